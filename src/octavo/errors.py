@@ -1,0 +1,76 @@
+"""The errors that bad input raises: what was wrong, where, and what is allowed.
+
+Every error of this package that a user can cause is an `OctavoError`; the command line prints it as one line and
+exits with status 2.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class OctavoError(Exception):
+    """Base of every error that input can cause."""
+
+
+class FileError(OctavoError):
+    """A file that breaks its format's rules, named to the byte where that is known.
+
+    `file` is the path, `offset` the byte at which the fault lies, `field` the part of the format,
+    `allowed` what would have been right.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        offset: int | None = None,
+        field: str | None = None,
+        allowed: str | None = None,
+    ) -> None:
+        self.problem, self.offset, self.field, self.allowed = problem, offset, field, allowed
+        self.file = None if file is None else os.fspath(file)
+        where = [w for w in (self.file, None if offset is None else f"byte {offset}", field) if w]
+        text = f"{', '.join(where)}: {problem}" if where else problem
+        super().__init__(f"{text} (allowed: {allowed})" if allowed else text)
+
+
+class GGUFError(FileError):
+    """A GGUF file that is cut, corrupt or of an unknown kind."""
+
+
+class QuantFormatError(OctavoError):
+    """A tensor format that is not known, or data that does not fit it."""
+
+
+class ModelError(FileError):
+    """A well-formed file whose hyperparameters or tensors do not make a model that can be run."""
+
+
+class TokenizerError(FileError):
+    """A vocabulary that can't be used, or text or ids that it can't take."""
+
+
+class TemplateError(OctavoError):
+    """A chat template that is invalid, tries something forbidden, or runs too long."""
+
+
+class GraphError(OctavoError):
+    """A graph whose shapes do not fit, or that no backend can run."""
+
+
+class BackendError(OctavoError):
+    """A backend or device that is not available, or not able to do what was asked."""
+
+
+class ContextFullError(OctavoError):
+    """More tokens than the context holds."""
+
+
+class NonFiniteError(OctavoError):
+    """NaN or Inf in a model's weights or in what it computed."""
+
+
+class UsageError(OctavoError):
+    """An argument out of its range."""

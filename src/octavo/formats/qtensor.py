@@ -1,0 +1,54 @@
+"""QTensor: a tensor as it is stored, a format, a shape and packed bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.errors import QuantFormatError
+from octavo.formats.spec import U8, BlockFormat
+
+
+@dataclass(frozen=True, eq=False)
+class QTensor:
+    """A tensor in a stored format.
+
+    shape  NumPy order, the last axis contiguous in memory: a matrix is [N, K] (N outputs, K inputs), experts [E, N, K]
+    data   uint8 [*shape[:-1], bytes of a row]; may be a read-only view of a mapped file
+
+    Raises QuantFormatError where a row is not whole blocks or the bytes do not fit the shape.
+    """
+
+    format: BlockFormat
+    shape: tuple[int, ...]
+    data: U8
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        label = f"tensor {self.name!r}" if self.name else "tensor"
+        if not self.shape:
+            raise QuantFormatError(f"{label}: a tensor has at least one dimension")
+        if self.shape[-1] % self.format.block:
+            raise QuantFormatError(
+                f"{label}: a row of {self.shape[-1]} values is not whole {self.format.name} blocks"
+                f" (allowed: multiples of {self.format.block})"
+            )
+        expected = (*self.shape[:-1], self.format.row_bytes(self.shape[-1]))
+        if self.data.dtype != np.uint8 or self.data.shape != expected:
+            raise QuantFormatError(
+                f"{label}: packed data is {self.data.dtype} {self.data.shape}, but {self.format.name}"
+                f" of shape {self.shape} needs uint8 {expected}"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    @property
+    def size(self) -> int:
+        """Values in the tensor."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def __repr__(self) -> str:
+        return f"QTensor({self.format.name}, {list(self.shape)}{', ' + self.name if self.name else ''})"
