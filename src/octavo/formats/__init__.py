@@ -1,8 +1,19 @@
 """How numbers are stored: the format table, packed tensors, and the way from bytes to values."""
 
-from octavo.formats.codec import dequantize, unpack
+from octavo.formats.codec import decode, dequantize, dequantize_rows, unpack
 from octavo.formats.qtensor import QTensor
 from octavo.formats.spec import BlockFormat, Planes
 from octavo.formats.table import FORMATS, by_gguf_id, by_name
 
-__all__ = ["FORMATS", "BlockFormat", "Planes", "QTensor", "by_gguf_id", "by_name", "dequantize", "unpack"]
+__all__ = [
+    "FORMATS",
+    "BlockFormat",
+    "Planes",
+    "QTensor",
+    "by_gguf_id",
+    "by_name",
+    "decode",
+    "dequantize",
+    "dequantize_rows",
+    "unpack",
+]

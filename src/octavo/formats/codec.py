@@ -1,19 +1,22 @@
-"""From packed bytes to planes to numbers, and back."""
+"""From packed bytes to planes to numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 
+from octavo.errors import UsageError
 from octavo.formats.qtensor import QTensor
-from octavo.formats.spec import F32, Planes
+from octavo.formats.spec import F32, U8, BlockFormat, Planes
+
+_CHUNK = 1 << 16  # values decoded at a time: temporaries stay in the cache, whatever the tensor's size
 
 
-def unpack(t: QTensor) -> Planes:
-    """The planes of a tensor [..., K]."""
-    fmt = t.format
-    blocks = t.data.reshape(*t.shape[:-1], t.shape[-1] // fmt.block, fmt.block_bytes)
-    fields = {}
-    offset = 0
+def _unpack(fmt: BlockFormat, blocks: U8) -> Planes:
+    """Planes of packed blocks, uint8 [..., blocks, block_bytes]."""
+    fields, offset = {}, 0
     for f in fmt.fields:
         raw = np.ascontiguousarray(blocks[..., offset : offset + f.nbytes])
         fields[f.name] = raw.view(f.dtype)
@@ -21,14 +24,61 @@ def unpack(t: QTensor) -> Planes:
     return fmt.unpack(fields)
 
 
+def unpack(t: QTensor) -> Planes:
+    """The planes of a tensor [..., K]."""
+    return _unpack(t.format, t.data.reshape(*t.shape[:-1], t.shape[-1] // t.format.block, t.format.block_bytes))
+
+
+def decode(p: Planes, fmt: BlockFormat) -> F32:
+    """float32 values [..., K] of planes: d * sc * code(q) - dmin * m, in that order of operations."""
+    code = np.ascontiguousarray(fmt.code(p.q))
+    if p.d is None:
+        return code
+    groups = code.reshape(*code.shape[:-1], code.shape[-1] // fmt.group, fmt.group)  # [..., K / G, G]
+    with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN scales give what float arithmetic gives
+        groups *= _per_group(p.d, p.sc, fmt)[..., None]
+        if p.dmin is not None:
+            groups -= _per_group(p.dmin, p.m, fmt)[..., None]
+    return code
+
+
+def _per_group(d: F32, sc: npt.NDArray[np.integer] | None, fmt: BlockFormat) -> F32:
+    """The floating factor of each group [..., K / G] from one or two levels."""
+    if sc is None:
+        return d
+    return np.repeat(d, fmt.super // fmt.group, axis=-1) * sc.astype(np.float32)
+
+
+def chunks(blocks: int, block: int) -> Iterator[slice]:
+    """Slices over `blocks` blocks of `block` values, so that each holds few values."""
+    step = max(1, _CHUNK // block)
+    return (slice(i, min(i + step, blocks)) for i in range(0, blocks, step))
+
+
 def dequantize(t: QTensor) -> F32:
-    """float32 values of shape t.shape: d * sc * code(q) - dmin * m, in that order of operations."""
-    p, fmt = unpack(t), t.format
-    if fmt.is_float:
-        if fmt.name == "BF16":
-            return (p.q.astype(np.uint32) << 16).view(np.float32)
-        return p.q.astype(np.float32)
-    assert p.d is not None
-    d = p.d if p.sc is None else np.repeat(p.d, fmt.super // fmt.group, axis=-1) * p.sc.astype(np.float32)
-    code = p.q.astype(np.float32) - fmt.offset
-    return (code.reshape(*d.shape, fmt.group) * d[..., None]).reshape(t.shape)
+    """float32 values of shape t.shape: d * sc * code(q) - dmin * m, in that order of operations.
+
+    Beside the result it needs memory for 64 Ki values only.
+    """
+    fmt = t.format
+    packed = t.data.reshape(-1, fmt.block_bytes)
+    out = np.empty((len(packed), fmt.block), dtype=np.float32)
+    for part in chunks(len(packed), fmt.block):
+        out[part] = decode(_unpack(fmt, packed[part]), fmt).reshape(-1, fmt.block)
+    return out.reshape(t.shape)
+
+
+def dequantize_rows(t: QTensor, rows: npt.ArrayLike) -> F32:
+    """float32 rows of a matrix [N, K]: [*rows.shape, K]. Only the rows that are asked for are read.
+
+    Raises UsageError where `rows` are not integers in 0..N-1.
+    """
+    n, k = t.shape
+    index = np.asarray(rows)
+    if index.dtype.kind not in "iu" and index.size:
+        raise UsageError(f"rows of {t!r}: {index.dtype} is not an integer type")
+    bad = index[(index < 0) | (index >= n)]
+    if bad.size:
+        raise UsageError(f"rows of {t!r}: there is no row {bad[0]} (allowed: 0 to {n - 1})")
+    taken = t.data[index.reshape(-1).astype(np.intp)]
+    return dequantize(QTensor(t.format, (len(taken), k), taken, t.name)).reshape(*index.shape, k)

@@ -24,51 +24,37 @@ AnyArray = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a packed block: `count` little-endian values of `dtype`, at `offset` bytes (set by the format)."""
+    """A field of a packed block: `count` little-endian values of `dtype`; `kind` is what documentation calls them."""
 
     name: str
     dtype: np.dtype[Any]
     count: int
+    kind: str
 
     @property
     def nbytes(self) -> int:
         return self.dtype.itemsize * self.count
 
 
-def f32(name: str, count: int = 1) -> Field:
-    return Field(name, np.dtype("<f4"), count)
+def _field(kind: str, dtype: str) -> Callable[..., Field]:
+    def field(name: str, count: int = 1) -> Field:
+        return Field(name, np.dtype(dtype), count, kind)
+
+    return field
 
 
-def f16(name: str, count: int = 1) -> Field:
-    return Field(name, np.dtype("<f2"), count)
-
-
-def u8(name: str, count: int = 1) -> Field:
-    return Field(name, np.dtype("u1"), count)
-
-
-def s8(name: str, count: int = 1) -> Field:
-    return Field(name, np.dtype("i1"), count)
-
-
-def u16(name: str, count: int = 1) -> Field:
-    return Field(name, np.dtype("<u2"), count)
-
-
-def s16(name: str, count: int = 1) -> Field:
-    return Field(name, np.dtype("<i2"), count)
-
-
-def u32(name: str, count: int = 1) -> Field:
-    return Field(name, np.dtype("<u4"), count)
+f16, f32, f64 = _field("f16", "<f2"), _field("f32", "<f4"), _field("f64", "<f8")
+u8, u16 = _field("u8", "u1"), _field("u16", "<u2")
+s8, s16, s32, s64 = _field("s8", "i1"), _field("s16", "<i2"), _field("s32", "<i4"), _field("s64", "<i8")
+bf16, e8m0, ue4m3 = _field("bf16", "<u2"), _field("e8m0", "u1"), _field("ue4m3", "u1")
 
 
 @dataclass(frozen=True)
 class Planes:
     """The parts of a matrix [..., N, K] (leading axes, for experts, are kept).
 
-    q     codes: uint8 [..., K] for an integer or table code; the float array itself for a float format
-    d     scale of a super-block: float32 [..., K / S]; None for a float format
+    q     codes: uint8 [..., K]; for a format of plain numbers, the numbers as they are stored
+    d     scale of a super-block: float32 [..., K / S]; None for plain numbers
     sc    scale of a group: int8 or uint8 [..., K / G]; None where there is one level only
     dmin  minimum of a super-block: float32 [..., K / S]; None without minima
     m     minimum of a group: uint8 [..., K / G]; None where there is one level only
@@ -81,7 +67,19 @@ class Planes:
     m: U8 | None = None
 
 
-Unpack = Callable[[dict[str, AnyArray]], Planes]
+Fields = dict[str, AnyArray]
+Unpack = Callable[[Fields], Planes]
+Pack = Callable[[Planes], Fields]
+Encode = Callable[["BlockFormat", F32], Planes]
+
+
+@dataclass(frozen=True)
+class Number:
+    """How a code that is a number in itself (f16, bf16, an integer) reads as float32, and how float32 is put in it."""
+
+    name: str
+    decode: Callable[[AnyArray], F32]
+    encode: Callable[[F32], AnyArray] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,14 +87,20 @@ class BlockFormat:
     """A row of the format table.
 
     block       values in a block
-    bits        bits of a code (of a value, for a float format)
+    bits        bits of a code (of a value, for plain numbers)
     group       G, the values that share a scale
     super       S, the values that share a floating scale; equal to `group` where there is one level
+    fields      the fields of the packed block, in order
+    unpack      packed fields, each [..., blocks, count], to planes
+    pack        planes to packed fields, the inverse of `unpack`; None where nothing writes the format
+    encode      values [..., K] to planes, the plain reference way; None where there is none
+    gguf        number of the GGUF tensor type; None for a format that GGUF lacks
+    has_min     there are minima
     offset      code(q) = q - offset
     table       or code(q) = table[q]: the signed bytes of a non-linear code
-    is_float    the codes are floating-point values, there is no scale
+    number      or code(q) = the number that the bits of q are
     activation  format that a product wants its activations in ("f32" for weight-only products)
-    unpack      packed fields, each [..., blocks, count], to planes
+    note        how codes and scales lie in the fields, for the documentation
     """
 
     name: str
@@ -106,11 +110,13 @@ class BlockFormat:
     super: int
     fields: tuple[Field, ...]
     unpack: Unpack
+    pack: Pack | None = None
+    encode: Encode | None = None
     gguf: int | None = None
     has_min: bool = False
     offset: int = 0
     table: tuple[int, ...] | None = None
-    is_float: bool = False
+    number: Number | None = None
     activation: str = "q8_1"
     note: str = ""
 
@@ -123,10 +129,30 @@ class BlockFormat:
     def bits_per_weight(self) -> float:
         return 8 * self.block_bytes / self.block
 
+    @property
+    def is_float(self) -> bool:
+        """The codes are plain numbers (floating-point, or the integers of index tensors)."""
+        return self.number is not None
+
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The packed block as a NumPy structured type."""
         return np.dtype([(f.name, f.dtype, (f.count,)) for f in self.fields])
+
+    @cached_property
+    def _table(self) -> F32:
+        return np.array(self.table, dtype=np.float32)
+
+    def code(self, q: AnyArray) -> F32:
+        """code(q) of the equation: a new float32 array of q's shape."""
+        if self.number is not None:
+            return self.number.decode(q)
+        if self.table is not None:
+            return self._table[q]
+        values = q.astype(np.float32)
+        if self.offset:
+            values -= np.float32(self.offset)
+        return values
 
     def row_bytes(self, k: int) -> int:
         """Bytes of a row of `k` values; `k` is a multiple of `block`."""

@@ -1,0 +1,137 @@
+"""GGUF tensor types outside the table: their sizes, and loading them as plain numbers.
+
+The code-book (IQ1, IQ2, IQ3), ternary (TQ) and one-level 1- and 2-bit types are rare, and no kernel here is made
+for them. They load, but as F16, so they take the memory and the speed of F16.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import QuantFormatError
+from octavo.formats.codec import chunks, dequantize
+from octavo.formats.qtensor import QTensor
+from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes, f16, u8
+from octavo.formats.table import by_gguf_id, by_name
+from octavo.formats.unpackers import flat, split_bits
+
+_log = logging.getLogger("octavo")
+
+
+def _unpack_q1_0(f: dict[str, AnyArray]) -> Planes:
+    return Planes(flat(split_bits(f["qs"], run=1, bits=1)), d=flat(f["d"]).astype(np.float32))
+
+
+def _unpack_q2_0(f: dict[str, AnyArray]) -> Planes:
+    return Planes(flat(split_bits(f["qs"], run=1, bits=2)), d=flat(f["d"]).astype(np.float32))
+
+
+# Types that the gguf package has no decoder for: rows as in the table, used for decoding only.
+_OWN: dict[int, BlockFormat] = {
+    41: BlockFormat("Q1_0", gguf=41, block=128, bits=1, group=128, super=128, table=(-1, 1),
+                    fields=(f16("d"), u8("qs", 16)), unpack=_unpack_q1_0),
+    42: BlockFormat("Q2_0", gguf=42, block=64, bits=2, group=64, super=64, offset=1,
+                    fields=(f16("d"), u8("qs", 16)), unpack=_unpack_q2_0),
+}  # fmt: skip
+
+# id: name, values in a block, bytes of a block
+_RARE: dict[int, tuple[str, int, int]] = {
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    29: ("IQ1_M", 256, 56),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    **{number: (row.name, row.block, row.block_bytes) for number, row in _OWN.items()},
+}
+
+_REMOVED: dict[int, str] = {
+    4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
+    36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
+}  # fmt: skip
+
+
+def block_layout(gguf_id: int) -> tuple[int, int] | None:
+    """Values and bytes of a block of this GGUF tensor type; None for a removed or unknown type."""
+    if row := by_gguf_id(gguf_id):
+        return row.block, row.block_bytes
+    return _RARE[gguf_id][1:] if gguf_id in _RARE else None
+
+
+def type_name(gguf_id: int) -> str | None:
+    """The name of this GGUF tensor type ("IQ2_XS"); None for a removed or unknown type."""
+    if row := by_gguf_id(gguf_id):
+        return row.name
+    return _RARE[gguf_id][0] if gguf_id in _RARE else None
+
+
+def _decoder(gguf_id: int) -> Callable[[U8], F32]:
+    """A function from packed blocks [blocks, bytes] to float32 [blocks, values]."""
+    if row := _OWN.get(gguf_id):
+        return lambda blocks: dequantize(QTensor(row, (len(blocks), row.block), blocks))
+    import gguf.quants
+
+    kind = gguf.GGMLQuantizationType(gguf_id)
+    return lambda blocks: np.asarray(gguf.quants.dequantize(blocks, kind), dtype=np.float32)
+
+
+@cache
+def _log_reason(gguf_id: int) -> None:
+    _log.warning("%s tensors are decoded to F16 when they are loaded: there is no kernel for them", type_name(gguf_id))
+
+
+def _require_known(gguf_id: int, label: str) -> tuple[str, int, int]:
+    if gguf_id in _REMOVED:
+        raise QuantFormatError(f"{label}: type {gguf_id} ({_REMOVED[gguf_id]}) was removed from GGUF")
+    if gguf_id not in _RARE:
+        raise QuantFormatError(f"{label}: unknown tensor type {gguf_id}")
+    return _RARE[gguf_id]
+
+
+def load(gguf_id: int, shape: tuple[int, ...], data: U8, name: str = "") -> QTensor:
+    """A tensor of a type that the table has no row for, decoded to F16 (to F32 where a value is beyond F16).
+
+    shape  as in QTensor, the last axis contiguous
+    data   uint8 [*shape[:-1], bytes of a row]
+
+    The first tensor of each type is logged with the reason. Raises QuantFormatError for a removed or unknown type, and
+    where shape and data do not fit the type.
+    """
+    label = f"tensor {name!r}" if name else "tensor"
+    kind, block, block_bytes = _require_known(gguf_id, label)
+    expected = (*shape[:-1], shape[-1] // block * block_bytes)
+    if shape[-1] % block or data.dtype != np.uint8 or data.shape != expected:
+        raise QuantFormatError(
+            f"{label}: shape {shape} with packed data {data.dtype} {data.shape} is not whole {kind} blocks"
+            f" (allowed: multiples of {block} values, {block_bytes} bytes each)"
+        )
+    _log_reason(gguf_id)
+    blocks = data.reshape(-1, block_bytes)
+    values = _decode(blocks, block, _decoder(gguf_id), np.dtype(np.float16))
+    if values is None:
+        _log.warning("%s has values beyond F16 and is kept as F32", label)
+        values = _decode(blocks, block, _decoder(gguf_id), np.dtype(np.float32))
+        assert values is not None
+    fmt = by_name("F16" if values.dtype == np.float16 else "F32")
+    return QTensor(fmt, shape, values.reshape(shape).view(np.uint8), name)
+
+
+def _decode(blocks: U8, block: int, decoder: Callable[[U8], F32], dtype: np.dtype[Any]) -> AnyArray | None:
+    """Values [blocks, block] in `dtype`; None where a finite one does not fit."""
+    out = np.empty((len(blocks), block), dtype=dtype)
+    largest = np.finfo(dtype).max
+    with np.errstate(all="ignore"):
+        for part in chunks(len(blocks), block):
+            values = decoder(blocks[part])
+            if np.any(np.isfinite(values) & (np.abs(values) > largest)):
+                return None
+            out[part] = values
+    return out

@@ -1,0 +1,69 @@
+"""Stored numbers: how the bits of one value read as float32, and the way back.
+
+bf16   the upper half of a float32
+e8m0   a power of two, the scale of the OCP Microscaling formats (MX v1.0); here halved, see `e8m0_half_to_f32`
+ue4m3  an 8-bit float without sign (4 exponent bits, bias 7, 3 mantissa bits), the scale of NVFP4; halved likewise
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.formats.spec import F32, U8, AnyArray, Number
+
+
+def _to_f32(x: AnyArray) -> F32:
+    with np.errstate(invalid="ignore", over="ignore"):  # signalling NaN; float64 beyond float32
+        return x.astype(np.float32)
+
+
+def _to_f16(x: F32) -> AnyArray:
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16)
+
+
+def bf16_to_f32(x: AnyArray) -> F32:
+    """The float32 values of bfloat16 bits (uint16)."""
+    return (x.astype(np.uint32) << 16).view(np.float32)
+
+
+def f32_to_bf16(x: F32) -> npt.NDArray[np.uint16]:
+    """The bfloat16 bits (uint16) nearest to finite float32 values, ties to even."""
+    n = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    return ((n + (0x7FFF + ((n >> 16) & 1))) >> 16).astype(np.uint16)
+
+
+def _e8m0_half_table() -> F32:
+    x = np.arange(256, dtype=np.uint32)
+    # 2^(x - 128): the exponent field of a float32 is x - 1, and the two smallest are subnormal
+    bits = np.where(x < 2, np.uint32(0x00200000) << x, (x - 1) << 23)
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def _ue4m3_half_table() -> F32:
+    x = np.arange(256)
+    exponent, mantissa = (x >> 3) & 15, x & 7
+    value = np.where(exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+    return np.where(x == 0x7F, 0, value / 2).astype(np.float32)
+
+
+_E8M0_HALF = _e8m0_half_table()
+_UE4M3_HALF = _ue4m3_half_table()
+
+
+def e8m0_half_to_f32(x: U8) -> F32:
+    """2^(x - 128), half the value of an e8m0 scale: the 4-bit table beside it holds doubled values."""
+    return _E8M0_HALF[x]
+
+
+def ue4m3_half_to_f32(x: U8) -> F32:
+    """Half the value of a ue4m3 scale; 0x7F (NaN elsewhere) reads as 0, and bit 7 is ignored save in 0xFF."""
+    return _UE4M3_HALF[x]
+
+
+F32_NUMBER = Number("f32", decode=_to_f32, encode=lambda x: x)
+F16_NUMBER = Number("f16", decode=_to_f32, encode=_to_f16)
+BF16_NUMBER = Number("bf16", decode=bf16_to_f32, encode=f32_to_bf16)
+F64_NUMBER = Number("f64", decode=_to_f32, encode=lambda x: x.astype(np.float64))
+INTEGER = Number("integer", decode=_to_f32)

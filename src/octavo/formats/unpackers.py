@@ -1,0 +1,133 @@
+"""Packed fields to planes, one function for each way of packing.
+
+A function takes the fields of a run of blocks, each an array [..., blocks, count], and returns planes whose last axis
+runs over all the values of the blocks. Nearly every packing here is the same move, `split_bits`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.formats.scalars import e8m0_half_to_f32, ue4m3_half_to_f32
+from octavo.formats.spec import F32, U8, AnyArray, Fields, Planes
+
+
+def flat(a: AnyArray) -> AnyArray:
+    """[..., blocks, n] -> [..., blocks * n]."""
+    return a.reshape(*a.shape[:-2], -1)
+
+
+def split_bits(packed: AnyArray, *, run: int, bits: int) -> U8:
+    """Codes of 1, 2 or 4 bits out of bytes [..., n] -> [..., n * 8 / bits].
+
+    Bytes are taken in runs of `run`: the lowest `bits` of each byte of a run are its first `run` codes, the next bits
+    the next `run` codes, and so on up to the highest.
+    """
+    runs = packed.reshape(*packed.shape[:-1], -1, 1, run)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    codes = (runs >> shifts) & np.uint8((1 << bits) - 1)
+    return codes.reshape(*packed.shape[:-1], -1)
+
+
+def _bytes(a: AnyArray) -> U8:
+    return a.view(np.uint8)
+
+
+def _scale(a: AnyArray) -> F32:
+    """A field of floating scales [..., blocks, n] as float32 [..., blocks * n]."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN in a damaged file
+        return flat(a).astype(np.float32)
+
+
+def plain(f: Fields) -> Planes:
+    return Planes(flat(f["x"]))
+
+
+def q4_0(f: Fields) -> Planes:
+    return Planes(flat(split_bits(f["qs"], run=16, bits=4)), d=_scale(f["d"]))
+
+
+def q4_1(f: Fields) -> Planes:
+    return Planes(flat(split_bits(f["qs"], run=16, bits=4)), d=_scale(f["d"]), dmin=-_scale(f["m"]))
+
+
+def _q5(f: Fields) -> U8:
+    """Low nibbles as in Q4_0; bit k of the four bytes `qh`, read as one little-endian word, is the fifth of code k."""
+    q = split_bits(f["qs"], run=16, bits=4)
+    q |= split_bits(f["qh"], run=1, bits=1) << 4
+    return flat(q)
+
+
+def q5_0(f: Fields) -> Planes:
+    return Planes(_q5(f), d=_scale(f["d"]))
+
+
+def q5_1(f: Fields) -> Planes:
+    return Planes(_q5(f), d=_scale(f["d"]), dmin=-_scale(f["m"]))
+
+
+def signed_bytes(f: Fields) -> Planes:
+    """Signed bytes -128..127 become unsigned codes 0..255 with offset 128."""
+    return Planes(flat(_bytes(f["qs"]) ^ np.uint8(0x80)), d=_scale(f["d"]))
+
+
+def q2_k(f: Fields) -> Planes:
+    scales = _bytes(flat(f["scales"]))
+    return Planes(flat(split_bits(f["qs"], run=32, bits=2)),
+                  d=_scale(f["d"]), sc=scales & 15, dmin=_scale(f["dmin"]), m=scales >> np.uint8(4))  # fmt: skip
+
+
+def q3_k(f: Fields) -> Planes:
+    q = split_bits(f["qs"], run=32, bits=2)
+    q |= split_bits(f["hmask"], run=32, bits=1) << 2
+    sc = split_bits(f["scales"][..., :8], run=8, bits=4)
+    sc |= split_bits(f["scales"][..., 8:], run=4, bits=2) << 4
+    return Planes(flat(q), d=_scale(f["d"]), sc=flat(sc).view(np.int8) - np.int8(32))
+
+
+def _scales_and_mins(packed: U8) -> tuple[U8, U8]:
+    """The 12 bytes of Q4_K and Q5_K [..., 12] as 8 six-bit scales and 8 six-bit minima [..., 8].
+
+    Bytes 0-3 and 4-7 hold scales and minima 0-3 in their low six bits; bytes 8-11 hold the low nibbles of scales 4-7
+    (low) and minima 4-7 (high), whose upper two bits are the top of bytes 0-3 and 4-7.
+    """
+    a, b, c = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]
+    sc = np.concatenate([a & 63, (c & 15) | ((a >> 6) << 4)], axis=-1)
+    m = np.concatenate([b & 63, (c >> 4) | ((b >> 6) << 4)], axis=-1)
+    return sc, m
+
+
+def _k_with_min(f: Fields, q: U8) -> Planes:
+    sc, m = _scales_and_mins(f["scales"])
+    return Planes(flat(q), d=_scale(f["d"]), sc=flat(sc), dmin=_scale(f["dmin"]), m=flat(m))
+
+
+def q4_k(f: Fields) -> Planes:
+    return _k_with_min(f, split_bits(f["qs"], run=32, bits=4))
+
+
+def q5_k(f: Fields) -> Planes:
+    q = split_bits(f["qs"], run=32, bits=4)
+    q |= split_bits(f["qh"], run=32, bits=1) << 4
+    return _k_with_min(f, q)
+
+
+def q6_k(f: Fields) -> Planes:
+    q = split_bits(f["ql"], run=64, bits=4)
+    q |= split_bits(f["qh"], run=32, bits=2) << 4
+    return Planes(flat(q), d=_scale(f["d"]), sc=flat(f["scales"]))
+
+
+def iq4_xs(f: Fields) -> Planes:
+    sc = split_bits(f["scales_l"], run=1, bits=4)
+    sc |= split_bits(_bytes(f["scales_h"]), run=1, bits=2) << 4
+    q = split_bits(f["qs"], run=16, bits=4)
+    return Planes(flat(q), d=_scale(f["d"]), sc=flat(sc).view(np.int8) - np.int8(32))
+
+
+def mxfp4(f: Fields) -> Planes:
+    return Planes(flat(split_bits(f["qs"], run=16, bits=4)), d=e8m0_half_to_f32(flat(f["d"])))
+
+
+def nvfp4(f: Fields) -> Planes:
+    return Planes(flat(split_bits(f["qs"], run=8, bits=4)), d=ue4m3_half_to_f32(flat(f["d"])))
