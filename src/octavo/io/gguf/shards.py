@@ -1,0 +1,91 @@
+"""Split sets: a model in several files, `name-00001-of-00003.gguf` and so on, found from any one of them.
+
+Each shard says which one it is (`split.no`, from 0), of how many (`split.count`), and how many tensors the whole set
+has (`split.tensors.count`). The model's metadata is in the first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from octavo.errors import GGUFError
+from octavo.io.gguf.limits import MAX_SHARDS
+from octavo.io.gguf.metadata import shown
+from octavo.io.gguf.part import Part, read_part
+
+ARCHITECTURE = "general.architecture"
+NO, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
+_NAME = re.compile(r"(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+
+def read_parts(path: str | os.PathLike[str]) -> list[Part]:
+    """The file at `path`, or every shard of the set that it belongs to, in order. Raises GGUFError."""
+    opened = read_part(path)
+    parts = [opened]
+    try:
+        count = opened.metadata.int(COUNT, 1)
+        if count <= 1:
+            return parts
+        own = opened.metadata.int(NO)
+        for i, shard in enumerate(_paths(opened, own, count)):
+            if i != own:
+                parts.append(_read_shard(shard, i, opened))
+        parts.sort(key=lambda part: part.metadata.int(NO))
+        _check_tensors(parts)
+    except BaseException:
+        for part in parts:
+            part.source.close()
+        raise
+    return parts
+
+
+def _paths(opened: Part, no: int, count: int) -> list[str]:
+    """The paths of all shards, after checking that the name of the opened one agrees with its metadata."""
+    metadata = opened.metadata
+    if count > MAX_SHARDS:
+        raise metadata.fault(COUNT, f"{count} shards", f"at most {MAX_SHARDS}")
+    if not 0 <= no < count:
+        raise metadata.fault(NO, f"shard {no} of {count}, counted from 0", f"0 to {count - 1}")
+    folder, name = os.path.split(opened.source.path)
+    match = _NAME.fullmatch(name)
+    if match is None or (int(match["no"]), int(match["count"])) != (no + 1, count):
+        wanted = f"a name that ends in -{no + 1:05d}-of-{count:05d}.gguf"
+        raise metadata.fault(NO, f"shard {no + 1} of {count}, which the file's name does not say", wanted)
+    return [os.path.join(folder, f"{match['stem']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+
+
+def _read_shard(path: str, no: int, opened: Part) -> Part:
+    """Shard `no` of the set of `opened`, checked to belong to it."""
+    ours = opened.metadata
+    if not os.path.exists(path):
+        problem = f"shard {no + 1} of {ours.int(COUNT)} is missing"
+        raise GGUFError(problem, file=path, field=f"key {COUNT!r}", allowed="all shards in one folder")
+    part = read_part(path)
+    try:
+        theirs = part.metadata
+        for key, wanted in ((COUNT, ours.int(COUNT)), (NO, no), (TENSORS, ours.int(TENSORS))):
+            if theirs.int(key) != wanted:
+                raise theirs.fault(key, f"a foreign shard: {theirs.int(key)}", f"{wanted}, to fit {opened.source.path}")
+        arch = ours.str(ARCHITECTURE, None)
+        if arch is not None and theirs.str(ARCHITECTURE, arch) != arch:
+            found = shown(theirs.str(ARCHITECTURE))
+            raise theirs.fault(ARCHITECTURE, f"a foreign shard: {found}", f"{shown(arch)}, as in {opened.source.path}")
+    except BaseException:
+        part.source.close()
+        raise
+    return part
+
+
+def _check_tensors(parts: list[Part]) -> None:
+    """No tensor in two shards, and as many in all as the set says."""
+    seen: dict[str, str] = {}
+    for part in parts:
+        for info in part.tensors.values():
+            if info.name in seen:
+                problem = f"a foreign shard: its tensor {shown(info.name)} is also in {seen[info.name]}"
+                raise part.metadata.fault(TENSORS, problem, "each tensor in one shard")
+            seen[info.name] = info.file
+    declared = parts[0].metadata.int(TENSORS)
+    if len(seen) != declared:
+        raise parts[0].metadata.fault(TENSORS, f"{declared} tensors, but the shards have {len(seen)}", "as many")
