@@ -2,7 +2,18 @@
 
 from octavo.io.gguf.file import GGUFFile
 from octavo.io.gguf.metadata import Metadata
+from octavo.io.gguf.scan import scan_non_finite
 from octavo.io.gguf.tensors import TensorInfo
 from octavo.io.gguf.values import TypedValue, ValueType
+from octavo.io.gguf.writer import LazyTensor, write_gguf
 
-__all__ = ["GGUFFile", "Metadata", "TensorInfo", "TypedValue", "ValueType"]
+__all__ = [
+    "GGUFFile",
+    "LazyTensor",
+    "Metadata",
+    "TensorInfo",
+    "TypedValue",
+    "ValueType",
+    "scan_non_finite",
+    "write_gguf",
+]

@@ -1,0 +1,42 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
+    """A temporary file to write instead of `path`, in the same folder; it takes the place of `path` at the end.
+
+    Gives the path of an empty file, `.octavo-<hex>.tmp`. When the block ends its bytes are flushed to the disk, it is
+    renamed onto `path` (through a link, onto what that points at), and the folder is flushed. When the block or any of
+    this fails it is removed and `path` is as it was. A process that is killed leaves the temporary file and `path` as
+    it was. Raises OSError.
+    """
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    temporary = os.path.join(folder, f".octavo-{secrets.token_hex(8)}.tmp")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        yield temporary
+        _flush(temporary, os.O_RDWR)
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to tell of
+            os.unlink(temporary)
+        raise
+    if os.name == "posix":
+        _flush(folder, os.O_RDONLY)
+
+
+def _flush(path: str, flags: int) -> None:
+    """Wait until what was written to the file or folder is on the disk."""
+    fd = os.open(path, flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
