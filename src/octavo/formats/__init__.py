@@ -1,6 +1,6 @@
 """How numbers are stored: the format table, packed tensors, and the way from bytes to values."""
 
-from octavo.formats.codec import decode, dequantize, dequantize_rows, unpack
+from octavo.formats.codec import decode, dequantize, dequantize_rows, pack, quantize_reference, unpack
 from octavo.formats.qtensor import QTensor
 from octavo.formats.spec import BlockFormat, Planes
 from octavo.formats.table import FORMATS, by_gguf_id, by_name
@@ -15,5 +15,7 @@ __all__ = [
     "decode",
     "dequantize",
     "dequantize_rows",
+    "pack",
+    "quantize_reference",
     "unpack",
 ]

@@ -1,4 +1,4 @@
-"""From packed bytes to planes to numbers."""
+"""From packed bytes to planes to numbers, and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import UsageError
+from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats.qtensor import QTensor
 from octavo.formats.spec import F32, U8, BlockFormat, Planes
 
@@ -73,6 +73,8 @@ def dequantize_rows(t: QTensor, rows: npt.ArrayLike) -> F32:
 
     Raises UsageError where `rows` are not integers in 0..N-1.
     """
+    if len(t.shape) != 2:
+        raise UsageError(f"rows of {t!r}: it is not a matrix (allowed: two dimensions)")
     n, k = t.shape
     index = np.asarray(rows)
     if index.dtype.kind not in "iu" and index.size:
@@ -82,3 +84,57 @@ def dequantize_rows(t: QTensor, rows: npt.ArrayLike) -> F32:
         raise UsageError(f"rows of {t!r}: there is no row {bad[0]} (allowed: 0 to {n - 1})")
     taken = t.data[index.reshape(-1).astype(np.intp)]
     return dequantize(QTensor(t.format, (len(taken), k), taken, t.name)).reshape(*index.shape, k)
+
+
+def pack(p: Planes, fmt: BlockFormat) -> U8:
+    """Planes [..., K] as packed rows, uint8 [..., bytes of a row]: the inverse of `unpack`.
+
+    Raises QuantFormatError where a scale is beyond the type that the format stores it in, and for a format that
+    nothing writes.
+    """
+    if fmt.pack is None:
+        raise QuantFormatError(f"{fmt.name} can be read only, there is no packer for it")
+    fields = fmt.pack(p)
+    parts = []
+    for f in fmt.fields:
+        values = np.ascontiguousarray(fields[f.name], dtype=f.dtype)  # [..., blocks, count]
+        parts.append(values.view(np.uint8))
+    blocks = np.concatenate(parts, axis=-1)  # [..., blocks, bytes]
+    return blocks.reshape(*blocks.shape[:-2], blocks.shape[-2] * blocks.shape[-1])
+
+
+def quantize_reference(x: npt.ArrayLike, fmt: BlockFormat, name: str = "") -> QTensor:
+    """Values [..., K] in a format, by its row's plain encoder: round to nearest, no search for better scales.
+
+    Raises NonFiniteError at the first NaN or Inf, and QuantFormatError where K is not whole blocks, a value is beyond
+    the format's range, or the format has no encoder.
+    """
+    values = np.ascontiguousarray(x, dtype=np.float32)
+    label = f"tensor {name!r}" if name else "values"
+    if fmt.encode is None:
+        raise QuantFormatError(f"{label}: there is no encoder for {fmt.name}")
+    if values.ndim == 0 or values.shape[-1] % fmt.block:
+        raise QuantFormatError(f"{label}: shape {values.shape} is not rows of whole {fmt.name} blocks of {fmt.block}")
+    require_finite(values, label)
+    blocks = values.reshape(-1, fmt.block)
+    out = np.empty((len(blocks), fmt.block_bytes), dtype=np.uint8)
+    for part in chunks(len(blocks), fmt.block):
+        try:
+            with np.errstate(all="ignore"):
+                planes = fmt.encode(fmt, blocks[part].reshape(-1))
+            out[part] = pack(planes, fmt).reshape(-1, fmt.block_bytes)
+        except QuantFormatError as error:
+            raise QuantFormatError(f"{label}: {error}") from None
+    shape = values.shape
+    return QTensor(fmt, shape, out.reshape(*shape[:-1], fmt.row_bytes(shape[-1])), name)
+
+
+def require_finite(x: F32, label: str) -> None:
+    """Raises NonFiniteError that names the position of the first NaN or Inf of a contiguous array."""
+    values = x.reshape(-1)
+    for start in range(0, values.size, _CHUNK):
+        finite = np.isfinite(values[start : start + _CHUNK])
+        if not finite.all():
+            at = start + int(finite.argmin())
+            position = [int(i) for i in np.unravel_index(at, x.shape)]
+            raise NonFiniteError(f"{label}: {values[at]} at {position}")

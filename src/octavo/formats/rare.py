@@ -40,7 +40,7 @@ _OWN: dict[int, BlockFormat] = {
 }  # fmt: skip
 
 # id: name, values in a block, bytes of a block
-_RARE: dict[int, tuple[str, int, int]] = {
+RARE: dict[int, tuple[str, int, int]] = {
     16: ("IQ2_XXS", 256, 66),
     17: ("IQ2_XS", 256, 74),
     18: ("IQ3_XXS", 256, 98),
@@ -63,14 +63,14 @@ def block_layout(gguf_id: int) -> tuple[int, int] | None:
     """Values and bytes of a block of this GGUF tensor type; None for a removed or unknown type."""
     if row := by_gguf_id(gguf_id):
         return row.block, row.block_bytes
-    return _RARE[gguf_id][1:] if gguf_id in _RARE else None
+    return RARE[gguf_id][1:] if gguf_id in RARE else None
 
 
 def type_name(gguf_id: int) -> str | None:
     """The name of this GGUF tensor type ("IQ2_XS"); None for a removed or unknown type."""
     if row := by_gguf_id(gguf_id):
         return row.name
-    return _RARE[gguf_id][0] if gguf_id in _RARE else None
+    return RARE[gguf_id][0] if gguf_id in RARE else None
 
 
 def _decoder(gguf_id: int) -> Callable[[U8], F32]:
@@ -91,9 +91,9 @@ def _log_reason(gguf_id: int) -> None:
 def _require_known(gguf_id: int, label: str) -> tuple[str, int, int]:
     if gguf_id in _REMOVED:
         raise QuantFormatError(f"{label}: type {gguf_id} ({_REMOVED[gguf_id]}) was removed from GGUF")
-    if gguf_id not in _RARE:
+    if gguf_id not in RARE:
         raise QuantFormatError(f"{label}: unknown tensor type {gguf_id}")
-    return _RARE[gguf_id]
+    return RARE[gguf_id]
 
 
 def load(gguf_id: int, shape: tuple[int, ...], data: U8, name: str = "") -> QTensor:

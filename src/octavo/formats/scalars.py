@@ -62,6 +62,22 @@ def ue4m3_half_to_f32(x: U8) -> F32:
     return _UE4M3_HALF[x]
 
 
+def _nearest(ascending: F32, x: F32) -> U8:
+    """The index of the entry nearest to each x, the upper one of two equally near."""
+    middles = (ascending[:-1].astype(np.float64) + ascending[1:]) / 2
+    return np.searchsorted(middles, x, side="right").astype(np.uint8)
+
+
+def f32_to_e8m0_half(x: F32) -> U8:
+    """The e8m0 byte whose halved value is nearest to x >= 0."""
+    return _nearest(_E8M0_HALF[:255], x)
+
+
+def f32_to_ue4m3_half(x: F32) -> U8:
+    """The ue4m3 byte whose halved value is nearest to x >= 0."""
+    return _nearest(_UE4M3_HALF[:127], x)
+
+
 F32_NUMBER = Number("f32", decode=_to_f32, encode=lambda x: x)
 F16_NUMBER = Number("f16", decode=_to_f32, encode=_to_f16)
 BF16_NUMBER = Number("bf16", decode=bf16_to_f32, encode=f32_to_bf16)

@@ -96,6 +96,7 @@ class BlockFormat:
     encode      values [..., K] to planes, the plain reference way; None where there is none
     gguf        number of the GGUF tensor type; None for a format that GGUF lacks
     has_min     there are minima
+    scale_bits  bits of `sc` and `m`, 0 where there is one level; `sc` is signed where there are no minima
     offset      code(q) = q - offset
     table       or code(q) = table[q]: the signed bytes of a non-linear code
     number      or code(q) = the number that the bits of q are
@@ -114,6 +115,7 @@ class BlockFormat:
     encode: Encode | None = None
     gguf: int | None = None
     has_min: bool = False
+    scale_bits: int = 0
     offset: int = 0
     table: tuple[int, ...] | None = None
     number: Number | None = None

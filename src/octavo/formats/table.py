@@ -7,7 +7,7 @@ e8m0 are the OCP Microscaling (MX) v1.0 number formats.
 from __future__ import annotations
 
 from octavo.errors import QuantFormatError
-from octavo.formats import scalars, unpackers
+from octavo.formats import encoders, packers, scalars, unpackers
 from octavo.formats.spec import (
     BlockFormat,
     Field,
@@ -32,7 +32,8 @@ E2M1_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # doubl
 
 def _plain(name: str, gguf: int, field: Field, number: Number, note: str) -> BlockFormat:
     return BlockFormat(name, gguf=gguf, block=1, bits=8 * field.nbytes, group=1, super=1, number=number,
-                       activation="f32", fields=(field,), unpack=unpackers.plain, note=note)  # fmt: skip
+                       activation="f32", fields=(field,), unpack=unpackers.plain, pack=packers.plain,
+                       encode=encoders.plain if number.encode else None, note=note)  # fmt: skip
 
 
 # fmt: off
@@ -48,69 +49,85 @@ FORMATS: tuple[BlockFormat, ...] = (
 
     BlockFormat("Q4_0", gguf=2, block=32, bits=4, group=32, super=32, offset=8,
                 fields=(f16("d"), u8("qs", 16)), unpack=unpackers.q4_0,
+                pack=packers.q4_0, encode=encoders.symmetric,
                 note="Low nibbles of `qs` are codes 0-15, high nibbles codes 16-31."),
     BlockFormat("Q4_1", gguf=3, block=32, bits=4, group=32, super=32, has_min=True,
                 fields=(f16("d"), f16("m"), u8("qs", 16)), unpack=unpackers.q4_1,
+                pack=packers.q4_1, encode=encoders.affine,
                 note="Low nibbles of `qs` are codes 0-15, high nibbles codes 16-31. `m` is the value of code 0 and is"
                      " added: dmin = -m."),
     BlockFormat("Q5_0", gguf=6, block=32, bits=5, group=32, super=32, offset=16,
                 fields=(f16("d"), u8("qh", 4), u8("qs", 16)), unpack=unpackers.q5_0,
+                pack=packers.q5_0, encode=encoders.symmetric,
                 note="`qs` as in Q4_0; bit k of `qh`, read as one 32-bit word, is the fifth bit of code k."),
     BlockFormat("Q5_1", gguf=7, block=32, bits=5, group=32, super=32, has_min=True,
                 fields=(f16("d"), f16("m"), u8("qh", 4), u8("qs", 16)), unpack=unpackers.q5_1,
+                pack=packers.q5_1, encode=encoders.affine,
                 note="Codes as in Q5_0. `m` is the value of code 0 and is added: dmin = -m."),
     BlockFormat("Q8_0", gguf=8, block=32, bits=8, group=32, super=32, offset=128,
                 fields=(f16("d"), s8("qs", 32)), unpack=unpackers.signed_bytes,
+                pack=packers.q8_0, encode=encoders.signed_bytes,
                 note="`qs` are signed; in planes they are unsigned with offset 128."),
     BlockFormat("Q8_1", gguf=9, block=32, bits=8, group=32, super=32, offset=128,
                 fields=(f16("d"), f16("s"), s8("qs", 32)), unpack=unpackers.signed_bytes,
+                pack=packers.q8_1, encode=encoders.signed_bytes,
                 note="For activations. `qs` as in Q8_0; `s` is d times the sum of `qs`, which pays for the offset or"
                      " minimum of the other factor of a product. It does not enter the value."),
 
-    BlockFormat("Q2_K", gguf=10, block=256, bits=2, group=16, super=256, has_min=True,
+    BlockFormat("Q2_K", gguf=10, block=256, bits=2, group=16, super=256, scale_bits=4, has_min=True,
                 fields=(u8("scales", 16), u8("qs", 64), f16("d"), f16("dmin")), unpack=unpackers.q2_k,
+                pack=packers.q2_k, encode=encoders.two_level_min,
                 note="Byte g of `scales` is the scale (low nibble) and the minimum (high nibble) of group g. Each 32"
                      " bytes of `qs` hold 128 codes: bits 0-1 of the bytes are the first 32, bits 2-3 the next 32, and"
                      " so on."),
-    BlockFormat("Q3_K", gguf=11, block=256, bits=3, group=16, super=256, offset=4,
+    BlockFormat("Q3_K", gguf=11, block=256, bits=3, group=16, super=256, scale_bits=6, offset=4,
                 fields=(u8("hmask", 32), u8("qs", 64), u8("scales", 12), f16("d")), unpack=unpackers.q3_k,
+                pack=packers.q3_k, encode=encoders.two_level,
                 note="Low two bits in `qs` as in Q2_K; bit j of the 32 bytes of `hmask` is the third bit of codes 32j"
                      " to 32j+31. Scales are six bits less 32: their low nibbles are the low nibbles of `scales` 0-7"
                      " (groups 0-7), then the high ones (groups 8-15); bits 2j and 2j+1 of bytes 8-11 are the upper"
                      " two of groups 4j to 4j+3."),
-    BlockFormat("Q4_K", gguf=12, block=256, bits=4, group=32, super=256, has_min=True,
+    BlockFormat("Q4_K", gguf=12, block=256, bits=4, group=32, super=256, scale_bits=6, has_min=True,
                 fields=(f16("d"), f16("dmin"), u8("scales", 12), u8("qs", 128)), unpack=unpackers.q4_k,
+                pack=packers.q4_k, encode=encoders.two_level_min,
                 note="Each 32 bytes of `qs` hold two groups: low nibbles, then high nibbles. Scales and minima are six"
                      " bits: those of groups 0-3 are the low six bits of `scales` 0-3 and 4-7; those of groups 4-7 have"
                      " their low four bits in bytes 8-11 (scale low, minimum high) and their upper two at the top of"
                      " bytes 0-3 and 4-7."),
-    BlockFormat("Q5_K", gguf=13, block=256, bits=5, group=32, super=256, has_min=True,
+    BlockFormat("Q5_K", gguf=13, block=256, bits=5, group=32, super=256, scale_bits=6, has_min=True,
                 fields=(f16("d"), f16("dmin"), u8("scales", 12), u8("qh", 32), u8("qs", 128)), unpack=unpackers.q5_k,
+                pack=packers.q5_k, encode=encoders.two_level_min,
                 note="Scales, minima and the low four bits as in Q4_K; bit g of the 32 bytes of `qh` is the fifth bit"
                      " of the codes of group g."),
-    BlockFormat("Q6_K", gguf=14, block=256, bits=6, group=16, super=256, offset=32,
+    BlockFormat("Q6_K", gguf=14, block=256, bits=6, group=16, super=256, scale_bits=8, offset=32,
                 fields=(u8("ql", 128), u8("qh", 64), s8("scales", 16), f16("d")), unpack=unpackers.q6_k,
+                pack=packers.q6_k, encode=encoders.two_level,
                 note="Each half of 128 codes has 64 bytes of `ql`, low nibbles then high nibbles, and 32 bytes of"
                      " `qh`: bits 0-1 are the upper two bits of its first 32 codes, bits 2-3 of the next 32, and so"
                      " on."),
     BlockFormat("Q8_K", gguf=15, block=256, bits=8, group=256, super=256, offset=128,
                 fields=(f32("d"), s8("qs", 256), s16("bsums", 16)), unpack=unpackers.signed_bytes,
+                pack=packers.q8_k, encode=encoders.signed_bytes_k,
                 note="For activations. `qs` are signed; in planes they are unsigned with offset 128. `bsums` are the"
                      " sums of `qs` by sixteen and do not enter the value."),
 
     BlockFormat("IQ4_NL", gguf=20, block=32, bits=4, group=32, super=32, table=IQ4_VALUES,
                 fields=(f16("d"), u8("qs", 16)), unpack=unpackers.q4_0,
+                pack=packers.q4_0, encode=encoders.table,
                 note="Packed as Q4_0, with a table of values that lie closer together near zero."),
-    BlockFormat("IQ4_XS", gguf=23, block=256, bits=4, group=32, super=256, table=IQ4_VALUES,
+    BlockFormat("IQ4_XS", gguf=23, block=256, bits=4, group=32, super=256, scale_bits=6, table=IQ4_VALUES,
                 fields=(f16("d"), u16("scales_h"), u8("scales_l", 4), u8("qs", 128)), unpack=unpackers.iq4_xs,
+                pack=packers.iq4_xs, encode=encoders.two_level,
                 note="Each group has 16 bytes of `qs`, low nibbles then high nibbles. Scales are six bits less 32:"
                      " nibble g of `scales_l`, and bits 2g and 2g+1 of `scales_h` above it."),
     BlockFormat("MXFP4", gguf=39, block=32, bits=4, group=32, super=32, table=E2M1_VALUES,
                 fields=(e8m0("d"), u8("qs", 16)), unpack=unpackers.mxfp4,
+                pack=packers.mxfp4, encode=encoders.mxfp4,
                 note="Packed as Q4_0. Codes are e2m1 floats; the table has them doubled, so the scale is halved:"
                      " 2^(d - 128)."),
     BlockFormat("NVFP4", gguf=40, block=64, bits=4, group=16, super=16, table=E2M1_VALUES,
                 fields=(ue4m3("d", 4), u8("qs", 32)), unpack=unpackers.nvfp4,
+                pack=packers.nvfp4, encode=encoders.nvfp4,
                 note="Each group has 8 bytes of `qs`, low nibbles then high nibbles, and a scale of its own. Codes are"
                      " e2m1 floats; the table has them doubled, so the scale is halved; scale byte 0x7F is zero."),
 )
