@@ -1,3 +1,39 @@
-"""Octavo: run, quantize and measure low-bit language models from Python."""
+"""Octavo: run, quantize and measure low-bit language models from Python.
+
+import octavo
+
+model = octavo.load("demo")
+for text in model.generate("What is the result of 5/0 in math?"):
+    print(text, end="", flush=True)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import OctavoError
+
+if TYPE_CHECKING:
+    from octavo.runtime import Generation, Model, SamplingParams, load
+    from octavo.text import ChatTemplate, Tokenizer
 
 __version__ = "0.1.0"
+__all__ = ["ChatTemplate", "Generation", "Model", "OctavoError", "SamplingParams", "Tokenizer", "load"]
+
+_HOME = {
+    "ChatTemplate": "octavo.text",
+    "Generation": "octavo.runtime",
+    "Model": "octavo.runtime",
+    "SamplingParams": "octavo.runtime",
+    "Tokenizer": "octavo.text",
+    "load": "octavo.runtime",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names come from their modules when first used, so that `import octavo` stays light."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

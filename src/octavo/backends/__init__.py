@@ -1,1 +1,30 @@
+"""Backends: where a graph runs. `select` turns a device's name into the backends to use, in order of preference."""
 
+from __future__ import annotations
+
+import logging
+from typing import get_args
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.errors import BackendError, UsageError
+from octavo.graph.node import Device
+from octavo.graph.protocol import Backend
+
+log = logging.getLogger("octavo")
+
+
+def select(device: str, threads: int | None = None) -> list[Backend]:
+    """The backends for `device` ("auto", "cpu", "gpu" or "reference").
+
+    `threads` limits the threads that products use (default: all cores). Raises BackendError for a device that this
+    machine or this version does not have.
+    """
+    if device not in get_args(Device):
+        raise UsageError(f"unknown device {device!r} (allowed: {', '.join(get_args(Device))})")
+    if threads is not None and not 1 <= threads <= 1024:
+        raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
+    if device == "gpu":
+        raise BackendError("device gpu: this version has no GPU backend (allowed: auto, cpu, reference)")
+    if device == "cpu":
+        log.info("device cpu: products run in NumPy, on the reference backend")
+    return [ReferenceBackend(threads=threads)]

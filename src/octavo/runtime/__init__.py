@@ -1,1 +1,8 @@
+"""Running a model: sequences, the KV cache, sampling, generation."""
 
+from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.generation import Generation
+from octavo.runtime.model import Model, load, resolve
+from octavo.runtime.sampling import SamplingParams
+
+__all__ = ["Engine", "EngineConfig", "Generation", "Model", "SamplingParams", "load", "resolve"]

@@ -1,0 +1,110 @@
+"""ReferenceBackend: NumPy arrays as memory, `ops` as kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from octavo.backends.reference import ops
+from octavo.formats import QTensor, dequantize
+from octavo.formats.spec import F32, U8, AnyArray
+from octavo.graph.node import DType, Node
+from octavo.graph.protocol import Call
+
+KEPT_BYTES = 2 << 30
+"""Weights are kept as float32 until they take this much; those after it are dequantized at each use."""
+
+DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
+
+
+class ReferenceBackend:
+    """Runs every op. Quantized activations are held as the float32 numbers that they stand for.
+
+    `fusions` and `quantize_activations` are what a test may ask for to run fused and quantized graphs by the definition too.
+    """
+
+    name = "reference"
+
+    def __init__(
+        self, *, threads: int | None = None, fusions: Collection[str] = (), quantize_activations: bool = False
+    ) -> None:
+        self.fusions = frozenset(fusions)
+        self._quantize = quantize_activations
+        self._kept = 0
+        if threads is not None:
+            from threadpoolctl import threadpool_limits
+
+            threadpool_limits(threads)
+
+    def supports(self, node: Node) -> tuple[bool, str]:
+        return (True, "") if hasattr(ops, node.op) else (False, f"{node.op} is not defined")
+
+    def activation(self, weight: QTensor) -> DType:
+        return cast(DType, weight.format.activation) if self._quantize else "f32"
+
+    def load(self, tensor: QTensor) -> Any:
+        nbytes = 4 * tensor.size
+        if len(tensor.shape) > 1 and self._kept + nbytes > KEPT_BYTES:
+            return _Stored(tensor)
+        self._kept += nbytes
+        return dequantize(tensor)
+
+    def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
+        return math.prod(shape) * np.dtype(_numpy(dtype)).itemsize
+
+    def allocate(self, nbytes: int) -> U8:
+        return np.full(nbytes, 0xFF, np.uint8)  # NaN in every float type: what is not written is seen
+
+    def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+        value: AnyArray = memory[offset : offset + self.nbytes(shape, dtype)].view(_numpy(dtype)).reshape(shape)
+        return value
+
+    def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+        return np.zeros(shape, _numpy(dtype))
+
+    def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
+        array: AnyArray = getattr(ops, node.op)(value, *((None,) * (len(node.inputs) - 1)), **node.attrs)
+        return array
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: AnyArray) -> Call:
+        function, attrs = getattr(ops, node.op), dict(node.attrs)
+        if node.op == "set_rows":
+            return lambda: function(*inputs, **attrs)
+
+        def call() -> None:
+            out[...] = function(*inputs, **attrs)
+
+        return call
+
+    def write(self, value: AnyArray, data: AnyArray) -> None:
+        value[...] = data
+
+    def read(self, value: AnyArray) -> AnyArray:
+        return value.copy()
+
+    def synchronize(self) -> None:
+        return
+
+
+def _numpy(dtype: DType) -> Any:
+    return DTYPES.get(dtype, np.float32)
+
+
+class _Stored:
+    """A weight that stays packed: rows, an expert or the whole are dequantized when they are asked for."""
+
+    def __init__(self, tensor: QTensor) -> None:
+        self._tensor = tensor
+        self.shape = tensor.shape
+
+    def __getitem__(self, index: Any) -> F32:
+        data = np.atleast_2d(self._tensor.data[index])
+        shape = (*data.shape[:-1], self.shape[-1])
+        return dequantize(QTensor(self._tensor.format, shape, data, self._tensor.name))
+
+    @property
+    def T(self) -> F32:  # noqa: N802  (NumPy's name)
+        return dequantize(self._tensor).T

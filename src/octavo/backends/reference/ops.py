@@ -1,0 +1,180 @@
+"""The definition of every op, in float32 NumPy. Shapes and words are in `graph.ops` and `graph.fused_ops`.
+
+A weight is an array, or something that gives rows by `w[ids]`, an expert by `w[e]` and the transpose by `w.T`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from octavo.formats.activation import activation
+from octavo.formats.spec import F32, AnyArray
+from octavo.graph.node import Shape
+
+Weight = Any
+
+
+def get_rows(table: Weight, rows: AnyArray) -> F32:
+    result: F32 = table[rows]
+    return result
+
+
+def rms_norm(x: F32, weight: F32, *, eps: float) -> F32:
+    mean: F32 = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
+    root: F32 = np.sqrt(mean + np.float32(eps))
+    return x / root * weight
+
+
+def mul_mat(weight: Weight, x: F32) -> F32:
+    result: F32 = x @ weight.T
+    return result
+
+
+def mul_mat_id(weight: Weight, x: F32, ids: AnyArray) -> F32:
+    x = np.broadcast_to(x if x.ndim == 3 else x[:, None], (*ids.shape, x.shape[-1]))
+    out = np.empty((*ids.shape, weight.shape[1]), np.float32)
+    for expert in np.unique(ids):
+        chosen = ids == expert
+        out[chosen] = x[chosen] @ weight[expert].T
+    return out
+
+
+def rope(x: F32, positions: AnyArray, freqs: F32, *, scale: float, interleaved: bool) -> F32:
+    half = len(freqs)
+    first, second = (
+        (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(half), slice(half, 2 * half))
+    )
+    angle = positions.astype(np.float32)[:, None, None] * freqs
+    cos, sin = np.cos(angle) * np.float32(scale), np.sin(angle) * np.float32(scale)
+    a, b = x[..., first], x[..., second]
+    out = x.copy()
+    out[..., first] = a * cos - b * sin
+    out[..., second] = a * sin + b * cos
+    return out
+
+
+def set_rows(cache: AnyArray, values: F32, rows: AnyArray) -> AnyArray:
+    cache[rows] = values
+    return cache
+
+
+def attention(
+    q: F32, k: AnyArray, v: AnyArray, positions: AnyArray, starts: AnyArray, pages: AnyArray,
+    *, scale: float, page_size: int,
+) -> F32:  # fmt: skip
+    tokens, heads, dim = q.shape
+    group = heads // k.shape[1]
+    out = np.empty((tokens, heads, dim), np.float32)
+    for sequence, (start, stop) in enumerate(pairwise(starts)):
+        if start == stop:
+            continue
+        at = positions[start:stop]
+        seen = np.arange(at.max() + 1)
+        rows = pages[sequence, seen // page_size].astype(np.int64) * page_size + seen % page_size
+        keys, values = (np.repeat(c[rows].astype(np.float32), group, axis=1) for c in (k, v))
+        scores = np.einsum("thd,shd->hts", q[start:stop], keys, optimize=True) * np.float32(scale)
+        scores = np.where(seen[None, None, :] <= at[None, :, None], scores, -np.inf)
+        out[start:stop] = np.einsum("hts,shd->thd", soft_max(scores), values, optimize=True)
+    return out.reshape(tokens, heads * dim)
+
+
+def swiglu(gate: F32, up: F32) -> F32:
+    with np.errstate(over="ignore"):
+        result: F32 = gate / (1 + np.exp(-gate)) * up
+    return result
+
+
+def add(a: F32, b: F32) -> F32:
+    return a + b
+
+
+def mul(a: F32, b: F32) -> F32:
+    return a * b
+
+
+def soft_cap(x: F32, *, cap: float) -> F32:
+    result: F32 = np.float32(cap) * np.tanh(x / np.float32(cap))
+    return result
+
+
+def soft_max(x: F32) -> F32:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    result: F32 = e / e.sum(axis=-1, keepdims=True)
+    return result
+
+
+def top_k(x: F32, *, k: int) -> AnyArray:
+    return np.argsort(-x, axis=-1, kind="stable")[..., :k].astype(np.int32)
+
+
+def gather(x: F32, ids: AnyArray) -> F32:
+    return np.take_along_axis(x, ids, axis=-1)
+
+
+def normalize(x: F32) -> F32:
+    result: F32 = x / x.sum(axis=-1, keepdims=True)
+    return result
+
+
+def weighted_sum(x: F32, weights: F32) -> F32:
+    result: F32 = np.einsum("tkn,tk->tn", x, weights)
+    return result
+
+
+def quantize(x: F32, *, format: str) -> F32:
+    quantizer = activation(format).quantize
+    assert quantizer is not None
+    return quantizer(x).dequantize()
+
+
+def copy(x: AnyArray) -> AnyArray:
+    return x
+
+
+def reshape(x: AnyArray, *, shape: Shape) -> AnyArray:
+    return x.reshape(x.shape[0], *(d for d in shape[1:] if isinstance(d, int)))
+
+
+def columns(x: AnyArray, *, start: int, size: int) -> AnyArray:
+    return x[:, start : start + size]
+
+
+def after(x: AnyArray, event: AnyArray) -> AnyArray:
+    return x
+
+
+def mul_mat_concat(x: F32, *weights: Weight) -> F32:
+    return np.concatenate([mul_mat(w, x) for w in weights], axis=1)
+
+
+def mul_mat_swiglu(gate: Weight, up: Weight, x: F32) -> F32:
+    return swiglu(mul_mat(gate, x), mul_mat(up, x))
+
+
+def mul_mat_add(weight: Weight, x: F32, *terms: F32) -> F32:
+    total = mul_mat(weight, x)
+    for term in terms:
+        total = total + term
+    return total
+
+
+def rms_norm_quantize(x: F32, weight: F32, *, eps: float, format: str) -> F32:
+    return quantize(rms_norm(x, weight, eps=eps), format=format)
+
+
+def swiglu_quantize(gate: F32, up: F32, *, format: str) -> F32:
+    return quantize(swiglu(gate, up), format=format)
+
+
+def rope_set_rows(
+    q: F32, k: F32, v: F32, k_cache: AnyArray, v_cache: AnyArray, positions: AnyArray, rows: AnyArray, freqs: F32,
+    *norms: F32, scale: float, interleaved: bool, eps: float = 0.0,
+) -> F32:  # fmt: skip
+    if norms:
+        q, k = rms_norm(q, norms[0], eps=eps), rms_norm(k, norms[1], eps=eps)
+    set_rows(k_cache, rope(k, positions, freqs, scale=scale, interleaved=interleaved), rows)
+    set_rows(v_cache, v, rows)
+    return rope(q, positions, freqs, scale=scale, interleaved=interleaved)

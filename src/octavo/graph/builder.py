@@ -1,0 +1,116 @@
+"""GraphBuilder: what a model's `build` writes its graph with."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from octavo.formats import QTensor, by_name
+from octavo.formats.spec import F32
+from octavo.graph import fused_ops  # noqa: F401  (registers its ops)
+from octavo.graph.node import Dim, DType, Node
+from octavo.graph.ops import apply
+
+CacheType = Literal["f32", "f16"]
+
+
+def weight(tensor: QTensor) -> Node:
+    """A leaf for a stored tensor."""
+    return Node("weight", (), tensor.shape, "weight", MappingProxyType({"tensor": tensor}), tensor.name)
+
+
+def constant(values: F32, name: str) -> Node:
+    """A leaf for numbers that the builder worked out; float32 [K]."""
+    values = np.ascontiguousarray(values, dtype=np.float32)
+    return weight(QTensor(by_name("F32"), values.shape, values.view(np.uint8), name))
+
+
+class GraphBuilder:
+    """Makes nodes. Inputs of a step are attributes: `tokens`, `positions`, `outputs` and where its sequences lie.
+
+    cache_type and page_size are of the KV cache that the graph reads and writes, n_ctx the longest sequence.
+    """
+
+    def __init__(self, cache_type: CacheType = "f16", page_size: int = 64, n_ctx: int = 4096) -> None:
+        self.cache_type: CacheType = cache_type
+        self.page_size = page_size
+        self.n_ctx = n_ctx
+        self.tokens = self._input("tokens", ("tokens",))
+        self.positions = self._input("positions", ("tokens",))
+        self.outputs = self._input("outputs", ("outputs",))
+        self.starts = self._input("starts", ("boundaries",))
+        self.pages = self._input("pages", ("sequences", "pages"))
+        self.rows = self._input("rows", ("tokens",), "i64")
+
+    @staticmethod
+    def _input(name: str, shape: tuple[Dim, ...], dtype: DType = "i32") -> Node:
+        return Node("input", (), shape, dtype, name=name)
+
+    def get_rows(self, table: Node, rows: Node) -> Node:
+        return apply("get_rows", table, rows, label=table.name)
+
+    def last(self, x: Node) -> Node:
+        """Of x [T, K], the rows whose logits are wanted."""
+        return apply("get_rows", x, self.outputs, label="outputs")
+
+    def rms_norm(self, x: Node, weight: Node, eps: float) -> Node:
+        return apply("rms_norm", x, weight, eps=eps, label=weight.name)
+
+    def mul_mat(self, weight: Node, x: Node, bias: Node | None = None) -> Node:
+        y = apply("mul_mat", weight, x, label=weight.name)
+        return y if bias is None else self.add(y, bias)
+
+    def mul_mat_id(self, weight: Node, x: Node, ids: Node) -> Node:
+        return apply("mul_mat_id", weight, x, ids, label=weight.name)
+
+    def split_heads(self, x: Node, heads: int) -> Node:
+        """[T, H * D] -> [T, H, D]."""
+        width = x.shape[1]
+        assert isinstance(width, int)
+        assert width % heads == 0
+        return apply("reshape", x, shape=(x.shape[0], heads, width // heads), label=x.name)
+
+    def rope(self, x: Node, freqs: Node, scale: float, interleaved: bool) -> Node:
+        return apply("rope", x, self.positions, freqs, scale=scale, interleaved=interleaved, label=x.name)
+
+    def attention(self, q: Node, k: Node, v: Node, layer: int, scale: float) -> Node:
+        """Writes k and v [T, Hkv, D] to the layer's cache, then attends with q [T, H, D] -> [T, H * D]."""
+        k, v = (
+            apply("set_rows", self._cache(layer, kind, x), x, self.rows, label=f"blk.{layer}.cache_{kind}")
+            for kind, x in (("k", k), ("v", v))
+        )
+        return apply("attention", q, k, v, self.positions, self.starts, self.pages,
+                     scale=scale, page_size=self.page_size, label=f"blk.{layer}.attn")  # fmt: skip
+
+    def _cache(self, layer: int, kind: str, x: Node) -> Node:
+        attrs = MappingProxyType({"layer": layer, "kind": kind})
+        return Node("cache", (), ("rows", *x.shape[1:]), self.cache_type, attrs, f"blk.{layer}.cache_{kind}")
+
+    def swiglu(self, gate: Node, up: Node) -> Node:
+        return apply("swiglu", gate, up, label=gate.name)
+
+    def add(self, a: Node, b: Node) -> Node:
+        return apply("add", a, b, label=b.name if b.op == "weight" else a.name)
+
+    def mul(self, a: Node, b: Node) -> Node:
+        return apply("mul", a, b, label=a.name)
+
+    def soft_cap(self, x: Node, cap: float) -> Node:
+        return apply("soft_cap", x, cap=cap, label=x.name)
+
+    def soft_max(self, x: Node) -> Node:
+        return apply("soft_max", x, label=x.name)
+
+    def top_k(self, x: Node, k: int) -> Node:
+        return apply("top_k", x, k=k, label=x.name)
+
+    def gather(self, x: Node, ids: Node) -> Node:
+        return apply("gather", x, ids, label=x.name)
+
+    def normalize(self, x: Node) -> Node:
+        return apply("normalize", x, label=x.name)
+
+    def weighted_sum(self, x: Node, weights: Node) -> Node:
+        return apply("weighted_sum", x, weights, label=x.name)

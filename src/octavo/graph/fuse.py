@@ -1,0 +1,176 @@
+"""Fusion: graph to graph, putting fused ops in the place of patterns of plain ones.
+
+Each rule is a function from a graph to replacements for some of its nodes; `fuse` applies those whose fused op the
+backend asks for. The result computes the same numbers, which a test holds every rule to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from octavo.formats import QTensor
+from octavo.graph.node import DType, Graph, Node
+from octavo.graph.ops import apply
+
+Replacements = Mapping[int, Node]
+"""id of a node -> the node to put in its place, written with nodes of the old graph."""
+
+Rule = Callable[[Graph], Replacements]
+
+RULES: dict[str, Rule] = {}
+
+
+def _rule(rule: Rule) -> Rule:
+    RULES[rule.__name__] = rule
+    return rule
+
+
+def fuse(graph: Graph, fusions: Collection[str]) -> Graph:
+    """The graph with every rule of `fusions` applied, in the order of this file."""
+    for name, rule in RULES.items():
+        if name in fusions:
+            graph = replace(graph, rule(graph))
+    return graph
+
+
+def replace(graph: Graph, replacements: Replacements) -> Graph:
+    """The graph with nodes replaced; a replacement may use the very nodes that it stands for, or others' stand-ins."""
+    new: dict[int, Node] = {}
+
+    def renew(node: Node) -> Node:
+        if id(node) not in new:
+            inputs = tuple(renew(i) for i in node.inputs)
+            same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+            new[id(node)] = node if same else Node(node.op, inputs, node.shape, node.dtype, node.attrs, node.name)
+        return new[id(node)]
+
+    for node in graph.nodes:
+        target = replacements.get(id(node))
+        if target is None:
+            renew(node)
+        else:
+            new[id(node)] = renew(target)
+    return Graph.of(*(new[id(o)] for o in graph.outputs))
+
+
+def quantize_activations(graph: Graph, activation: Callable[[QTensor], DType]) -> Graph:
+    """The graph with a `quantize` node before each product whose backend wants its activations quantized."""
+    quantized: dict[tuple[int, DType], Node] = {}
+    replacements: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.op not in ("mul_mat", "mul_mat_id"):
+            continue
+        weight, x, *rest = node.inputs
+        wanted = activation(weight.tensor)
+        if wanted in ("f32", x.dtype):
+            continue
+        key = id(x), wanted
+        if key not in quantized:
+            quantized[key] = apply("quantize", x, format=wanted, label=x.name)
+        replacements[id(node)] = apply(node.op, weight, quantized[key], *rest, label=node.name)
+    return replace(graph, replacements)
+
+
+@_rule
+def mul_mat_swiglu(graph: Graph) -> Replacements:
+    """swiglu of two products of one activation -> one op."""
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.op != "swiglu":
+            continue
+        gate, up = node.inputs
+        alone = all(p.op == "mul_mat" and len(users[id(p)]) == 1 for p in (gate, up))
+        if alone and gate.inputs[1] is up.inputs[1]:
+            found[id(node)] = apply("mul_mat_swiglu", gate.inputs[0], up.inputs[0], gate.inputs[1], label=node.name)
+    return found
+
+
+@_rule
+def mul_mat_concat(graph: Graph) -> Replacements:
+    """Products of one activation (q, k and v) -> one op, and views of its columns."""
+    groups: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "mul_mat":
+            groups.setdefault(id(node.inputs[1]), []).append(node)
+    found: dict[int, Node] = {}
+    for group in groups.values():
+        if len(group) < 2:
+            continue
+        x = group[0].inputs[1]
+        joined = apply("mul_mat_concat", x, *(n.inputs[0] for n in group), label=group[0].name)
+        start = 0
+        for node in group:
+            size = node.shape[1]
+            assert isinstance(size, int)
+            found[id(node)] = apply("columns", joined, start=start, size=size, label=node.name)
+            start += size
+    return found
+
+
+@_rule
+def mul_mat_add(graph: Graph) -> Replacements:
+    """A product and the bias and residual added to it -> one op."""
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.op != "add" or any(u.op == "add" and u.inputs[0] is node for u in users[id(node)]):
+            continue
+        terms: list[Node] = []
+        head = node
+        while head.op == "add" and (head is node or len(users[id(head)]) == 1):
+            product = (
+                head.inputs[1] if head.inputs[1].op == "mul_mat" and head.inputs[0].op != "mul_mat" else head.inputs[0]
+            )
+            terms.insert(0, head.inputs[0] if product is head.inputs[1] else head.inputs[1])
+            head = product
+        if head.op == "mul_mat" and len(users[id(head)]) == 1:
+            found[id(node)] = apply("mul_mat_add", *head.inputs, *terms, label=head.name)
+    return found
+
+
+@_rule
+def rms_norm_quantize(graph: Graph) -> Replacements:
+    """A norm whose only reader quantizes it -> one op."""
+    return _quantize_result(graph, "rms_norm")
+
+
+@_rule
+def swiglu_quantize(graph: Graph) -> Replacements:
+    """SwiGLU whose only reader quantizes it -> one op."""
+    return _quantize_result(graph, "swiglu")
+
+
+def _quantize_result(graph: Graph, op: str) -> Replacements:
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.op == "quantize" and node.inputs[0].op == op and len(users[id(node.inputs[0])]) == 1:
+            source = node.inputs[0]
+            attrs = {**source.attrs, **node.attrs}
+            found[id(node)] = apply(f"{op}_quantize", *source.inputs, **attrs, label=node.name)
+    return found
+
+
+@_rule
+def rope_set_rows(graph: Graph) -> Replacements:
+    """q/k norm, rope and the writes of k and v to the cache -> one op."""
+    found: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.op != "attention":
+            continue
+        q, k, v, *batch = node.inputs
+        if not (q.op == "rope" and k.op == v.op == "set_rows" and k.inputs[1].op == "rope"):
+            continue
+        k_rope, rows = k.inputs[1], k.inputs[2]
+        sources, norms, attrs = [q.inputs[0], k_rope.inputs[0]], [], dict(q.attrs)
+        if all(s.op == "rms_norm" for s in sources) and sources[0].attrs == sources[1].attrs:
+            norms = [s.inputs[1] for s in sources]
+            attrs |= sources[0].attrs
+            sources = [s.inputs[0] for s in sources]
+        caches = [k.inputs[0], v.inputs[0]]
+        done = apply("rope_set_rows", *sources, v.inputs[1], *caches, q.inputs[1], rows, q.inputs[2], *norms,
+                     label=node.name, **attrs)  # fmt: skip
+        written = [apply("after", c, done, label=c.name) for c in caches]
+        found[id(node)] = apply("attention", done, *written, *batch, label=node.name, **node.attrs)
+    return found

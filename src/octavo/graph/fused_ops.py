@@ -1,0 +1,53 @@
+"""Fused ops: compositions of the op set that a backend may run as one kernel.
+
+The reference backend defines each as that composition. A backend names the ones that it has kernels for in
+`Backend.fusions`; `graph.fuse` then puts them in the place of the plain ops.
+"""
+
+from __future__ import annotations
+
+from octavo.graph.node import DType, Node, Shape
+from octavo.graph.ops import OPS, op
+
+
+@op
+def mul_mat_concat(x: Node, *weights: Node) -> tuple[Shape, DType]:
+    """x [T, K], weights [N_i, K] -> [T, sum N_i]: products of one activation with several weights, side by side."""
+    widths = [OPS["mul_mat"](w, x)[0][1] for w in weights]
+    return (x.shape[0], sum(n for n in widths if isinstance(n, int))), "f32"
+
+
+@op
+def mul_mat_swiglu(gate: Node, up: Node, x: Node) -> tuple[Shape, DType]:
+    """swiglu(mul_mat(gate, x), mul_mat(up, x))."""
+    return OPS["mul_mat"](gate, x)
+
+
+@op
+def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
+    """mul_mat(weight, x) + a bias [N] and/or a residual [T, N], added in the order given."""
+    return OPS["mul_mat"](weight, x)
+
+
+@op
+def rms_norm_quantize(x: Node, weight: Node, *, eps: float, format: DType) -> tuple[Shape, DType]:
+    """quantize(rms_norm(x, weight), format)."""
+    return OPS["rms_norm"](x, weight, eps=eps)[0], format
+
+
+@op
+def swiglu_quantize(gate: Node, up: Node, *, format: DType) -> tuple[Shape, DType]:
+    """quantize(swiglu(gate, up), format)."""
+    return OPS["swiglu"](gate, up)[0], format
+
+
+@op
+def rope_set_rows(
+    q: Node, k: Node, v: Node, k_cache: Node, v_cache: Node, positions: Node, rows: Node, freqs: Node, *norms: Node,
+    scale: float, interleaved: bool, eps: float = 0.0,
+) -> tuple[Shape, DType]:  # fmt: skip
+    """q [T, H, D] normed and turned; on the way k, normed and turned, and v are written to the caches.
+
+    `norms` is empty, or the weights of q's and of k's RMS norm.
+    """
+    return q.shape, "f32"

@@ -1,0 +1,102 @@
+"""Nodes: the values of a graph, each made by one op from the values before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from octavo.formats import QTensor
+
+Dim = int | str
+"""A size: a number, or the name of one that is known only when a step runs (see SYMBOLS)."""
+
+Shape = tuple[Dim, ...]
+
+SYMBOLS = {
+    "tokens": "tokens in the step, of all sequences one after the other",
+    "outputs": "tokens whose logits are wanted",
+    "sequences": "sequences in the step",
+    "boundaries": "sequences + 1",
+    "pages": "width of the page table",
+    "rows": "rows of the KV cache",
+}
+
+DType = Literal["f32", "f16", "i32", "i64", "q8_1", "weight"]
+Device = Literal["auto", "cpu", "gpu", "reference"]
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One value: the op that makes it, what it is made from, and its shape.
+
+    `name` is for people (a weight's name, or of the weight that a product belongs to); identity is the object's own.
+    """
+
+    op: str
+    inputs: tuple[Node, ...]
+    shape: Shape
+    dtype: DType
+    attrs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    name: str = ""
+
+    @property
+    def is_leaf(self) -> bool:
+        """True for what a step is given: inputs, weights and caches."""
+        return self.op in ("input", "weight", "cache")
+
+    @property
+    def tensor(self) -> QTensor:
+        """The stored tensor of a weight node."""
+        assert self.op == "weight"
+        tensor: QTensor = self.attrs["tensor"]
+        return tensor
+
+    def __repr__(self) -> str:
+        return f"Node({self.op}, {self.name or '-'}, {list(self.shape)})"
+
+
+def bind(shape: Shape, sizes: Sizes) -> tuple[int, ...]:
+    """The shape in numbers, symbols replaced by `sizes`."""
+    return tuple(d if isinstance(d, int) else sizes[d] for d in shape)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in an order in which they can run, and those of them that are results."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+    @classmethod
+    def of(cls, *outputs: Node) -> Graph:
+        """The graph of everything that `outputs` need, inputs before their users (depth first, without recursion)."""
+        order: dict[int, Node] = {}
+        stack: list[tuple[Node, Iterator[Node]]] = []
+        started: set[int] = set()
+        for output in outputs:
+            stack.append((output, iter(output.inputs)))
+            while stack:
+                node, rest = stack[-1]
+                child = next((c for c in rest if id(c) not in started), None)
+                if child is not None:
+                    started.add(id(child))
+                    stack.append((child, iter(child.inputs)))
+                else:
+                    stack.pop()
+                    order.setdefault(id(node), node)
+        return cls(tuple(order.values()), outputs)
+
+    def users(self) -> dict[int, list[Node]]:
+        """id(node) -> nodes that read it."""
+        users: dict[int, list[Node]] = {id(n): [] for n in self.nodes}
+        for node in self.nodes:
+            for source in node.inputs:
+                users[id(source)].append(node)
+        return users
+
+    def leaves(self, op: str) -> Iterable[Node]:
+        """The leaves of one kind: "input", "weight" or "cache"."""
+        return (n for n in self.nodes if n.op == op)

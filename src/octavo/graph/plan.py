@@ -1,0 +1,127 @@
+"""Plan: a schedule with its arguments bound, a list of calls to make for a step.
+
+An `Executor` owns what lasts between steps (loaded weights, caches, memory) and keeps a plan for each size of step.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import Node, Sizes, bind
+from octavo.graph.ops import VIEWS
+from octavo.graph.protocol import Backend, Call
+from octavo.graph.schedule import Schedule
+
+PLANS_KEPT = 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The calls of a step of one size. `inputs` are the values to fill, by name, a pair (backend, value) each."""
+
+    calls: tuple[tuple[Node, Call], ...]
+    inputs: Mapping[str, list[tuple[Backend, Any]]]
+    outputs: tuple[tuple[Backend, Any], ...]
+
+
+class Executor:
+    """Runs a schedule. `limits` are the sizes that the schedule was made for; `rows` of the caches is fixed by them."""
+
+    def __init__(self, schedule: Schedule, backends: Sequence[Backend], limits: Sizes) -> None:
+        self.schedule, self.backends, self.limits = schedule, tuple(backends), dict(limits)
+        self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]
+        self._leaves: dict[tuple[int, int], Any] = {}
+        self._plans: OrderedDict[tuple[tuple[str, int], ...], Plan] = OrderedDict()
+        by_tensor: dict[tuple[int, int], Any] = {}
+        for leaf, where in self._leaf_uses():
+            key = where, id(leaf)
+            if key in self._leaves:
+                continue
+            backend = self.backends[where]
+            if leaf.op == "weight":
+                tensor = where, id(leaf.tensor)
+                if tensor not in by_tensor:
+                    by_tensor[tensor] = backend.load(leaf.tensor)
+                self._leaves[key] = by_tensor[tensor]
+            elif leaf.op == "cache":
+                self._leaves[key] = backend.cache(bind(leaf.shape, limits), leaf.dtype)
+            else:
+                shape = bind(leaf.shape, limits)
+                nbytes = backend.nbytes(shape, leaf.dtype)
+                self._leaves[key] = backend.allocate(-(-max(nbytes, 1) // 64) * 64)
+
+    def _leaf_uses(self) -> list[tuple[Node, int]]:
+        """Each leaf with each backend that reads it, once a reader."""
+        where = self.schedule.backends
+        return [(i, where[id(n)]) for n in self.schedule.graph.nodes if not n.is_leaf for i in n.inputs if i.is_leaf]
+
+    def plan(self, sizes: Sizes) -> Plan:
+        """The plan for steps of these sizes; made once, the last few are kept."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._plans:
+            self._plans[key] = self._bind({**self.limits, **sizes})
+            if len(self._plans) > PLANS_KEPT:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(key)
+        return self._plans[key]
+
+    def run(self, inputs: Mapping[str, AnyArray], sizes: Sizes) -> list[AnyArray]:
+        """Run a step: fill the inputs, make the calls, read the outputs."""
+        plan = self.plan(sizes)
+        for name, values in plan.inputs.items():
+            for backend, value in values:
+                backend.write(value, inputs[name])
+        for _, call in plan.calls:
+            call()
+        return [backend.read(value) for backend, value in plan.outputs]
+
+    def _bind(self, sizes: Sizes) -> Plan:
+        where = self.schedule.backends
+        values: dict[tuple[int, int], Any] = {}
+        inputs: dict[str, list[tuple[Backend, Any]]] = {}
+        for leaf, b in self._leaf_uses():
+            if (b, id(leaf)) in values:
+                continue
+            value = self._leaves[b, id(leaf)]
+            if leaf.op == "input":
+                value = self.backends[b].view(value, 0, bind(leaf.shape, sizes), leaf.dtype)
+                inputs.setdefault(leaf.name, []).append((self.backends[b], value))
+            values[b, id(leaf)] = value
+        calls: list[tuple[Node, Call]] = []
+        for node in self.schedule.graph.nodes:
+            if node.is_leaf:
+                continue
+            b = where[id(node)]
+            backend, shape = self.backends[b], bind(node.shape, sizes)
+            if node.op == "copy":
+                source = where[id(node.inputs[0])]
+                out = self._place(node, sizes)
+                calls.append((node, _copy(self.backends[source], values[source, id(node.inputs[0])], backend, out)))
+                values[b, id(node)] = out
+                continue
+            arguments = [values[b, id(i)] for i in node.inputs]
+            if node.op in VIEWS:
+                values[b, id(node)] = backend.alias(node, arguments[0], shape)
+                continue
+            out = arguments[0] if node.op == "set_rows" else self._place(node, sizes)
+            calls.append((node, backend.bind(node, arguments, out)))
+            values[b, id(node)] = out
+        outputs = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in self.schedule.graph.outputs)
+        return Plan(tuple(calls), inputs, outputs)
+
+    def _place(self, node: Node, sizes: Sizes) -> Any:
+        buffer = self.schedule.buffers[id(node)]
+        backend = self.backends[buffer.backend]
+        return backend.view(self._memory[buffer.backend], buffer.offset, bind(node.shape, sizes), node.dtype)
+
+
+def _copy(source: Backend, value: Any, target: Backend, out: Any) -> Call:
+    def call() -> None:
+        source.synchronize()
+        target.write(out, source.read(value))
+
+    return call

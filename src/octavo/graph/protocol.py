@@ -1,0 +1,57 @@
+"""What a backend is: where values lie, what it can run, and a bound call for each node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from octavo.formats import QTensor
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import DType, Node
+
+Call = Callable[[], None]
+"""A kernel with its arguments bound; run once a step."""
+
+
+class Backend(Protocol):
+    """A device and the kernels for it. A buffer, a loaded weight and a view are the backend's own kinds of thing."""
+
+    name: str
+    fusions: frozenset[str]
+    """Fused ops that it wants in its graphs."""
+
+    def supports(self, node: Node) -> tuple[bool, str]:
+        """Whether it can run `node`, and if not, why."""
+
+    def activation(self, weight: QTensor) -> DType:
+        """The format in which a product with `weight` wants its activations."""
+
+    def load(self, tensor: QTensor) -> Any:
+        """A weight in the kernels' own layout; made once."""
+
+    def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
+        """Bytes that a value takes."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Memory for values; `nbytes` is a multiple of 64."""
+
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        """The value that lies at `offset` bytes of `memory`."""
+
+    def cache(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A KV cache of one layer, [rows, H, D], zeroed."""
+
+    def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
+        """`value`, the first input of an alias op, as its result: no copy."""
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+        """The call that computes `node` from `inputs` into `out`."""
+
+    def write(self, value: Any, data: AnyArray) -> None:
+        """Fill a value from an array on the host."""
+
+    def read(self, value: Any) -> AnyArray:
+        """A value as an array on the host."""
+
+    def synchronize(self) -> None:
+        """Return when all calls made so far are done."""

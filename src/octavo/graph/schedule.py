@@ -1,0 +1,198 @@
+"""Schedule: which backend runs each node, where it changes, and where in memory each value lies.
+
+A node runs where its weights were placed, if that backend supports it, and else on the first that does; a node without
+weights stays where its input is. Runs of nodes on one backend are a split; values that cross a seam are copied. Values
+that are never alive at the same time share memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from octavo.errors import GraphError
+from octavo.graph.node import Graph, Node, Sizes, bind
+from octavo.graph.ops import ALIASES, apply
+from octavo.graph.protocol import Backend
+
+log = logging.getLogger("octavo")
+
+ALIGNMENT = 128
+
+Place = Callable[[Node], int]
+"""The number of the backend that a weight is meant for."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A place in a backend's memory."""
+
+    backend: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """Nodes that run one after the other on one backend; the first of them may be copies from others."""
+
+    backend: int
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`backends` by id(node) for all nodes that run; `buffers` by id(node) for those with memory of their own.
+
+    `memory` is the bytes of values on each backend, `fallbacks` the reasons for nodes that run elsewhere than meant.
+    """
+
+    graph: Graph
+    splits: tuple[Split, ...]
+    backends: dict[int, int]
+    buffers: dict[int, Buffer]
+    memory: tuple[int, ...]
+    fallbacks: tuple[str, ...]
+
+
+def schedule(
+    graph: Graph, backends: Sequence[Backend], limits: Sizes, *, place: Place = lambda weight: 0, strict: bool = False
+) -> Schedule:
+    """Schedule `graph` for steps of at most `limits`. Raises GraphError for a node that no backend runs.
+
+    With `strict`, a node that can't run where it was meant to is an error too.
+    """
+    chosen, fallbacks = _assign(graph, backends, place)
+    if fallbacks and strict:
+        raise GraphError(f"{fallbacks[0]} (strict: no fallbacks)")
+    for reason in fallbacks:
+        log.warning("%s", reason)
+    graph, chosen = _insert_copies(graph, chosen)
+    buffers, memory = _allocate(graph, chosen, backends, limits)
+    return Schedule(graph, _split(graph, chosen), chosen, buffers, memory, tuple(fallbacks))
+
+
+def root(node: Node) -> Node:
+    """The node in whose memory `node`'s value lies."""
+    while node.op in ALIASES:
+        node = node.inputs[0]
+    return node
+
+
+def _assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dict[int, int], list[str]]:
+    chosen: dict[int, int] = {}
+    fallbacks: dict[str, None] = {}
+    for node in graph.nodes:
+        if node.is_leaf:
+            continue
+        weights = [place(i) for i in node.inputs if i.op == "weight"]
+        inputs = [chosen[id(i)] for i in node.inputs if id(i) in chosen]
+        meant = (weights or inputs or [0])[0]
+        reasons = {}
+        for candidate in sorted(range(len(backends)), key=lambda b: b != meant):
+            ok, reasons[candidate] = backends[candidate].supports(node)
+            if ok:
+                chosen[id(node)] = candidate
+                break
+        else:
+            details = "; ".join(f"{backends[b].name}: {reason}" for b, reason in reasons.items())
+            raise GraphError(f"no backend runs {node.op} ({node.name}): {details}")
+        if chosen[id(node)] != meant:
+            runs = backends[chosen[id(node)]].name
+            fallbacks[f"{node.op} runs on {runs}, not on {backends[meant].name}: {reasons[meant]}"] = None
+    for node in graph.nodes:  # a cache is written where it is read
+        if node.op == "attention":
+            for cache in node.inputs[1:3]:
+                writer = cache.inputs[1] if cache.op == "after" else cache
+                chosen[id(cache)] = chosen[id(writer)] = chosen[id(node)]
+    return chosen, list(fallbacks)
+
+
+def _insert_copies(graph: Graph, chosen: dict[int, int]) -> tuple[Graph, dict[int, int]]:
+    new: dict[int, Node] = {}
+    where: dict[int, int] = {}
+    copies: dict[tuple[int, int], Node] = {}
+    for node in graph.nodes:
+        if node.is_leaf:
+            new[id(node)] = node
+            continue
+        backend = chosen[id(node)]
+        inputs = []
+        for source in (new[id(i)] for i in node.inputs):
+            if where.get(id(source), backend) == backend:
+                inputs.append(source)
+                continue
+            key = id(source), backend
+            if key not in copies:
+                copies[key] = apply("copy", source, label=source.name)
+                where[id(copies[key])] = backend
+            inputs.append(copies[key])
+        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        new[id(node)] = node if same else Node(node.op, tuple(inputs), node.shape, node.dtype, node.attrs, node.name)
+        where[id(new[id(node)])] = backend
+    return Graph.of(*(new[id(o)] for o in graph.outputs)), where
+
+
+def _split(graph: Graph, chosen: dict[int, int]) -> tuple[Split, ...]:
+    splits: list[Split] = []
+    for node in graph.nodes:
+        if node.is_leaf:
+            continue
+        backend = chosen[id(node)]
+        if splits and splits[-1].backend == backend:
+            splits[-1] = Split(backend, (*splits[-1].nodes, node))
+        else:
+            splits.append(Split(backend, (node,)))
+    return tuple(splits)
+
+
+def _allocate(
+    graph: Graph, chosen: dict[int, int], backends: Sequence[Backend], limits: Sizes
+) -> tuple[dict[int, Buffer], tuple[int, ...]]:
+    last_use = {id(root(o)): len(graph.nodes) for o in graph.outputs}
+    for step, node in enumerate(graph.nodes):
+        for source in (*node.inputs, node):
+            last_use[id(root(source))] = max(last_use.get(id(root(source)), 0), step)
+    dying: dict[int, list[Node]] = {}
+    buffers: dict[int, Buffer] = {}
+    memories = [_Memory() for _ in backends]
+    for step, node in enumerate(graph.nodes):
+        if not node.is_leaf and node.op not in ALIASES:
+            backend = chosen[id(node)]
+            nbytes = backends[backend].nbytes(bind(node.shape, limits), node.dtype)
+            nbytes = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+            buffers[id(node)] = Buffer(backend, memories[backend].take(nbytes), nbytes)
+            dying.setdefault(last_use[id(node)], []).append(node)
+        for dead in dying.pop(step, []):
+            buffer = buffers[id(dead)]
+            memories[buffer.backend].give(buffer.offset, buffer.nbytes)
+    return buffers, tuple(m.size for m in memories)
+
+
+class _Memory:
+    """Offsets by first fit; `size` is the most that was taken."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._free: list[tuple[int, int]] = []
+
+    def take(self, nbytes: int) -> int:
+        for i, (offset, free) in enumerate(self._free):
+            if free >= nbytes:
+                self._free[i : i + 1] = [(offset + nbytes, free - nbytes)] if free > nbytes else []
+                return offset
+        offset = self.size
+        if self._free and sum(self._free[-1]) == self.size:
+            offset = self._free.pop()[0]
+        self.size = offset + nbytes
+        return offset
+
+    def give(self, offset: int, nbytes: int) -> None:
+        merged: list[tuple[int, int]] = []
+        for start, size in sorted([*self._free, (offset, nbytes)]):
+            if merged and sum(merged[-1]) == start:
+                merged[-1] = merged[-1][0], merged[-1][1] + size
+            else:
+                merged.append((start, size))
+        self._free = merged

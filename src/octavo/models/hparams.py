@@ -1,0 +1,159 @@
+"""Hyperparameters: what a GGUF file's metadata says of a model, read and checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from octavo.errors import ModelError
+from octavo.io.gguf import GGUFFile
+from octavo.models.rope import Rope
+
+LIMITS = {
+    "block_count": 4096,
+    "embedding_length": 1 << 20,
+    "feed_forward_length": 1 << 22,
+    "attention.head_count": 1 << 14,
+    "attention.head_count_kv": 1 << 14,
+    "attention.key_length": 1 << 14,
+    "context_length": 1 << 30,
+    "expert_count": 1 << 16,
+    "expert_used_count": 1 << 16,
+    "expert_feed_forward_length": 1 << 22,
+}
+
+
+@dataclass(frozen=True)
+class Hyperparams:
+    """Sizes of a model: layers, width, heads of `head_dim` values, experts (0 where the feed-forward is dense)."""
+
+    arch: str
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    n_vocab: int
+    n_ctx_train: int
+    eps: float
+    rope: Rope
+    n_expert: int = 0
+    n_expert_used: int = 0
+    n_ff_expert: int = 0
+
+    @property
+    def attention_scale(self) -> float:
+        return 1 / math.sqrt(self.head_dim)
+
+
+class HyperparamReader:
+    """Reads `<arch>.<field>` keys; each error names the file, the key and what is allowed."""
+
+    def __init__(self, file: GGUFFile, arch: str) -> None:
+        self.file, self.arch = file, arch
+
+    def error(self, field: str, problem: str, allowed: str | None = None) -> ModelError:
+        return ModelError(problem, file=self.file.path, field=f"{self.arch}.{field}", allowed=allowed)
+
+    def has(self, field: str) -> bool:
+        return f"{self.arch}.{field}" in self.file.metadata
+
+    def size(self, field: str, default: int | None = None) -> int:
+        """A size from 1 to its limit; an array, one a layer, must be the same everywhere."""
+        key = f"{self.arch}.{field}"
+        if default is not None and key not in self.file.metadata:
+            return default
+        value = self.file.metadata.get(key)
+        if isinstance(value, (list, tuple)) or hasattr(value, "tolist"):
+            values = {int(v) for v in self.file.metadata.ints(key)}
+            if len(values) != 1:
+                raise self.error(
+                    field, f"differs from layer to layer ({sorted(values)[:8]})", "one value for all layers"
+                )
+            number = values.pop()
+        else:
+            number = self.file.metadata.int(key)
+        limit = LIMITS[field]
+        if not 1 <= number <= limit:
+            raise self.error(field, f"{number} is out of range", f"1 to {limit}")
+        return number
+
+    def real(self, field: str, default: float, low: float = 0.0, high: float = 1e12) -> float:
+        """A finite number over `low` and up to `high`."""
+        number = self.file.metadata.float(f"{self.arch}.{field}", default=default)
+        if not (math.isfinite(number) and low < number <= high):
+            raise self.error(field, f"{number} is out of range", f"over {low:g}, up to {high:g}")
+        return float(number)
+
+
+def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool) -> Hyperparams:
+    """The hyperparameters of `file`. Raises ModelError or GGUFError naming the key that is missing or wrong."""
+    r = HyperparamReader(file, arch)
+    n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count")
+    n_head_kv = r.size("attention.head_count_kv", n_head)
+    if n_head % n_head_kv:
+        raise r.error("attention.head_count_kv", f"{n_head_kv} does not divide {n_head} heads")
+    if not r.has("attention.key_length") and n_embd % n_head:
+        raise r.error("attention.head_count", f"{n_head} heads do not divide a width of {n_embd}")
+    head_dim = r.size("attention.key_length", n_embd // n_head or 1)
+    if r.has("attention.value_length") and (length := file.metadata.int(f"{arch}.attention.value_length")) != head_dim:
+        raise r.error("attention.value_length", f"{length} differs from the key length", str(head_dim))
+    n_expert = file.metadata.int(f"{arch}.expert_count", default=0) and r.size("expert_count")
+    n_expert_used = r.size("expert_used_count") if n_expert else 0
+    if n_expert_used > n_expert:
+        raise r.error("expert_used_count", f"{n_expert_used} of {n_expert} experts", f"1 to {n_expert}")
+    n_ctx_train = r.size("context_length", 2048)
+    dense_ff = 0 if n_expert and not r.has("feed_forward_length") else r.size("feed_forward_length")
+    return Hyperparams(
+        arch=arch,
+        n_layer=r.size("block_count"),
+        n_embd=n_embd,
+        n_ff=dense_ff,
+        n_head=n_head,
+        n_head_kv=n_head_kv,
+        head_dim=head_dim,
+        n_vocab=_vocabulary_size(file),
+        n_ctx_train=n_ctx_train,
+        eps=r.real("attention.layer_norm_rms_epsilon", 1e-5, high=1.0),
+        rope=_read_rope(r, head_dim, n_ctx_train, interleaved),
+        n_expert=n_expert,
+        n_expert_used=n_expert_used,
+        n_ff_expert=r.size("expert_feed_forward_length", dense_ff or None) if n_expert else 0,
+    )
+
+
+def _vocabulary_size(file: GGUFFile) -> int:
+    info = file.tensors.get("token_embd.weight")
+    if info is None or len(info.shape) != 2:
+        raise ModelError("is missing or not a matrix", file=file.path, field="tensor token_embd.weight")
+    return info.shape[0]
+
+
+def _read_rope(r: HyperparamReader, head_dim: int, n_ctx_train: int, interleaved: bool) -> Rope:
+    metadata, arch = r.file.metadata, r.arch
+    dims = metadata.int(f"{arch}.rope.dimension_count", default=head_dim)
+    if not 2 <= dims <= head_dim or dims % 2:
+        raise r.error("rope.dimension_count", f"{dims} is out of range", f"an even number up to {head_dim}")
+    kind = metadata.str(f"{arch}.rope.scaling.type", default="none")
+    factor = 1.0
+    if r.has("rope.scaling.factor"):
+        factor = r.real("rope.scaling.factor", 1.0)
+    elif r.has("rope.scale_linear"):  # the key of files older than rope.scaling.*
+        kind, factor = "linear", r.real("rope.scale_linear", 1.0)
+    if kind not in ("none", "linear", "yarn", "longrope"):
+        raise r.error("rope.scaling.type", f"unknown kind {kind!r}", "none, linear, yarn, longrope")
+    original = metadata.int(f"{arch}.rope.scaling.original_context_length", default=n_ctx_train)
+    if not 1 <= original <= LIMITS["context_length"]:
+        raise r.error("rope.scaling.original_context_length", f"{original} is out of range", "1 to 2^30")
+    return Rope(
+        dims=dims,
+        base=r.real("rope.freq_base", 10000.0),
+        interleaved=interleaved,
+        kind=kind,
+        factor=factor,
+        n_ctx_original=original,
+        attention_factor=r.real("rope.scaling.attn_factor", 1.0),
+        beta_fast=r.real("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=r.real("rope.scaling.yarn_beta_slow", 1.0),
+    )

@@ -1,0 +1,99 @@
+"""What architectures share: the tensors of their parts, and the parts as graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from octavo.formats import dequantize
+from octavo.graph.builder import GraphBuilder, constant
+from octavo.graph.node import Node
+from octavo.models.hparams import Hyperparams
+from octavo.models.weights import Expected, Tensors, Weights, matrix, vector
+
+
+def model_tensors(hp: Hyperparams, block: Tensors) -> Tensors:
+    """The tensors of a model: embedding, output, and `block` once for each layer."""
+    outer = {
+        "token_embd.weight": matrix(hp.n_vocab, hp.n_embd),
+        "output_norm.weight": vector(hp.n_embd),
+        "output.weight": Expected((hp.n_vocab, hp.n_embd), optional=True),
+        "rope_freqs.weight": vector(hp.rope.dims // 2, optional=True),
+        "rope_factors_long.weight": vector(hp.rope.dims // 2, optional=True),
+        "rope_factors_short.weight": vector(hp.rope.dims // 2, optional=True),
+    }
+    return outer | {f"blk.{i}.{name}": shape for i in range(hp.n_layer) for name, shape in block.items()}
+
+
+def attention_tensors(hp: Hyperparams, *, bias: bool = False, qk_norm: bool = False) -> Tensors:
+    """An attention layer's tensors; a model may always have biases for q, k and v, with `bias` it must."""
+    q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
+    tensors = {
+        "attn_norm.weight": vector(hp.n_embd),
+        "attn_q.weight": matrix(q, hp.n_embd),
+        "attn_k.weight": matrix(kv, hp.n_embd),
+        "attn_v.weight": matrix(kv, hp.n_embd),
+        "attn_output.weight": matrix(hp.n_embd, q),
+    }
+    tensors |= {f"attn_{n}.bias": vector(size, optional=not bias) for n, size in zip("qkv", (q, kv, kv), strict=True)}
+    if qk_norm:
+        tensors |= {f"attn_{n}_norm.weight": vector(hp.head_dim) for n in "qk"}
+    return tensors
+
+
+def ffn_tensors(hp: Hyperparams) -> Tensors:
+    """A dense SwiGLU feed-forward layer's tensors."""
+    return {
+        "ffn_norm.weight": vector(hp.n_embd),
+        "ffn_gate.weight": matrix(hp.n_ff, hp.n_embd),
+        "ffn_up.weight": matrix(hp.n_ff, hp.n_embd),
+        "ffn_down.weight": matrix(hp.n_embd, hp.n_ff),
+    }
+
+
+def moe_tensors(hp: Hyperparams) -> Tensors:
+    """A mixture-of-experts layer's tensors: a router, and the experts' feed-forwards stacked."""
+    return {
+        "ffn_norm.weight": vector(hp.n_embd),
+        "ffn_gate_inp.weight": matrix(hp.n_expert, hp.n_embd),
+        "ffn_gate_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
+        "ffn_up_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
+        "ffn_down_exps.weight": Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert)),
+    }
+
+
+def rotary(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Callable[[Node], Node]:
+    """The model's rope as a function of x [T, H, D]; its frequencies are worked out once."""
+    factors = w.get("rope_freqs")
+    if factors is None and hp.rope.kind == "longrope":
+        factors = w.get("rope_factors_long" if g.n_ctx > hp.rope.n_ctx_original else "rope_factors_short")
+    divisors = None if factors is None else dequantize(factors.tensor)
+    freqs = constant(np.asarray(hp.rope.frequencies(divisors)), "rope_frequencies")
+    return lambda x: g.rope(x, freqs, hp.rope.scale, hp.rope.interleaved)
+
+
+def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
+    """The three projections of h [T, n_embd], with their biases where there are any, split into heads."""
+    q, k, v = (g.mul_mat(b[f"attn_{n}"], h, b.get(f"attn_{n}.bias")) for n in "qkv")
+    return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
+
+
+def ffn(g: GraphBuilder, b: Weights, h: Node) -> Node:
+    """Down(silu(gate(h)) * up(h))."""
+    return g.mul_mat(b["ffn_down"], g.swiglu(g.mul_mat(b["ffn_gate"], h), g.mul_mat(b["ffn_up"], h)))
+
+
+def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> Node:
+    """Each token through its most likely experts, weighted by their shares of the router's probability."""
+    probabilities = g.soft_max(g.mul_mat(b["ffn_gate_inp"], h))
+    ids = g.top_k(probabilities, hp.n_expert_used)
+    shares = g.normalize(g.gather(probabilities, ids))
+    gate, up = (g.mul_mat_id(b[f"ffn_{n}_exps"], h, ids) for n in ("gate", "up"))
+    return g.weighted_sum(g.mul_mat_id(b["ffn_down_exps"], g.swiglu(gate, up), ids), shares)
+
+
+def logits(g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node) -> Node:
+    """[T, n_embd] -> [outputs, n_vocab]; a model without `output` uses its embedding (tied weights)."""
+    output = w.get("output") or w["token_embd"]
+    return g.mul_mat(output, g.rms_norm(g.last(x), w["output_norm"], hp.eps))

@@ -1,0 +1,31 @@
+"""Qwen3-MoE: Qwen3 with experts for a feed-forward."""
+
+from __future__ import annotations
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers
+from octavo.models.hparams import Hyperparams
+from octavo.models.weights import Tensors, Weights
+
+INTERLEAVED_ROPE = False
+
+
+def tensors(hp: Hyperparams) -> Tensors:
+    feed_forward = layers.moe_tensors(hp)
+    return layers.model_tensors(hp, layers.attention_tensors(hp, qk_norm=True) | feed_forward)
+
+
+def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+    rope = layers.rotary(g, hp, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        h = g.rms_norm(x, b["attn_norm"], hp.eps)
+        q, k, v = layers.qkv(g, hp, b, h)
+        q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        x = g.add(x, g.mul_mat(b["attn_output"], h))
+        h = g.rms_norm(x, b["ffn_norm"], hp.eps)
+        x = g.add(x, layers.moe(g, hp, b, h))
+    return layers.logits(g, hp, w, x)

@@ -1,0 +1,46 @@
+"""A batch: the tokens of a step, of one or several sequences, as the arrays that a graph takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.formats.spec import AnyArray
+from octavo.runtime.kv_cache import Sequence, rows
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Tokens to append to a sequence; `outputs` is how many logits are wanted, of the last tokens."""
+
+    sequence: Sequence
+    tokens: Seq[int]
+    outputs: int = 1
+
+
+def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], dict[str, int]]:
+    """The inputs of a step and its sizes. Each sequence's pages already cover its new tokens."""
+    counts = [len(f.tokens) for f in feeds]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    pages = np.zeros((len(feeds), max_pages), np.int32)
+    for row, feed in zip(pages, feeds, strict=True):
+        row[: len(feed.sequence.pages)] = feed.sequence.pages
+    spans = [(f.sequence, len(f.sequence), len(f.sequence) + n) for f, n in zip(feeds, counts, strict=True)]
+    outputs = [np.arange(stop - f.outputs, stop) for f, stop in zip(feeds, starts[1:], strict=True)]
+    inputs: dict[str, AnyArray] = {
+        "tokens": np.concatenate([np.asarray(f.tokens, np.int32) for f in feeds]),
+        "positions": np.concatenate([np.arange(a, b, dtype=np.int32) for _, a, b in spans]),
+        "rows": np.concatenate([rows(s, a, b) for s, a, b in spans]),
+        "starts": starts,
+        "pages": pages,
+        "outputs": np.concatenate(outputs).astype(np.int32),
+    }
+    sizes = {
+        "tokens": int(starts[-1]),
+        "outputs": len(inputs["outputs"]),
+        "sequences": len(feeds),
+        "boundaries": len(feeds) + 1,
+    }
+    return inputs, sizes

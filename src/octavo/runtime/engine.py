@@ -1,0 +1,160 @@
+"""The engine: a model on its backends with a KV cache; sequences in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.errors import ContextFullError, NonFiniteError, UsageError
+from octavo.formats.spec import F32
+from octavo.graph.builder import CacheType
+from octavo.graph.fuse import fuse, quantize_activations
+from octavo.graph.node import Graph, Sizes
+from octavo.graph.plan import Executor
+from octavo.graph.protocol import Backend
+from octavo.graph.schedule import Place, Schedule, schedule
+from octavo.models import Architecture
+from octavo.runtime.batch import Feed, make_batch
+from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
+
+DEFAULT_CONTEXT = 4096
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes of an engine.
+
+    n_ctx          tokens that a sequence may hold (default: the model's, at most 4096)
+    n_batch        most tokens in a step; a longer prompt takes several
+    max_sequences  sequences that may be in one step; the cache holds n_ctx tokens for each
+    cache_type     how keys and values are stored
+    """
+
+    n_ctx: int | None = None
+    n_batch: int = 512
+    max_sequences: int = 1
+    cache_type: CacheType = "f16"
+    strict: bool = False
+
+
+class Engine:
+    """Runs steps: `step` appends tokens to sequences and returns logits.
+
+    `backends` are in order of preference; the first is where weights are placed, unless `place` says otherwise.
+    """
+
+    def __init__(
+        self,
+        model: Architecture,
+        backends: Seq[Backend],
+        config: EngineConfig | None = None,
+        place: Place = lambda weight: 0,
+    ) -> None:
+        self.model, self.backends = model, tuple(backends)
+        self.config = config = config or EngineConfig()
+        train = model.hparams.n_ctx_train
+        self.n_ctx = min(train, DEFAULT_CONTEXT) if config.n_ctx is None else config.n_ctx
+        for name, value in (("ctx", self.n_ctx), ("n_batch", config.n_batch), ("max_sequences", config.max_sequences)):
+            if value < 1:
+                raise UsageError(f"{name} is {value} (allowed: 1 or more)")
+        if self.n_ctx > train:
+            raise UsageError(f"ctx is {self.n_ctx}, but the model was made for {train} tokens (allowed: 1 to {train})")
+        self._max_pages = -(-self.n_ctx // PAGE_SIZE)
+        self.pool = PagePool(self._max_pages * config.max_sequences)
+        self.limits: Sizes = {
+            "tokens": max(config.n_batch, config.max_sequences),
+            "outputs": max(config.n_batch, config.max_sequences),
+            "sequences": config.max_sequences,
+            "boundaries": config.max_sequences + 1,
+            "pages": self._max_pages,
+            "rows": self.pool.n_pages * PAGE_SIZE,
+        }
+        self.graph = self._lower(model.graph(cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx))
+        self.schedule: Schedule = schedule(self.graph, backends, self.limits, place=place, strict=config.strict)
+        self._executor: Executor | None = None
+
+    def _lower(self, graph: Graph) -> Graph:
+        first = self.backends[0]
+        return fuse(quantize_activations(graph, first.activation), first.fusions)
+
+    @property
+    def executor(self) -> Executor:
+        """Made at first use: it loads the weights."""
+        if self._executor is None:
+            self._executor = Executor(self.schedule, self.backends, self.limits)
+        return self._executor
+
+    def step(self, feeds: Seq[Feed]) -> F32:
+        """Append each feed's tokens to its sequence; logits [sum of outputs, n_vocab], sequences in the order given.
+
+        Raises ContextFullError, leaving every sequence as it was, where one would not fit; NonFiniteError where the
+        model computed NaN or Inf.
+        """
+        self._check(feeds)
+        before = [len(f.sequence) for f in feeds]
+        try:
+            for feed in feeds:
+                self.pool.grow(feed.sequence, len(feed.sequence) + len(feed.tokens))
+            inputs, sizes = make_batch(feeds, self._max_pages)
+            (logits,) = self.executor.run(inputs, sizes)
+        except BaseException:
+            for feed, length in zip(feeds, before, strict=True):
+                self.pool.shrink(feed.sequence, length)
+            raise
+        for feed in feeds:
+            feed.sequence.tokens.extend(int(t) for t in feed.tokens)
+        if not np.isfinite(logits).all():
+            raise NonFiniteError("the model computed NaN or Inf; `octavo inspect --check` looks for it in the weights")
+        return logits
+
+    def _check(self, feeds: Seq[Feed]) -> None:
+        if not feeds or len(feeds) > self.config.max_sequences:
+            raise UsageError(f"{len(feeds)} sequences in a step (allowed: 1 to {self.config.max_sequences})")
+        n_vocab = self.model.hparams.n_vocab
+        for feed in feeds:
+            if not feed.tokens or not 0 <= feed.outputs <= len(feed.tokens):
+                raise UsageError(f"a feed of {len(feed.tokens)} tokens and {feed.outputs} outputs")
+            wrong = next((t for t in feed.tokens if not 0 <= t < n_vocab), None)
+            if wrong is not None:
+                raise UsageError(f"token {wrong} is not in the vocabulary (allowed: 0 to {n_vocab - 1})")
+            length = len(feed.sequence) + len(feed.tokens)
+            if length > self.n_ctx:
+                raise ContextFullError(f"{length} tokens do not fit the context of {self.n_ctx}")
+        total = sum(len(f.tokens) for f in feeds)
+        if total > self.limits["tokens"]:
+            raise UsageError(f"{total} tokens in a step (allowed: up to {self.limits['tokens']})")
+
+    def prefill(self, sequence: Sequence, tokens: Seq[int], *, progress: Callable[[int], None] | None = None) -> F32:
+        """Append a prompt in as many steps as it takes; logits [n_vocab] after its last token."""
+        if len(sequence) + len(tokens) > self.n_ctx:
+            raise ContextFullError(
+                f"the prompt of {len(sequence) + len(tokens)} tokens does not fit the context of {self.n_ctx}"
+            )
+        if not tokens:
+            raise UsageError("the prompt has no tokens")
+        start = len(sequence)
+        size = self.config.n_batch
+        for i in range(0, len(tokens), size):
+            chunk = tokens[i : i + size]
+            logits = self.step([Feed(sequence, chunk, outputs=int(i + size >= len(tokens)))])
+            if progress is not None:
+                progress(len(sequence) - start)
+        row: F32 = logits[-1]
+        return row
+
+    def logits(self, tokens: Seq[int]) -> F32:
+        """Logits [n, n_vocab] after each of `tokens`, in a sequence of their own."""
+        if not tokens:
+            raise UsageError("no tokens were given")
+        if len(tokens) > self.n_ctx:
+            raise ContextFullError(f"{len(tokens)} tokens do not fit the context of {self.n_ctx}")
+        sequence = Sequence()
+        size = self.config.n_batch
+        try:
+            chunks = [tokens[i : i + size] for i in range(0, len(tokens), size)]
+            return np.concatenate([self.step([Feed(sequence, c, outputs=len(c))]) for c in chunks])
+        finally:
+            self.pool.release(sequence)

@@ -1,0 +1,139 @@
+"""A generation: the loop from a prompt's tokens to a reply's text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.errors import ContextFullError
+from octavo.formats.spec import F32
+from octavo.runtime.batch import Feed
+from octavo.runtime.engine import Engine
+from octavo.runtime.kv_cache import Sequence as CachedSequence
+from octavo.runtime.sampling import Sampler
+from octavo.runtime.stop import StopStrings
+from octavo.text import Tokenizer
+
+FinishReason = Literal["stop", "length", "context", "interrupted"]
+"""An end token or stop string; `max_tokens`; a full context (an error is raised too); the iterator was left early."""
+
+
+@dataclass
+class Timings:
+    """Where the time went. `cached_tokens` of the prompt were in the KV cache already and cost nothing."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefill_seconds: float = 0.0
+    generated_tokens: int = 0
+    decode_seconds: float = 0.0
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens a second."""
+        return (self.prompt_tokens - self.cached_tokens) / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second after the first one (which the prefill gives)."""
+        return (self.generated_tokens - 1) / self.decode_seconds if self.decode_seconds else 0.0
+
+
+class Generation:
+    """A reply in the making: iterate over it for pieces of text, once. What it came to stands in its attributes.
+
+    text           all pieces so far
+    tokens         ids generated so far, an end token included
+    finish_reason  why it ended; None before that
+    timings        counts and seconds so far
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        sequence: CachedSequence,
+        prompt: Sequence[int],
+        *,
+        sampler: Sampler,
+        tokenizer: Tokenizer,
+        stop: Sequence[str] = (),
+        max_tokens: int | None = None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.text = ""
+        self.tokens: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.timings = Timings(prompt_tokens=len(prompt))
+        self._engine, self._sequence, self._prompt = engine, sequence, list(prompt)
+        self._sampler, self._tokenizer = sampler, tokenizer
+        self._stops, self._max_tokens, self._on_end = StopStrings(stop), max_tokens, on_end
+        self._pieces = self._run()
+
+    def __iter__(self) -> Iterator[str]:
+        return self._pieces
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """End the generation; what it was given is free again."""
+        self._pieces.close()
+
+    def _run(self) -> Generator[str, None, None]:
+        try:
+            for piece in self._decode():
+                self.text += piece
+                if piece:
+                    yield piece
+        finally:
+            self.finish_reason = self.finish_reason or "interrupted"
+            self._on_end()
+
+    def _decode(self) -> Iterator[str]:
+        stream = self._tokenizer.stream()
+        logits = self._prefill()
+        history = list(self._prompt)
+        while self._max_tokens is None or len(self.tokens) < self._max_tokens:
+            token = self._sampler(logits, history)
+            history.append(token)
+            self.tokens.append(token)
+            self.timings.generated_tokens += 1
+            if token in self._tokenizer.stop_ids:
+                self.finish_reason = "stop"
+                break
+            shown, stopped = self._stops.push(stream.push(token))
+            yield shown
+            if stopped:
+                self.finish_reason = "stop"
+                return
+            if len(self.tokens) == self._max_tokens:
+                break
+            start = time.perf_counter()
+            try:
+                logits = self._engine.step([Feed(self._sequence, [token])])[0]
+            except ContextFullError:
+                self.finish_reason = "context"
+                yield self._end(stream.flush())
+                raise
+            self.timings.decode_seconds += time.perf_counter() - start
+        self.finish_reason = self.finish_reason or "length"
+        yield self._end(stream.flush())
+
+    def _end(self, text: str) -> str:
+        shown, stopped = self._stops.push(text)
+        return shown if stopped else shown + self._stops.flush()
+
+    def _prefill(self) -> F32:
+        """Bring the sequence to the prompt, keeping what it shares with it, and give the logits after the prompt."""
+        held = self._sequence.tokens
+        shared = 0
+        while shared < min(len(held), len(self._prompt) - 1) and held[shared] == self._prompt[shared]:
+            shared += 1
+        self._engine.pool.shrink(self._sequence, shared)
+        self.timings.cached_tokens = shared
+        start = time.perf_counter()
+        logits = self._engine.prefill(self._sequence, self._prompt[shared:])
+        self.timings.prefill_seconds = time.perf_counter() - start
+        return logits

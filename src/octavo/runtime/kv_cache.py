@@ -1,0 +1,68 @@
+"""Pages of the KV cache: which rows of it belong to which sequence.
+
+The backends hold the cache as rows; a page is `PAGE_SIZE` rows in a row, and a sequence a list of pages. So sequences
+of any length share one cache, and none is moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import ContextFullError
+
+PAGE_SIZE = 64
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Tokens whose keys and values are in the cache, and the pages where they lie."""
+
+    pages: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class PagePool:
+    """Hands out the pages of a cache of `n_pages`; the lowest free ones first."""
+
+    def __init__(self, n_pages: int) -> None:
+        self.n_pages = n_pages
+        self._free = list(range(n_pages - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def grow(self, sequence: Sequence, length: int) -> None:
+        """Give `sequence` the pages for `length` tokens. Raises ContextFullError, taking none, if too few are free."""
+        missing = -(-length // PAGE_SIZE) - len(sequence.pages)
+        if missing > len(self._free):
+            raise ContextFullError(
+                f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
+            )
+        for _ in range(missing):
+            sequence.pages.append(self._free.pop())
+
+    def shrink(self, sequence: Sequence, length: int) -> None:
+        """Forget what `sequence` holds past `length` tokens, and take back the pages that empties."""
+        del sequence.tokens[length:]
+        keep = -(-length // PAGE_SIZE)
+        released = sequence.pages[keep:]
+        del sequence.pages[keep:]
+        self._free = sorted([*self._free, *released], reverse=True)
+
+    def release(self, sequence: Sequence) -> None:
+        """Take back all pages of `sequence`."""
+        self.shrink(sequence, 0)
+
+
+def rows(sequence: Sequence, start: int, stop: int) -> npt.NDArray[np.int64]:
+    """Cache rows of the positions from `start` up to `stop`."""
+    positions = np.arange(start, stop)
+    pages = np.asarray(sequence.pages, np.int64)
+    return pages[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE

@@ -1,0 +1,151 @@
+"""Sampling: from logits to the next token.
+
+A sampler is a callable: logits [n_vocab] and the tokens so far in, a token id out. `make_sampler` chains the usual
+filters in the usual order: repetition penalty, top-k, top-p, min-p, temperature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.errors import UsageError
+from octavo.formats.spec import F32
+
+Filter = Callable[[F32, Sequence[int]], F32]
+"""logits [n_vocab], tokens so far -> logits; -inf for a token that is out."""
+
+Sampler = Callable[[F32, Sequence[int]], int]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to choose tokens.
+
+    temperature     logits are divided by it; 0 takes the most likely token (greedy)
+    top_k           only the k most likely (0: all)
+    top_p           only the most likely that together have this probability (1: all)
+    min_p           only those at least this likely, relative to the most likely (0: all)
+    repeat_penalty  logits of the last `repeat_last_n` tokens are divided (if positive; else multiplied) by it (1: off)
+    seed            of the random numbers; None for a fresh one
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("temperature", 0, 100), ("top_k", 0, 1 << 31), ("top_p", 0, 1), ("min_p", 0, 1),
+            ("repeat_penalty", 1e-3, 100), ("repeat_last_n", 0, 1 << 31),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not (math.isfinite(value) and low <= value <= high):
+                raise UsageError(f"{name} is {value} (allowed: {low:g} to {high:g})")
+        if self.top_p == 0:
+            raise UsageError("top_p is 0 (allowed: over 0, up to 1)")
+        if self.seed is not None and not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"seed is {self.seed} (allowed: 0 to 2^64 - 1)")
+
+
+def repeat_penalty(penalty: float, last_n: int) -> Filter:
+    """Make tokens that came before less likely (CTRL, arXiv 1909.05858)."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        recent = np.unique(np.asarray(tokens[-last_n:] if last_n else [], np.int64))
+        seen = logits[recent]
+        logits = logits.copy()
+        logits[recent] = np.where(seen > 0, seen / np.float32(penalty), seen * np.float32(penalty))
+        return logits
+
+    return apply
+
+
+def top_k(k: int) -> Filter:
+    """Keep the k most likely tokens."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        if k >= len(logits):
+            return logits
+        kept = np.argpartition(-logits, k - 1)[:k]
+        return _keep(logits, kept)
+
+    return apply
+
+
+def top_p(p: float) -> Filter:
+    """Keep the fewest most likely tokens whose probabilities add up to p (arXiv 1904.09751)."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        order = np.argsort(-logits, kind="stable")
+        cumulative = np.cumsum(probabilities(logits)[order])
+        count = int(np.searchsorted(cumulative, p)) + 1
+        return _keep(logits, order[:count])
+
+    return apply
+
+
+def min_p(p: float) -> Filter:
+    """Keep tokens at least p times as likely as the most likely one (arXiv 2407.01082)."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        return np.where(logits >= logits.max() + np.float32(math.log(p)), logits, np.float32(-np.inf))
+
+    return apply
+
+
+def temperature(t: float) -> Filter:
+    """Divide logits by t."""
+    return lambda logits, tokens: logits / np.float32(t)
+
+
+def _keep(logits: F32, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> F32:
+    out = np.full_like(logits, -np.inf)
+    out[ids] = logits[ids]
+    return out
+
+
+def probabilities(logits: F32) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """softmax(logits), in float64."""
+    e = np.exp(logits.astype(np.float64) - logits.max())
+    result: np.ndarray[tuple[int], np.dtype[np.float64]] = e / e.sum()
+    return result
+
+
+def make_sampler(params: SamplingParams) -> Sampler:
+    """The sampler that `params` describes; with a seed it gives the same tokens every time."""
+    filters: list[Filter] = []
+    if params.repeat_penalty != 1:
+        filters.append(repeat_penalty(params.repeat_penalty, params.repeat_last_n))
+    if params.temperature == 0:
+        return _chain(filters, lambda logits: int(logits.argmax()))
+    if params.top_k:
+        filters.append(top_k(params.top_k))
+    if params.top_p < 1:
+        filters.append(top_p(params.top_p))
+    if params.min_p > 0:
+        filters.append(min_p(params.min_p))
+    filters.append(temperature(params.temperature))
+    rng = np.random.default_rng(params.seed)
+    return _chain(filters, lambda logits: _draw(rng, logits))
+
+
+def _draw(rng: np.random.Generator, logits: F32) -> int:
+    cumulative = np.cumsum(probabilities(logits))
+    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
+def _chain(filters: Sequence[Filter], choose: Callable[[F32], int]) -> Sampler:
+    def sample(logits: F32, tokens: Sequence[int]) -> int:
+        for apply in filters:
+            logits = apply(logits, tokens)
+        return choose(logits)
+
+    return sample
