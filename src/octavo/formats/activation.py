@@ -78,7 +78,9 @@ def _f32(x: npt.ArrayLike) -> QuantizedActivation:
 
 def _f16(x: npt.ArrayLike) -> QuantizedActivation:
     with np.errstate(over="ignore"):
-        return QuantizedActivation(activation("f16"), _values(x).astype(np.float16))
+        half = _values(x).astype(np.float16)
+    require_finite(half, "activations in f16")
+    return QuantizedActivation(activation("f16"), half)
 
 
 def _q8_1(x: npt.ArrayLike) -> QuantizedActivation:

@@ -129,7 +129,7 @@ def quantize_reference(x: npt.ArrayLike, fmt: BlockFormat, name: str = "") -> QT
     return QTensor(fmt, shape, out.reshape(*shape[:-1], fmt.row_bytes(shape[-1])), name)
 
 
-def require_finite(x: F32, label: str) -> None:
+def require_finite(x: npt.NDArray[np.floating], label: str) -> None:
     """Raises NonFiniteError that names the position of the first NaN or Inf of a contiguous array."""
     values = x.reshape(-1)
     for start in range(0, values.size, _CHUNK):

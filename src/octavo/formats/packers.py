@@ -34,9 +34,7 @@ def _f16(scale: F32 | None, count: int = 1) -> AnyArray:
         half = scale.astype(np.float16)
     if not np.isfinite(half).all():
         worst = scale[~np.isfinite(half)][0]
-        raise QuantFormatError(
-            f"a block needs the scale or minimum {worst:g}, which is beyond f16 (allowed: up to 65504)"
-        )
+        raise QuantFormatError(f"a block needs the scale or minimum {worst:g} (allowed in f16: up to 65504)")
     return by_block(half, count)
 
 

@@ -53,7 +53,7 @@ RARE: dict[int, tuple[str, int, int]] = {
     **{number: (row.name, row.block, row.block_bytes) for number, row in _OWN.items()},
 }
 
-_REMOVED: dict[int, str] = {
+REMOVED: dict[int, str] = {
     4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
     36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
 }  # fmt: skip
@@ -89,8 +89,8 @@ def _log_reason(gguf_id: int) -> None:
 
 
 def _require_known(gguf_id: int, label: str) -> tuple[str, int, int]:
-    if gguf_id in _REMOVED:
-        raise QuantFormatError(f"{label}: type {gguf_id} ({_REMOVED[gguf_id]}) was removed from GGUF")
+    if gguf_id in REMOVED:
+        raise QuantFormatError(f"{label}: type {gguf_id} ({REMOVED[gguf_id]}) was removed from GGUF")
     if gguf_id not in RARE:
         raise QuantFormatError(f"{label}: unknown tensor type {gguf_id}")
     return RARE[gguf_id]

@@ -1,0 +1,200 @@
+"""Writes docs/formats.md from the format table; `--check` writes nothing and exits with 1 where the page is stale."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from octavo.formats import FORMATS, BlockFormat
+from octavo.formats.activation import ACTIVATIONS, ROW
+from octavo.formats.rare import RARE, REMOVED
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "formats.md"
+
+INTRO = """\
+# Stored formats
+
+*This page is made from `octavo.formats` by `tools/gen_docs.py`; change the table, not the page.*
+
+A weight matrix of a low-bit model is rarely an array of floats. It is an array of small integers, the codes, with a
+few scales that say what the codes are worth. Every format that Octavo computes with is the same thing, a grouped
+affine code with at most two levels of scale:
+
+    w[n, k] = d[n, k // S] * sc[n, k // G] * code(q[n, k])  -  dmin[n, k // S] * m[n, k // G]
+
+| part | meaning |
+|---|---|
+| n, k | output row and position along it: a matrix is [N, K], K contiguous |
+| q | the unsigned code of a value, 2 to 8 bits |
+| code() | `q - offset`; or an entry of a table of 16 small integers; or, for plain numbers, the number q itself |
+| G | group: how many neighbours share a scale |
+| S | super-block: how many share a floating scale. Where S = G there is one level, and `sc` and `m` are absent |
+| d, dmin | floating scale and minimum of a super-block |
+| sc, m | small integer scale and minimum of a group. `sc` is signed in formats without minima |
+
+A group whose values lie around zero needs no minimum: the offset puts code zero in the middle. A group with a minimum
+spends a second scale to start its codes where its values start. Two levels buy small groups cheaply: K-quants keep a
+6-bit scale for each 16 or 32 values and share two half floats among 256.
+
+## Bytes, planes, values
+
+In a file the parts of a block lie together: a row of K values is K / block blocks, one after the other, and a block is
+the fields listed below, little-endian, without padding. `unpack` takes them apart into planes, one array for each
+letter of the equation; kernels pack the planes again into a layout of their own, and know their properties, never a
+name.
+
+```python
+import numpy as np
+from octavo import formats
+
+x = np.random.default_rng(0).normal(size=(2, 512))
+t = formats.quantize_reference(x, formats.by_name("Q4_K"))  # QTensor: format, shape, bytes
+p = formats.unpack(t)
+t.data.shape  # (2, 288)  two blocks of 144 bytes a row
+p.q.shape, p.q.max()  # (2, 512), 15
+p.d.shape, p.sc.shape  # (2, 2), (2, 16)  one d for 256 values, one sc for 32
+formats.dequantize(t)  # float32 (2, 512): the equation, in float32, multiplied from left to right
+```
+
+Decoding is bit for bit what the `gguf` package computes, for all formats that it decodes. The reference encoder rounds
+to nearest with the scale that a group's extremes ask for; it is there to have something to test with, and a
+quantizer finds better scales.
+
+### How codes of less than a byte lie in bytes
+
+There is one pattern, with two numbers: the *bits* of a code and the *run*. Take `run` bytes. Their lowest bits are the
+first `run` codes, the bits above them the next `run` codes, and so on. With 4 bits and a run of 16, as in Q4_0:
+
+    byte        0     1     2   ...   15
+    low nibble  q0    q1    q2  ...   q15
+    high nibble q16   q17   q18 ...   q31
+
+So a vector register of 16 bytes gives 32 codes with one mask and one shift, and both halves come out in order. Codes
+of 3, 5 and 6 bits keep their low bits so, and their high bits in a second field by the same pattern with its own run.
+"""
+
+SUMMARY_KEY = """\
+*scale* is the type of d, then that of sc where there are two levels: `f16 x u6, min` is a half float times unsigned
+six-bit integers, and minima of the same kind. *activations* is what a product with such weights takes by default.
+"""
+
+LAYOUTS_INTRO = """\
+## Layouts
+
+Offsets are in bytes from the start of a block, and k counts the values of a block. Types: `u8` `u16` unsigned and `s8`
+`s16` signed integers; `f16` `f32` IEEE 754; `bf16` the upper half of an `f32`; `e8m0` a power of two, 2^(byte - 127);
+`ue4m3` a float of 4 exponent bits (bias 7) and 3 mantissa bits without sign.
+"""
+
+RARE_INTRO = """\
+## Other GGUF types
+
+These load too, but no kernel is made for them: `octavo.formats.rare.load` decodes them to F16 when the file is read (to
+F32 where a value is beyond F16) and logs it.
+"""
+
+ACTIVATION_INTRO = """\
+## Formats of activations
+
+The second factor of a product is quantized while the model runs. Which format it takes is the weights' default (the
+last column of the first table), changed by backend and number of tokens in `octavo.formats.activation`; the reference
+backend always computes in f32. Sums are kept for weights with an offset or a minimum, because
+`sum((q - z) * x) = sum(q * x) - z * sum(x)`.
+"""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
+
+
+def _scale_kind(row: BlockFormat) -> str:
+    kinds = [f.kind for f in row.fields if f.name == "d"]
+    if not kinds:
+        return "-"
+    levels = f" x {'u' if row.has_min else 's'}{row.scale_bits}" if row.scale_bits else ""
+    return kinds[0] + levels + (", min" if row.has_min else "")
+
+
+def formula(row: BlockFormat) -> str:
+    """The equation as this row uses it; a two-level row's group is g = k // G."""
+    code = "q"
+    if row.table:
+        code = "table[q]"
+    elif row.offset:
+        code = f"(q - {row.offset})"
+    two = row.scale_bits > 0
+    scale = f"d * sc[k // {row.group}]" if two else ("d" if row.group == row.block else f"d[k // {row.group}]")
+    low = "" if not row.has_min else (f" - dmin * m[k // {row.group}]" if two else " - dmin")
+    return f"w[k] = {scale} * {code}{low}"
+
+
+def summary() -> list[str]:
+    """One line a format."""
+    head = ["format", "GGUF id", "block", "bytes", "bits per weight", "G", "S", "scale", "activations"]
+    rows = []
+    for r in FORMATS:
+        anchor = "plain-numbers" if r.is_float else r.name.lower()
+        sharing = ("-", "-") if r.is_float else (r.group, r.super)
+        size = (r.gguf, r.block, r.block_bytes, f"{r.bits_per_weight:g}")
+        rows.append([f"[{r.name}](#{anchor})", *size, *sharing, _scale_kind(r), r.activation])
+    return ["## The formats", "", *_table(head, rows), "", SUMMARY_KEY]
+
+
+def plain_numbers() -> list[str]:
+    """The formats that are one number a value."""
+    rows = ([r.name, r.fields[0].kind, r.block_bytes, r.note] for r in FORMATS if r.is_float)
+    return ["### Plain numbers", "", "    w[k] = x", "", *_table(["format", "type", "bytes", ""], rows), ""]
+
+
+def section(row: BlockFormat) -> list[str]:
+    """A format: its formula, its fields with their offsets, and how they are packed."""
+    lines = [f"### {row.name}", "", f"    {formula(row)}", ""]
+    if row.table:
+        lines += [f"with table = {', '.join(map(str, row.table))}.", ""]
+    offset, fields = 0, []
+    for f in row.fields:
+        fields.append([offset, f"`{f.name}`", f.kind if f.count == 1 else f"{f.kind} x {f.count}", f.nbytes])
+        offset += f.nbytes
+    size = f"{row.block} values in {row.block_bytes} bytes:"
+    return [*lines, size, "", *_table(["byte", "field", "type", "bytes"], fields), "", row.note, ""]
+
+
+def rare_types() -> list[str]:
+    """The types outside the table, and the numbers that are no longer used."""
+    rows = ([name, number, block, size, f"{8 * size / block:g}"] for number, (name, block, size) in RARE.items())
+    removed = ", ".join(f"{number} ({name})" for number, name in REMOVED.items())
+    head = ["type", "GGUF id", "block", "bytes", "bits per weight"]
+    return [RARE_INTRO, *_table(head, rows), "", f"Removed from GGUF, and refused: {removed}.", ""]
+
+
+def activations() -> list[str]:
+    """One line an activation format."""
+    rows = ([a.name, a.bits, "row" if a.group == ROW else a.group, a.stored] for a in ACTIVATIONS)
+    return [ACTIVATION_INTRO, *_table(["format", "bits", "group", "stored"], rows), ""]
+
+
+def page() -> str:
+    """The whole of docs/formats.md."""
+    layouts = [line for row in FORMATS if not row.is_float for line in section(row)]
+    parts = [INTRO, *summary(), LAYOUTS_INTRO, *plain_numbers(), *layouts, *rare_types(), *activations()]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 1 where `--check` finds the page stale, 0 otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 where the page is stale")
+    if parser.parse_args(arguments).check:
+        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
+            return 0
+        print("docs/formats.md is stale: run python tools/gen_docs.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
