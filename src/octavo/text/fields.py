@@ -1,0 +1,87 @@
+"""Typed access to GGUF metadata for the tokenizer: every fault names the file and the key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import TokenizerError
+
+
+class Fields:
+    """GGUF keys and plain values (str, int, float, bool, list of str, array of numbers), checked on reading.
+
+    `file` is named in errors; None where the metadata did not come from a file.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], file: str | os.PathLike[str] | None = None) -> None:
+        self._metadata = metadata
+        self.file = file
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._metadata
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._metadata)
+
+    def fault(self, key: str, problem: str, allowed: str | None = None) -> TokenizerError:
+        """The error to raise for the value at `key`."""
+        return TokenizerError(problem, file=self.file, field=key, allowed=allowed)
+
+    def text(self, key: str) -> str | None:
+        """The text at `key`, None where it is absent."""
+        value = self._metadata.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self._wrong_type(key, value, "text")
+        return value
+
+    def integer(self, key: str) -> int | None:
+        """The integer at `key`, None where it is absent."""
+        value = self._metadata.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+            raise self._wrong_type(key, value, "an integer")
+        return int(value)
+
+    def flag(self, key: str) -> bool | None:
+        """The bool at `key`, None where it is absent."""
+        value = self._metadata.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, bool | np.bool_):
+            raise self._wrong_type(key, value, "a bool")
+        return bool(value)
+
+    def texts(self, key: str) -> list[str] | None:
+        """The array of texts at `key`, None where it is absent."""
+        value = self._metadata.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+            raise self._wrong_type(key, value, "an array of texts")
+        return list(value)
+
+    def numbers(self, key: str, count: int, kinds: str) -> npt.NDArray[Any] | None:
+        """The array of `count` numbers at `key`, None where it is absent; `kinds` are NumPy kind letters ("if")."""
+        value = self._metadata.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray | list | tuple):
+            raise self._wrong_type(key, value, "an array of numbers")
+        try:
+            array = np.asarray(value)
+        except (ValueError, OverflowError):
+            raise self._wrong_type(key, value, "an array of numbers") from None
+        if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+            raise self._wrong_type(key, value, "an array of " + ("integers" if "f" not in kinds else "numbers"))
+        if array.size != count:
+            raise self.fault(key, f"has {array.size} values for {count} tokens", "one a token")
+        return array
+
+    def _wrong_type(self, key: str, value: object, wanted: str) -> TokenizerError:
+        return self.fault(key, f"is {type(value).__name__}", wanted)

@@ -1,0 +1,75 @@
+"""The kinds of tokenizer that a file can name in `tokenizer.ggml.model`: how each cuts text, and its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo.text.bpe import byte_level_encoder, character_encoder
+from octavo.text.bytelevel import token_to_bytes
+from octavo.text.fields import Fields
+from octavo.text.pretokenize import PRE_TOKENIZERS
+from octavo.text.spm import SpmEncoder
+from octavo.text.vocab import SPACE, Vocab
+
+MODEL = "tokenizer.ggml.model"
+PRE = "tokenizer.ggml.pre"
+
+Encoder = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A kind of tokenizer.
+
+    `encoder` makes the function from text without special tokens to ids; `to_bytes` gives the bytes of a normal token.
+    The rest is what holds where the file doesn't say: ids by role, whether text begins with BOS or with a space.
+    """
+
+    encoder: Callable[[Fields, Vocab], Encoder]
+    to_bytes: Callable[[str], bytes]
+    role_ids: tuple[tuple[str, int], ...] = ()
+    add_bos: bool = False
+    add_space_prefix: bool = False
+
+
+def find_scheme(fields: Fields) -> tuple[str, str, Scheme]:
+    """The names that `fields` gives (model, pre) and the scheme they mean.
+
+    Raises TokenizerError for names that are not known, with those that are.
+    """
+    model, pre = fields.text(MODEL), fields.text(PRE) or "default"
+    if model == "gpt2":
+        return model, pre, _byte_level(fields, pre)
+    if model in _SCHEMES:
+        return model, pre, _SCHEMES[model]
+    allowed = '"gpt2" (byte-level BPE), "llama" (SentencePiece BPE) or "gemma4"'
+    raise fields.fault(MODEL, "missing" if model is None else f"{model!r} is not supported", allowed)
+
+
+def _byte_level(fields: Fields, pre: str) -> Scheme:
+    row = PRE_TOKENIZERS.get(pre)
+    if row is None:
+        raise fields.fault(PRE, f"{pre!r} is not known", ", ".join(sorted(PRE_TOKENIZERS)))
+    return Scheme(lambda f, vocab: byte_level_encoder(f, vocab, row), token_to_bytes, add_bos=row.add_bos)
+
+
+def _spm_encoder(fields: Fields, vocab: Vocab) -> Encoder:
+    encode = SpmEncoder(fields, vocab).encode
+    return lambda text: encode(text.replace(" ", SPACE))
+
+
+def _spaces_to_bytes(text: str) -> bytes:
+    return text.replace(SPACE, " ").encode("utf-8", "surrogatepass")
+
+
+_SCHEMES = {
+    "llama": Scheme(
+        _spm_encoder,
+        _spaces_to_bytes,
+        role_ids=(("bos", 1), ("eos", 2), ("unk", 0)),
+        add_bos=True,
+        add_space_prefix=True,
+    ),
+    "gemma4": Scheme(character_encoder, _spaces_to_bytes, add_bos=True),
+}

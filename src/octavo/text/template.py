@@ -1,0 +1,66 @@
+"""Chat templates: messages to the prompt text that a model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.errors import TemplateError
+from octavo.text.fields import Fields
+
+# ChatML, for models that carry no template: https://github.com/openai/openai-python (chatml.md, 2023).
+DEFAULT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+_KEY = "tokenizer.chat_template"
+
+
+class ChatTemplate:
+    """A Jinja chat template as model files carry them, run in a sandbox with limits on time and size.
+
+    Templates come from model files, so they are not trusted: attributes that lead to Python's internals, and templates
+    that run or grow too long, are a TemplateError. Rendering works in any thread, and in several at once.
+    """
+
+    def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
+        """Compile `source`. Raises TemplateError, with the line, for a template that is invalid or too long."""
+        from octavo.text.sandbox import compile_template
+
+        self.source = source
+        self._special = {"bos_token": bos_token, "eos_token": eos_token}
+        self._render = compile_template(source)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **extra: Any) -> str:
+        """The prompt for `messages` (each with "role" and "content"), open for an answer if `add_generation_prompt`.
+
+        `extra`: further variables of the template, such as `tools` or `enable_thinking`; plain data only. Raises
+        TemplateError, with the line, for what the template refuses or fails at.
+        """
+        variables = {"messages": messages, "add_generation_prompt": add_generation_prompt, **self._special, **extra}
+        return self._render(variables)
+
+
+def read_templates(fields: Fields) -> dict[str, str]:
+    """The templates that a file carries by name; the one without a name is ""."""
+    found = {}
+    for key in fields:
+        if key == _KEY or key.startswith(f"{_KEY}."):
+            found[key[len(_KEY) + 1 :]] = fields.text(key) or ""
+    return found
+
+
+def find_template(templates: Mapping[str, str], name: str | None = None) -> str:
+    """The source of the template called `name`; without a name the nameless one, or else ChatML.
+
+    Raises TemplateError for a name that is not there.
+    """
+    if name is None:
+        return templates.get("") or templates.get("default") or DEFAULT_TEMPLATE
+    if name not in templates:
+        known = ", ".join(sorted(n for n in templates if n)) or "none"
+        raise TemplateError(f"the model has no chat template called {name!r} (allowed: {known})")
+    return templates[name]

@@ -1,0 +1,153 @@
+"""The tokenizer of a GGUF file: text to ids and back, with the ids that llama.cpp gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import TokenizerError
+from octavo.text.fields import Fields
+from octavo.text.partition import Partition, SpecialToken
+from octavo.text.schemes import find_scheme
+from octavo.text.specials import find_specials
+from octavo.text.stream import TokenStream
+from octavo.text.template import ChatTemplate, find_template, read_templates
+from octavo.text.vocab import Kind, Vocab, read_vocab
+
+if TYPE_CHECKING:
+    from octavo.io.gguf import GGUFFile
+
+_MATCHED = Kind.CONTROL | Kind.UNKNOWN | Kind.USER_DEFINED
+_SPECIAL = Kind.CONTROL | Kind.UNKNOWN
+
+
+class Tokenizer:
+    """Text to token ids and back. Make one with `from_gguf`, or `from_metadata` from the same keys in a mapping.
+
+    Attributes: `model` and `pre` (what the file calls its tokenizer), `n_vocab`, `texts` (of the tokens by id, as the
+    file writes them), `bos_id`, `eos_id`, `eot_id`, `eom_id`, `pad_id`, `unk_id` (None where there is none), `stop_ids`
+    (ids that end a generation), `add_bos`, `add_eos` (what `encode` adds), `add_space_prefix`.
+    """
+
+    def __init__(self, fields: Fields) -> None:
+        self.model, self.pre, scheme = find_scheme(fields)
+        self._file, self._templates = fields.file, read_templates(fields)
+        self._vocab = vocab = read_vocab(fields)
+        self.texts, self.n_vocab = vocab.texts, len(vocab)
+        specials = find_specials(fields, vocab, dict(scheme.role_ids))
+        self.stop_ids = specials.stop_ids
+        self.bos_id, self.eos_id, self.unk_id = map(specials.roles.get, ("bos", "eos", "unk"))
+        self.eot_id, self.eom_id, self.pad_id = map(specials.roles.get, ("eot", "eom", "pad"))
+        self.add_bos = _flag(fields, "add_bos_token", scheme.add_bos) and self.bos_id is not None
+        self.add_eos = _flag(fields, "add_eos_token", False) and self.eos_id is not None
+        self.add_space_prefix = _flag(fields, "add_space_prefix", scheme.add_space_prefix)
+        self._encode_text, self._to_bytes = scheme.encoder(fields, vocab), scheme.to_bytes
+        self._split_special, self._split_plain = _partitions(fields, vocab)
+
+    @classmethod
+    def from_gguf(cls, file: str | os.PathLike[str] | GGUFFile) -> Tokenizer:
+        """The tokenizer in a GGUF file, which may hold a vocabulary only, or in one that is open.
+
+        Raises GGUFError for a file that is no GGUF, TokenizerError for a vocabulary that can't be used.
+        """
+        from octavo.io.gguf import GGUFFile
+
+        if isinstance(file, GGUFFile):
+            return cls.from_metadata(file.metadata, file=file.path)
+        with GGUFFile.open(file) as opened:
+            return cls.from_metadata(opened.metadata, file=file)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any], *, file: str | os.PathLike[str] | None = None) -> Tokenizer:
+        """The tokenizer that GGUF keys describe; `file` is named in errors. Nothing is read from `metadata` later."""
+        return cls(Fields(metadata, file))
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The ids of `text`.
+
+        `add_special`: with BOS and EOS where the model wants them. `parse_special`: text such as "<|im_end|>" becomes
+        the control token of that name; else it is text like any other, as it must be for text from a user. Raises
+        TokenizerError for text with a lone surrogate, and for a character that the vocabulary has no token for.
+        """
+        self._check_text(text)
+        out = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
+        prefix = self.add_space_prefix
+        for piece in (self._split_special if parse_special else self._split_plain).split(text):
+            if isinstance(piece, int):
+                out.append(piece)
+            else:
+                out += self._encode_text(" " + piece if prefix else piece)
+            prefix = self.add_space_prefix and isinstance(piece, int)
+        if add_special and self.add_eos and self.eos_id is not None:
+            out.append(self.eos_id)
+        return out
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False, *, continued: bool = False) -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD.
+
+        `skip_special`: without control tokens. `continued`: the ids go on from others, so the space that some models
+        write before the first word stays. Raises TokenizerError for an id out of range.
+        """
+        stream = self.stream(skip_special, continued=continued)
+        return "".join([*map(stream.push, ids), stream.flush()])
+
+    def stream(self, skip_special: bool = False, *, continued: bool = False) -> TokenStream:
+        """A detokenizer for ids that come one at a time; the arguments are those of `decode`."""
+        token_bytes = self._visible_bytes if skip_special else self.token_bytes
+        return TokenStream(token_bytes, self.is_special, self.add_space_prefix and not continued)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that `token` stands for; none for an unused one. Raises TokenizerError for an id out of range."""
+        kind = self._kind(token)
+        text = self.texts[token]
+        if kind & _MATCHED:
+            return text.encode()
+        if kind & Kind.NORMAL:
+            return self._to_bytes(text)
+        return bytes([int(text[3:5], 16)]) if kind & Kind.BYTE else b""
+
+    def is_special(self, token: int) -> bool:
+        """Whether `token` is a control token (or stands for the unknown), which no plain text gives."""
+        return bool(self._kind(token) & _SPECIAL)
+
+    def chat_template(self, name: str | None = None) -> ChatTemplate:
+        """The model's chat template, or the one it calls `name`; ChatML where the model has none.
+
+        Raises TemplateError for a template that is invalid and for a name that the model doesn't have.
+        """
+        bos, eos = ("" if i is None else self.texts[i] for i in (self.bos_id, self.eos_id))
+        return ChatTemplate(find_template(self._templates, name), bos_token=bos, eos_token=eos)
+
+    def _visible_bytes(self, token: int) -> bytes:
+        return b"" if self.is_special(token) else self.token_bytes(token)
+
+    def _kind(self, token: int) -> int:
+        if not 0 <= token < self.n_vocab:
+            raise TokenizerError(
+                f"token id {token} is out of range", file=self._file, allowed=f"0 to {self.n_vocab - 1}"
+            )
+        return int(self._vocab.kinds[token])
+
+    def _check_text(self, text: str) -> None:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            problem = f"the text has a lone surrogate, U+{ord(text[error.start]):04X}, at character {error.start}"
+            raise TokenizerError(problem, allowed="text that can be written as UTF-8") from None
+
+
+def _flag(fields: Fields, name: str, default: bool) -> bool:
+    value = fields.flag(f"tokenizer.ggml.{name}")
+    return default if value is None else value
+
+
+def _partitions(fields: Fields, vocab: Vocab) -> tuple[Partition, Partition]:
+    """What cuts text at all special tokens, and at those only that count in plain text too."""
+    # Files don't say which tokens strip the white space around them; these models' do.
+    strips = any(name in (fields.text("general.name") or "").lower() for name in ("phi-3", "phi3"))
+    keeps = ("<unk>", "<s>", "<|endoftext|>")
+    tokens = [
+        SpecialToken(i, vocab.texts[i], rstrip=strips and vocab.texts[i] not in keeps) for i in vocab.of_kind(_MATCHED)
+    ]
+    return Partition(tokens), Partition(t for t in tokens if not vocab.kinds[t.id] & _SPECIAL)
