@@ -113,19 +113,15 @@ def mul_mat_add(graph: Graph) -> Replacements:
     """A product and the bias and residual added to it -> one op."""
     users = graph.users()
     found: dict[int, Node] = {}
-    for node in graph.nodes:
-        if node.op != "add" or any(u.op == "add" and u.inputs[0] is node for u in users[id(node)]):
+    for product in graph.nodes:
+        if product.op != "mul_mat":
             continue
-        terms: list[Node] = []
-        head = node
-        while head.op == "add" and (head is node or len(users[id(head)]) == 1):
-            product = (
-                head.inputs[1] if head.inputs[1].op == "mul_mat" and head.inputs[0].op != "mul_mat" else head.inputs[0]
-            )
-            terms.insert(0, head.inputs[0] if product is head.inputs[1] else head.inputs[1])
-            head = product
-        if head.op == "mul_mat" and len(users[id(head)]) == 1:
-            found[id(node)] = apply("mul_mat_add", *head.inputs, *terms, label=head.name)
+        last, terms = product, []
+        while len(users[id(last)]) == 1 and (total := users[id(last)][0]).op == "add":
+            terms.append(total.inputs[1] if total.inputs[0] is last else total.inputs[0])
+            last = total
+        if terms:
+            found[id(last)] = apply("mul_mat_add", *product.inputs, *terms, label=product.name)
     return found
 
 

@@ -151,7 +151,7 @@ def soft_max(x: Node) -> tuple[Shape, DType]:
 
 @op
 def top_k(x: Node, *, k: int) -> tuple[Shape, DType]:
-    """x [T, E] -> int [T, k]: places of the k largest values of each row, largest first, of equal ones the lower first."""
+    """x [T, E] -> int [T, k]: places of the k largest values of each row, largest first, of equals the lower."""
     width = x.shape[-1]
     _require(isinstance(width, int) and 1 <= k <= width, "top_k", f"k = {k} is from 1 to the row's length", x)
     return (*x.shape[:-1], k), "i32"

@@ -53,7 +53,7 @@ class ReferenceBackend:
         return dequantize(tensor)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
-        return math.prod(shape) * np.dtype(_numpy(dtype)).itemsize
+        return math.prod(shape) * int(np.dtype(_numpy(dtype)).itemsize)
 
     def allocate(self, nbytes: int) -> U8:
         return np.full(nbytes, 0xFF, np.uint8)  # NaN in every float type: what is not written is seen

@@ -1,0 +1,156 @@
+"""Tiny random checkpoints of each architecture, made with transformers and written to GGUF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import transformers
+
+from octavo.formats import QTensor, by_name, quantize_reference
+from octavo.io.gguf import GGUFFile
+
+VOCAB = 320
+BASE = {
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": VOCAB, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A transformers configuration, and what GGUF says of it beyond the usual keys."""
+
+    arch: str
+    config: str
+    options: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def scaled(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **more}}
+
+
+LLAMA3_ROPE = {
+    "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+CASES = {
+    "llama": Case("llama", "LlamaConfig"),
+    "llama-tied": Case("llama", "LlamaConfig", {"tie_word_embeddings": True}),
+    "llama3-rope": Case("llama", "LlamaConfig", scaled("llama3", **LLAMA3_ROPE)),
+    "llama-linear": Case("llama", "LlamaConfig", scaled("linear", factor=4.0),
+                         {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+    "mistral": Case("llama", "MistralConfig", {"sliding_window": None, "num_key_value_heads": 1}),
+    "mixtral": Case("llama", "MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2},
+                    {"expert_count": 4, "expert_used_count": 2}),
+    "qwen2": Case("qwen2", "Qwen2Config"),
+    "qwen2-yarn": Case("qwen2", "Qwen2Config", scaled("yarn", factor=4.0, original_max_position_embeddings=64),
+                       {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                        "rope.scaling.original_context_length": 64}),
+    "qwen3": Case("qwen3", "Qwen3Config", {"head_dim": 128, "tie_word_embeddings": True}),
+    "qwen3moe": Case("qwen3moe", "Qwen3MoeConfig",
+                     {"head_dim": 64, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 256,
+                      "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+                     {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 256}),
+}  # fmt: skip
+
+NAMES = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+}  # fmt: skip
+
+
+def make(case: Case, seed: int = 0) -> Any:
+    """A random transformers model; its norms and biases are random too, so that none can be left out unseen."""
+    torch.manual_seed(seed)
+    config = getattr(transformers, case.config)(**{**BASE, **case.options})
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.ndim == 1:
+                p.add_(torch.randn_like(p) * 0.2)
+            elif "embed" not in name:
+                p.copy_(torch.randn_like(p) / p.shape[-1] ** 0.5)
+    return model
+
+
+def interleave(w: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of q or k reordered from rope on halves to rope on neighbours, as GGUF wants them for Llama."""
+    return w.reshape(heads, 2, -1, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def tensors(case: Case, model: Any) -> dict[str, np.ndarray]:
+    """The model's tensors by GGUF name, float32."""
+    cfg, out = model.config, {}
+    state = {k: v.float().numpy() for k, v in model.state_dict().items()}
+    for name, value in state.items():
+        if name == "model.embed_tokens.weight":
+            out["token_embd.weight"] = value
+        elif name == "model.norm.weight":
+            out["output_norm.weight"] = value
+        elif name == "lm_head.weight":
+            if not cfg.tie_word_embeddings:
+                out["output.weight"] = value
+        else:
+            _, _, layer, part = name.split(".", 3)
+            out |= {f"blk.{layer}.{n}": v for n, v in block_tensors(case, cfg, part, value).items()}
+    if cfg.rope_parameters["rope_type"] == "llama3":
+        out["rope_freqs.weight"] = llama3_divisors(cfg)
+    return out
+
+
+def block_tensors(case: Case, cfg: Any, part: str, value: np.ndarray) -> dict[str, np.ndarray]:
+    if part.endswith("experts.gate_up_proj"):  # [E, 2F, D]: gate's rows, then up's
+        gate, up = np.split(value, 2, axis=1)
+        return {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
+    if part.endswith("experts.down_proj"):
+        return {"ffn_down_exps.weight": value}
+    stem, kind = part.rsplit(".", 1)
+    heads = {"attn_q": cfg.num_attention_heads, "attn_k": cfg.num_key_value_heads}.get(NAMES[stem])
+    if case.arch == "llama" and heads:
+        value = interleave(value, heads)
+    return {f"{NAMES[stem]}.{kind}": value}
+
+
+def llama3_divisors(cfg: Any) -> np.ndarray:
+    """What Llama 3.1 divides each frequency by, from the model's own frequencies."""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    plain = 10000.0 ** (-np.arange(0, 64, 2) / 64)
+    return (plain / LlamaRotaryEmbedding(cfg).inv_freq.numpy()).astype(np.float32)
+
+
+def metadata(case: Case, cfg: Any) -> dict[str, Any]:
+    head_dim = getattr(cfg, "head_dim", None) or cfg.hidden_size // cfg.num_attention_heads
+    keys = {
+        "block_count": cfg.num_hidden_layers, "context_length": cfg.max_position_embeddings,
+        "embedding_length": cfg.hidden_size, "feed_forward_length": cfg.intermediate_size,
+        "attention.head_count": cfg.num_attention_heads, "attention.head_count_kv": cfg.num_key_value_heads,
+        "attention.key_length": head_dim, "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": float(cfg.rms_norm_eps),
+        "rope.freq_base": float(cfg.rope_parameters["rope_theta"]), "rope.dimension_count": head_dim,
+        **case.metadata,
+    }  # fmt: skip
+    return {f"{case.arch}.{k}": v for k, v in keys.items()}
+
+
+class Write(Protocol):
+    """Writes a model as GGUF, its matrices in a format (or the tensors given), and opens it."""
+
+    def __call__(
+        self, case: Case, model: Any, format_name: str = "F32", *, tensors: dict[str, np.ndarray] | None = None
+    ) -> GGUFFile: ...
+
+
+def stored(case: Case, model: Any, format_name: str) -> dict[str, QTensor]:
+    """The model's tensors by GGUF name, matrices in the format."""
+    fmt, plain = by_name(format_name), by_name("F32")
+    return {
+        name: quantize_reference(v, fmt if v.ndim > 1 and "gate_inp" not in name else plain, name)
+        for name, v in tensors(case, model).items()
+    }
