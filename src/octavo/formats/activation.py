@@ -93,7 +93,7 @@ def _q8_1(x: npt.ArrayLike) -> QuantizedActivation:
     assert planes.d is not None
     codes = (planes.q ^ np.uint8(0x80)).view(np.int8)
     sums = codes.reshape(*planes.d.shape, row.group).sum(axis=-1, dtype=np.int32)
-    return QuantizedActivation(activation("q8_1"), codes, planes.d, sums=sums * planes.d)
+    return QuantizedActivation(activation("q8_1"), codes, planes.d, sums=sums.astype(np.float32) * planes.d)
 
 
 def _scaled(values: F32, scale: F32) -> F32:

@@ -109,7 +109,7 @@ def quantize_reference(x: npt.ArrayLike, fmt: BlockFormat, name: str = "") -> QT
     Raises NonFiniteError at the first NaN or Inf, and QuantFormatError where K is not whole blocks, a value is beyond
     the format's range, or the format has no encoder.
     """
-    values = np.ascontiguousarray(x, dtype=np.float32)
+    values = np.asarray(x, dtype=np.float32, order="C")
     label = f"tensor {name!r}" if name else "values"
     if fmt.encode is None:
         raise QuantFormatError(f"{label}: there is no encoder for {fmt.name}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.errors import QuantFormatError
-from octavo.formats.scalars import e8m0_half_to_f32, f32_to_ue4m3_half, ue4m3_half_to_f32
+from octavo.formats.scalars import UE4M3_HALF_MAX, e8m0_half_to_f32, f32_to_ue4m3_half, ue4m3_half_to_f32
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
 
@@ -22,7 +22,7 @@ def _groups(x: F32, size: int) -> F32:
 
 
 def _flat(groups: AnyArray) -> AnyArray:
-    return groups.reshape(*groups.shape[:-2], -1)
+    return groups.reshape(*groups.shape[:-2], groups.shape[-2] * groups.shape[-1])
 
 
 def _peak(groups: F32) -> F32:
@@ -127,6 +127,8 @@ def nvfp4(fmt: BlockFormat, x: F32) -> Planes:
     """The ue4m3 scale nearest to the one that makes the largest magnitude e2m1's largest, 6."""
     g = _groups(x, fmt.group)
     d = np.abs(g).max(axis=-1, keepdims=True) / np.float32(12)
+    if d.max(initial=0) > UE4M3_HALF_MAX:
+        raise QuantFormatError(f"the value {np.abs(x).max():g} is beyond {fmt.name} (allowed: up to 2688)")
     d = ue4m3_half_to_f32(f32_to_ue4m3_half(d))
     return Planes(_flat(_nearest_in_table(g, d, fmt)), d=d[..., 0])
 

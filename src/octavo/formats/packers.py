@@ -20,11 +20,11 @@ def by_block(a: AnyArray | None, count: int) -> AnyArray:
 
 def join_bits(codes: AnyArray, *, run: int, bits: int) -> U8:
     """The inverse of `split_bits`: codes [..., n] to bytes [..., n * bits / 8]; bits above `bits` are dropped."""
-    each = 8 // bits
-    runs = (codes & np.uint8((1 << bits) - 1)).reshape(*codes.shape[:-1], -1, each, run)
+    n, each = codes.shape[-1], 8 // bits
+    runs = (codes & np.uint8((1 << bits) - 1)).reshape(*codes.shape[:-1], n // (each * run), each, run)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     packed: U8 = np.bitwise_or.reduce(runs << shifts, axis=-2)
-    return packed.reshape(*codes.shape[:-1], -1)
+    return packed.reshape(*codes.shape[:-1], n // each)
 
 
 def _f16(scale: F32 | None, count: int = 1) -> AnyArray:

@@ -107,8 +107,8 @@ def load(gguf_id: int, shape: tuple[int, ...], data: U8, name: str = "") -> QTen
     """
     label = f"tensor {name!r}" if name else "tensor"
     kind, block, block_bytes = _require_known(gguf_id, label)
-    expected = (*shape[:-1], shape[-1] // block * block_bytes)
-    if shape[-1] % block or data.dtype != np.uint8 or data.shape != expected:
+    fits = bool(shape) and shape[-1] % block == 0 and data.dtype == np.uint8
+    if not fits or data.shape != (*shape[:-1], shape[-1] // block * block_bytes):
         raise QuantFormatError(
             f"{label}: shape {shape} with packed data {data.dtype} {data.shape} is not whole {kind} blocks"
             f" (allowed: multiples of {block} values, {block_bytes} bytes each)"

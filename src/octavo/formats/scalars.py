@@ -50,6 +50,7 @@ def _ue4m3_half_table() -> F32:
 
 _E8M0_HALF = _e8m0_half_table()
 _UE4M3_HALF = _ue4m3_half_table()
+UE4M3_HALF_MAX = 224.0
 
 
 def e8m0_half_to_f32(x: U8) -> F32:

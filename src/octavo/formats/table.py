@@ -129,7 +129,8 @@ FORMATS: tuple[BlockFormat, ...] = (
                 fields=(ue4m3("d", 4), u8("qs", 32)), unpack=unpackers.nvfp4,
                 pack=packers.nvfp4, encode=encoders.nvfp4,
                 note="Each group has 8 bytes of `qs`, low nibbles then high nibbles, and a scale of its own. Codes are"
-                     " e2m1 floats; the table has them doubled, so the scale is halved; scale byte 0x7F is zero."),
+                     " e2m1 floats; the table has them doubled, so the scale is halved; scale byte 0x7F is zero."
+                     " The smallest scale is 2^-9, so a tensor of small weights needs a scale of its own beside it."),
 )
 # fmt: on
 

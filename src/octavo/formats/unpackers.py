@@ -14,7 +14,7 @@ from octavo.formats.spec import F32, U8, AnyArray, Fields, Planes
 
 def flat(a: AnyArray) -> AnyArray:
     """[..., blocks, n] -> [..., blocks * n]."""
-    return a.reshape(*a.shape[:-2], -1)
+    return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
 
 
 def split_bits(packed: AnyArray, *, run: int, bits: int) -> U8:
@@ -23,10 +23,11 @@ def split_bits(packed: AnyArray, *, run: int, bits: int) -> U8:
     Bytes are taken in runs of `run`: the lowest `bits` of each byte of a run are its first `run` codes, the next bits
     the next `run` codes, and so on up to the highest.
     """
-    runs = packed.reshape(*packed.shape[:-1], -1, 1, run)
+    n = packed.shape[-1]
+    runs = packed.reshape(*packed.shape[:-1], n // run, 1, run)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     codes = (runs >> shifts) & np.uint8((1 << bits) - 1)
-    return codes.reshape(*packed.shape[:-1], -1)
+    return codes.reshape(*packed.shape[:-1], n * 8 // bits)
 
 
 def _bytes(a: AnyArray) -> U8:

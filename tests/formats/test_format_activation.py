@@ -1,0 +1,104 @@
+"""Activation formats: reference quantizers against their definitions, and the default choice."""
+
+import numpy as np
+import pytest
+
+from octavo.errors import BackendError, NonFiniteError, QuantFormatError
+from octavo.formats import FORMATS, by_name
+from octavo.formats.activation import ACTIVATIONS, activation, default_activation
+
+QUANTIZED = [a for a in ACTIVATIONS if a.quantize is not None]
+X = (np.random.default_rng(0).normal(size=(2, 3, 128)) * [[[1], [100], [1e-3]]]).astype(np.float32)
+
+
+@pytest.mark.parametrize("a", QUANTIZED, ids=lambda a: a.name)
+def test_round_trip_is_within_half_a_step(a):
+    q = a.quantize(X)
+    assert q.format is a
+    assert q.codes.shape == X.shape
+    error = np.abs(q.dequantize() - X)
+    if q.scales is None:
+        allowed = np.abs(X) * 2.0**-11 + 2.0**-25 if a.bits == 16 else 0  # half a unit, also of subnormals
+        assert np.all(error <= allowed)
+    else:
+        groups = error.reshape(*q.scales.shape, -1)
+        # half a step, and half a step more at the ends where the zero point is rounded
+        assert np.all(groups <= q.scales[..., None] * (1.001 if q.zeros is not None else 0.501))
+
+
+def test_q8_1_by_definition():
+    q = activation("q8_1").quantize(X)
+    assert q.codes.dtype == np.int8
+    assert q.scales.shape == q.sums.shape == (2, 3, 4)
+    assert q.scales.dtype == q.sums.dtype == np.float32
+    blocks, codes = X.reshape(-1, 32), q.codes.reshape(-1, 32)
+    for x, code, scale, total in zip(blocks, codes, q.scales.ravel(), q.sums.ravel(), strict=True):
+        assert scale == np.abs(x).max() / np.float32(127)
+        assert code.tolist() == [int(np.sign(v) * np.floor(abs(v) * (np.float32(1) / scale) + 0.5)) for v in x]
+        assert total == np.float32(code.sum(dtype=np.int32)) * scale
+
+
+def test_the_sum_pays_for_an_offset():
+    """sum((q - z) * x) = sum(q * x) - z * sum(x), for weights of unsigned codes q with offset z."""
+    q = activation("q8_1").quantize(X[0])
+    weights = np.random.default_rng(1).integers(0, 16, 128)
+    x = q.dequantize().astype(np.float64)
+    assert np.allclose(x @ (weights - 8), x @ weights - 8 * q.sums.sum(axis=-1), rtol=1e-5)
+
+
+def test_int8_token_by_definition():
+    q = activation("int8_token").quantize(X)
+    assert q.codes.dtype == np.int8
+    assert q.scales.shape == (2, 3, 1)
+    assert np.array_equal(q.scales[..., 0], np.abs(X).max(axis=-1) / np.float32(127))
+    assert np.abs(q.codes.astype(int)).max(axis=-1).tolist() == [[127] * 3] * 2
+
+
+def test_uint8_token_by_definition():
+    x = np.array([[-1.0, 0.0, 3.0, 1.5], [2.01, 4.0, 1.0, 3.0], [-2.01, -4.0, -1.0, -3.0]], np.float32)
+    q = activation("uint8_token").quantize(x)
+    assert q.codes.dtype == np.uint8
+    assert q.zeros[:, 0].tolist() == [64, 0, 255]
+    assert q.codes.tolist() == [[0, 64, 255, 160], [128, 255, 64, 191], [127, 0, 191, 64]]
+    assert q.dequantize()[0, 1] == 0.0
+
+
+@pytest.mark.parametrize("a", QUANTIZED, ids=lambda a: a.name)
+def test_zeros_and_extremes(a):
+    assert np.all(a.quantize(np.zeros((2, 64))).dequantize() == 0)
+    if a.name != "f16":
+        big = np.array([[3e38, -3e38] * 16], np.float32)
+        assert np.allclose(a.quantize(big).dequantize(), big, rtol=0.01)
+
+
+@pytest.mark.parametrize("a", QUANTIZED, ids=lambda a: a.name)
+def test_non_finite_activations(a):
+    with pytest.raises(NonFiniteError, match=r"nan at \[1, 2, 5\]"):
+        a.quantize(np.where(np.arange(768).reshape(2, 3, 128) == 645, np.nan, X))
+
+
+def test_f16_refuses_what_it_can_not_hold():
+    with pytest.raises(NonFiniteError, match="in f16"):
+        activation("f16").quantize([[1e6]])
+
+
+def test_rows_of_part_groups_and_unknown_names():
+    with pytest.raises(QuantFormatError, match="multiples of 32"):
+        activation("q8_1").quantize(np.zeros((1, 33)))
+    with pytest.raises(QuantFormatError, match=r"'q4'.*int8_token"):
+        activation("q4")
+
+
+def test_every_format_asks_for_an_activation_that_exists():
+    assert all(activation(f.activation) for f in FORMATS)
+
+
+def test_the_default_is_one_table():
+    q4_k, f16 = by_name("Q4_K"), by_name("F16")
+    assert default_activation(q4_k, 1, "cpu").name == default_activation(q4_k, 512, "cpu").name == "q8_1"
+    assert default_activation(q4_k, 8, "gpu").name == "q8_1"
+    assert default_activation(q4_k, 9, "gpu").name == "q8_1_mmq"
+    assert default_activation(f16, 512, "gpu").name == "f32"
+    assert all(default_activation(f, n, "reference").name == "f32" for f in FORMATS for n in (1, 512))
+    with pytest.raises(BackendError, match=r"'tpu'.*reference"):
+        default_activation(q4_k, 1, "tpu")

@@ -1,0 +1,37 @@
+"""QTensor: what it says about itself, and the shapes and bytes that it refuses."""
+
+import numpy as np
+import pytest
+
+from octavo.errors import QuantFormatError
+from octavo.formats import QTensor, by_name
+
+Q4_0 = by_name("Q4_0")
+
+
+def test_a_tensor_knows_its_sizes():
+    t = QTensor(Q4_0, (2, 3, 64), np.zeros((2, 3, 36), np.uint8), "blk.0.ffn_up_exps.weight")
+    assert t.nbytes == 216
+    assert t.size == 384
+    assert repr(t) == "QTensor(Q4_0, [2, 3, 64], blk.0.ffn_up_exps.weight)"
+
+
+def test_read_only_views_are_taken_as_they_are():
+    data = np.zeros((2, 18), np.uint8)
+    data.flags.writeable = False
+    assert QTensor(Q4_0, (2, 32), data).data is data
+
+
+@pytest.mark.parametrize(
+    ("shape", "data", "problem"),
+    [
+        ((), np.zeros((), np.uint8), "at least one dimension"),
+        ((2, 33), np.zeros((2, 18), np.uint8), "row of 33 values.*multiples of 32"),
+        ((2, 32), np.zeros((2, 17), np.uint8), r"needs uint8 \(2, 18\)"),
+        ((2, 32), np.zeros((2, 18), np.int8), "int8"),
+        ((2, 32), np.zeros(36, np.uint8), r"\(36,\)"),
+    ],
+)
+def test_shapes_and_bytes_that_do_not_fit(shape, data, problem):
+    with pytest.raises(QuantFormatError, match=f"tensor 'w'.*{problem}"):
+        QTensor(Q4_0, shape, data, "w")
