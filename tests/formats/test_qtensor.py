@@ -1,10 +1,12 @@
 """QTensor: what it says about itself, and the shapes and bytes that it refuses."""
 
+import pickle
+
 import numpy as np
 import pytest
 
 from octavo.errors import QuantFormatError
-from octavo.formats import QTensor, by_name
+from octavo.formats import FORMATS, QTensor, by_name, dequantize
 
 Q4_0 = by_name("Q4_0")
 
@@ -35,3 +37,10 @@ def test_read_only_views_are_taken_as_they_are():
 def test_shapes_and_bytes_that_do_not_fit(shape, data, problem):
     with pytest.raises(QuantFormatError, match=f"tensor 'w'.*{problem}"):
         QTensor(Q4_0, shape, data, "w")
+
+
+def test_a_tensor_goes_to_another_process():
+    t = pickle.loads(pickle.dumps(QTensor(Q4_0, (1, 32), np.arange(18, dtype=np.uint8)[None], "w")))
+    assert t.format == Q4_0
+    assert np.array_equal(dequantize(t), dequantize(QTensor(Q4_0, (1, 32), np.arange(18, dtype=np.uint8)[None])))
+    assert [f.name for f in pickle.loads(pickle.dumps(FORMATS))] == [f.name for f in FORMATS]

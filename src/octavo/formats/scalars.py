@@ -18,6 +18,14 @@ def _to_f32(x: AnyArray) -> F32:
         return x.astype(np.float32)
 
 
+def _as_is(x: F32) -> AnyArray:
+    return x
+
+
+def _to_f64(x: F32) -> AnyArray:
+    return x.astype(np.float64)
+
+
 def _to_f16(x: F32) -> AnyArray:
     with np.errstate(over="ignore"):
         return x.astype(np.float16)
@@ -79,8 +87,8 @@ def f32_to_ue4m3_half(x: F32) -> U8:
     return _nearest(_UE4M3_HALF[:127], x)
 
 
-F32_NUMBER = Number("f32", decode=_to_f32, encode=lambda x: x)
+F32_NUMBER = Number("f32", decode=_to_f32, encode=_as_is)
 F16_NUMBER = Number("f16", decode=_to_f32, encode=_to_f16)
 BF16_NUMBER = Number("bf16", decode=bf16_to_f32, encode=f32_to_bf16)
-F64_NUMBER = Number("f64", decode=_to_f32, encode=lambda x: x.astype(np.float64))
+F64_NUMBER = Number("f64", decode=_to_f32, encode=_to_f64)
 INTEGER = Number("integer", decode=_to_f32)
