@@ -39,9 +39,8 @@ def test_logits_match(name: str, gguf: Write) -> None:
     e = engine(gguf(case, model))
     assert error(e.logits(TOKENS), want) < 1e-4
 
-    sequence, rows = Sequence(), []
-    for token in TOKENS:
-        rows.append(e.step([Feed(sequence, [token])])[0])
+    sequence = Sequence()
+    rows = [e.step([Feed(sequence, [token])])[0] for token in TOKENS]
     assert error(np.stack(rows), want) < 1e-4
 
 

@@ -1,1 +1,62 @@
+"""The `octavo` command. Each subcommand is a file here; what it needs is imported when it runs."""
 
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from octavo.cli import inspect, run
+from octavo.errors import OctavoError
+
+app = typer.Typer(
+    name="octavo",
+    help="Run, quantize and measure low-bit language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("inspect")(inspect.inspect)
+
+
+def _version(show: bool) -> None:
+    if show:
+        from octavo import __version__
+
+        print(f"octavo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Also say what is chosen and why."),
+) -> None:
+    """Run, quantize and measure low-bit language models."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("octavo: %(levelname)s: %(message)s"))
+    logger = logging.getLogger("octavo")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def main() -> None:
+    """Run the command line. Bad input gives one line on stderr and exit status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that can't show a character is no reason to stop
+    try:
+        app()
+    except OctavoError as error:
+        print(f"octavo: error: {_one_line(str(error))}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

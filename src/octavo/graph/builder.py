@@ -27,6 +27,11 @@ def constant(values: F32, name: str) -> Node:
     return weight(QTensor(by_name("F32"), values.shape, values.view(np.uint8), name))
 
 
+def _label(node: Node) -> str:
+    """What a node made with `node` is called: blk.0.attn_q for a product with blk.0.attn_q.weight."""
+    return node.name.removesuffix(".weight")
+
+
 class GraphBuilder:
     """Makes nodes. Inputs of a step are attributes: `tokens`, `positions`, `outputs` and where its sequences lie.
 
@@ -49,21 +54,21 @@ class GraphBuilder:
         return Node("input", (), shape, dtype, name=name)
 
     def get_rows(self, table: Node, rows: Node) -> Node:
-        return apply("get_rows", table, rows, label=table.name)
+        return apply("get_rows", table, rows, label=_label(table))
 
     def last(self, x: Node) -> Node:
         """Of x [T, K], the rows whose logits are wanted."""
         return apply("get_rows", x, self.outputs, label="outputs")
 
     def rms_norm(self, x: Node, weight: Node, eps: float) -> Node:
-        return apply("rms_norm", x, weight, eps=eps, label=weight.name)
+        return apply("rms_norm", x, weight, eps=eps, label=_label(weight))
 
     def mul_mat(self, weight: Node, x: Node, bias: Node | None = None) -> Node:
-        y = apply("mul_mat", weight, x, label=weight.name)
+        y = apply("mul_mat", weight, x, label=_label(weight))
         return y if bias is None else self.add(y, bias)
 
     def mul_mat_id(self, weight: Node, x: Node, ids: Node) -> Node:
-        return apply("mul_mat_id", weight, x, ids, label=weight.name)
+        return apply("mul_mat_id", weight, x, ids, label=_label(weight))
 
     def split_heads(self, x: Node, heads: int) -> Node:
         """[T, H * D] -> [T, H, D]."""
@@ -92,7 +97,7 @@ class GraphBuilder:
         return apply("swiglu", gate, up, label=gate.name)
 
     def add(self, a: Node, b: Node) -> Node:
-        return apply("add", a, b, label=b.name if b.op == "weight" else a.name)
+        return apply("add", a, b, label=_label(b) or _label(a))
 
     def mul(self, a: Node, b: Node) -> Node:
         return apply("mul", a, b, label=a.name)

@@ -2,7 +2,16 @@
 
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
-from octavo.runtime.model import Model, load, resolve
+from octavo.runtime.model import GenerateOptions, Model, load, resolve
 from octavo.runtime.sampling import SamplingParams
 
-__all__ = ["Engine", "EngineConfig", "Generation", "Model", "SamplingParams", "load", "resolve"]
+__all__ = [
+    "Engine",
+    "EngineConfig",
+    "GenerateOptions",
+    "Generation",
+    "Model",
+    "SamplingParams",
+    "load",
+    "resolve",
+]

@@ -80,9 +80,8 @@ class Engine:
         first = self.backends[0]
         return fuse(quantize_activations(graph, first.activation), first.fusions)
 
-    @property
-    def executor(self) -> Executor:
-        """Made at first use: it loads the weights."""
+    def load(self) -> Executor:
+        """Load the weights, if that has not been done yet; the first step does it too."""
         if self._executor is None:
             self._executor = Executor(self.schedule, self.backends, self.limits)
         return self._executor
@@ -99,7 +98,7 @@ class Engine:
             for feed in feeds:
                 self.pool.grow(feed.sequence, len(feed.sequence) + len(feed.tokens))
             inputs, sizes = make_batch(feeds, self._max_pages)
-            (logits,) = self.executor.run(inputs, sizes)
+            (logits,) = self.load().run(inputs, sizes)
         except BaseException:
             for feed, length in zip(feeds, before, strict=True):
                 self.pool.shrink(feed.sequence, length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypedDict, Unpack, cast
@@ -36,6 +37,14 @@ class SamplingOptions(TypedDict, total=False):
     seed: int | None
 
 
+class GenerateOptions(SamplingOptions, total=False):
+    """Keyword arguments of `Model.generate` that are no choice of a single prompt."""
+
+    system: str | None
+    max_tokens: int | None
+    stop: Sequence[str]
+
+
 class Model:
     """A model with its tokenizer, chat template and engine; `file` and `engine` are there for a closer look."""
 
@@ -48,11 +57,8 @@ class Model:
         self,
         prompt: Prompt,
         *,
-        system: str | None = None,
         raw: bool = False,
-        max_tokens: int | None = None,
-        stop: Sequence[str] = (),
-        **sampling: Unpack[SamplingOptions],
+        **options: Unpack[GenerateOptions],
     ) -> Generation:
         """Generate a reply; iterate over what this returns for pieces of text.
 
@@ -67,10 +73,13 @@ class Model:
         """
         if self._generating:
             raise UsageError("this model is generating already; finish or close that generation first")
+        max_tokens = options.get("max_tokens")
         if max_tokens is not None and max_tokens < 0:
             raise UsageError(f"max_tokens is {max_tokens} (allowed: 0 or more)")
-        params = SamplingParams(**cast(dict[str, Any], self.sampling_defaults() | sampling))
-        tokens = self.encode_prompt(prompt, system=system, raw=raw)
+        fields = {f.name for f in dataclasses.fields(SamplingParams)}
+        sampling = {name: value for name, value in options.items() if name in fields}
+        params = SamplingParams(**cast(dict[str, Any], {**self.sampling_defaults(), **sampling}))
+        tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw)
         self._generating = True
 
         def end() -> None:
@@ -78,7 +87,7 @@ class Model:
 
         return Generation(
             self.engine, self._sequence, tokens, sampler=make_sampler(params), tokenizer=self.tokenizer,
-            stop=stop, max_tokens=max_tokens, on_end=end,
+            stop=options.get("stop", ()), max_tokens=max_tokens, on_end=end,
         )  # fmt: skip
 
     def encode_prompt(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
@@ -152,7 +161,10 @@ def load(
                 file=file.path, field="tokenizer.ggml.tokens",
             )  # fmt: skip
         config = EngineConfig(n_ctx=n_ctx, cache_type=cache_type, strict=strict)
-        return Model(file, Engine(architecture, backends, config), tokenizer, ChatTemplate.from_gguf(file))
+        template = tokenizer.chat_template() if "tokenizer.chat_template" in file.metadata else None
+        engine = Engine(architecture, backends, config)
+        engine.load()
+        return Model(file, engine, tokenizer, template)
     except BaseException:
         file.close()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Sequence
 from typing import Any, cast
@@ -14,6 +15,8 @@ from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import DType, Node
 from octavo.graph.protocol import Call
 
+log = logging.getLogger("octavo")
+
 KEPT_BYTES = 2 << 30
 """Weights are kept as float32 until they take this much; those after it are dequantized at each use."""
 
@@ -23,7 +26,7 @@ DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64
 class ReferenceBackend:
     """Runs every op. Quantized activations are held as the float32 numbers that they stand for.
 
-    `fusions` and `quantize_activations` are what a test may ask for to run fused and quantized graphs by the definition too.
+    `fusions` and `quantize_activations` are for running fused and quantized graphs by their definition too.
     """
 
     name = "reference"
@@ -50,7 +53,10 @@ class ReferenceBackend:
         if len(tensor.shape) > 1 and self._kept + nbytes > KEPT_BYTES:
             return _Stored(tensor)
         self._kept += nbytes
-        return dequantize(tensor)
+        values = dequantize(tensor)
+        if not np.isfinite(values).all():
+            log.warning("tensor %s holds NaN or Inf", tensor.name)
+        return values
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         return math.prod(shape) * int(np.dtype(_numpy(dtype)).itemsize)

@@ -1,0 +1,3 @@
+from octavo.cli import main
+
+main()

@@ -1,0 +1,116 @@
+"""`octavo inspect`: what is in a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from octavo.errors import NonFiniteError
+
+if TYPE_CHECKING:
+    from octavo.io.gguf import GGUFFile
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="Print the graph: nodes, splits, buffers.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Look for NaN and Inf in all tensors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: Annotated[
+        Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="The device to make the graph for.")
+    ] = "auto",
+    ctx: Annotated[int | None, typer.Option(help="Tokens of context for the graph.")] = None,
+) -> None:
+    """Show a model file: metadata, parameters, tensor types; optionally every tensor and the graph."""
+    from octavo.io.gguf import GGUFFile
+    from octavo.runtime import resolve
+
+    with GGUFFile.open(resolve(model)) as file:
+        report = summarize(file)
+        if tensors:
+            report["tensors"] = tensor_rows(file)
+        if graph:
+            report["graph"] = _graph(file, device, ctx, as_json)
+        bad = find_non_finite(file) if check else {}
+        if check:
+            report["non_finite"] = bad
+        if as_json:
+            print(json.dumps(report, ensure_ascii=False))
+        else:
+            from octavo.cli.tables import show
+
+            show(report)
+        if bad:
+            raise NonFiniteError(f"{file.path}: NaN or Inf in {len(bad)} of {len(file.tensors)} tensors: {_few(bad)}")
+
+
+def summarize(file: GGUFFile) -> dict[str, Any]:
+    """Everything but the tensors: file, parameters, a row for each tensor type, metadata (long arrays cut short)."""
+    types: dict[str, dict[str, Any]] = {}
+    for info in file.tensors.values():
+        row = types.setdefault(info.type_name, {"type": info.type_name, "tensors": 0, "parameters": 0, "bytes": 0})
+        row["tensors"] += 1
+        row["parameters"] += info.size
+        row["bytes"] += info.nbytes
+    for row in types.values():
+        row["bits_per_weight"] = 8 * row["bytes"] / row["parameters"]
+    parameters = sum(row["parameters"] for row in types.values())
+    return {
+        "path": file.path,
+        "files": list(file.files),
+        "version": file.version,
+        "alignment": file.alignment,
+        "tensor_count": len(file.tensors),
+        "parameters": parameters,
+        "bytes": file.nbytes,
+        "bits_per_weight": 8 * file.nbytes / parameters if parameters else None,
+        "types": sorted(types.values(), key=lambda row: -row["bytes"]),
+        "metadata": {key: _brief(file.metadata[key]) for key in file.metadata},
+    }
+
+
+def tensor_rows(file: GGUFFile) -> list[dict[str, Any]]:
+    """A row for each tensor in file order; shapes in NumPy order (outputs, inputs)."""
+    return [
+        {
+            "name": info.name, "type": info.type_name, "shape": list(info.shape), "parameters": info.size,
+            "bytes": info.nbytes, "offset": info.offset,
+        }
+        for info in file.tensors.values()
+    ]  # fmt: skip
+
+
+def find_non_finite(file: GGUFFile) -> dict[str, int]:
+    """Tensors that hold NaN or Inf, and how many values of each are."""
+    from octavo.io.gguf import scan_non_finite
+
+    counts = {name: scan_non_finite(file.tensor(name)) for name in file.tensors}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _graph(file: GGUFFile, device: str, ctx: int | None, as_json: bool) -> Any:
+    from octavo.backends import select
+    from octavo.graph.show import rows, text
+    from octavo.models import read_architecture
+    from octavo.runtime import Engine, EngineConfig
+
+    engine = Engine(read_architecture(file), select(device), EngineConfig(n_ctx=ctx))
+    show = rows if as_json else text
+    return list(show(engine.schedule, engine.backends))
+
+
+def _brief(value: Any, most: int = 8) -> Any:
+    """Arrays cut to their first values, with how many there are."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return list(value) if len(value) <= most else {"length": len(value), "first": list(value[:most])}
+    return value
+
+
+def _few(bad: dict[str, int], most: int = 5) -> str:
+    named = ", ".join(f"{name} ({count} values)" for name, count in list(bad.items())[:most])
+    return named if len(bad) <= most else f"{named}, and {len(bad) - most} more"
