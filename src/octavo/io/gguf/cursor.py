@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from octavo.errors import GGUFError
-from octavo.io.gguf.limits import MAX_ITEMS
+from octavo.io.gguf.limits import MAX_INNER_ARRAYS, MAX_STRINGS
 from octavo.io.gguf.source import Source
 
 _WINDOW = 1 << 20
@@ -19,7 +19,7 @@ class Cursor:
         self.source = source
         self.pos = 0
         self.label = "header"
-        self._items = 0
+        self._strings = self._inner_arrays = 0
         self._window = b""
         self._base = 0
 
@@ -69,7 +69,7 @@ class Cursor:
         most = min(limit, self.left // item_bytes)
         if n > most:
             raise self.fail(
-                f"{n}, but {self.left} bytes are left in the file",
+                f"{n}, with {self.left} bytes left in the file",
                 part,
                 offset=start,
                 allowed=f"at most {most}",
@@ -94,16 +94,17 @@ class Cursor:
             raise self.fail(f"needs {n} bytes, but the file ends after {self.left}", part)
         self.pos += n
 
-    def spend(self, n: int, part: str, offset: int) -> None:
-        """Count `n` strings or inner arrays, which must be walked one by one, against the file's budget."""
-        self._items += n
-        if self._items > MAX_ITEMS:
-            raise self.fail(
-                f"{self._items} strings and inner arrays in the metadata",
-                part,
-                offset=offset,
-                allowed=f"at most {MAX_ITEMS} in a file",
-            )
+    def spend(self, part: str, offset: int, *, strings: int = 0, inner_arrays: int = 0) -> None:
+        """Count what has to be walked one by one against the limits of a file."""
+        self._strings += strings
+        self._inner_arrays += inner_arrays
+        for found, most, what in (
+            (self._strings, MAX_STRINGS, "strings"),
+            (self._inner_arrays, MAX_INNER_ARRAYS, "inner arrays"),
+        ):
+            if found > most:
+                problem = f"{found} {what} in the arrays so far"
+                raise self.fail(problem, part, offset=offset, allowed=f"at most {most} in a file")
 
     def skip_strings(self, count: int, part: str) -> None:
         """Step over `count` strings, checking that each lies within the file."""
@@ -118,5 +119,5 @@ class Cursor:
             if self._base + at > self.source.size:
                 self.pos = self._base + start
                 n = at - start - 8
-                raise self.fail(f"a string of {n} bytes, but {self.left - 8} bytes are left in the file", part)
+                raise self.fail(f"a string of {n} bytes, with {self.left - 8} bytes left in the file", part)
             self.pos = self._base + at

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.formats.codec import chunks, unpack
+from octavo.formats.codec import chunks, dequantize
 from octavo.formats.qtensor import QTensor
 
 
 def scan_non_finite(tensor: QTensor) -> int:
-    """How many NaN and Inf are stored: among the scales and minima, or the values themselves of a plain format.
+    """How many of a tensor's weights are NaN or Inf when they are decoded to float32.
 
-    Needs memory for a small part of the tensor at a time.
+    A scale that is NaN or Inf shows in every weight of its group, and one that is finite but too large in those that
+    overflow. Needs memory for a small part of the tensor at a time.
     """
     fmt = tensor.format
     packed = tensor.data.reshape(-1, fmt.block_bytes)
     found = 0
     for part in chunks(len(packed), fmt.block):
         blocks = packed[part]
-        planes = unpack(QTensor(fmt, (len(blocks) * fmt.block,), blocks.reshape(-1)))
-        stored = [fmt.code(planes.q)] if planes.d is None else [planes.d]
-        if planes.dmin is not None:
-            stored.append(planes.dmin)
-        found += sum(int(np.count_nonzero(~np.isfinite(values))) for values in stored)
+        values = dequantize(QTensor(fmt, (len(blocks) * fmt.block,), blocks.reshape(-1)))
+        found += values.size - int(np.count_nonzero(np.isfinite(values)))
     return found

@@ -10,13 +10,13 @@ import os
 import re
 
 from octavo.errors import GGUFError
-from octavo.io.gguf.limits import MAX_SHARDS
+from octavo.io.gguf.limits import MAX_SHARDS, MAX_TENSORS
 from octavo.io.gguf.metadata import shown
 from octavo.io.gguf.part import Part, read_part
 
 ARCHITECTURE = "general.architecture"
 NO, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
-_NAME = re.compile(r"(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+_NAME = re.compile(r"(?P<stem>.*)-(?P<no>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 
 
 def read_parts(path: str | os.PathLike[str]) -> list[Part]:
@@ -27,17 +27,17 @@ def read_parts(path: str | os.PathLike[str]) -> list[Part]:
         count = opened.metadata.int(COUNT, 1)
         if count <= 1:
             return parts
-        own = opened.metadata.int(NO)
+        own, seen = opened.metadata.int(NO), _Tensors(opened)
         for i, shard in enumerate(_paths(opened, own, count)):
             if i != own:
                 parts.append(_read_shard(shard, i, opened))
-        parts.sort(key=lambda part: part.metadata.int(NO))
-        _check_tensors(parts)
+                seen.add(parts[-1])
+        seen.check_all()
     except BaseException:
         for part in parts:
             part.source.close()
         raise
-    return parts
+    return [*parts[1 : own + 1], opened, *parts[own + 1 :]]
 
 
 def _paths(opened: Part, no: int, count: int) -> list[str]:
@@ -77,15 +77,25 @@ def _read_shard(path: str, no: int, opened: Part) -> Part:
     return part
 
 
-def _check_tensors(parts: list[Part]) -> None:
-    """No tensor in two shards, and as many in all as the set says."""
-    seen: dict[str, str] = {}
-    for part in parts:
-        for info in part.tensors.values():
-            if info.name in seen:
-                problem = f"a foreign shard: its tensor {shown(info.name)} is also in {seen[info.name]}"
+class _Tensors:
+    """The tensors of a set, gathered shard by shard: none twice, and as many in all as the set says."""
+
+    def __init__(self, opened: Part) -> None:
+        self._opened, self._files = opened, dict.fromkeys(opened.tensors, opened.source.path)
+        self._declared = opened.metadata.int(TENSORS)
+        if not 0 <= self._declared <= MAX_TENSORS:
+            raise opened.metadata.fault(TENSORS, f"{self._declared} tensors", f"0 to {MAX_TENSORS}")
+
+    def add(self, part: Part) -> None:
+        for name in part.tensors:
+            if name in self._files:
+                problem = f"a foreign shard: its tensor {shown(name)} is also in {self._files[name]}"
                 raise part.metadata.fault(TENSORS, problem, "each tensor in one shard")
-            seen[info.name] = info.file
-    declared = parts[0].metadata.int(TENSORS)
-    if len(seen) != declared:
-        raise parts[0].metadata.fault(TENSORS, f"{declared} tensors, but the shards have {len(seen)}", "as many")
+            self._files[name] = part.source.path
+        if len(self._files) > self._declared:
+            self.check_all()
+
+    def check_all(self) -> None:
+        if len(self._files) != self._declared:
+            problem = f"{self._declared} tensors, but the shards have {len(self._files)}"
+            raise self._opened.metadata.fault(TENSORS, problem, "the number of tensors in all shards")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import threading
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class Source:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fsdecode(path)
         self._map: mmap.mmap | None = None
+        self._lock = threading.Lock()
         try:
             if not stat.S_ISREG(os.stat(self.path).st_mode):
                 raise GGUFError("not a regular file", file=self.path, allowed="a GGUF file")
@@ -55,8 +57,9 @@ class Source:
             if hasattr(os, "pread"):
                 part = os.pread(self._file.fileno(), n, offset)
             else:
-                self._file.seek(offset)
-                part = self._file.read(n)
+                with self._lock:
+                    self._file.seek(offset)
+                    part = self._file.read(n)
             if not part:
                 break
             parts.append(part)

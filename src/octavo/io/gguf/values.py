@@ -136,11 +136,11 @@ def _skip_array(cursor: Cursor, depth: int) -> tuple[ValueType, int]:
     element = _read_type(cursor, "array element type")
     if element is ValueType.STRING:
         count = cursor.count("array length", 8, MAX_VALUE_BYTES)
-        cursor.spend(count, "array length", start + 4)
+        cursor.spend("array length", start + 4, strings=count)
         cursor.skip_strings(count, "array element")
     elif element is ValueType.ARRAY:
         count = cursor.count("array length", 12, MAX_VALUE_BYTES)
-        cursor.spend(count, "array length", start + 4)
+        cursor.spend("array length", start + 4, inner_arrays=count)
         for _ in range(count):
             _skip_array(cursor, depth + 1)
     else:
