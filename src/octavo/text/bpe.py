@@ -14,7 +14,7 @@ from octavo.text.vocab import SPACE, Vocab
 
 MERGES = "tokenizer.ggml.merges"
 
-_UNKNOWN = "\0"  # stands for a byte that the vocabulary lacks; no byte is written as this character
+_UNKNOWN = "\0unknown"  # stands for a byte that the vocabulary lacks; as it is no single character, no text gives it
 _LINES = re.compile(r"[^\n]+|\n+")
 
 

@@ -57,8 +57,8 @@ _DEEPSEEK_LETTERS = _chars(  # letters that have case, as the tokenizer of the D
     1E900-1E943
     """
 )
-_DEEPSEEK_PUNCTUATION = _chars("21-2F 3A-7E FF01-FF0F FF1A-FF5E 2018-201F 3000-3002")
-_DEEPSEEK_CJK = f"[{_chars('4E00-9FA5 800-4E00 AC00-D7FF')}]+"
+_DEEPSEEK_PUNCTUATION = _chars("21-2F 3A-7E FF01-FF0F FF1A-FF5E 2018-201F 3001-3002")
+_DEEPSEEK_CJK = rf"[{_chars('4E00-9FA5 800-4E00 AC00-D7FF')}&&\S]+"
 _DEEPSEEK_LLM = (
     r"[\r\n]",
     rf"\s?[{_DEEPSEEK_LETTERS}]+",
