@@ -89,8 +89,8 @@ class Engine:
     def step(self, feeds: Seq[Feed]) -> F32:
         """Append each feed's tokens to its sequence; logits [sum of outputs, n_vocab], sequences in the order given.
 
-        Raises ContextFullError, leaving every sequence as it was, where one would not fit; NonFiniteError where the
-        model computed NaN or Inf.
+        Raises ContextFullError where a sequence would not fit, NonFiniteError where the model computed NaN or Inf.
+        After an error every sequence is as it was.
         """
         self._check(feeds)
         before = [len(f.sequence) for f in feeds]
@@ -99,19 +99,24 @@ class Engine:
                 self.pool.grow(feed.sequence, len(feed.sequence) + len(feed.tokens))
             inputs, sizes = make_batch(feeds, self._max_pages)
             (logits,) = self.load().run(inputs, sizes)
+            if not np.isfinite(logits).all():
+                raise NonFiniteError(
+                    f"{self.model.file.path}: the model computed NaN or Inf; `octavo inspect --check` looks for it in "
+                    "the weights"
+                )
         except BaseException:
             for feed, length in zip(feeds, before, strict=True):
                 self.pool.shrink(feed.sequence, length)
             raise
         for feed in feeds:
-            feed.sequence.tokens.extend(int(t) for t in feed.tokens)
-        if not np.isfinite(logits).all():
-            raise NonFiniteError("the model computed NaN or Inf; `octavo inspect --check` looks for it in the weights")
+            feed.sequence.tokens.extend(feed.tokens)
         return logits
 
     def _check(self, feeds: Seq[Feed]) -> None:
         if not feeds or len(feeds) > self.config.max_sequences:
             raise UsageError(f"{len(feeds)} sequences in a step (allowed: 1 to {self.config.max_sequences})")
+        if len({id(f.sequence) for f in feeds}) < len(feeds):
+            raise UsageError("a sequence is twice in a step (allowed: once)")
         n_vocab = self.model.hparams.n_vocab
         for feed in feeds:
             if not feed.tokens or not 0 <= feed.outputs <= len(feed.tokens):

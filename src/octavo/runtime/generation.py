@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal
 
-from octavo.errors import ContextFullError
+import numpy as np
+
+from octavo.errors import ContextFullError, UsageError
 from octavo.formats.spec import F32
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine
@@ -15,6 +18,8 @@ from octavo.runtime.kv_cache import Sequence as CachedSequence
 from octavo.runtime.sampling import Sampler
 from octavo.runtime.stop import StopStrings
 from octavo.text import Tokenizer
+
+BUSY = "this model is generating already; finish or close that generation first"
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 """An end token or stop string; `max_tokens`; a full context (an error is raised too); the iterator was left early."""
@@ -60,7 +65,7 @@ class Generation:
         tokenizer: Tokenizer,
         stop: Sequence[str] = (),
         max_tokens: int | None = None,
-        on_end: Callable[[], None] = lambda: None,
+        lock: Lock | None = None,
     ) -> None:
         self.text = ""
         self.tokens: list[int] = []
@@ -68,11 +73,14 @@ class Generation:
         self.timings = Timings(prompt_tokens=len(prompt))
         self._engine, self._sequence, self._prompt = engine, sequence, list(prompt)
         self._sampler, self._tokenizer = sampler, tokenizer
-        self._stops, self._max_tokens, self._on_end = StopStrings(stop), max_tokens, on_end
+        self._stops, self._max_tokens, self._lock = StopStrings(stop), max_tokens, lock or Lock()
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[str]:
-        return self._pieces
+        try:
+            yield from self._pieces
+        finally:  # a loop that is left early ends the generation
+            self.close()
 
     def __next__(self) -> str:
         return next(self._pieces)
@@ -80,8 +88,11 @@ class Generation:
     def close(self) -> None:
         """End the generation; what it was given is free again."""
         self._pieces.close()
+        self.finish_reason = self.finish_reason or "interrupted"
 
     def _run(self) -> Generator[str, None, None]:
+        if not self._lock.acquire(blocking=False):
+            raise UsageError(BUSY)
         try:
             for piece in self._decode():
                 self.text += piece
@@ -89,37 +100,53 @@ class Generation:
                     yield piece
         finally:
             self.finish_reason = self.finish_reason or "interrupted"
-            self._on_end()
+            self._lock.release()
 
     def _decode(self) -> Iterator[str]:
         stream = self._tokenizer.stream()
         logits = self._prefill()
         history = list(self._prompt)
+        start = time.perf_counter()
         while self._max_tokens is None or len(self.tokens) < self._max_tokens:
-            token = self._sampler(logits, history)
+            if self.tokens:
+                try:
+                    logits = self._engine.step([Feed(self._sequence, self.tokens[-1:])])[0]
+                except ContextFullError:
+                    self.finish_reason = "context"
+                    yield self._end(stream.flush())
+                    raise ContextFullError(
+                        f"the context of {self._engine.n_ctx} tokens is full: {len(self._prompt)} of the prompt and "
+                        f"{len(self.tokens)} of the reply"
+                    ) from None
+            token = self._sampler(self._known(logits), history)
             history.append(token)
             self.tokens.append(token)
-            self.timings.generated_tokens += 1
             if token in self._tokenizer.stop_ids:
                 self.finish_reason = "stop"
                 break
             shown, stopped = self._stops.push(stream.push(token))
+            self._count(start)
             yield shown
+            start = time.perf_counter()
             if stopped:
                 self.finish_reason = "stop"
                 return
-            if len(self.tokens) == self._max_tokens:
-                break
-            start = time.perf_counter()
-            try:
-                logits = self._engine.step([Feed(self._sequence, [token])])[0]
-            except ContextFullError:
-                self.finish_reason = "context"
-                yield self._end(stream.flush())
-                raise
-            self.timings.decode_seconds += time.perf_counter() - start
+        self._count(start)
         self.finish_reason = self.finish_reason or "length"
         yield self._end(stream.flush())
+
+    def _count(self, start: float) -> None:
+        """Add to the timings what was generated since `start`."""
+        if len(self.tokens) > 1:
+            self.timings.decode_seconds += time.perf_counter() - start
+        self.timings.generated_tokens = len(self.tokens)
+
+    def _known(self, logits: F32) -> F32:
+        """Logits without those of rows that pad the embedding: no token is theirs."""
+        if len(logits) > self._tokenizer.n_vocab:
+            logits = logits.copy()
+            logits[self._tokenizer.n_vocab :] = -np.inf
+        return logits
 
     def _end(self, text: str) -> str:
         shown, stopped = self._stops.push(text)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any, Self, TypedDict, Unpack, cast
 
 from octavo.backends import select
@@ -14,7 +16,7 @@ from octavo.graph.builder import CacheType
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.generation import Generation
+from octavo.runtime.generation import BUSY, Generation
 from octavo.runtime.kv_cache import Sequence as CachedSequence
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.text import ChatTemplate, Tokenizer
@@ -42,7 +44,27 @@ class GenerateOptions(SamplingOptions, total=False):
 
     system: str | None
     max_tokens: int | None
-    stop: Sequence[str]
+    stop: str | Sequence[str]
+
+
+SAMPLING_KEYS = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repeat_penalty": "general.sampling.penalty_repeat",
+    "repeat_last_n": "general.sampling.penalty_last_n",
+}
+"""Fields of SamplingParams that a file may recommend a value for, and where."""
+
+
+def token_ids(values: Sequence[int]) -> list[int]:
+    """Token ids, of any integer type, as a list. Raises UsageError for what is no integer."""
+    try:
+        return [operator.index(v) for v in values]
+    except TypeError:
+        wrong = next(v for v in values if not hasattr(v, "__index__"))
+        raise UsageError(f"{wrong!r} is no token id (allowed: integers)") from None
 
 
 class Model:
@@ -51,7 +73,7 @@ class Model:
     def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
         self.file, self.engine, self.tokenizer, self.template = file, engine, tokenizer, template
         self._sequence = CachedSequence()
-        self._generating = False
+        self._lock = Lock()
 
     def generate(
         self,
@@ -65,14 +87,14 @@ class Model:
         prompt      a question (put in the model's chat template unless `raw`), messages, or token ids
         system      the system message that goes before a question
         max_tokens  where to stop at the latest (default: when the model ends its reply)
-        stop        text that ends the reply
+        stop        text that ends the reply: a string, or several
         sampling    fields of SamplingParams
 
         What the prompt shares with the one before it is not computed again. Raises ContextFullError, after the last
         piece of text, where the context is full before the reply ends.
         """
-        if self._generating:
-            raise UsageError("this model is generating already; finish or close that generation first")
+        if self._lock.locked():
+            raise UsageError(BUSY)
         max_tokens = options.get("max_tokens")
         if max_tokens is not None and max_tokens < 0:
             raise UsageError(f"max_tokens is {max_tokens} (allowed: 0 or more)")
@@ -80,43 +102,57 @@ class Model:
         sampling = {name: value for name, value in options.items() if name in fields}
         params = SamplingParams(**cast(dict[str, Any], {**self.sampling_defaults(), **sampling}))
         tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw)
-        self._generating = True
-
-        def end() -> None:
-            self._generating = False
-
+        stop = options.get("stop", ())
         return Generation(
             self.engine, self._sequence, tokens, sampler=make_sampler(params), tokenizer=self.tokenizer,
-            stop=options.get("stop", ()), max_tokens=max_tokens, on_end=end,
+            stop=[stop] if isinstance(stop, str) else stop, max_tokens=max_tokens, lock=self._lock,
         )  # fmt: skip
 
     def encode_prompt(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
-        """The tokens that a prompt comes to (see `generate`)."""
-        if isinstance(prompt, str):
-            if raw or self.template is None:
-                return self.tokenizer.encode(prompt)
+        """The tokens that a prompt comes to (see `generate`).
+
+        Raises UsageError for a system message with a prompt that no template takes, and for what is no prompt.
+        """
+        chat = not raw and self.template is not None
+        if isinstance(prompt, str) and chat:
             prompt = [{"role": "user", "content": prompt}]
-        if prompt and isinstance(prompt[0], Mapping):
-            if self.template is None:
-                raise UsageError("this model has no chat template; pass text with raw=True")
-            messages = [{"role": "system", "content": system}] if system else []
-            messages += [dict(cast(Message, m)) for m in prompt]
-            return self.tokenizer.encode(self.template.render(messages), add_special=False)
-        return [int(cast(int, t)) for t in prompt]
+        if not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping):
+            if not chat:
+                raise UsageError("messages need a chat template: this model has none, or raw was asked for")
+            return self._encode_messages([dict(cast(Message, m)) for m in prompt], system)
+        if system:
+            raise UsageError("a system message needs a chat template: the prompt is raw, or the model has no template")
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(cast(Sequence[int], prompt))
+
+    def _encode_messages(self, messages: list[dict[str, str]], system: str | None) -> list[int]:
+        wrong = next((m for m in messages if not all(isinstance(m.get(k), str) for k in ("role", "content"))), None)
+        if wrong is not None:
+            raise UsageError(f"{wrong!r} is no message (allowed: a role and a content, both text)")
+        if system:
+            messages = [{"role": "system", "content": system}, *messages]
+        assert self.template is not None
+        tokens = self.tokenizer.encode(self.template.render(messages), add_special=False)
+        bos = self.tokenizer.bos_id
+        if self.tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
+            tokens.insert(0, bos)  # as llama.cpp does where the template leaves it out
+        return tokens
 
     def logits(self, tokens: Sequence[int]) -> F32:
         """Logits after each of `tokens`: float32 [n, n_vocab]."""
-        return self.engine.logits(tokens)
+        return self.engine.logits(token_ids(tokens))
 
     def sampling_defaults(self) -> SamplingOptions:
-        """What the model's own metadata recommends (general.sampling.*)."""
-        keys = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+        """What the model's own metadata recommends (general.sampling.*). Raises ModelError for what is out of range."""
+        metadata = self.file.metadata
         found: dict[str, Any] = {}
-        for name, key in keys.items():
-            full = f"general.sampling.{key}"
-            if full in self.file.metadata:
-                read = self.file.metadata.int if name == "top_k" else self.file.metadata.float
-                found[name] = read(full)
+        for name, key in SAMPLING_KEYS.items():
+            if key not in metadata:
+                continue
+            found[name] = (metadata.int if name in ("top_k", "repeat_last_n") else metadata.float)(key)
+            try:
+                SamplingParams(**found)
+            except UsageError as error:
+                raise ModelError(str(error), file=self.file.path, field=key) from None
         return cast(SamplingOptions, found)
 
     def close(self) -> None:

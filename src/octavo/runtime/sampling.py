@@ -84,8 +84,9 @@ def top_p(p: float) -> Filter:
     """Keep the fewest most likely tokens whose probabilities add up to p (arXiv 1904.09751)."""
 
     def apply(logits: F32, tokens: Sequence[int]) -> F32:
-        order = np.argsort(-logits, kind="stable")
-        cumulative = np.cumsum(probabilities(logits)[order])
+        candidates = np.flatnonzero(logits > -np.inf)
+        order = candidates[np.argsort(-logits[candidates], kind="stable")]
+        cumulative = np.cumsum(probabilities(logits[order]))
         count = int(np.searchsorted(cumulative, p)) + 1
         return _keep(logits, order[:count])
 
@@ -102,8 +103,14 @@ def min_p(p: float) -> Filter:
 
 
 def temperature(t: float) -> Filter:
-    """Divide logits by t."""
-    return lambda logits, tokens: logits / np.float32(t)
+    """Divide logits by t, the largest being 0, so that no temperature is too small."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        with np.errstate(over="ignore"):
+            result: F32 = (logits - logits.max()) / np.float32(max(t, 1e-30))
+        return result
+
+    return apply
 
 
 def _keep(logits: F32, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> F32:
@@ -138,8 +145,10 @@ def make_sampler(params: SamplingParams) -> Sampler:
 
 
 def _draw(rng: np.random.Generator, logits: F32) -> int:
-    cumulative = np.cumsum(probabilities(logits))
-    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+    candidates = np.flatnonzero(logits > -np.inf)
+    cumulative = np.cumsum(probabilities(logits[candidates]))
+    drawn = int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+    return int(candidates[min(drawn, len(candidates) - 1)])
 
 
 def _chain(filters: Sequence[Filter], choose: Callable[[F32], int]) -> Sampler:

@@ -15,9 +15,10 @@ class StopStrings:
     def push(self, text: str) -> tuple[str, bool]:
         """Text that is safe to show now, and whether a stop string was reached."""
         self._held += text
-        found = [at for at in (self._held.find(s) for s in self._stops) if at >= 0]
+        found = [(at + len(s), at) for s in self._stops if (at := self._held.find(s)) >= 0]
         if found:
-            shown, self._held = self._held[: min(found)], ""
+            _, at = min(found)  # the one complete first, so that it does not matter how the text was cut
+            shown, self._held = self._held[:at], ""
             return shown, True
         keep = self._possible_start()
         shown = self._held[: len(self._held) - keep]

@@ -1,0 +1,157 @@
+"""octavo.load and Model: what a prompt may be, what a file recommends, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import octavo
+from octavo.errors import BackendError, GGUFError, ModelError, TokenizerError, UsageError
+from octavo.runtime import Model
+from tests.runtime import tiny
+from tests.runtime.tiny import ALPHABET, END, HE, START
+
+USER = [START, *b"user\n"]
+CLOSE = [END, *b"\n"]
+REPLY = [START, *b"assistant\n"]
+
+
+def test_a_question_goes_through_the_template(alphabet: Model) -> None:
+    want = [*USER, HE, *b"y", *CLOSE, *REPLY]
+    assert alphabet.encode_prompt("hey") == want
+    assert alphabet.encode_prompt([{"role": "user", "content": "hey"}]) == want
+    assert alphabet.encode_prompt("hey", system="s") == [START, *b"system\ns", *CLOSE, *want]
+
+
+def test_a_conversation(alphabet: Model) -> None:
+    messages = [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+    ]  # fmt: skip
+    want = [*USER, *b"a", *CLOSE, *REPLY, *b"b", *CLOSE, *USER, *b"c", *CLOSE, *REPLY]
+    assert alphabet.encode_prompt(messages) == want
+    assert "".join(alphabet.generate(messages, temperature=0, max_tokens=3)) == "abc"
+
+
+def test_raw_text_and_ids_are_taken_as_they_are(alphabet: Model) -> None:
+    assert alphabet.encode_prompt("hey<|im_end|>", raw=True) == [HE, *b"y", END]
+    for ids in ([1, 2, 3], (1, 2, 3), np.array([1, 2, 3])):
+        assert alphabet.encode_prompt(ids) == [1, 2, 3]  # type: ignore[arg-type]
+    assert "".join(alphabet.generate("w", raw=True, temperature=0)) == "xyz"
+    assert "".join(alphabet.generate([ord("w")], temperature=0)) == "xyz"
+
+
+def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
+    want = random_model.logits([1, 2, 3])
+    assert (want.shape, want.dtype) == ((3, tiny.N_VOCAB), np.float32)
+    np.testing.assert_array_equal(random_model.logits(np.array([1, 2, 3])), want)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([1.5], {}, r"1\.5 is no token id"),
+        (["a"], {}, "'a' is no token id"),
+        ([], {}, "the prompt has no tokens"),
+        ("", {"raw": True}, "the prompt has no tokens"),
+        ([260], {}, "token 260 is not in the vocabulary"),
+        ("x", {"raw": True, "system": "s"}, "a system message needs a chat template"),
+        ([{"role": "user", "content": "x"}], {"raw": True}, "messages need a chat template"),
+        ([{"role": "user"}], {}, r"\{'role': 'user'\} is no message"),
+        ([{"role": "user", "content": None}], {}, "is no message"),
+        ("x", {"max_tokens": -1}, "max_tokens is -1"),
+        ("x", {"temperature": -1.0}, "temperature is -1"),
+        ("x", {"top_p": 0.0}, "top_p is 0"),
+    ],
+)
+def test_wrong_prompts_and_options(alphabet: Model, prompt: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        list(alphabet.generate(prompt, **options))
+    assert "".join(alphabet.generate("hi", temperature=0)) == ALPHABET, "the model is free again"
+
+
+def test_a_lone_surrogate_is_refused(alphabet: Model) -> None:
+    with pytest.raises(TokenizerError, match="lone surrogate"):
+        alphabet.generate("\ud800")
+
+
+def load(path: Path, *, weights: dict[str, np.ndarray] | None = None, **keys: Any) -> Model:
+    named = {key.replace("__", "."): value for key, value in keys.items()}
+    return octavo.load(tiny.write(path / "m.gguf", weights=weights or tiny.alphabet(), keys=named), n_ctx=128)
+
+
+def test_a_model_without_a_template(tmp_path: Path) -> None:
+    with load(tmp_path, tokenizer__chat_template=None) as model:
+        assert model.template is None
+        assert model.encode_prompt("hey") == [HE, *b"y"]
+        with pytest.raises(UsageError, match="this model has none"):
+            model.encode_prompt([{"role": "user", "content": "x"}])
+        with pytest.raises(UsageError, match="no template"):
+            model.encode_prompt("x", system="s")
+
+
+def test_bos_comes_once_where_the_model_wants_it(tmp_path: Path) -> None:
+    bos = {"tokenizer__ggml__add_bos_token": True, "tokenizer__ggml__bos_token_id": HE}
+    with load(tmp_path, **bos) as model:
+        assert model.encode_prompt("hi") == [HE, *USER, *b"hi", *CLOSE, *REPLY]
+        assert model.encode_prompt("x", raw=True) == [HE, ord("x")]
+    with load(tmp_path, **bos, tokenizer__chat_template="{{ bos_token }}{{ messages[0].content }}") as model:
+        assert model.encode_prompt("hi") == [HE, *b"hi"]
+
+
+def test_sampling_that_the_file_recommends(tmp_path: Path) -> None:
+    recommended = {
+        "temp": 0.0, "top_k": 3, "top_p": 0.5, "min_p": 0.25, "penalty_repeat": 1.5, "penalty_last_n": 10,
+    }  # fmt: skip
+    with load(tmp_path, **{f"general__sampling__{k}": v for k, v in recommended.items()}) as model:
+        assert model.sampling_defaults() == {
+            "temperature": 0.0, "top_k": 3, "top_p": 0.5, "min_p": 0.25, "repeat_penalty": 1.5, "repeat_last_n": 10,
+        }  # fmt: skip
+        texts = {"".join(model.generate("hi")) for _ in range(3)}
+        assert texts == {ALPHABET}, "temperature 0 is the file's; a caller's own goes before it"
+        hot = {"".join(model.generate("hi", temperature=100.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=9, seed=s))
+               for s in range(3)}  # fmt: skip
+        assert len(hot) == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [("temp", -1.0, ModelError), ("temp", float("nan"), ModelError), ("top_k", -3, ModelError),
+     ("top_k", 1.5, GGUFError), ("temp", "hot", GGUFError)],
+)  # fmt: skip
+def test_wrong_recommendations_name_the_file_and_key(
+    tmp_path: Path, key: str, value: object, error: type[Exception]
+) -> None:
+    with load(tmp_path, **{f"general__sampling__{key}": value}) as model, pytest.raises(error) as caught:
+        model.generate("hi")
+    assert "m.gguf" in str(caught.value)
+    assert f"general.sampling.{key}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"device": "tpu"}, UsageError, "unknown device 'tpu'"),
+        ({"threads": 0}, UsageError, "threads is 0"),
+        ({"n_ctx": 0}, UsageError, "ctx is 0"),
+        ({"n_ctx": 100_000}, UsageError, "the model was made for 512 tokens"),
+        ({"device": "gpu"}, BackendError, "gpu"),
+    ],
+)
+def test_wrong_load_options(alphabet_path: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        octavo.load(alphabet_path, **options)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match=r"none\.gguf"):
+        octavo.load(tmp_path / "none.gguf")
+
+
+def test_threads_and_cache_type(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, threads=1, cache_type="f32", device="reference") as model:
+        assert model.engine.n_ctx == 512, "the model's own, as it is under 4096"
+        assert {n.dtype for n in model.engine.graph.leaves("cache")} == {"f32"}
+        assert "".join(model.generate("hi", temperature=0)) == ALPHABET

@@ -1,0 +1,151 @@
+"""Sampling: each filter on logits made by hand, and what the chain of them draws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from octavo.errors import UsageError
+from octavo.runtime.sampling import (
+    SamplingParams,
+    make_sampler,
+    min_p,
+    probabilities,
+    repeat_penalty,
+    temperature,
+    top_k,
+    top_p,
+)
+
+INF = math.inf
+SHARES = [0.5, 0.3, 0.15, 0.04, 0.01]
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def logits(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def shares(*values: float) -> np.ndarray:
+    """Logits whose softmax is `values`."""
+    return np.log(np.array(values, np.float64)).astype(np.float32) + np.float32(3)
+
+
+def kept(filtered: np.ndarray) -> list[int]:
+    return np.flatnonzero(filtered > -INF).tolist()
+
+
+@pytest.mark.parametrize(
+    ("k", "ids"), [(1, [3]), (2, [1, 3]), (3, [1, 3, 4]), (5, [0, 1, 2, 3, 4]), (9, [0, 1, 2, 3, 4])]
+)
+def test_top_k(k: int, ids: list[int]) -> None:
+    x = logits(0, 4, -1, 5, 2)
+    got = top_k(k)(x, [])
+    assert kept(got) == ids
+    np.testing.assert_array_equal(got[ids], x[ids])
+
+
+@pytest.mark.parametrize(
+    ("p", "ids"),
+    [(0.01, [0]), (0.49, [0]), (0.51, [0, 1]), (0.79, [0, 1]), (0.81, [0, 1, 2]), (0.9999, [0, 1, 2, 3, 4])],
+)
+def test_top_p(p: float, ids: list[int]) -> None:
+    assert kept(top_p(p)(shares(*SHARES), [])) == ids
+
+
+def test_top_p_counts_only_what_is_left() -> None:
+    x = top_k(2)(shares(*SHARES), [])  # 0.5 and 0.3: shares 0.625 and 0.375 of what is left
+    assert kept(top_p(0.62)(x, [])) == [0]
+    assert kept(top_p(0.63)(x, [])) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("p", "ids"), [(1.0, [0]), (0.59, [0, 1]), (0.61, [0]), (0.29, [0, 1, 2]), (0.001, [0, 1, 2, 3, 4])]
+)
+def test_min_p(p: float, ids: list[int]) -> None:
+    assert kept(min_p(p)(shares(*SHARES), [])) == ids
+
+
+def test_temperature_scales_differences() -> None:
+    x = shares(*SHARES)
+    got = probabilities(temperature(2.0)(x, []))
+    want = np.sqrt(SHARES) / np.sqrt(SHARES).sum()
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("t", [1e-3, 1e-12, 1e-38, 5e-324])
+def test_smallest_temperatures_are_greedy(t: float) -> None:
+    sample = make_sampler(SamplingParams(temperature=t, seed=0, **OFF))
+    assert {sample(logits(1, 3, 2.9, -50), []) for _ in range(50)} == {1}
+
+
+def test_repeat_penalty_hits_recent_tokens_once() -> None:
+    x = logits(2, -2, 2, 0)
+    np.testing.assert_array_equal(repeat_penalty(2.0, 3)(x, [2, 0, 0, 1]), logits(1, -4, 2, 0))
+    np.testing.assert_array_equal(repeat_penalty(2.0, 0)(x, [0, 1, 2]), x)
+    np.testing.assert_array_equal(repeat_penalty(2.0, 64)(x, []), x)
+    np.testing.assert_array_equal(x, logits(2, -2, 2, 0), "the model's logits stay as they are")
+
+
+def test_greedy_takes_the_first_of_the_best_and_still_penalizes() -> None:
+    greedy = make_sampler(SamplingParams(temperature=0))
+    assert greedy(logits(1, 5, 5, 2), []) == 1
+    penalized = make_sampler(SamplingParams(temperature=0, repeat_penalty=2.0))
+    assert penalized(logits(1, 5, 4, 2), [1]) == 2
+
+
+def test_a_seed_gives_the_same_tokens() -> None:
+    def draw(seed: int | None) -> list[int]:
+        sample = make_sampler(SamplingParams(temperature=1, seed=seed, **OFF))
+        return [sample(shares(*[0.01] * 100), []) for _ in range(40)]
+
+    assert draw(7) == draw(7)
+    assert draw(7) != draw(8)
+    assert draw(None) != draw(None)
+
+
+def test_draws_follow_the_distribution() -> None:
+    sample = make_sampler(SamplingParams(temperature=1, seed=1, **OFF))
+    n = 20_000
+    counts = np.bincount([sample(shares(*SHARES), []) for _ in range(n)], minlength=5)
+    spread = np.sqrt(np.array(SHARES) * (1 - np.array(SHARES)) / n)
+    assert (np.abs(counts / n - SHARES) < 4 * spread).all()
+
+
+def test_filters_are_chained() -> None:
+    sample = make_sampler(SamplingParams(temperature=1, top_k=4, top_p=0.9, min_p=0.5, seed=2))
+    drawn = {sample(shares(*SHARES), []) for _ in range(300)}
+    assert drawn == {0, 1}, "top-k leaves 4, top-p 3, min-p 2"
+
+
+def test_what_is_out_is_never_drawn() -> None:
+    x = np.full(1000, -INF, np.float32)
+    x[[3, 999]] = 0
+    sample = make_sampler(SamplingParams(temperature=1.5, seed=0))
+    assert {sample(x, []) for _ in range(200)} == {3, 999}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("temperature", -0.1, "0 to 100"),
+        ("temperature", math.nan, "0 to 100"),
+        ("temperature", INF, "0 to 100"),
+        ("top_k", -1, "0 to"),
+        ("top_p", 0, "over 0, up to 1"),
+        ("top_p", 1.01, "0 to 1"),
+        ("min_p", -0.5, "0 to 1"),
+        ("min_p", 2, "0 to 1"),
+        ("repeat_penalty", 0, "0.001 to 100"),
+        ("repeat_last_n", -1, "0 to"),
+        ("seed", -1, "0 to 2^64"),
+        ("seed", 1 << 64, "0 to 2^64"),
+    ],
+)
+def test_out_of_range(name: str, value: float, allowed: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        SamplingParams(**{name: value})  # type: ignore[arg-type]
+    assert str(caught.value).startswith(f"{name} is {value}")
+    assert allowed in str(caught.value)
