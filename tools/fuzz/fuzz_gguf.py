@@ -44,12 +44,19 @@ def _guided(seconds: int, seed: int, findings: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         corpus, path = Path(folder) / "corpus", gguf_target.input_path(Path(folder))
         corpus.mkdir()
-        for i, data in enumerate(gguf_target.seeds()):
+        files = gguf_target.seeds()
+        for i, data in enumerate(files):
             (corpus / str(i)).write_bytes(data)
 
         def one(data: bytes) -> None:
             path.write_bytes(data)
             gguf_target.exercise(path)
+
+        def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+            rng = random.Random(seed)
+            if rng.random() < 0.5:
+                return atheris.Mutate(data, max_size)
+            return gguf_target.damage(rng, data, files)[:max_size]
 
         options = [f"-max_total_time={seconds}", f"-seed={seed + 1}", "-max_len=65536", f"-timeout={SLOW_SECONDS:.0f}"]
         options += [
@@ -57,7 +64,7 @@ def _guided(seconds: int, seed: int, findings: Path) -> None:
             f"-dict={Path(__file__).with_name('gguf.dict')}",
             "-print_final_stats=1",
         ]
-        atheris.Setup([sys.argv[0], *options, str(corpus)], one)
+        atheris.Setup([sys.argv[0], *options, str(corpus)], one, custom_mutator=mutate)
         atheris.Fuzz()
 
 
@@ -69,7 +76,7 @@ def _random(seconds: int, seed: int, findings: Path) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = gguf_target.input_path(Path(folder))
         while time.monotonic() < end:
-            path.write_bytes(gguf_target.damage(rng, files))
+            path.write_bytes(gguf_target.damage(rng, rng.choice(files), files))
             start = time.monotonic()
             try:
                 valid += gguf_target.exercise(path)
