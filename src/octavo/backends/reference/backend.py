@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
 
 from octavo.backends.reference import ops
+from octavo.errors import BackendError
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import DType, Node
@@ -53,7 +55,8 @@ class ReferenceBackend:
         if len(tensor.shape) > 1 and self._kept + nbytes > KEPT_BYTES:
             return _Stored(tensor)
         self._kept += nbytes
-        values = dequantize(tensor)
+        with _enough_memory(nbytes, f"tensor {tensor.name}"):
+            values = dequantize(tensor)
         if not np.isfinite(values).all():
             log.warning("tensor %s holds NaN or Inf", tensor.name)
         return values
@@ -62,26 +65,30 @@ class ReferenceBackend:
         return math.prod(shape) * int(np.dtype(_numpy(dtype)).itemsize)
 
     def allocate(self, nbytes: int) -> U8:
-        return np.full(nbytes, 0xFF, np.uint8)  # NaN in every float type: what is not written is seen
+        with _enough_memory(nbytes, "values"):
+            return np.full(nbytes, 0xFF, np.uint8)  # NaN in every float type: what is not written is seen
 
     def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> AnyArray:
         value: AnyArray = memory[offset : offset + self.nbytes(shape, dtype)].view(_numpy(dtype)).reshape(shape)
         return value
 
     def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
-        return np.zeros(shape, _numpy(dtype))
+        with _enough_memory(self.nbytes(shape, dtype), "a layer's KV cache; a smaller context needs less"):
+            return np.zeros(shape, _numpy(dtype))
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         array: AnyArray = getattr(ops, node.op)(value, *((None,) * (len(node.inputs) - 1)), **node.attrs)
+        assert np.may_share_memory(array, value)
         return array
 
     def bind(self, node: Node, inputs: Sequence[Any], out: AnyArray) -> Call:
         function, attrs = getattr(ops, node.op), dict(node.attrs)
-        if node.op == "set_rows":
-            return lambda: function(*inputs, **attrs)
 
         def call() -> None:
-            out[...] = function(*inputs, **attrs)
+            with np.errstate(all="ignore"):  # NaN and Inf are looked for in the logits
+                result = function(*inputs, **attrs)
+                if result is not out:
+                    out[...] = result
 
         return call
 
@@ -93,6 +100,14 @@ class ReferenceBackend:
 
     def synchronize(self) -> None:
         return
+
+
+@contextmanager
+def _enough_memory(nbytes: int, what: str) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise BackendError(f"reference: not enough memory: {nbytes:,} bytes wanted for {what}") from None
 
 
 def _numpy(dtype: DType) -> Any:

@@ -82,8 +82,7 @@ def attention(
 
 
 def swiglu(gate: F32, up: F32) -> F32:
-    with np.errstate(over="ignore"):
-        result: F32 = gate / (1 + np.exp(-gate)) * up
+    result: F32 = gate / (1 + np.exp(-gate)) * up
     return result
 
 

@@ -1,0 +1,280 @@
+"""The reference backend's ops against independent float64 definitions, over odd numbers of tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.reference import ReferenceBackend, ops
+from octavo.formats import by_name, dequantize, quantize_reference
+from octavo.formats.activation import activation
+from tests.backends import op_oracle
+
+TOKENS = [1, 2, 3, 5, 31, 33]
+NMSE = 1e-12  # float32 against float64; the tests of backends allow 1e-7
+
+
+def error(got: np.ndarray, want: np.ndarray) -> float:
+    """Normalised mean squared error; infinite for another shape."""
+    if got.shape != want.shape:
+        return np.inf
+    return float(((got - want) ** 2).sum() / (np.asarray(want, np.float64) ** 2).sum())
+
+
+def uniform(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).uniform(-1, 1, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_get_rows(tokens: int) -> None:
+    table = uniform(40, 7)
+    rows = np.random.default_rng(tokens).integers(0, 40, tokens)
+    np.testing.assert_array_equal(ops.get_rows(table, rows), np.stack([table[r] for r in rows.tolist()]))
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("shape", [(32,), (3, 17)])
+def test_rms_norm(tokens: int, shape: tuple[int, ...]) -> None:
+    x, weight = 30 * uniform(tokens, *shape), uniform(shape[-1], seed=1)
+    assert error(ops.rms_norm(x, weight, eps=1e-5), op_oracle.rms_norm(x, weight, 1e-5)) < NMSE
+    tiny = x * np.float32(1e-4)
+    assert error(ops.rms_norm(tiny, weight, eps=1e-5), op_oracle.rms_norm(tiny, weight, 1e-5)) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_mul_mat(tokens: int) -> None:
+    weight, x = uniform(19, 33), uniform(tokens, 33)
+    assert error(ops.mul_mat(weight, x), op_oracle.mul_mat(weight, x)) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("per_expert", [False, True], ids=["x2d", "x3d"])
+@pytest.mark.parametrize(("experts", "used"), [(4, 1), (4, 4), (8, 3)])
+def test_mul_mat_id(tokens: int, per_expert: bool, experts: int, used: int) -> None:
+    rng = np.random.default_rng(tokens)
+    ids = np.stack([rng.permutation(experts)[:used] for _ in range(tokens)]).astype(np.int32)
+    weight = uniform(experts, 11, 13)
+    x = uniform(tokens, used, 13) if per_expert else uniform(tokens, 13)
+    assert error(ops.mul_mat_id(weight, x, ids), op_oracle.mul_mat_id(weight, x, ids)) < NMSE
+
+
+ROPE = {"plain": (8, 16, 1.0), "partial": (3, 16, 1.0), "scaled": (8, 16, 1.25), "one pair": (1, 2, 1.0)}
+
+
+def rope_case(name: str, tokens: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    half, dim, scale = ROPE[name]
+    freqs = (10000.0 ** (-np.arange(half) / half)).astype(np.float32)
+    positions = np.random.default_rng(tokens).integers(0, 500, tokens).astype(np.int32)
+    return uniform(tokens, 3, dim), positions, freqs, scale
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("name", ROPE)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rope(tokens: int, name: str, interleaved: bool) -> None:
+    x, positions, freqs, scale = rope_case(name, tokens)
+    before = x.copy()
+    got = ops.rope(x, positions, freqs, scale=scale, interleaved=interleaved)
+    # an angle of up to 500 radians has 500 * 2^-24 of rounding in float32
+    assert error(got, op_oracle.rope(x, positions, freqs, scale, interleaved)) < 1e-9
+    np.testing.assert_array_equal(got[..., 2 * len(freqs) :], x[..., 2 * len(freqs) :])
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("name", ["plain", "partial", "scaled"])
+def test_rope_with_the_other_pairing_is_caught(name: str) -> None:
+    """A wrong kernel does not pass: the comparison that holds rope fails by far with its pairs swapped."""
+    x, positions, freqs, scale = rope_case(name, 5)
+    swapped = ops.rope(x, positions, freqs, scale=scale, interleaved=True)
+    assert error(swapped, op_oracle.rope(x, positions, freqs, scale, False)) > 1e-2
+    shifted = ops.rope(x, positions + 1, freqs, scale=scale, interleaved=False)
+    assert error(shifted, op_oracle.rope(x, positions, freqs, scale, False)) > 1e-3
+
+
+def test_set_rows_writes_those_rows_only() -> None:
+    for dtype in (np.float32, np.float16):
+        cache, values = np.zeros((12, 2, 3), dtype), uniform(3, 2, 3)
+        assert ops.set_rows(cache, values, np.array([7, 0, 11])) is cache
+        want = np.zeros((12, 2, 3), dtype)
+        for value, row in zip(values, (7, 0, 11), strict=True):
+            want[row] = value.astype(dtype)
+        np.testing.assert_array_equal(cache, want)
+
+
+class Paged:
+    """Sequences in a paged cache, their pages shuffled, everything else in it NaN."""
+
+    def __init__(
+        self, contexts: list[int], lengths: list[int], heads: int = 4, kv_heads: int = 2, dim: int = 8, page: int = 4,
+        dtype: type = np.float32,
+    ) -> None:  # fmt: skip
+        rng = np.random.default_rng(sum(contexts) + 7)
+        totals = [c + n for c, n in zip(contexts, lengths, strict=True)]
+        self.page, self.lengths, self.scale = page, lengths, dim**-0.5
+        counts = [-(-t // page) for t in totals]
+        numbers = iter(rng.permutation(sum(counts) + 3).tolist())
+        self.pages = np.full((len(contexts), max(counts) + 1), 0, np.int32)
+        shape = ((sum(counts) + 3) * page, kv_heads, dim)
+        self.k, self.v = np.full(shape, np.nan, dtype), np.full(shape, np.nan, dtype)
+        self.keys, self.values = [], []
+        for s, total in enumerate(totals):
+            own = [next(numbers) for _ in range(counts[s])]
+            self.pages[s, : len(own)] = own
+            keys, values = (rng.standard_normal((total, kv_heads, dim)).astype(dtype) for _ in "kv")
+            for p in range(total):
+                row = own[p // page] * page + p % page
+                self.k[row], self.v[row] = keys[p], values[p]
+            self.keys.append(keys)
+            self.values.append(values)
+        self.q = rng.standard_normal((sum(lengths), heads, dim)).astype(np.float32)
+        self.starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        self.positions = np.concatenate(
+            [np.arange(c, t, dtype=np.int32) for c, t in zip(contexts, totals, strict=True)]
+        )
+
+    def run(self, **changes: Any) -> np.ndarray:
+        arguments = {"positions": self.positions, "starts": self.starts, "pages": self.pages, **changes}
+        return ops.attention(self.q, self.k, self.v, **arguments, scale=self.scale, page_size=self.page)
+
+    def want(self) -> np.ndarray:
+        return op_oracle.attention(self.q, self.keys, self.values, self.lengths, self.scale)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
+@pytest.mark.parametrize("context", [0, 1, 13])
+def test_attention(tokens: int, heads: int, kv_heads: int, context: int) -> None:
+    case = Paged([context], [tokens], heads, kv_heads)
+    assert error(case.run(), case.want()) < NMSE
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_attention_of_several_sequences(dtype: type) -> None:
+    case = Paged([5, 0, 9, 30, 2], [3, 7, 0, 1, 1], dtype=dtype)
+    got = case.run()
+    assert error(got, case.want()) < NMSE
+    pages = case.pages.copy()
+    pages[[0, 1]] = pages[[1, 0]]
+    with np.errstate(invalid="ignore"):
+        wrong = case.run(pages=pages)
+    assert not error(wrong, case.want()) < 1e-2, "the pages of another sequence give something else"
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_elementwise(tokens: int) -> None:
+    a, b, row = 8 * uniform(tokens, 9), uniform(tokens, 9, seed=1), uniform(9, seed=2)
+    assert error(ops.swiglu(a, b), op_oracle.swiglu(a, b)) < NMSE
+    assert error(ops.soft_cap(a, cap=5.0), op_oracle.soft_cap(a, 5.0)) < NMSE
+    for other in (b, row):
+        assert error(ops.add(a, other), (op_oracle.t64(a) + op_oracle.t64(other)).numpy()) < NMSE
+        assert error(ops.mul(a, other), (op_oracle.t64(a) * op_oracle.t64(other)).numpy()) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_soft_max_of_large_values(tokens: int) -> None:
+    x = 100 * uniform(tokens, 11)
+    x[:, 3] = -np.inf
+    got = ops.soft_max(x)
+    assert error(got, op_oracle.soft_max(x)) < 1e-11
+    np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_top_k_takes_the_lower_of_equals(tokens: int, k: int) -> None:
+    x = np.random.default_rng(tokens).integers(0, 3, (tokens, 8)).astype(np.float32)
+    got = ops.top_k(x, k=k)
+    np.testing.assert_array_equal(got, op_oracle.top_k(x, k))
+    picked = ops.gather(x, got)
+    np.testing.assert_array_equal(picked, np.array([[x[t, i] for i in got[t]] for t in range(tokens)]))
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_shares_of_experts(tokens: int) -> None:
+    x, weights = uniform(tokens, 3, 10), np.abs(uniform(tokens, 3)) + np.float32(0.1)
+    shares = op_oracle.t64(weights) / op_oracle.t64(weights).sum(-1, keepdim=True)
+    assert error(ops.normalize(weights), shares.numpy()) < NMSE
+    want = np.zeros((tokens, 10))
+    for t in range(tokens):
+        for j in range(3):
+            want[t] += x[t, j].astype(np.float64) * float(weights[t, j])
+    assert error(ops.weighted_sum(x, weights), want) < NMSE
+
+
+def test_views_share_memory() -> None:
+    x = uniform(5, 12)
+    views = {"reshape": ops.reshape(x, shape=("tokens", 3, 4)), "columns": ops.columns(x, start=2, size=7),
+             "after": ops.after(x, x)}  # fmt: skip
+    assert views["reshape"].shape == (5, 3, 4)
+    np.testing.assert_array_equal(views["columns"], x[:, 2:9])
+    assert all(np.shares_memory(x, v) for v in views.values())
+
+
+@pytest.mark.parametrize("format_name", ["q8_1"])
+def test_quantize_is_what_the_activation_format_keeps(format_name: str) -> None:
+    x = uniform(3, 64)
+    quantizer = activation(format_name).quantize
+    assert quantizer is not None
+    got = ops.quantize(x, format=format_name)
+    np.testing.assert_array_equal(got, quantizer(x).dequantize())
+    assert 0 < np.abs(got - x).max() <= 0.51 / 127
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_fused_ops_are_their_compositions(tokens: int) -> None:
+    x, up, row, residual = uniform(tokens, 32), uniform(24, 32, seed=1), uniform(24), uniform(tokens, 24)
+    gate, norm = uniform(24, 32), uniform(32)
+    want = {
+        "mul_mat_concat": np.concatenate([x @ gate.T, x @ up[:5].T], axis=1),
+        "mul_mat_swiglu": ops.swiglu(x @ gate.T, x @ up.T),
+        "mul_mat_add": x @ gate.T + row + residual,
+        "rms_norm_quantize": ops.quantize(ops.rms_norm(x, norm, eps=1e-6), format="q8_1"),
+        "swiglu_quantize": ops.quantize(ops.swiglu(x, x), format="q8_1"),
+    }
+    got = {
+        "mul_mat_concat": ops.mul_mat_concat(x, gate, up[:5]),
+        "mul_mat_swiglu": ops.mul_mat_swiglu(gate, up, x),
+        "mul_mat_add": ops.mul_mat_add(gate, x, row, residual),
+        "rms_norm_quantize": ops.rms_norm_quantize(x, norm, eps=1e-6, format="q8_1"),
+        "swiglu_quantize": ops.swiglu_quantize(x, x, format="q8_1"),
+    }
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rope_set_rows_is_its_composition(tokens: int, normed: bool, interleaved: bool) -> None:
+    q, k, v = uniform(tokens, 4, 8), uniform(tokens, 2, 8), uniform(tokens, 2, 8, seed=1)
+    positions, rows = np.arange(3, 3 + tokens), np.random.default_rng(0).permutation(50)[:tokens]
+    freqs, norms, turn = uniform(3), (uniform(8), uniform(8, seed=1)), {"scale": 1.5, "interleaved": interleaved}
+    caches = [np.zeros((50, 2, 8), np.float16) for _ in range(4)]
+    got = ops.rope_set_rows(
+        q, k, v, caches[0], caches[1], positions, rows, freqs, *(norms if normed else ()), **turn, eps=1e-6
+    )
+    if normed:
+        q, k = ops.rms_norm(q, norms[0], eps=1e-6), ops.rms_norm(k, norms[1], eps=1e-6)
+    np.testing.assert_array_equal(got, ops.rope(q, positions, freqs, **turn))
+    ops.set_rows(caches[2], ops.rope(k, positions, freqs, **turn), rows)
+    ops.set_rows(caches[3], v, rows)
+    np.testing.assert_array_equal(caches[0], caches[2])
+    np.testing.assert_array_equal(caches[1], caches[3])
+
+
+@pytest.mark.parametrize("format_name", ["F16", "Q8_0", "Q4_K"])
+def test_weights_that_stay_packed_give_the_same(format_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.backends.reference.backend.KEPT_BYTES", 0)
+    matrix = quantize_reference(uniform(40, 256), by_name(format_name))
+    experts = quantize_reference(uniform(4, 10, 256), by_name(format_name))
+    x, ids = uniform(5, 256), np.array([[0, 3], [1, 2], [3, 0], [2, 2], [1, 0]])
+    for load, kept in ((ReferenceBackend().load, False), (dequantize, True)):
+        m, e = load(matrix), load(experts)
+        assert isinstance(m, np.ndarray) == kept
+        got = ops.get_rows(m, np.array([7, 0, 7])), ops.mul_mat(m, x), ops.mul_mat_id(e, x, ids)
+        if not kept:
+            packed = got
+    for a, b in zip(packed, got, strict=True):
+        np.testing.assert_array_equal(a, b)
