@@ -28,11 +28,11 @@ class ChatTemplate:
 
     def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
         """Compile `source`. Raises TemplateError, with the line, for a template that is invalid or too long."""
-        from octavo.text.sandbox import compile_template
+        from octavo.text.sandbox import SandboxedTemplate
 
         self.source = source
         self._special = {"bos_token": bos_token, "eos_token": eos_token}
-        self._render = compile_template(source)
+        self._template = SandboxedTemplate(source)
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **extra: Any) -> str:
         """The prompt for `messages` (each with "role" and "content"), open for an answer if `add_generation_prompt`.
@@ -41,7 +41,7 @@ class ChatTemplate:
         TemplateError, with the line, for what the template refuses or fails at.
         """
         variables = {"messages": messages, "add_generation_prompt": add_generation_prompt, **self._special, **extra}
-        return self._render(variables)
+        return self._template.render(variables)
 
 
 def read_templates(fields: Fields) -> dict[str, str]:
