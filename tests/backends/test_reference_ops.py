@@ -240,8 +240,8 @@ def test_fused_ops_are_their_compositions(tokens: int) -> None:
         "rms_norm_quantize": ops.rms_norm_quantize(x, norm, eps=1e-6, format="q8_1"),
         "swiglu_quantize": ops.swiglu_quantize(x, x, format="q8_1"),
     }
-    for name in want:
-        np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+    for name, value in want.items():
+        np.testing.assert_array_equal(got[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

@@ -22,9 +22,10 @@ def weight(tensor: QTensor) -> Node:
 
 
 def constant(values: F32, name: str) -> Node:
-    """A leaf for numbers that the builder worked out; float32 [K]."""
+    """A leaf for numbers that the builder worked out; float32 [K]. It is loaded wherever it is read."""
     values = np.ascontiguousarray(values, dtype=np.float32)
-    return weight(QTensor(by_name("F32"), values.shape, values.view(np.uint8), name))
+    tensor = QTensor(by_name("F32"), values.shape, values.view(np.uint8), name)
+    return Node("weight", (), tensor.shape, "weight", MappingProxyType({"tensor": tensor, "constant": True}), name)
 
 
 def _label(node: Node) -> str:

@@ -150,7 +150,7 @@ def _quantize_result(graph: Graph, op: str) -> Replacements:
 
 @_rule
 def rope_set_rows(graph: Graph) -> Replacements:
-    """q/k norm, rope and the writes of k and v to the cache -> one op."""
+    """q/k norm, rope and the writes of k and v to the cache -> one op, where q and k are turned alike."""
     found: dict[int, Node] = {}
     for node in graph.nodes:
         if node.op != "attention":
@@ -159,6 +159,8 @@ def rope_set_rows(graph: Graph) -> Replacements:
         if not (q.op == "rope" and k.op == v.op == "set_rows" and k.inputs[1].op == "rope"):
             continue
         k_rope, rows = k.inputs[1], k.inputs[2]
+        if q.inputs[1:] != k_rope.inputs[1:] or q.attrs != k_rope.attrs or v.inputs[2] is not rows:
+            continue
         sources, norms, attrs = [q.inputs[0], k_rope.inputs[0]], [], dict(q.attrs)
         if all(s.op == "rms_norm" for s in sources) and sources[0].attrs == sources[1].attrs:
             norms = [s.inputs[1] for s in sources]

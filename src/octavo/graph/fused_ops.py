@@ -7,12 +7,13 @@ The reference backend defines each as that composition. A backend names the ones
 from __future__ import annotations
 
 from octavo.graph.node import DType, Node, Shape
-from octavo.graph.ops import OPS, op
+from octavo.graph.ops import OPS, op, require
 
 
 @op
 def mul_mat_concat(x: Node, *weights: Node) -> tuple[Shape, DType]:
     """x [T, K], weights [N_i, K] -> [T, sum N_i]: products of one activation with several weights, side by side."""
+    require(bool(weights), "mul_mat_concat", "needs a weight", x)
     widths = [OPS["mul_mat"](w, x)[0][1] for w in weights]
     return (x.shape[0], sum(n for n in widths if isinstance(n, int))), "f32"
 
@@ -20,13 +21,17 @@ def mul_mat_concat(x: Node, *weights: Node) -> tuple[Shape, DType]:
 @op
 def mul_mat_swiglu(gate: Node, up: Node, x: Node) -> tuple[Shape, DType]:
     """swiglu(mul_mat(gate, x), mul_mat(up, x))."""
+    require(gate.shape == up.shape, "mul_mat_swiglu", "gate and up have one shape", gate, up)
     return OPS["mul_mat"](gate, x)
 
 
 @op
 def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
     """mul_mat(weight, x) + a bias [N] and/or a residual [T, N], added in the order given."""
-    return OPS["mul_mat"](weight, x)
+    shape, dtype = OPS["mul_mat"](weight, x)
+    fits = all(t.shape in (shape, shape[-1:]) for t in terms)
+    require(fits, "mul_mat_add", "terms have the product's shape or are a row of it", weight, x, *terms)
+    return shape, dtype
 
 
 @op
@@ -50,4 +55,10 @@ def rope_set_rows(
 
     `norms` is empty, or the weights of q's and of k's RMS norm.
     """
-    return q.shape, "f32"
+    require(len(norms) in (0, 2), "rope_set_rows", "norms of q and of k, or none", *norms)
+    for source, weight in zip((q, k), norms, strict=False):
+        OPS["rms_norm"](source, weight, eps=eps)
+    for source, cache in ((k, k_cache), (v, v_cache)):
+        OPS["set_rows"](cache, source, rows)
+    OPS["rope"](k, positions, freqs, scale=scale, interleaved=interleaved)
+    return OPS["rope"](q, positions, freqs, scale=scale, interleaved=interleaved)

@@ -7,6 +7,7 @@ a product, H heads of D values, E experts of which a token uses k.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
@@ -34,30 +35,36 @@ def apply(name: str, *inputs: Node, label: str = "", **attrs: Any) -> Node:
     return Node(name, inputs, shape, dtype, MappingProxyType(attrs), label)
 
 
-def _require(ok: bool, name: str, rule: str, *nodes: Node) -> None:
+def require(ok: bool, name: str, rule: str, *nodes: Node) -> None:
+    """Raise GraphError, naming the op and the shapes of `nodes`, unless `ok`."""
     if not ok:
         found = ", ".join(f"{n.name or n.op} {list(n.shape)}" for n in nodes)
         raise GraphError(f"{name}: {rule}; got {found}")
 
 
+def _product(shape: Shape) -> int:
+    """Values in a shape of numbers only."""
+    return math.prod(d for d in shape if isinstance(d, int))
+
+
 @op
 def get_rows(table: Node, rows: Node) -> tuple[Shape, DType]:
     """table [V, K], rows int [T] -> [T, K]: the rows of a table that `rows` names."""
-    _require(len(table.shape) == 2 and len(rows.shape) == 1, "get_rows", "needs a matrix and row numbers", table, rows)
+    require(len(table.shape) == 2 and len(rows.shape) == 1, "get_rows", "needs a matrix and row numbers", table, rows)
     return (rows.shape[0], table.shape[1]), "f32"
 
 
 @op
 def rms_norm(x: Node, weight: Node, *, eps: float) -> tuple[Shape, DType]:
     """x [..., K], weight [K] -> x / sqrt(mean(x^2) + eps) * weight, over the last axis."""
-    _require(weight.shape == x.shape[-1:], "rms_norm", "the weight is as long as the last axis", x, weight)
+    require(weight.shape == x.shape[-1:], "rms_norm", "the weight is as long as the last axis", x, weight)
     return x.shape, "f32"
 
 
 @op
 def mul_mat(weight: Node, x: Node) -> tuple[Shape, DType]:
     """weight [N, K], x [T, K] -> [T, N]: x @ weight.T."""
-    _require(
+    require(
         len(weight.shape) == 2 and len(x.shape) == 2 and weight.shape[1] == x.shape[1],
         "mul_mat", "weight [N, K] and x [T, K] share K", weight, x,
     )  # fmt: skip
@@ -67,7 +74,7 @@ def mul_mat(weight: Node, x: Node) -> tuple[Shape, DType]:
 @op
 def mul_mat_id(weight: Node, x: Node, ids: Node) -> tuple[Shape, DType]:
     """weight [E, N, K], x [T, K] or [T, k, K], ids [T, k] -> [T, k, N]: each token's product with its k experts."""
-    _require(
+    require(
         len(weight.shape) == 3 and x.shape[-1] == weight.shape[2] and x.shape[:-1] in (ids.shape[:1], ids.shape),
         "mul_mat_id", "weight [E, N, K], x [T, K] or [T, k, K], ids [T, k]", weight, x, ids,
     )  # fmt: skip
@@ -82,7 +89,7 @@ def rope(x: Node, positions: Node, freqs: Node, *, scale: float, interleaved: bo
     (`interleaved`) or i and i + R/2. Values from R on are kept.
     """
     half = freqs.shape[0]
-    _require(
+    require(
         len(x.shape) == 3 and isinstance(half, int) and isinstance(x.shape[2], int) and 2 * half <= x.shape[2],
         "rope", "x is [T, H, D] and turns at most D values", x, freqs,
     )  # fmt: skip
@@ -92,7 +99,7 @@ def rope(x: Node, positions: Node, freqs: Node, *, scale: float, interleaved: bo
 @op
 def set_rows(cache: Node, values: Node, rows: Node) -> tuple[Shape, DType]:
     """cache [rows, H, D], values [T, H, D], rows int [T] -> the cache, with row rows[t] set to values[t]."""
-    _require(cache.shape[1:] == values.shape[1:], "set_rows", "values fit the cache", cache, values)
+    require(cache.shape[1:] == values.shape[1:], "set_rows", "values fit the cache", cache, values)
     return cache.shape, cache.dtype
 
 
@@ -106,34 +113,35 @@ def attention(
     pages[s, p // page_size] * page_size + p % page_size, and the query at position p sees positions 0 to p.
     Head h reads the cache's head h // (H / Hkv).
     """
+    require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]
     assert isinstance(heads, int)
     assert isinstance(dim, int)
     assert isinstance(kv_heads, int)
-    _require(k.shape == v.shape and k.shape[2] == dim, "attention", "q, k and v share the head size", q, k, v)
-    _require(heads % kv_heads == 0, "attention", "query heads are a multiple of K/V heads", q, k)
+    require(k.shape == v.shape and k.shape[2] == dim, "attention", "q, k and v share the head size", q, k, v)
+    require(heads % kv_heads == 0, "attention", "query heads are a multiple of K/V heads", q, k)
     return (q.shape[0], heads * dim), "f32"
 
 
 @op
 def swiglu(gate: Node, up: Node) -> tuple[Shape, DType]:
     """silu(gate) * up, with silu(x) = x / (1 + exp(-x))."""
-    _require(gate.shape == up.shape, "swiglu", "gate and up have one shape", gate, up)
+    require(gate.shape == up.shape, "swiglu", "gate and up have one shape", gate, up)
     return gate.shape, "f32"
 
 
 @op
 def add(a: Node, b: Node) -> tuple[Shape, DType]:
     """a + b; b has a's shape, or is a vector as long as a's last axis."""
-    _require(b.shape in (a.shape, a.shape[-1:]), "add", "b has a's shape or is a row of it", a, b)
+    require(b.shape in (a.shape, a.shape[-1:]), "add", "b has a's shape or is a row of it", a, b)
     return a.shape, "f32"
 
 
 @op
 def mul(a: Node, b: Node) -> tuple[Shape, DType]:
     """a * b; b has a's shape, or is a vector as long as a's last axis."""
-    _require(b.shape in (a.shape, a.shape[-1:]), "mul", "b has a's shape or is a row of it", a, b)
+    require(b.shape in (a.shape, a.shape[-1:]), "mul", "b has a's shape or is a row of it", a, b)
     return a.shape, "f32"
 
 
@@ -153,14 +161,14 @@ def soft_max(x: Node) -> tuple[Shape, DType]:
 def top_k(x: Node, *, k: int) -> tuple[Shape, DType]:
     """x [T, E] -> int [T, k]: places of the k largest values of each row, largest first, of equals the lower."""
     width = x.shape[-1]
-    _require(isinstance(width, int) and 1 <= k <= width, "top_k", f"k = {k} is from 1 to the row's length", x)
+    require(isinstance(width, int) and 1 <= k <= width, "top_k", f"k = {k} is from 1 to the row's length", x)
     return (*x.shape[:-1], k), "i32"
 
 
 @op
 def gather(x: Node, ids: Node) -> tuple[Shape, DType]:
     """x [T, E], ids int [T, k] -> [T, k]: x[t, ids[t, j]]."""
-    _require(x.shape[0] == ids.shape[0] and len(x.shape) == len(ids.shape) == 2, "gather", "one row each", x, ids)
+    require(x.shape[0] == ids.shape[0] and len(x.shape) == len(ids.shape) == 2, "gather", "one row each", x, ids)
     return ids.shape, "f32"
 
 
@@ -173,7 +181,7 @@ def normalize(x: Node) -> tuple[Shape, DType]:
 @op
 def weighted_sum(x: Node, weights: Node) -> tuple[Shape, DType]:
     """x [T, k, N], weights [T, k] -> [T, N]: the sum of a token's k vectors, each times its weight."""
-    _require(x.shape[:2] == weights.shape, "weighted_sum", "one weight a vector", x, weights)
+    require(len(x.shape) == 3 and x.shape[:2] == weights.shape, "weighted_sum", "one weight a vector", x, weights)
     return (x.shape[0], x.shape[2]), "f32"
 
 
@@ -192,14 +200,17 @@ def copy(x: Node) -> tuple[Shape, DType]:
 @op
 def reshape(x: Node, *, shape: Shape) -> tuple[Shape, DType]:
     """The same values with their last axes split or joined."""
+    same = x.shape[:1] == shape[:1] and _product(x.shape[1:]) == _product(shape[1:])
+    require(same, "reshape", f"{list(shape)} holds the same values, a token's together", x)
     return shape, x.dtype
 
 
 @op
 def columns(x: Node, *, start: int, size: int) -> tuple[Shape, DType]:
     """x [T, N] -> [T, size]: columns from `start` on."""
-    width = x.shape[1]
-    _require(isinstance(width, int) and 0 <= start <= start + size <= width, "columns", "lie inside x", x)
+    width = x.shape[-1]
+    inside = len(x.shape) == 2 and isinstance(width, int) and 0 <= start < start + size <= width
+    require(inside, "columns", f"{start} to {start + size} lie inside x [T, N]", x)
     return (x.shape[0], size), x.dtype
 
 

@@ -1,8 +1,8 @@
 """Schedule: which backend runs each node, where it changes, and where in memory each value lies.
 
 A node runs where its weights were placed, if that backend supports it, and else on the first that does; a node without
-weights stays where its input is. Runs of nodes on one backend are a split; values that cross a seam are copied. Values
-that are never alive at the same time share memory.
+weights stays where the last of its inputs was made. Runs of nodes on one backend are a split; values that cross a seam
+are copied. Values that are never alive at the same time share memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Split:
-    """Nodes that run one after the other on one backend; the first of them may be copies from others."""
+    """Nodes that run one after the other on one backend; some of them may be copies from others."""
 
     backend: int
     nodes: tuple[Node, ...]
@@ -83,39 +83,48 @@ def root(node: Node) -> Node:
 def _assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dict[int, int], list[str]]:
     chosen: dict[int, int] = {}
     fallbacks: dict[str, None] = {}
+    step = {id(n): i for i, n in enumerate(graph.nodes)}
     for node in graph.nodes:
         if node.is_leaf:
             continue
-        weights = [place(i) for i in node.inputs if i.op == "weight"]
-        inputs = [chosen[id(i)] for i in node.inputs if id(i) in chosen]
-        meant = (weights or inputs or [0])[0]
+        weights = [place(i) for i in node.inputs if i.op == "weight" and not i.attrs.get("constant")]
+        made = [i for i in node.inputs if not i.is_leaf]
+        meant = weights[0] if weights else chosen[id(max(made, key=lambda n: step[id(n)]))] if made else 0
+        together = (node, *_cache_writers(node))
         reasons = {}
         for candidate in sorted(range(len(backends)), key=lambda b: b != meant):
-            ok, reasons[candidate] = backends[candidate].supports(node)
-            if ok:
-                chosen[id(node)] = candidate
+            refused = [reason for ok, reason in map(backends[candidate].supports, together) if not ok]
+            if not refused:
+                chosen |= dict.fromkeys(map(id, together), candidate)
                 break
+            reasons[candidate] = refused[0]
         else:
             details = "; ".join(f"{backends[b].name}: {reason}" for b, reason in reasons.items())
             raise GraphError(f"no backend runs {node.op} ({node.name}): {details}")
         if chosen[id(node)] != meant:
             runs = backends[chosen[id(node)]].name
             fallbacks[f"{node.op} runs on {runs}, not on {backends[meant].name}: {reasons[meant]}"] = None
-    for node in graph.nodes:  # a cache is written where it is read
-        if node.op == "attention":
-            for cache in node.inputs[1:3]:
-                writer = cache.inputs[1] if cache.op == "after" else cache
-                chosen[id(cache)] = chosen[id(writer)] = chosen[id(node)]
     return chosen, list(fallbacks)
 
 
+def _cache_writers(node: Node) -> list[Node]:
+    """What runs where `node` runs: a cache is written where attention reads it."""
+    if node.op != "attention":
+        return []
+    caches = [i for i in node.inputs[1:3] if not i.is_leaf]
+    return [*caches, *(cache.inputs[1] for cache in caches if cache.op == "after")]
+
+
 def _insert_copies(graph: Graph, chosen: dict[int, int]) -> tuple[Graph, dict[int, int]]:
+    """The graph with a copy before the first node of a backend that reads another's value, and where its nodes run."""
     new: dict[int, Node] = {}
     where: dict[int, int] = {}
     copies: dict[tuple[int, int], Node] = {}
+    order: list[Node] = []
     for node in graph.nodes:
         if node.is_leaf:
             new[id(node)] = node
+            order.append(node)
             continue
         backend = chosen[id(node)]
         inputs = []
@@ -127,11 +136,13 @@ def _insert_copies(graph: Graph, chosen: dict[int, int]) -> tuple[Graph, dict[in
             if key not in copies:
                 copies[key] = apply("copy", source, label=source.name)
                 where[id(copies[key])] = backend
+                order.append(copies[key])
             inputs.append(copies[key])
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
         new[id(node)] = node if same else Node(node.op, tuple(inputs), node.shape, node.dtype, node.attrs, node.name)
         where[id(new[id(node)])] = backend
-    return Graph.of(*(new[id(o)] for o in graph.outputs)), where
+        order.append(new[id(node)])
+    return Graph(tuple(order), tuple(new[id(o)] for o in graph.outputs)), where
 
 
 def _split(graph: Graph, chosen: dict[int, int]) -> tuple[Split, ...]:

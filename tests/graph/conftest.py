@@ -1,0 +1,3 @@
+from tests.runtime.conftest import architecture, random_path
+
+__all__ = ["architecture", "random_path"]

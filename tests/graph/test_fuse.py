@@ -1,0 +1,224 @@
+"""Each fusion rule fires on its pattern, computes the same, and leaves alone what is not quite its pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.fuse import RULES, fuse, quantize_activations
+from octavo.graph.node import DType, Graph, Node
+from octavo.graph.ops import apply
+from tests.graph.small import K, given, ops_of, run, w
+
+
+def mul_mat(weight: Node, x: Node) -> Node:
+    return apply("mul_mat", weight, x, label=weight.name)
+
+
+def norm(x: Node, weight: Node | None = None) -> Node:
+    return apply("rms_norm", x, weight or w(K, name="norm"), eps=1e-5)
+
+
+def q8(x: Node) -> Node:
+    return apply("quantize", x, format="q8_1")
+
+
+def same(graph: Graph, fused: Graph) -> None:
+    assert len(fused.outputs) == len(graph.outputs)
+    for tokens in (1, 3):
+        for want, got in zip(run(graph, tokens), run(fused, tokens), strict=True):
+            assert np.isfinite(want).all()
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def fires(rule: str, *outputs: Node) -> list[str]:
+    """The ops after `rule`, which computes the same and has changed something."""
+    graph = Graph.of(*outputs)
+    fused = fuse(graph, [rule])
+    same(graph, fused)
+    assert ops_of(fused) != ops_of(graph)
+    return ops_of(fused)
+
+
+def stays(rule: str, *outputs: Node) -> None:
+    graph = Graph.of(*outputs)
+    assert ops_of(fuse(graph, [rule])) == ops_of(graph)
+
+
+def test_nothing_is_fused_that_nobody_asks_for() -> None:
+    x = given()
+    graph = Graph.of(apply("swiglu", mul_mat(w(8, K), x), mul_mat(w(8, K, seed=1), x)))
+    assert ops_of(fuse(graph, [])) == ops_of(graph)
+    assert ops_of(fuse(graph, ["no_such_fusion"])) == ops_of(graph)
+
+
+def test_mul_mat_swiglu() -> None:
+    x = given()
+    gate, up = mul_mat(w(8, K), x), mul_mat(w(8, K, seed=1), x)
+    assert fires("mul_mat_swiglu", apply("swiglu", gate, up)) == ["mul_mat_swiglu"]
+    assert fires("mul_mat_swiglu", mul_mat(w(5, 8), apply("swiglu", gate, up))) == ["mul_mat_swiglu", "mul_mat"]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x, gate, up: (apply("add", apply("swiglu", gate, up), gate),),
+        lambda x, gate, up: (apply("swiglu", gate, gate),),
+        lambda x, gate, up: (apply("swiglu", gate, mul_mat(w(8, K), norm(x))),),
+        lambda x, gate, up: (apply("swiglu", gate, apply("soft_cap", up, cap=3.0)),),
+    ],
+    ids=["product used twice", "one product as both", "different activations", "not a product"],
+)
+def test_mul_mat_swiglu_stays(build: Callable[[Node, Node, Node], tuple[Node, ...]]) -> None:
+    x = given()
+    stays("mul_mat_swiglu", *build(x, mul_mat(w(8, K), x), mul_mat(w(8, K, seed=1), x)))
+
+
+def test_mul_mat_concat() -> None:
+    x = given()
+    q, k, v = (mul_mat(w(n, K, seed=n), x) for n in (8, 4, 6))
+    assert fires("mul_mat_concat", q, k, v) == ["mul_mat_concat", "columns", "columns", "columns"]
+    split = apply("reshape", q, shape=("tokens", 2, 4))
+    heads = apply("rms_norm", split, w(4), eps=1e-5)  # heads of columns are a view of a view
+    ops = fires("mul_mat_concat", heads, apply("add", k, k), v)
+    assert ops.count("mul_mat_concat") == 1
+    assert ops.count("columns") == 3
+
+
+def test_mul_mat_concat_stays() -> None:
+    x, y = given("x"), given("y")
+    stays("mul_mat_concat", mul_mat(w(8, K), x), mul_mat(w(8, K), y))
+    ids = apply("top_k", x, k=2)
+    stays("mul_mat_concat", mul_mat(w(8, K), x), apply("mul_mat_id", w(4, 8, K), x, ids))
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_mul_mat_add(flipped: bool) -> None:
+    x, residual = given("x"), given("r", 8)
+    product, bias = mul_mat(w(8, K), x), w(8, seed=3)
+    biased = apply("add", product, bias)
+    assert fires("mul_mat_add", biased) == ["mul_mat_add"]
+    terms = (residual, biased) if flipped else (biased, residual)
+    graph = Graph.of(apply("add", *terms))
+    fused = fuse(graph, ["mul_mat_add"])
+    same(graph, fused)
+    (node,) = (n for n in fused.nodes if not n.is_leaf)
+    assert (node.op, node.inputs[2:]) == ("mul_mat_add", (bias, residual))
+
+
+def test_mul_mat_add_of_two_products_keeps_one_of_them() -> None:
+    x = given()
+    both = apply("add", mul_mat(w(8, K), x), mul_mat(w(8, K, seed=1), x))
+    assert sorted(fires("mul_mat_add", both)) == ["mul_mat", "mul_mat_add"]
+
+
+def test_mul_mat_add_takes_only_sums_that_are_read_once() -> None:
+    x, bias = given(), w(8, seed=3)
+    product = mul_mat(w(8, K), x)
+    stays("mul_mat_add", apply("add", product, bias), apply("soft_max", product))
+    stays("mul_mat_add", apply("add", product, product))
+    stays("mul_mat_add", apply("mul", product, bias))
+    biased = apply("add", product, bias)
+    shared = apply("add", biased, given("r", 8)), apply("soft_max", biased)
+    assert fires("mul_mat_add", *shared) == ["mul_mat_add", "add", "soft_max"], "the bias, but not the residual"
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "swiglu"])
+def test_a_result_that_is_only_quantized(op: str) -> None:
+    def source() -> Node:
+        return norm(given()) if op == "rms_norm" else apply("swiglu", given(), given("y"))
+
+    rule = f"{op}_quantize"
+    assert fires(rule, mul_mat(w(8, K), q8(source()))) == [rule, "mul_mat"]
+    shared = source()
+    stays(rule, mul_mat(w(8, K), q8(shared)), apply("soft_max", shared))
+    stays(rule, mul_mat(w(8, K), q8(given())))
+    stays(rule, mul_mat(w(8, K), source()))
+
+
+def attention(
+    *, norms: bool = True, k_freqs: float = 1.0, k_scale: float = 1.0, k_eps: float = 1e-5, turn: bool = True
+) -> Graph:
+    g = GraphBuilder("f32", page_size=16)
+    q, k, v = (given(n, 2, 8) for n in "qkv")
+    freqs = w(4, name="freqs")
+    other = freqs if k_freqs == 1 else w(4, seed=9, name="other")
+    if norms:
+        q = g.rms_norm(q, w(8, name="q_norm"), 1e-5)
+        k = g.rms_norm(k, w(8, seed=1, name="k_norm"), k_eps)
+    if turn:
+        q, k = g.rope(q, freqs, 1.0, False), g.rope(k, other, k_scale, False)
+    return Graph.of(g.attention(q, k, v, layer=0, scale=0.3))
+
+
+def attend(graph: Graph) -> np.ndarray:
+    """Two sequences, of 3 and 2 tokens."""
+    from tests.graph.small import executor
+
+    rng = np.random.default_rng(0)
+    inputs = {n: rng.standard_normal((5, 2, 8)).astype(np.float32) for n in "qkv"} | {
+        "positions": np.array([0, 1, 2, 0, 1]), "starts": np.array([0, 3, 5]),
+        "pages": np.array([[2, 0, 0, 0], [1, 0, 0, 0]]), "rows": np.array([32, 33, 34, 16, 17]),
+    }  # fmt: skip
+    return executor(graph).run(inputs, {"tokens": 5, "sequences": 2, "boundaries": 3})[0]
+
+
+@pytest.mark.parametrize("norms", [True, False])
+def test_rope_set_rows(norms: bool) -> None:
+    graph = attention(norms=norms)
+    fused = fuse(graph, ["rope_set_rows"])
+    assert ops_of(fused) == ["rope_set_rows", "after", "after", "attention"]
+    np.testing.assert_allclose(attend(fused), attend(graph), rtol=1e-6, atol=1e-6)
+
+
+def test_rope_set_rows_keeps_norms_that_differ() -> None:
+    graph = attention(k_eps=0.5)
+    fused = fuse(graph, ["rope_set_rows"])
+    assert ops_of(fused).count("rms_norm") == 2
+    assert "rope_set_rows" in ops_of(fused)
+    np.testing.assert_allclose(attend(fused), attend(graph), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"k_freqs": 2.0}, {"k_scale": 2.0}, {"turn": False}], ids=str)
+def test_rope_set_rows_stays_where_q_and_k_are_not_turned_alike(change: dict[str, float]) -> None:
+    graph = attention(**change)  # type: ignore[arg-type]
+    assert ops_of(fuse(graph, ["rope_set_rows"])) == ops_of(graph)
+
+
+def test_activations_are_quantized_once_for_all_that_read_them() -> None:
+    x = given()
+    h = norm(x)
+    ids = apply("top_k", x, k=2)
+    wide, narrow = w(8, K, name="wide"), w(8, K, seed=1, name="narrow")
+    outputs = (mul_mat(wide, h), mul_mat(wide, h), mul_mat(narrow, h), apply("mul_mat_id", w(4, 8, K), h, ids))
+
+    def wanted(tensor: object, *_: object) -> DType:
+        return "f32" if getattr(tensor, "name", "") == "narrow" else "q8_1"
+
+    graph = quantize_activations(Graph.of(*outputs), wanted)
+    assert ops_of(graph).count("quantize") == 1
+    (quantized,) = (n for n in graph.nodes if n.op == "quantize")
+    first, second, third, experts = graph.outputs
+    assert first.inputs[1] is second.inputs[1] is experts.inputs[1] is quantized
+    assert third.inputs[1].op == "rms_norm"
+    assert ops_of(quantize_activations(graph, wanted)) == ops_of(graph), "what is quantized is not quantized again"
+
+
+def test_rules_work_on_one_anothers_results() -> None:
+    x, residual = given(), given("r", 8)
+    h = q8(norm(x))
+    gate, up = mul_mat(w(K, K), h), mul_mat(w(K, K, seed=1), h)
+    ffn = mul_mat(w(8, K, seed=2), q8(apply("swiglu", gate, up)))
+    graph = Graph.of(apply("add", residual, ffn))
+    fused = fuse(graph, RULES)
+    assert ops_of(fused) == ["rms_norm_quantize", "mul_mat_swiglu", "quantize", "mul_mat_add"]
+    same(graph, fused)
+
+
+def test_every_rule_is_tried() -> None:
+    assert set(RULES) == {
+        "mul_mat_swiglu", "mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows",
+    }  # fmt: skip

@@ -1,0 +1,180 @@
+"""Ops infer shapes, and refuse inputs that do not fit with a GraphError naming the op and the shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.errors import GraphError
+from octavo.graph.builder import GraphBuilder, constant
+from octavo.graph.node import DType, Graph, Node, Shape, bind
+from octavo.graph.ops import OPS, apply
+
+
+def value(*shape: int | str, dtype: DType = "f32", name: str = "") -> Node:
+    return Node("input", (), shape, dtype, name=name)
+
+
+def w(*shape: int) -> Node:
+    return constant(np.zeros(shape, np.float32), "w")
+
+
+T = "tokens"
+ATTENTION = {"scale": 1.0, "page_size": 4}
+ROPE = {"scale": 1.0, "interleaved": False}
+POSITIONS, STARTS, PAGES = (
+    value(T, dtype="i32"),
+    value("boundaries", dtype="i32"),
+    value("sequences", "pages", dtype="i32"),
+)
+
+GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
+    ("get_rows", (w(9, 4), value(T, dtype="i32")), {}, (T, 4)),
+    ("rms_norm", (value(T, 4), w(4)), {"eps": 1e-5}, (T, 4)),
+    ("rms_norm", (value(T, 3, 4), w(4)), {"eps": 1e-5}, (T, 3, 4)),
+    ("mul_mat", (w(9, 4), value(T, 4)), {}, (T, 9)),
+    ("mul_mat_id", (w(5, 9, 4), value(T, 4), value(T, 2)), {}, (T, 2, 9)),
+    ("mul_mat_id", (w(5, 9, 4), value(T, 2, 4), value(T, 2)), {}, (T, 2, 9)),
+    ("rope", (value(T, 2, 8), POSITIONS, w(3)), ROPE, (T, 2, 8)),
+    ("set_rows", (value("rows", 2, 8), value(T, 2, 8), POSITIONS), {}, ("rows", 2, 8)),
+    ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES), ATTENTION,
+     (T, 32)),
+    ("swiglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
+    ("add", (value(T, 4), w(4)), {}, (T, 4)),
+    ("mul", (value(T, 4), value(T, 4)), {}, (T, 4)),
+    ("soft_cap", (value(T, 4),), {"cap": 2.0}, (T, 4)),
+    ("soft_max", (value(T, 4),), {}, (T, 4)),
+    ("top_k", (value(T, 4),), {"k": 4}, (T, 4)),
+    ("gather", (value(T, 4), value(T, 2)), {}, (T, 2)),
+    ("normalize", (value(T, 4),), {}, (T, 4)),
+    ("weighted_sum", (value(T, 2, 9), value(T, 2)), {}, (T, 9)),
+    ("quantize", (value(T, 64),), {"format": "q8_1"}, (T, 64)),
+    ("copy", (value(T, 4),), {}, (T, 4)),
+    ("reshape", (value(T, 12),), {"shape": (T, 3, 4)}, (T, 3, 4)),
+    ("columns", (value(T, 12),), {"start": 2, "size": 10}, (T, 10)),
+    ("after", (value(T, 12), value(3)), {}, (T, 12)),
+    ("mul_mat_concat", (value(T, 4), w(9, 4), w(2, 4)), {}, (T, 11)),
+    ("mul_mat_swiglu", (w(9, 4), w(9, 4), value(T, 4)), {}, (T, 9)),
+    ("mul_mat_add", (w(9, 4), value(T, 4), w(9), value(T, 9)), {}, (T, 9)),
+    ("rms_norm_quantize", (value(T, 64), w(64)), {"eps": 1e-5, "format": "q8_1"}, (T, 64)),
+    ("swiglu_quantize", (value(T, 64), value(T, 64)), {"format": "q8_1"}, (T, 64)),
+    ("rope_set_rows",
+     (value(T, 4, 8), value(T, 2, 8), value(T, 2, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, POSITIONS,
+      w(4), w(8), w(8)), {**ROPE, "eps": 1e-5}, (T, 4, 8)),
+]  # fmt: skip
+
+BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
+    ("get_rows", (w(4), value(T)), {}),
+    ("get_rows", (w(9, 4), value(T, 2)), {}),
+    ("rms_norm", (value(T, 4), w(5)), {"eps": 1e-5}),
+    ("mul_mat", (w(9, 4), value(T, 5)), {}),
+    ("mul_mat", (w(2, 9, 4), value(T, 4)), {}),
+    ("mul_mat", (w(9, 4), value(T, 2, 4)), {}),
+    ("mul_mat_id", (w(9, 4), value(T, 4), value(T, 2)), {}),
+    ("mul_mat_id", (w(5, 9, 4), value(T, 3), value(T, 2)), {}),
+    ("mul_mat_id", (w(5, 9, 4), value(T, 3, 4), value(T, 2)), {}),
+    ("rope", (value(T, 8), POSITIONS, w(4)), ROPE),
+    ("rope", (value(T, 2, 8), POSITIONS, w(5)), ROPE),
+    ("set_rows", (value("rows", 2, 8), value(T, 3, 8), POSITIONS), {}),
+    ("attention", (value(T, 32), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES), ATTENTION),
+    ("attention", (value(T, 3, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES), ATTENTION),
+    ("attention", (value(T, 4, 8), value("rows", 2, 6), value("rows", 2, 6), POSITIONS, STARTS, PAGES), ATTENTION),
+    ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 1, 8), POSITIONS, STARTS, PAGES), ATTENTION),
+    ("swiglu", (value(T, 4), value(T, 5)), {}),
+    ("add", (value(T, 4), w(5)), {}),
+    ("add", (value(T, 4), value(1, 4)), {}),
+    ("mul", (value(T, 4), w(5)), {}),
+    ("top_k", (value(T, 4),), {"k": 0}),
+    ("top_k", (value(T, 4),), {"k": 5}),
+    ("gather", (value(T, 4), value(3, 2)), {}),
+    ("weighted_sum", (value(T, 2), value(T, 2)), {}),
+    ("weighted_sum", (value(T, 3, 9), value(T, 2)), {}),
+    ("reshape", (value(T, 12),), {"shape": (T, 3, 5)}),
+    ("reshape", (value(T, 12),), {"shape": (12, T)}),
+    ("columns", (value(T, 12),), {"start": 3, "size": 10}),
+    ("columns", (value(T, 12),), {"start": -1, "size": 3}),
+    ("columns", (value(T, 3, 12),), {"start": 0, "size": 3}),
+    ("mul_mat_concat", (value(T, 4), w(9, 4), w(2, 5)), {}),
+    ("mul_mat_concat", (value(T, 4),), {}),
+    ("mul_mat_swiglu", (w(9, 4), w(8, 4), value(T, 4)), {}),
+    ("mul_mat_add", (w(9, 4), value(T, 4), w(4)), {}),
+    ("rms_norm_quantize", (value(T, 64), w(63)), {"eps": 1e-5, "format": "q8_1"}),
+    ("swiglu_quantize", (value(T, 64), value(T, 32)), {"format": "q8_1"}),
+    ("rope_set_rows",
+     (value(T, 4, 8), value(T, 2, 8), value(T, 1, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, POSITIONS,
+      w(4)), ROPE),
+    ("rope_set_rows",
+     (value(T, 4, 8), value(T, 2, 8), value(T, 2, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, POSITIONS,
+      w(4), w(8)), ROPE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "inputs", "attrs", "shape"), GOOD, ids=[g[0] for g in GOOD])
+def test_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, object], shape: Shape) -> None:
+    node = apply(name, *inputs, label="here", **attrs)
+    assert node.shape == shape
+    assert (node.op, node.inputs, dict(node.attrs), node.name) == (name, inputs, attrs, "here")
+
+
+@pytest.mark.parametrize(("name", "inputs", "attrs"), BAD, ids=[b[0] for b in BAD])
+def test_wrong_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, object]) -> None:
+    with pytest.raises(GraphError) as caught:
+        apply(name, *inputs, **attrs)
+    message = str(caught.value)
+    inner = {"rms_norm_quantize": "rms_norm", "swiglu_quantize": "swiglu", "mul_mat_concat": "mul_mat",
+             "rope_set_rows": "set_rows"}  # fmt: skip
+    assert message.startswith((f"{name}: ", f"{inner.get(name)}: "))
+    assert any(str(list(n.shape)) in message for n in inputs)
+
+
+def test_every_op_is_tried() -> None:
+    assert {g[0] for g in GOOD} == set(OPS)
+    without_rules = {"soft_cap", "soft_max", "normalize", "quantize", "copy", "after"}
+    assert {b[0] for b in BAD} == set(OPS) - without_rules
+
+
+def test_dtypes() -> None:
+    assert apply("top_k", value(T, 4), k=2).dtype == "i32"
+    assert apply("quantize", value(T, 64), format="q8_1").dtype == "q8_1"
+    cache = value("rows", 2, 8, dtype="f16")
+    assert apply("set_rows", cache, value(T, 2, 8), POSITIONS).dtype == "f16"
+    assert apply("copy", value(T, dtype="i32")).dtype == "i32"
+
+
+def test_bind_puts_numbers_for_names() -> None:
+    assert bind(("tokens", 3, "rows"), {"tokens": 5, "rows": 7}) == (5, 3, 7)
+
+
+def test_inputs_come_before_their_users_and_each_node_once() -> None:
+    x = value(T, 4)
+    a = apply("soft_max", x)
+    b = apply("add", a, apply("mul", a, x))
+    c = apply("add", b, apply("add", a, b))
+    graph = Graph.of(c, a, b)
+    position = {id(n): i for i, n in enumerate(graph.nodes)}
+    assert len(position) == len(graph.nodes) == 6
+    assert all(position[id(i)] < position[id(n)] for n in graph.nodes for i in n.inputs)
+    assert graph.outputs == (c, a, b)
+    assert graph.nodes[-1] is c
+    assert len(graph.users()[id(a)]) == 3
+    assert [n.op for n in graph.users()[id(x)]] == ["soft_max", "mul"]
+
+
+def test_a_graph_may_be_deeper_than_the_stack() -> None:
+    x = value(T, 4)
+    for _ in range(5000):
+        x = apply("soft_max", x)
+    assert len(Graph.of(x).nodes) == 5001
+
+
+def test_the_builder_writes_a_cache_before_it_is_read() -> None:
+    g = GraphBuilder("f32", page_size=16)
+    q, k, v = (g.split_heads(value(T, 16, name=n), 2) for n in "qkv")
+    node = g.attention(q, k, v, layer=3, scale=0.5)
+    graph = Graph.of(node)
+    caches = list(graph.leaves("cache"))
+    assert [(c.name, c.dtype, c.shape) for c in caches] == [
+        ("blk.3.cache_k", "f32", ("rows", 2, 8)), ("blk.3.cache_v", "f32", ("rows", 2, 8)),
+    ]  # fmt: skip
+    assert [n.op for n in node.inputs[1:3]] == ["set_rows", "set_rows"]
+    assert dict(node.attrs) == {"scale": 0.5, "page_size": 16}
