@@ -45,7 +45,8 @@ def weights() -> dict[str, np.ndarray]:
 @pytest.fixture
 def path(tmp_path: Path, weights: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> Path:
     module = ModuleType("octavo.models.toy")
-    module.INTERLEAVED_ROPE, module.tensors, module.build = False, tensors, build  # type: ignore[attr-defined]
+    module.INTERLEAVED_ROPE, module.HAS_EXPERTS = False, False  # type: ignore[attr-defined]
+    module.tensors, module.build = tensors, build  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "octavo.models.toy", module)
     monkeypatch.setattr(architecture, "ARCHITECTURES", (*architecture.ARCHITECTURES, "toy"))
     keys = {"block_count": 1, "context_length": 16, "embedding_length": D, "feed_forward_length": F,
