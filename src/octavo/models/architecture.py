@@ -10,6 +10,7 @@ from octavo.errors import ModelError
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import Graph, Node
 from octavo.io.gguf import GGUFFile
+from octavo.io.gguf.metadata import shown
 from octavo.models.hparams import Hyperparams, read_hyperparams
 from octavo.models.weights import Tensors, Weights, check_tensors
 
@@ -38,11 +39,11 @@ def read_architecture(file: GGUFFile) -> Architecture:
     name = file.metadata.str("general.architecture")
     if name not in ARCHITECTURES:
         raise ModelError(
-            f"unknown architecture {name!r}",
+            f"unknown architecture {shown(name)}",
             file=file.path, field="general.architecture", allowed=", ".join(ARCHITECTURES),
         )  # fmt: skip
     module = importlib.import_module(f"octavo.models.{name}")
-    hparams = read_hyperparams(file, name, interleaved=module.INTERLEAVED_ROPE)
+    hparams = read_hyperparams(file, name, interleaved=module.INTERLEAVED_ROPE, has_experts=module.HAS_EXPERTS)
     tensors: Tensors = module.tensors(hparams)
     check_tensors(file, tensors)
     return Architecture(file, hparams, module.build)

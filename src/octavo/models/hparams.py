@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
+from octavo.io.gguf.metadata import shown
 from octavo.models.rope import Rope
 
 LIMITS = {
@@ -64,14 +65,11 @@ class HyperparamReader:
         key = f"{self.arch}.{field}"
         if default is not None and key not in self.file.metadata:
             return default
-        value = self.file.metadata.get(key)
-        if isinstance(value, (list, tuple)) or hasattr(value, "tolist"):
-            values = {int(v) for v in self.file.metadata.ints(key)}
-            if len(values) != 1:
-                raise self.error(
-                    field, f"differs from layer to layer ({sorted(values)[:8]})", "one value for all layers"
-                )
-            number = values.pop()
+        if key in self.file.metadata and self.file.metadata.describe(key).startswith("array"):
+            values = self.file.metadata.ints(key)
+            number, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+            if number != high:
+                raise self.error(field, f"differs from layer to layer ({number} to {high})", "one value for all layers")
         else:
             number = self.file.metadata.int(key)
         limit = LIMITS[field]
@@ -87,8 +85,11 @@ class HyperparamReader:
         return float(number)
 
 
-def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool) -> Hyperparams:
-    """The hyperparameters of `file`. Raises ModelError or GGUFError naming the key that is missing or wrong."""
+def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool, has_experts: bool | None = None) -> Hyperparams:
+    """The hyperparameters of `file`. Raises ModelError or GGUFError naming the key that is missing or wrong.
+
+    has_experts  what the architecture wants: experts (True), none (False), or as the file says (None)
+    """
     r = HyperparamReader(file, arch)
     n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count")
     n_head_kv = r.size("attention.head_count_kv", n_head)
@@ -100,6 +101,9 @@ def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool) -> Hyperpa
     if r.has("attention.value_length") and (length := file.metadata.int(f"{arch}.attention.value_length")) != head_dim:
         raise r.error("attention.value_length", f"{length} differs from the key length", str(head_dim))
     n_expert = file.metadata.int(f"{arch}.expert_count", default=0) and r.size("expert_count")
+    if has_experts is not None and bool(n_expert) != has_experts:
+        allowed = f"1 to {LIMITS['expert_count']}" if has_experts else "0"
+        raise r.error("expert_count", f"{n_expert} experts in {arch}", allowed)
     n_expert_used = r.size("expert_used_count") if n_expert else 0
     if n_expert_used > n_expert:
         raise r.error("expert_used_count", f"{n_expert_used} of {n_expert} experts", f"1 to {n_expert}")
@@ -138,22 +142,22 @@ def _read_rope(r: HyperparamReader, head_dim: int, n_ctx_train: int, interleaved
     kind = metadata.str(f"{arch}.rope.scaling.type", default="none")
     factor = 1.0
     if r.has("rope.scaling.factor"):
-        factor = r.real("rope.scaling.factor", 1.0)
+        factor = r.real("rope.scaling.factor", 1.0, 1e-6, 1e6)
     elif r.has("rope.scale_linear"):  # the key of files older than rope.scaling.*
-        kind, factor = "linear", r.real("rope.scale_linear", 1.0)
+        kind, factor = "linear", r.real("rope.scale_linear", 1.0, 1e-6, 1e6)
     if kind not in ("none", "linear", "yarn", "longrope"):
-        raise r.error("rope.scaling.type", f"unknown kind {kind!r}", "none, linear, yarn, longrope")
+        raise r.error("rope.scaling.type", f"unknown kind {shown(kind)}", "none, linear, yarn, longrope")
     original = metadata.int(f"{arch}.rope.scaling.original_context_length", default=n_ctx_train)
     if not 1 <= original <= LIMITS["context_length"]:
         raise r.error("rope.scaling.original_context_length", f"{original} is out of range", "1 to 2^30")
     return Rope(
         dims=dims,
-        base=r.real("rope.freq_base", 10000.0),
+        base=r.real("rope.freq_base", 10000.0, 1.0),
         interleaved=interleaved,
         kind=kind,
         factor=factor,
         n_ctx_original=original,
-        attention_factor=r.real("rope.scaling.attn_factor", 1.0),
-        beta_fast=r.real("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=r.real("rope.scaling.yarn_beta_slow", 1.0),
+        attention_factor=r.real("rope.scaling.attn_factor", 1.0, 1e-6, 1e6),
+        beta_fast=r.real("rope.scaling.yarn_beta_fast", 32.0, 1e-6, 1e6),
+        beta_slow=r.real("rope.scaling.yarn_beta_slow", 1.0, 1e-6, 1e6),
     )

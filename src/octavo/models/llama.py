@@ -9,6 +9,7 @@ from octavo.models.hparams import Hyperparams
 from octavo.models.weights import Tensors, Weights
 
 INTERLEAVED_ROPE = True
+HAS_EXPERTS = None  # Mixtral has some
 
 
 def tensors(hp: Hyperparams) -> Tensors:

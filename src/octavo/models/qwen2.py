@@ -9,6 +9,7 @@ from octavo.models.hparams import Hyperparams
 from octavo.models.weights import Tensors, Weights
 
 INTERLEAVED_ROPE = False
+HAS_EXPERTS = False
 
 
 def tensors(hp: Hyperparams) -> Tensors:

@@ -35,11 +35,13 @@ class Rope:
         """Radians a position for each pair, float32 [dims / 2]; `divisors` are a model's own factors for each pair."""
         frequency = self.base ** (-np.arange(0, self.dims, 2, dtype=np.float64) / self.dims)
         if divisors is not None:
-            frequency = frequency / divisors
+            with np.errstate(all="ignore"):  # a broken model's zeros show in its logits
+                frequency = frequency / divisors
         if self.kind in ("linear", "yarn"):
             kept = self._kept_by_yarn() if self.kind == "yarn" else 0.0
             frequency = frequency * (kept + (1 - kept) / self.factor)
-        return frequency.astype(np.float32)
+        with np.errstate(over="ignore"):
+            return frequency.astype(np.float32)
 
     @property
     def scale(self) -> float:
