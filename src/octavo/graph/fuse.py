@@ -53,7 +53,7 @@ def replace(graph: Graph, replacements: Replacements) -> Graph:
     return Graph.of(*(new[id(o)] for o in graph.outputs))
 
 
-def quantize_activations(graph: Graph, activation: Callable[[QTensor], DType]) -> Graph:
+def quantize_activations(graph: Graph, activation: Callable[[QTensor, str], DType]) -> Graph:
     """The graph with a `quantize` node before each product whose backend wants its activations quantized."""
     quantized: dict[tuple[int, DType], Node] = {}
     replacements: dict[int, Node] = {}
@@ -61,7 +61,7 @@ def quantize_activations(graph: Graph, activation: Callable[[QTensor], DType]) -
         if node.op not in ("mul_mat", "mul_mat_id"):
             continue
         weight, x, *rest = node.inputs
-        wanted = activation(weight.tensor)
+        wanted = activation(weight.tensor, node.op)
         if wanted in ("f32", x.dtype):
             continue
         key = id(x), wanted

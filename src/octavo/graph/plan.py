@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from octavo.formats.spec import AnyArray
@@ -21,9 +22,15 @@ PLANS_KEPT = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """The calls of a step of one size. `inputs` are the values to fill, by name, a pair (backend, value) each."""
+    """What a step of one size runs.
+
+    calls   a node and its call each, in order
+    steps   the same, joined by each backend to as few as it can
+    inputs  the values to fill, by name, a pair (backend, value) each
+    """
 
     calls: tuple[tuple[Node, Call], ...]
+    steps: tuple[Call, ...]
     inputs: Mapping[str, list[tuple[Backend, Any]]]
     outputs: tuple[tuple[Backend, Any], ...]
 
@@ -75,8 +82,8 @@ class Executor:
         for name, values in plan.inputs.items():
             for backend, value in values:
                 backend.write(value, inputs[name])
-        for _, call in plan.calls:
-            call()
+        for step in plan.steps:
+            step()
         return [backend.read(value) for backend, value in plan.outputs]
 
     def _bind(self, sizes: Sizes) -> Plan:
@@ -111,7 +118,16 @@ class Executor:
             calls.append((node, backend.bind(node, arguments, out)))
             values[b, id(node)] = out
         outputs = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in self.schedule.graph.outputs)
-        return Plan(tuple(calls), inputs, outputs)
+        return Plan(tuple(calls), self._join(calls), inputs, outputs)
+
+    def _join(self, calls: Sequence[tuple[Node, Call]]) -> tuple[Call, ...]:
+        """Runs of calls on one backend, each joined by it; copies between backends stay as they are."""
+        steps: list[Call] = []
+        where = self.schedule.backends
+        for backend, run in groupby(calls, key=lambda c: -1 if c[0].op == "copy" else where[id(c[0])]):
+            bound = [call for _, call in run]
+            steps += bound if backend < 0 else self.backends[backend].join(bound)
+        return tuple(steps)
 
     def _place(self, node: Node, sizes: Sizes) -> Any:
         buffer = self.schedule.buffers[id(node)]

@@ -23,8 +23,8 @@ class Backend(Protocol):
     def supports(self, node: Node) -> tuple[bool, str]:
         """Whether it can run `node`, and if not, why."""
 
-    def activation(self, weight: QTensor) -> DType:
-        """The format in which a product with `weight` wants its activations."""
+    def activation(self, weight: QTensor, op: str) -> DType:
+        """The format in which `op`, a product with `weight`, wants its activations."""
 
     def load(self, tensor: QTensor) -> Any:
         """A weight in the kernels' own layout; made once."""
@@ -46,6 +46,9 @@ class Backend(Protocol):
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         """The call that computes `node` from `inputs` into `out`."""
+
+    def join(self, calls: Sequence[Call]) -> Sequence[Call]:
+        """Calls that run one after the other, as fewer that do the same."""
 
     def write(self, value: Any, data: AnyArray) -> None:
         """Fill a value from an array on the host."""

@@ -47,7 +47,7 @@ class ReferenceBackend:
     def supports(self, node: Node) -> tuple[bool, str]:
         return (True, "") if hasattr(ops, node.op) else (False, f"{node.op} is not defined")
 
-    def activation(self, weight: QTensor) -> DType:
+    def activation(self, weight: QTensor, op: str) -> DType:
         return cast(DType, weight.format.activation) if self._quantize else "f32"
 
     def load(self, tensor: QTensor) -> Any:
@@ -91,6 +91,9 @@ class ReferenceBackend:
                     out[...] = result
 
         return call
+
+    def join(self, calls: Sequence[Call]) -> Sequence[Call]:
+        return calls
 
     def write(self, value: AnyArray, data: AnyArray) -> None:
         value[...] = data

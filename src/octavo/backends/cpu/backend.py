@@ -1,0 +1,101 @@
+"""CpuBackend: values in plain memory, a KernelCall for each node, one Program a step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from octavo.backends.cpu.cache import prepare
+from octavo.formats import QTensor, dequantize
+from octavo.formats.activation import default_activation
+from octavo.formats.spec import U8, AnyArray
+from octavo.graph.node import DType, Node
+from octavo.graph.protocol import Call
+
+DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
+FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize"})
+
+
+class CpuBackend:
+    """Runs graphs on the CPU. Raises BackendError where Numba or its OpenMP layer is missing."""
+
+    name = "cpu"
+    fusions = FUSIONS
+
+    def __init__(self, *, threads: int | None = None) -> None:
+        prepare()
+        from octavo.backends.cpu import binders
+
+        self.threads = (
+            threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
+        self._binders = binders
+
+    def supports(self, node: Node) -> tuple[bool, str]:
+        if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
+            return False, f"no kernel for {node.op}"
+        return True, ""
+
+    def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
+        if weight.format.is_float or weight.shape[-1] % 32 or op != "mul_mat":
+            return "f32"
+        return cast(DType, default_activation(weight.format, 1, self.name).name)
+
+    def load(self, tensor: QTensor) -> Any:
+        from octavo.backends.cpu.pack import pack
+
+        if len(tensor.shape) == 1:
+            return dequantize(tensor)
+        return pack(tensor, self.threads)
+
+    def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
+        size = int(np.prod(shape, dtype=np.int64))
+        return size // 32 * 44 if dtype == "q8_1" else size * int(np.dtype(DTYPES[dtype]).itemsize)
+
+    def allocate(self, nbytes: int) -> U8:
+        raw = np.full(nbytes + 64, 0xFF, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + nbytes]
+
+    def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+        raw = memory[offset : offset + self.nbytes(shape, dtype)]
+        return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
+
+    def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+        return np.zeros(shape, DTYPES[dtype])
+
+    def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
+        if node.op == "reshape":
+            return value.reshape(shape)
+        if node.op == "columns":
+            start = node.attrs["start"]
+            return value[:, start : start + node.attrs["size"]]
+        return value
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+        from octavo.backends.cpu.program import Program
+
+        calls = self._binders.BINDERS[node.op](node, inputs, out)
+        return Program(calls, self.threads)
+
+    def join(self, calls: Sequence[Call]) -> list[Call]:
+        from octavo.backends.cpu.program import Program
+
+        return [Program([k for call in calls for k in cast(Program, call).calls], self.threads)]
+
+    def write(self, value: AnyArray, data: AnyArray) -> None:
+        value[...] = data
+
+    def read(self, value: AnyArray) -> AnyArray:
+        return value.copy()
+
+    def synchronize(self) -> None:
+        return
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,240 @@
+"""For each op, the kernel calls that compute it: which kernel, which arguments, how many tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.cpu.kernels import attention, elementwise, experts, float_mul_mat, mul_mat, quantize, rope, rows
+from octavo.backends.cpu.pack import FloatWeight, QuantWeight
+from octavo.backends.cpu.program import KernelCall, address
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import Node
+
+Bind = Callable[[Node, Sequence[Any], Any], list[KernelCall]]
+
+BINDERS: dict[str, Bind] = {}
+TILE = mul_mat.MAX_TOKENS
+
+
+def _binds(*names: str) -> Callable[[Bind], Bind]:
+    def register(bind: Bind) -> Bind:
+        BINDERS.update(dict.fromkeys(names, bind))
+        return bind
+
+    return register
+
+
+def _stride(array: AnyArray) -> int:
+    """Bytes from one row to the next."""
+    return array.strides[0]
+
+
+@_binds("mul_mat", "mul_mat_add")
+def _mul_mat(node: Node, inputs: Sequence[Any], out: Any) -> list[KernelCall]:
+    weight, x, *terms = inputs
+    return product(weight, x, out, terms)
+
+
+@_binds("mul_mat_concat")
+def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any) -> list[KernelCall]:
+    x, *weights = inputs
+    calls, start = [], 0
+    for weight in weights:
+        calls += product(weight, x, out[:, start : start + weight.n], ())
+        start += weight.n
+    return calls
+
+
+def product(
+    weight: QuantWeight | FloatWeight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray], expert: int = 0
+) -> list[KernelCall]:
+    """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of 8 tokens, and a tail for the rest."""
+    tokens = len(y)
+    full, rest = divmod(tokens, TILE)
+    tail = _tile_call(weight, x, y, terms, full * TILE, rest, 1, None, expert) if rest else None
+    if not full:
+        assert tail is not None
+        return [tail]
+    return [_tile_call(weight, x, y, terms, 0, TILE, full, tail, expert)]
+
+
+def _tile_call(
+    weight: QuantWeight | FloatWeight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray],
+    first: int, n: int, tiles: int, tail: KernelCall | None, expert: int,
+) -> KernelCall:  # fmt: skip
+    places = [
+        (address(t) + (first * _stride(t) if t.ndim == 2 else 0), _stride(t) if t.ndim == 2 else 0) for t in terms
+    ]
+    places += [(0, 0)] * (2 - len(places))
+    quantized = isinstance(weight, QuantWeight)
+    x_stride = weight.k // 32 * mul_mat.TOKEN_BYTES if isinstance(weight, QuantWeight) else _stride(x)
+    args = [
+        address(weight.data[expert]), address(x) + first * x_stride, address(y) + first * _stride(y),
+        weight.n, weight.k, _stride(y), tiles, len(terms), *places[0], *places[1],
+        (address(weight.table) if weight.table is not None else 0) if isinstance(weight, QuantWeight) else x_stride,
+        tail.kernel.address if tail else 0, address(tail.args) if tail else 0,
+    ]  # fmt: skip
+    if isinstance(weight, QuantWeight):
+        kernel = mul_mat.mul_mat_kernel(weight.layout, n)
+    else:
+        kernel = float_mul_mat.float_mul_mat_kernel(weight.kind, n)
+    assert quantized or x.dtype == np.float32
+    return KernelCall(kernel, args, -(-weight.n // 16), keep=(weight, x, y, terms, tail))
+
+
+@_binds("get_rows")
+def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    table, ids = inputs
+    tasks = len(out)
+    if isinstance(table, QuantWeight):
+        lookup = address(table.table) if table.table is not None else 0
+        args = [address(out), _stride(out), address(table.data), table.k, address(ids), lookup]
+        return [KernelCall(rows.get_rows_kernel(table.layout), args, tasks, keep=(table, ids, out))]
+    if isinstance(table, FloatWeight):
+        kernel = float_mul_mat.float_get_rows_kernel(table.kind)
+        args = [address(out), _stride(out), address(table.data), table.k, address(ids)]
+        return [KernelCall(kernel, args, tasks, keep=(table, ids, out))]
+    args = [address(out), _stride(out), address(table), _stride(table), address(ids), table.shape[1]]
+    return [KernelCall(elementwise.copy_rows_kernel(), args, tasks, keep=(table, ids, out))]
+
+
+@_binds("rms_norm")
+def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    x, weight = inputs
+    heads, k = (x.shape[1], x.shape[2]) if x.ndim == 3 else (1, x.shape[1])
+    args = [address(out), _stride(out), address(x), _stride(x), address(weight), k, float(node.attrs["eps"]),
+            heads, k * 4, k * 4]  # fmt: skip
+    return [KernelCall(elementwise.rms_norm_kernel(), args, len(out), keep=(x, weight, out))]
+
+
+@_binds("quantize", "rms_norm_quantize", "swiglu_quantize")
+def _quantize(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    x, *other = inputs
+    tokens, k = x.shape
+    source: quantize.Source = "values"
+    more: list[int | float] = [0, 0]
+    if node.op == "rms_norm_quantize":
+        source, more = "rms_norm", [address(other[0]), float(node.attrs["eps"])]
+    elif node.op == "swiglu_quantize":
+        source, more = "swiglu", [address(other[0]), _stride(other[0])]
+    args = [address(out), tokens, k, address(x), _stride(x), *more]
+    return [KernelCall(quantize.quantize_kernel(source, TILE), args, tokens, keep=(x, *other, out))]
+
+
+@_binds("add", "mul", "swiglu")
+def _binary(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    a, b = inputs
+    k = int(np.prod(out.shape[1:]))
+    b_stride = _stride(b) if b.ndim == a.ndim else 0
+    args = [address(out), _stride(out), address(a), _stride(a), address(b), b_stride, k]
+    return [KernelCall(elementwise.binary_kernel(node.op), args, len(out), keep=(a, b, out))]
+
+
+@_binds("rope")
+def _rope(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    x, positions, freqs = inputs
+    return [_rope_call(node, x, positions, freqs, out, None)]
+
+
+def _rope_call(node: Node, x: AnyArray, positions: AnyArray, freqs: AnyArray, out: AnyArray, norm: Any) -> KernelCall:
+    kernel = rope.rope_kernel(node.attrs["interleaved"], norm is not None)
+    args = [address(out), _stride(out), address(x), _stride(x), x.shape[1], x.shape[2], address(positions),
+            address(freqs), len(freqs), float(node.attrs["scale"]), address(norm) if norm is not None else 0,
+            float(node.attrs.get("eps", 0.0))]  # fmt: skip
+    return KernelCall(kernel, args, len(out), keep=(x, positions, freqs, out, norm))
+
+
+@_binds("set_rows")
+def _set_rows(node: Node, inputs: Sequence[Any], out: Any) -> list[KernelCall]:
+    cache, values, places = inputs
+    kind = node.inputs[0].attrs["kind"]
+    kernel = rope.set_keys_kernel() if kind == "k" else rope.set_values_kernel()
+    args = [address(cache), address(values), _stride(values), address(places), values.shape[1], values.shape[2]]
+    return [KernelCall(kernel, args, len(values), keep=(cache, values, places))]
+
+
+@_binds("attention")
+def _attention(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    q, k, v, positions, starts, pages = inputs
+    tokens, heads, dim = q.shape
+    kv_heads = k.shape[1]
+    group = heads // kv_heads
+    if tokens == len(pages):
+        kernel, tasks = attention.decode_kernel(group, dim), tokens * kv_heads
+    else:
+        kernel, tasks = attention.prefill_kernel(group, dim), -(-tokens // attention.TILE) * heads
+    args = [address(out), address(q), _stride(q), address(k), address(v), address(positions), address(starts),
+            address(pages), pages.shape[1], len(pages), kv_heads, float(node.attrs["scale"]), tokens]  # fmt: skip
+    return [KernelCall(kernel, args, tasks, keep=(q, k, v, positions, starts, pages, out))]
+
+
+def _rows_call(kernel: Any, out: AnyArray, x: AnyArray, *more: int | float, keep: Sequence[Any] = ()) -> KernelCall:
+    """A kernel with a task for each row of `out`, whose arguments begin with out, x and their strides."""
+    args = [address(out), _stride(out), address(x), _stride(x), *more]
+    return KernelCall(kernel, args, len(out), keep=(out, x, *keep))
+
+
+@_binds("soft_max")
+def _soft_max(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    return [_rows_call(elementwise.soft_max_kernel(), out, inputs[0], out.shape[1])]
+
+
+@_binds("normalize")
+def _normalize(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    return [_rows_call(elementwise.normalize_kernel(), out, inputs[0], out.shape[1])]
+
+
+@_binds("soft_cap")
+def _soft_cap(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    return [_rows_call(elementwise.soft_cap_kernel(), out, inputs[0], out.shape[1], float(node.attrs["cap"]))]
+
+
+@_binds("top_k")
+def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    return [_rows_call(elementwise.top_k_kernel(), out, inputs[0], inputs[0].shape[1], out.shape[1])]
+
+
+@_binds("gather")
+def _gather(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    x, ids = inputs
+    return [_rows_call(elementwise.gather_kernel(), out, x, address(ids), _stride(ids), out.shape[1], keep=(ids,))]
+
+
+@_binds("weighted_sum")
+def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    x, weights = inputs
+    more = (address(weights), _stride(weights), x.shape[1], out.shape[1])
+    return [_rows_call(elementwise.weighted_sum_kernel(), out, x, *more, keep=(weights,))]
+
+
+@_binds("mul_mat_id")
+def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+    """Each (token, expert) pair is a product of its own; activations are quantized one row at a time before it."""
+    weight, x, ids = inputs
+    tokens, used = ids.shape
+    shared = int(x.ndim == 2)  # one row of x for all experts of a token
+    rows_of_x = x if shared else x.reshape(tokens * used, -1)
+    calls = []
+    if isinstance(weight, QuantWeight):
+        codes = np.empty(len(rows_of_x) * weight.k // 32 * mul_mat.TOKEN_BYTES, np.uint8)
+        calls.append(_quantize_rows(rows_of_x, codes, 1))
+        inner, x_stride, source = mul_mat.mul_mat_kernel(weight.layout, 1), len(codes) // len(rows_of_x), codes
+        extra = address(weight.table) if weight.table is not None else 0
+    else:
+        inner = float_mul_mat.float_mul_mat_kernel(weight.kind, 1)
+        x_stride, source = _stride(rows_of_x), rows_of_x
+        extra = x_stride
+    tiles = -(-weight.n // 16)
+    sharing = used if shared else 1
+    args = [inner.address, address(weight.data), weight.data[0].nbytes, address(source), x_stride, sharing,
+            address(ids), used, address(out), weight.n, weight.k, tiles, extra]  # fmt: skip
+    keep = (weight, x, ids, out, source, inner)
+    return [*calls, KernelCall(experts.mul_mat_id_kernel(), args, tokens * used * tiles, keep=keep)]
+
+
+def _quantize_rows(x: AnyArray, codes: AnyArray, tile: int) -> KernelCall:
+    args = [address(codes), *x.shape, address(x), _stride(x), 0, 0]
+    return KernelCall(quantize.quantize_kernel("values", tile), args, len(x), keep=(x, codes))

@@ -1,0 +1,86 @@
+"""Compiled kernels on disk, and a word to the user while they are made for the first time."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import BackendError
+
+log = logging.getLogger("octavo")
+
+NOTICEABLE = 0.1  # seconds of a compilation
+
+
+def cache_root() -> Path:
+    """$OCTAVO_CACHE, or octavo/ in the user's cache folder."""
+    chosen = os.environ.get("OCTAVO_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "octavo"
+
+
+@cache
+def prepare() -> None:
+    """Point Numba at our cache and at OpenMP. Raises BackendError where Numba or its OpenMP layer is missing.
+
+    The folder's name holds a hash of the sources: Numba itself would miss changes in the intrinsics that a kernel uses.
+    """
+    try:
+        import numba
+    except ImportError as error:
+        raise BackendError(f"device cpu: Numba can't be imported ({error}); `pip install numba`") from None
+    config: Any = numba.config
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources) + numba.__version__.encode()).hexdigest()[:16]
+    folder = cache_root() / "kernels" / digest
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        config.CACHE_DIR = str(folder)
+    except OSError as error:
+        log.warning("compiled kernels can't be kept in %s: %s", folder, error.strerror)
+    config.THREADING_LAYER = "omp"
+    try:
+        importlib.import_module("numba.np.ufunc.omppool")
+    except ImportError as error:
+        raise BackendError(
+            f"device cpu: Numba's OpenMP layer is missing ({error}); install libgomp (Linux) or libomp (macOS)"
+        ) from None
+
+
+class _Progress:
+    """How many kernels were compiled since the last line was ended."""
+
+    compiled = 0
+
+
+@contextmanager
+def compiling(function: Callable[..., Any]) -> Iterator[None]:
+    """Around a compilation: a progress line on a terminal when it takes long enough to be noticed."""
+    start = time.perf_counter()
+    yield
+    if time.perf_counter() - start < NOTICEABLE:
+        return
+    _Progress.compiled += 1
+    log.info("compiled %s in %.2f s", function.__name__, time.perf_counter() - start)
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\rCompiling kernels for this CPU (once): {_Progress.compiled} ")
+        sys.stderr.flush()
+
+
+def end_progress() -> None:
+    """End the progress line, if there is one."""
+    if _Progress.compiled and sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+    _Progress.compiled = 0

@@ -1,0 +1,89 @@
+"""Products of float weights (f32, f16, bf16) and float activations, and look-ups of their rows.
+
+Weights lie in tiles of 16 rows: [N / 16, K, 16], so 16 rows are 16 lanes and each k is one vector.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal
+
+from numba import njit
+
+from octavo.backends.cpu.program import kernel
+from octavo.backends.cpu.simd import (
+    add_blocks,
+    arg,
+    call,
+    f32_pointer,
+    fma_splat_strided,
+    i32_pointer,
+    load_bf16x16,
+    load_block_masked,
+    load_f16x16,
+    load_f32x16,
+    stack,
+    store_block_masked,
+    store_f32x16,
+    zeros,
+)  # fmt: skip
+
+Kind = Literal["f32", "f16", "bf16"]
+WIDTH: dict[Kind, int] = {"f32": 4, "f16": 2, "bf16": 2}
+_LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16}
+
+
+@cache
+def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
+    """Task i makes 16 rows of y for tiles of n tokens.
+
+    Arguments: weights, x, y, rows, k, y stride, tiles, terms, (term, stride) twice, x stride, tail, tail's arguments.
+    """
+    load, width = _LOADS[kind], WIDTH[kind]
+
+    @njit(inline="never", error_model="numpy")
+    def accumulate(w, x, stride, k):
+        even, odd = zeros(n), zeros(n)
+        for _pair in range(k // 2):
+            even = fma_splat_strided(even, load(w), x, stride)
+            odd = fma_splat_strided(odd, load(w + 16 * width), x + 4, stride)
+            w += 32 * width
+            x += 8
+        if k % 2:
+            even = fma_splat_strided(even, load(w), x, stride)
+        return add_blocks(even, odd)
+
+    def float_mul_mat(args, task):
+        k, y_stride, x_stride = arg(args, 4), arg(args, 5), arg(args, 12)
+        w = arg(args, 0) + task * 16 * k * width
+        y = arg(args, 2) + task * 64
+        rows = min(arg(args, 3) - task * 16, 16)
+        for tile in range(arg(args, 6)):
+            acc = accumulate(w, arg(args, 1) + tile * n * x_stride, x_stride, k)
+            for term in range(arg(args, 7)):
+                stride = arg(args, 9 + 2 * term)
+                at = arg(args, 8 + 2 * term) + task * 64 + tile * n * stride
+                acc = add_blocks(acc, load_block_masked(at, stride, rows, n))
+            store_block_masked(y + tile * n * y_stride, y_stride, rows, acc)
+        if arg(args, 13) != 0:
+            call(arg(args, 13), arg(args, 14), task)
+
+    return kernel(float_mul_mat)
+
+
+@cache
+def float_get_rows_kernel(kind: Kind) -> Any:
+    """Task t copies row rows[t] to y. Arguments: y, y stride, weights, k, rows."""
+    load, width = _LOADS[kind], WIDTH[kind]
+
+    def float_get_rows(args, task):
+        k, row = arg(args, 3), i32_pointer(arg(args, 4))[task]
+        y = f32_pointer(arg(args, 0) + task * arg(args, 1))
+        w = arg(args, 2) + row // 16 * 16 * k * width
+        lane = row % 16
+        values = stack(64)
+        for i in range(k):
+            store_f32x16(values, load(w + i * 16 * width))
+            y[i] = f32_pointer(values)[lane]
+
+    return kernel(float_get_rows)

@@ -1,0 +1,54 @@
+"""Small functions that several kernels call."""
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+from octavo.backends.cpu.simd import (
+    add,
+    div,
+    exp,
+    f32_pointer,
+    fma,
+    load_f32x16,
+    max_lanes,
+    maximum,
+    splat,
+    sub,
+    sum_lanes,
+)  # fmt: skip
+
+
+@njit(error_model="numpy")
+def rms_factor(x, k, eps):
+    """1 / sqrt(mean(x^2) + eps) of k floats at address x."""
+    total = splat(0.0)
+    for i in range(k // 16):
+        v = load_f32x16(x + 64 * i)
+        total = fma(v, v, total)
+    sum_of_squares = sum_lanes(total)
+    values = f32_pointer(x)
+    for i in range(k // 16 * 16, k):
+        sum_of_squares += values[i] * values[i]
+    return 1.0 / math.sqrt(sum_of_squares / k + eps)
+
+
+@njit(error_model="numpy")
+def silu(x):
+    """x / (1 + exp(-x)), 16 lanes."""
+    return div(x, add(splat(1.0), exp(sub(splat(0.0), x))))
+
+
+@njit(error_model="numpy")
+def largest(x, n):
+    """The largest of n floats at address x."""
+    best = splat(-math.inf)
+    for i in range(n // 16):
+        best = maximum(load_f32x16(x + 64 * i), best)
+    found = max_lanes(best)
+    values = f32_pointer(x)
+    for i in range(n // 16 * 16, n):
+        found = max(found, values[i])
+    return found

@@ -1,0 +1,81 @@
+"""Look-ups of rows of quantized weights: embeddings."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from octavo.backends.cpu.kernels.mul_mat import LOADS
+from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
+from octavo.backends.cpu.program import kernel
+from octavo.backends.cpu.simd import (
+    arg,
+    f32_pointer,
+    i32_pointer,
+    load_codes,
+    load_s8x16,
+    load_u8x16,
+    look_up,
+    mul,
+    splat,
+    stack,
+    store_codes,
+    store_f32x16,
+    sub,
+    u8_pointer,
+)  # fmt: skip
+
+
+@cache
+def get_rows_kernel(layout: Layout) -> Any:
+    """Task t decodes row rows[t] to y. Arguments: y, y stride, weights, k, rows, table."""
+    bits, groups, sets = layout.bits, layout.groups, layout.sets
+    two_level, has_min = layout.two_level, layout.minima is not None
+    has_table = layout.table is not None
+    offset = float(128 if has_table else layout.offset)
+    super_values, super_bytes, blocks = layout.super, layout.super_bytes, layout.super // STEP
+    load_d, load_min = LOADS[layout.scale], LOADS[layout.minima or "f16"]
+    load_sc = load_s8x16 if layout.signed_scales else load_u8x16
+    d_bytes = SCALE_BYTES[layout.scale] * ROWS
+    min_bytes = SCALE_BYTES[layout.minima] * ROWS if layout.minima else 0
+    head_bytes, block_bytes = layout.head_bytes, layout.block_bytes
+    codes_at, half = block_bytes - layout.code_bytes, STEP // groups
+
+    def get_rows(args, task):
+        k, row = arg(args, 3), i32_pointer(arg(args, 4))[task]
+        y = arg(args, 0) + task * arg(args, 1)
+        w = arg(args, 2) + row // 16 * (k // super_values * super_bytes)
+        lane = row % 16
+        codes_here, scale_here, bias_here = stack(512), stack(64), stack(64)
+        for s in range(k // super_values):
+            d = load_d(w)
+            dmin = load_min(w + d_bytes * sets) if has_min else d
+            block = w + head_bytes
+            for b in range(blocks):
+                codes = load_codes(block + codes_at, bits)
+                if has_table:
+                    codes = look_up(codes, arg(args, 5))
+                store_codes(codes_here, codes)
+                for group in range(groups):
+                    if two_level:
+                        scale = mul(load_sc(block + 16 * group), d)
+                    else:
+                        scale = load_d(w + d_bytes * group)
+                    bias = mul(scale, splat(-offset))
+                    if has_min:
+                        if two_level:
+                            bias = sub(bias, mul(load_u8x16(block + 16 * (groups + group)), dmin))
+                        else:
+                            bias = sub(bias, load_min(w + d_bytes * sets + min_bytes * group))
+                    store_f32x16(scale_here, scale)
+                    store_f32x16(bias_here, bias)
+                    factor, term = f32_pointer(scale_here)[lane], f32_pointer(bias_here)[lane]
+                    values = f32_pointer(y + ((s * blocks + b) * 32 + group * half) * 4)
+                    for i in range(half):
+                        at = group * half + i
+                        code = u8_pointer(codes_here)[at // 4 * 64 + lane * 4 + at % 4]
+                        values[i] = factor * code + term
+                block += block_bytes
+            w += super_bytes
+
+    return kernel(get_rows)

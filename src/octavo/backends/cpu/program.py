@@ -1,0 +1,69 @@
+"""Programs: kernels with their arguments, run one after the other by all threads inside one compiled call.
+
+A kernel is `void(args, task)`: `args` is the address of its int64 arguments, `task` a number from 0 to `tasks` - 1.
+Tasks of one call may run at the same time, in any order; a call starts when all tasks of the one before it are done.
+Threads take tasks from a shared counter, so a thread that the system holds up delays nobody by more than a task.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from octavo.formats.spec import AnyArray
+
+LINE = 64  # bytes of a cache line
+COUNTERS = 2 * LINE  # of each call: tasks taken, tasks done, on lines of their own
+
+
+class KernelCall:
+    """A kernel with its arguments bound, and what must live as long as they do."""
+
+    def __init__(self, kernel: Any, args: Sequence[int | float], tasks: int, keep: Sequence[Any] = ()) -> None:
+        self.kernel, self.tasks = kernel, tasks
+        self.args = np.array([_as_int64(a) for a in args], np.int64)
+        self._keep = keep
+
+
+class Program:
+    """Calls that run as one. `threads` is how many threads share each call's tasks."""
+
+    def __init__(self, calls: Sequence[KernelCall], threads: int) -> None:
+        from octavo.backends.cpu.driver import run_program
+
+        self._run, self._threads, self.calls = run_program, threads, tuple(calls)
+        self._table = np.array([(c.kernel.address, c.args.ctypes.data, c.tasks) for c in calls], np.int64)
+        self._counters = np.zeros((len(calls) + 1) * COUNTERS // 8, np.int64)
+        line = -self._counters.ctypes.data % LINE
+        self._first_counter = self._counters.ctypes.data + line
+
+    def __call__(self) -> None:
+        self._counters.fill(0)
+        self._run(self._table, self._first_counter, self._threads)
+
+
+def _as_int64(value: int | float) -> int:
+    """Integers as they are; a float as its float32 bits (see `simd.arg_f32`)."""
+    return struct.unpack("<i", struct.pack("<f", value))[0] if isinstance(value, float) else int(value)
+
+
+def address(array: AnyArray) -> int:
+    """Where an array's values begin; it must be contiguous and outlive the calls that use it."""
+    return int(array.ctypes.data)
+
+
+def kernel(function: Callable[[int, int], None]) -> Any:
+    """Compile a kernel, or take it from the cache on disk."""
+    from numba import cfunc, types
+
+    from octavo.backends.cpu.cache import compiling
+
+    with compiling(function):
+        return cfunc(types.void(types.intp, types.intp), cache=True, error_model="numpy", fastmath=FAST)(function)
+
+
+FAST = {"nsz", "arcp", "contract", "reassoc"}
+"""Sums may be reordered and fused; NaN and Inf keep their meaning."""
