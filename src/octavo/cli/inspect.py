@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.plain import printable, to_json
 from octavo.errors import NonFiniteError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def inspect(
         if check:
             report["non_finite"] = bad
         if as_json:
-            print(json.dumps(report, ensure_ascii=False))
+            print(to_json(report))
         else:
             from octavo.cli.tables import show
 
@@ -106,11 +106,12 @@ def _brief(value: Any, most: int = 8) -> Any:
     """Arrays cut to their first values, with how many there are."""
     if hasattr(value, "tolist"):
         value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return list(value) if len(value) <= most else {"length": len(value), "first": list(value[:most])}
-    return value
+    if not isinstance(value, (list, tuple)):
+        return value
+    first = [_brief(v, most) for v in value[:most]]
+    return first if len(value) <= most else {"length": len(value), "first": first}
 
 
 def _few(bad: dict[str, int], most: int = 5) -> str:
-    named = ", ".join(f"{name} ({count} values)" for name, count in list(bad.items())[:most])
+    named = ", ".join(f"{printable(name)} ({count} values)" for name, count in list(bad.items())[:most])
     return named if len(bad) <= most else f"{named}, and {len(bad) - most} more"

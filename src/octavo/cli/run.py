@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from octavo.cli.plain import to_json
 from octavo.errors import OctavoError, UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SAMPLING = "Sampling"
 OUTPUT = "Output"
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 
 
 def run(
@@ -62,7 +64,7 @@ def run(
     """Run a model: `octavo run demo "What is 12 times 7?"`."""
     from octavo.runtime import load
 
-    if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
+    if prompt == "-" or (prompt is None and (sys.stdin is None or not sys.stdin.isatty())):
         prompt = _read_pipe()
     if prompt is None and as_json:
         raise UsageError("--json needs a prompt")
@@ -84,7 +86,7 @@ def run(
 
 
 def _read_pipe() -> str:
-    data = sys.stdin.buffer.read()
+    data = b"" if sys.stdin is None else sys.stdin.buffer.read()
     try:
         text = data.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -104,7 +106,7 @@ def _answer_text(model: Model, generation: Generation, load_seconds: float, stat
         for piece in generation:
             _write(piece)
     except KeyboardInterrupt:
-        generation.close()
+        raise typer.Exit(INTERRUPTED) from None
     finally:
         if generation.text and not generation.text.endswith("\n"):
             _write("\n")
@@ -120,7 +122,7 @@ def _answer_json(model: Model, generation: Generation, load_seconds: float, stat
     except OctavoError as error:
         failure = error
     if failure is None or generation.finish_reason == "context":
-        print(json.dumps(as_object(model, generation, load_seconds), ensure_ascii=False))
+        print(to_json(as_object(model, generation, load_seconds)))
     if stats:
         print(speeds(generation, load_seconds), file=sys.stderr)
     if failure is not None:

@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from octavo.cli.plain import printable
+
 
 def show(report: dict[str, Any], console: Console | None = None) -> None:
     """Print a report of `octavo.cli.inspect`."""
     console = console or Console(highlight=False, soft_wrap=True)
     name = report["metadata"].get("general.name")
-    console.print(f"[bold]{escape(str(name or report['path']))}[/bold]")
+    console.print(f"[bold]{escape(printable(name or report['path']))}[/bold]")
     bpw = report["bits_per_weight"]
     facts = {
         "file": report["path"] + (f" and {len(report['files']) - 1} more" if len(report["files"]) > 1 else ""),
@@ -23,7 +25,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
         "size": f"{size(report['bytes'])}" + (f", {bpw:.2f} bits per weight" if bpw else ""),
     }
     for key, value in facts.items():
-        console.print(f"{key:<13} {escape(str(value))}")
+        console.print(f"{key:<13} {escape(printable(value))}")
     console.print()
     console.print(_metadata(report["metadata"]))
     console.print(_types(report))
@@ -54,7 +56,7 @@ def _table(*headings: str, numbers: tuple[str, ...] = ()) -> Table:
 def _metadata(metadata: dict[str, Any]) -> Table:
     table = _table("metadata", "value")
     for key, value in metadata.items():
-        table.add_row(escape(key), escape(_shown(value)))
+        table.add_row(escape(printable(key)), escape(_shown(value)))
     return table
 
 
@@ -64,7 +66,7 @@ def _shown(value: Any, most: int = 120) -> str:
         return f"{value['length']:,} values: {first}, ..."
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = repr(value) if isinstance(value, str) and not value.isprintable() else str(value)
+    text = printable(value)
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
@@ -82,5 +84,5 @@ def _tensors(rows: list[dict[str, Any]]) -> Table:
     table = _table("tensor", "type", "shape", "size", "offset", numbers=("size", "offset"))
     for row in rows:
         shape = " x ".join(str(d) for d in row["shape"])
-        table.add_row(escape(row["name"]), row["type"], shape, size(row["bytes"]), f"{row['offset']:,}")
+        table.add_row(escape(printable(row["name"])), row["type"], shape, size(row["bytes"]), f"{row['offset']:,}")
     return table

@@ -1,0 +1,31 @@
+"""Values from files as output that is plain: JSON that every parser reads, text without control characters."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+
+def to_json(value: Any) -> str:
+    """`value` as one line of JSON; NaN and Inf, which JSON lacks, are the strings "nan", "inf" and "-inf".
+
+    Characters that standard output can't show are escaped.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    return json.dumps(_finite(value), ensure_ascii="utf" not in encoding.lower(), allow_nan=False)
+
+
+def printable(value: Any) -> str:
+    """`value` as text; a string with line ends or control characters, which could steer a terminal, is quoted."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

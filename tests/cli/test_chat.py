@@ -1,0 +1,264 @@
+"""The conversation of `octavo run MODEL`: by its class, and as a user at a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import octavo
+from octavo.cli.chat import Chat
+from octavo.runtime import Model
+from tests.runtime.tiny import ALPHABET
+
+GREETING = "/help lists what you can do here; /bye leaves.\n"
+
+
+@pytest.fixture
+def model(alphabet: str) -> Iterator[Model]:
+    with octavo.load(alphabet) as loaded:
+        yield loaded
+
+
+Talk = Callable[..., list[str]]
+
+
+@pytest.fixture
+def talk(model: Model) -> Talk:
+    """What is shown after each of the lines that a user types; prompts are left out."""
+
+    def run(*lines: str | None, **options: Any) -> list[str]:
+        shown: list[str] = [""]
+        rest = iter(lines)
+
+        def read(prompt: str) -> str | None:
+            if prompt == ">>> ":
+                shown.append("")
+            return next(rest, None)
+
+        def write(text: str) -> None:
+            shown[-1] += text
+
+        Chat(model, read, write, **{"temperature": 0.0, **options}).loop()
+        assert shown[0] == GREETING
+        return shown[1:]
+
+    return run
+
+
+def seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+    """Records what `generate` is asked for."""
+    calls: list[tuple[Any, dict[str, Any]]] = []
+    generate = model.generate
+
+    def record(prompt: Any, **options: Any) -> Any:
+        calls.append((prompt if isinstance(prompt, str) else [dict(m) for m in prompt], options))
+        return generate(prompt, **options)
+
+    monkeypatch.setattr(model, "generate", record)
+    return calls
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+REPLY = {"role": "assistant", "content": ALPHABET}
+
+
+def test_a_conversation_remembers(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = seen(model, monkeypatch)
+    assert talk("one", "  ", "two", "/reset", "three", "/bye", "never") == [
+        ALPHABET + "\n", "", ALPHABET + "\n", "The conversation is forgotten.\n", ALPHABET + "\n", "",
+    ]  # fmt: skip
+    assert [prompt for prompt, _ in calls] == [[user("one")], [user("one"), REPLY, user("two")], [user("three")]]
+
+
+def test_a_reply_costs_only_what_is_new(model: Model, talk: Talk) -> None:
+    second = talk("one", "/stats", "two", None)[2]
+    assert re.search(r"\(prompt (\d+) tokens \((\d+) cached\)", second)
+    n, cached = map(int, re.search(r"\(prompt (\d+) tokens \((\d+) cached\)", second).groups())  # type: ignore[union-attr]
+    assert n - cached == len("\n<user\ntwo>\n<assistant\n") + 1, "and the end token, which was not computed yet"
+
+
+def test_the_system_message(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = seen(model, monkeypatch)
+    assert talk("one", "/system  be brief ", "two", "/system", "three")[1::2] == [
+        "The system message is set.\n", "The system message is removed.\n", "\n",
+    ]  # fmt: skip
+    assert [(prompt, options.get("system")) for prompt, options in calls] == [
+        ([user("one")], None), ([user("two")], "be brief"), ([user("three")], None),
+    ]  # fmt: skip
+
+
+def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = seen(model, monkeypatch)
+    got = talk("/set", "/set max_tokens 2", "/set seed 7", "hi", "/set")
+    assert got == [
+        "temperature 0.0\n", "max_tokens is 2.\n", "seed is 7.\n", "ab\n",
+        "temperature 0.0\nmax_tokens 2\nseed 7\n", "\n",
+    ]  # fmt: skip
+    assert calls[0][1] == {"temperature": 0.0, "max_tokens": 2, "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/hlp", "no command /hlp (allowed: /help, "),
+        ("/set volume 3", "no setting 'volume' (allowed: max_tokens, temperature"),
+        ("/set temperature hot", "temperature can't be 'hot' (allowed: a number)"),
+        ("/set temperature", "temperature can't be '' (allowed: a number)"),
+        ("/set temperature nan", "temperature is nan (allowed: 0 to 100)"),
+        ("/set top_k 1.5", "top_k can't be '1.5'"),
+        ("/set max_tokens -1", "max_tokens can't be -1"),
+        ("/set seed -1", "seed is -1"),
+        ("\ud800", "lone surrogate"),
+    ],
+)
+def test_what_is_wrong_is_said_and_changes_nothing(talk: Talk, line: str, message: str) -> None:
+    error, after, _ = talk(line, "hi")
+    assert error.startswith("octavo: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert after == ALPHABET + "\n"
+
+
+def test_help_names_every_command(talk: Talk) -> None:
+    text = talk("/help")[0]
+    assert re.findall(r"^/\w+", text, re.MULTILINE) == ["/help", "/reset", "/system", "/set", "/stats", "/bye"]
+
+
+def test_several_lines(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = seen(model, monkeypatch)
+    talk('"""', "one", "", "/two", '"""', '"""three"""', '"""four', 'five"""', '"""', '"""', "/path/to is no command")
+    sent = [prompt[-1]["content"] for prompt, _ in calls]
+    assert sent == ["one\n\n/two", "three", "four\nfive", "/path/to is no command"]
+
+
+def test_a_full_context_says_what_to_do(alphabet: str) -> None:
+    shown: list[str] = []
+    lines = iter(["one", "two", "/reset", "one", None])
+    with octavo.load(alphabet, n_ctx=80) as model:
+        Chat(model, lambda prompt: next(lines), shown.append, temperature=0.0).loop()
+    text = "".join(shown)
+    assert text.count("/reset starts afresh") == 1
+    assert text.count(ALPHABET + "\n") == 2
+    assert text.endswith(f"forgotten.\n{ALPHABET}\n\n")
+
+
+def test_raw_continues_each_line_by_itself(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = seen(model, monkeypatch)
+    assert talk("w", "x", raw=True)[:2] == ["xyz\n", "yz\n"]
+    assert [prompt for prompt, _ in calls] == ["w", "x"]
+
+
+CONTROLLED = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+"""Makes its standard input the terminal that Ctrl-C comes from, then becomes the command."""
+
+
+class Terminal:
+    """`octavo` in a pseudo-terminal of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.fd, other = pty.openpty()
+        command = [sys.executable, "-c", CONTROLLED, sys.executable, "-m", "octavo", *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=other, stdout=other, stderr=other, start_new_session=True, env={**os.environ, "TERM": "dumb"}
+        )
+        os.close(other)
+        self.text = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def until(self, text: str, seconds: float = 20) -> str:
+        """What is shown up to `text`, which must come in time."""
+        end = time.monotonic() + seconds
+        while text not in self.text:
+            ready, _, _ = select.select([self.fd], [], [], max(0, end - time.monotonic()))
+            assert ready, f"{text!r} did not come; shown: {self.text!r}"
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:  # the other end is closed
+                data = b""
+            assert data, f"it ended before {text!r}; shown: {self.text!r}"
+            self.text += data.decode().replace("\r\n", "\n")
+        before, _, self.text = self.text.partition(text)
+        return before
+
+    def status(self) -> int:
+        """How it ended, having said all that it had to say."""
+        while True:
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            self.text += data.decode()
+        return self.process.wait(timeout=20)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.fd)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    with ExitStack() as stack:
+
+        def start(*arguments: str) -> Terminal:
+            started = Terminal(*arguments)
+            stack.callback(started.close)
+            return started
+
+        yield start
+
+
+def test_at_a_terminal(terminal: Callable[..., Terminal], alphabet: str) -> None:
+    t = terminal("run", alphabet, "--temp", "0")
+    assert GREETING in t.until(">>> ")
+    t.type("hi\n")
+    assert t.until(">>> ") == f"hi\n{ALPHABET}\n"
+    t.type("/stats\n")
+    assert "Speeds are shown." in t.until(">>> ")
+    t.type('"""\n')
+    t.until("... ")
+    t.type("two\n")
+    t.until("... ")
+    t.type('lines"""\n')
+    assert "tok/s; ended by stop)" in t.until(">>> ")
+    t.type("\x03")
+    assert "/bye or Ctrl-D leaves." in t.until(">>> ")
+    t.type("/nothing\n")
+    assert "octavo: error: no command /nothing" in t.until(">>> ")
+    t.type("/bye\n")
+    assert t.status() == 0
+
+
+def test_ctrl_c_stops_the_reply_only_and_ctrl_d_leaves(terminal: Callable[..., Terminal], endless: str) -> None:
+    t = terminal("run", endless, "--temp", "0", "--ctx", "30000")
+    t.until(">>> ")
+    t.type("hi\n")
+    t.until(ALPHABET * 3)
+    t.type("\x03")
+    reply = t.until(">>> ")
+    assert set(reply.replace("^C", "")) <= set(ALPHABET + "\n")
+    assert len(reply) < 20_000, "it was stopped, it did not end"
+    t.type("/set max_tokens 3\n")
+    t.until(">>> ")
+    t.type("again\n")
+    assert t.until(">>> ").endswith("\nabc\n")
+    t.type("\x04")
+    assert t.status() == 0
+    assert "Traceback" not in t.text

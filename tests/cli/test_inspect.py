@@ -1,0 +1,159 @@
+"""`octavo inspect`: for people, as JSON, the graph, and the check for NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.cli import tables
+from octavo.io.gguf import GGUFFile, write_gguf
+from tests.cli.conftest import Run
+from tests.io.gguf_builder import ARCH, ARRAY, DATA, U32, WEIGHT, array, gguf, raw_pair
+from tests.runtime import tiny
+
+
+def squeezed(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_plain(octavo: Run, alphabet: str) -> None:
+    got = octavo("inspect", alphabet)
+    assert (got.status, got.err) == (0, "")
+    lines = squeezed(got.out)
+    with GGUFFile.open(alphabet) as file:
+        n, nbytes = sum(t.size for t in file.tensors.values()), file.nbytes
+    assert f"parameters {n:,} in 25 tensors" in lines
+    assert f"size {nbytes / 1e6:.1f} MB, 32.00 bits per weight" in lines
+    assert "qwen3.attention.head_count 4" in lines
+    assert any(line.startswith("tokenizer.ggml.tokens 259 values: ") for line in lines)
+    assert f"F32 25 {n:,} {nbytes / 1e6:.1f} MB 100.0% 32" in lines
+
+
+def test_tensors(octavo: Run, alphabet: str) -> None:
+    lines = squeezed(octavo("inspect", alphabet, "--tensors").out)
+    with GGUFFile.open(alphabet) as file:
+        for info in file.tensors.values():
+            shape = " x ".join(map(str, info.shape))
+            assert any(line.startswith(f"{info.name} F32 {shape} ") for line in lines)
+            assert any(line.startswith(info.name) and line.endswith(f"{info.offset:,}") for line in lines)
+
+
+def test_graph(octavo: Run, alphabet: str) -> None:
+    lines = octavo("inspect", alphabet, "--graph", "--ctx", "64").out.splitlines()
+    assert any(line.startswith("split 0 on reference, ") for line in lines)
+    assert any("= attention(" in line and "blk.1.attn" in line for line in lines)
+    assert " splits, " in lines[-1]
+    assert lines[-1].endswith("bytes of memory")
+
+
+def test_json(octavo: Run, alphabet: str) -> None:
+    got = octavo("inspect", alphabet, "--json", "--tensors", "--graph", "--check")
+    assert (got.status, got.err) == (0, "")
+    report = json.loads(got.out)
+    assert report.keys() == {
+        "path", "files", "version", "alignment", "tensor_count", "parameters", "bytes", "bits_per_weight", "types",
+        "metadata", "tensors", "graph", "non_finite",
+    }  # fmt: skip
+    assert report["path"] == alphabet
+    assert report["types"] == [
+        {"type": "F32", "tensors": 25, "parameters": report["parameters"], "bytes": report["bytes"],
+         "bits_per_weight": 32.0},
+    ]  # fmt: skip
+    assert report["tensors"][0].keys() == {"name", "type", "shape", "parameters", "bytes", "offset"}
+    assert len(report["tensors"]) == report["tensor_count"] == 25
+    assert report["metadata"]["tokenizer.ggml.tokens"] == {"length": 259, "first": tiny.TOKENS[:8]}
+    assert report["metadata"]["tokenizer.ggml.merges"] == ["h e"]
+    assert {row["op"] for row in report["graph"]} >= {"mul_mat", "attention", "set_rows"}
+    assert report["non_finite"] == {}
+
+
+def test_check(octavo: Run, alphabet: str, tmp_path: Path) -> None:
+    assert octavo("inspect", alphabet, "--check").out.splitlines()[-1] == "No NaN or Inf in any tensor."
+    weights = tiny.tensors()
+    weights["blk.1.ffn_up.weight"][3, 4:7] = np.nan
+    weights["output_norm.weight"][0] = -np.inf
+    path = tiny.write(tmp_path / "nan.gguf", weights=weights)
+    got = octavo("inspect", path, "--check")
+    assert got.error() == (
+        f"octavo: error: {path}: NaN or Inf in 2 of 25 tensors: "
+        "output_norm.weight (1 values), blk.1.ffn_up.weight (3 values)"
+    )
+    assert "No NaN" not in got.out
+    as_json = octavo("inspect", path, "--check", "--json")
+    assert as_json.status == 2
+    assert json.loads(as_json.out)["non_finite"] == {"output_norm.weight": 1, "blk.1.ffn_up.weight": 3}
+    assert octavo("inspect", path).status == 0, "without --check the tensors are not read"
+
+
+ODD = {
+    "general.name": "bad\x1b[31m name",
+    "odd.nan": math.nan,
+    "odd.inf": [math.inf, 1.0],
+    "odd.markup": "[bold]not markup[/bold]",
+    "odd.long": "x" * 500,
+}
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> str:
+    path = tmp_path / "odd.gguf"
+    write_gguf(path, "llama", ODD, {"t[0]": np.zeros((2, 4), np.float32)})
+    return str(path)
+
+
+def test_odd_values_are_shown_harmlessly(octavo: Run, odd: str) -> None:
+    got = octavo("inspect", odd, "--tensors")
+    assert got.status == 0
+    assert "\x1b" not in got.out
+    text = " ".join(got.out.split())
+    assert r"'bad\x1b[31m name'" in text
+    assert "[bold]not markup[/bold]" in text
+    assert "(500 characters)" in text
+    assert "t[0]" in text
+
+
+def test_odd_values_are_json(octavo: Run, odd: str) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    report = json.loads(octavo("inspect", odd, "--json").out, parse_constant=refuse)
+    assert report["metadata"]["odd.nan"] == "nan"
+    assert report["metadata"]["odd.inf"] == ["inf", 1.0]
+    assert report["metadata"]["general.name"] == ODD["general.name"]
+
+
+def test_arrays_of_arrays_are_cut_at_every_depth(octavo: Run, tmp_path: Path) -> None:
+    inner = [array(U32, range(20)), array(U32, [7])]
+    nested = raw_pair("odd.nested", ARRAY, struct.pack("<IQ", ARRAY, len(inner)) + b"".join(inner))
+    path = tmp_path / "nested.gguf"
+    path.write_bytes(gguf([ARCH, nested], [WEIGHT], DATA))
+    report = json.loads(octavo("inspect", str(path), "--json").out)
+    assert report["metadata"]["odd.nested"] == [{"length": 20, "first": list(range(8))}, [7]]
+    assert octavo("inspect", str(path)).status == 0
+
+
+def test_a_vocabulary_alone_is_shown_but_makes_no_graph(octavo: Run, tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "vocab.gguf", weights={})
+    got = octavo("inspect", path)
+    assert got.status == 0
+    assert "parameters 0 in 0 tensors" in squeezed(got.out)
+    assert json.loads(octavo("inspect", path, "--json", "--tensors").out)["tensors"] == []
+    assert "token_embd.weight" in octavo("inspect", path, "--graph").error()
+
+
+def test_files_that_are_no_gguf(octavo: Run, tmp_path: Path) -> None:
+    assert "No such file" in octavo("inspect", str(tmp_path / "none")).error()
+    (tmp_path / "text").write_text("not a model at all, but long enough for a header")
+    assert str(tmp_path / "text") in octavo("inspect", str(tmp_path / "text")).error()
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "shown"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (15_240_000, "15.2 MB"), (4.2e15, "4200.0 TB")]
+)
+def test_sizes(nbytes: float, shown: str) -> None:
+    assert tables.size(nbytes) == shown

@@ -1,0 +1,211 @@
+"""`octavo run` with a prompt: text, JSON, statistics, pipes, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Run
+from tests.runtime import tiny
+from tests.runtime.tiny import ALPHABET
+
+GREEDY = ("--temp", "0")
+
+
+def test_text(octavo: Run, alphabet: str) -> None:
+    got = octavo("run", alphabet, "hi", *GREEDY)
+    assert (got.status, got.out, got.err) == (0, ALPHABET + "\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["-n", "3"], "abc\n"),
+        (["-n", "0"], ""),
+        (["--stop", "xx", "--stop", "def"], "abc\n"),
+        (["--raw"], "jklmnopqrstuvwxyz\n"),
+        (["--system", "be brief"], ALPHABET + "\n"),
+        (["--kv", "f32", "--threads", "1", "--device", "reference", "--ctx", "64"], ALPHABET + "\n"),
+        (["--seed", "1", "--temp", "0.5", "--top-k", "5", "--top-p", "0.9", "--min-p", "0.1"], ALPHABET + "\n"),
+    ],
+)
+def test_options(octavo: Run, alphabet: str, options: list[str], text: str) -> None:
+    got = octavo("run", alphabet, "hi", *GREEDY, *options)
+    assert (got.status, got.out) == (0, text)
+
+
+def test_a_prompt_from_a_pipe(octavo: Run, alphabet: str) -> None:
+    assert octavo("run", alphabet, "--raw", *GREEDY, stdin=b"x\n").out == "yz\n"
+    assert octavo("run", alphabet, "-", "--raw", *GREEDY, stdin="éw".encode()).out == "xyz\n"
+    assert octavo("run", alphabet, "v", "--raw", *GREEDY, stdin=b"x").out == "wxyz\n", "a prompt goes before the pipe"
+
+
+def test_statistics_go_to_stderr(octavo: Run, alphabet: str) -> None:
+    got = octavo("run", alphabet, "hi", "--stats", *GREEDY)
+    assert got.out == ALPHABET + "\n"
+    (line,) = got.err.splitlines()
+    prompt, reply, ended, load = line.split("; ")
+    assert prompt.startswith("prompt 21 tokens, ")
+    assert reply.startswith("reply 27 tokens, ")
+    assert (ended, load.split()[0]) == ("ended by stop", "load")
+    for part in (prompt, reply):
+        assert float(part.split(", ")[1].removesuffix(" tok/s")) > 0
+
+
+def test_json(octavo: Run, alphabet: str) -> None:
+    got = octavo("run", alphabet, "hi", "--json", *GREEDY)
+    assert (got.status, got.err) == (0, "")
+    answer = json.loads(got.out)
+    assert got.out.count("\n") == 1
+    timings = answer.pop("timings")
+    assert answer == {
+        "text": ALPHABET, "tokens": [*ALPHABET.encode(), tiny.END], "finish_reason": "stop", "prompt_tokens": 21,
+        "generated_tokens": 27, "model": alphabet,
+    }  # fmt: skip
+    names = {"load_seconds", "prefill_seconds", "decode_seconds", "prefill_tokens_per_second",
+             "decode_tokens_per_second"}  # fmt: skip
+    assert timings.keys() == names
+    assert all(isinstance(v, float) and v > 0 for v in timings.values())
+    assert timings["decode_tokens_per_second"] == pytest.approx(26 / timings["decode_seconds"], rel=1e-2)
+
+
+def test_json_with_a_full_context_prints_the_object_and_fails(octavo: Run, alphabet: str) -> None:
+    got = octavo("run", alphabet, "hi", "--json", "--ctx", "30", *GREEDY)
+    assert got.error() == "octavo: error: the context of 30 tokens is full: 21 of the prompt and 10 of the reply"
+    answer = json.loads(got.out)
+    assert (answer["text"], answer["finish_reason"]) == (ALPHABET[:10], "context")
+
+
+def test_a_full_context_shows_the_text_and_fails(octavo: Run, alphabet: str) -> None:
+    got = octavo("run", alphabet, "hi", "--ctx", "30", *GREEDY)
+    assert got.out == ALPHABET[:10] + "\n"
+    assert "the context of 30 tokens is full" in got.error()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        ([], b"", "there is no prompt: none was given, and standard input is empty"),
+        ([], b"\n", "there is no prompt"),
+        (["-"], b"", "there is no prompt"),
+        (["--json"], b"", "there is no prompt"),
+        ([], b"ok\xff", "standard input is not UTF-8 at byte 2"),
+        (["hi", "--ctx", "0"], b"", "ctx is 0 (allowed: 1 or more)"),
+        (["hi", "--ctx", "9999"], b"", "the model was made for 512 tokens"),
+        (["hi", "--ctx", "20"], b"", "the prompt of 21 tokens does not fit the context of 20"),
+        (["hi", "--temp", "-1"], b"", "temperature is -1.0"),
+        (["hi", "--temp", "nan"], b"", "temperature is nan"),
+        (["hi", "--top-k", "-1"], b"", "top_k is -1"),
+        (["hi", "--top-p", "0"], b"", "top_p is 0"),
+        (["hi", "--min-p", "2"], b"", "min_p is 2"),
+        (["hi", "--seed", "-1"], b"", "seed is -1"),
+        (["hi", "--threads", "0"], b"", "threads is 0"),
+        (["hi", "--device", "gpu"], b"", "gpu"),
+        (["hi", "--raw", "--system", "s"], b"", "a system message needs a chat template"),
+        (["\udcff"], b"", "lone surrogate"),
+    ],
+)
+def test_wrong_options(octavo: Run, alphabet: str, arguments: list[str], stdin: bytes, message: str) -> None:
+    got = octavo("run", alphabet, *arguments, stdin=stdin)
+    assert message in got.error()
+    assert got.out == ""
+
+
+@pytest.mark.parametrize("option", [["--temp", "hot"], ["--device", "tpu"], ["-n", "-1"], ["--no-such"]])
+def test_options_that_are_no_options(octavo: Run, alphabet: str, option: list[str]) -> None:
+    got = octavo("run", alphabet, "hi", *option)
+    assert (got.status, got.out) == (2, "")
+    assert option[0] in got.err
+    assert "Traceback" not in got.err
+
+
+def test_files_that_are_no_models(octavo: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "none.gguf"
+    assert "No such file" in octavo("run", str(missing), "hi").error()
+    assert "not a regular file" in octavo("run", str(tmp_path), "hi").error()
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(b"GGUF\3\0\0\0")
+    assert str(cut) in octavo("run", str(cut), "hi").error()
+    unknown = tiny.write(tmp_path / "unknown.gguf", "gptoss\n", weights=tiny.tensors())
+    assert "unknown architecture 'gptoss\\n'" in octavo("run", unknown, "hi").error()
+    newline = tmp_path / "two\nlines.gguf"
+    newline.write_bytes(b"")
+    octavo("run", str(newline), "hi").error()
+
+
+def test_broken_weights_end_in_an_error_and_no_text(octavo: Run, tmp_path: Path) -> None:
+    weights = tiny.alphabet()
+    weights["blk.1.ffn_gate.weight"][2, 3] = np.inf
+    path = tiny.write(tmp_path / "inf.gguf", weights=weights)
+    got = octavo("run", path, "hi", *GREEDY)
+    assert (got.status, got.out) == (2, "")
+    warning, error = got.err.splitlines()
+    assert warning == "octavo: WARNING: tensor blk.1.ffn_gate.weight holds NaN or Inf"
+    assert (
+        error
+        == f"octavo: error: {path}: the model computed NaN or Inf; `octavo inspect --check` looks for it in the weights"
+    )
+    assert octavo("run", path, "hi", "--json").out == ""
+
+
+def test_as_a_process(process: Run, alphabet: str, tmp_path: Path) -> None:
+    """What only a process of its own shows: exit status, streams, no traceback and no warnings of NumPy."""
+    got = process("run", alphabet, *GREEDY, stdin=b"hi")
+    assert (got.status, got.out, got.err) == (0, ALPHABET + "\n", "")
+    process("run", str(tmp_path / "none.gguf"), "hi").error()
+
+
+def test_without_standard_input(alphabet: str) -> None:
+    command = f'exec "{sys.executable}" -m octavo run "{alphabet}" <&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("octavo: error: there is no prompt")
+
+
+def test_a_reader_that_leaves_is_no_error_to_shout_about(endless: str) -> None:
+    for command in (["run", endless, "hi", *GREEDY], ["inspect", endless, "--tensors"]):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "octavo", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        assert len(child.stdout.read(3)) == 3
+        child.stdout.close()
+        _, err = child.communicate(timeout=30)
+        assert err == b""
+        assert child.returncode not in (0, None)
+
+
+def test_a_terminal_without_unicode(process: Run, tmp_path: Path) -> None:
+    weights = tiny.alphabet()
+    output = weights["output.weight"]
+    output[0xC3], output[ord("a")] = output[ord("a")].copy(), 0
+    output[0xA9, 0xC3] = 20  # "é" again and again
+    path = tiny.write(tmp_path / "é.gguf", weights=weights, keys={"general.name": "modèle"})
+    ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    assert process("run", path, "hi", "-n", "4", *GREEDY, **ascii_only).out == "??\n"
+    assert json.loads(process("run", path, "hi", "-n", "4", "--json", *GREEDY, **ascii_only).out)["text"] == "éé"
+    shown = process("inspect", path, **ascii_only)
+    assert (shown.status, shown.err) == (0, "")
+    assert shown.out.startswith("mod?le\n")
+    assert json.loads(process("inspect", path, "--json", **ascii_only).out)["metadata"]["general.name"] == "modèle"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_keeps_the_text_and_says_so_by_its_status(endless: str) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "octavo", "run", endless, "hi", *GREEDY], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stdout.read(5) == b"abcde"
+    child.send_signal(2)
+    out, err = child.communicate(timeout=30)
+    reply = b"abcde" + out
+    assert reply.endswith(b"\n")
+    assert (ALPHABET * (len(reply) // 26 + 1)).encode().startswith(reply[:-1])
+    assert (err, child.returncode) == (b"", 130)
