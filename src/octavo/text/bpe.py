@@ -24,7 +24,7 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Calla
     Bytes that are no token of the vocabulary are left out, as llama.cpp leaves them out. Raises TokenizerError for
     merges that are missing, not two texts, or of texts that are no tokens.
     """
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
     bpe = models.BPE(
         vocab={**vocab.ids, _UNKNOWN: len(vocab)},
@@ -33,9 +33,8 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Calla
         ignore_merges=pre.ignore_merges,
     )
     engine = Tokenizer(bpe)
-    splits = [pre_tokenizers.Split(Regex(p), "isolated") for p in pre.patterns]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+    engine.pre_tokenizer = pre_tokenizers.Sequence([word_splitter(pre), byte_level])
     complete = all(c in vocab.ids for c in BYTE_TO_CHAR)
 
     def encode(text: str) -> list[int]:
@@ -43,6 +42,13 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Calla
         return ids if complete else [i for i in ids if i < len(vocab)]
 
     return encode
+
+
+def word_splitter(pre: PreTokenizer) -> Any:
+    """What cuts text into words: a pre-tokenizer of the `tokenizers` package."""
+    from tokenizers import Regex, pre_tokenizers
+
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in pre.patterns])
 
 
 def character_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int]]:

@@ -12,7 +12,7 @@ from jinja2 import Undefined
 
 from octavo.errors import TemplateError
 
-SECONDS = 0.6  # until the last operation begins; none takes longer than a few tenths
+SECONDS = 0.5  # until the last operation begins; none takes longer than a few tenths
 VALUE_CAP = 1_000_000  # of one value, in characters
 TOTAL_CAP = 16_000_000  # of all that is made while rendering
 _ELEMENT = 16  # characters that an element of a list counts as

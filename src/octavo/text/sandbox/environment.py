@@ -48,7 +48,7 @@ class Environment(ImmutableSandboxedEnvironment):
             extensions=[Generation, loopcontrols],
             finalize=_finalize,
         )
-        self.filters, self.tests = make_filters(), make_tests()
+        self.filters, self.tests = cast(Any, make_filters()), cast(Any, make_tests())
         self._functions: list[Any] = [Cycler, Joiner, Namespace, _dict, _raise_exception, _range, _strftime_now]
         self.globals = cast(Any, {f.__name__.lstrip("_").lower(): f for f in self._functions})
 
