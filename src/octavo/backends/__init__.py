@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import get_args
 
-from octavo.backends.reference import ReferenceBackend
 from octavo.errors import BackendError, UsageError
 from octavo.graph.node import Device
 from octavo.graph.protocol import Backend
-
-log = logging.getLogger("octavo")
 
 
 def select(device: str, threads: int | None = None) -> list[Backend]:
     """The backends for `device` ("auto", "cpu", "gpu" or "reference").
 
-    `threads` limits the threads that products use (default: all cores). Raises BackendError for a device that this
-    machine or this version does not have.
+    `threads` is how many threads to use (default: as many as this process may use cores). Raises BackendError for a
+    device that this machine or this version does not have.
     """
     if device not in get_args(Device):
         raise UsageError(f"unknown device {device!r} (allowed: {', '.join(get_args(Device))})")
@@ -25,6 +21,10 @@ def select(device: str, threads: int | None = None) -> list[Backend]:
         raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
     if device == "gpu":
         raise BackendError("device gpu: this version has no GPU backend (allowed: auto, cpu, reference)")
-    if device == "cpu":
-        log.info("device cpu: products run in NumPy, on the reference backend")
-    return [ReferenceBackend(threads=threads)]
+    from octavo.backends.reference import ReferenceBackend
+
+    if device == "reference":
+        return [ReferenceBackend(threads=threads)]
+    from octavo.backends.cpu import CpuBackend
+
+    return [CpuBackend(threads=threads), ReferenceBackend()]

@@ -1,0 +1,1 @@
+"""Measuring: whole models, single ops, the machine's limits, and other programs on the same files."""

@@ -1,0 +1,38 @@
+"""What the machine can do at best, measured next to what is compared with it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+
+
+def read_limit(threads: int, *, nbytes: int = 1 << 29, rounds: int = 5) -> float:
+    """GB/s at which `threads` threads read memory that is in no cache: the most of some rounds.
+
+    Each thread sums a part of `nbytes` with vector loads.
+    """
+    from octavo.backends.cpu.cache import prepare
+
+    prepare()
+    from octavo.backends.cpu.kernels.limits import read_kernel
+    from octavo.backends.cpu.program import KernelCall, Program, address
+
+    data, out = np.ones(nbytes // 4, np.float32), np.zeros(1024, np.float32)
+    part = nbytes // 1024
+    call = KernelCall(read_kernel(), [address(data), address(out), part], 1024, keep=(data, out))
+    run = Program([call], threads)
+    run()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    assert float(out.sum()) == nbytes // 4, "every byte was read"
+    return nbytes / min(times) / 1e9
+
+
+def median_and_deviation(values: list[float]) -> tuple[float, float]:
+    """The median, and the sample's standard deviation (0 of one value)."""
+    return statistics.median(values), statistics.stdev(values) if len(values) > 1 else 0.0
