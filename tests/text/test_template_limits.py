@@ -57,7 +57,7 @@ TIME = [
     "{% for i in range(50000) %}{% set x = ('a b ' * 200000)|title %}{% endfor %}",
     "{{ ('a' * 900000).rfind('b' + 'a' * 400000) }}",
     "{{ ('a' * 900000)|trim('b' * 400000 ~ 'a') }}",
-    "{{ 10 ** 10 ** 10 ** 10 }}",
+    "{{ 10 ** (10 ** 10) }}",
     "{{ ('f' * 900000)|int(0, 16) * ('f' * 900000)|int(0, 16) }}",
     "{{ 1.5|round(1000000000, 'ceil') }}",
     PAIRS + "{{ ns.s }}",
@@ -135,15 +135,22 @@ SOURCE = [
 ]
 
 
-@pytest.mark.parametrize("source", [*INJECTION, *TIME, *SIZE, *SOURCE], ids=lambda s: s[-40:])
-def test_it_is_stopped(source: str) -> None:
-    times = [time.monotonic()]
-    with pytest.raises(TemplateError):
+def refused(source: str, times: list[float]) -> bool:
+    try:
         template = ChatTemplate(source)
         times.append(time.monotonic())
         template.render(USER)
+    except TemplateError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("source", [*INJECTION, *TIME, *SIZE, *SOURCE], ids=lambda s: s[-40:])
+def test_it_is_stopped(source: str) -> None:
+    times = [time.monotonic()]
+    assert refused(source, times)
     times.append(time.monotonic())
-    # Compiling and rendering each take up to half a second and one operation; more than a second on a busy machine only.
+    # Compiling and rendering each take half a second and one operation: more than a second on a busy machine only.
     assert max(b - a for a, b in pairwise(times)) < 1.5
 
 
