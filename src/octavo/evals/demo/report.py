@@ -1,0 +1,79 @@
+"""Scoring: exact answers, counted by kind, with the uncertainty of a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+
+from octavo.evals.demo.kinds import NAMES, questions
+from octavo.evals.demo.question import Question
+
+Z95 = 1.959964  # 95% of a normal distribution lies within so many standard deviations
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many of `n` answers were right."""
+
+    right: int
+    n: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.n if self.n else float("nan")
+
+    def interval(self) -> tuple[float, float]:
+        """95% interval of the accuracy (Wilson 1927), which stays inside 0..1 also where all answers are right."""
+        if not self.n:
+            return 0.0, 1.0
+        p, z2 = self.accuracy, Z95 * Z95 / self.n
+        middle, half = p + z2 / 2, Z95 * sqrt((p * (1 - p) + z2 / 4) / self.n)
+        return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of an evaluation: the whole, each kind that occurred, and what was answered wrongly."""
+
+    total: Tally
+    by_kind: dict[str, Tally]
+    misses: tuple[tuple[Question, str], ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain data for a JSON file; intervals are the 95% ones."""
+
+        def row(tally: Tally) -> dict[str, object]:
+            low, high = tally.interval()
+            return {"right": tally.right, "n": tally.n, "accuracy": tally.accuracy, "interval": [low, high]}
+
+        return {"total": row(self.total), "by_kind": {kind: row(tally) for kind, tally in self.by_kind.items()}}
+
+    def __str__(self) -> str:
+        """A Markdown table, a row for each kind."""
+        lines = ["| kind | right | of | accuracy | 95% interval |", "|---|---:|---:|---:|---|"]
+        for kind, tally in (*self.by_kind.items(), ("all", self.total)):
+            low, high = tally.interval()
+            lines.append(f"| {kind} | {tally.right} | {tally.n} | {tally.accuracy:.1%} | {low:.1%} to {high:.1%} |")
+        return "\n".join(lines)
+
+
+def score(answer: str, question: Question) -> bool:
+    """Whether `answer` is the expected sentence; white space around it does not count."""
+    return answer.strip() == question.answer
+
+
+def evaluate(ask: Callable[[str], str], n: int = 1000, seed: int = 0) -> Report:
+    """Asks `n` held-out questions, each in a chat of its own, and counts the exact answers.
+
+    `ask` takes the user's text and gives the model's reply, decoded greedily.
+    """
+    replies = [(question, ask(question.prompt)) for question in questions(seed, n)]
+    right = [score(reply, question) for question, reply in replies]
+    by_kind = {}
+    for name in NAMES:
+        of_kind = [ok for ok, (question, _) in zip(right, replies, strict=True) if question.kind == name]
+        if of_kind:
+            by_kind[name] = Tally(sum(of_kind), len(of_kind))
+    misses = tuple(pair for ok, pair in zip(right, replies, strict=True) if not ok)
+    return Report(Tally(sum(right), len(right)), by_kind, misses)
