@@ -16,7 +16,7 @@ from octavo.graph.node import DType, Node
 from octavo.graph.protocol import Call
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
-FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize"})
+FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows"})
 
 
 class CpuBackend:
@@ -33,6 +33,7 @@ class CpuBackend:
             threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         )
         self._binders = binders
+        self._shared: dict[Any, Any] = {}
 
     def supports(self, node: Node) -> tuple[bool, str]:
         if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
@@ -78,12 +79,13 @@ class CpuBackend:
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         from octavo.backends.cpu.program import Program
 
-        calls = self._binders.BINDERS[node.op](node, inputs, out)
+        calls = self._binders.BINDERS[node.op](node, inputs, out, self._shared)
         return Program(calls, self.threads)
 
     def join(self, calls: Sequence[Call]) -> list[Call]:
         from octavo.backends.cpu.program import Program
 
+        self._shared.clear()
         return [Program([k for call in calls for k in cast(Program, call).calls], self.threads)]
 
     def write(self, value: AnyArray, data: AnyArray) -> None:

@@ -13,7 +13,10 @@ from octavo.backends.cpu.program import KernelCall, address
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 
-Bind = Callable[[Node, Sequence[Any], Any], list[KernelCall]]
+Shared = dict[Any, Any]
+"""What the nodes of a plan have in common, made by the first that needs it."""
+
+Bind = Callable[[Node, Sequence[Any], Any, Shared], list[KernelCall]]
 
 BINDERS: dict[str, Bind] = {}
 TILE = mul_mat.MAX_TOKENS
@@ -33,17 +36,18 @@ def _stride(array: AnyArray) -> int:
 
 
 @_binds("mul_mat", "mul_mat_add")
-def _mul_mat(node: Node, inputs: Sequence[Any], out: Any) -> list[KernelCall]:
+def _mul_mat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
     weight, x, *terms = inputs
     return product(weight, x, out, terms)
 
 
 @_binds("mul_mat_concat")
-def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any) -> list[KernelCall]:
+def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
     x, *weights = inputs
     calls, start = [], 0
     for weight in weights:
         calls += product(weight, x, out[:, start : start + weight.n], ())
+        calls[-1].overlaps = weight is not weights[-1]
         start += weight.n
     return calls
 
@@ -86,7 +90,7 @@ def _tile_call(
 
 
 @_binds("get_rows")
-def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     table, ids = inputs
     tasks = len(out)
     if isinstance(table, QuantWeight):
@@ -102,7 +106,7 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCa
 
 
 @_binds("rms_norm")
-def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, weight = inputs
     heads, k = (x.shape[1], x.shape[2]) if x.ndim == 3 else (1, x.shape[1])
     args = [address(out), _stride(out), address(x), _stride(x), address(weight), k, float(node.attrs["eps"]),
@@ -111,7 +115,7 @@ def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCa
 
 
 @_binds("quantize", "rms_norm_quantize", "swiglu_quantize")
-def _quantize(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _quantize(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, *other = inputs
     tokens, k = x.shape
     source: quantize.Source = "values"
@@ -125,7 +129,7 @@ def _quantize(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCa
 
 
 @_binds("add", "mul", "swiglu")
-def _binary(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _binary(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     a, b = inputs
     k = int(np.prod(out.shape[1:]))
     b_stride = _stride(b) if b.ndim == a.ndim else 0
@@ -134,21 +138,43 @@ def _binary(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall
 
 
 @_binds("rope")
-def _rope(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _rope(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, positions, freqs = inputs
-    return [_rope_call(node, x, positions, freqs, out, None)]
+    table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
+    kernel = rope.rope_kernel(node.attrs["interleaved"], False, x.shape[2], len(freqs))
+    args = [address(out), _stride(out), address(x), _stride(x), x.shape[1], address(table), 0, 0.0]
+    return [*before, KernelCall(kernel, args, len(out), keep=(x, table, out))]
 
 
-def _rope_call(node: Node, x: AnyArray, positions: AnyArray, freqs: AnyArray, out: AnyArray, norm: Any) -> KernelCall:
-    kernel = rope.rope_kernel(node.attrs["interleaved"], norm is not None)
-    args = [address(out), _stride(out), address(x), _stride(x), x.shape[1], x.shape[2], address(positions),
-            address(freqs), len(freqs), float(node.attrs["scale"]), address(norm) if norm is not None else 0,
-            float(node.attrs.get("eps", 0.0))]  # fmt: skip
-    return KernelCall(kernel, args, len(out), keep=(x, positions, freqs, out, norm))
+def _rope_table(
+    positions: AnyArray, freqs: AnyArray, scale: float, shared: Shared
+) -> tuple[AnyArray, list[KernelCall]]:
+    """Cosines and sines for the tokens of a step, and the call that makes them if this plan has none yet."""
+    key = address(positions), len(positions), address(freqs), scale
+    if key in shared:
+        return shared[key], []
+    table = shared[key] = np.empty((len(positions), 2, len(freqs)), np.float32)
+    args = [address(table), address(positions), address(freqs), len(freqs), scale]
+    return table, [KernelCall(rope.rope_table_kernel(), args, len(positions), keep=(table, positions, freqs))]
+
+
+@_binds("rope_set_rows")
+def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    q, k, v, keys, values, positions, places, freqs, *norms = inputs
+    table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
+    tokens, heads, dim = q.shape
+    kernel = rope.rope_set_rows_kernel(node.attrs["interleaved"], bool(norms), dim, len(freqs))
+    args = [
+        address(out), _stride(out), address(q), _stride(q), address(k), _stride(k), address(v), _stride(v),
+        address(keys), address(values), address(places), address(table), heads, k.shape[1],
+        *([address(w) for w in norms] or [0, 0]), float(node.attrs.get("eps", 0.0)),
+    ]  # fmt: skip
+    tasks = tokens * (heads + 2 * k.shape[1])
+    return [*before, KernelCall(kernel, args, tasks, keep=(*inputs, table, out))]
 
 
 @_binds("set_rows")
-def _set_rows(node: Node, inputs: Sequence[Any], out: Any) -> list[KernelCall]:
+def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
     cache, values, places = inputs
     kind = node.inputs[0].attrs["kind"]
     kernel = rope.set_keys_kernel() if kind == "k" else rope.set_values_kernel()
@@ -157,7 +183,7 @@ def _set_rows(node: Node, inputs: Sequence[Any], out: Any) -> list[KernelCall]:
 
 
 @_binds("attention")
-def _attention(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     q, k, v, positions, starts, pages = inputs
     tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
@@ -178,45 +204,45 @@ def _rows_call(kernel: Any, out: AnyArray, x: AnyArray, *more: int | float, keep
 
 
 @_binds("soft_max")
-def _soft_max(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _soft_max(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     return [_rows_call(elementwise.soft_max_kernel(), out, inputs[0], out.shape[1])]
 
 
 @_binds("normalize")
-def _normalize(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _normalize(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     return [_rows_call(elementwise.normalize_kernel(), out, inputs[0], out.shape[1])]
 
 
 @_binds("soft_cap")
-def _soft_cap(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _soft_cap(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     return [_rows_call(elementwise.soft_cap_kernel(), out, inputs[0], out.shape[1], float(node.attrs["cap"]))]
 
 
 @_binds("top_k")
-def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     return [_rows_call(elementwise.top_k_kernel(), out, inputs[0], inputs[0].shape[1], out.shape[1])]
 
 
 @_binds("gather")
-def _gather(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, ids = inputs
     return [_rows_call(elementwise.gather_kernel(), out, x, address(ids), _stride(ids), out.shape[1], keep=(ids,))]
 
 
 @_binds("weighted_sum")
-def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, weights = inputs
     more = (address(weights), _stride(weights), x.shape[1], out.shape[1])
     return [_rows_call(elementwise.weighted_sum_kernel(), out, x, *more, keep=(weights,))]
 
 
 @_binds("mul_mat_id")
-def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[KernelCall]:
+def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     """Each (token, expert) pair is a product of its own; activations are quantized one row at a time before it."""
     weight, x, ids = inputs
     tokens, used = ids.shape
-    shared = int(x.ndim == 2)  # one row of x for all experts of a token
-    rows_of_x = x if shared else x.reshape(tokens * used, -1)
+    one_row = x.ndim == 2  # for all experts of a token
+    rows_of_x = x if one_row else x.reshape(tokens * used, -1)
     calls = []
     if isinstance(weight, QuantWeight):
         codes = np.empty(len(rows_of_x) * weight.k // 32 * mul_mat.TOKEN_BYTES, np.uint8)
@@ -228,7 +254,7 @@ def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray) -> list[Kernel
         x_stride, source = _stride(rows_of_x), rows_of_x
         extra = x_stride
     tiles = -(-weight.n // 16)
-    sharing = used if shared else 1
+    sharing = used if one_row else 1
     args = [inner.address, address(weight.data), weight.data[0].nbytes, address(source), x_stride, sharing,
             address(ids), used, address(out), weight.n, weight.k, tiles, extra]  # fmt: skip
     keep = (weight, x, ids, out, source, inner)

@@ -6,29 +6,39 @@ from numba import njit, prange
 
 from octavo.backends.cpu.simd import atomic_add, atomic_load, call, pause, yield_thread
 
-SPINS = 2000
+SPINS = 4000
 
 
 @njit(parallel=True, cache=True, nogil=True)
 def run_program(table, counters, threads):
-    """Run the calls of `table`, int64 [calls, 3] (kernel, args, tasks); `counters` is the address of zeroed counters.
+    """Run the calls of `table`, int64 [calls, 5]; `counters` is the address of zeroed counters, 128 bytes a call.
 
-    A thread goes on to the next call when all tasks of this one are done, by whomever: so the program ends even if the
-    system gives it fewer threads than it asked for.
+    A row is kernel, args, tasks, tasks to take at a time, and the first call that must be done before the next one
+    starts (-1: the next one need not wait). A thread goes on when those are done, by whomever: so the program ends even
+    if the system gives it fewer threads than it asked for.
     """
     for _thread in prange(threads):
         for i in range(len(table)):
             taken = counters + i * 128
-            done = taken + 64
-            tasks = table[i, 2]
-            task = atomic_add(taken, 1)
+            tasks, grain = table[i, 2], table[i, 3]
+            task = atomic_add(taken, grain)
             while task < tasks:
-                call(table[i, 0], table[i, 1], task)
-                atomic_add(done, 1)
-                task = atomic_add(taken, 1)
-            waited = 0
-            while atomic_load(done) < tasks:
-                pause()
-                waited += 1
-                if waited % SPINS == 0:
-                    yield_thread()  # the thread that we wait for may need this core
+                stop = min(task + grain, tasks)
+                for t in range(task, stop):
+                    call(table[i, 0], table[i, 1], t)
+                atomic_add(taken + 64, stop - task)
+                task = atomic_add(taken, grain)
+            if table[i, 4] >= 0:
+                for waited_for in range(table[i, 4], i + 1):
+                    wait(counters + waited_for * 128 + 64, table[waited_for, 2])
+
+
+@njit(cache=True)
+def wait(counter, target):
+    """Wait until the counter at an address is at its target."""
+    spins = 0
+    while atomic_load(counter) < target:
+        pause()
+        spins += 1
+        if spins % SPINS == 0:
+            yield_thread()  # the thread that is waited for may need this core

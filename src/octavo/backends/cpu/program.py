@@ -8,7 +8,7 @@ Threads take tasks from a shared counter, so a thread that the system holds up d
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,19 @@ from octavo.formats.spec import AnyArray
 
 LINE = 64  # bytes of a cache line
 COUNTERS = 2 * LINE  # of each call: tasks taken, tasks done, on lines of their own
+SHARES = 32  # times that a thread goes for tasks in a call, about
 
 
 class KernelCall:
-    """A kernel with its arguments bound, and what must live as long as they do."""
+    """A kernel with its arguments bound, and what must live as long as they do.
 
-    def __init__(self, kernel: Any, args: Sequence[int | float], tasks: int, keep: Sequence[Any] = ()) -> None:
-        self.kernel, self.tasks = kernel, tasks
+    `overlaps`: the next call does not need what this one makes, and may start before it is done.
+    """
+
+    def __init__(
+        self, kernel: Any, args: Sequence[int | float], tasks: int, *, keep: Sequence[Any] = (), overlaps: bool = False
+    ) -> None:
+        self.kernel, self.tasks, self.overlaps = kernel, tasks, overlaps
         self.args = np.array([_as_int64(a) for a in args], np.int64)
         self._keep = keep
 
@@ -35,14 +41,23 @@ class Program:
         from octavo.backends.cpu.driver import run_program
 
         self._run, self._threads, self.calls = run_program, threads, tuple(calls)
-        self._table = np.array([(c.kernel.address, c.args.ctypes.data, c.tasks) for c in calls], np.int64)
+        self._table = np.array(list(self._rows()), np.int64).reshape(-1, 5)
         self._counters = np.zeros((len(calls) + 1) * COUNTERS // 8, np.int64)
-        line = -self._counters.ctypes.data % LINE
-        self._first_counter = self._counters.ctypes.data + line
+        self._first_counter = self._counters.ctypes.data + -self._counters.ctypes.data % LINE
+
+    def _rows(self) -> Iterator[tuple[int, ...]]:
+        first = 0
+        for i, c in enumerate(self.calls):
+            waits = not c.overlaps or i == len(self.calls) - 1
+            grain = max(1, c.tasks // (self._threads * SHARES))
+            yield c.kernel.address, c.args.ctypes.data, c.tasks, grain, first if waits else -1
+            if waits:
+                first = i + 1
 
     def __call__(self) -> None:
-        self._counters.fill(0)
-        self._run(self._table, self._first_counter, self._threads)
+        if self.calls:
+            self._counters.fill(0)
+            self._run(self._table, self._first_counter, self._threads)
 
 
 def _as_int64(value: int | float) -> int:

@@ -10,43 +10,130 @@ import math
 from functools import cache
 from typing import Any
 
-from numba import float32
+from numba import float32, njit
 
 from octavo.backends.cpu.kernels.math import rms_factor
 from octavo.backends.cpu.program import kernel
-from octavo.backends.cpu.simd import arg, arg_f32, f32_pointer, i32_pointer, i64_pointer, store_f16
+from octavo.backends.cpu.simd import (
+    arg,
+    arg_f32,
+    f32_pointer,
+    fma,
+    i32_pointer,
+    i64_pointer,
+    load_f32x16,
+    mul,
+    splat,
+    stack,
+    store_f16,
+    store_f16x16,
+    store_f32x16,
+    sub,
+)
 
 
 @cache
-def rope_kernel(interleaved: bool, normed: bool) -> Any:
-    """Task t turns the heads of token t.
+def rope_table_kernel() -> Any:
+    """Task t writes the cosines and then the sines of token t. Arguments: table, positions, freqs, pairs, scale."""
 
-    Arguments: y, y stride, x, x stride, heads, dim, positions, freqs, pairs, scale, norm weight, eps.
-    """
-    stride = 2 if interleaved else 1
-
-    def rope(args, task):
-        x_at = arg(args, 2) + task * arg(args, 3)
-        y, x = f32_pointer(arg(args, 0) + task * arg(args, 1)), f32_pointer(x_at)
-        heads, dim, pairs = arg(args, 4), arg(args, 5), arg(args, 8)
-        position = float32(i32_pointer(arg(args, 6))[task])
-        freqs, scale, weight = f32_pointer(arg(args, 7)), arg_f32(args, 9), f32_pointer(arg(args, 10))
-        second = 1 if interleaved else pairs
-        for h in range(heads):
-            at = h * dim
-            factor = rms_factor(x_at + at * 4, dim, arg_f32(args, 11)) if normed else float32(1.0)
-            for i in range(dim):
-                y[at + i] = x[at + i] * factor * weight[i] if normed else x[at + i]
+    def rope_table(args, task):
+        pairs, scale = arg(args, 3), arg_f32(args, 4)
+        table = f32_pointer(arg(args, 0) + task * pairs * 8)
+        position, freqs = float32(i32_pointer(arg(args, 1))[task]), f32_pointer(arg(args, 2))
         for i in range(pairs):
             angle = position * freqs[i]
-            cos, sin = math.cos(angle) * scale, math.sin(angle) * scale
-            for h in range(heads):
-                first = h * dim + i * stride
-                a, b = y[first], y[first + second]
-                y[first] = a * cos - b * sin
-                y[first + second] = a * sin + b * cos
+            table[i] = math.cos(angle) * scale
+            table[pairs + i] = math.sin(angle) * scale
+
+    return kernel(rope_table)
+
+
+@cache
+def rope_kernel(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
+    """Task t turns the heads of token t. Arguments: y, y stride, x, x stride, heads, table, norm weight, eps."""
+    turn = _turn(interleaved, normed, dim, pairs)
+
+    def rope(args, task):
+        table = arg(args, 5) + task * pairs * 8
+        for h in range(arg(args, 4)):
+            y, x = arg(args, 0) + task * arg(args, 1), arg(args, 2) + task * arg(args, 3)
+            turn(y + h * dim * 4, x + h * dim * 4, table, arg(args, 6), arg_f32(args, 7))
 
     return kernel(rope)
+
+
+@cache
+def rope_set_rows_kernel(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
+    """Task i does one head of a token: turns q's, turns k's and writes it to the cache, or writes v's.
+
+    Arguments: y, y stride, q, q stride, k, k stride, v, v stride, key cache, value cache, rows, table, heads, key
+    heads, q's norm, k's norm, eps.
+    """
+    turn = _turn(interleaved, normed, dim, pairs)
+    nbytes = dim * 4
+
+    def rope_set_rows(args, task):
+        heads, kv_heads = arg(args, 12), arg(args, 13)
+        each = heads + 2 * kv_heads
+        token, h = task // each, task % each
+        table, eps = arg(args, 11) + token * pairs * 8, arg_f32(args, 16)
+        if h < heads:
+            q = arg(args, 2) + token * arg(args, 3) + h * nbytes
+            turn(arg(args, 0) + token * arg(args, 1) + h * nbytes, q, table, arg(args, 14), eps)
+            return
+        row = i64_pointer(arg(args, 10))[token]
+        if h < heads + kv_heads:
+            h -= heads
+            key = stack(nbytes)
+            turn(key, arg(args, 4) + token * arg(args, 5) + h * nbytes, table, arg(args, 15), eps)
+            at = arg(args, 8) + ((row // 64 * kv_heads + h) * dim * 64 + row % 64) * 2
+            for i in range(dim):
+                store_f16(at + i * 128, f32_pointer(key)[i])
+        else:
+            h -= heads + kv_heads
+            v = arg(args, 6) + token * arg(args, 7) + h * nbytes
+            at = arg(args, 9) + (row * kv_heads + h) * dim * 2
+            for i in range(dim // 16):
+                store_f16x16(at + 32 * i, load_f32x16(v + 64 * i))
+            for i in range(dim // 16 * 16, dim):
+                store_f16(at + 2 * i, f32_pointer(v)[i])
+
+    return kernel(rope_set_rows)
+
+
+def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
+    """A function (y, x, table, norm weight, eps) that norms and turns one head."""
+    wide = not interleaved and pairs % 16 == 0
+
+    def turn(y, x, table, weight, eps):
+        ys, xs, ws = f32_pointer(y), f32_pointer(x), f32_pointer(weight)
+        factor = rms_factor(x, dim, eps) if normed else float32(1.0)
+        if normed:
+            scale = splat(factor)
+            for i in range(dim // 16):
+                store_f32x16(y + 64 * i, mul(mul(load_f32x16(x + 64 * i), scale), load_f32x16(weight + 64 * i)))
+            for i in range(dim // 16 * 16, dim):
+                ys[i] = xs[i] * factor * ws[i]
+        else:
+            for i in range(dim):
+                ys[i] = xs[i]
+        if wide:
+            for i in range(pairs // 16):
+                first, second = y + 64 * i, y + 64 * i + pairs * 4
+                a, b = load_f32x16(first), load_f32x16(second)
+                cos, sin = load_f32x16(table + 64 * i), load_f32x16(table + 64 * i + pairs * 4)
+                store_f32x16(first, sub(mul(a, cos), mul(b, sin)))
+                store_f32x16(second, fma(a, sin, mul(b, cos)))
+        else:
+            table_ = f32_pointer(table)
+            for i in range(pairs):
+                first = 2 * i if interleaved else i
+                second = first + 1 if interleaved else i + pairs
+                a, b = ys[first], ys[second]
+                ys[first] = a * table_[i] - b * table_[pairs + i]
+                ys[second] = a * table_[pairs + i] + b * table_[i]
+
+    return njit(error_model="numpy")(turn)
 
 
 @cache
