@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
     q, kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
 
     def matrix(name: str, n: int, k: int, fmt: BlockFormat) -> LazyTensor:
-        return LazyTensor(f"{name}.weight", fmt, (n, k), lambda: _random_matrix(f"{name}.weight", fmt, n, k, rng))
+        return LazyTensor(f"{name}.weight", fmt, (n, k), lambda: random_matrix(f"{name}.weight", fmt, (n, k), rng))
 
     def norm(name: str, n: int) -> LazyTensor:
         plain = by_name("F32")
@@ -89,10 +90,15 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
         yield matrix(f"blk.{i}.ffn_down", shape.n_embd, shape.n_ff, more)
 
 
-def _random_matrix(name: str, fmt: BlockFormat, n: int, k: int, rng: np.random.Generator) -> QTensor:
+def random_matrix(name: str, fmt: BlockFormat, shape: tuple[int, ...], rng: np.random.Generator) -> QTensor:
+    """A tensor [..., N, K] of normal numbers of deviation K^-0.5; of many rows, each is one of ROWS_DRAWN at random."""
+    *outer, k = shape
+    n = math.prod(outer)
     drawn = rng.standard_normal((min(n, ROWS_DRAWN), k), dtype=np.float32) / np.float32(k**0.5)
     rows = quantize_reference(drawn, fmt).data
-    return QTensor(fmt, (n, k), rows[rng.integers(0, len(rows), n)], name)
+    if n > ROWS_DRAWN:
+        rows = rows[rng.integers(0, ROWS_DRAWN, n)]
+    return QTensor(fmt, shape, rows.reshape(*outer, rows.shape[-1]), name)
 
 
 def _near_one(n: int, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

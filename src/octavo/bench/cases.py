@@ -1,0 +1,149 @@
+"""The one registry of op cases: what is computed, on which shapes and formats, and how far a backend may be off.
+
+Tests and benchmarks use it alike. A case builds its graph on the plain ops, and any backend runs it:
+
+    from octavo.backends.cpu import CpuBackend
+    from octavo.backends.reference import ReferenceBackend
+    from octavo.bench.cases import CASES, compare, run
+
+    for case in CASES:
+        built = case.build()                                # graph, steps of (inputs, sizes), limits
+        expected = run(built, [ReferenceBackend()])         # one array a step
+        found = run(built, [CpuBackend(threads=2)])         # GraphError if it lacks a kernel for the case
+        assert compare(case, found, expected).ok, case.name
+
+`CASES` are small and odd, to find what is wrong; `SPEED_CASES` are the products of real models, to see how fast.
+`select` picks from either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from octavo.bench.op_case import Built, Difference, OpCase, compare, executor, run
+from octavo.errors import UsageError
+from octavo.formats import FORMATS, by_name
+
+__all__ = ["CASES", "SPEED_CASES", "WEIGHTS", "Built", "Difference", "OpCase", "compare", "executor", "run", "select"]
+
+FEW = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
+ODD = (1, 2, 3, 5, 8, 9, 31, 33, 127, 512)
+NOT_OF_WEIGHTS = ("F64", "Q8_1", "Q8_K")
+WEIGHTS = tuple(f.name for f in FORMATS if f.encode and f.name not in NOT_OF_WEIGHTS)
+"""Formats that matrices come in."""
+FLOATS = tuple(name for name in WEIGHTS if by_name(name).is_float)
+MIXED = ("Q4_K", "Q6_K", "Q8_0")
+
+
+def _fits(fmt: str, k: int) -> bool:
+    return k % by_name(fmt).block == 0
+
+
+def _each(op: str, tokens: Sequence[int], formats: Sequence[str] = (), **shape: Any) -> Iterator[OpCase]:
+    """A case for each number of tokens and each format that rows of k values can be stored in."""
+    for t in tokens:
+        if not formats:
+            yield OpCase(op, t, shape)
+        yield from (OpCase(op, t, shape, (f,)) for f in formats if _fits(f, shape["k"]))
+
+
+def _products() -> Iterator[OpCase]:
+    yield from _each("mul_mat", FEW, WEIGHTS, n=16, k=256)
+    yield from _each("mul_mat", ODD, WEIGHTS, n=50, k=1024)
+    yield from _each("mul_mat", (1, 3, 9), FLOATS, n=19, k=264)  # rows that are no whole groups of 32
+    yield from _each("mul_mat", (32,), WEIGHTS, n=2880, k=2880)
+    yield from _each("mul_mat", (512,), WEIGHTS, n=576, k=576)
+    yield from _each("mul_mat", (1, 9), WEIGHTS, n=1, k=8192)
+    yield from _each("mul_mat", (2048,), ("Q4_K", "F16"), n=1, k=8192)
+    for op in ("mul_mat_add", "mul_mat_swiglu", "rms_norm_quantize", "swiglu_quantize"):
+        yield from _each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "F32"), n=50, k=512)
+    for t in (1, 2, 9, 33):
+        yield from (OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f) for f in (MIXED, ("Q8_0",), FLOATS))
+
+
+def _experts() -> Iterator[OpCase]:
+    for experts, used in ((4, 1), (4, 2), (8, 2), (8, 4), (4, 4)):
+        shape = {"experts": experts, "used": used, "n": 512, "k": 256}
+        yield from _each("mul_mat_id", (1, 4, 5, 17, 32, 129), ("Q4_K", "F16"), **shape, shared=1)
+    shape = {"experts": 8, "used": 3, "n": 50, "k": 512}
+    for shared in (0, 1):
+        yield from _each("mul_mat_id", (1, 2, 9, 33), WEIGHTS, **shape, shared=shared)
+
+
+def _attention() -> Iterator[OpCase]:
+    heads = ((4, 2, 128), (8, 8, 64), (7, 1, 64), (16, 2, 128), (3, 1, 96), (4, 1, 256), (2, 2, 80))
+    for h, kv, dim in heads:
+        shape: dict[str, Any] = {"heads": h, "kv_heads": kv, "dim": dim}
+        for t in (1, 2, 33, 127):
+            yield OpCase("attention", t, shape)
+        yield OpCase("attention", 1, shape, past=(700,))
+    for cache in ("f16", "f32"):
+        shape = {"heads": 4, "kv_heads": 2, "dim": 128, "cache": cache}
+        yield from (OpCase("attention", 1, shape, past=(n,)) for n in (1, 62, 63, 64, 65))
+        yield OpCase("attention", 1, {"heads": 2, "kv_heads": 1, "dim": 64, "cache": cache}, past=(4095,))
+        yield OpCase("attention", 512, shape)
+        yield OpCase("attention", 3, shape, past=(5, 128, 300))  # sequences that decode together
+        yield OpCase("attention", 40, shape, past=(100,))  # more of a prompt
+        yield OpCase("attention", 20, shape, past=(0, 70, 3))  # some begin, some go on
+    for norms in (0, 1):
+        for interleaved in (0, 1):
+            shape = {"heads": 4, "kv_heads": 2, "dim": 64, "norms": norms, "interleaved": interleaved}
+            yield from (OpCase("rope_set_rows", t, shape) for t in (1, 2, 9, 33))
+            yield OpCase("rope_set_rows", 2, shape, past=(30, 64))
+
+
+def _small() -> Iterator[OpCase]:
+    yield from _each("get_rows", (1, 9, 33), WEIGHTS, n=50, k=512)
+    yield from _each("rms_norm", (1, 5, 33), k=264)
+    yield from _each("rms_norm", (1, 9), k=4096)
+    yield from _each("rms_norm", (1, 5, 33), heads=3, k=128)
+    for interleaved in (0, 1):
+        yield from _each("rope", (1, 5, 33), heads=3, dim=128, interleaved=interleaved)
+        yield from _each("rope", (1, 9), heads=2, dim=80, turned=32, interleaved=interleaved)
+    for k in (40, 1024):
+        yield from _each("swiglu", (1, 9), k=k)
+        yield from _each("soft_cap", (1, 9), k=k)
+        yield from _each("soft_max", (1, 9), k=k)
+        yield from _each("normalize", (1, 9), k=k)
+        for op in ("add", "mul"):
+            yield from (c for row in (0, 1) for c in _each(op, (1, 9, 33), k=k, row=row))
+    for experts, used in ((8, 2), (128, 8), (60, 4)):
+        yield from _each("top_k", (1, 9), k=experts, used=used)
+        yield from _each("gather", (1, 9), k=experts, used=used)
+        yield from _each("weighted_sum", (1, 9), k=520, used=used)
+
+
+def _speed() -> Iterator[OpCase]:
+    for n, k in ((4096, 14336), (6144, 2048), (2048, 6144)):
+        yield from _each("mul_mat", (1, 2, 3, 4, 5, 8, 512), WEIGHTS, n=n, k=k)
+    shape = {"experts": 128, "used": 8, "n": 768, "k": 2048, "shared": 1}
+    yield from _each("mul_mat_id", (1, 8, 512), ("Q4_K", "Q8_0", "MXFP4"), **shape)
+    heads = {"heads": 16, "kv_heads": 8, "dim": 128}
+    yield from (OpCase("attention", 1, heads, past=(n,)) for n in (128, 4096))
+    yield OpCase("attention", 512, heads)
+
+
+CASES: tuple[OpCase, ...] = (*_products(), *_experts(), *_attention(), *_small())
+SPEED_CASES: tuple[OpCase, ...] = tuple(_speed())
+
+
+def select(
+    cases: Sequence[OpCase], *, ops: Sequence[str] = (), formats: Sequence[str] = (), tokens: Sequence[int] = ()
+) -> list[OpCase]:
+    """The cases of these ops, formats and numbers of tokens (none given: all).
+
+    Raises UsageError for one that no case has.
+    """
+    kinds = (
+        ("op", ops, {c.op for c in cases}),
+        ("format", formats, {f for c in cases for f in c.formats}),
+        ("tokens", tokens, {c.tokens for c in cases}),
+    )
+    for what, wanted, known in kinds:
+        unknown = [w for w in wanted if w not in known]
+        if unknown:
+            allowed = ", ".join(map(str, sorted(known)))
+            raise UsageError(f"no case with {what} {unknown[0]} (allowed: {allowed})")
+    chosen = (c for c in cases if (not ops or c.op in ops) and (not tokens or c.tokens in tokens))
+    return [c for c in chosen if not formats or set(c.formats) & set(formats)]

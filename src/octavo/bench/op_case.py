@@ -1,0 +1,159 @@
+"""What an op case is: a graph of one op with inputs and a tolerance, run on any backend and held to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from octavo.bench.op_graphs import GRAPHS, Sketch
+from octavo.formats import by_name
+from octavo.formats.spec import AnyArray
+from octavo.graph.fuse import fuse, quantize_activations
+from octavo.graph.node import Graph, Sizes
+from octavo.graph.plan import Executor
+from octavo.graph.protocol import Backend
+from octavo.graph.schedule import schedule
+from octavo.runtime.batch import Feed, make_batch
+from octavo.runtime.kv_cache import PAGE_SIZE, PagePool
+from octavo.runtime.kv_cache import Sequence as Tokens
+
+PLAIN, QUANTIZED, EXPONENTIAL, EXACT = 1e-7, 5e-4, 1e-6, 0.0
+"""Tolerances (NMSE): plain numbers; products with quantized activations; exp of a row; integers."""
+
+WORST = 200
+"""How often the tolerance a single value's squared error may be."""
+
+Step = tuple[Mapping[str, AnyArray], Sizes]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A case's graph, the steps to run one after the other (inputs by name, and sizes), and the largest sizes."""
+
+    graph: Graph
+    steps: tuple[Step, ...]
+    limits: Sizes
+
+
+@dataclass(frozen=True, eq=False)
+class OpCase:
+    """An op on one shape.
+
+    op         a name of GRAPHS: an op, or a fused op, of which the pattern of plain ops is built
+    tokens     tokens in the step
+    shape      the other sizes, as the op's graph names them (n outputs, k inputs, heads, ...)
+    formats    of its weights, in order; the last one for all further weights
+    past       tokens that each sequence has already (attention): they are a step of their own, before; `tokens` are
+               divided among the sequences, the first ones getting one more where that does not go up
+    tolerance  most NMSE; of ids, 0
+    """
+
+    op: str
+    tokens: int
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    formats: tuple[str, ...] = ()
+    past: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As `mul_mat-Q4_K-n50-k512-t3`: every part of the case."""
+        sizes = [f"{key}{value}" for key, value in self.shape.items()]
+        past = ["past" + "_".join(map(str, self.past))] if self.past else []
+        return "-".join([self.op, *self.formats, *sizes, *past, f"t{self.tokens}"])
+
+    @property
+    def tolerance(self) -> float:
+        if self.op == "top_k":
+            return EXACT
+        if self.op in PRODUCTS and not all(by_name(f).is_float for f in self.formats):
+            return QUANTIZED
+        return EXPONENTIAL if self.op in ("soft_max", "normalize") else PLAIN
+
+    def build(self, rng: np.random.Generator | None = None) -> Built:
+        """The case with weights and inputs drawn from `rng` (default: a fixed one, so the same each time)."""
+        sketch = Sketch(rng or np.random.default_rng(0), self.formats, self.shape)
+        graph = Graph.of(GRAPHS[self.op](sketch))
+        steps, rows = [], 0
+        for inputs, sizes, cache_rows in self._steps():
+            drawn = {name: draw(sizes["tokens"]) for name, draw in sketch.draws.items()}
+            steps.append(({**inputs, **drawn}, sizes))
+            rows = cache_rows
+        most = {name: max(sizes[name] for _, sizes in steps) for name in steps[0][1]}
+        return Built(graph, tuple(steps), {**most, "pages": max(rows // PAGE_SIZE, 1), "rows": max(rows, 1)})
+
+    def _steps(self) -> Iterator[tuple[Mapping[str, AnyArray], Sizes, int]]:
+        """Where the sequences of each step lie, its sizes, and the rows of the cache."""
+        past = self.past or (0,)
+        share, more = divmod(self.tokens, len(past))
+        counts = [share + (i < more) for i in range(len(past))]
+        sequences = _scattered([p + n for p, n in zip(past, counts, strict=True)])
+        n_pages = sum(len(s.pages) for s in sequences)
+        parts = [list(past), counts] if any(past) else [counts]
+        for part in parts:
+            feeds = [Feed(s, [0] * n) for s, n in zip(sequences, part, strict=True) if n]
+            inputs, sizes = make_batch(feeds, n_pages)
+            yield inputs, sizes, n_pages * PAGE_SIZE
+            for feed in feeds:
+                feed.sequence.tokens.extend(feed.tokens)
+
+
+PRODUCTS = frozenset(
+    {"mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_swiglu", "mul_mat_id", "rms_norm_quantize", "swiglu_quantize"}
+)
+
+
+def _scattered(lengths: Sequence[int]) -> list[Tokens]:
+    """Empty sequences with pages for these lengths; pages are given out in turn, so none has its own in a row."""
+    sequences = [Tokens() for _ in lengths]
+    pool = PagePool(sum(-(-n // PAGE_SIZE) for n in lengths))
+    for size in range(PAGE_SIZE, max(lengths) + PAGE_SIZE, PAGE_SIZE):
+        for sequence, length in zip(sequences, lengths, strict=True):
+            pool.grow(sequence, min(size, length))
+    return sequences
+
+
+def executor(built: Built, backends: Sequence[Backend]) -> Executor:
+    """The case lowered for the first of the backends, as an engine does it, and its weights loaded."""
+    graph = fuse(quantize_activations(built.graph, backends[0].activation), backends[0].fusions)
+    return Executor(schedule(graph, backends, built.limits, strict=True), backends, built.limits)
+
+
+def run(built: Built, backends: Sequence[Backend]) -> list[AnyArray]:
+    """The result of each step. Raises GraphError where the first backend can't run the case."""
+    ready = executor(built, backends)
+    return [ready.run(inputs, sizes)[0] for inputs, sizes in built.steps]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far results are from what was expected, and whether that is within the tolerance.
+
+    nmse   mean squared error over the mean square of what was expected
+    worst  the largest squared error over the mean square of its row, or of all rows where that is more
+    """
+
+    nmse: float
+    worst: float
+    ok: bool
+
+
+def compare(case: OpCase, found: Sequence[AnyArray], expected: Sequence[AnyArray]) -> Difference:
+    """Hold results to the case's tolerance, step by step; what is not finite, or of another shape, is infinitely off.
+
+    A wrong row among thousands hardly changes the NMSE, so no single value may be far off either (see WORST).
+    """
+    differences = [_difference(f, e) for f, e in zip(found, expected, strict=True)]
+    nmse, worst = (max(d[i] for d in differences) for i in range(2))
+    return Difference(nmse, worst, nmse <= case.tolerance and worst <= WORST * case.tolerance)
+
+
+def _difference(found: AnyArray, expected: AnyArray) -> tuple[float, float]:
+    if found.shape != expected.shape or not np.isfinite(found).all():
+        return np.inf, np.inf
+    squares, scales = (found.astype(np.float64) - expected) ** 2, expected.astype(np.float64) ** 2
+    scale = float(scales.mean()) or 1.0
+    worst = squares.max(axis=-1) / np.maximum(scales.mean(axis=-1), scale)
+    return float(squares.mean()) / scale, float(worst.max())

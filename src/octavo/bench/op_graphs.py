@@ -1,0 +1,214 @@
+"""How the graph of each op case is written: one small function an op, on plain ops only.
+
+A case of a fused op (`rms_norm_quantize`, `mul_mat_concat`, ...) is the pattern of plain ops that `graph.fuse` looks
+for; a backend that asks for the fusion runs it fused, the reference backend runs it as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from octavo.bench.synthetic import random_matrix
+from octavo.formats import by_name, quantize_reference
+from octavo.formats.spec import AnyArray
+from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
+from octavo.graph.node import DType, Node
+from octavo.graph.ops import apply
+from octavo.runtime.kv_cache import PAGE_SIZE
+
+Draw = Callable[[int], AnyArray]
+"""Tokens in a step -> the values of an input, [tokens, ...]."""
+
+
+class Sketch:
+    """What a case's graph is drawn with: random weights, and inputs whose values are drawn for each step.
+
+    `draws` is how the values of each input are made, by its name.
+    """
+
+    def __init__(self, rng: np.random.Generator, formats: tuple[str, ...], shape: Mapping[str, Any]) -> None:
+        self.rng, self.formats, self.shape = rng, formats, shape
+        self.draws: dict[str, Draw] = {}
+        self.builder = GraphBuilder(cast(CacheType, shape.get("cache", "f16")), PAGE_SIZE)
+
+    def __getitem__(self, name: str) -> int:
+        return int(self.shape[name])
+
+    def given(self, name: str, *shape: int) -> Node:
+        """An input [tokens, *shape] of numbers from -1 to 1."""
+        self.draws[name] = lambda tokens: self.rng.uniform(-1, 1, (tokens, *shape)).astype(np.float32)
+        return Node("input", (), ("tokens", *shape), "f32", name=name)
+
+    def chosen(self, name: str, *shape: int, below: int) -> Node:
+        """An input of integers, [tokens] or [tokens, k]; the k of a row are different ones."""
+
+        def draw(tokens: int) -> AnyArray:
+            if not shape:
+                return self.rng.integers(0, below, tokens, dtype=np.int32)
+            rows = [self.rng.permutation(below)[: shape[0]] for _ in range(tokens)]
+            return np.array(rows, np.int32)
+
+        self.draws[name] = draw
+        dtype: DType = "i32"
+        return Node("input", (), ("tokens", *shape), dtype, name=name)
+
+    def positions(self, below: int) -> Node:
+        """The builder's `positions`, drawn at random."""
+        self.draws["positions"] = lambda tokens: self.rng.integers(0, below, tokens, dtype=np.int32)
+        return self.builder.positions
+
+    def matrix(self, name: str, *shape: int, number: int = 0) -> Node:
+        """A weight [N, K] or [E, N, K] in the case's format of that number (the last one, if it has fewer)."""
+        fmt = by_name(self.formats[min(number, len(self.formats) - 1)])
+        return weight(random_matrix(f"{name}.weight", fmt, shape, self.rng))
+
+    def vector(self, name: str, size: int) -> Node:
+        """A float32 weight of numbers around 1."""
+        values = 1 + 0.2 * self.rng.standard_normal(size)
+        return weight(quantize_reference(values, by_name("F32"), f"{name}.weight"))
+
+    def freqs(self) -> Node:
+        """Rope frequencies: of `turned` values of each head, or of the whole head."""
+        turned = int(self.shape.get("turned", self.shape["dim"]))
+        return constant((10000.0 ** (-np.arange(0, turned, 2) / turned)).astype(np.float32), "freqs")
+
+
+GRAPHS: dict[str, Callable[[Sketch], Node]] = {}
+
+
+def _graph(write: Callable[[Sketch], Node]) -> Callable[[Sketch], Node]:
+    GRAPHS[write.__name__] = write
+    return write
+
+
+@_graph
+def mul_mat(s: Sketch) -> Node:
+    return s.builder.mul_mat(s.matrix("w", s["n"], s["k"]), s.given("x", s["k"]))
+
+
+@_graph
+def mul_mat_add(s: Sketch) -> Node:
+    """A bias and a residual."""
+    y = s.builder.mul_mat(s.matrix("w", s["n"], s["k"]), s.given("x", s["k"]), s.vector("bias", s["n"]))
+    return s.builder.add(s.given("residual", s["n"]), y)
+
+
+@_graph
+def mul_mat_concat(s: Sketch) -> Node:
+    """Three products of x, the last as wide as the first; their results are read apart, so views are too."""
+    x, g = s.given("x", s["k"]), s.builder
+    a, b, c = (g.mul_mat(s.matrix(f"w{i}", s[n], s["k"], number=i), x) for i, n in enumerate(("n", "n2", "n")))
+    second = g.mul_mat(s.matrix("w3", s["n"], s["n2"]), b)
+    return g.add(g.mul(a, c), second)
+
+
+@_graph
+def mul_mat_swiglu(s: Sketch) -> Node:
+    x, g = s.given("x", s["k"]), s.builder
+    return g.swiglu(*(g.mul_mat(s.matrix(name, s["n"], s["k"]), x) for name in ("gate", "up")))
+
+
+@_graph
+def mul_mat_id(s: Sketch) -> Node:
+    """`shared`: the experts of a token see one row of x; else a row each."""
+    ids = s.chosen("ids", s["used"], below=s["experts"])
+    x = s.given("x", s["k"]) if s["shared"] else s.given("x", s["used"], s["k"])
+    return s.builder.mul_mat_id(s.matrix("w", s["experts"], s["n"], s["k"]), x, ids)
+
+
+@_graph
+def rms_norm_quantize(s: Sketch) -> Node:
+    g = s.builder
+    return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.rms_norm(s.given("x", s["k"]), s.vector("norm", s["k"]), 1e-6))
+
+
+@_graph
+def swiglu_quantize(s: Sketch) -> Node:
+    g = s.builder
+    return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.swiglu(s.given("gate", s["k"]), s.given("up", s["k"])))
+
+
+@_graph
+def get_rows(s: Sketch) -> Node:
+    return s.builder.get_rows(s.matrix("table", s["n"], s["k"]), s.chosen("rows_wanted", below=s["n"]))
+
+
+@_graph
+def rms_norm(s: Sketch) -> Node:
+    """Over rows, or over each head where there are `heads`."""
+    heads = (s["heads"],) if "heads" in s.shape else ()
+    return s.builder.rms_norm(s.given("x", *heads, s["k"]), s.vector("norm", s["k"]), 1e-5)
+
+
+@_graph
+def rope(s: Sketch) -> Node:
+    x, positions = s.given("x", s["heads"], s["dim"]), s.positions(4096)
+    return apply("rope", x, positions, s.freqs(), scale=1.1, interleaved=bool(s["interleaved"]))
+
+
+@_graph
+def attention(s: Sketch) -> Node:
+    """Writes k and v to the cache, then reads it; with several steps it reads what earlier ones wrote."""
+    q = s.given("q", s["heads"], s["dim"])
+    k, v = (s.given(name, s["kv_heads"], s["dim"]) for name in "kv")
+    return s.builder.attention(q, k, v, 0, s["dim"] ** -0.5)
+
+
+@_graph
+def rope_set_rows(s: Sketch) -> Node:
+    """q/k norm (unless `norms` is 0), rope, the cache's writes, attention."""
+    g, freqs = s.builder, s.freqs()
+    q = s.given("q", s["heads"], s["dim"])
+    k, v = (s.given(name, s["kv_heads"], s["dim"]) for name in "kv")
+    if s["norms"]:
+        q, k = (g.rms_norm(x, s.vector(f"{x.name}_norm", s["dim"]), 1e-6) for x in (q, k))
+    q, k = (g.rope(x, freqs, 1.0, bool(s["interleaved"])) for x in (q, k))
+    return g.attention(q, k, v, 0, s["dim"] ** -0.5)
+
+
+@_graph
+def swiglu(s: Sketch) -> Node:
+    return s.builder.swiglu(s.given("gate", s["k"]), s.given("up", s["k"]))
+
+
+@_graph
+def add(s: Sketch) -> Node:
+    return s.builder.add(s.given("a", s["k"]), s.vector("b", s["k"]) if s["row"] else s.given("b", s["k"]))
+
+
+@_graph
+def mul(s: Sketch) -> Node:
+    return s.builder.mul(s.given("a", s["k"]), s.vector("b", s["k"]) if s["row"] else s.given("b", s["k"]))
+
+
+@_graph
+def soft_cap(s: Sketch) -> Node:
+    return s.builder.soft_cap(s.given("x", s["k"]), 0.5)
+
+
+@_graph
+def soft_max(s: Sketch) -> Node:
+    return s.builder.soft_max(s.given("x", s["k"]))
+
+
+@_graph
+def top_k(s: Sketch) -> Node:
+    return s.builder.top_k(s.given("x", s["k"]), s["used"])
+
+
+@_graph
+def gather(s: Sketch) -> Node:
+    return s.builder.gather(s.given("x", s["k"]), s.chosen("ids", s["used"], below=s["k"]))
+
+
+@_graph
+def normalize(s: Sketch) -> Node:
+    return s.builder.normalize(s.builder.soft_max(s.given("x", s["k"])))
+
+
+@_graph
+def weighted_sum(s: Sketch) -> Node:
+    return s.builder.weighted_sum(s.given("x", s["used"], s["k"]), s.given("weights", s["used"]))
