@@ -180,6 +180,21 @@ u8_pointer = _pointer_to(types.uint8, I8)
 
 
 @intrinsic
+def load_u32(ty, address):
+    """Four bytes, wherever they lie, as a number."""
+    return types.uint32(types.intp), lambda c, b, s, a: _load(b, a[0], I32)
+
+
+@intrinsic
+def store_u32(ty, address, value):
+    def gen(c, b, s, a):
+        _store(b, a[0], a[1])
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.uint32), gen
+
+
+@intrinsic
 def load_f16(ty, address):
     """One f16 as float32."""
 
@@ -348,10 +363,11 @@ max_lanes = _fold("max_lanes", lambda b, x, y: b.select(b.fcmp_ordered(">", x, y
 
 @intrinsic
 def exp(ty, x):
-    """e^x to about 2 units in the last place; 0 below -87.3, and no more than e^88.3."""
+    """e^x to about 2 units in the last place; 0 below -87.3, no more than e^88.3, and NaN for NaN."""
 
     def gen(c, b, s, a):
         x = a[0]
+        below = b.select(b.fcmp_unordered("uno", x, x), x, _lanes(V_F32, 0.0))
         low, high = _lanes(V_F32, -87.336544), _lanes(V_F32, 88.3)
         x = b.select(b.fcmp_ordered(">", x, high), high, x)
         keep = b.fcmp_ordered(">", x, low)
@@ -366,7 +382,7 @@ def exp(ty, x):
             p = _fma(b, p, r, _lanes(V_F32, _round32(1 / factorial)))
         exponent = b.shl(b.bitcast(shifted, V_I32), _lanes(V_I32, 23))
         value = b.bitcast(b.add(b.bitcast(p, V_I32), exponent), V_F32)
-        return b.select(keep, value, _lanes(V_F32, 0.0))
+        return b.select(keep, value, below)
 
     return f32x16(f32x16), gen
 

@@ -1,0 +1,218 @@
+"""Vectors of 16 floats: memory, conversions, arithmetic. Each intrinsic alone, against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.cpu import host, simd
+from tests.backends.compiled import compiled, fenced
+
+HALVES = np.arange(1 << 16, dtype=np.uint16)
+
+
+@pytest.fixture(params=["instructions", "by hand"])
+def conversion(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """f16 conversions with the CPU's instructions, and as they are done on a CPU without F16C."""
+    if request.param == "by hand":
+        monkeypatch.setattr(host, "features", frozenset)
+        monkeypatch.setattr(host, "level", lambda: "x86-64")
+
+
+def same_bits(got: np.ndarray, want: np.ndarray) -> None:
+    """Equal to the bit, the sign of zero included; any NaN is as good as another."""
+    assert got.dtype == want.dtype
+    nan = np.isnan(want)
+    np.testing.assert_array_equal(np.isnan(got), nan)
+    whole = f"u{got.itemsize}"
+    np.testing.assert_array_equal(got.view(whole)[~nan], want.view(whole)[~nan])
+
+
+def each_vector(load: Callable[..., Any], store: Callable[..., Any], source: np.ndarray, result: np.dtype) -> Any:
+    """`source`, 16 values at a time, through a load and a store."""
+    out = np.empty(len(source), result)
+    step, out_step = 16 * source.itemsize, 16 * out.itemsize
+
+    @compiled
+    def run(x, y, n):
+        for i in range(n):
+            store(y + i * out_step, load(x + i * step))
+
+    run(source, out, len(source) // 16)
+    return out
+
+
+F32 = np.dtype(np.float32)
+SOURCES = {
+    "f16": (simd.load_f16x16, HALVES, HALVES.view(np.float16).astype(np.float32)),
+    "bf16": (simd.load_bf16x16, HALVES, (HALVES.astype(np.uint32) << 16).view(np.float32)),
+    "u8": (simd.load_u8x16, np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.float32)),
+    "s8": (simd.load_s8x16, np.arange(256, dtype=np.uint8), np.arange(256).astype(np.int8).astype(np.float32)),
+    "exponent": (simd.load_exponent_x16, np.arange(256, dtype=np.uint8),
+                 np.r_[0, 2.0 ** np.arange(-126, 128), np.inf].astype(np.float32)),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("conversion")
+@pytest.mark.parametrize("kind", SOURCES)
+def test_loads_of_every_value(kind: str) -> None:
+    load, source, want = SOURCES[kind]
+    same_bits(each_vector(load, simd.store_f32x16, source, F32), want)
+
+
+def f32_edges() -> np.ndarray:
+    """Floats where rounding to f16 can go wrong: halves, the middles between them, and their neighbours."""
+    halves = HALVES[:0x7C00].view(np.float16).astype(np.float32)
+    middles = (halves[:-1] + halves[1:]) / 2
+    special = np.array([65504, 65519.99, 65520, 65536, 3e38, np.inf, np.nan, 1e-45, 2e-8, 2.0**-25, 2.0**-24], "f4")
+    exact = np.concatenate([halves, middles, special])
+    near = np.concatenate([exact, np.nextafter(exact, np.float32(0)), np.nextafter(exact, np.float32(np.inf))])
+    any_bits = np.random.default_rng(0).integers(0, 1 << 32, 1 << 16, dtype=np.uint32).view(np.float32)
+    values = np.concatenate([near, -near, any_bits])
+    return np.concatenate([values, np.zeros(-len(values) % 16, np.float32)])
+
+
+@pytest.mark.usefixtures("conversion")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_f16_stores_round_to_nearest_even() -> None:
+    values = f32_edges()
+    got = each_vector(simd.load_f32x16, simd.store_f16x16, values, np.dtype(np.float16))
+    same_bits(got, values.astype(np.float16))
+
+
+@pytest.mark.usefixtures("conversion")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_single_halves() -> None:
+    wide = np.empty(len(HALVES), np.float32)
+    narrow_from = f32_edges()
+    narrow = np.empty(len(narrow_from), np.float16)
+
+    @compiled
+    def run(halves, wide, floats, narrow, n_wide, n_narrow):
+        for i in range(n_wide):
+            simd.f32_pointer(wide)[i] = simd.load_f16(halves + 2 * i)
+        for i in range(n_narrow):
+            simd.store_f16(narrow + 2 * i, simd.f32_pointer(floats)[i])
+
+    run(HALVES, wide, narrow_from, narrow, len(wide), len(narrow))
+    same_bits(wide, HALVES.view(np.float16).astype(np.float32))
+    same_bits(narrow, narrow_from.astype(np.float16))
+
+
+def test_memory_need_not_be_aligned_and_no_more_is_touched() -> None:
+    source, target = fenced(16 * 4), fenced(16 * 4)
+    source[:] = np.random.default_rng(0).integers(0, 256, 64)
+    raw = np.zeros(64 + 7, np.uint8)
+
+    @compiled
+    def run(x, y, z):
+        simd.store_f32x16(y, simd.load_f32x16(x))
+        simd.store_f32x16(z + 7, simd.load_f32x16(x))
+        simd.store_f32x16(y, simd.load_f32x16(z + 7))
+
+    run(source, target, raw)
+    np.testing.assert_array_equal(raw[7:], source)
+    np.testing.assert_array_equal(target, source)
+
+
+def through(function: Callable[..., Any], *vectors: np.ndarray) -> np.ndarray:
+    """A function of 1 to 3 vectors and a result, on arrays of 16 floats."""
+    x, y, z = (*vectors, vectors[0], vectors[0])[:3]
+    out, count = np.empty(16, np.float32), len(vectors)
+
+    @compiled
+    def run(out, x, y, z):
+        a, b, c = simd.load_f32x16(x), simd.load_f32x16(y), simd.load_f32x16(z)
+        if count == 1:
+            value = function(a)
+        elif count == 2:
+            value = function(a, b)
+        else:
+            value = function(a, b, c)
+        simd.store_f32x16(out, value)
+
+    run(out, x, y, z)
+    return out
+
+
+X, Y, Z = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
+ARITHMETIC = {"add": X + Y, "sub": X - Y, "mul": X * Y, "div": X / Y, "maximum": np.maximum(X, Y)}
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic(name: str) -> None:
+    np.testing.assert_array_equal(through(getattr(simd, name), X, Y), ARITHMETIC[name])
+
+
+def test_absolute() -> None:
+    x = np.array([-0.0, 0.0, -np.inf, np.inf, -1e-45, *X[:11]], np.float32)
+    same_bits(through(simd.absolute, x), np.abs(x))
+
+
+def test_fma_rounds_once_where_the_cpu_can() -> None:
+    x = np.full(16, 1 + 2.0**-23, np.float32)
+    got = through(simd.fma, x, x, -x * x)
+    exact = float(x[0]) ** 2 + float((-x * x)[0])
+    np.testing.assert_array_equal(got, np.float32(exact if "fma" in host.features() else 0.0))
+    np.testing.assert_allclose(through(simd.fma, X, Y, Z), X * Y + Z, rtol=1e-5, atol=1e-6)
+
+
+def test_splat_sums_and_maxima() -> None:
+    out = np.empty(18, np.float32)
+
+    @compiled
+    def run(out, x):
+        v = simd.load_f32x16(x)
+        simd.f32_pointer(out)[0] = simd.sum_lanes(v)
+        simd.f32_pointer(out)[1] = simd.max_lanes(v)
+        simd.store_f32x16(out + 8, simd.splat(simd.f32_pointer(x)[3]))
+
+    for x in (X, -np.abs(X), np.arange(16, dtype=np.float32)[::-1].copy(), np.eye(16, dtype=np.float32)[7]):
+        run(out, x)
+        np.testing.assert_allclose(out[0], x.astype(np.float64).sum(), rtol=1e-6)
+        assert out[1] == x.max()
+        np.testing.assert_array_equal(out[2:], x[3])
+
+
+def exponentials(x: np.ndarray) -> np.ndarray:
+    @compiled.inline
+    def load_exp(address):
+        return simd.exp(simd.load_f32x16(address))
+
+    return each_vector(load_exp, simd.store_f32x16, x, F32)
+
+
+def test_exp_is_within_2_units_in_the_last_place() -> None:
+    x = np.concatenate([np.linspace(-87.3, 88.3, 1 << 18), np.linspace(-1, 1, 1 << 16)]).astype(np.float32)
+    want = np.exp(x.astype(np.float64))
+    units = np.abs(exponentials(x) - want) / np.spacing(want.astype(np.float32)).astype(np.float64)
+    assert units.max() <= 2
+
+
+def test_exp_at_its_ends() -> None:
+    x = np.array([0, -0.0, -87.4, -103, -1e30, -np.inf, 88.3, 88.8, 1e30, np.inf, np.nan, -np.nan] + [0] * 4, "f4")
+    x[12:14] = np.array([0x7FC00001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    got, top = exponentials(x), np.exp(np.float64(88.3))
+    np.testing.assert_array_equal(got[:6], [1, 1, 0, 0, 0, 0])
+    np.testing.assert_allclose(got[6:10], top, rtol=1e-5)
+    assert np.isnan(got[10:14]).all(), "NaN stays NaN"
+
+
+def test_quantize16_takes_ties_to_even() -> None:
+    ties = np.array(
+        [-127.5, -126.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 0, -0.0, 127, -128, 3.49, 3.51, -3.5], "f4"
+    )
+    rng = np.random.default_rng(0)
+    codes, out = fenced(16), np.empty(1, np.float32)
+
+    @compiled
+    def run(codes, out, x):
+        simd.f32_pointer(out)[0] = simd.quantize16(codes, simd.load_f32x16(x))
+
+    for x in (ties, *rng.uniform(-127.4, 127.4, (50, 16)).astype(np.float32), np.full(16, 127, "f4")):
+        run(codes, out, x)
+        np.testing.assert_array_equal(codes.view(np.int8), np.rint(x))
+        assert out[0] == np.rint(x).sum()
