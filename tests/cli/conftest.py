@@ -5,7 +5,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -33,12 +33,12 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def octavo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Runs the command in this process; `stdin` is what is piped into it."""
+    """Runs the command in this process, on the reference backend; `stdin` is what is piped into it."""
     logger = logging.getLogger("octavo")
     before = logger.handlers[:], logger.level
 
     def run(*arguments: str, stdin: bytes = b"") -> Result:
-        monkeypatch.setattr(sys, "argv", ["octavo", *arguments])
+        monkeypatch.setattr(sys, "argv", ["octavo", *on_reference(arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
             main()
@@ -51,15 +51,25 @@ def octavo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     logger.handlers[:], logger.level = before
 
 
+def on_reference(arguments: Sequence[str]) -> list[str]:
+    """Arguments that run on the reference backend, if they name no other device."""
+    runs = arguments and arguments[0] in ("run", "inspect") and "--device" not in arguments
+    return [*arguments, "--device", "reference"] if runs else list(arguments)
+
+
+def users_environment() -> dict[str, str]:
+    """This process's environment, but output is buffered as usual."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 @pytest.fixture
 def process() -> Run:
-    """Runs the command as a process of its own."""
+    """Runs the command as a process of its own, on the reference backend."""
 
     def run(*arguments: str, stdin: bytes = b"", **environment: str) -> Result:
-        done = subprocess.run(
-            [sys.executable, "-m", "octavo", *arguments], input=stdin, capture_output=True, check=False, timeout=60,
-            env={**os.environ, **environment},
-        )  # fmt: skip
+        command = [sys.executable, "-m", "octavo", *on_reference(arguments)]
+        env = {**users_environment(), **environment}
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=60, env=env)
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run

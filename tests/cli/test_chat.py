@@ -18,6 +18,7 @@ import pytest
 import octavo
 from octavo.cli.chat import Chat
 from octavo.runtime import Model
+from tests.cli.conftest import on_reference
 from tests.runtime.tiny import ALPHABET
 
 GREETING = "/help lists what you can do here; /bye leaves.\n"
@@ -25,7 +26,7 @@ GREETING = "/help lists what you can do here; /bye leaves.\n"
 
 @pytest.fixture
 def model(alphabet: str) -> Iterator[Model]:
-    with octavo.load(alphabet) as loaded:
+    with octavo.load(alphabet, device="reference") as loaded:
         yield loaded
 
 
@@ -147,7 +148,7 @@ def test_several_lines(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch
 def test_a_full_context_says_what_to_do(alphabet: str) -> None:
     shown: list[str] = []
     lines = iter(["one", "two", "/reset", "one", None])
-    with octavo.load(alphabet, n_ctx=80) as model:
+    with octavo.load(alphabet, device="reference", n_ctx=80) as model:
         Chat(model, lambda prompt: next(lines), shown.append, temperature=0.0).loop()
     text = "".join(shown)
     assert text.count("/reset starts afresh") == 1
@@ -170,7 +171,7 @@ class Terminal:
 
     def __init__(self, *arguments: str) -> None:
         self.fd, other = pty.openpty()
-        command = [sys.executable, "-c", CONTROLLED, sys.executable, "-m", "octavo", *arguments]
+        command = [sys.executable, "-c", CONTROLLED, sys.executable, "-m", "octavo", *on_reference(arguments)]
         self.process = subprocess.Popen(
             command, stdin=other, stdout=other, stderr=other, start_new_session=True, env={**os.environ, "TERM": "dumb"}
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, on_reference, users_environment
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET
 
@@ -162,23 +162,30 @@ def test_as_a_process(process: Run, alphabet: str, tmp_path: Path) -> None:
 
 
 def test_without_standard_input(alphabet: str) -> None:
-    command = f'exec "{sys.executable}" -m octavo run "{alphabet}" <&-'
+    command = f'exec "{sys.executable}" -m octavo run "{alphabet}" --device reference <&-'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("octavo: error: there is no prompt")
 
 
-def test_a_reader_that_leaves_is_no_error_to_shout_about(endless: str) -> None:
-    for command in (["run", endless, "hi", *GREEDY], ["inspect", endless, "--tensors"]):
-        child = subprocess.Popen(
-            [sys.executable, "-m", "octavo", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert child.stdout is not None
-        assert len(child.stdout.read(3)) == 3
-        child.stdout.close()
-        _, err = child.communicate(timeout=30)
-        assert err == b""
-        assert child.returncode not in (0, None)
+@pytest.mark.parametrize("read", [0, 3])
+@pytest.mark.parametrize("command", ["endless", "json", "inspect"])
+def test_a_reader_that_leaves_is_no_error_to_shout_about(alphabet: str, endless: str, command: str, read: int) -> None:
+    arguments = {
+        "endless": ["run", endless, "hi", *GREEDY],
+        "json": ["run", alphabet, "hi", "--json", *GREEDY],
+        "inspect": ["inspect", alphabet, "--tensors", "--graph"],
+    }[command]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "octavo", *on_reference(arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=users_environment(),
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert len(child.stdout.read(read)) == read
+    child.stdout.close()
+    _, err = child.communicate(timeout=30)
+    assert err == b""
+    assert child.returncode == (0 if (command, read) == ("json", 3) else 1)
 
 
 def test_a_terminal_without_unicode(process: Run, tmp_path: Path) -> None:
@@ -199,7 +206,9 @@ def test_a_terminal_without_unicode(process: Run, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_keeps_the_text_and_says_so_by_its_status(endless: str) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-m", "octavo", "run", endless, "hi", *GREEDY], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "octavo", *on_reference(["run", endless, "hi", *GREEDY])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert child.stdout is not None
     assert child.stdout.read(5) == b"abcde"

@@ -7,6 +7,7 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.graph import plan
+from octavo.graph.builder import weight
 from octavo.graph.node import Graph
 from octavo.graph.ops import apply
 from octavo.graph.schedule import schedule
@@ -92,6 +93,15 @@ def test_a_weight_is_loaded_once_on_each_backend_that_reads_it() -> None:
     backends = [Counting("first"), Counting("second")]
     executor(graph, backends, lambda weight: int(weight.name == "b"))
     assert [b.loaded for b in backends] == [["shared"], ["b"]]
+
+
+def test_a_tensor_with_two_leaves_is_loaded_once() -> None:
+    tied = w(K, K, name="tied")
+    x = apply("mul_mat", tied, given())
+    graph = Graph.of(apply("mul_mat", weight(tied.tensor), x))
+    backend = Counting("only")
+    executor(graph, [backend])
+    assert backend.loaded == ["tied"]
 
 
 def test_inputs_reach_every_backend_that_reads_them() -> None:

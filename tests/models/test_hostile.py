@@ -51,7 +51,7 @@ def refused(path: str, kind: type[FileError], *parts: str) -> None:
 def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is imported at the first model does not count."""
     path = tiny.write(tmp_path_factory.mktemp("warm") / "m.gguf")
-    octavo.load(path, n_ctx=64).close()
+    octavo.load(path, device="reference", n_ctx=64).close()
     for arch in ("llama", "qwen2", "qwen3moe"):
         __import__(f"octavo.models.{arch}")
 
@@ -195,7 +195,7 @@ def test_a_vocabulary_over_the_embedding(tmp_path: Path) -> None:
     weights = {n: w[:256] if n in ("token_embd.weight", "output.weight") else w for n, w in tiny.tensors().items()}
     path = tiny.write(tmp_path / "m.gguf", weights=weights)
     with bounded(), pytest.raises(ModelError) as caught:
-        octavo.load(path)
+        octavo.load(path, device="reference")
     assert str(caught.value) == f"{path}, tokenizer.ggml.tokens: 259 tokens, but the embedding has 256 rows"
 
 
@@ -203,7 +203,10 @@ def test_a_vocabulary_over_the_embedding(tmp_path: Path) -> None:
 def test_rope_divisors_that_are_no_numbers_load_and_end_in_an_error(tmp_path: Path, value: float) -> None:
     weights = tiny.tensors() | {"rope_freqs.weight": np.full(tiny.HEAD_DIM // 2, value, np.float32)}
     path = tiny.write(tmp_path / "m.gguf", weights=weights)
-    with octavo.load(path, n_ctx=64) as model, pytest.raises(octavo.OctavoError, match="NaN or Inf"):
+    with (
+        octavo.load(path, device="reference", n_ctx=64) as model,
+        pytest.raises(octavo.OctavoError, match="NaN or Inf"),
+    ):
         model.logits([1, 2, 3])
 
 

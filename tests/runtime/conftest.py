@@ -24,14 +24,14 @@ def alphabet_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def random_model(random_path: str) -> Iterator[Model]:
-    with octavo.load(random_path, n_ctx=256) as model:
+    with octavo.load(random_path, device="reference", n_ctx=256) as model:
         yield model
 
 
 @pytest.fixture
 def alphabet(alphabet_path: str) -> Iterator[Model]:
     """A model that answers with the alphabet."""
-    with octavo.load(alphabet_path, n_ctx=256) as model:
+    with octavo.load(alphabet_path, device="reference", n_ctx=256) as model:
         yield model
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,20 @@ def test_a_prompt_in_pieces_is_the_prompt_at_once(make_engine: MakeEngine, n_bat
     np.testing.assert_allclose(last, want[-1], rtol=0, atol=2e-5)
     assert seen == [min(n, 150) for n in range(n_batch, 150 + n_batch, n_batch)]
     assert sequence.tokens == TOKENS
+
+
+def test_a_prompt_asks_for_its_last_logits_only(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, asked = make_engine(n_batch=64), []
+    executor = engine.load()
+    run = executor.run
+
+    def record(inputs: Any, sizes: dict[str, int]) -> Any:
+        asked.append((sizes["tokens"], sizes["outputs"]))
+        return run(inputs, sizes)
+
+    monkeypatch.setattr(executor, "run", record)
+    engine.prefill(Sequence(), TOKENS)
+    assert asked == [(64, 0), (64, 0), (22, 1)]
 
 
 def test_f16_cache_is_close_to_f32(make_engine: MakeEngine) -> None:

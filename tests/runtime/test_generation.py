@@ -66,7 +66,7 @@ def test_half_a_character_is_never_shown(alphabet: Model) -> None:
 
 
 def test_a_full_context_raises_after_the_text(alphabet_path: str) -> None:
-    with octavo.load(alphabet_path, n_ctx=40) as model:
+    with octavo.load(alphabet_path, device="reference", n_ctx=40) as model:
         n_prompt = len(model.encode_prompt("hi"))
         generation = model.generate("hi", stop="stX", **GREEDY)
         shown: list[str] = []
@@ -83,7 +83,7 @@ def test_a_full_context_raises_after_the_text(alphabet_path: str) -> None:
 
 
 def test_a_prompt_over_the_context(alphabet_path: str) -> None:
-    with octavo.load(alphabet_path, n_ctx=40) as model:
+    with octavo.load(alphabet_path, device="reference", n_ctx=40) as model:
         generation = model.generate("x" * 40)
         with pytest.raises(ContextFullError, match="does not fit the context of 40"):
             next(generation)
@@ -143,7 +143,7 @@ def test_an_interrupt_in_a_step_leaves_the_cache_right(alphabet: Model, monkeypa
 def test_nan_weights_end_in_an_error_and_no_text(tmp_path: Path) -> None:
     weights = tiny.alphabet()
     weights["blk.0.attn_norm.weight"][3] = np.nan
-    with octavo.load(tiny.write(tmp_path / "nan.gguf", weights=weights)) as model:
+    with octavo.load(tiny.write(tmp_path / "nan.gguf", weights=weights), device="reference") as model:
         generation = model.generate("hi", **GREEDY)
         with pytest.raises(NonFiniteError, match="NaN or Inf"):
             list(generation)
@@ -155,7 +155,7 @@ def test_nan_weights_end_in_an_error_and_no_text(tmp_path: Path) -> None:
 def test_tokens_that_the_vocabulary_lacks_are_never_chosen(tmp_path: Path) -> None:
     weights = tiny.alphabet()
     weights["output.weight"][tiny.N_VOCAB - 1] = 9  # the row that pads the embedding would win always
-    with octavo.load(tiny.write(tmp_path / "padded.gguf", weights=weights)) as model:
+    with octavo.load(tiny.write(tmp_path / "padded.gguf", weights=weights), device="reference") as model:
         assert "".join(model.generate("hi", **GREEDY)) == ALPHABET
         assert "".join(model.generate("hi", temperature=0.5, seed=1)) == ALPHABET
 
@@ -169,7 +169,7 @@ def test_what_prompts_share_is_computed_once(random_model: Model, random_path: s
     again = random_model.generate(second, max_tokens=12, **GREEDY)
     list(again)
     assert again.timings.cached_tokens == shared
-    with octavo.load(random_path, n_ctx=256) as fresh:
+    with octavo.load(random_path, device="reference", n_ctx=256) as fresh:
         alone = fresh.generate(second, max_tokens=12, **GREEDY)
         list(alone)
         assert alone.timings.cached_tokens == 0

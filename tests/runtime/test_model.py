@@ -79,7 +79,9 @@ def test_a_lone_surrogate_is_refused(alphabet: Model) -> None:
 
 def load(path: Path, *, weights: dict[str, np.ndarray] | None = None, **keys: Any) -> Model:
     named = {key.replace("__", "."): value for key, value in keys.items()}
-    return octavo.load(tiny.write(path / "m.gguf", weights=weights or tiny.alphabet(), keys=named), n_ctx=128)
+    return octavo.load(
+        tiny.write(path / "m.gguf", weights=weights or tiny.alphabet(), keys=named), device="reference", n_ctx=128
+    )
 
 
 def test_a_model_without_a_template(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_wrong_recommendations_name_the_file_and_key(
 )
 def test_wrong_load_options(alphabet_path: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        octavo.load(alphabet_path, **options)
+        octavo.load(alphabet_path, **{"device": "reference", **options})
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -77,10 +77,7 @@ class Generation:
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[str]:
-        try:
-            yield from self._pieces
-        finally:  # a loop that is left early ends the generation
-            self.close()
+        yield from self._pieces  # a loop that is left early closes this, and with it the generation
 
     def __next__(self) -> str:
         return next(self._pieces)
