@@ -1,4 +1,4 @@
-"""Small functions compiled as kernels are, and memory where one byte too many is a fault."""
+"""Small functions compiled as kernels are, memory where a byte too many is a fault, stand-ins for instructions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import njit
 
+from octavo.backends.cpu import simd
 from octavo.backends.cpu.program import FAST
 
 
@@ -27,7 +29,7 @@ class Compiled:
 
     def inline(self, function: Callable[..., Any]) -> Any:
         """The compiled function itself, for others to call."""
-        return njit(error_model="numpy", fastmath=FAST)(function)
+        return njit(error_model="numpy", fastmath=FAST, nogil=True)(function)
 
 
 compiled = Compiled()
@@ -46,3 +48,72 @@ def fenced(nbytes: int) -> np.ndarray:
     if libc.mprotect(ctypes.c_void_p(whole.ctypes.data + size), page, 0):
         raise OSError(ctypes.get_errno(), "mprotect")
     return whole[size - nbytes : size]
+
+
+def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Codes [8, 64] below 2^bits to bytes, as the words of `simd.load_codes` have it: bit by bit."""
+    if bits == 8:
+        return codes.astype(np.uint8).reshape(-1)
+    out, at = np.zeros(64 * bits, np.uint8), 0
+    parts = {2: [2], 3: [2, 1], 4: [4], 5: [4, 1], 6: [4, 2]}[bits]
+    taken = 0
+    for width in parts:
+        per_word = 8 // width
+        for j, vector in enumerate(codes):
+            word, place = j % (8 // per_word), j // (8 // per_word)
+            part = (vector >> taken) & ((1 << width) - 1)
+            out[at + 64 * word : at + 64 * word + 64] |= (part << (width * place)).astype(np.uint8)
+        taken, at = taken + width, at + 64 * width
+    return out
+
+
+def emulated(b: Any, name: str, result: Any, *args: Any) -> Any:
+    """Arm's byte instructions, by their definitions in plain IR: so that the code around them runs here."""
+    if not name.startswith("llvm.aarch64.neon."):
+        function = ir.FunctionType(result, [a.type for a in args])
+        return b.call(simd.cgutils.get_or_insert_function(b.module, function, name), args)
+    if "tbl1" in name:
+        return _table_look_up(b, *args)
+    acc, x, y = args
+    wide, extend = ir.VectorType(simd.I32, 16), b.zext if "usdot" in name else b.sext
+    products = b.mul(extend(x, wide), b.sext(y, wide))
+    for i in range(4):
+        every_fourth = ir.Constant(ir.VectorType(simd.I32, 4), list(range(i, 16, 4)))
+        acc = b.add(acc, b.shuffle_vector(products, products, every_fourth))
+    return acc
+
+
+def _table_look_up(b: Any, table: Any, codes: Any) -> Any:
+    """The byte of a table of 16 at each code; 0 for codes from 16 on."""
+    out = ir.Constant(codes.type, [0] * 16)
+    for i in range(16):
+        code = b.extract_element(codes, ir.Constant(simd.I32, i))
+        found = b.extract_element(table, b.zext(b.and_(code, ir.Constant(simd.I8, 15)), simd.I32))
+        inside = b.icmp_unsigned("<", code, ir.Constant(simd.I8, 16))
+        out = b.insert_element(out, b.select(inside, found, ir.Constant(simd.I8, 0)), ir.Constant(simd.I32, i))
+    return out
+
+
+@simd.intrinsic
+def store_dots(ty, address, dots):
+    """A block of int32 vectors, one after the other."""
+
+    def gen(c, b, s, a):
+        for t in range(s.args[1].n):
+            simd._store(b, a[0], b.extract_value(a[1], t), 64 * t)
+        return c.get_dummy_value()
+
+    return simd.types.void(simd.types.intp, dots), gen
+
+
+@simd.intrinsic(prefer_literal=True)
+def load_dots(ty, address, n):
+    block = simd.Block(simd.i32x16, simd._literal(n))
+
+    def gen(c, b, s, a):
+        value = ir.Constant(block.llvm, ir.Undefined)
+        for t in range(block.n):
+            value = b.insert_value(value, simd._load(b, a[0], simd.V_I32, 64 * t), t)
+        return value
+
+    return block(simd.types.intp, n), gen

@@ -1,0 +1,258 @@
+"""Blocks of vectors: codes and their integer products, sums of them, and what threads need. Each intrinsic alone."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from llvmlite import ir
+from numba.core.errors import LoweringError, TypingError
+
+from octavo.backends.cpu import host, simd
+from octavo.backends.cpu.program import KernelCall, kernel
+from tests.backends.compiled import compiled, emulated, fenced, load_dots, pack_codes, store_dots
+
+BITS = [2, 3, 4, 5, 6, 8]
+TOKENS = [1, 3, 8]
+
+
+def some_codes(bits: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 1 << bits, (8, 64))
+
+
+LEVELS = {"host": None, "generic": ("generic", ()), "sdot": ("dotprod", ("dotprod",)),
+          "usdot": ("dotprod", ("dotprod", "i8mm"))}  # fmt: skip
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's own instructions; plain code; and Arm's, emulated."""
+    if (chosen := LEVELS[request.param]) is not None:
+        monkeypatch.setattr(host, "level", lambda: chosen[0])
+        monkeypatch.setattr(host, "features", lambda: frozenset(chosen[1]))
+        monkeypatch.setattr(simd, "_call", emulated)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_load_codes(bits: int) -> None:
+    packed, out = fenced(64 * bits), np.empty((8, 64), np.uint8)
+
+    @compiled
+    def run(x, y):
+        simd.store_codes(y, simd.load_codes(x, bits))
+
+    for codes in (some_codes(bits), np.full((8, 64), (1 << bits) - 1), np.zeros((8, 64), int)):
+        packed[:] = pack_codes(codes, bits)
+        run(packed, out)
+        np.testing.assert_array_equal(out, codes)
+
+
+@pytest.mark.usefixtures("level")
+def test_look_up() -> None:
+    codes, table = np.arange(512, dtype=np.uint8).reshape(8, 64) % 16, fenced(16)
+    out = np.empty((8, 64), np.uint8)
+    table[:] = np.random.default_rng(0).permutation(256)[:16]
+
+    @compiled
+    def run(x, y, table):
+        simd.store_codes(y, simd.look_up(simd.load_codes(x, 8), table))
+
+    if host.has_byte_shuffle():
+        run(codes, out, table)
+        np.testing.assert_array_equal(out, table[codes])
+    else:  # tables are decoded when weights are packed
+        with pytest.raises((LoweringError, AssertionError), match="no byte shuffle"):
+            run(codes, out, table)
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("n", TOKENS)
+@pytest.mark.parametrize(("first", "count"), [(0, 8), (0, 4), (4, 4)])
+def test_dot_block(first: int, count: int, n: int) -> None:
+    """acc[t, row] = sum over k of codes [row, k] * x [t, k], with the most extreme bytes too."""
+    codes, x, out = fenced(512), fenced(n * 40 - 8), np.empty((n, 16), np.int32)
+
+    @compiled
+    def run(codes, x, y):
+        dots = simd.dot_block(simd.load_codes(codes, 8), first, count, x, 40, n)
+        store_dots(y, dots)
+
+    rng = np.random.default_rng(0)
+    for a, b in [(255, -128), (255, 127), (0, -128), (255, None), (None, -128), (None, None)]:
+        codes[:] = rng.integers(0, 256, 512) if a is None else a
+        x[:] = (rng.integers(-128, 128, len(x)) if b is None else np.full(len(x), b)).astype(np.int8).view(np.uint8)
+        run(codes, x, out)
+        tokens = np.stack([x[40 * t : 40 * t + 32].view(np.int8)[: 4 * count] for t in range(n)]).astype(np.int64)
+        rows = codes.reshape(8, 16, 4)[first : first + count].transpose(1, 0, 2).reshape(16, -1).astype(np.int64)
+        np.testing.assert_array_equal(out, tokens @ rows.T)
+
+
+def test_sizes_of_blocks_are_constants() -> None:
+    @compiled
+    def run(x, n):
+        simd.store_block(x, 64, simd.zeros(n))
+
+    with pytest.raises(TypingError, match="known when the kernel is compiled"):
+        run(np.zeros(16, np.float32), 1)
+
+
+FLOATS = np.random.default_rng(1).standard_normal((8, 24)).astype(np.float32)
+VECTOR, OTHER = np.random.default_rng(2).standard_normal((2, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize("n", TOKENS)
+def test_block_memory(n: int) -> None:
+    out = np.full((n, 24), np.nan, np.float32)
+
+    @compiled
+    def run(x, y):
+        simd.store_block(y, 96, simd.add_blocks(simd.load_block(x, 96, n), simd.zeros(n)))
+
+    run(FLOATS, out)
+    np.testing.assert_array_equal(out[:, :16], FLOATS[:n, :16])
+    assert np.isnan(out[:, 16:]).all()
+
+
+@pytest.mark.parametrize("n", TOKENS)
+def test_block_arithmetic(n: int) -> None:
+    out = np.empty((4, n, 16), np.float32)
+    x = FLOATS[:n, :16]
+
+    @compiled
+    def run(rows, vector, out, floats):
+        block, v = simd.load_block(rows, 96, n), simd.load_f32x16(vector)
+        simd.store_block(out, 64, simd.add_blocks(block, block))
+        simd.store_block(out + n * 64, 64, simd.scale_block(block, floats, 96))
+        simd.store_block(out + 2 * n * 64, 64, simd.fma_splat(block, v, floats))
+        simd.store_block(out + 3 * n * 64, 64, simd.fma_splat_strided(block, v, floats, 96))
+
+    run(FLOATS, VECTOR, out, FLOATS)
+    near = {"rtol": 1e-6, "atol": 1e-6}
+    np.testing.assert_array_equal(out[0], x + x)
+    np.testing.assert_array_equal(out[1], x * FLOATS[:n, :1])
+    np.testing.assert_allclose(out[2], x + VECTOR * FLOATS[0, :n, None], **near)
+    np.testing.assert_allclose(out[3], x + VECTOR * FLOATS[:n, :1], **near)
+
+
+@pytest.mark.parametrize("n", TOKENS)
+def test_scaled_dots(n: int) -> None:
+    """Integer sums times a scale for each row and a factor for each token, large sums too."""
+    rng, out = np.random.default_rng(n), np.empty((2, n, 16), np.float32)
+    dots = rng.integers(-32 * 255 * 128, 32 * 255 * 127, (2, n, 16)).astype(np.int32)
+
+    @compiled
+    def run(dots, scales, d, rows, out):
+        acc, s0, s1 = simd.load_block(rows, 96, n), simd.load_f32x16(scales), simd.load_f32x16(scales + 64)
+        one, two = load_dots(dots, n), load_dots(dots + n * 64, n)
+        simd.store_block(out, 64, simd.fma_scaled(acc, one, s0, d))
+        simd.store_block(out + n * 64, 64, simd.fma_scaled_2(acc, one, s0, two, s1, d))
+
+    run(dots, np.stack([VECTOR, OTHER]), FLOATS, FLOATS, out)
+    first, second = dots[0] * VECTOR.astype(np.float64), dots[1] * OTHER.astype(np.float64)
+    for got, total in ((out[0], first), (out[1], first + second)):
+        want = FLOATS[:n, :16] + total * FLOATS[0, :n, None]
+        size = (np.abs(first) + np.abs(second)) * np.abs(FLOATS[0, :n, None])
+        assert (np.abs(got - want) <= 4e-7 * size + 1e-6).all()
+
+
+@pytest.mark.parametrize("n", TOKENS)
+def test_masked_lanes_are_not_touched(n: int) -> None:
+    """For 0 to 16 lanes, of rows that end where memory does."""
+    out = np.empty((n, 16), np.float32)
+
+    @compiled
+    def run(x, stride, lanes, y):
+        block = simd.load_block_masked(x, stride, lanes, n)
+        simd.store_block(y, 64, block)
+        simd.store_block_masked(x, stride, lanes, simd.add_blocks(block, block))
+
+    for lanes in range(17):
+        memory = fenced((n - 1) * 80 + 4 * lanes).view(np.float32)
+        before = np.random.default_rng(lanes).standard_normal(len(memory)).astype(np.float32)
+        memory[:] = before
+        run(memory, 80, lanes, out)
+        want = before.copy()
+        for t in range(n):
+            row = slice(20 * t, 20 * t + lanes)
+            np.testing.assert_array_equal(out[t, :lanes], before[row])
+            assert not out[t, lanes:].any()
+            want[row] *= 2
+        np.testing.assert_array_equal(memory, want)
+
+
+def test_arguments_and_pointers() -> None:
+    found = np.zeros(8, np.float64)
+    numbers = [np.arange(4).astype(t) - 2 for t in (np.float32, np.int32, np.int64, np.int8, np.uint8)]
+
+    def take(args, task):
+        out = args_out(args)
+        out[0] = simd.arg(args, 1)
+        out[1] = simd.arg_f32(args, 2)
+        out[2] = task
+        out[3] = simd.f32_pointer(simd.arg(args, 3))[1]
+        out[4] = simd.i32_pointer(simd.arg(args, 4))[1]
+        out[5] = simd.i64_pointer(simd.arg(args, 5))[1]
+        out[6] = simd.i8_pointer(simd.arg(args, 6))[1]
+        out[7] = simd.u8_pointer(simd.arg(args, 7))[1]
+
+    f64_pointer = simd._pointer_to(simd.types.float64, ir.DoubleType())
+
+    @compiled.inline
+    def args_out(args):
+        return f64_pointer(simd.arg(args, 0))
+
+    call = KernelCall(kernel(take), [found.ctypes.data, -(2**62), -0.1, *(x.ctypes.data for x in numbers)], 1)
+    compiled(call_kernel)(call.kernel.address, call.args, 5)
+    np.testing.assert_array_equal(found, [-(2**62), np.float32(-0.1), 5, -1, -1, -1, -1, 255])
+
+
+def call_kernel(function, args, task):
+    simd.call(function, args, task)
+
+
+def test_stack_is_aligned_and_each_is_its_own() -> None:
+    out = np.zeros(3, np.int64)
+
+    @compiled
+    def run(out):
+        a, b = simd.stack(3), simd.stack(1000)
+        simd.i64_pointer(out)[0], simd.i64_pointer(out)[1] = a, b
+        for i in range(1000):
+            simd.u8_pointer(b)[i] = 7
+        for i in range(3):
+            simd.u8_pointer(a)[i] = i
+        for i in range(1000):
+            simd.i64_pointer(out)[2] += simd.u8_pointer(b)[i]
+
+    run(out)
+    assert out[0] % 64 == out[1] % 64 == 0
+    assert out[2] == 7000
+
+
+def test_atomic_adds_of_several_threads_are_all_counted() -> None:
+    counter, seen, errors = np.zeros(1, np.int64), np.zeros((4, 20000), np.int64), []
+
+    @compiled.inline
+    def count(counter, seen, n):
+        for i in range(n):
+            simd.i64_pointer(seen)[i] = simd.atomic_add(counter, 3)
+            simd.pause()
+            simd.prefetch(counter)
+        simd.yield_thread()
+        return simd.atomic_load(counter)
+
+    assert count(counter.ctypes.data, seen.ctypes.data, 0) == 0
+
+    def work(row: np.ndarray) -> None:
+        if count(counter.ctypes.data, row.ctypes.data, len(row)) < 3 * len(row):
+            errors.append(row)
+
+    threads = [threading.Thread(target=work, args=[row]) for row in seen]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert counter[0] == 3 * seen.size
+    np.testing.assert_array_equal(np.sort(seen.ravel()), np.arange(0, 3 * seen.size, 3))
