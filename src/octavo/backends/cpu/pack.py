@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu import host
+from octavo.backends.cpu.interleave import gather_kernel, interleave_kernel
 from octavo.backends.cpu.kernels.float_mul_mat import Kind
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
+from octavo.backends.cpu.probe import CodeMap, code_map, unpack_scales
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
-CHUNK_VALUES = 1 << 21  # values unpacked at a time by each thread
+CHUNK_VALUES = 1 << 18  # values unpacked at a time by each thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,21 +54,35 @@ def pack(tensor: QTensor, threads: int) -> QuantWeight | FloatWeight:
     lookup = np.array(tensor.format.table, np.int16) if tensor.format.table else np.zeros(0, np.int16)
     decode_table = bool(tensor.format.table) and layout.table is None
 
+    codes = None if decode_table else code_map(tensor.format)
+
     def work(part: tuple[int, slice]) -> None:
         expert, span = part
-        planes = _unpack_rows(tensor.format, rows[expert, span], k)
+        raw = rows[expert, span]
+        out = data[expert, span.start // ROWS : -(-span.stop // ROWS)]
+        if codes is not None:
+            padded = _whole_tiles(raw)
+            _fill_scales(out, layout, unpack_scales(tensor.format, padded, codes.code_fields))
+            _gather_codes(out, layout, codes, tensor.format, raw)
+            return
+        planes = _unpack_rows(tensor.format, raw, k)
+        _fill_scales(out, layout, planes)
         q = (lookup[planes.q] + 128).astype(np.uint8) if decode_table else planes.q
-        _fill(data[expert, span.start // ROWS : -(-span.stop // ROWS)], layout, q, planes)
+        _interleave_codes(out, layout, q)
 
     _run(work, _parts(experts, n, k), threads)
     return QuantWeight(layout, n, k, data, table)
 
 
-def _unpack_rows(fmt: BlockFormat, rows: U8, k: int) -> Planes:
-    """The planes of some rows, padded to whole tiles with zeros."""
+def _whole_tiles(rows: U8) -> U8:
+    """Rows padded to a multiple of 16 with zeros."""
     missing = -len(rows) % ROWS
-    if missing:
-        rows = np.concatenate([rows, np.zeros((missing, rows.shape[1]), np.uint8)])
+    return np.concatenate([rows, np.zeros((missing, rows.shape[1]), np.uint8)]) if missing else rows
+
+
+def _unpack_rows(fmt: BlockFormat, rows: U8, k: int) -> Planes:
+    """The planes of some rows, padded to whole tiles."""
+    rows = _whole_tiles(rows)
     return unpack(QTensor(fmt, (len(rows), k), rows))
 
 
@@ -116,11 +132,13 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
 def _smallest_kind(tensor: QTensor) -> ScaleKind:
     """The smallest kind that holds every scale of a tensor exactly."""
     exponent = half = True
+    codes = code_map(tensor.format)
+    code_fields: frozenset[str] = codes.code_fields if codes else frozenset()
     rows = tensor.data.reshape(-1, tensor.data.shape[-1])
     step = max(1, CHUNK_VALUES // tensor.shape[-1])
     for i in range(0, len(rows), step):
         part = rows[i : i + step]
-        d = unpack(QTensor(tensor.format, (len(part), tensor.shape[-1]), part)).d
+        d = unpack_scales(tensor.format, part, code_fields).d
         assert d is not None
         exponent = exponent and bool((np.ldexp(np.float32(1), _exponents(d).astype(np.int32) - 127) == d).all())
         with np.errstate(over="ignore"):
@@ -133,33 +151,54 @@ def _exponents(d: F32) -> U8:
     return ((d.view(np.uint32) >> 23) & 0xFF).astype(np.uint8)
 
 
-def _fill(out: U8, layout: Layout, q: U8, planes: Planes) -> None:
-    """Write the tiles of some rows. out: uint8 [tiles, bytes of a tile]; q: uint8 [16 tiles, k]."""
-    from octavo.backends.cpu.interleave import interleave_codes
-
-    tiles, k = len(out), q.shape[1]
-    supers = k // layout.super
-    view = out.reshape(tiles, supers, layout.super_bytes)
+def _fill_scales(out: U8, layout: Layout, planes: Planes) -> None:
+    """Write the scales and minima of some rows; out: uint8 [tiles, bytes of a tile]."""
+    tiles, blocks = len(out), layout.super // STEP
+    view = out.reshape(tiles, -1, layout.super_bytes)
+    supers = view.shape[1]
     at = 0
-    assert planes.d is not None
     for values, kind in ((planes.d, layout.scale), (planes.dmin, layout.minima)):
         if values is not None and kind is not None:
             nbytes = SCALE_BYTES[kind] * ROWS * layout.sets
             sets = values.reshape(tiles, ROWS, supers, layout.sets).transpose(0, 2, 3, 1)
             view[:, :, at : at + nbytes] = _as_bytes(sets, kind).reshape(tiles, supers, nbytes)
             at += nbytes
-    blocks = view[:, :, at:].reshape(tiles, supers, layout.super // STEP, layout.block_bytes)
+    if not layout.two_level:
+        return
+    in_blocks = view[:, :, at:].reshape(tiles, supers, blocks, layout.block_bytes)
     at = 0
-    if layout.two_level:
-        for small in (planes.sc, planes.m):
-            if small is not None:
-                nbytes = ROWS * layout.groups
-                groups = small.view(np.uint8).reshape(tiles, ROWS, supers, layout.super // STEP, layout.groups)
-                moved = groups.transpose(0, 2, 3, 4, 1).reshape(tiles, supers, layout.super // STEP, nbytes)
-                blocks[..., at : at + nbytes] = moved
-                at += nbytes
-    interleave_codes(np.ascontiguousarray(q).view(np.uint32), out, layout.bits, supers, layout.super // STEP,
-                     layout.super_bytes, layout.head_bytes, layout.block_bytes, at)  # fmt: skip
+    for small in (planes.sc, planes.m):
+        if small is not None:
+            nbytes = ROWS * layout.groups
+            groups = small.view(np.uint8).reshape(tiles, ROWS, supers, blocks, layout.groups)
+            in_blocks[..., at : at + nbytes] = groups.transpose(0, 2, 3, 4, 1).reshape(tiles, supers, blocks, nbytes)
+            at += nbytes
+
+
+def _places(out: U8, layout: Layout) -> tuple[int, ...]:
+    """Arguments of the interleaving kernels from `tile_bytes` on, but for the number of tiles."""
+    codes_at = layout.head_bytes + layout.block_bytes - layout.code_bytes
+    tile_bytes = out.shape[1]
+    supers = tile_bytes // layout.super_bytes
+    return tile_bytes, supers, layout.super // STEP, layout.super_bytes, codes_at, layout.block_bytes, len(out)
+
+
+def _interleave_codes(out: U8, layout: Layout, q: U8) -> None:
+    q = np.ascontiguousarray(q)
+    interleave_kernel(layout.bits)(q.ctypes.data, out.ctypes.data, *_places(out, layout))
+
+
+def _gather_codes(out: U8, layout: Layout, codes: CodeMap, fmt: BlockFormat, rows: U8) -> None:
+    if len(rows) % ROWS:
+        supers = out[-1].reshape(-1, layout.super_bytes)
+        blocks = supers[:, layout.head_bytes :].reshape(len(supers), -1, layout.block_bytes)
+        blocks[..., layout.block_bytes - layout.code_bytes :] = 0
+    rows = np.ascontiguousarray(rows)
+    words, n_pieces = codes.pieces.shape
+    gather_kernel(layout.bits, n_pieces)(
+        rows.ctypes.data, rows.shape[1], len(rows), fmt.block_bytes, words, codes.pieces.reshape(-1),
+        np.uint32(codes.base), out.ctypes.data, *_places(out, layout),
+    )  # fmt: skip
 
 
 def _as_bytes(values: AnyArray, kind: ScaleKind) -> U8:

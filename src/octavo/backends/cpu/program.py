@@ -38,9 +38,13 @@ class Program:
     """Calls that run as one. `threads` is how many threads share each call's tasks."""
 
     def __init__(self, calls: Sequence[KernelCall], threads: int) -> None:
+        import numba
+
         from octavo.backends.cpu.driver import run_program
 
         self._run, self._threads, self.calls = run_program, threads, tuple(calls)
+        self._system_threads = min(threads, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+        self._set_threads = numba.set_num_threads
         self._table = np.array(list(self._rows()), np.int64).reshape(-1, 5)
         self._counters = np.zeros((len(calls) + 1) * COUNTERS // 8, np.int64)
         self._first_counter = self._counters.ctypes.data + -self._counters.ctypes.data % LINE
@@ -57,6 +61,7 @@ class Program:
     def __call__(self) -> None:
         if self.calls:
             self._counters.fill(0)
+            self._set_threads(self._system_threads)
             self._run(self._table, self._first_counter, self._threads)
 
 
