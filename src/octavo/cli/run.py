@@ -53,7 +53,7 @@ def run(
         int | None, typer.Option(help="The same seed gives the same reply.", rich_help_panel=SAMPLING)
     ] = None,
     ctx: Annotated[int | None, typer.Option(help="Tokens of context. [default: the model's, up to 4096]")] = None,
-    kv: Annotated[Literal["f16", "f32"], typer.Option(help="How keys and values are kept.")] = "f16",
+    kv: Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")] = "f16",
     device: Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print speeds afterwards.", rich_help_panel=OUTPUT)] = False,

@@ -13,7 +13,7 @@ from octavo.graph import fused_ops  # noqa: F401  (registers its ops)
 from octavo.graph.node import Dim, DType, Node
 from octavo.graph.ops import apply
 
-CacheType = Literal["f32", "f16"]
+CacheType = Literal["f32", "f16", "q8_0"]
 
 
 def weight(tensor: QTensor) -> Node:

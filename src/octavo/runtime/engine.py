@@ -62,6 +62,10 @@ class Engine:
                 raise UsageError(f"{name} is {value} (allowed: 1 or more)")
         if self.n_ctx > train:
             raise UsageError(f"ctx is {self.n_ctx}, but the model was made for {train} tokens (allowed: 1 to {train})")
+        if config.cache_type == "q8_0" and model.hparams.head_dim % 32:
+            raise UsageError(
+                f"a q8_0 cache needs heads of a multiple of 32 values; these have {model.hparams.head_dim}"
+            )
         self._max_pages = -(-self.n_ctx // PAGE_SIZE)
         self.pool = PagePool(self._max_pages * config.max_sequences)
         self.limits: Sizes = {

@@ -6,6 +6,7 @@ import dataclasses
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import Any, Self, TypedDict, Unpack, cast
 
@@ -70,10 +71,15 @@ def token_ids(values: Sequence[int]) -> list[int]:
 class Model:
     """A model with its tokenizer, chat template and engine; `file` and `engine` are there for a closer look."""
 
-    def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
-        self.file, self.engine, self.tokenizer, self.template = file, engine, tokenizer, template
+    def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer) -> None:
+        self.file, self.engine, self.tokenizer = file, engine, tokenizer
         self._sequence = CachedSequence()
         self._lock = Lock()
+
+    @cached_property
+    def template(self) -> ChatTemplate | None:
+        """The chat template that the file carries, None without one. Raises TemplateError for one that is invalid."""
+        return self.tokenizer.chat_template() if "tokenizer.chat_template" in self.file.metadata else None
 
     def generate(
         self,
@@ -181,7 +187,7 @@ def load(
     device      "auto", "cpu", "gpu" or "reference"
     n_ctx       tokens that a conversation may hold (default: what the model was made for, at most 4096)
     threads     that products use (default: all cores)
-    cache_type  how keys and values are kept: "f16" or "f32"
+    cache_type  how keys and values are kept: "f16", "f32" or "q8_0"
     strict      a part that can't run on the device is an error instead of running elsewhere
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
@@ -197,10 +203,9 @@ def load(
                 file=file.path, field="tokenizer.ggml.tokens",
             )  # fmt: skip
         config = EngineConfig(n_ctx=n_ctx, cache_type=cache_type, strict=strict)
-        template = tokenizer.chat_template() if "tokenizer.chat_template" in file.metadata else None
         engine = Engine(architecture, backends, config)
         engine.load()
-        return Model(file, engine, tokenizer, template)
+        return Model(file, engine, tokenizer)
     except BaseException:
         file.close()
         raise

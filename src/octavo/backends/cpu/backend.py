@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from octavo.backends.cpu.cache import prepare
+from octavo.backends.cpu.cache import end_progress, prepare
 from octavo.formats import QTensor, dequantize
 from octavo.formats.activation import default_activation
 from octavo.formats.spec import U8, AnyArray
@@ -33,7 +33,7 @@ class CpuBackend:
             threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         )
         self._binders = binders
-        self._shared: dict[Any, Any] = {}
+        self._shared: dict[Any, Any] = {"threads": self.threads}
 
     def supports(self, node: Node) -> tuple[bool, str]:
         if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
@@ -66,6 +66,8 @@ class CpuBackend:
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+        if dtype == "q8_0":
+            return np.zeros((*shape[:2], shape[2] // 32 * 34), np.uint8)
         return np.zeros(shape, DTYPES[dtype])
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
@@ -85,7 +87,8 @@ class CpuBackend:
     def join(self, calls: Sequence[Call]) -> list[Call]:
         from octavo.backends.cpu.program import Program
 
-        self._shared.clear()
+        self._shared = {"threads": self.threads}
+        end_progress()
         return [Program([k for call in calls for k in cast(Program, call).calls], self.threads)]
 
     def write(self, value: AnyArray, data: AnyArray) -> None:

@@ -163,7 +163,7 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
     q, k, v, keys, values, positions, places, freqs, *norms = inputs
     table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
     tokens, heads, dim = q.shape
-    kernel = rope.rope_set_rows_kernel(node.attrs["interleaved"], bool(norms), dim, len(freqs))
+    kernel = rope.rope_set_rows_kernel(_kind(node.inputs[3]), node.attrs["interleaved"], bool(norms), dim, len(freqs))
     args = [
         address(out), _stride(out), address(q), _stride(q), address(k), _stride(k), address(v), _stride(v),
         address(keys), address(values), address(places), address(table), heads, k.shape[1],
@@ -176,25 +176,39 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
 @_binds("set_rows")
 def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
     cache, values, places = inputs
-    kind = node.inputs[0].attrs["kind"]
-    kernel = rope.set_keys_kernel() if kind == "k" else rope.set_values_kernel()
-    args = [address(cache), address(values), _stride(values), address(places), values.shape[1], values.shape[2]]
+    make = rope.set_keys_kernel if node.inputs[0].attrs["kind"] == "k" else rope.set_values_kernel
+    args = [address(cache), address(values), _stride(values), address(places), values.shape[1]]
+    kernel = make(_kind(node), values.shape[2])
     return [KernelCall(kernel, args, len(values), keep=(cache, values, places))]
+
+
+def _kind(cache: Node) -> Any:
+    """How a cache node's rows are stored."""
+    return cache.dtype
 
 
 @_binds("attention")
 def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     q, k, v, positions, starts, pages = inputs
+    threads = shared["threads"]
     tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
-    group = heads // kv_heads
-    if tokens == len(pages):
-        kernel, tasks = attention.decode_kernel(group, dim), tokens * kv_heads
-    else:
-        kernel, tasks = attention.prefill_kernel(group, dim), -(-tokens // attention.TILE) * heads
+    group, kind = heads // kv_heads, _kind(node.inputs[1])
     args = [address(out), address(q), _stride(q), address(k), address(v), address(positions), address(starts),
             address(pages), pages.shape[1], len(pages), kv_heads, float(node.attrs["scale"]), tokens]  # fmt: skip
-    return [KernelCall(kernel, args, tasks, keep=(q, k, v, positions, starts, pages, out))]
+    keep = (q, k, v, positions, starts, pages, out)
+    if tokens != len(pages):
+        tasks = -(-tokens // attention.TILE) * heads
+        return [KernelCall(attention.prefill_kernel(kind, group, dim), args, tasks, keep=keep)]
+    pairs = tokens * kv_heads
+    splits = 1 if pairs >= threads else -(-2 * threads // pairs)
+    partial = np.empty(pairs * splits * group * (dim + 4) if splits > 1 else 0, np.float32)
+    args += [splits, address(partial)]
+    calls = [KernelCall(attention.decode_kernel(kind, group, dim), args, pairs * splits, keep=(*keep, partial))]
+    if splits > 1:
+        args = [address(out), address(partial), splits]
+        calls.append(KernelCall(attention.combine_kernel(group, dim), args, pairs, keep=(partial, out)))
+    return calls
 
 
 def _rows_call(kernel: Any, out: AnyArray, x: AnyArray, *more: int | float, keep: Sequence[Any] = ()) -> KernelCall:

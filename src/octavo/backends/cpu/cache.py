@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -65,14 +65,14 @@ class _Progress:
 
 
 @contextmanager
-def compiling(function: Callable[..., Any]) -> Iterator[None]:
+def compiling(name: str) -> Iterator[None]:
     """Around a compilation: a progress line on a terminal when it takes long enough to be noticed."""
     start = time.perf_counter()
     yield
     if time.perf_counter() - start < NOTICEABLE:
         return
     _Progress.compiled += 1
-    log.info("compiled %s in %.2f s", function.__name__, time.perf_counter() - start)
+    log.info("compiled %s in %.2f s", name, time.perf_counter() - start)
     if sys.stderr.isatty():
         sys.stderr.write(f"\rCompiling kernels for this CPU (once): {_Progress.compiled} ")
         sys.stderr.flush()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from octavo.backends.cpu.compile import host_functions, inner
 from octavo.backends.cpu.simd import load_u32, store_u32
 
 
-@cache
-def interleave_kernel(bits: int) -> Any:
+@host_functions
+def interleave_codes(bits: int) -> Any:
     """A function that writes the codes of planes: see `interleave` in it."""
     put = _put(bits)
 
-    @njit(cache=True, nogil=True, boundscheck=False)
     def interleave(q, out, tile_bytes, supers, blocks, super_bytes, codes_at, block_bytes, tiles):
         """q: uint32 [16 tiles, k / 4], four codes each, out: address of the tiles."""
         words = supers * blocks * 8
@@ -32,13 +30,12 @@ def interleave_kernel(bits: int) -> Any:
     return interleave
 
 
-@cache
-def gather_kernel(bits: int, n_pieces: int) -> Any:
+@host_functions
+def gather_codes(bits: int, n_pieces: int) -> Any:
     """A function that writes codes straight from packed blocks, through a `probe.CodeMap`."""
     put = _put(bits)
     two = n_pieces == 2
 
-    @njit(nogil=True, boundscheck=False, inline="always")
     def word(block, pieces, w):
         p = pieces[w * n_pieces]
         v = (load_u32(block + p.offset) >> p.right & p.mask) << p.left
@@ -47,7 +44,8 @@ def gather_kernel(bits: int, n_pieces: int) -> Any:
             v |= (load_u32(block + p.offset) >> p.right & p.mask) << p.left
         return v
 
-    @njit(cache=True, nogil=True, boundscheck=False)
+    word = inner(word, bits, n_pieces, inline="always")
+
     def gather(rows, row_bytes, n_rows, block_bytes_in, words, pieces, base, out, tile_bytes, supers, blocks,
                super_bytes, codes_at, block_bytes, tiles):  # fmt: skip
         """rows: address of n_rows packed rows; words: code words in a packed block; out: address of the tiles."""
@@ -74,7 +72,6 @@ def _put(bits: int) -> Any:
     high = bits - low
     u32 = np.uint32
 
-    @njit(nogil=True, inline="always")
     def put(at, v0, v1, v2, v3, v4, v5, v6, v7):
         if bits == 8:
             store_u32(at, v0)
@@ -107,4 +104,4 @@ def _put(bits: int) -> Any:
             store_u32(at + 64 * low, even)
             store_u32(at + 64 * low + 64, odd)
 
-    return put
+    return inner(put, bits, inline="always")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu import host
-from octavo.backends.cpu.interleave import gather_kernel, interleave_kernel
+from octavo.backends.cpu.interleave import gather_codes, interleave_codes
 from octavo.backends.cpu.kernels.float_mul_mat import Kind
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
 from octavo.backends.cpu.probe import CodeMap, code_map, unpack_scales
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
+
+log = logging.getLogger("octavo")
 
 CHUNK_VALUES = 1 << 18  # values unpacked at a time by each thread
 
@@ -55,22 +58,24 @@ def pack(tensor: QTensor, threads: int) -> QuantWeight | FloatWeight:
     decode_table = bool(tensor.format.table) and layout.table is None
 
     codes = None if decode_table else code_map(tensor.format)
+    finite: list[bool] = []
 
     def work(part: tuple[int, slice]) -> None:
         expert, span = part
         raw = rows[expert, span]
         out = data[expert, span.start // ROWS : -(-span.stop // ROWS)]
         if codes is not None:
-            padded = _whole_tiles(raw)
-            _fill_scales(out, layout, unpack_scales(tensor.format, padded, codes.code_fields))
-            _gather_codes(out, layout, codes, tensor.format, raw)
+            planes = unpack_scales(tensor.format, _whole_tiles(raw), codes.code_fields)
+            finite.append(_fill_scales(out, layout, planes))
+            _gather(out, layout, codes, tensor.format, raw)
             return
         planes = _unpack_rows(tensor.format, raw, k)
-        _fill_scales(out, layout, planes)
+        finite.append(_fill_scales(out, layout, planes))
         q = (lookup[planes.q] + 128).astype(np.uint8) if decode_table else planes.q
-        _interleave_codes(out, layout, q)
+        _interleave(out, layout, q)
 
     _run(work, _parts(experts, n, k), threads)
+    _warn_unless(all(finite), tensor)
     return QuantWeight(layout, n, k, data, table)
 
 
@@ -151,8 +156,13 @@ def _exponents(d: F32) -> U8:
     return ((d.view(np.uint32) >> 23) & 0xFF).astype(np.uint8)
 
 
-def _fill_scales(out: U8, layout: Layout, planes: Planes) -> None:
-    """Write the scales and minima of some rows; out: uint8 [tiles, bytes of a tile]."""
+def _warn_unless(finite: bool, tensor: QTensor) -> None:
+    if not finite:
+        log.warning("tensor %s holds NaN or Inf", tensor.name)
+
+
+def _fill_scales(out: U8, layout: Layout, planes: Planes) -> bool:
+    """Write the scales and minima of some rows; out: uint8 [tiles, bytes of a tile]. False if one is NaN or Inf."""
     tiles, blocks = len(out), layout.super // STEP
     view = out.reshape(tiles, -1, layout.super_bytes)
     supers = view.shape[1]
@@ -163,8 +173,9 @@ def _fill_scales(out: U8, layout: Layout, planes: Planes) -> None:
             sets = values.reshape(tiles, ROWS, supers, layout.sets).transpose(0, 2, 3, 1)
             view[:, :, at : at + nbytes] = _as_bytes(sets, kind).reshape(tiles, supers, nbytes)
             at += nbytes
+    finite = all(p is None or bool(np.isfinite(p).all()) for p in (planes.d, planes.dmin))
     if not layout.two_level:
-        return
+        return finite
     in_blocks = view[:, :, at:].reshape(tiles, supers, blocks, layout.block_bytes)
     at = 0
     for small in (planes.sc, planes.m):
@@ -173,6 +184,7 @@ def _fill_scales(out: U8, layout: Layout, planes: Planes) -> None:
             groups = small.view(np.uint8).reshape(tiles, ROWS, supers, blocks, layout.groups)
             in_blocks[..., at : at + nbytes] = groups.transpose(0, 2, 3, 4, 1).reshape(tiles, supers, blocks, nbytes)
             at += nbytes
+    return finite
 
 
 def _places(out: U8, layout: Layout) -> tuple[int, ...]:
@@ -183,19 +195,19 @@ def _places(out: U8, layout: Layout) -> tuple[int, ...]:
     return tile_bytes, supers, layout.super // STEP, layout.super_bytes, codes_at, layout.block_bytes, len(out)
 
 
-def _interleave_codes(out: U8, layout: Layout, q: U8) -> None:
+def _interleave(out: U8, layout: Layout, q: U8) -> None:
     q = np.ascontiguousarray(q)
-    interleave_kernel(layout.bits)(q.ctypes.data, out.ctypes.data, *_places(out, layout))
+    interleave_codes(layout.bits)(q.ctypes.data, out.ctypes.data, *_places(out, layout))
 
 
-def _gather_codes(out: U8, layout: Layout, codes: CodeMap, fmt: BlockFormat, rows: U8) -> None:
+def _gather(out: U8, layout: Layout, codes: CodeMap, fmt: BlockFormat, rows: U8) -> None:
     if len(rows) % ROWS:
         supers = out[-1].reshape(-1, layout.super_bytes)
         blocks = supers[:, layout.head_bytes :].reshape(len(supers), -1, layout.block_bytes)
         blocks[..., layout.block_bytes - layout.code_bytes :] = 0
     rows = np.ascontiguousarray(rows)
     words, n_pieces = codes.pieces.shape
-    gather_kernel(layout.bits, n_pieces)(
+    gather_codes(layout.bits, n_pieces)(
         rows.ctypes.data, rows.shape[1], len(rows), fmt.block_bytes, words, codes.pieces.reshape(-1),
         np.uint32(codes.base), out.ctypes.data, *_places(out, layout),
     )  # fmt: skip
@@ -215,6 +227,7 @@ def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int) -> Floa
     dtype = np.dtype("<f4") if kind == "f32" else np.dtype("<u2")
     experts, tiles = len(rows), -(-n // ROWS)
     data = _aligned((experts, tiles, k, ROWS), dtype)
+    finite: list[bool] = []
 
     def work(part: tuple[int, slice]) -> None:
         expert, span = part
@@ -223,10 +236,19 @@ def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int) -> Floa
             values: AnyArray = dequantize(QTensor(tensor.format, (len(raw), k), raw))
         else:
             values = np.ascontiguousarray(raw).view(dtype)
+        finite.append(_is_finite(values, kind))
         padded = np.zeros((-(-len(values) // ROWS) * ROWS, k), dtype)
         padded[: len(values)] = values
         first = span.start // ROWS
         data[expert, first : first + len(padded) // ROWS] = padded.reshape(-1, ROWS, k).transpose(0, 2, 1)
 
     _run(work, _parts(experts, n, k), threads)
+    _warn_unless(all(finite), tensor)
     return FloatWeight(kind, n, k, data)
+
+
+def _is_finite(values: AnyArray, kind: Kind) -> bool:
+    if kind == "f32":
+        return bool(np.isfinite(values).all())
+    exponent = 0x7C00 if kind == "f16" else 0x7F80
+    return bool(((values & exponent) != exponent).all())

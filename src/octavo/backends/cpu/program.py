@@ -8,7 +8,7 @@ Threads take tasks from a shared counter, so a thread that the system holds up d
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,17 +73,3 @@ def _as_int64(value: int | float) -> int:
 def address(array: AnyArray) -> int:
     """Where an array's values begin; it must be contiguous and outlive the calls that use it."""
     return int(array.ctypes.data)
-
-
-def kernel(function: Callable[[int, int], None]) -> Any:
-    """Compile a kernel, or take it from the cache on disk."""
-    from numba import cfunc, types
-
-    from octavo.backends.cpu.cache import compiling
-
-    with compiling(function):
-        return cfunc(types.void(types.intp, types.intp), cache=True, error_model="numpy", fastmath=FAST)(function)
-
-
-FAST = {"nsz", "arcp", "contract", "reassoc"}
-"""Sums may be reordered and fused; NaN and Inf keep their meaning."""

@@ -534,6 +534,19 @@ def scale_block(ty, block, address, stride):
 
 
 @intrinsic
+def fma_blocks(ty, acc, block, vec):
+    """acc[t] += block[t] * vec."""
+
+    def gen(c, b, s, a):
+        value = a[0]
+        for t in range(s.args[0].n):
+            value = b.insert_value(value, _fma(b, b.extract_value(a[1], t), a[2], b.extract_value(value, t)), t)
+        return value
+
+    return acc(acc, block, f32x16), gen
+
+
+@intrinsic
 def fma_splat(ty, acc, vec, address):
     """acc[t] += vec * x[t], for the n floats x at `address`."""
 

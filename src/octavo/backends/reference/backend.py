@@ -12,7 +12,7 @@ import numpy as np
 
 from octavo.backends.reference import ops
 from octavo.errors import BackendError
-from octavo.formats import QTensor, dequantize
+from octavo.formats import BlockFormat, QTensor, dequantize, quantize_reference
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import DType, Node
 from octavo.graph.protocol import Call
@@ -115,6 +115,21 @@ def _enough_memory(nbytes: int, what: str) -> Iterator[None]:
 
 def _numpy(dtype: DType) -> Any:
     return DTYPES.get(dtype, np.float32)
+
+
+class _RoundedCache:
+    """A cache whose rows are rounded to a block format when they are set, and held as the floats that this gives."""
+
+    def __init__(self, values: F32, fmt: BlockFormat) -> None:
+        self._values, self._format = values, fmt
+        self.shape = values.shape
+
+    def __getitem__(self, rows: AnyArray) -> F32:
+        taken: F32 = self._values[rows]
+        return taken
+
+    def __setitem__(self, rows: AnyArray, values: F32) -> None:
+        self._values[rows] = dequantize(quantize_reference(values, self._format))
 
 
 class _Stored:

@@ -1,116 +1,148 @@
 """Attention over the paged KV cache: softmax page by page, with running maximum and sum (Milakov, arXiv 1805.02867).
 
-A page is 64 positions. Keys of a head lie as [D, 64], so 16 positions are a vector and no sum crosses lanes; values as
-[64, Hkv, D], so 16 of D are a vector. Both are float16. n queries share each page that is read: with one token a
-sequence they are the heads that share a key head; with many, 8 tokens of one head.
+A page is 64 positions (`kv.py` says how it is laid out). n queries share each page that is read: with one token a
+sequence they are the heads that share a key head; with many, 8 tokens of one head. Where there are more threads than
+that makes tasks, a sequence's pages are split among tasks, and `combine_kernel` joins what they found.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
-from numba import float32, njit
+from numba import float32
 
-from octavo.backends.cpu.program import kernel
+from octavo.backends.cpu.compile import inner, kernels
+from octavo.backends.cpu.kernels.kv import PAGE, Kind, score_function, value_function
 from octavo.backends.cpu.simd import (
     arg,
     arg_f32,
     exp,
     f32_pointer,
-    fma_splat_strided,
     i32_pointer,
-    load_block,
-    load_f16x16,
     load_f32x16,
     max_lanes,
     maximum,
     mul,
-    scale_block,
     splat,
     stack,
-    store_block,
     store_f32x16,
     sub,
     sum_lanes,
-    zeros,
-)  # fmt: skip
+)
 
-PAGE = 64
 TILE = 8  # tokens of a tile where a sequence has many
 
 
-@cache
-def decode_kernel(group: int, dim: int) -> Any:
-    """One task for each token and key head. `group` query heads share a key head; `dim` is the size of a head.
+@kernels
+def decode_kernel(kind: Kind, group: int, dim: int) -> Any:
+    """One task for each token, key head and split. `group` query heads share a key head of `dim` values.
 
     Arguments: out, q, q stride, keys, values, positions, starts, pages, width of pages, sequences, key heads, scale,
-    tokens.
+    tokens, splits, partial results.
     """
-    attend = _attend(group, dim)
+    attend, finish = _attend(kind, group, dim), _finish(group, dim)
+    nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(args, task):
-        kv_heads = arg(args, 10)
-        token, head = task // kv_heads, task % kv_heads
+        kv_heads, splits = arg(args, 10), arg(args, 13)
+        split, head, token = task % splits, task // splits % kv_heads, task // splits // kv_heads
         starts = i32_pointer(arg(args, 6))
         sequence = 0
         while starts[sequence + 1] <= token:
             sequence += 1
-        at = head * group * dim * 4
-        width = kv_heads * group * dim * 4
-        attend(
-            arg(args, 0) + token * width + at, dim * 4, arg(args, 1) + token * arg(args, 2) + at, dim * 4, args,
-            arg(args, 7) + sequence * arg(args, 8) * 4, head, i32_pointer(arg(args, 5))[token], 0, group,
-        )  # fmt: skip
+        position = i32_pointer(arg(args, 5))[token]
+        count = position // 64 + 1
+        first, stop = count * split // splits, count * (split + 1) // splits
+        q = arg(args, 1) + token * arg(args, 2) + head * nbytes
+        pages = arg(args, 7) + sequence * arg(args, 8) * 4
+        if splits == 1:
+            sums, states = stack(nbytes), stack(state_bytes)
+            attend(sums, states, q, dim * 4, args, pages, head, position, 0, group, first, stop)
+            finish(arg(args, 0) + (token * kv_heads + head) * nbytes, dim * 4, sums, states, group)
+        else:
+            part = arg(args, 14) + task * (nbytes + state_bytes)
+            attend(part, part + nbytes, q, dim * 4, args, pages, head, position, 0, group, first, stop)
 
-    return kernel(attention_decode)
+    return attention_decode
 
 
-@cache
-def prefill_kernel(group: int, dim: int) -> Any:
+@kernels
+def combine_kernel(group: int, dim: int) -> Any:
+    """Joins the splits of one token and key head. Arguments: out, partial results, splits."""
+    finish = _finish(group, dim)
+    nbytes, state_bytes = group * dim * 4, group * 16
+
+    def attention_combine(args, task):
+        splits = arg(args, 2)
+        first = arg(args, 1) + task * splits * (nbytes + state_bytes)
+        state = f32_pointer(first + nbytes)
+        for split in range(1, splits):
+            part = first + split * (nbytes + state_bytes)
+            other = f32_pointer(part + nbytes)
+            for i in range(group):
+                if other[4 * i + 1] == 0.0:
+                    continue
+                top = max(state[4 * i], other[4 * i])
+                mine = math.exp(state[4 * i] - top)
+                its = math.exp(other[4 * i] - top)
+                state[4 * i] = top
+                state[4 * i + 1] = state[4 * i + 1] * mine + other[4 * i + 1] * its
+                total, more = f32_pointer(first + i * dim * 4), f32_pointer(part + i * dim * 4)
+                for d in range(dim):
+                    total[d] = total[d] * mine + more[d] * its
+        finish(arg(args, 0) + task * nbytes, dim * 4, first, first + nbytes, group)
+
+    return attention_combine
+
+
+@kernels
+def prefill_kernel(kind: Kind, group: int, dim: int) -> Any:
     """One task for each tile of 8 tokens and query head. Arguments as for `decode_kernel`."""
-    attend = _attend(TILE, dim)
-    tile = TILE
+    attend, finish = _attend(kind, TILE, dim), _finish(TILE, dim)
+    tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(args, task):
         heads = arg(args, 10) * group
-        head = task % heads
-        first = task // heads * tile
+        head, first = task % heads, task // heads * tile
         stop = min(first + tile, arg(args, 12))
         starts, positions = i32_pointer(arg(args, 6)), i32_pointer(arg(args, 5))
-        width = heads * dim * 4
+        width, q_stride = heads * dim * 4, arg(args, 2)
+        sums, states = stack(nbytes), stack(state_bytes)
         for sequence in range(arg(args, 9)):
             begin, end = max(first, starts[sequence]), min(stop, starts[sequence + 1])
             if begin < end:
-                attend(
-                    arg(args, 0) + begin * width + head * dim * 4, width,
-                    arg(args, 1) + begin * arg(args, 2) + head * dim * 4, arg(args, 2), args,
-                    arg(args, 7) + sequence * arg(args, 8) * 4, head // group, positions[begin], 1, end - begin,
-                )  # fmt: skip
+                count, position = end - begin, positions[begin]
+                q = arg(args, 1) + begin * q_stride + head * dim * 4
+                pages = arg(args, 7) + sequence * arg(args, 8) * 4
+                last = (position + count - 1) // 64 + 1
+                attend(sums, states, q, q_stride, args, pages, head // group, position, 1, count, 0, last)
+                finish(arg(args, 0) + begin * width + head * dim * 4, width, sums, states, count)
 
-    return kernel(attention_prefill)
+    return attention_prefill
 
 
-def _attend(n: int, dim: int) -> Any:
-    """A function that attends with up to n queries, the i-th at position p + i * step, and writes their outputs."""
-    page_floats, score_bytes, out_bytes, state_bytes = PAGE, n * PAGE * 4, n * dim * 4, n * 16
-    chunks = dim // 16
+def _finish(n: int, dim: int) -> Any:
+    """A function that divides the first `count` of n sums [n, dim] by their totals and writes them out."""
 
-    @njit(error_model="numpy")
-    def scores_of(scores, q, q_stride, keys):
-        """scores [n, 64] = q [n, D] times a page of keys [D, 64]."""
-        for part in range(2):
-            low, high = zeros(n), zeros(n)
-            at = keys + part * 64
+    def finish(out, out_stride, sums, states, count):
+        for i in range(count):
+            y, total = f32_pointer(out + i * out_stride), f32_pointer(sums + i * dim * 4)
+            factor = float32(1.0) / f32_pointer(states)[4 * i + 1]
             for d in range(dim):
-                low = fma_splat_strided(low, load_f16x16(at), q + d * 4, q_stride)
-                high = fma_splat_strided(high, load_f16x16(at + 32), q + d * 4, q_stride)
-                at += 128
-            store_block(scores + part * 128, 256, low)
-            store_block(scores + part * 128 + 64, 256, high)
+                y[d] = total[d] * factor
 
-    @njit(error_model="numpy")
+    return inner(finish, n, dim)
+
+
+def _attend(kind: Kind, n: int, dim: int) -> Any:
+    """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at position p + i * step.
+
+    It leaves sums [n, dim] of weighted values, and in states for each query the largest score and the sum of weights.
+    """
+    page_floats, score_bytes, query_bytes = PAGE, n * PAGE * 4, n * dim * 4
+    scores_of, add_values = score_function(kind, n, dim), value_function(kind, n, dim)
+
     def weigh(scores, seen, scale, state):
         """Scores of one query to weights e^(score - maximum), 0 past `seen`; state: maximum, sum, factor of before."""
         xs = f32_pointer(scores)
@@ -121,61 +153,40 @@ def _attend(n: int, dim: int) -> Any:
         c, d = mul(load_f32x16(scores + 128), wide), mul(load_f32x16(scores + 192), wide)
         top = max(state[0], max_lanes(maximum(maximum(a, b), maximum(c, d))))
         if top == -math.inf:
-            return
+            top = float32(0.0)
         wide = splat(top)
-        total = float32(0.0)
         a, b, c, d = exp(sub(a, wide)), exp(sub(b, wide)), exp(sub(c, wide)), exp(sub(d, wide))
         store_f32x16(scores, a)
         store_f32x16(scores + 64, b)
         store_f32x16(scores + 128, c)
         store_f32x16(scores + 192, d)
-        total = sum_lanes(a) + sum_lanes(b) + sum_lanes(c) + sum_lanes(d)
         factor = math.exp(state[0] - top)
         state[0] = top
-        state[1] = state[1] * factor + total
+        state[1] = state[1] * factor + sum_lanes(a) + sum_lanes(b) + sum_lanes(c) + sum_lanes(d)
         state[2] = factor
 
-    @njit(error_model="numpy")
-    def add_values(out, scores, states, values, stride, rows):
-        """out [n, D] = out * factor + weights [n, rows] times values [rows, D]."""
-        for chunk in range(chunks):
-            acc = scale_block(load_block(out + chunk * 64, dim * 4, n), states + 8, 16)
-            at = values + chunk * 32
-            for row in range(rows):
-                acc = fma_splat_strided(acc, load_f16x16(at), scores + row * 4, 256)
-                at += stride
-            store_block(out + chunk * 64, dim * 4, acc)
+    weigh = inner(weigh)
 
-    def attend(out, out_stride, q, q_stride, args, pages, kv_head, position, step, count):
+    def attend(sums, states, q, q_stride, args, pages, kv_head, position, step, count, first, stop):
         kv_heads, scale = arg(args, 10), arg_f32(args, 11)
-        scores, sums, states = stack(score_bytes), stack(out_bytes), stack(state_bytes)
-        state = f32_pointer(states)
-        totals = f32_pointer(sums)
+        scores, queries = stack(score_bytes), stack(query_bytes)
+        state, total, table = f32_pointer(states), f32_pointer(sums), i32_pointer(pages)
         for i in range(n * dim):
-            totals[i] = 0.0
+            total[i] = 0.0
         for i in range(n):
             state[4 * i], state[4 * i + 1], state[4 * i + 2] = -math.inf, 0.0, 1.0
-        table = i32_pointer(pages)
-        last = position + (count - 1) * step
-        stride = kv_heads * dim * 2
-        # Queries past `count` repeat the last one, so that every address is one that may be read.
-        queries = stack(out_bytes)
-        for i in range(n):
-            source = f32_pointer(q + min(i, count - 1) * q_stride)
+            # Queries past `count` repeat the last one, so that every address is one that may be read.
+            source, target = f32_pointer(q + min(i, count - 1) * q_stride), f32_pointer(queries + i * dim * 4)
             for d in range(dim):
-                f32_pointer(queries)[i * dim + d] = source[d]
-        for page in range(last // page_floats + 1):
+                target[d] = source[d]
+        last = position + (count - 1) * step
+        for page in range(first, stop):
             row = table[page] * page_floats
-            keys = arg(args, 3) + (row * kv_heads + kv_head * page_floats) * dim * 2
-            scores_of(scores, queries, dim * 4, keys)
+            scores_of(scores, queries, arg(args, 3), row, kv_head, kv_heads)
             for i in range(n):
                 seen = position + min(i, count - 1) * step + 1 - page * page_floats
                 weigh(scores + i * 256, min(seen, page_floats), scale, f32_pointer(states + 16 * i))
             rows = min(last + 1 - page * page_floats, page_floats)
-            add_values(sums, scores, states, arg(args, 4) + row * stride + kv_head * dim * 2, stride, rows)
-        for i in range(count):
-            y = f32_pointer(out + i * out_stride)
-            for d in range(dim):
-                y[d] = totals[i * dim + d] / state[4 * i + 1]
+            add_values(sums, scores, states + 8, arg(args, 4), row, kv_head, kv_heads, rows)
 
-    return njit(error_model="numpy")(attend)
+    return inner(attend, kind, n, dim)

@@ -6,11 +6,10 @@ Task t works on row t. Strides are in bytes, so that a row may be part of a wide
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any, Literal
 
+from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.kernels.math import largest, rms_factor, silu
-from octavo.backends.cpu.program import kernel
 from octavo.backends.cpu.simd import (
     add,
     arg,
@@ -26,7 +25,7 @@ from octavo.backends.cpu.simd import (
 Binary = Literal["add", "mul", "swiglu"]
 
 
-@cache
+@kernels
 def rms_norm_kernel() -> Any:
     """Arguments: y, y stride, x, x stride, weight, k, eps, rows a token, stride of those of y, and of x.
 
@@ -46,10 +45,10 @@ def rms_norm_kernel() -> Any:
             for i in range(k // 16 * 16, k):
                 ys[i] = xs[i] * factor * ws[i]
 
-    return kernel(rms_norm)
+    return rms_norm
 
 
-@cache
+@kernels
 def binary_kernel(op: Binary) -> Any:
     """Arguments: y, y stride, a, a stride, b, b stride (0: one row for all), k."""
     adds, gates = op == "add", op == "swiglu"
@@ -74,10 +73,10 @@ def binary_kernel(op: Binary) -> Any:
             else:
                 ys[i] = us[i] * vs[i]
 
-    return kernel(binary)
+    return binary
 
 
-@cache
+@kernels
 def soft_max_kernel() -> Any:
     """Arguments: y, y stride, x, x stride, k."""
 
@@ -91,10 +90,10 @@ def soft_max_kernel() -> Any:
         for i in range(k):
             ys[i] /= total
 
-    return kernel(soft_max)
+    return soft_max
 
 
-@cache
+@kernels
 def normalize_kernel() -> Any:
     """Arguments: y, y stride, x, x stride, k."""
 
@@ -107,10 +106,10 @@ def normalize_kernel() -> Any:
         for i in range(k):
             ys[i] = xs[i] / total
 
-    return kernel(normalize)
+    return normalize
 
 
-@cache
+@kernels
 def soft_cap_kernel() -> Any:
     """Arguments: y, y stride, x, x stride, k, cap."""
 
@@ -120,10 +119,10 @@ def soft_cap_kernel() -> Any:
         for i in range(k):
             ys[i] = cap * math.tanh(xs[i] / cap)
 
-    return kernel(soft_cap)
+    return soft_cap
 
 
-@cache
+@kernels
 def top_k_kernel() -> Any:
     """Arguments: ids, ids stride, x, x stride, n, k. Largest first; of equals the lower place first."""
 
@@ -140,10 +139,10 @@ def top_k_kernel() -> Any:
                     best = i
             ids[place] = best
 
-    return kernel(top_k)
+    return top_k
 
 
-@cache
+@kernels
 def gather_kernel() -> Any:
     """Arguments: y, y stride, x, x stride, ids, ids stride, k."""
 
@@ -153,10 +152,10 @@ def gather_kernel() -> Any:
         for i in range(arg(args, 6)):
             ys[i] = xs[ids[i]]
 
-    return kernel(gather)
+    return gather
 
 
-@cache
+@kernels
 def weighted_sum_kernel() -> Any:
     """Arguments: y, y stride, x, x stride, weights, weights stride, k, n."""
 
@@ -170,10 +169,10 @@ def weighted_sum_kernel() -> Any:
                 total += xs[j * n + i] * ws[j]
             ys[i] = total
 
-    return kernel(weighted_sum)
+    return weighted_sum
 
 
-@cache
+@kernels
 def copy_rows_kernel() -> Any:
     """Task t copies row rows[t] of x. Arguments: y, y stride, x, x stride, rows, k."""
 
@@ -183,4 +182,4 @@ def copy_rows_kernel() -> Any:
         for i in range(arg(args, 5)):
             ys[i] = xs[i]
 
-    return kernel(copy_rows)
+    return copy_rows

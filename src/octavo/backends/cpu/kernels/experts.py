@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from octavo.backends.cpu.program import kernel
+from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.simd import arg, call, i32_pointer, i64_pointer, stack
 
 
-@cache
+@kernels
 def mul_mat_id_kernel() -> Any:
     """Task i makes 16 rows of y for one (token, expert) pair, through the product kernel for one token.
 
@@ -35,4 +34,4 @@ def mul_mat_id_kernel() -> Any:
         inner[13] = 0
         call(arg(args, 0), memory, task % tiles)
 
-    return kernel(mul_mat_id)
+    return mul_mat_id

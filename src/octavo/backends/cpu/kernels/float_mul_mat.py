@@ -5,12 +5,9 @@ Weights lie in tiles of 16 rows: [N / 16, K, 16], so 16 rows are 16 lanes and ea
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Literal
 
-from numba import njit
-
-from octavo.backends.cpu.program import kernel
+from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.simd import (
     add_blocks,
     arg,
@@ -33,7 +30,7 @@ WIDTH: dict[Kind, int] = {"f32": 4, "f16": 2, "bf16": 2}
 _LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16}
 
 
-@cache
+@kernels
 def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
     """Task i makes 16 rows of y for tiles of n tokens.
 
@@ -41,7 +38,6 @@ def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
     """
     load, width = _LOADS[kind], WIDTH[kind]
 
-    @njit(inline="never", error_model="numpy")
     def accumulate(w, x, stride, k):
         even, odd = zeros(n), zeros(n)
         for _pair in range(k // 2):
@@ -52,6 +48,8 @@ def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
         if k % 2:
             even = fma_splat_strided(even, load(w), x, stride)
         return add_blocks(even, odd)
+
+    accumulate = inner(accumulate, kind, n)
 
     def float_mul_mat(args, task):
         k, y_stride, x_stride = arg(args, 4), arg(args, 5), arg(args, 12)
@@ -68,10 +66,10 @@ def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
         if arg(args, 13) != 0:
             call(arg(args, 13), arg(args, 14), task)
 
-    return kernel(float_mul_mat)
+    return float_mul_mat
 
 
-@cache
+@kernels
 def float_get_rows_kernel(kind: Kind) -> Any:
     """Task t copies row rows[t] to y. Arguments: y, y stride, weights, k, rows."""
     load, width = _LOADS[kind], WIDTH[kind]
@@ -86,4 +84,4 @@ def float_get_rows_kernel(kind: Kind) -> Any:
             store_f32x16(values, load(w + i * 16 * width))
             y[i] = f32_pointer(values)[lane]
 
-    return kernel(float_get_rows)
+    return float_get_rows

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from octavo.backends.cpu.program import kernel
+from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.simd import add, arg, f32_pointer, load_f32x16, splat, sum_lanes
 
 
-@cache
+@kernels
 def read_kernel() -> Any:
     """Task i sums part i of the data. Arguments: data, sums, bytes of a part (a multiple of 256)."""
 
@@ -23,4 +22,4 @@ def read_kernel() -> Any:
             at += 256
         f32_pointer(arg(args, 1))[task] = sum_lanes(add(add(a, b), add(c, d)))
 
-    return kernel(read)
+    return read

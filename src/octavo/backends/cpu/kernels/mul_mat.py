@@ -7,11 +7,10 @@ A weight is scale * code + bias, so a block adds  scale * dot * d + bias * s  to
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
+from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
-from octavo.backends.cpu.program import kernel
 from octavo.backends.cpu.simd import (
     add_blocks,
     arg,
@@ -47,7 +46,7 @@ ARGS = ("weights", "x", "y", "rows", "k", "y_stride", "tiles", "terms", "term0",
 LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16}
 
 
-@cache
+@kernels
 def mul_mat_kernel(layout: Layout, n: int) -> Any:
     """The product for tiles of n tokens: task i makes 16 rows of y, from row 16 i on."""
     accumulate = _accumulate(layout, n)
@@ -70,13 +69,11 @@ def mul_mat_kernel(layout: Layout, n: int) -> Any:
         if arg(args, 13) != 0:
             call(arg(args, 13), arg(args, 14), task)
 
-    return kernel(mul_mat)
+    return mul_mat
 
 
 def _accumulate(layout: Layout, n: int) -> Any:
     """A function (weights, activations, k, table) -> n vectors of 16 sums."""
-    from numba import njit
-
     bits, groups, sets = layout.bits, layout.groups, layout.sets
     two_level, has_min = layout.two_level, layout.minima is not None
     has_bias = has_min or layout.offset != 0 or layout.table is not None
@@ -137,4 +134,4 @@ def _accumulate(layout: Layout, n: int) -> Any:
             w += head_bytes + blocks * block_bytes
         return acc
 
-    return njit(inline="never", error_model="numpy")(accumulate)
+    return inner(accumulate, layout, n)

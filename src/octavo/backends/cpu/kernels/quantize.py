@@ -7,11 +7,10 @@ q = round(x / d), d = max|x| / 127.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Literal
 
+from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.kernels.math import rms_factor, silu
-from octavo.backends.cpu.program import kernel
 from octavo.backends.cpu.simd import (
     absolute,
     arg,
@@ -28,7 +27,7 @@ from octavo.backends.cpu.simd import (
 Source = Literal["values", "rms_norm", "swiglu"]
 
 
-@cache
+@kernels
 def quantize_kernel(source: Source, tile: int) -> Any:
     """Task t quantizes token t, in tiles of `tile`.
 
@@ -65,4 +64,4 @@ def quantize_kernel(source: Source, tile: int) -> Any:
             floats[n] = d * whole
             floats[2 * n] = d * half
 
-    return kernel(quantize)
+    return quantize

@@ -1,19 +1,15 @@
-"""Rotary embedding, with the norms before it and the writes to the KV cache after it.
-
-The caches of a layer are float16: keys [pages, Hkv, D, 64], so that attention finds 64 positions side by side, and
-values [rows, Hkv, D], row = page * 64 + position in it.
-"""
+"""Rotary embedding, with the norms before it and the writes to the KV cache after it."""
 
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
-from numba import float32, njit
+from numba import float32
 
+from octavo.backends.cpu.compile import inner, kernels
+from octavo.backends.cpu.kernels.kv import Kind, set_key_function, set_value_function
 from octavo.backends.cpu.kernels.math import rms_factor
-from octavo.backends.cpu.program import kernel
 from octavo.backends.cpu.simd import (
     arg,
     arg_f32,
@@ -25,14 +21,12 @@ from octavo.backends.cpu.simd import (
     mul,
     splat,
     stack,
-    store_f16,
-    store_f16x16,
     store_f32x16,
     sub,
 )
 
 
-@cache
+@kernels
 def rope_table_kernel() -> Any:
     """Task t writes the cosines and then the sines of token t. Arguments: table, positions, freqs, pairs, scale."""
 
@@ -45,10 +39,10 @@ def rope_table_kernel() -> Any:
             table[i] = math.cos(angle) * scale
             table[pairs + i] = math.sin(angle) * scale
 
-    return kernel(rope_table)
+    return rope_table
 
 
-@cache
+@kernels
 def rope_kernel(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
     """Task t turns the heads of token t. Arguments: y, y stride, x, x stride, heads, table, norm weight, eps."""
     turn = _turn(interleaved, normed, dim, pairs)
@@ -59,17 +53,18 @@ def rope_kernel(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
             y, x = arg(args, 0) + task * arg(args, 1), arg(args, 2) + task * arg(args, 3)
             turn(y + h * dim * 4, x + h * dim * 4, table, arg(args, 6), arg_f32(args, 7))
 
-    return kernel(rope)
+    return rope
 
 
-@cache
-def rope_set_rows_kernel(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
+@kernels
+def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
     """Task i does one head of a token: turns q's, turns k's and writes it to the cache, or writes v's.
 
     Arguments: y, y stride, q, q stride, k, k stride, v, v stride, key cache, value cache, rows, table, heads, key
     heads, q's norm, k's norm, eps.
     """
     turn = _turn(interleaved, normed, dim, pairs)
+    set_key, set_value = set_key_function(kind, dim), set_value_function(kind, dim)
     nbytes = dim * 4
 
     def rope_set_rows(args, task):
@@ -86,19 +81,12 @@ def rope_set_rows_kernel(interleaved: bool, normed: bool, dim: int, pairs: int) 
             h -= heads
             key = stack(nbytes)
             turn(key, arg(args, 4) + token * arg(args, 5) + h * nbytes, table, arg(args, 15), eps)
-            at = arg(args, 8) + ((row // 64 * kv_heads + h) * dim * 64 + row % 64) * 2
-            for i in range(dim):
-                store_f16(at + i * 128, f32_pointer(key)[i])
+            set_key(arg(args, 8), key, row, h, kv_heads)
         else:
             h -= heads + kv_heads
-            v = arg(args, 6) + token * arg(args, 7) + h * nbytes
-            at = arg(args, 9) + (row * kv_heads + h) * dim * 2
-            for i in range(dim // 16):
-                store_f16x16(at + 32 * i, load_f32x16(v + 64 * i))
-            for i in range(dim // 16 * 16, dim):
-                store_f16(at + 2 * i, f32_pointer(v)[i])
+            set_value(arg(args, 9), arg(args, 6) + token * arg(args, 7) + h * nbytes, row, h, kv_heads)
 
-    return kernel(rope_set_rows)
+    return rope_set_rows
 
 
 def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
@@ -133,34 +121,25 @@ def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
                 ys[first] = a * table_[i] - b * table_[pairs + i]
                 ys[second] = a * table_[pairs + i] + b * table_[i]
 
-    return njit(error_model="numpy")(turn)
+    return inner(turn, interleaved, normed, dim, pairs)
 
 
-@cache
-def set_keys_kernel() -> Any:
-    """Task t writes token t's keys. Arguments: cache, x, x stride, rows, heads, dim."""
-
-    def set_keys(args, task):
-        x = f32_pointer(arg(args, 1) + task * arg(args, 2))
-        row = i64_pointer(arg(args, 3))[task]
-        heads, dim = arg(args, 4), arg(args, 5)
-        at = arg(args, 0) + (row // 64 * heads * dim * 64 + row % 64) * 2
-        for i in range(heads * dim):
-            store_f16(at + i * 128, x[i])
-
-    return kernel(set_keys)
+@kernels
+def set_keys_kernel(kind: Kind, dim: int) -> Any:
+    """Task t writes token t's keys. Arguments: cache, x, x stride, rows, heads."""
+    return _set_rows(set_key_function(kind, dim), dim)
 
 
-@cache
-def set_values_kernel() -> Any:
-    """Task t writes token t's values. Arguments: cache, x, x stride, rows, heads, dim."""
+@kernels
+def set_values_kernel(kind: Kind, dim: int) -> Any:
+    """Task t writes token t's values. Arguments: cache, x, x stride, rows, heads."""
+    return _set_rows(set_value_function(kind, dim), dim)
 
-    def set_values(args, task):
-        x = f32_pointer(arg(args, 1) + task * arg(args, 2))
-        row = i64_pointer(arg(args, 3))[task]
-        size = arg(args, 4) * arg(args, 5)
-        at = arg(args, 0) + row * size * 2
-        for i in range(size):
-            store_f16(at + i * 2, x[i])
 
-    return kernel(set_values)
+def _set_rows(write: Any, dim: int) -> Any:
+    def set_rows(args, task):
+        row, heads = i64_pointer(arg(args, 3))[task], arg(args, 4)
+        for h in range(heads):
+            write(arg(args, 0), arg(args, 1) + task * arg(args, 2) + h * dim * 4, row, h, heads)
+
+    return set_rows

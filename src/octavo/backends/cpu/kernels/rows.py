@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
+from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.kernels.mul_mat import LOADS
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
-from octavo.backends.cpu.program import kernel
 from octavo.backends.cpu.simd import (
     arg,
     f32_pointer,
@@ -26,7 +25,7 @@ from octavo.backends.cpu.simd import (
 )  # fmt: skip
 
 
-@cache
+@kernels
 def get_rows_kernel(layout: Layout) -> Any:
     """Task t decodes row rows[t] to y. Arguments: y, y stride, weights, k, rows, table."""
     bits, groups, sets = layout.bits, layout.groups, layout.sets
@@ -78,4 +77,4 @@ def get_rows_kernel(layout: Layout) -> Any:
                 block += block_bytes
             w += super_bytes
 
-    return kernel(get_rows)
+    return get_rows

@@ -1,0 +1,85 @@
+"""Compiling kernels, each once for the constants that it is made for, and keeping them on disk.
+
+A factory is a function of constants that returns a kernel's Python function; `@kernels` makes it return the compiled
+one. Numba would find such a kernel on disk by its bytecode and by what it closes over, which differs from one process
+to the next where that is another function; so here the key is the factory's name and constants, in a folder named
+after the sources. Each compiled function also gets a name of its own: Numba's could be the same for two made of one
+source, and the wrong one would be linked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from numba import njit, types
+from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
+
+from octavo.backends.cpu.cache import compiling
+
+FAST = {"nsz", "arcp", "contract", "reassoc"}
+"""Sums may be reordered and fused; NaN and Inf keep their meaning."""
+
+
+class _KernelCache(FunctionCache):
+    """Numba's cache on disk, with a key that we choose."""
+
+    def __init__(self, function: Callable[..., Any], key: str) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._key = key
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        return sig, codegen.magic_tuple(), self._key
+
+
+def kernels(factory: Callable[..., Callable[[int, int], None]]) -> Callable[..., Any]:
+    """Make a factory return kernels compiled as void(args, task); equal constants give the same one."""
+
+    @cache
+    def make(*constants: Any) -> Any:
+        key = _key(factory, constants)
+        function = _named(factory(*constants), key)
+        signature = ((types.intp, types.intp), types.void)
+        compiled: Any = CFunc(function, signature, locals={}, options={"error_model": "numpy", "fastmath": FAST})
+        compiled._cache = _KernelCache(function, key)
+        with compiling(factory.__name__):
+            compiled.compile()
+        return compiled
+
+    make.__doc__, make.__name__ = factory.__doc__, factory.__name__
+    return make
+
+
+def inner(function: Callable[..., Any], *constants: Any, inline: str = "never") -> Any:
+    """A function for kernels to call, made for `constants`."""
+    named = _named(function, _key(function, constants))
+    options: Any = {"error_model": "numpy", "fastmath": FAST, "inline": inline}
+    return njit(**options)(named)
+
+
+def host_functions(factory: Callable[..., Callable[..., None]]) -> Callable[..., Any]:
+    """Make a factory return functions compiled for calls from Python, at their first call, without the GIL."""
+
+    @cache
+    def make(*constants: Any) -> Any:
+        key = _key(factory, constants)
+        function = _named(factory(*constants), key)
+        compiled: Any = njit(nogil=True, boundscheck=False, error_model="numpy")(function)
+        compiled._cache = _KernelCache(function, key)
+        return compiled
+
+    make.__doc__, make.__name__ = factory.__doc__, factory.__name__
+    return make
+
+
+def _key(function: Callable[..., Any], constants: tuple[Any, ...]) -> str:
+    return f"{function.__module__}.{function.__name__}{constants!r}"
+
+
+def _named(function: Callable[..., Any], key: str) -> Callable[..., Any]:
+    function.__name__ += "_" + hashlib.sha256(key.encode()).hexdigest()[:16]
+    function.__qualname__ = function.__name__
+    return function
