@@ -84,14 +84,19 @@ class OpCase:
         most = {name: max(sizes[name] for _, sizes in steps) for name in steps[0][1]}
         return Built(graph, tuple(steps), {**most, "pages": max(rows // PAGE_SIZE, 1), "rows": max(rows, 1)})
 
+    @property
+    def sequences(self) -> tuple[list[int], list[int]]:
+        """Of each sequence, the tokens that it has already and those of the last step."""
+        past = list(self.past or (0,))
+        share, more = divmod(self.tokens, len(past))
+        return past, [share + (i < more) for i in range(len(past))]
+
     def _steps(self) -> Iterator[tuple[Mapping[str, AnyArray], Sizes, int]]:
         """Where the sequences of each step lie, its sizes, and the rows of the cache."""
-        past = self.past or (0,)
-        share, more = divmod(self.tokens, len(past))
-        counts = [share + (i < more) for i in range(len(past))]
-        sequences = _scattered([p + n for p, n in zip(past, counts, strict=True)])
+        past, new = self.sequences
+        sequences = _scattered([p + n for p, n in zip(past, new, strict=True)])
         n_pages = sum(len(s.pages) for s in sequences)
-        parts = [list(past), counts] if any(past) else [counts]
+        parts = [past, new] if any(past) else [new]
         for part in parts:
             feeds = [Feed(s, [0] * n) for s, n in zip(sequences, part, strict=True) if n]
             inputs, sizes = make_batch(feeds, n_pages)

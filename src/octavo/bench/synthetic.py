@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,13 @@ BETTER = {"Q4_K_M": ("Q4_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K")}
 """Mixed presets: the type of most matrices, and that of half of attn_v and ffn_down."""
 
 
-def make(name: str, preset: str, path: str | os.PathLike[str], *, seed: int = 0) -> None:
+Progress = Callable[[int, int], None]
+"""Bytes of tensors made so far, and of all."""
+
+
+def make(
+    name: str, preset: str, path: str | os.PathLike[str], *, seed: int = 0, progress: Progress | None = None
+) -> None:
     """Write a model of the shape called `name` with its matrices in `preset` (a format, Q4_K_M or Q5_K_M).
 
     Raises UsageError for a shape that is not known, QuantFormatError for a preset that is none.
@@ -52,7 +58,24 @@ def make(name: str, preset: str, path: str | os.PathLike[str], *, seed: int = 0)
     if name not in SHAPES:
         raise UsageError(f"unknown shape {name!r} (allowed: {', '.join(SHAPES)})")
     shape = SHAPES[name]
-    write_gguf(path, shape.arch, _metadata(name, shape), tensors(shape, preset, seed))
+    parts = list(tensors(shape, preset, seed))
+    if progress is not None:
+        parts = list(_reported(parts, progress))
+    write_gguf(path, shape.arch, _metadata(name, shape), parts)
+
+
+def _reported(parts: list[LazyTensor], progress: Progress) -> Iterator[LazyTensor]:
+    """The same tensors, each of which tells `progress` when it is made."""
+    done, total = 0, sum(part.nbytes for part in parts)
+    for part in parts:
+        done += part.nbytes
+
+        def load(part: LazyTensor = part, done: int = done) -> QTensor:
+            tensor = part.load()
+            progress(done, total)
+            return tensor
+
+        yield LazyTensor(part.name, part.format, part.shape, load)
 
 
 def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTensor]:

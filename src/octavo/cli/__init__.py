@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from octavo.cli import inspect, run
+from octavo.cli import bench, inspect, profile, run
 from octavo.errors import OctavoError
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("inspect")(inspect.inspect)
+app.command("profile")(profile.profile)
+app.add_typer(bench.app, name="bench")
 
 
 def _version(show: bool) -> None:

@@ -1,0 +1,81 @@
+"""What a step must do at least: bytes of weights and of the KV cache that it reads, and operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from octavo.graph.node import Node, Sizes, bind
+
+BYTES = {"f16": 2, "f32": 4}
+"""Bytes of a value in a KV cache."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes of weights (as the file stores them), bytes of the KV cache, and operations, a multiply-add being two."""
+
+    weights: int = 0
+    cache: int = 0
+    operations: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.weights + other.weights, self.cache + other.cache, self.operations + other.operations)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step is given: its sizes, and for each sequence the tokens that it has already and those it gets."""
+
+    sizes: Sizes
+    past: Sequence[int]
+    new: Sequence[int]
+
+    @property
+    def positions(self) -> int:
+        """Positions of the cache that the step reads."""
+        return sum(p + n for p, n in zip(self.past, self.new, strict=True))
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a position that it sees."""
+        return sum(n * p + n * (n + 1) // 2 for p, n in zip(self.past, self.new, strict=True))
+
+
+def total(nodes: Iterable[Node], load: Load) -> Cost:
+    """The cost of all of them."""
+    return sum((cost(n, load) for n in nodes), Cost())
+
+
+def cost(node: Node, load: Load) -> Cost:
+    """The cost of one node: of products, of rows taken from a stored table, of attention; nothing for the others."""
+    if node.op == "attention":
+        return _attention(node, load)
+    matrices = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
+    if not matrices:
+        return Cost()
+    out = bind(node.shape, load.sizes)
+    if node.op == "get_rows":
+        return Cost(weights=out[0] * matrices[0].format.row_bytes(out[1]))
+    if node.op == "mul_mat_id":
+        experts, n, k = matrices[0].shape
+        tokens, used = out[:2]
+        read = experts_read(experts, used, tokens)
+        return Cost(round(matrices[0].nbytes * read / experts), operations=2 * tokens * used * n * k)
+    return Cost(sum(m.nbytes for m in matrices), operations=2 * out[0] * sum(m.size for m in matrices))
+
+
+def experts_read(experts: int, used: int, tokens: int) -> float:
+    """Of `experts`, how many on average are used by at least one of `tokens` that choose `used` each at random."""
+    return experts * (1.0 - (1.0 - used / experts) ** tokens)
+
+
+def _attention(node: Node, load: Load) -> Cost:
+    """Keys and values read once; a product with each key, and a sum of each value, that a query sees."""
+    _, heads, dim = node.inputs[0].shape
+    cache = node.inputs[1]
+    assert isinstance(heads, int)
+    assert isinstance(dim, int)
+    row = math.prod(d for d in cache.shape[1:] if isinstance(d, int)) * BYTES[cache.dtype]
+    return Cost(cache=2 * row * load.positions, operations=4 * heads * dim * load.pairs)

@@ -1,0 +1,75 @@
+"""Single ops against the clock, weights read from memory as in a model, not from a cache."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from octavo.bench.cases import Built, OpCase, executor
+from octavo.bench.cost import Cost, Load, total
+from octavo.graph.node import Node
+from octavo.graph.protocol import Backend
+
+COLD_BYTES = 256 << 20
+"""Weights of all copies that take turns: more than caches hold."""
+MOST_COPIES = 32
+ENOUGH_ROUNDS, ENOUGH_SECONDS = 200, 0.5
+
+
+def time_cases(
+    cases: Sequence[OpCase], backends: Sequence[Backend], *, limit: Callable[[], float] | None = None,
+    seconds: float = ENOUGH_SECONDS,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """A row for each case: name, op, formats, tokens, seconds (median), rounds, gbps, gops, share_of_read_limit.
+
+    gbps is of the weights as the file stores them, and of the KV cache. `limit` measures the read limit, GB/s, before
+    each case. Weights of up to 16 tokens lie in as many copies as no cache holds, which take turns. Raises GraphError
+    for a case that the first backend can't run.
+    """
+    most = 0.0
+    for case in cases:
+        most = max(most, limit()) if limit else 0.0
+        times, does = _time(case, backends, seconds)
+        median = statistics.median(times)
+        gbps = (does.weights + does.cache) / median / 1e9
+        yield {
+            "name": case.name, "op": case.op, "formats": list(case.formats), "tokens": case.tokens,
+            "seconds": median, "rounds": len(times), "gbps": gbps, "gops": does.operations / median / 1e9,
+            "share_of_read_limit": gbps / most if most else None,
+        }  # fmt: skip
+
+
+def _time(case: OpCase, backends: Sequence[Backend], seconds: float) -> tuple[list[float], Cost]:
+    built = case.build()
+    ready = executor(built, backends)
+    does = _cost(case, built, ready.schedule.graph.nodes)
+    copies = 1
+    if case.tokens <= 16 and does.weights:
+        copies = min(MOST_COPIES, -(-COLD_BYTES // does.weights))
+    executors = [ready, *(executor(built, backends) for _ in range(copies - 1))]
+    for each in executors:
+        for inputs, sizes in built.steps:
+            each.run(inputs, sizes)
+    plans = [each.plan(built.steps[-1][1]) for each in executors]
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    for plan in itertools.cycle(plans):
+        start = time.perf_counter()
+        for step in plan.steps:
+            step()
+        for backend in backends:
+            backend.synchronize()
+        times.append(time.perf_counter() - start)
+        if len(times) >= ENOUGH_ROUNDS or time.perf_counter() > end:
+            break
+    return times, does
+
+
+def _cost(case: OpCase, built: Built, nodes: Sequence[Node]) -> Cost:
+    """Of the case's last step."""
+    past, new = case.sequences
+    load = Load({**built.limits, **built.steps[-1][1]}, past, new)
+    return total((n for n in nodes if not n.is_leaf), load)

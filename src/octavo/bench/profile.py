@@ -1,0 +1,130 @@
+"""Where a step's time goes: each node's call is run alone, in order, and timed."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.bench.cost import Cost, Load, cost
+from octavo.bench.subject import tokens
+from octavo.errors import UsageError
+from octavo.graph.node import Node
+from octavo.graph.plan import Plan
+from octavo.runtime.batch import Feed, make_batch
+from octavo.runtime.engine import Engine
+from octavo.runtime.kv_cache import PAGE_SIZE, Sequence
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """A node of a step: its median seconds over the rounds, the backend that ran it, and what it had to do."""
+
+    node: Node
+    backend: str
+    seconds: float
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The nodes in order, and the median seconds of the whole step as it normally runs, its calls joined."""
+
+    nodes: tuple[NodeTime, ...]
+    step_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Of all nodes together, run one by one."""
+        return sum(n.seconds for n in self.nodes)
+
+
+def profile(engine: Engine, new: int, depth: int = 0, rounds: int = 5) -> Profile:
+    """Time a step of `new` tokens after `depth` others, one sequence; `new` = 1 is decode.
+
+    Raises UsageError where the step is longer than the engine's steps, ContextFullError where the context is too small.
+    """
+    most = engine.config.n_batch
+    if not 1 <= new <= most:
+        raise UsageError(f"a step of {new} tokens (allowed: 1 to {most})")
+    if rounds < 1:
+        raise UsageError(f"{rounds} rounds (allowed: 1 or more)")
+    sequence = Sequence()
+    n_vocab = engine.model.hparams.n_vocab
+    try:
+        if depth:
+            engine.prefill(sequence, tokens(depth, n_vocab))
+        engine.pool.grow(sequence, depth + new)
+        inputs, sizes = make_batch([Feed(sequence, tokens(new, n_vocab, seed=1))], -(-engine.n_ctx // PAGE_SIZE))
+        plan = engine.load().plan(sizes)
+        for name, values in plan.inputs.items():
+            for backend, value in values:
+                backend.write(value, inputs[name])
+        return _time(engine, plan, Load({**engine.limits, **sizes}, [depth], [new]), rounds)
+    finally:
+        engine.pool.release(sequence)
+
+
+def _time(engine: Engine, plan: Plan, load: Load, rounds: int) -> Profile:
+    def synchronize() -> None:
+        for backend in engine.backends:
+            backend.synchronize()
+
+    each: list[list[float]] = [[] for _ in plan.calls]
+    whole: list[float] = []
+    for i in range(rounds + 1):
+        step = _timed(lambda: [call() for call in plan.steps], synchronize)
+        times = [_timed(call, synchronize) for _, call in plan.calls]
+        if i:  # the first round warms up
+            whole.append(step)
+            for series, seconds in zip(each, times, strict=True):
+                series.append(seconds)
+    where = engine.schedule.backends
+    nodes = (
+        NodeTime(node, engine.backends[where[id(node)]].name, statistics.median(series), cost(node, load))
+        for (node, _), series in zip(plan.calls, each, strict=True)
+    )
+    return Profile(tuple(nodes), statistics.median(whole))
+
+
+def _timed(run: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def group(times: Iterable[NodeTime], key: Callable[[NodeTime], tuple[str, ...]]) -> list[dict[str, Any]]:
+    """Nodes with the same key together, slowest first.
+
+    Keys of a row: key, calls, seconds, share (of all), bytes (of weights and KV cache), gbps, operations, gops.
+    """
+    groups: dict[tuple[str, ...], list[NodeTime]] = {}
+    for t in times:
+        groups.setdefault(key(t), []).append(t)
+    everything = sum(t.seconds for members in groups.values() for t in members)
+    rows = []
+    for name, members in groups.items():
+        seconds = sum(t.seconds for t in members)
+        does = sum((t.cost for t in members), Cost())
+        nbytes = does.weights + does.cache
+        rows.append({
+            "key": list(name), "calls": len(members), "seconds": seconds, "share": seconds / everything,
+            "bytes": nbytes, "gbps": nbytes / seconds / 1e9,
+            "operations": does.operations, "gops": does.operations / seconds / 1e9,
+        })  # fmt: skip
+    return sorted(rows, key=lambda row: -float(row["seconds"]))
+
+
+def by_op(t: NodeTime) -> tuple[str, ...]:
+    """Key of `group`: the op and where it ran."""
+    return t.node.op, t.backend
+
+
+def by_node(t: NodeTime) -> tuple[str, ...]:
+    """Key of `group`: the op, its place in a layer, and the formats of its weights: the same node of all layers."""
+    formats = [i.tensor.format.name for i in t.node.inputs if i.op == "weight" and len(i.shape) > 1]
+    return t.node.op, re.sub(r"^blk\.\d+\.", "", t.node.name), ", ".join(dict.fromkeys(formats))

@@ -1,0 +1,110 @@
+"""Results of `octavo bench model` as Markdown, JSON or CSV, and the name of a result's file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+Result = dict[str, Any]
+
+BUSY = 0.05
+"""Share of the CPU that others may take before a result says so."""
+
+
+def to_json(result: Result) -> str:
+    """The whole result, indented; ends in a line end."""
+    return json.dumps(result, indent=1, allow_nan=False) + "\n"
+
+
+def to_markdown(result: Result) -> str:
+    """What was measured where, in three lines, and a table with a row for each test; ends in a line end."""
+    model, where, names = result["model"], result["machine"], subjects(result)
+    versions = result["versions"]
+    built = f"octavo {versions['octavo']}" + (f" ({versions['commit']})" if versions["commit"] else "")
+    lines = [
+        f"**{model['file']}**: {model['bytes'] / 1e9:.2f} GB, {model['bits_per_weight']:.2f} bits per weight",
+        "",
+        f"{where['cpu']}, {where['cores']} cores, {where['os']}; {result['device']}, {result['threads']} threads; "
+        + ", ".join([built, *(f"{name} {versions[name]}" for name in names[1:])])
+        + f"; {result['date'][:10]}",
+        "",
+    ]
+    limits = [value for test in result["tests"] for value in test["read_limits"]]
+    if limits:
+        lines += [f"Read limit: {max(limits):.1f} GB/s (measured {min(limits):.1f} to {max(limits):.1f})", ""]
+    others = max((test["others_cpu"] or 0.0 for test in result["tests"]), default=0.0)
+    if others > BUSY:
+        lines += [
+            f"**Busy machine**: other programs took up to {others:.0%} of the CPU, so rates and ratios mislead.",
+            "",
+        ]
+    head = ["test", "tok/s"]
+    for name in names[1:]:
+        head += [f"{name} tok/s", "ratio"]
+    lines += _row([*head, "weights GB/s", "of read limit", "to first", "GOPS"])
+    lines += _row(["---", *["---:"] * (len(head) + 3)])
+    for test in result["tests"]:
+        lines += _row(_cells(test, names))
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(result: Result) -> str:
+    """A header, and a row for each test and subject, with the values of all rounds in the last column."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["date", "machine", "device", "threads", "model", "subject", "test", "tokens", "depth", "batch",
+                     "median", "mean", "deviation", "weights_gbps", "share_of_read_limit", "rounds"])  # fmt: skip
+    same = [result["date"], result["machine"]["cpu"], result["device"], result["threads"], result["model"]["file"]]
+    for test in result["tests"]:
+        for i, (name, rate) in enumerate(test["rates"].items()):
+            speeds = ["", ""] if i else [test.get("weights_gbps", ""), test.get("share_of_read_limit", "")]
+            writer.writerow([*same, name, test["test"], test["tokens"], test["depth"], test["batch"], rate["median"],
+                             rate["mean"], rate["deviation"], *speeds, " ".join(map(str, rate["rounds"]))])  # fmt: skip
+    return text.getvalue()
+
+
+FORMATS: dict[str, Callable[[Result], str]] = {"md": to_markdown, "json": to_json, "csv": to_csv}
+
+
+def subjects(result: Result) -> list[str]:
+    """Names of what was timed, this package's first."""
+    return list(dict.fromkeys(name for test in result["tests"] for name in test["rates"]))
+
+
+def file_name(result: Result, extension: str = "json") -> str:
+    """As `cpu-qwen3-1.7b-q4_k_m-2025-01-31.json`: device, model and day."""
+    stem = re.sub(r"[^a-z0-9._-]+", "-", result["model"]["file"].removesuffix(".gguf").lower()).strip("-")
+    return f"{result['device']}-{stem}-{result['date'][:10]}.{extension}"
+
+
+def _cells(test: dict[str, Any], names: list[str]) -> list[str]:
+    ours, *others = names
+    cells = [test["test"], _rate(test["rates"][ours])]
+    for name in others:
+        known = name in test["rates"]
+        cells += [_rate(test["rates"][name]), f"**{test['ratio'][name]:.2f}**"] if known else ["", ""]
+    return [
+        *cells,
+        _number(test.get("weights_gbps"), ".1f"),
+        _number(test.get("share_of_read_limit"), ".0%"),
+        _number(test.get("to_first"), ".2f"),
+        _number(test["gops"], ".0f"),
+    ]
+
+
+def _rate(rate: dict[str, Any]) -> str:
+    """Median, and mean and deviation."""
+    digits = 1 if rate["median"] >= 100 else 2
+    return f"{rate['median']:.{digits}f} ({rate['mean']:.{digits}f} ± {rate['deviation']:.{digits}f})"
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "" if value is None else format(value, spec)
+
+
+def _row(cells: list[str]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |"]

@@ -1,0 +1,133 @@
+"""A benchmark of a model from its options to a result: everything that is needed to read the numbers later."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.backends import select
+from octavo.bench import machine
+from octavo.bench.limits import read_limit
+from octavo.bench.model import Progress, Trial, make_tests, peers_for, report, room, time_test
+from octavo.bench.peer import PeerSubject, worker_command
+from octavo.bench.subject import EngineSubject, Subject
+from octavo.errors import UsageError
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_architecture
+from octavo.runtime.engine import Engine, EngineConfig
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to time: see `octavo bench model --help`. `command` is what is written down as the command."""
+
+    prompt: int = 256
+    generate: int = 64
+    rounds: int = 5
+    batches: Sequence[int] = (1,)
+    depths: Sequence[int] = (0,)
+    peer: str | None = None
+    peer_python: str | None = None
+    threads: int | None = None
+    device: str = "auto"
+    command: str = ""
+
+
+def bench_model(path: str, options: Options, progress: Progress = lambda text: None) -> dict[str, Any]:
+    """Time the model at `path`; the result as docs/benchmarks.md describes it.
+
+    Raises UsageError for options out of range, BackendError for a device or peer that is not there.
+    """
+    tests = make_tests(options.prompt, options.generate, options.batches, options.depths)
+    if options.rounds < 1:
+        raise UsageError(f"-r is {options.rounds} (allowed: 1 or more)")
+    threads = machine.cores() if options.threads is None else options.threads
+    with ExitStack() as stack:
+        file = stack.enter_context(GGUFFile.open(path))
+        subject, seconds = _load(file, tests, options.device, threads, progress)
+        subjects: list[Subject] = [subject]
+        if options.peer:
+            progress(f"loading in {options.peer}")
+            subjects.append(stack.enter_context(_peer(path, subject, tests, options, threads)))
+        result = _header(file, subjects, options, threads, seconds)
+        result["tests"] = _run(tests, subject, subjects, options.rounds, threads, progress)
+    return result
+
+
+def _load(
+    file: GGUFFile, tests: Sequence[Trial], device: str, threads: int, progress: Progress
+) -> tuple[EngineSubject, float]:
+    model = read_architecture(file)
+    wanted, most = room(tests), model.hparams.n_ctx_train
+    if wanted > most:
+        raise UsageError(
+            f"depth and tokens come to {wanted}, but the model was made for {most} (allowed: up to {most})"
+        )
+    config = EngineConfig(n_ctx=wanted, max_sequences=max(t.batch for t in tests))
+    engine = Engine(model, select(device, threads), config)
+    progress("loading")
+    start = time.perf_counter()
+    engine.load()
+    return EngineSubject(engine), time.perf_counter() - start
+
+
+def _peer(path: str, ours: EngineSubject, tests: Sequence[Trial], options: Options, threads: int) -> PeerSubject:
+    assert options.peer is not None
+    worker = {
+        "path": path, "threads": threads, "n_ctx": room(tests), "n_vocab": ours.engine.model.hparams.n_vocab,
+        "gpu": ours.engine.backends[0].name == "gpu",
+    }  # fmt: skip
+    return PeerSubject(options.peer, worker_command(options.peer, options.peer_python, worker))
+
+
+def _run(
+    tests: Sequence[Trial], ours: EngineSubject, subjects: Sequence[Subject], rounds: int, threads: int,
+    progress: Progress,
+) -> list[dict[str, Any]]:  # fmt: skip
+    on_cpu = ours.engine.backends[0].name != "gpu"
+    limit = (lambda: read_limit(threads)) if on_cpu else None
+    timings = [time_test(t, peers_for(t, subjects), rounds, limit, progress) for t in tests]
+    most = max((value for t in timings for value in t.limits), default=None)
+    rows: list[dict[str, Any]] = []
+    first = None
+    for timing in timings:
+        test = timing.test
+        decode = test.kind == "decode"
+        cost = ours.decode_cost(test.batch, test.depth) if decode else ours.prefill_cost(test.tokens)
+        rows.append(report(timing, cost, most, first))
+        if decode and first is None:
+            first = rows[-1]["rates"][ours.name]["median"]
+    return rows
+
+
+def _header(
+    file: GGUFFile, subjects: Sequence[Subject], options: Options, threads: int, load_seconds: float
+) -> dict[str, Any]:
+    ours, *others = subjects
+    assert isinstance(ours, EngineSubject)
+    parameters = sum(info.size for info in file.tensors.values())
+    peers = {s.name: s.version for s in others if isinstance(s, PeerSubject)}
+    return {
+        "schema": SCHEMA,
+        "command": options.command,
+        "date": machine.now(),
+        "machine": machine.machine(),
+        "versions": {**machine.versions(), **peers},
+        "device": ours.engine.backends[0].name,
+        "threads": threads,
+        "model": {
+            "file": os.path.basename(file.path),
+            "architecture": file.metadata.str("general.architecture"),
+            "parameters": parameters,
+            "bytes": file.nbytes,
+            "bits_per_weight": 8 * file.nbytes / parameters,
+        },
+        "load_seconds": load_seconds,
+        "fallbacks": list(ours.engine.schedule.fallbacks),
+    }

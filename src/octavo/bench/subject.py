@@ -1,0 +1,97 @@
+"""What is timed: a model in this process, or another program with the same file, behind one protocol."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Protocol
+
+from octavo.bench.cost import Cost, Load, total
+from octavo.runtime.batch import Feed
+from octavo.runtime.engine import Engine
+from octavo.runtime.kv_cache import Sequence
+
+
+class Subject(Protocol):
+    """A loaded model. Times are in seconds; the tokens are `tokens(n, n_vocab)` for every subject."""
+
+    name: str
+    pid: int
+    """The process that computes."""
+
+    def prepare(self, depth: int, batch: int) -> None:
+        """Fill the contexts of `batch` sequences with `depth` tokens, in place of what was there."""
+
+    def prefill(self, n: int) -> float:
+        """The time for a prompt of n tokens in an empty context, to its last token's logits."""
+
+    def decode(self, n: int) -> float:
+        """The time for n steps of a token for each prepared sequence; they are then as they were."""
+
+
+def tokens(n: int, n_vocab: int, seed: int = 0) -> list[int]:
+    """n tokens at random; the standard library's generator, so that a program without NumPy draws the same."""
+    draw = random.Random(seed)
+    return [draw.randrange(n_vocab) for _ in range(n)]
+
+
+class EngineSubject:
+    """An engine of this package."""
+
+    name = "octavo"
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.pid = engine, os.getpid()
+        self.depth = 0
+        self._sequences: list[Sequence] = []
+
+    def prepare(self, depth: int, batch: int) -> None:
+        self._release()
+        self.depth = depth
+        self._sequences = [Sequence() for _ in range(batch)]
+        for i, sequence in enumerate(self._sequences):
+            if depth:
+                self.engine.prefill(sequence, self._tokens(depth, seed=i))
+
+    def prefill(self, n: int) -> float:
+        self._release()
+        prompt, sequence = self._tokens(n), Sequence()
+        start = time.perf_counter()
+        self.engine.prefill(sequence, prompt)
+        seconds = time.perf_counter() - start
+        self.engine.pool.release(sequence)
+        return seconds
+
+    def decode(self, n: int) -> float:
+        drawn = self._tokens(n, seed=1)
+        start = time.perf_counter()
+        for token in drawn:
+            self.engine.step([Feed(s, [token]) for s in self._sequences])
+        seconds = time.perf_counter() - start
+        for sequence in self._sequences:
+            self.engine.pool.shrink(sequence, self.depth)
+        return seconds
+
+    def decode_cost(self, batch: int, depth: int) -> Cost:
+        """What a decode step of `batch` sequences reads and computes."""
+        return self._cost([depth] * batch, [1] * batch, outputs=batch)
+
+    def prefill_cost(self, n: int) -> Cost:
+        """What the steps of a prompt of n tokens read and compute."""
+        size = self.engine.config.n_batch
+        steps = (self._cost([i], [min(size, n - i)], outputs=int(i + size >= n)) for i in range(0, n, size))
+        return sum(steps, Cost())
+
+    def _cost(self, past: list[int], new: list[int], outputs: int) -> Cost:
+        sizes = {"tokens": sum(new), "outputs": outputs, "sequences": len(new), "boundaries": len(new) + 1}
+        load = Load({**self.engine.limits, **sizes}, past, new)
+        return total((n for n in self.engine.schedule.graph.nodes if not n.is_leaf), load)
+
+    def _tokens(self, n: int, seed: int = 0) -> list[int]:
+        return tokens(n, self.engine.model.hparams.n_vocab, seed)
+
+    def _release(self) -> None:
+        for sequence in self._sequences:
+            self.engine.pool.release(sequence)
+        self._sequences = []

@@ -1,0 +1,149 @@
+"""`octavo bench`: speed of models and of single ops, and models to measure it with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from octavo.cli.plain import to_json
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.bench.render import Result
+
+Device = Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")]
+Threads = Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")]
+
+app = typer.Typer(help="Measure speed.", no_args_is_help=True)
+
+
+@app.command("model")
+def model(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
+    prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the prompt (0: no prefill test).")] = 256,
+    generate: Annotated[int, typer.Option("-n", "--generate", help="Tokens to decode (0: no decode test).")] = 64,
+    rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that each test is run.")] = 5,
+    batch: Annotated[str, typer.Option(help="Sequences that decode together, as 1,4,8.")] = "1",
+    depth: Annotated[str, typer.Option(help="Tokens before the decoded ones, as 0,4096.")] = "0",
+    peer: Annotated[
+        Literal["llama.cpp"] | None, typer.Option(help="Another program to run in turn, for the ratio.")
+    ] = None,
+    peer_python: Annotated[
+        str | None, typer.Option(help="The Python that has the peer's package. [default: this one]")
+    ] = None,
+    threads: Threads = None,
+    device: Device = "auto",
+    format: Annotated[Literal["md", "json", "csv"], typer.Option(help="Of the output.")] = "md",
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
+    ] = None,
+) -> None:
+    """Time prefill and decode of a model: `octavo bench model model.gguf --peer llama.cpp`."""
+    from octavo.bench.machine import shortened
+    from octavo.bench.render import FORMATS, to_markdown
+    from octavo.bench.result import Options, bench_model
+    from octavo.runtime import resolve
+
+    options = Options(
+        prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
+        depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=threads, device=device,
+        command=shortened(["octavo", *sys.argv[1:]]),
+    )  # fmt: skip
+    with Status() as status:
+        result = bench_model(resolve(model), options, status.show)
+    if output is not None:
+        _write(output, FORMATS[format](result), result, format)
+    print((to_markdown if output is not None else FORMATS[format])(result), end="")
+
+
+@app.command("ops")
+def ops(
+    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; may be given again.")] = None,
+    format: Annotated[
+        list[str] | None, typer.Option("--format", help="Only weights in this format, as Q4_K; may be given again.")
+    ] = None,
+    tokens: Annotated[str, typer.Option(help="Tokens in the step.")] = "1,2,4,8,512",
+    threads: Threads = None,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each case, line by line.")] = False,
+) -> None:
+    """Time single ops on the shapes of real models, weights read from memory."""
+    from octavo.backends import select as backends_of
+    from octavo.bench.cases import SPEED_CASES, select
+    from octavo.bench.limits import read_limit
+    from octavo.bench.machine import cores
+    from octavo.bench.ops import time_cases
+
+    wanted = [f.upper() for f in format or ()]
+    cases = select(SPEED_CASES, ops=op or (), formats=wanted, tokens=numbers("--tokens", tokens))
+    if not cases:
+        raise UsageError("no case has that op, that format and that number of tokens")
+    used = cores() if threads is None else threads
+    width = max(len(c.name) for c in cases)
+    if not as_json:
+        print(f"{'case':<{width}} {'time':>10} {'GB/s':>7} {'of limit':>8} {'GOPS':>7}")
+    for row in time_cases(cases, backends_of(device, used), limit=lambda: read_limit(used)):
+        print(to_json(row) if as_json else _line(row, width), flush=True)
+
+
+@app.command("make")
+def make(
+    shape: Annotated[str, typer.Argument(metavar="SHAPE", help="qwen3-0.6b, qwen3-1.7b, qwen3-8b or llama3-8b.")],
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Q4_K_M, Q5_K_M, or a format as Q8_0.")],
+    output: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write.")],
+) -> None:
+    """Write a model with a real one's shape and random weights: `octavo bench make qwen3-1.7b Q4_K_M out.gguf`."""
+    from octavo.bench.synthetic import make as write
+
+    with Status() as status:
+        write(
+            shape, preset, output, progress=lambda done, total: status.show(f"{done / total:4.0%} {_gb(done, total)}")
+        )
+
+
+def _line(row: dict[str, Any], width: int) -> str:
+    speeds = f"{row['gbps']:>7.1f} {row['share_of_read_limit']:>8.0%} {row['gops']:>7,.0f}"
+    return f"{row['name']:<{width}} {row['seconds'] * 1e6:>7,.0f} us {speeds}"
+
+
+def numbers(option: str, text: str) -> list[int]:
+    """The integers of `1,4,8`. Raises UsageError for anything else."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} is {text!r} (allowed: numbers with commas between, as 1,4,8)") from None
+
+
+class Status:
+    """A line on the terminal that says what goes on, gone at the end; nothing where stderr is no terminal."""
+
+    def __enter__(self) -> Status:
+        return self
+
+    def show(self, text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+    def __exit__(self, *exception: object) -> None:
+        self.show("")
+
+
+def _gb(done: int, total: int) -> str:
+    return f"{done / 1e9:.2f} of {total / 1e9:.2f} GB"
+
+
+def _write(output: str, text: str, result: Result, extension: str) -> None:
+    from octavo.bench.render import file_name
+    from octavo.io.atomic import replace_file
+
+    path = os.path.join(output, file_name(result, extension)) if os.path.isdir(output) else output
+    try:
+        with replace_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror or error}") from None
+    print(f"octavo: wrote {path}", file=sys.stderr)

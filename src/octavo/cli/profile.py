@@ -1,0 +1,93 @@
+"""`octavo profile`: where a step's time goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from octavo.cli.plain import printable, to_json
+
+if TYPE_CHECKING:
+    from octavo.bench.profile import Profile
+
+
+WIDTH = 110
+"""Columns that the tables may take, even where the terminal is narrower or there is none."""
+
+
+def profile(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
+    prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the step that is profiled.")] = 256,
+    decode: Annotated[bool, typer.Option("--decode", help="Profile a decode step instead: one token.")] = False,
+    depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
+    rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that the step is run.")] = 5,
+    threads: Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")] = None,
+    device: Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
+    from octavo.backends import select
+    from octavo.bench.profile import profile as measure
+    from octavo.io.gguf import GGUFFile
+    from octavo.models import read_architecture
+    from octavo.runtime import Engine, EngineConfig, resolve
+
+    new = 1 if decode else prompt
+    with GGUFFile.open(resolve(model)) as file:
+        config = EngineConfig(n_ctx=depth + max(new, 1), n_batch=max(new, 512))
+        engine = Engine(read_architecture(file), select(device, threads), config)
+        report = as_object(measure(engine, new, depth, rounds), new, depth)
+    if as_json:
+        print(to_json(report))
+    else:
+        _show(report)
+
+
+def as_object(measured: Profile, new: int, depth: int) -> dict[str, Any]:
+    """What `--json` prints: the step, its seconds whole and node by node, and rows by op and by node."""
+    from octavo.bench.profile import by_node, by_op, group
+
+    ops = [_named(row, "op", "backend") for row in group(measured.nodes, by_op)]
+    nodes = [_named(row, "op", "node", "formats") for row in group(measured.nodes, by_node)]
+    return {
+        "tokens": new, "depth": depth, "step_seconds": measured.step_seconds, "nodes_seconds": measured.seconds,
+        "ops": ops, "nodes": nodes,
+    }  # fmt: skip
+
+
+def _named(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A row whose key is taken apart into columns of its own."""
+    rest = {name: value for name, value in row.items() if name != "key"}
+    return dict(zip(names, row["key"], strict=True)) | rest
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, WIDTH)
+    step, nodes, tokens = report["step_seconds"], report["nodes_seconds"], report["tokens"]
+    what = f"{tokens} token{'s' if tokens > 1 else ''} after {report['depth']}"
+    console.print(f"Step of {what}: {step * 1e3:.2f} ms ({tokens / step:.1f} tok/s); node by node {nodes * 1e3:.2f} ms")
+    console.print(_table(report["ops"], "op", "backend"))
+    console.print(_table(report["nodes"], "op", "node", "formats"))
+
+
+def _table(rows: list[dict[str, Any]], *names: str) -> Any:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for heading in ("calls", "ms", "share", "GB/s", "GOPS"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            *(escape(printable(row[name])) for name in names), str(row["calls"]), f"{row['seconds'] * 1e3:.2f}",
+            f"{row['share']:.1%}", f"{row['gbps']:.1f}" if row["bytes"] else "",
+            f"{row['gops']:,.0f}" if row["operations"] else "",
+        )  # fmt: skip
+    return table

@@ -1,0 +1,24 @@
+"""Stands in for llama-cpp-python: the few calls that the worker makes, with llama.cpp's rules for the context."""
+
+from __future__ import annotations
+
+import sys
+
+__version__ = "0.0.fake"
+
+
+class Llama:
+    def __init__(self, path: str, *, n_ctx: int, n_threads: int, **options: object) -> None:
+        print(f"loading {path}")  # llama.cpp writes to both streams too
+        print("a warning", file=sys.stderr)
+        assert n_threads >= 1
+        self.n_ctx, self.n_tokens = n_ctx, 0
+
+    def reset(self) -> None:
+        self.n_tokens = 0
+
+    def eval(self, tokens: list[int]) -> None:
+        if self.n_tokens + len(tokens) > self.n_ctx:
+            raise ValueError(f"{self.n_tokens + len(tokens)} tokens exceed the context window of {self.n_ctx}")
+        assert all(isinstance(t, int) and t >= 0 for t in tokens)
+        self.n_tokens += len(tokens)

@@ -1,0 +1,145 @@
+"""The commands `octavo bench ...` and `octavo profile`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from octavo.bench import synthetic
+from octavo.bench.synthetic import SHAPES, ModelShape
+from octavo.io.gguf import GGUFFile
+from tests.cli.conftest import Run
+
+FAST = ("-p", "4", "-n", "2", "-r", "1", "--device", "reference")
+
+
+def test_bench_model_prints_a_table(octavo: Run, model: str, fixed_limit: None) -> None:
+    result = octavo("bench", "model", model, *FAST, "--batch", "1,3", "--depth", "0,5")
+    assert result.status == 0
+    tests = [line.split("|")[1].strip() for line in result.out.splitlines() if line.startswith("|")]
+    assert tests == ["test", "---", "prefill 4", "decode 2", "decode 2 x3", "decode 2 @5"]
+    assert "Read limit: 40.0 GB/s" in result.out
+
+
+def test_bench_model_with_a_peer_writes_a_file(
+    octavo: Run, model: str, fixed_limit: None, fake_peer: None, tmp_path: Path
+) -> None:
+    result = octavo("bench", "model", model, *FAST, "--peer", "llama.cpp", "--format", "json", "-o", str(tmp_path))
+    assert result.status == 0
+    assert "| llama.cpp tok/s | ratio |" in result.out
+    (path,) = tmp_path.iterdir()
+    written = json.loads(path.read_text())
+    assert path.name == f"cpu-tiny-{written['date'][:10]}.json".replace("cpu", "reference")
+    assert result.err == f"octavo: wrote {path}\n"
+    command = f"octavo bench model tiny.gguf {' '.join(FAST)} --peer llama.cpp --format json -o {tmp_path.name}"
+    assert written["command"] == command
+    assert str(tmp_path) not in path.read_text()
+
+
+def test_bench_model_prints_json_and_csv(octavo: Run, model: str, fixed_limit: None) -> None:
+    assert json.loads(octavo("bench", "model", model, *FAST, "--format", "json").out)["schema"] == 1
+    assert octavo("bench", "model", model, *FAST, "--format", "csv").out.startswith("date,machine,")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--batch", "1,x"), r"--batch is '1,x' (allowed: numbers with commas between, as 1,4,8)"),
+        (("--depth", ""), "--depth is ''"),
+        (("-r", "0"), "-r is 0 (allowed: 1 or more)"),
+        (("-o", "no/such/folder/x.md"), "no/such/folder/x.md can't be written: No such file or directory"),
+        (("--peer", "llama.cpp", "--peer-python", "no-python"), "peer llama.cpp: no-python can't be run"),
+    ],
+)
+def test_bench_model_refuses(
+    octavo: Run, model: str, fixed_limit: None, arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in octavo("bench", "model", model, *FAST, *arguments).error()
+
+
+def test_on_the_cpu_backend(octavo: Run, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the read limit as it is measured, of less memory."""
+    from octavo.bench import limits, result
+
+    monkeypatch.setattr(result, "read_limit", lambda threads: limits.read_limit(threads, nbytes=1 << 24, rounds=2))
+    options = ("-p", "9", "-n", "2", "-r", "1", "--device", "cpu", "--threads", "1", "--format", "json")
+    done = octavo("bench", "model", model, *options)
+    assert done.status == 0
+    written = json.loads(done.out)
+    assert written["device"] == "cpu"
+    assert written["fallbacks"] == []
+    assert all(0.1 < limit < 10_000 for test in written["tests"] for limit in test["read_limits"])
+    profiled = json.loads(octavo("profile", model, "--decode", "--device", "cpu", "--threads", "1", "--json").out)
+    assert {row["backend"] for row in profiled["ops"]} == {"cpu"}
+
+
+def test_bench_ops(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo.bench import cases, limits
+
+    small = tuple(cases.OpCase("mul_mat", t, {"n": 32, "k": 256}, (f,)) for t in (1, 8) for f in ("Q4_K", "Q8_0"))
+    monkeypatch.setattr(cases, "SPEED_CASES", small)
+    monkeypatch.setattr(limits, "read_limit", lambda threads: 40.0)
+    lines = octavo("bench", "ops", "--format", "q4_k", "--tokens", "1,8", "--device", "reference").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["case", "mul_mat-Q4_K-n32-k256-t1", "mul_mat-Q4_K-n32-k256-t8"]
+    rows = octavo(
+        "bench", "ops", "--op", "mul_mat", "--tokens", "8", "--device", "reference", "--json"
+    ).out.splitlines()
+    assert [json.loads(row)["formats"] for row in rows] == [["Q4_K"], ["Q8_0"]]
+    assert "no case with op conv (allowed: mul_mat)" in octavo("bench", "ops", "--op", "conv").error()
+    assert "no case with tokens 3" in octavo("bench", "ops", "--tokens", "3").error()
+
+
+def test_bench_make(octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SHAPES, "tiny", ModelShape("qwen3", 8, 256, 512, 2, 1, 128, 300, True))
+    path = tmp_path / "out.gguf"
+    assert octavo("bench", "make", "tiny", "q4_k_m", str(path)).status == 0
+    with GGUFFile.open(path) as file:
+        kinds = {name: info.type_name for name, info in file.tensors.items()}
+    assert kinds["token_embd.weight"] == "Q6_K"
+    assert kinds["blk.0.attn_q.weight"] == "Q4_K"
+    better = [i for i in range(8) if kinds[f"blk.{i}.ffn_down.weight"] == "Q6_K"]
+    assert better == [0, 3, 6, 7]
+    answer = octavo("bench", "model", str(path), "-p", "0", "-n", "1", "-r", "1", "--device", "reference")
+    assert answer.status == 0
+
+
+def test_bench_make_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SHAPES, "tiny", ModelShape("llama", 2, 64, 64, 2, 1, 32, 40, False))
+    seen: list[tuple[int, int]] = []
+    synthetic.make("tiny", "Q8_0", tmp_path / "a.gguf", progress=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    with GGUFFile.open(tmp_path / "a.gguf") as file:
+        assert seen[-1] == (file.nbytes, file.nbytes)
+        assert len(seen) == len(file.tensors)
+
+
+def test_bench_make_refuses(octavo: Run, tmp_path: Path) -> None:
+    out = str(tmp_path / "x.gguf")
+    assert "unknown shape 'gpt' (allowed: qwen3-0.6b" in octavo("bench", "make", "gpt", "Q8_0", out).error()
+    assert "unknown format 'Q9'" in octavo("bench", "make", "qwen3-0.6b", "Q9", out).error()
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_lists_the_shapes(octavo: Run) -> None:
+    text = " ".join(octavo("bench", "make", "--help").out.replace("│", " ").split())
+    assert all(shape in text for shape in SHAPES)
+
+
+def test_profile(octavo: Run, model: str) -> None:
+    text = octavo("profile", model, "-p", "7", "--depth", "3", "-r", "1", "--device", "reference").out
+    assert text.startswith("Step of 7 tokens after 3: ")
+    assert "token_embd" in text
+    report = json.loads(octavo("profile", model, "--decode", "-r", "1", "--device", "reference", "--json").out)
+    assert report["tokens"] == 1
+    assert {"op", "node", "formats", "calls", "seconds", "share", "gbps", "gops"} <= set(report["nodes"][0])
+    assert {row["op"] for row in report["ops"]} >= {"mul_mat", "attention", "rms_norm"}
+    assert report["nodes_seconds"] == pytest.approx(sum(row["seconds"] for row in report["nodes"]))
+
+
+@pytest.mark.parametrize(
+    "arguments", [("-p", "0"), ("-p", "600"), ("--decode", "-r", "0"), ("--decode", "--depth", "512")]
+)
+def test_profile_refuses(octavo: Run, model: str, arguments: tuple[str, ...]) -> None:
+    assert "allowed" in octavo("profile", model, "--device", "reference", *arguments).error()

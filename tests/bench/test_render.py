@@ -1,0 +1,135 @@
+"""Results as text, and the README's table from result files."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import importlib.util
+import io
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from octavo.bench.cost import Cost
+from octavo.bench.model import Timing, Trial, report
+from octavo.bench.render import file_name, to_csv, to_json, to_markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def result(**changes: Any) -> dict[str, Any]:
+    """A result with a peer, a batch and a depth."""
+    both = {"octavo": [30.0, 36.0, 39.0], "llama.cpp": [29.0, 30.0, 40.0]}
+    timings = [
+        Timing(Trial("prefill", 256), {"octavo": [300.0], "llama.cpp": [150.0]}, [44.0, 45.0], 0.01),
+        Timing(Trial("decode", 64), both, [44.0, 40.0], 0.02),
+        Timing(Trial("decode", 64, batch=8), {"octavo": [180.0]}, [44.0], None),
+        Timing(Trial("decode", 64, depth=4096), {"octavo": [30.0], "llama.cpp": [24.0]}, [44.0], 0.0),
+    ]
+    firsts = [None, None, 36.0, 36.0]
+    tests = [report(t, Cost(10**9, 0, 10**9), 45.0, first) for t, first in zip(timings, firsts, strict=True)]
+    base = {
+        "schema": 1, "command": "octavo bench model m.gguf", "date": "2025-01-31T10:00:00+00:00", "device": "cpu",
+        "machine": {"cpu": "Some CPU", "cores": 2, "os": "Linux x86_64"}, "threads": 2,
+        "versions": {"octavo": "1.0", "commit": "abc", "llama.cpp": "0.3"},
+        "model": {"file": "Qwen3 1.7B Q4_K_M.gguf", "parameters": 10, "bytes": 1.1e9, "bits_per_weight": 5.2},
+        "tests": tests,
+    }  # fmt: skip
+    return {**base, **changes}
+
+
+def test_markdown() -> None:
+    text = to_markdown(result())
+    assert "**Qwen3 1.7B Q4_K_M.gguf**: 1.10 GB, 5.20 bits per weight" in text
+    assert "Some CPU, 2 cores, Linux x86_64; cpu, 2 threads; octavo 1.0 (abc), llama.cpp 0.3; 2025-01-31" in text
+    assert "Read limit: 45.0 GB/s (measured 40.0 to 45.0)" in text
+    assert "Busy machine" not in text
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    assert {len(r) for r in rows} == {8}
+    assert rows[2] == ["prefill 256", "300.0 (300.0 ± 0.0)", "150.0 (150.0 ± 0.0)", "**2.00**", "", "", "", "1"]
+    decode = ["decode 64", "36.00 (35.00 ± 4.58)", "30.00 (33.00 ± 6.08)", "**1.20**", "36.0", "80%", "", "36"]
+    assert rows[3] == decode
+    assert rows[4][2:] == ["", "", "22.5", "50%", "5.00", "22"]
+    assert rows[5][-2] == "0.83"
+
+
+def test_a_busy_machine_is_told_of() -> None:
+    busy = result()
+    busy["tests"][1]["others_cpu"] = 0.31
+    assert "**Busy machine**: other programs took up to 31% of the CPU" in to_markdown(busy)
+
+
+def test_csv_has_a_row_for_each_test_and_subject() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(result()))))
+    assert [(r["test"], r["subject"]) for r in rows[2:5]] == [
+        ("decode 64", "octavo"), ("decode 64", "llama.cpp"), ("decode 64 x8", "octavo"),
+    ]  # fmt: skip
+    assert rows[3]["rounds"] == "29.0 30.0 40.0"
+    assert rows[2]["share_of_read_limit"] == "0.8"
+    assert rows[3]["share_of_read_limit"] == ""
+    assert rows[0]["model"] == "Qwen3 1.7B Q4_K_M.gguf"
+
+
+def test_json_is_the_whole_result() -> None:
+    assert json.loads(to_json(result())) == result()
+
+
+def test_names_of_result_files() -> None:
+    assert file_name(result()) == "cpu-qwen3-1.7b-q4_k_m-2025-01-31.json"
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """tools/gen_bench.py with a README and results of its own."""
+    spec = importlib.util.spec_from_file_location("gen_bench", ROOT / "tools" / "gen_bench.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "README", tmp_path / "README.md")
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    (tmp_path / "README.md").write_text("# Title\n<!-- bench:start -->\nold\n<!-- bench:end -->\nrest\n")
+    return module
+
+
+def write(folder: Path, *results: dict[str, Any]) -> None:
+    for i, r in enumerate(results):
+        (folder / f"{i}.json").write_text(json.dumps(r))
+
+
+def test_the_readme_has_the_newest_result_of_each_model(tool: ModuleType, tmp_path: Path) -> None:
+    old = result(date="2025-01-01T00:00:00+00:00")
+    old["tests"][1]["rates"]["octavo"]["median"] = 1.0
+    small = copy.deepcopy(result())
+    small["model"] |= {"file": "small.gguf", "parameters": 1}
+    write(tmp_path, result(), old, small)
+    assert tool.main(["--check"]) == 1
+    assert tool.main([]) == 0
+    assert tool.main(["--check"]) == 0
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith("# Title\n<!-- bench:start -->\nSome CPU, 2 of 2 cores, cpu; against llama.cpp 0.3\n")
+    assert text.endswith("\n<!-- bench:end -->\nrest\n")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[2:] == [
+        "| small | 300 | 36.0 | 80% | 2.00x | 1.20x |",
+        "| Qwen3 1.7B Q4_K_M | 300 | 36.0 | 80% | 2.00x | 1.20x |",
+    ]
+
+
+def test_without_results_or_marks(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main([]) == 0
+    assert tool.NONE_YET in (tmp_path / "README.md").read_text()
+    (tmp_path / "README.md").write_text("# Title\n")
+    assert tool.main(["--check"]) == 1
+    assert "needs a line <!-- bench:start -->" in capsys.readouterr().err
+    assert (tmp_path / "README.md").read_text() == "# Title\n"
+
+
+def test_committed_results_can_be_read(tool: ModuleType) -> None:
+    found = [json.loads(p.read_text()) for p in (ROOT / "bench" / "results").glob("*.json")]
+    text = tool.table(found)
+    assert all(r["model"]["file"].removesuffix(".gguf") in text for r in found)
+    assert all("/" not in r["command"] for r in found), "results name no folders"

@@ -1,0 +1,119 @@
+"""Writes the README's table of speeds from bench/results/*.json; `--check` compares, and exits with 1 if it is stale.
+
+The table goes between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
+device, threads and model the newest counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+README = ROOT / "README.md"
+START, END = "<!-- bench:start -->", "<!-- bench:end -->"
+NONE_YET = "No results have been committed yet."
+
+Result = dict[str, Any]
+
+
+def newest(results: Sequence[Result]) -> list[Result]:
+    """The newest result for each machine, device, threads and model; sorted by these, small models first."""
+    by_key: dict[tuple[Any, ...], Result] = {}
+    for r in sorted(results, key=lambda r: r["date"]):
+        by_key[_where(r), r["model"]["file"]] = r
+    return sorted(by_key.values(), key=lambda r: (_where(r), r["model"]["parameters"], r["model"]["file"]))
+
+
+def _where(result: Result) -> str:
+    machine = result["machine"]
+    return f"{machine['cpu']}, {result['threads']} of {machine['cores']} cores, {result['device']}"
+
+
+def table(results: Sequence[Result]) -> str:
+    """A table for each machine: prefill and decode of each model, and their ratios to the peer."""
+    lines: list[str] = []
+    last = None
+    for result in newest(results):
+        here = _where(result)
+        if here != last:
+            lines += ["", *_heading(result, here)]
+            last = here
+        lines.append("| " + " | ".join(_cells(result)) + " |")
+    return "\n".join(lines).strip() or NONE_YET
+
+
+def _heading(result: Result, here: str) -> list[str]:
+    peers = _peers(result)
+    columns = ["model", "prefill tok/s", "decode tok/s", "of read limit"]
+    columns += [f"{kind} against {peer}" for peer in peers for kind in ("prefill", "decode")]
+    versions = ", ".join(f"{peer} {result['versions'][peer]}" for peer in peers)
+    title = f"{here}" + (f"; against {versions}" if versions else "")
+    return [title, "", "| " + " | ".join(columns) + " |", "|" + "---|" + "---:|" * (len(columns) - 1)]
+
+
+def _peers(result: Result) -> list[str]:
+    return list(dict.fromkeys(name for test in result["tests"] for name in test["ratio"]))
+
+
+def _cells(result: Result) -> list[str]:
+    prefill, decode = (_test(result, kind) for kind in ("prefill", "decode"))
+    share = (decode or {}).get("share_of_read_limit")
+    cells = [result["model"]["file"].removesuffix(".gguf"), _rate(prefill), _rate(decode)]
+    cells.append("" if share is None else f"{share:.0%}")
+    for peer in _peers(result):
+        cells += [_ratio(prefill, peer), _ratio(decode, peer)]
+    return cells
+
+
+def _ratio(test: dict[str, Any] | None, peer: str) -> str:
+    return "" if test is None or peer not in test["ratio"] else f"{test['ratio'][peer]:.2f}x"
+
+
+def _test(result: Result, kind: str) -> dict[str, Any] | None:
+    """The first test of a kind with one sequence."""
+    return next((t for t in result["tests"] if t["kind"] == kind and t["batch"] == 1), None)
+
+
+def _rate(test: dict[str, Any] | None) -> str:
+    if test is None:
+        return ""
+    median = test["rates"]["octavo"]["median"]
+    return f"{median:,.0f}" if median >= 100 else f"{median:.1f}"
+
+
+def with_table(readme: str, text: str) -> str:
+    """The README with `text` between the marks. Raises ValueError where a mark is missing."""
+    if readme.count(START) != 1 or readme.count(END) != 1 or readme.index(START) > readme.index(END):
+        raise ValueError(f"README.md needs a line {START} and, after it, a line {END}")
+    before, rest = readme.split(START)
+    return f"{before}{START}\n{text}\n{END}{rest.split(END)[1]}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 1 where `--check` finds the table stale or the marks are missing, 0 otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 where the table is stale")
+    check = parser.parse_args(arguments).check
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    old = README.read_text(encoding="utf-8")
+    try:
+        new = with_table(old, table(results))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if check and old != new:
+        print("the table in README.md is stale: run python tools/gen_bench.py", file=sys.stderr)
+        return 1
+    if not check:
+        README.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
