@@ -10,6 +10,7 @@ import pytest
 from octavo.errors import UsageError
 from octavo.runtime.sampling import (
     SamplingParams,
+    largest,
     make_sampler,
     min_p,
     probabilities,
@@ -149,3 +150,13 @@ def test_out_of_range(name: str, value: float, allowed: str) -> None:
         SamplingParams(**{name: value})  # type: ignore[arg-type]
     assert str(caught.value).startswith(f"{name} is {value}")
     assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize("n", [1, 5, 63, 64, 65, 1000, 9000])
+@pytest.mark.parametrize("k", [1, 2, 40])
+def test_largest_is_a_full_sort(n: int, k: int) -> None:
+    x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    x[::3] = -np.inf
+    got = largest(x, min(k, n))
+    assert list(got) == sorted(set(got.tolist()))
+    np.testing.assert_array_equal(np.sort(x[got]), np.sort(x)[len(x) - min(k, n) :])

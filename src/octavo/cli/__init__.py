@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any, NoReturn
 
 import typer
 
 from octavo.cli import bench, inspect, profile, run
 from octavo.errors import OctavoError
+
+_UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read
 
 app = typer.Typer(
     name="octavo",
@@ -53,17 +56,22 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that can't show a character is no reason to stop
     try:
         try:
-            app()
+            status = app(standalone_mode=False)
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
+        sys.exit(status if isinstance(status, int) else 0)
     except OctavoError as error:
-        print(f"octavo: error: {_one_line(str(error))}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
+    except typer.Abort:
+        sys.exit(130)
+    except _UsageError as error:
+        _fail(error.format_message() or "a command is missing; `octavo --help` lists them")
     except BrokenPipeError:  # who reads has left; what is still buffered goes nowhere, and nobody is told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def _fail(message: str) -> NoReturn:
+    print(f"octavo: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

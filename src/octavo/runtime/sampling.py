@@ -20,6 +20,10 @@ Filter = Callable[[F32, Sequence[int]], F32]
 
 Sampler = Callable[[F32, Sequence[int]], int]
 
+Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+BLOCK = 64  # logits of which `largest` first looks at the maximum only
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -72,12 +76,24 @@ def top_k(k: int) -> Filter:
     """Keep the k most likely tokens."""
 
     def apply(logits: F32, tokens: Sequence[int]) -> F32:
-        if k >= len(logits):
-            return logits
-        kept = np.argpartition(-logits, k - 1)[:k]
-        return _keep(logits, kept)
+        return logits if k >= len(logits) else _keep(logits, largest(logits, k))
 
     return apply
+
+
+def largest(logits: F32, k: int) -> Ids:
+    """Places of the k largest values, lowest place first.
+
+    They lie in the k blocks with the largest maxima, so only the values of those are sorted.
+    """
+    whole = len(logits) // BLOCK * BLOCK
+    places = np.arange(len(logits))
+    if whole // BLOCK > k:
+        maxima = logits[:whole].reshape(-1, BLOCK).max(axis=1)
+        best = np.argpartition(-maxima, k - 1)[:k]
+        places = np.concatenate([places[:whole].reshape(-1, BLOCK)[best].ravel(), places[whole:]])
+    kept = np.argpartition(-logits[places], k - 1)[:k] if k < len(places) else np.arange(len(places))
+    return np.sort(places[kept])
 
 
 def top_p(p: float) -> Filter:
@@ -113,7 +129,7 @@ def temperature(t: float) -> Filter:
     return apply
 
 
-def _keep(logits: F32, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> F32:
+def _keep(logits: F32, ids: Ids) -> F32:
     out = np.full_like(logits, -np.inf)
     out[ids] = logits[ids]
     return out
@@ -133,15 +149,24 @@ def make_sampler(params: SamplingParams) -> Sampler:
         filters.append(repeat_penalty(params.repeat_penalty, params.repeat_last_n))
     if params.temperature == 0:
         return _chain(filters, lambda logits: int(logits.argmax()))
-    if params.top_k:
-        filters.append(top_k(params.top_k))
+    before, filters = filters, []
     if params.top_p < 1:
         filters.append(top_p(params.top_p))
     if params.min_p > 0:
         filters.append(min_p(params.min_p))
     filters.append(temperature(params.temperature))
     rng = np.random.default_rng(params.seed)
-    return _chain(filters, lambda logits: _draw(rng, logits))
+    choose = _chain(filters, lambda logits: _draw(rng, logits))
+
+    def sample(logits: F32, tokens: Sequence[int]) -> int:
+        for apply in before:
+            logits = apply(logits, tokens)
+        if not 0 < params.top_k < len(logits):
+            return choose(logits, tokens)
+        ids = largest(logits, params.top_k)  # from here on only these are looked at, not the whole vocabulary
+        return int(ids[choose(logits[ids], tokens)])
+
+    return sample
 
 
 def _draw(rng: np.random.Generator, logits: F32) -> int:
