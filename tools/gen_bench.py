@@ -1,7 +1,7 @@
 """Writes the README's table of speeds from bench/results/*.json; `--check` compares, and exits with 1 if it is stale.
 
 The table goes between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
-device, threads and model the newest counts.
+device, threads, KV cache and model the newest counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Result = dict[str, Any]
 
 
 def newest(results: Sequence[Result]) -> list[Result]:
-    """The newest result for each machine, device, threads and model; sorted by these, small models first."""
+    """The newest result for each machine, device, threads, KV cache and model; sorted by these, small models first."""
     by_key: dict[tuple[Any, ...], Result] = {}
     for r in sorted(results, key=lambda r: r["date"]):
         by_key[_where(r), r["model"]["file"]] = r
@@ -32,7 +32,7 @@ def newest(results: Sequence[Result]) -> list[Result]:
 
 def _where(result: Result) -> str:
     machine = result["machine"]
-    return f"{machine['cpu']}, {result['threads']} of {machine['cores']} cores, {result['device']}"
+    return f"{machine['cpu']}, {result['threads']} of {machine['cores']} cores, {result['device']}, KV {result['kv']}"
 
 
 def table(results: Sequence[Result]) -> str:

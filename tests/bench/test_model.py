@@ -99,7 +99,7 @@ def test_a_result_says_everything(model: str, fixed_limit: None) -> None:
     result = json.loads(json.dumps(bench_model(model, options), allow_nan=False))
     assert result["model"]["file"] == "tiny.gguf"
     assert result["model"]["bits_per_weight"] == 32
-    assert result["device"] == "reference"
+    assert (result["device"], result["kv"]) == ("reference", "f16")
     assert result["machine"]["cores"] >= 1
     assert [t["test"] for t in result["tests"]] == ["prefill 5", "decode 3", "decode 3 x2", "decode 3 @9"]
     for test in result["tests"]:
@@ -134,7 +134,7 @@ def test_decode_of_a_step_costs_the_weights_once(model: str, fixed_limit: None) 
 
 
 def test_with_a_peer(model: str, fixed_limit: None, fake_peer: None) -> None:
-    options = Options(prompt=4, generate=2, rounds=2, batches=(1, 2), device="reference", peer="llama.cpp")
+    options = Options(prompt=4, generate=2, rounds=2, batches=(1, 2), device="reference", peer="llama.cpp", kv="f32")
     result = bench_model(model, options)
     assert result["versions"]["llama.cpp"] == "0.0.fake"
     prefill, decode, batch = result["tests"]

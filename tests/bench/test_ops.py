@@ -53,6 +53,11 @@ def test_attention_counts_what_each_query_sees() -> None:
     assert cost_of(OpCase("attention", 2, shape, past=(10, 20))) == Cost(0, 2 * 2 * 8 * 2 * 32, 4 * 4 * 8 * 32)
 
 
+def test_a_quantized_cache_is_smaller() -> None:
+    shape = {"heads": 4, "kv_heads": 2, "dim": 32, "cache": "q8_0"}
+    assert cost_of(OpCase("attention", 1, shape, past=(10,))).cache == 2 * 2 * 34 * 11
+
+
 def test_other_ops_cost_nothing() -> None:
     node = next(n for n in OpCase("swiglu", 1, {"k": 8}).build().graph.nodes if n.op == "swiglu")
     assert cost(node, Load({"tokens": 1}, [0], [1])) == Cost()

@@ -11,7 +11,7 @@ from octavo.bench import peer_worker, subject
 from octavo.bench.peer import PeerSubject, worker_command
 from octavo.errors import BackendError, UsageError
 
-OPTIONS = {"path": "m.gguf", "threads": 2, "n_ctx": 16, "n_vocab": 100, "gpu": False}
+OPTIONS = {"path": "m.gguf", "threads": 2, "n_ctx": 16, "n_vocab": 100, "gpu": False, "kv": "f16"}
 
 
 def script(text: str) -> list[str]:

@@ -33,7 +33,7 @@ def result(**changes: Any) -> dict[str, Any]:
     tests = [report(t, Cost(10**9, 0, 10**9), 45.0, first) for t, first in zip(timings, firsts, strict=True)]
     base = {
         "schema": 1, "command": "octavo bench model m.gguf", "date": "2025-01-31T10:00:00+00:00", "device": "cpu",
-        "machine": {"cpu": "Some CPU", "cores": 2, "os": "Linux x86_64"}, "threads": 2,
+        "machine": {"cpu": "Some CPU", "cores": 2, "os": "Linux x86_64"}, "threads": 2, "kv": "f16",
         "versions": {"octavo": "1.0", "commit": "abc", "llama.cpp": "0.3"},
         "model": {"file": "Qwen3 1.7B Q4_K_M.gguf", "parameters": 10, "bytes": 1.1e9, "bits_per_weight": 5.2},
         "tests": tests,
@@ -44,7 +44,9 @@ def result(**changes: Any) -> dict[str, Any]:
 def test_markdown() -> None:
     text = to_markdown(result())
     assert "**Qwen3 1.7B Q4_K_M.gguf**: 1.10 GB, 5.20 bits per weight" in text
-    assert "Some CPU, 2 cores, Linux x86_64; cpu, 2 threads; octavo 1.0 (abc), llama.cpp 0.3; 2025-01-31" in text
+    assert (
+        "Some CPU, 2 cores, Linux x86_64; cpu, 2 threads, KV f16; octavo 1.0 (abc), llama.cpp 0.3; 2025-01-31" in text
+    )
     assert "Read limit: 45.0 GB/s (measured 40.0 to 45.0)" in text
     assert "Busy machine" not in text
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
@@ -110,7 +112,9 @@ def test_the_readme_has_the_newest_result_of_each_model(tool: ModuleType, tmp_pa
     assert tool.main([]) == 0
     assert tool.main(["--check"]) == 0
     text = (tmp_path / "README.md").read_text()
-    assert text.startswith("# Title\n<!-- bench:start -->\nSome CPU, 2 of 2 cores, cpu; against llama.cpp 0.3\n")
+    assert text.startswith(
+        "# Title\n<!-- bench:start -->\nSome CPU, 2 of 2 cores, cpu, KV f16; against llama.cpp 0.3\n"
+    )
     assert text.endswith("\n<!-- bench:end -->\nrest\n")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[2:] == [

@@ -78,7 +78,7 @@ def _attention() -> Iterator[OpCase]:
         for t in (1, 2, 33, 127):
             yield OpCase("attention", t, shape)
         yield OpCase("attention", 1, shape, past=(700,))
-    for cache in ("f16", "f32"):
+    for cache in ("f16", "f32", "q8_0"):
         shape = {"heads": 4, "kv_heads": 2, "dim": 128, "cache": cache}
         yield from (OpCase("attention", 1, shape, past=(n,)) for n in (1, 62, 63, 64, 65))
         yield OpCase("attention", 1, {"heads": 2, "kv_heads": 1, "dim": 64, "cache": cache}, past=(4095,))
@@ -91,6 +91,7 @@ def _attention() -> Iterator[OpCase]:
             shape = {"heads": 4, "kv_heads": 2, "dim": 64, "norms": norms, "interleaved": interleaved}
             yield from (OpCase("rope_set_rows", t, shape) for t in (1, 2, 9, 33))
             yield OpCase("rope_set_rows", 2, shape, past=(30, 64))
+            yield OpCase("rope_set_rows", 5, {**shape, "cache": "q8_0"}, past=(30, 64))
 
 
 def _small() -> Iterator[OpCase]:

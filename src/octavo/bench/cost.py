@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from octavo.graph.node import Node, Sizes, bind
 
-BYTES = {"f16": 2, "f32": 4}
+BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}
 """Bytes of a value in a KV cache."""
 
 
@@ -78,4 +78,4 @@ def _attention(node: Node, load: Load) -> Cost:
     assert isinstance(heads, int)
     assert isinstance(dim, int)
     row = math.prod(d for d in cache.shape[1:] if isinstance(d, int)) * BYTES[cache.dtype]
-    return Cost(cache=2 * row * load.positions, operations=4 * heads * dim * load.pairs)
+    return Cost(cache=round(2 * row * load.positions), operations=4 * heads * dim * load.pairs)

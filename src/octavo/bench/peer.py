@@ -23,7 +23,7 @@ PEERS = ("llama.cpp",)
 def worker_command(peer: str, python: str | None, options: dict[str, Any]) -> list[str]:
     """The command that starts the worker of `peer` in the interpreter `python` (default: this one).
 
-    `options` are the worker's: path, threads, n_ctx, n_vocab, gpu. Raises UsageError for an unknown peer.
+    `options` are the worker's: path, threads, n_ctx, n_vocab, gpu, kv. Raises UsageError for an unknown peer.
     """
     if peer not in PEERS:
         raise UsageError(f"unknown peer {peer!r} (allowed: {', '.join(PEERS)})")

@@ -1,7 +1,7 @@
 """llama.cpp in a process of its own: answers commands, a line of JSON each, on what was standard output.
 
 It is run as a script, perhaps by an interpreter that lacks this package, so it imports nothing of it. Its one argument
-is JSON: path, threads, n_ctx, n_vocab, gpu. It says hello first: {"version": ...}, or {"missing": why} where
+is JSON: path, threads, n_ctx, n_vocab, gpu, kv. It says hello first: {"version": ...}, or {"missing": why} where
 llama-cpp-python can't be imported. Commands and answers:
 
     {"do": "prepare", "depth": d}  ->  {}
@@ -22,6 +22,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
+"""llama.cpp's numbers of the types of a KV cache; its quantized one needs flash attention."""
+
 
 def drawn(n: int, n_vocab: int, seed: int = 0) -> list[int]:
     """The tokens that `octavo.bench.subject.tokens` draws."""
@@ -32,12 +35,13 @@ def drawn(n: int, n_vocab: int, seed: int = 0) -> list[int]:
 class Worker:
     """A model in llama.cpp, and how many tokens its context is meant to hold before a decode."""
 
-    def __init__(self, path: str, threads: int, n_ctx: int, n_vocab: int, gpu: bool) -> None:
+    def __init__(self, path: str, threads: int, n_ctx: int, n_vocab: int, gpu: bool, kv: str) -> None:
         llama_cpp: Any = importlib.import_module("llama_cpp")
         self.version, self.n_vocab, self.depth = llama_cpp.__version__, n_vocab, 0
         self.model = llama_cpp.Llama(
             path, n_ctx=n_ctx, n_threads=threads, n_threads_batch=threads, n_batch=512, n_ubatch=512,
-            n_gpu_layers=-1 if gpu else 0, flash_attn=gpu, verbose=False,
+            n_gpu_layers=-1 if gpu else 0, flash_attn=gpu or kv == "q8_0",
+            type_k=GGML_TYPES[kv], type_v=GGML_TYPES[kv], verbose=False,
         )  # fmt: skip
 
     def prepare(self, depth: int) -> dict[str, float]:

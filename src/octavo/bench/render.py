@@ -28,9 +28,9 @@ def to_markdown(result: Result) -> str:
     lines = [
         f"**{model['file']}**: {model['bytes'] / 1e9:.2f} GB, {model['bits_per_weight']:.2f} bits per weight",
         "",
-        f"{where['cpu']}, {where['cores']} cores, {where['os']}; {result['device']}, {result['threads']} threads; "
-        + ", ".join([built, *(f"{name} {versions[name]}" for name in names[1:])])
-        + f"; {result['date'][:10]}",
+        f"{where['cpu']}, {where['cores']} cores, {where['os']}; {result['device']}, {result['threads']} threads, "
+        f"KV {result['kv']}; {', '.join([built, *(f'{name} {versions[name]}' for name in names[1:])])}; "
+        f"{result['date'][:10]}",
         "",
     ]
     limits = [value for test in result["tests"] for value in test["read_limits"]]

@@ -16,6 +16,7 @@ from octavo.bench.model import Progress, Trial, make_tests, peers_for, report, r
 from octavo.bench.peer import PeerSubject, worker_command
 from octavo.bench.subject import EngineSubject, Subject
 from octavo.errors import UsageError
+from octavo.graph.builder import CacheType
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.runtime.engine import Engine, EngineConfig
@@ -36,6 +37,7 @@ class Options:
     peer_python: str | None = None
     threads: int | None = None
     device: str = "auto"
+    kv: CacheType = "f16"
     command: str = ""
 
 
@@ -50,7 +52,7 @@ def bench_model(path: str, options: Options, progress: Progress = lambda text: N
     threads = machine.cores() if options.threads is None else options.threads
     with ExitStack() as stack:
         file = stack.enter_context(GGUFFile.open(path))
-        subject, seconds = _load(file, tests, options.device, threads, progress)
+        subject, seconds = _load(file, tests, options, threads, progress)
         subjects: list[Subject] = [subject]
         if options.peer:
             progress(f"loading in {options.peer}")
@@ -61,7 +63,7 @@ def bench_model(path: str, options: Options, progress: Progress = lambda text: N
 
 
 def _load(
-    file: GGUFFile, tests: Sequence[Trial], device: str, threads: int, progress: Progress
+    file: GGUFFile, tests: Sequence[Trial], options: Options, threads: int, progress: Progress
 ) -> tuple[EngineSubject, float]:
     model = read_architecture(file)
     wanted, most = room(tests), model.hparams.n_ctx_train
@@ -69,8 +71,8 @@ def _load(
         raise UsageError(
             f"depth and tokens come to {wanted}, but the model was made for {most} (allowed: up to {most})"
         )
-    config = EngineConfig(n_ctx=wanted, max_sequences=max(t.batch for t in tests))
-    engine = Engine(model, select(device, threads), config)
+    config = EngineConfig(n_ctx=wanted, max_sequences=max(t.batch for t in tests), cache_type=options.kv)
+    engine = Engine(model, select(options.device, threads), config)
     progress("loading")
     start = time.perf_counter()
     engine.load()
@@ -81,7 +83,7 @@ def _peer(path: str, ours: EngineSubject, tests: Sequence[Trial], options: Optio
     assert options.peer is not None
     worker = {
         "path": path, "threads": threads, "n_ctx": room(tests), "n_vocab": ours.engine.model.hparams.n_vocab,
-        "gpu": ours.engine.backends[0].name == "gpu",
+        "gpu": ours.engine.backends[0].name == "gpu", "kv": options.kv,
     }  # fmt: skip
     return PeerSubject(options.peer, worker_command(options.peer, options.peer_python, worker))
 
@@ -121,6 +123,7 @@ def _header(
         "versions": {**machine.versions(), **peers},
         "device": ours.engine.backends[0].name,
         "threads": threads,
+        "kv": options.kv,
         "model": {
             "file": os.path.basename(file.path),
             "architecture": file.metadata.str("general.architecture"),

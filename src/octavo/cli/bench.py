@@ -36,6 +36,7 @@ def model(
     ] = None,
     threads: Threads = None,
     device: Device = "auto",
+    kv: Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")] = "f16",
     format: Annotated[Literal["md", "json", "csv"], typer.Option(help="Of the output.")] = "md",
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
@@ -49,7 +50,7 @@ def model(
 
     options = Options(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
-        depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=threads, device=device,
+        depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=threads, device=device, kv=kv,
         command=shortened(["octavo", *sys.argv[1:]]),
     )  # fmt: skip
     with Status() as status:

@@ -24,6 +24,7 @@ def profile(
     rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that the step is run.")] = 5,
     threads: Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")] = None,
     device: Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")] = "auto",
+    kv: Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")] = "f16",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
@@ -35,7 +36,7 @@ def profile(
 
     new = 1 if decode else prompt
     with GGUFFile.open(resolve(model)) as file:
-        config = EngineConfig(n_ctx=depth + max(new, 1), n_batch=max(new, 512))
+        config = EngineConfig(n_ctx=depth + max(new, 1), n_batch=max(new, 512), cache_type=kv)
         engine = Engine(read_architecture(file), select(device, threads), config)
         report = as_object(measure(engine, new, depth, rounds), new, depth)
     if as_json:
