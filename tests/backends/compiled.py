@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit
 
 from octavo.backends.cpu import simd
-from octavo.backends.cpu.program import FAST
+from octavo.backends.cpu.compile import FAST
 
 
 class Compiled:
@@ -52,6 +52,7 @@ def fenced(nbytes: int) -> np.ndarray:
 
 def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     """Codes [8, 64] below 2^bits to bytes, as the words of `simd.load_codes` have it: bit by bit."""
+    codes = codes.reshape(8, 64).astype(np.int64)
     if bits == 8:
         return codes.astype(np.uint8).reshape(-1)
     out, at = np.zeros(64 * bits, np.uint8), 0

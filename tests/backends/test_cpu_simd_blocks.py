@@ -10,7 +10,8 @@ from llvmlite import ir
 from numba.core.errors import LoweringError, TypingError
 
 from octavo.backends.cpu import host, simd
-from octavo.backends.cpu.program import KernelCall, kernel
+from octavo.backends.cpu.compile import kernels
+from octavo.backends.cpu.program import KernelCall
 from tests.backends.compiled import compiled, emulated, fenced, load_dots, pack_codes, store_dots
 
 BITS = [2, 3, 4, 5, 6, 8]
@@ -136,6 +137,19 @@ def test_block_arithmetic(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", TOKENS)
+def test_fma_blocks(n: int) -> None:
+    out = np.empty((n, 16), np.float32)
+
+    @compiled
+    def run(x, y, vector, out):
+        acc = simd.fma_blocks(simd.load_block(x, 96, n), simd.load_block(y, 96, n), simd.load_f32x16(vector))
+        simd.store_block(out, 64, acc)
+
+    run(FLOATS, FLOATS[:, 8:], VECTOR, out)
+    np.testing.assert_allclose(out, FLOATS[:n, :16] + FLOATS[:n, 8:] * VECTOR, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", TOKENS)
 def test_scaled_dots(n: int) -> None:
     """Integer sums times a scale for each row and a factor for each token, large sums too."""
     rng, out = np.random.default_rng(n), np.empty((2, n, 16), np.float32)
@@ -185,7 +199,11 @@ def test_arguments_and_pointers() -> None:
     found = np.zeros(8, np.float64)
     numbers = [np.arange(4).astype(t) - 2 for t in (np.float32, np.int32, np.int64, np.int8, np.uint8)]
 
-    def take(args, task):
+    @kernels
+    def take():
+        return take_arguments
+
+    def take_arguments(args, task):
         out = args_out(args)
         out[0] = simd.arg(args, 1)
         out[1] = simd.arg_f32(args, 2)
@@ -202,7 +220,7 @@ def test_arguments_and_pointers() -> None:
     def args_out(args):
         return f64_pointer(simd.arg(args, 0))
 
-    call = KernelCall(kernel(take), [found.ctypes.data, -(2**62), -0.1, *(x.ctypes.data for x in numbers)], 1)
+    call = KernelCall(take(), [found.ctypes.data, -(2**62), -0.1, *(x.ctypes.data for x in numbers)], 1)
     compiled(call_kernel)(call.kernel.address, call.args, 5)
     np.testing.assert_array_equal(found, [-(2**62), np.float32(-0.1), 5, -1, -1, -1, -1, 255])
 

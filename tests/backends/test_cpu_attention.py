@@ -1,0 +1,111 @@
+"""Attention over scattered pages on the CPU, held to the reference: head sizes, groups, contexts, threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.cpu import CpuBackend
+from octavo.backends.reference import ReferenceBackend
+from octavo.bench.cases import Built, Difference, OpCase, compare, run
+from octavo.formats.spec import F32, AnyArray
+from octavo.graph.fuse import fuse, quantize_activations
+from octavo.graph.plan import Executor
+from octavo.graph.protocol import Backend
+from octavo.graph.schedule import schedule
+
+STEPS = {
+    "one token": (1, (0,)), "one after 63": (1, (63,)), "one after 64": (1, (64,)), "one after 700": (1, (700,)),
+    "prompt": (20, (0,)), "more of a prompt": (41, (100,)), "three decode": (3, (1, 64, 200)),
+    "some begin, some go on": (23, (0, 130, 5)), "one of each of nine": (9, tuple(range(60, 69))),
+}  # fmt: skip
+
+
+def held_to_reference(case: OpCase, threads: int = 2) -> Difference:
+    built = case.build()
+    return compare(case, run(built, [CpuBackend(threads=threads)]), run(built, [ReferenceBackend()]))
+
+
+def attention(step: str, **shape: Any) -> OpCase:
+    tokens, past = STEPS[step]
+    return OpCase("attention", tokens, {"heads": 4, "kv_heads": 2, "dim": 64, **shape}, past=past)
+
+
+@pytest.mark.parametrize("step", ["one after 64", "more of a prompt"])
+@pytest.mark.parametrize("dim", [16, 32, 48, 64, 80, 96, 112, 128, 192, 256])
+def test_head_sizes(dim: int, step: str) -> None:
+    found = held_to_reference(attention(step, dim=dim))
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("step", ["one after 64", "some begin, some go on"])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (2, 1), (8, 2), (7, 1), (14, 2), (8, 1), (32, 1), (5, 5)])
+def test_groups_of_heads(heads: int, kv_heads: int, step: str) -> None:
+    found = held_to_reference(attention(step, heads=heads, kv_heads=kv_heads))
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("cache", ["f16", "f32"])
+@pytest.mark.parametrize("step", STEPS)
+def test_contexts(step: str, cache: str) -> None:
+    """Alone, and after norms and rope that write the cache in the same kernel."""
+    found = held_to_reference(attention(step, cache=cache))
+    assert found.ok, found
+    case = attention(step, cache=cache, norms=1, interleaved=1)
+    found = held_to_reference(OpCase("rope_set_rows", case.tokens, case.shape, past=case.past))
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("threads", [1, 3, 16])
+@pytest.mark.parametrize("step", ["one token", "one after 63", "one after 700", "three decode", "prompt"])
+def test_pages_are_split_among_any_number_of_threads(step: str, threads: int) -> None:
+    """More threads than there are pages and heads, too."""
+    found = held_to_reference(attention(step, heads=2, kv_heads=1), threads)
+    assert found.ok, found
+
+
+def rounded(values: AnyArray) -> F32:
+    """What 8-bit codes of 32 values with an f16 scale keep of them."""
+    blocks = np.asarray(values, np.float32).reshape(-1, 32)
+    d = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    codes = np.rint(np.divide(blocks, d, out=np.zeros_like(blocks), where=d > 0))
+    return (codes * d.astype(np.float16).astype(np.float32)).reshape(values.shape)
+
+
+def with_rounded_cache(built: Built) -> Built:
+    """The same steps with k and v rounded already, so that a float32 cache holds what a q8_0 one would."""
+    steps = [({n: rounded(x) if n in ("k", "v") else x for n, x in i.items()}, sizes) for i, sizes in built.steps]
+    return Built(built.graph, tuple(steps), built.limits)
+
+
+@pytest.mark.parametrize("dim", [32, 64, 128])
+@pytest.mark.parametrize("step", STEPS)
+def test_quantized_cache(step: str, dim: int) -> None:
+    """Against the reference with a float32 cache of the rounded numbers; a tie may be rounded to either side."""
+    quantized, plain = (attention(step, dim=dim, cache=cache) for cache in ("q8_0", "f32"))
+    found = run(quantized.build(), [CpuBackend(threads=2)])
+    expected = run(with_rounded_cache(plain.build()), [ReferenceBackend()])
+    difference = compare(plain, found, expected)
+    assert difference.nmse < 1e-7, difference
+
+
+@pytest.mark.parametrize("op", ["attention", "rope_set_rows"])
+@pytest.mark.parametrize(("dim", "cache"), [(8, "f16"), (40, "f16"), (100, "f32"), (48, "q8_0")])
+def test_heads_that_kernels_lack_run_elsewhere(dim: int, cache: str, op: str) -> None:
+    """With a reason, and right; the cache is then the other backend's too."""
+    shape = {"heads": 4, "kv_heads": 2, "dim": dim, "cache": cache, "norms": 1, "interleaved": 0}
+    built = OpCase(op, 3, shape, past=(5, 70, 1)).build()
+    backends: list[Backend] = [CpuBackend(threads=2), ReferenceBackend()]
+    graph = fuse(quantize_activations(built.graph, backends[0].activation), backends[0].fusions)
+    node = next(n for n in graph.nodes if n.op == "attention")
+    supported, reason = backends[0].supports(node)
+    assert not supported
+    assert str(dim) in reason
+    planned = schedule(graph, backends, built.limits)
+    assert len(planned.fallbacks) == 1
+    if cache != "q8_0":
+        ready = Executor(planned, backends, built.limits)
+        found = [ready.run(*step)[0] for step in built.steps]
+        assert compare(OpCase(op, 3), found, run(built, [ReferenceBackend()])).ok

@@ -1,0 +1,141 @@
+"""The CPU levels below the host's, in processes of their own: what is compiled for them, and that it computes right."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llvmlite import binding, ir
+
+from octavo.backends.cpu import host, simd
+from octavo.bench.cases import CASES, OpCase
+from tests.backends.cpu_levels import environment, machine_code, run_tests
+
+x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")
+
+EXPECTED: dict[str | None, dict[str, Any]] = {
+    "avxvnni": {"registers": ["xmm", "ymm"], "dots": ["vpdpbusd ymm"], "masks": False, "fma": True, "f16c": True},
+    "avx2": {"registers": ["xmm", "ymm"], "dots": ["vpmaddwd ymm"], "masks": False, "fma": True, "f16c": True},
+    "x86-64": {"registers": ["xmm"], "dots": ["pmaddwd xmm"], "masks": False, "fma": False, "f16c": False},
+}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all levels: none may be given what was compiled for another."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@x86
+@pytest.mark.parametrize("level", EXPECTED)
+def test_machine_code_has_nothing_above_its_level(level: str, cache: Path) -> None:
+    assert machine_code(environment(level, cache)) == {"level": level, **EXPECTED[level]}
+
+
+@x86
+@pytest.mark.parametrize(
+    "settings", [{"NUMBA_CPU_NAME": "haswell"}, {"NUMBA_CPU_NAME": "generic"}, {"NUMBA_ENABLE_AVX": "0"}], ids=str
+)
+def test_level_is_that_of_the_code_however_numba_is_set(settings: dict[str, str], cache: Path) -> None:
+    """Numba keeps the host's features with another CPU's name, and none with the name "generic"."""
+    found = machine_code(environment(None, cache, **settings))
+    allowed = {
+        "avx512vnni": (["xmm", "ymm", "zmm"], ["vpdpbusd zmm"]),
+        "avxvnni": (["xmm", "ymm"], ["vpdpbusd ymm"]),
+        "avx2": (["xmm", "ymm"], ["vpmaddwd ymm"]),
+        "x86-64": (["xmm"], ["pmaddwd xmm"]),
+    }
+    if settings != {"NUMBA_ENABLE_AVX": "0"}:  # that leaves FMA, which for LLVM means AVX too
+        assert (found["registers"], found["dots"]) == allowed[found["level"]]
+    name_alone = settings.get("NUMBA_CPU_NAME") == "haswell"
+    assert found["level"] == (host.level() if name_alone else "x86-64")
+
+
+@x86
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("level", ["avx2", "x86-64"])
+def test_simd_and_packing_on_lower_levels(level: str, tmp_path: Path) -> None:
+    """The whole of these tests again, as this machine would pass them were it older."""
+    done = run_tests(level, tmp_path, "test_cpu_simd.py", "test_cpu_simd_blocks.py", "test_cpu_pack.py")
+    assert "passed" in done
+    assert "skipped" not in done
+
+
+def selected() -> list[OpCase]:
+    """A case of each op and format that has both a whole tile of tokens and a rest, and of attention all kinds."""
+    chosen: dict[tuple[str, ...], OpCase] = {}
+    for case in CASES:
+        tokens = 5 if case.op == "mul_mat_id" else 9
+        if case.op == "attention":
+            small = case.tokens in (1, 3, 20) and max(case.past, default=0) < 400
+            key: tuple[str, ...] = (case.op, case.name) if small else ("",)
+        else:
+            key = (case.op, *case.formats, str(case.shape.get("interleaved")), str(case.shape.get("norms")))
+        if case.tokens == tokens or (case.op == "attention" and key != ("",)):
+            chosen.setdefault(key, case)
+    return list(chosen.values())
+
+
+@x86
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("level", ["avx2", "x86-64"])
+def test_ops_on_lower_levels(level: str, tmp_path: Path) -> None:
+    cases = selected()
+    done = run_tests(level, tmp_path, *(f"test_op_cases.py::test_op_case[{c.name}]" for c in cases))
+    assert done.startswith(f"{len(cases)} passed")
+
+
+@x86
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("level", ["avx2", "x86-64"])
+def test_all_ops_on_lower_levels(level: str, tmp_path: Path) -> None:
+    assert "passed" in run_tests(level, tmp_path, "test_op_cases.py")
+
+
+ARM = {
+    "dotprod": ("+neon,+dotprod", "dot", ("sdot",), ("usdot", "smull")),
+    "i8mm": ("+neon,+dotprod,+i8mm", "dot", ("usdot",), ("sdot",)),
+    "plain": ("+neon", "dot", ("smull",), ("sdot",)),
+    "table": ("+neon,+dotprod", "table", ("tbl",), ()),
+    "f16": ("+neon,+dotprod", "f16", ("fcvtl", "fmla"), ("bl",)),
+}
+
+
+@pytest.mark.parametrize("name", ARM)
+def test_arm_code_uses_its_instructions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled for 64-bit Arm and looked at; test_cpu_simd_blocks runs the same code with them emulated."""
+    features, kind, wanted, unwanted = ARM[name]
+    enabled = frozenset(f[1:] for f in features.split(","))
+    monkeypatch.setattr(host, "features", lambda: enabled)
+    monkeypatch.setattr(host, "level", lambda: "dotprod" if "dotprod" in enabled else "generic")
+    assembly = arm_assembly(kind, features)
+    instructions = {line.split()[0] for line in assembly.splitlines() if line.startswith("\t") and line[1] != "."}
+    assert set(wanted) <= {i.removesuffix("2") for i in instructions}
+    assert not set(unwanted) & instructions
+
+
+def arm_assembly(kind: str, features: str) -> str:
+    """A function of addresses around one operation of `simd`, as an aarch64 compiler makes it."""
+    module = ir.Module()
+    module.triple = "aarch64-unknown-linux-gnu"
+    function = ir.Function(module, ir.FunctionType(simd.VOID, [simd.I64] * 3), "f")
+    b = ir.IRBuilder(function.append_basic_block())
+    acc, x, y = function.args
+    if kind == "dot":
+        result = simd.dot4(b, simd._load(b, acc, simd.V_I32), simd._load(b, x, simd.V_U8), simd._load(b, y, simd.V_U8))
+    elif kind == "table":
+        result = simd._shuffle(b, simd._load(b, x, ir.VectorType(simd.I8, 16)), simd._load(b, y, simd.V_U8))
+    else:
+        halves = simd._f16_to_f32(b, simd._load(b, x, ir.VectorType(simd.F16, 16)))
+        result = simd._fma(b, halves, simd._load(b, y, simd.V_F32), simd._load(b, acc, simd.V_F32))
+    simd._store(b, acc, result)
+    b.ret_void()
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    machine = binding.Target.from_triple(module.triple).create_target_machine(cpu="generic", features=features, opt=3)
+    parsed = binding.parse_assembly(str(module))
+    parsed.verify()
+    return machine.emit_assembly(parsed)

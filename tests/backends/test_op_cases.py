@@ -1,0 +1,84 @@
+"""The registry of op cases on the CPU backend, held to the reference; and that a wrong kernel would be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.cpu import CpuBackend
+from octavo.backends.reference import ReferenceBackend
+from octavo.bench.cases import CASES, OpCase, compare, run
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import Node
+from octavo.graph.protocol import Call
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_op_case(case: OpCase) -> None:
+    built = case.build()
+    found = compare(case, run(built, [CpuBackend(threads=2)]), run(built, [ReferenceBackend()]))
+    assert found.ok, found
+
+
+def test_names_of_cases_are_their_own() -> None:
+    assert len({c.name for c in CASES}) == len(CASES)
+
+
+class Broken(CpuBackend):
+    """The CPU backend with a fault in what one op writes."""
+
+    def __init__(self, op: str, fault: Callable[[AnyArray], None]) -> None:
+        super().__init__(threads=2)
+        self.op, self.fault = op, fault
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+        call = super().bind(node, inputs, out)
+        if node.op != self.op:
+            return call
+
+        def broken() -> None:
+            call()
+            self.fault(out)
+
+        return broken
+
+    def join(self, calls: Sequence[Call]) -> list[Call]:
+        return list(calls)
+
+
+def scaled(out: AnyArray) -> None:
+    out *= 1.03
+
+
+def one_value(out: AnyArray) -> None:
+    out[-1, -1] += 2 * np.abs(out).max()
+
+
+def one_row(out: AnyArray) -> None:
+    out[-1] = out[0]
+
+
+def not_written(out: AnyArray) -> None:
+    out[:, -1] = np.nan
+
+
+def shifted(out: AnyArray) -> None:
+    out[:] = np.roll(out, 1, axis=-1)
+
+
+PRODUCT = OpCase("mul_mat", 9, {"n": 50, "k": 1024}, ("Q4_K",))
+WRONG = [(PRODUCT, fault) for fault in (scaled, one_value, one_row, not_written, shifted)]
+WRONG += [(OpCase("attention", 33, {"heads": 4, "kv_heads": 2, "dim": 128}), f) for f in (scaled, one_value, one_row)]
+WRONG += [(OpCase("swiglu", 9, {"k": 40}), f) for f in (scaled, one_value, shifted)]
+WRONG += [(OpCase("top_k", 9, {"k": 60, "used": 4}), f) for f in (one_row, shifted)]
+
+
+@pytest.mark.parametrize(("case", "fault"), WRONG, ids=lambda x: x.__name__ if callable(x) else x.op)
+def test_a_wrong_kernel_is_found(case: OpCase, fault: Callable[[AnyArray], None]) -> None:
+    built = case.build()
+    expected = run(built, [ReferenceBackend()])
+    assert compare(case, run(built, [Broken("none", fault)]), expected).ok
+    assert not compare(case, run(built, [Broken(case.op, fault)]), expected).ok
