@@ -21,6 +21,7 @@ from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
 
 DEFAULT_CONTEXT = 4096
+MOST_OUTPUTS = 64  # logits of a step; of a large vocabulary they take much memory
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Engine:
         self.pool = PagePool(self._max_pages * config.max_sequences)
         self.limits: Sizes = {
             "tokens": max(config.n_batch, config.max_sequences),
-            "outputs": max(config.n_batch, config.max_sequences),
+            "outputs": max(min(config.n_batch, MOST_OUTPUTS), config.max_sequences),
             "sequences": config.max_sequences,
             "boundaries": config.max_sequences + 1,
             "pages": self._max_pages,
@@ -85,9 +86,10 @@ class Engine:
         return fuse(quantize_activations(graph, first.activation), first.fusions)
 
     def load(self) -> Executor:
-        """Load the weights, if that has not been done yet; the first step does it too."""
+        """Load the weights and make ready for steps of one token, unless that is done; the first step does it too."""
         if self._executor is None:
             self._executor = Executor(self.schedule, self.backends, self.limits)
+            self._executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2})
         return self._executor
 
     def step(self, feeds: Seq[Feed]) -> F32:
@@ -134,6 +136,9 @@ class Engine:
         total = sum(len(f.tokens) for f in feeds)
         if total > self.limits["tokens"]:
             raise UsageError(f"{total} tokens in a step (allowed: up to {self.limits['tokens']})")
+        outputs = sum(f.outputs for f in feeds)
+        if outputs > self.limits["outputs"]:
+            raise UsageError(f"{outputs} outputs in a step (allowed: up to {self.limits['outputs']})")
 
     def prefill(self, sequence: Sequence, tokens: Seq[int], *, progress: Callable[[int], None] | None = None) -> F32:
         """Append a prompt in as many steps as it takes; logits [n_vocab] after its last token."""
@@ -160,7 +165,7 @@ class Engine:
         if len(tokens) > self.n_ctx:
             raise ContextFullError(f"{len(tokens)} tokens do not fit the context of {self.n_ctx}")
         sequence = Sequence()
-        size = self.config.n_batch
+        size = min(self.config.n_batch, self.limits["outputs"])
         try:
             chunks = [tokens[i : i + size] for i in range(0, len(tokens), size)]
             return np.concatenate([self.step([Feed(sequence, c, outputs=len(c))]) for c in chunks])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any, cast
@@ -53,8 +54,12 @@ class CpuBackend:
         return pack(tensor, self.threads)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
-        size = int(np.prod(shape, dtype=np.int64))
-        return size // 32 * 44 if dtype == "q8_1" else size * int(np.dtype(DTYPES[dtype]).itemsize)
+        size = math.prod(shape)
+        if dtype == "q8_1":
+            from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
+
+            return size // 32 * TOKEN_BYTES
+        return size * int(np.dtype(DTYPES[dtype]).itemsize)
 
     def allocate(self, nbytes: int) -> U8:
         raw = np.full(nbytes + 64, 0xFF, np.uint8)

@@ -19,7 +19,7 @@ Shared = dict[Any, Any]
 Bind = Callable[[Node, Sequence[Any], Any, Shared], list[KernelCall]]
 
 BINDERS: dict[str, Bind] = {}
-TILE = mul_mat.MAX_TOKENS
+TILES = quantize.TILES
 
 
 def _binds(*names: str) -> Callable[[Bind], Bind]:
@@ -55,14 +55,17 @@ def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared)
 def product(
     weight: QuantWeight | FloatWeight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray], expert: int = 0
 ) -> list[KernelCall]:
-    """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of 8 tokens, and a tail for the rest."""
-    tokens = len(y)
-    full, rest = divmod(tokens, TILE)
-    tail = _tile_call(weight, x, y, terms, full * TILE, rest, 1, None, expert) if rest else None
-    if not full:
-        assert tail is not None
-        return [tail]
-    return [_tile_call(weight, x, y, terms, 0, TILE, full, tail, expert)]
+    """The call for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, and a chain of tails for the rest."""
+    sizes, left = [], len(y)
+    for n in TILES:
+        count, left = divmod(left, n)
+        if count:
+            sizes.append((n, count))
+    first, call = len(y), None
+    for n, count in reversed(sizes):
+        first -= n * count
+        call = _tile_call(weight, x, y, terms, first, n, count, call, expert)
+    return [] if call is None else [call]
 
 
 def _tile_call(
@@ -74,7 +77,7 @@ def _tile_call(
     ]
     places += [(0, 0)] * (2 - len(places))
     quantized = isinstance(weight, QuantWeight)
-    x_stride = weight.k // 32 * mul_mat.TOKEN_BYTES if isinstance(weight, QuantWeight) else _stride(x)
+    x_stride = weight.k // 32 * quantize.TOKEN_BYTES if isinstance(weight, QuantWeight) else _stride(x)
     args = [
         address(weight.data[expert]), address(x) + first * x_stride, address(y) + first * _stride(y),
         weight.n, weight.k, _stride(y), tiles, len(terms), *places[0], *places[1],
@@ -125,7 +128,7 @@ def _quantize(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     elif node.op == "swiglu_quantize":
         source, more = "swiglu", [address(other[0]), _stride(other[0])]
     args = [address(out), tokens, k, address(x), _stride(x), *more]
-    return [KernelCall(quantize.quantize_kernel(source, TILE), args, tokens, keep=(x, *other, out))]
+    return [KernelCall(quantize.quantize_kernel(source, TILES[0]), args, tokens, keep=(x, *other, out))]
 
 
 @_binds("add", "mul", "swiglu")
@@ -259,7 +262,7 @@ def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared
     rows_of_x = x if one_row else x.reshape(tokens * used, -1)
     calls = []
     if isinstance(weight, QuantWeight):
-        codes = np.empty(len(rows_of_x) * weight.k // 32 * mul_mat.TOKEN_BYTES, np.uint8)
+        codes = np.empty(len(rows_of_x) * weight.k // 32 * quantize.TOKEN_BYTES, np.uint8)
         calls.append(_quantize_rows(rows_of_x, codes, 1))
         inner, x_stride, source = mul_mat.mul_mat_kernel(weight.layout, 1), len(codes) // len(rows_of_x), codes
         extra = address(weight.table) if weight.table is not None else 0

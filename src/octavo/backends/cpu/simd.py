@@ -644,6 +644,32 @@ def store_codes(ty, address, codes):
     return types.void(types.intp, codes), gen
 
 
+@intrinsic(prefer_literal=True)
+def load_high_codes(ty, address, bits):
+    """The codes of `load_codes` moved to the high bits of their bytes: code << (8 - bits)."""
+    width = _literal(bits)
+    block = Block(u8x64, 8)
+
+    def gen(c, b, s, a):
+        value = ir.Constant(block.llvm, ir.Undefined)
+        for j, vector in enumerate(_high_codes(b, a[0], width)):
+            value = b.insert_value(value, vector, j)
+        return value
+
+    return block(types.intp, bits), gen
+
+
+def _high_codes(b, address, bits):
+    if bits == 8:
+        return _codes(b, address, 8)
+    low_bits = {4: 4, 5: 4, 6: 4, 2: 2, 3: 2}[bits]
+    low = _unpack(b, address, low_bits, 8 - bits)
+    if bits == low_bits:
+        return low
+    high = _unpack(b, b.add(address, _i64(64 * low_bits)), bits - low_bits, 8 - bits + low_bits)
+    return [b.or_(x, h) for x, h in zip(low, high, strict=True)]
+
+
 def _codes(b, address, bits):
     if bits == 8:
         return [_load(b, address, V_U8, 64 * j) for j in range(8)]
@@ -655,18 +681,19 @@ def _codes(b, address, bits):
     return [b.or_(x, _shift_left(b, h, low_bits)) for x, h in zip(low, high, strict=True)]
 
 
-def _unpack(b, address, bits):
-    """8 vectors of 64 codes of 1, 2 or 4 bits from `bits` x 64 bytes."""
+def _unpack(b, address, bits, up=0):
+    """8 vectors of 64 codes of 1, 2 or 4 bits from `bits` x 64 bytes, each code shifted left by `up`."""
     words = [_load(b, address, V_U8, 64 * j) for j in range(bits)]
-    mask = _lanes(V_U8, (1 << bits) - 1)
-    return [b.and_(_shift_right(b, words[j % bits], bits * (j // bits)), mask) for j in range(8)]
+    mask = _lanes(V_U8, ((1 << bits) - 1) << up)
+    return [b.and_(_shift(b, words[j % bits], up - bits * (j // bits)), mask) for j in range(8)]
 
 
-def _shift_right(b, bytes_, n):
-    """Each byte shifted right, junk from its neighbour in the high bits (x86 shifts no bytes): to be masked."""
+def _shift(b, bytes_, n):
+    """Each byte shifted left by n, or right, with junk from its neighbour (x86 shifts no bytes): to be masked."""
     if n == 0:
         return bytes_
-    return b.bitcast(b.lshr(b.bitcast(bytes_, V_I16), _lanes(V_I16, n)), V_U8)
+    words, amount = b.bitcast(bytes_, V_I16), _lanes(V_I16, abs(n))
+    return b.bitcast(b.shl(words, amount) if n > 0 else b.lshr(words, amount), V_U8)
 
 
 def _shift_left(b, bytes_, n):
@@ -723,6 +750,71 @@ def dot_block(ty, codes, first, count, address, stride, n):
         return value
 
     return block(codes, first, count, types.intp, types.intp, n), gen
+
+
+@intrinsic(prefer_literal=True)
+def fma_dots(ty, acc, codes, scale, bias, x, at, kind):
+    """acc[t] += float(dot of 32 codes and token t's 32 bytes) * scale * d[t] [+ bias * s[t]], one token at a time.
+
+    x is a block of activations of n tokens; d lies at x + at. kind (a constant): 0 plain; 1 with bias, s 4n bytes after
+    d; 2 with dots that begin at the int32 12n bytes after d.
+    """
+    mode = _literal(kind)
+
+    def gen(c, b, s, a):
+        acc, codes, scale, bias, x, at = a[:6]
+        n = s.args[0].n
+        d_at = b.add(x, at)
+        vectors = [b.extract_value(codes, j) for j in range(8)]
+        for t in range(n):
+            total = _splat(b, _load(b, d_at, I32, 12 * n + 4 * t)) if mode == 2 else _lanes(V_I32, 0)
+            total = _dot_token(b, total, vectors, x, 32 * t)
+            product = b.fmul(_to_float(b, total), scale)
+            sums = _fma(b, product, _splat(b, _load(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
+            if mode == 1:
+                sums = _fma(b, bias, _splat(b, _load(b, d_at, F32, 4 * n + 4 * t)), sums)
+            acc = b.insert_value(acc, sums, t)
+        return acc
+
+    return acc(acc, codes, f32x16, f32x16, types.intp, types.intp, kind), gen
+
+
+@intrinsic(prefer_literal=True)
+def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind):
+    """`fma_dots` with scales and biases of their own for the first and the last 16 codes.
+
+    bias0 is that of the first less that of the last; the sum of the first 16 values lies 8n bytes after d, and the
+    int32 at which the dots begin 16n and 20n.
+    """
+    mode = _literal(kind)
+
+    def gen(c, b, s, a):
+        acc, codes, scale0, scale1, bias0, bias1, x, at = a[:8]
+        n = s.args[0].n
+        d_at = b.add(x, at)
+        vectors = [b.extract_value(codes, j) for j in range(8)]
+        for t in range(n):
+            first, last = _lanes(V_I32, 0), _lanes(V_I32, 0)
+            if mode == 2:
+                first, last = (_splat(b, _load(b, d_at, I32, k * n + 4 * t)) for k in (16, 20))
+            first = _dot_token(b, first, vectors[:4], x, 32 * t)
+            last = _dot_token(b, last, vectors[4:], x, 32 * t + 16)
+            product = _fma(b, _to_float(b, last), scale1, b.fmul(_to_float(b, first), scale0))
+            sums = _fma(b, product, _splat(b, _load(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
+            if mode == 1:
+                sums = _fma(b, bias1, _splat(b, _load(b, d_at, F32, 4 * n + 4 * t)), sums)
+                sums = _fma(b, bias0, _splat(b, _load(b, d_at, F32, 8 * n + 4 * t)), sums)
+            acc = b.insert_value(acc, sums, t)
+        return acc
+
+    return acc(acc, codes, f32x16, f32x16, f32x16, f32x16, types.intp, types.intp, kind), gen
+
+
+def _dot_token(b, total, vectors, x, offset):
+    for j, vector in enumerate(vectors):
+        four = b.bitcast(_splat(b, _load(b, x, I32, offset + 4 * j)), V_U8)
+        total = dot4(b, total, vector, four)
+    return total
 
 
 def dot4(b, acc, u8, s8):

@@ -12,7 +12,7 @@ import numpy as np
 
 from octavo.backends.reference import ops
 from octavo.errors import BackendError
-from octavo.formats import BlockFormat, QTensor, dequantize, quantize_reference
+from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import DType, Node
 from octavo.graph.protocol import Call
@@ -72,9 +72,10 @@ class ReferenceBackend:
         value: AnyArray = memory[offset : offset + self.nbytes(shape, dtype)].view(_numpy(dtype)).reshape(shape)
         return value
 
-    def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+    def cache(self, shape: tuple[int, ...], dtype: DType) -> Any:
         with _enough_memory(self.nbytes(shape, dtype), "a layer's KV cache; a smaller context needs less"):
-            return np.zeros(shape, _numpy(dtype))
+            values = np.zeros(shape, _numpy(dtype))
+        return _RoundedCache(values, by_name(dtype)) if dtype == "q8_0" else values
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         array: AnyArray = getattr(ops, node.op)(value, *((None,) * (len(node.inputs) - 1)), **node.attrs)

@@ -1,8 +1,7 @@
 """Products of quantized weights and quantized activations: a tile of 16 rows and n tokens, all of K at a time.
 
-Weights are in `layout.Layout`; activations in blocks of n tokens x 32 values as `kernels.quantize` writes them:
-n x 32 s8 codes, then n scales d, n sums s of the values, and n sums h of the first 16 of them, float32.
-A weight is scale * code + bias, so a block adds  scale * dot * d + bias * s  to each token.
+Weights are in `layout.Layout`, activations in blocks of n tokens x 32 values as `kernels.quantize` writes them. A
+weight is scale * (code - offset) - minimum, so a block adds  scale * dot * d - minimum * s  to each token.
 """
 
 from __future__ import annotations
@@ -10,20 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.compile import inner, kernels
+from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.backends.cpu.simd import (
     add_blocks,
     arg,
     call,
-    dot_block,
-    fma_scaled,
-    fma_scaled_2,
-    fma_splat,
+    fma_dots,
+    fma_dots_2,
     load_block_masked,
     load_codes,
     load_exponent_x16,
     load_f16x16,
     load_f32x16,
+    load_high_codes,
     load_s8x16,
     load_u8x16,
     look_up,
@@ -33,11 +32,6 @@ from octavo.backends.cpu.simd import (
     sub,
     zeros,
 )  # fmt: skip
-
-TOKEN_BYTES = STEP + 12
-"""Bytes of a token in a block of activations: 32 codes, scale, sum, sum of the first half."""
-
-MAX_TOKENS = 8
 
 ARGS = ("weights", "x", "y", "rows", "k", "y_stride", "tiles", "terms", "term0", "stride0", "term1", "stride1",
         "table", "tail", "tail_args")  # fmt: skip
@@ -73,62 +67,60 @@ def mul_mat_kernel(layout: Layout, n: int) -> Any:
 
 
 def _accumulate(layout: Layout, n: int) -> Any:
-    """A function (weights, activations, k, table) -> n vectors of 16 sums."""
+    """A function (weights, activations, k, table) -> n vectors of 16 sums.
+
+    Codes less an offset are kept in the high bits of their bytes, so that the offset is 128 for all widths, and what it
+    comes to (-128 times the sum of the activation's codes) is where the integer sums begin: it costs nothing.
+    """
     bits, groups, sets = layout.bits, layout.groups, layout.sets
-    two_level, has_min = layout.two_level, layout.minima is not None
-    has_bias = has_min or layout.offset != 0 or layout.table is not None
-    offset = float(128 if layout.table is not None else layout.offset)
-    has_table = layout.table is not None
+    two_level, has_min, has_table = layout.two_level, layout.minima is not None, layout.table is not None
+    is_offset = layout.offset != 0
+    high = is_offset and not has_table
+    down = 2.0 ** -(8 - bits) if high else 1.0
+    kind = 1 if has_min else 2 if is_offset else 0
     blocks, super_values = layout.super // STEP, layout.super
     load_d = LOADS[layout.scale]
     load_min = LOADS[layout.minima or "f16"]
     load_sc = load_s8x16 if layout.signed_scales else load_u8x16
     d_bytes = SCALE_BYTES[layout.scale] * ROWS
     min_bytes = SCALE_BYTES[layout.minima] * ROWS if layout.minima else 0
-    head_bytes, code_bytes = layout.head_bytes, layout.code_bytes
-    block_bytes = layout.block_bytes
-    codes_at = block_bytes - code_bytes
-    d_at, s_at, h_at = n * STEP, n * (STEP + 4), n * (STEP + 8)
-    x_bytes = n * TOKEN_BYTES
+    head_bytes, block_bytes = layout.head_bytes, layout.block_bytes
+    codes_at = block_bytes - layout.code_bytes
+    d_at, x_bytes = n * STEP, n * TOKEN_BYTES
 
     def accumulate(w, x, k, table):
         acc = zeros(n)
+        none = splat(0.0)
         for _super in range(k // super_values):
             d = load_d(w)
-            dmin = load_min(w + d_bytes * sets) if has_min else d
+            if high:
+                d = mul(d, splat(down))
+            dmin = load_min(w + d_bytes * sets) if has_min else none
             block = w + head_bytes
             for _block in range(blocks):
-                scale0 = mul(load_sc(block), d) if two_level else d
-                scale1 = scale0
-                if groups == 2:
-                    scale1 = mul(load_sc(block + 16), d) if two_level else load_d(w + d_bytes)
-                codes = load_codes(block + codes_at, bits)
+                codes = load_high_codes(block + codes_at, bits) if high else load_codes(block + codes_at, bits)
                 if has_table:
                     codes = look_up(codes, table)
+                scale0 = mul(load_sc(block), d) if two_level else d
                 if groups == 1:
-                    dots = dot_block(codes, 0, 8, x, 32, n)
-                    acc = fma_scaled(acc, dots, scale0, x + d_at)
-                else:
-                    dots0 = dot_block(codes, 0, 4, x, 32, n)
-                    dots1 = dot_block(codes, 4, 4, x + 16, 32, n)
-                    acc = fma_scaled_2(acc, dots0, scale0, dots1, scale1, x + d_at)
-                if has_bias:
-                    bias0 = mul(scale0, splat(-offset))
-                    bias1 = mul(scale1, splat(-offset))
+                    bias0 = none
                     if has_min:
-                        bias0 = sub(bias0, mul(load_u8x16(block + 16 * groups), dmin) if two_level else dmin)
-                        if groups == 2:
-                            bias1 = sub(
-                                bias1,
-                                mul(load_u8x16(block + 48), dmin)
-                                if two_level
-                                else load_min(w + d_bytes * 2 + min_bytes),
-                            )
-                    if groups == 2:
-                        acc = fma_splat(acc, sub(bias0, bias1), x + h_at)
-                        acc = fma_splat(acc, bias1, x + s_at)
+                        bias0 = sub(none, mul(load_u8x16(block + 16), dmin) if two_level else dmin)
+                    acc = fma_dots(acc, codes, scale0, bias0, x, d_at, kind)
+                else:
+                    if two_level:
+                        scale1 = mul(load_sc(block + 16), d)
                     else:
-                        acc = fma_splat(acc, bias0, x + s_at)
+                        scale1 = load_d(w + d_bytes)
+                        if high:
+                            scale1 = mul(scale1, splat(down))
+                    bias0, bias1 = none, none
+                    if has_min:
+                        if two_level:
+                            bias0, bias1 = mul(load_u8x16(block + 32), dmin), mul(load_u8x16(block + 48), dmin)
+                        else:
+                            bias0, bias1 = dmin, load_min(w + d_bytes * 2 + min_bytes)
+                    acc = fma_dots_2(acc, codes, scale0, scale1, sub(bias1, bias0), sub(none, bias1), x, d_at, kind)
                 block += block_bytes
                 x += x_bytes
             w += head_bytes + blocks * block_bytes
