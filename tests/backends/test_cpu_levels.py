@@ -67,7 +67,7 @@ def selected() -> list[OpCase]:
     """A case of each op and format that has both a whole tile of tokens and a rest, and of attention all kinds."""
     chosen: dict[tuple[str, ...], OpCase] = {}
     for case in CASES:
-        tokens = 5 if case.op == "mul_mat_id" else 9
+        tokens = {"mul_mat": 31, "mul_mat_id": 5}.get(case.op, 9)
         if case.op == "attention":
             small = case.tokens in (1, 3, 20) and max(case.past, default=0) < 400
             key: tuple[str, ...] = (case.op, case.name) if small else ("",)

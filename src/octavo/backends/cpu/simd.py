@@ -27,6 +27,9 @@ F16, F32 = ir.HalfType(), ir.FloatType()
 V_F32, V_I32, V_I16, V_U8 = (ir.VectorType(t, n) for t, n in ((F32, 16), (I32, 16), (I16, 32), (I8, 64)))
 VOID = ir.VoidType()
 
+AS_WRITTEN = ("nsz",)
+"""Flags of sums whose order matters. Numba gives those of the kernel, reordering among them, to what has none."""
+
 
 class Vec(types.Type):
     """A vector of `lanes` values."""
@@ -115,7 +118,7 @@ def _fma(b, x, y, z):
     """x * y + z: one rounding where the CPU has FMA, two where it has not (LLVM would call a library there)."""
     if "fma" in host.features() or host.level() in ("dotprod", "generic"):
         return _call(b, "llvm.fma.v16f32", V_F32, x, y, z)
-    return b.fadd(b.fmul(x, y), z)
+    return b.fadd(b.fmul(x, y, flags=AS_WRITTEN), z, flags=AS_WRITTEN)
 
 
 def _f16_to_f32(b, half):
@@ -374,7 +377,7 @@ def exp(ty, x):
         x = b.select(keep, x, low)
         shifter = _lanes(V_F32, 12582912.0)  # 1.5 * 2^23: adding it rounds to an integer
         shifted = _fma(b, x, _lanes(V_F32, 1.44269504088896341), shifter)
-        n = b.fsub(shifted, shifter)
+        n = b.fsub(shifted, shifter, flags=AS_WRITTEN)
         r = _fma(b, n, _lanes(V_F32, -0.693359375), x)  # ln 2 in two parts (Cody and Waite)
         r = _fma(b, n, _lanes(V_F32, 2.12194440e-4), r)
         p = _lanes(V_F32, 1 / 5040)
