@@ -93,28 +93,3 @@ def _table_look_up(b: Any, table: Any, codes: Any) -> Any:
         inside = b.icmp_unsigned("<", code, ir.Constant(simd.I8, 16))
         out = b.insert_element(out, b.select(inside, found, ir.Constant(simd.I8, 0)), ir.Constant(simd.I32, i))
     return out
-
-
-@simd.intrinsic
-def store_dots(ty, address, dots):
-    """A block of int32 vectors, one after the other."""
-
-    def gen(c, b, s, a):
-        for t in range(s.args[1].n):
-            simd._store(b, a[0], b.extract_value(a[1], t), 64 * t)
-        return c.get_dummy_value()
-
-    return simd.types.void(simd.types.intp, dots), gen
-
-
-@simd.intrinsic(prefer_literal=True)
-def load_dots(ty, address, n):
-    block = simd.Block(simd.i32x16, simd._literal(n))
-
-    def gen(c, b, s, a):
-        value = ir.Constant(block.llvm, ir.Undefined)
-        for t in range(block.n):
-            value = b.insert_value(value, simd._load(b, a[0], simd.V_I32, 64 * t), t)
-        return value
-
-    return block(simd.types.intp, n), gen

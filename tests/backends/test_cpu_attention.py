@@ -34,14 +34,14 @@ def attention(step: str, **shape: Any) -> OpCase:
 
 
 @pytest.mark.parametrize("step", ["one after 64", "more of a prompt"])
-@pytest.mark.parametrize("dim", [16, 32, 48, 64, 80, 96, 112, 128, 192, 256])
+@pytest.mark.parametrize("dim", [16, 32, 64, 80, 112, 128, 256])
 def test_head_sizes(dim: int, step: str) -> None:
     found = held_to_reference(attention(step, dim=dim))
     assert found.ok, found
 
 
 @pytest.mark.parametrize("step", ["one after 64", "some begin, some go on"])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (2, 1), (8, 2), (7, 1), (14, 2), (8, 1), (32, 1), (5, 5)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (8, 2), (14, 2), (8, 1), (32, 1)])
 def test_groups_of_heads(heads: int, kv_heads: int, step: str) -> None:
     found = held_to_reference(attention(step, heads=heads, kv_heads=kv_heads))
     assert found.ok, found
@@ -80,7 +80,7 @@ def with_rounded_cache(built: Built) -> Built:
     return Built(built.graph, tuple(steps), built.limits)
 
 
-@pytest.mark.parametrize("dim", [32, 64, 128])
+@pytest.mark.parametrize("dim", [32, 128])
 @pytest.mark.parametrize("step", STEPS)
 def test_quantized_cache(step: str, dim: int) -> None:
     """Against the reference with a float32 cache of the rounded numbers; a tie may be rounded to either side."""

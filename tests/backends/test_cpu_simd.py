@@ -77,15 +77,7 @@ def f32_edges() -> np.ndarray:
 
 @pytest.mark.usefixtures("means")
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
-def test_f16_stores_round_to_nearest_even() -> None:
-    values = f32_edges()
-    got = each_vector(simd.load_f32x16, simd.store_f16x16, values, np.dtype(np.float16))
-    same_bits(got, values.astype(np.float16))
-
-
-@pytest.mark.usefixtures("means")
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
-def test_single_halves() -> None:
+def test_single_halves_are_rounded_to_nearest_even() -> None:
     wide = np.empty(len(HALVES), np.float32)
     narrow_from = f32_edges()
     narrow = np.empty(len(narrow_from), np.float16)
