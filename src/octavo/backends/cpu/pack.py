@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu import host
-from octavo.backends.cpu.interleave import gather_codes, interleave_codes
 from octavo.backends.cpu.kernels.float_mul_mat import Kind
-from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
-from octavo.backends.cpu.probe import CodeMap, code_map, unpack_scales
+from octavo.backends.cpu.kernels.pack import pack_kernel
+from octavo.backends.cpu.layout import ROWS, STEP, Layout, ScaleKind
+from octavo.backends.cpu.probe import UNPACKED, code_map, unpack_scales
+from octavo.backends.cpu.program import KernelCall, Program, address
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
-from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
+from octavo.formats.spec import F32, U8, AnyArray, BlockFormat
 
 log = logging.getLogger("octavo")
 
-CHUNK_VALUES = 1 << 18  # values unpacked at a time by each thread
+CHUNK_VALUES = 1 << 25  # values packed at a time: their scales are unpacked beside the model
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class FloatWeight:
 
 
 def pack(tensor: QTensor, threads: int) -> QuantWeight | FloatWeight:
-    """A matrix [n, k], or experts [E, n, k], in the layout of its kernels. Raises QuantFormatError for odd rows."""
+    """A matrix [n, k], or experts [E, n, k], in the layout of its kernels. Raises QuantFormatError for odd groups."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
     rows = tensor.data.reshape(experts, n, -1)
@@ -54,41 +55,39 @@ def pack(tensor: QTensor, threads: int) -> QuantWeight | FloatWeight:
         return _pack_float(tensor, rows, n, k, threads)
     layout, table = _layout(tensor)
     data = _aligned((experts, -(-n // ROWS), layout.tile_bytes(k)), np.dtype(np.uint8))
-    lookup = np.array(tensor.format.table, np.int16) if tensor.format.table else np.zeros(0, np.int16)
     decode_table = bool(tensor.format.table) and layout.table is None
-
-    codes = None if decode_table else code_map(tensor.format)
-    finite: list[bool] = []
-
-    def work(part: tuple[int, slice]) -> None:
-        expert, span = part
-        raw = rows[expert, span]
+    finite = True
+    for expert, span in _parts(experts, n, k):
         out = data[expert, span.start // ROWS : -(-span.stop // ROWS)]
-        if codes is not None:
-            planes = unpack_scales(tensor.format, _whole_tiles(raw), codes.code_fields)
-            finite.append(_fill_scales(out, layout, planes))
-            _gather(out, layout, codes, tensor.format, raw)
-            return
-        planes = _unpack_rows(tensor.format, raw, k)
-        finite.append(_fill_scales(out, layout, planes))
-        q = (lookup[planes.q] + 128).astype(np.uint8) if decode_table else planes.q
-        _interleave(out, layout, q)
-
-    _run(work, _parts(experts, n, k), threads)
-    _warn_unless(all(finite), tensor)
+        finite = _pack_rows(tensor.format, layout, rows[expert, span], out, decode_table, threads) and finite
+    _warn_unless(finite, tensor)
     return QuantWeight(layout, n, k, data, table)
 
 
-def _whole_tiles(rows: U8) -> U8:
-    """Rows padded to a multiple of 16 with zeros."""
-    missing = -len(rows) % ROWS
-    return np.concatenate([rows, np.zeros((missing, rows.shape[1]), np.uint8)]) if missing else rows
+def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table: bool, threads: int) -> bool:
+    """Pack some rows to tiles `out`, uint8 [tiles, bytes of a tile]; False if a scale is NaN or Inf."""
+    rows = np.ascontiguousarray(rows)
+    k = rows.shape[1] // fmt.block_bytes * fmt.block
+    codes = None if decode_table else code_map(fmt)
+    if codes is not None:
+        planes, source, block_in = unpack_scales(fmt, rows, codes.code_fields), rows, fmt.block_bytes
+    else:  # the codes have to be unpacked first; then four of them are four bytes
+        planes = unpack(QTensor(fmt, (len(rows), k), rows))
+        source, block_in, codes = np.ascontiguousarray(planes.q), STEP, UNPACKED
+        if decode_table:
+            source = (np.array(fmt.table, np.int16)[source] + 128).astype(np.uint8)
+    words, n_pieces = codes.pieces.shape
+    parts = [(planes.d, layout.scale), (planes.dmin, layout.minima)]
+    small = [p if p is not None and layout.two_level else NONE for p in (planes.sc, planes.m)]
+    scales = [NONE if p is None or kind is None else _as_bytes(p, kind) for p, kind in parts]
+    arrays = [np.ascontiguousarray(a).view(np.uint8) for a in (*scales, *small)]
+    args = [address(out), address(source), source.shape[1], len(rows), k, block_in, words, address(codes.pieces),
+            codes.base, *(x for a in arrays for x in (address(a), a.nbytes // len(rows)))]  # fmt: skip
+    Program([KernelCall(pack_kernel(layout, n_pieces), args, len(out), keep=(out, source, arrays))], threads)()
+    return all(p is None or bool(np.isfinite(p).all()) for p, _ in parts)
 
 
-def _unpack_rows(fmt: BlockFormat, rows: U8, k: int) -> Planes:
-    """The planes of some rows, padded to whole tiles."""
-    rows = _whole_tiles(rows)
-    return unpack(QTensor(fmt, (len(rows), k), rows))
+NONE = np.zeros(1, np.uint8)
 
 
 def _parts(experts: int, n: int, k: int) -> Iterator[tuple[int, slice]]:
@@ -159,58 +158,6 @@ def _exponents(d: F32) -> U8:
 def _warn_unless(finite: bool, tensor: QTensor) -> None:
     if not finite:
         log.warning("tensor %s holds NaN or Inf", tensor.name)
-
-
-def _fill_scales(out: U8, layout: Layout, planes: Planes) -> bool:
-    """Write the scales and minima of some rows; out: uint8 [tiles, bytes of a tile]. False if one is NaN or Inf."""
-    tiles, blocks = len(out), layout.super // STEP
-    view = out.reshape(tiles, -1, layout.super_bytes)
-    supers = view.shape[1]
-    at = 0
-    for values, kind in ((planes.d, layout.scale), (planes.dmin, layout.minima)):
-        if values is not None and kind is not None:
-            nbytes = SCALE_BYTES[kind] * ROWS * layout.sets
-            sets = values.reshape(tiles, ROWS, supers, layout.sets).transpose(0, 2, 3, 1)
-            view[:, :, at : at + nbytes] = _as_bytes(sets, kind).reshape(tiles, supers, nbytes)
-            at += nbytes
-    finite = all(p is None or bool(np.isfinite(p).all()) for p in (planes.d, planes.dmin))
-    if not layout.two_level:
-        return finite
-    in_blocks = view[:, :, at:].reshape(tiles, supers, blocks, layout.block_bytes)
-    at = 0
-    for small in (planes.sc, planes.m):
-        if small is not None:
-            nbytes = ROWS * layout.groups
-            groups = small.view(np.uint8).reshape(tiles, ROWS, supers, blocks, layout.groups)
-            in_blocks[..., at : at + nbytes] = groups.transpose(0, 2, 3, 4, 1).reshape(tiles, supers, blocks, nbytes)
-            at += nbytes
-    return finite
-
-
-def _places(out: U8, layout: Layout) -> tuple[int, ...]:
-    """Arguments of the interleaving kernels from `tile_bytes` on, but for the number of tiles."""
-    codes_at = layout.head_bytes + layout.block_bytes - layout.code_bytes
-    tile_bytes = out.shape[1]
-    supers = tile_bytes // layout.super_bytes
-    return tile_bytes, supers, layout.super // STEP, layout.super_bytes, codes_at, layout.block_bytes, len(out)
-
-
-def _interleave(out: U8, layout: Layout, q: U8) -> None:
-    q = np.ascontiguousarray(q)
-    interleave_codes(layout.bits)(q.ctypes.data, out.ctypes.data, *_places(out, layout))
-
-
-def _gather(out: U8, layout: Layout, codes: CodeMap, fmt: BlockFormat, rows: U8) -> None:
-    if len(rows) % ROWS:
-        supers = out[-1].reshape(-1, layout.super_bytes)
-        blocks = supers[:, layout.head_bytes :].reshape(len(supers), -1, layout.block_bytes)
-        blocks[..., layout.block_bytes - layout.code_bytes :] = 0
-    rows = np.ascontiguousarray(rows)
-    words, n_pieces = codes.pieces.shape
-    gather_codes(layout.bits, n_pieces)(
-        rows.ctypes.data, rows.shape[1], len(rows), fmt.block_bytes, words, codes.pieces.reshape(-1),
-        np.uint32(codes.base), out.ctypes.data, *_places(out, layout),
-    )  # fmt: skip
 
 
 def _as_bytes(values: AnyArray, kind: ScaleKind) -> U8:

@@ -178,23 +178,26 @@ def _pointer_to(numba_type, llvm):
 f32_pointer = _pointer_to(types.float32, F32)
 i32_pointer = _pointer_to(types.int32, I32)
 i64_pointer = _pointer_to(types.int64, I64)
+u32_pointer = _pointer_to(types.uint32, I32)
 i8_pointer = _pointer_to(types.int8, I8)
 u8_pointer = _pointer_to(types.uint8, I8)
 
 
 @intrinsic
 def load_u32(ty, address):
-    """Four bytes, wherever they lie, as a number."""
-    return types.uint32(types.intp), lambda c, b, s, a: _load(b, a[0], I32)
+    """Four bytes, wherever they lie, as a number from 0 to 2^32 - 1."""
+    return types.intp(types.intp), lambda c, b, s, a: b.zext(_load(b, a[0], I32), I64)
 
 
 @intrinsic
 def store_u32(ty, address, value):
+    """The low 32 bits of a number as four bytes."""
+
     def gen(c, b, s, a):
-        _store(b, a[0], a[1])
+        _store(b, a[0], b.trunc(a[1], I32))
         return c.get_dummy_value()
 
-    return types.void(types.intp, types.uint32), gen
+    return types.void(types.intp, types.intp), gen
 
 
 @intrinsic

@@ -1,0 +1,128 @@
+"""Packing: rows of packed blocks to a tile of 16 rows in the layout that products read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.backends.cpu.compile import inner, kernels
+from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
+from octavo.backends.cpu.simd import arg, load_u32, store_u32, u8_pointer, u32_pointer
+
+
+@kernels
+def pack_kernel(layout: Layout, n_pieces: int) -> Any:
+    """Task i packs rows 16 i to 16 i + 15; rows that there are not become zeros.
+
+    Arguments: tiles, rows, bytes of a row, number of rows, values of a row, bytes of a block of codes, code words in
+    it, pieces of each word (`probe.PIECE`), what words are XORed with; then address and bytes a row of the scales d, of
+    their minima, of the small scales and of the small minima, as bytes in the order of K.
+    """
+    word, put = _word(n_pieces), _put(layout.bits)
+    sets, groups, blocks, super_values = layout.sets, layout.groups, layout.super // STEP, layout.super
+    super_bytes, head_bytes, block_bytes = layout.super_bytes, layout.head_bytes, layout.block_bytes
+    codes_at = head_bytes + block_bytes - layout.code_bytes
+    d_width = SCALE_BYTES[layout.scale]
+    min_width = SCALE_BYTES[layout.minima] if layout.minima else 0
+    two_level, has_min = layout.two_level, layout.minima is not None
+    min_at, tile_rows = d_width * ROWS * sets, ROWS
+    small_min_at = ROWS * groups
+
+    def pack(args, task):
+        n_rows, supers = arg(args, 3), arg(args, 4) // super_values
+        block_in, words, base = arg(args, 5), arg(args, 6), arg(args, 8)
+        tile = arg(args, 0) + task * supers * super_bytes
+        for r in range(tile_rows):
+            row = task * tile_rows + r
+            present = row < n_rows
+            for s in range(supers):
+                here = tile + s * super_bytes
+                for i in range(sets):
+                    move(here + (i * 16 + r) * d_width, arg(args, 9) + row * arg(args, 10) + (s * sets + i) * d_width,
+                         d_width, present)  # fmt: skip
+                    if has_min:
+                        move(here + min_at + (i * 16 + r) * min_width,
+                             arg(args, 11) + row * arg(args, 12) + (s * sets + i) * min_width, min_width,
+                             present)  # fmt: skip
+                for b in range(blocks):
+                    if two_level:
+                        small = here + head_bytes + b * block_bytes + r
+                        for g in range(groups):
+                            at = (s * blocks + b) * groups + g
+                            move(small + 16 * g, arg(args, 13) + row * arg(args, 14) + at, 1, present)
+                            if has_min:
+                                move(
+                                    small + small_min_at + 16 * g, arg(args, 15) + row * arg(args, 16) + at, 1, present
+                                )
+                    at = here + codes_at + b * block_bytes + 4 * r
+                    if present:
+                        first = (s * blocks + b) * 8
+                        i = arg(args, 1) + row * arg(args, 2) + first // words * block_in
+                        p = arg(args, 7) + first % words * (16 * n_pieces)
+                        put(at, word(i, p, 0, base), word(i, p, 1, base), word(i, p, 2, base), word(i, p, 3, base),
+                            word(i, p, 4, base), word(i, p, 5, base), word(i, p, 6, base),
+                            word(i, p, 7, base))  # fmt: skip
+                    else:
+                        put(at, 0, 0, 0, 0, 0, 0, 0, 0)
+
+    return pack
+
+
+def _word(n_pieces: int) -> Any:
+    """A function (block, pieces of the first word, w, base) -> code word w."""
+
+    def word(block, pieces, w, base):
+        v = 0
+        for i in range(n_pieces):
+            p = u32_pointer(pieces + (w * n_pieces + i) * 16)
+            v |= ((load_u32(block + p[0]) >> p[1]) & p[2]) << p[3]
+        return v ^ base
+
+    return inner(word, n_pieces)
+
+
+@inner
+def move(to, source, width, present):
+    """Copy a few bytes, or write zeros."""
+    a, b = u8_pointer(to), u8_pointer(source)
+    for i in range(width):
+        a[i] = b[i] if present else 0
+
+
+def _put(bits: int) -> Any:
+    """A function that spreads 8 words of four codes over `bits` words 64 bytes apart (see `simd.load_codes`)."""
+    low = bits if bits in (8, 4, 2) else 2 if bits == 3 else 4
+    high = bits - low
+
+    def put(at, v0, v1, v2, v3, v4, v5, v6, v7):
+        if bits == 8:
+            store_u32(at, v0)
+            store_u32(at + 64, v1)
+            store_u32(at + 128, v2)
+            store_u32(at + 192, v3)
+            store_u32(at + 256, v4)
+            store_u32(at + 320, v5)
+            store_u32(at + 384, v6)
+            store_u32(at + 448, v7)
+        elif low == 4:
+            m = 0x0F0F0F0F
+            store_u32(at, (v0 & m) | (v4 & m) << 4)
+            store_u32(at + 64, (v1 & m) | (v5 & m) << 4)
+            store_u32(at + 128, (v2 & m) | (v6 & m) << 4)
+            store_u32(at + 192, (v3 & m) | (v7 & m) << 4)
+        else:
+            m = 0x03030303
+            store_u32(at, (v0 & m) | (v2 & m) << 2 | (v4 & m) << 4 | (v6 & m) << 6)
+            store_u32(at + 64, (v1 & m) | (v3 & m) << 2 | (v5 & m) << 4 | (v7 & m) << 6)
+        if high == 1:
+            m = 0x01010101
+            word = (v0 >> low & m) | (v1 >> low & m) << 1 | (v2 >> low & m) << 2 | (v3 >> low & m) << 3
+            word |= (v4 >> low & m) << 4 | (v5 >> low & m) << 5 | (v6 >> low & m) << 6
+            store_u32(at + 64 * low, word | (v7 >> low & m) << 7)
+        elif high == 2:
+            m = 0x03030303
+            even = (v0 >> low & m) | (v2 >> low & m) << 2 | (v4 >> low & m) << 4 | (v6 >> low & m) << 6
+            odd = (v1 >> low & m) | (v3 >> low & m) << 2 | (v5 >> low & m) << 4 | (v7 >> low & m) << 6
+            store_u32(at + 64 * low, even)
+            store_u32(at + 64 * low + 64, odd)
+
+    return inner(put, bits)
