@@ -7,9 +7,6 @@ import importlib
 import logging
 import os
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,6 @@ from typing import Any
 from octavo.errors import BackendError
 
 log = logging.getLogger("octavo")
-
-NOTICEABLE = 0.1  # seconds of a compilation
 
 
 def cache_root() -> Path:
@@ -64,15 +59,10 @@ class _Progress:
     compiled = 0
 
 
-@contextmanager
-def compiling(name: str) -> Iterator[None]:
-    """Around a compilation: a progress line on a terminal when it takes long enough to be noticed."""
-    start = time.perf_counter()
-    yield
-    if time.perf_counter() - start < NOTICEABLE:
-        return
+def show_progress(kernel: str, seconds: float) -> None:
+    """Say that a kernel was compiled: in the log, and on a terminal in a line that counts them."""
     _Progress.compiled += 1
-    log.info("compiled %s in %.2f s", name, time.perf_counter() - start)
+    log.info("compiled %s in %.2f s", kernel, seconds)
     if sys.stderr.isatty():
         sys.stderr.write(f"\rCompiling kernels for this CPU (once): {_Progress.compiled} ")
         sys.stderr.flush()

@@ -10,6 +10,7 @@ source, and the wrong one would be linked.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,7 +19,7 @@ from numba import njit, types
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
 
-from octavo.backends.cpu.cache import compiling
+from octavo.backends.cpu.cache import show_progress
 
 FAST = {"nsz", "arcp", "contract", "reassoc"}
 """Sums may be reordered and fused; NaN and Inf keep their meaning."""
@@ -45,8 +46,10 @@ def kernels(factory: Callable[..., Callable[[int, int], None]]) -> Callable[...,
         signature = ((types.intp, types.intp), types.void)
         compiled: Any = CFunc(function, signature, locals={}, options={"error_model": "numpy", "fastmath": FAST})
         compiled._cache = _KernelCache(function, key)
-        with compiling(factory.__name__):
-            compiled.compile()
+        start = time.perf_counter()
+        compiled.compile()
+        if not compiled._cache_hits:
+            show_progress(factory.__name__, time.perf_counter() - start)
         return compiled
 
     make.__doc__, make.__name__ = factory.__doc__, factory.__name__
