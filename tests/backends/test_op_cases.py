@@ -16,7 +16,13 @@ from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def marked(case: OpCase) -> Any:
+    """A case as a parameter; the largest, whose kernels smaller ones run too, are slow."""
+    marks = [pytest.mark.slow] if case.shape.get("n") == 2880 or case.past == (4095,) else []
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("case", [marked(c) for c in CASES])
 def test_op_case(case: OpCase) -> None:
     built = case.build()
     found = compare(case, run(built, [CpuBackend(threads=2)]), run(built, [ReferenceBackend()]))
