@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit
+from numba.core import cgutils
 
-from octavo.backends.cpu import simd
 from octavo.backends.cpu.compile import FAST
+from octavo.backends.cpu.simd.emit import I8, I32
 
 
 class Compiled:
@@ -72,14 +73,14 @@ def emulated(b: Any, name: str, result: Any, *args: Any) -> Any:
     """Arm's byte instructions, by their definitions in plain IR: so that the code around them runs here."""
     if not name.startswith("llvm.aarch64.neon."):
         function = ir.FunctionType(result, [a.type for a in args])
-        return b.call(simd.cgutils.get_or_insert_function(b.module, function, name), args)
+        return b.call(cgutils.get_or_insert_function(b.module, function, name), args)
     if "tbl1" in name:
         return _table_look_up(b, *args)
     acc, x, y = args
-    wide, extend = ir.VectorType(simd.I32, 16), b.zext if "usdot" in name else b.sext
+    wide, extend = ir.VectorType(I32, 16), b.zext if "usdot" in name else b.sext
     products = b.mul(extend(x, wide), b.sext(y, wide))
     for i in range(4):
-        every_fourth = ir.Constant(ir.VectorType(simd.I32, 4), list(range(i, 16, 4)))
+        every_fourth = ir.Constant(ir.VectorType(I32, 4), list(range(i, 16, 4)))
         acc = b.add(acc, b.shuffle_vector(products, products, every_fourth))
     return acc
 
@@ -88,8 +89,8 @@ def _table_look_up(b: Any, table: Any, codes: Any) -> Any:
     """The byte of a table of 16 at each code; 0 for codes from 16 on."""
     out = ir.Constant(codes.type, [0] * 16)
     for i in range(16):
-        code = b.extract_element(codes, ir.Constant(simd.I32, i))
-        found = b.extract_element(table, b.zext(b.and_(code, ir.Constant(simd.I8, 15)), simd.I32))
-        inside = b.icmp_unsigned("<", code, ir.Constant(simd.I8, 16))
-        out = b.insert_element(out, b.select(inside, found, ir.Constant(simd.I8, 0)), ir.Constant(simd.I32, i))
+        code = b.extract_element(codes, ir.Constant(I32, i))
+        found = b.extract_element(table, b.zext(b.and_(code, ir.Constant(I8, 15)), I32))
+        inside = b.icmp_unsigned("<", code, ir.Constant(I8, 16))
+        out = b.insert_element(out, b.select(inside, found, ir.Constant(I8, 0)), ir.Constant(I32, i))
     return out

@@ -10,6 +10,7 @@ import pytest
 from llvmlite import binding, ir
 
 from octavo.backends.cpu import host, simd
+from octavo.backends.cpu.simd import codes, emit
 from octavo.bench.cases import CASES, OpCase
 from tests.backends.cpu_levels import environment, machine_code, run_tests
 
@@ -124,17 +125,19 @@ def arm_assembly(kind: str, features: str) -> str:
     """A function of addresses around one operation of `simd`, as an aarch64 compiler makes it."""
     module = ir.Module()
     module.triple = "aarch64-unknown-linux-gnu"
-    function = ir.Function(module, ir.FunctionType(simd.VOID, [simd.I64] * 3), "f")
+    function = ir.Function(module, ir.FunctionType(emit.VOID, [emit.I64] * 3), "f")
     b = ir.IRBuilder(function.append_basic_block())
     acc, x, y = function.args
     if kind == "dot":
-        result = simd.dot4(b, simd._load(b, acc, simd.V_I32), simd._load(b, x, simd.V_U8), simd._load(b, y, simd.V_U8))
+        result = simd.dot4(
+            b, emit.load_at(b, acc, emit.V_I32), emit.load_at(b, x, emit.V_U8), emit.load_at(b, y, emit.V_U8)
+        )
     elif kind == "table":
-        result = simd._shuffle(b, simd._load(b, x, ir.VectorType(simd.I8, 16)), simd._load(b, y, simd.V_U8))
+        result = codes._shuffle(b, emit.load_at(b, x, ir.VectorType(emit.I8, 16)), emit.load_at(b, y, emit.V_U8))
     else:
-        halves = simd._f16_to_f32(b, simd._load(b, x, ir.VectorType(simd.F16, 16)))
-        result = simd._fma(b, halves, simd._load(b, y, simd.V_F32), simd._load(b, acc, simd.V_F32))
-    simd._store(b, acc, result)
+        halves = emit.widen_f16(b, emit.load_at(b, x, ir.VectorType(emit.F16, 16)))
+        result = emit.multiply_add(b, halves, emit.load_at(b, y, emit.V_F32), emit.load_at(b, acc, emit.V_F32))
+    emit.store_at(b, acc, result)
     b.ret_void()
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -139,9 +140,18 @@ def test_arithmetic(name: str) -> None:
     np.testing.assert_array_equal(through(getattr(simd, name), X, Y), ARITHMETIC[name])
 
 
-def test_absolute() -> None:
-    x = np.array([-0.0, 0.0, -np.inf, np.inf, -1e-45, *X[:11]], np.float32)
-    same_bits(through(simd.absolute, x), np.abs(x))
+def test_largest_magnitude() -> None:
+    out = np.empty(1, np.float32)
+
+    @compiled
+    def run(out, x, y):
+        simd.f32_pointer(out)[0] = simd.largest_magnitude(simd.load_f32x16(x), simd.load_f32x16(y))
+
+    for lane, value in itertools.product(range(16), [-7.5, 7.5, np.inf, -np.inf, np.nan, -np.nan]):
+        for x, y in ((X.copy(), Y), (Y, X.copy())):
+            (x if y is Y else y)[lane] = value
+            run(out, x, y)
+            np.testing.assert_array_equal(out[0], np.abs(np.float32(value)))
 
 
 def test_fma_rounds_once_where_the_cpu_can() -> None:

@@ -8,11 +8,14 @@ import threading
 import numpy as np
 import pytest
 from llvmlite import ir
+from numba import types
 from numba.core.errors import LoweringError, TypingError
 
 from octavo.backends.cpu import host, simd
 from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.program import KernelCall
+from octavo.backends.cpu.simd import codes as code_ops
+from octavo.backends.cpu.simd import dots, emit, memory
 from tests.backends.compiled import compiled, emulated, fenced, pack_codes
 
 BITS = [2, 3, 4, 5, 6, 8]
@@ -33,7 +36,8 @@ def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if (chosen := LEVELS[request.param]) is not None:
         monkeypatch.setattr(host, "level", lambda: chosen[0])
         monkeypatch.setattr(host, "features", lambda: frozenset(chosen[1]))
-        monkeypatch.setattr(simd, "_call", emulated)
+        for module in (emit, code_ops, dots):
+            monkeypatch.setattr(module, "call_llvm", emulated)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -229,7 +233,7 @@ def test_arguments_and_pointers() -> None:
         out[6] = simd.i8_pointer(simd.arg(args, 6))[1]
         out[7] = simd.u8_pointer(simd.arg(args, 7))[1]
 
-    f64_pointer = simd._pointer_to(simd.types.float64, ir.DoubleType())
+    f64_pointer = memory._pointer_to(types.float64, ir.DoubleType())
 
     @compiled.inline
     def args_out(args):

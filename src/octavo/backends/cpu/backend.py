@@ -17,6 +17,7 @@ from octavo.graph.node import DType, Node
 from octavo.graph.protocol import Call
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
+PAGE_SIZE = 64
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows"})
 
 
@@ -30,15 +31,20 @@ class CpuBackend:
         prepare()
         from octavo.backends.cpu import binders
 
-        self.threads = (
-            threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        )
+        self.threads = threads or _cores()
         self._binders = binders
-        self._shared: dict[Any, Any] = {"threads": self.threads}
+        self._shared: dict[Any, Any] = {}
 
     def supports(self, node: Node) -> tuple[bool, str]:
         if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
             return False, f"no kernel for {node.op}"
+        if node.op == "attention":
+            dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
+            multiple = 32 if node.inputs[1].dtype == "q8_0" else 16
+            if not isinstance(dim, int) or dim % multiple or page_size != PAGE_SIZE:
+                return False, f"heads of {dim} in pages of {page_size} (allowed: multiples of {multiple}, {PAGE_SIZE})"
+        if node.op == "mul_mat_add" and len(node.inputs) > 4:
+            return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
         return True, ""
 
     def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
@@ -96,7 +102,7 @@ class CpuBackend:
     def join(self, calls: Sequence[Call]) -> list[Call]:
         from octavo.backends.cpu.program import Program
 
-        self._shared = {"threads": self.threads}
+        self._shared = {}
         end_progress()
         return [Program([k for call in calls for k in cast(Program, call).calls], self.threads)]
 

@@ -20,6 +20,7 @@ Bind = Callable[[Node, Sequence[Any], Any, Shared], list[KernelCall]]
 
 BINDERS: dict[str, Bind] = {}
 TILES = quantize.TILES
+SPLIT_TASKS = 32  # tasks of attention with one token a sequence; not by threads, so that results do not depend on those
 
 
 def _binds(*names: str) -> Callable[[Bind], Bind]:
@@ -193,7 +194,6 @@ def _kind(cache: Node) -> Any:
 @_binds("attention")
 def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     q, k, v, positions, starts, pages = inputs
-    threads = shared["threads"]
     tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
     group, kind = heads // kv_heads, _kind(node.inputs[1])
@@ -204,7 +204,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         tasks = -(-tokens // attention.TILE) * heads
         return [KernelCall(attention.prefill_kernel(kind, group, dim), args, tasks, keep=keep)]
     pairs = tokens * kv_heads
-    splits = 1 if pairs >= threads else -(-2 * threads // pairs)
+    splits = max(1, SPLIT_TASKS // pairs)
     partial = np.empty(pairs * splits * group * (dim + 4) if splits > 1 else 0, np.float32)
     args += [splits, address(partial)]
     calls = [KernelCall(attention.decode_kernel(kind, group, dim), args, pairs * splits, keep=(*keep, partial))]

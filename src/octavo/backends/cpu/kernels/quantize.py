@@ -18,14 +18,12 @@ from octavo.backends.cpu import host
 from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.kernels.math import rms_factor, silu
 from octavo.backends.cpu.simd import (
-    absolute,
     arg,
     arg_f32,
     f32_pointer,
     i32_pointer,
+    largest_magnitude,
     load_f32x16,
-    max_lanes,
-    maximum,
     mul,
     quantize16,
     splat,
@@ -69,7 +67,7 @@ def quantize_kernel(source: Source, tile: int) -> Any:
             if gated:
                 low = mul(silu(low), load_f32x16(other + at))
                 high = mul(silu(high), load_f32x16(other + at + 64))
-            largest = max_lanes(maximum(absolute(low), absolute(high)))
+            largest = largest_magnitude(low, high)
             d = largest / 127.0
             inverse = splat(1.0 / d if d > 0 else 0.0)
             base = out + block * n * token_bytes

@@ -1,0 +1,125 @@
+"""SIMD values inside Numba: vector types, and intrinsics that emit LLVM IR for them.
+
+A vector has 16 lanes of 32 bits or 64 of 8, whatever the CPU: LLVM splits it into the registers that there are. A
+`Block` is several vectors under one name; LLVM keeps each in a register of its own. Addresses are plain integers.
+
+    acc = zeros(8)                                                        # 8 vectors of 16 floats
+    acc = fma_splat_strided(acc, load_f16x16(w), x, stride)               # acc[t] += w * x[t]
+
+Only what the kernels use is here. Each intrinsic works on every level of `host.level()`.
+"""
+
+from octavo.backends.cpu.simd.blocks import (
+    add_blocks,
+    fma_blocks,
+    fma_splat_strided,
+    get,
+    load_block,
+    load_block_masked,
+    scale_block,
+    store_block,
+    store_block_masked,
+    zeros,
+)
+from octavo.backends.cpu.simd.codes import load_codes, load_high_codes, look_up, store_codes
+from octavo.backends.cpu.simd.control import atomic_add, atomic_load, call, pause, yield_thread
+from octavo.backends.cpu.simd.dots import dot4, fma_dots, fma_dots_2
+from octavo.backends.cpu.simd.emit import Block, Vec, f32x16, i32x16, u8x64
+from octavo.backends.cpu.simd.floats import (
+    add,
+    div,
+    exp,
+    fma,
+    largest_magnitude,
+    max_lanes,
+    maximum,
+    mul,
+    quantize16,
+    splat,
+    sub,
+    sum_lanes,
+)
+from octavo.backends.cpu.simd.memory import (
+    arg,
+    arg_f32,
+    f32_pointer,
+    i8_pointer,
+    i32_pointer,
+    i64_pointer,
+    load_bf16x16,
+    load_exponent_x16,
+    load_f16,
+    load_f16x16,
+    load_f32x16,
+    load_s8x16,
+    load_u8x16,
+    load_u32,
+    stack,
+    store_f16,
+    store_f32x16,
+    store_u32,
+    u8_pointer,
+    u32_pointer,
+)
+
+__all__ = [
+    "Block",
+    "Vec",
+    "add",
+    "add_blocks",
+    "arg",
+    "arg_f32",
+    "atomic_add",
+    "atomic_load",
+    "call",
+    "div",
+    "dot4",
+    "exp",
+    "f32_pointer",
+    "f32x16",
+    "fma",
+    "fma_blocks",
+    "fma_dots",
+    "fma_dots_2",
+    "fma_splat_strided",
+    "get",
+    "i8_pointer",
+    "i32_pointer",
+    "i32x16",
+    "i64_pointer",
+    "largest_magnitude",
+    "load_bf16x16",
+    "load_block",
+    "load_block_masked",
+    "load_codes",
+    "load_exponent_x16",
+    "load_f16",
+    "load_f16x16",
+    "load_f32x16",
+    "load_high_codes",
+    "load_s8x16",
+    "load_u8x16",
+    "load_u32",
+    "look_up",
+    "max_lanes",
+    "maximum",
+    "mul",
+    "pause",
+    "quantize16",
+    "scale_block",
+    "splat",
+    "stack",
+    "store_block",
+    "store_block_masked",
+    "store_codes",
+    "store_f16",
+    "store_f32x16",
+    "store_u32",
+    "sub",
+    "sum_lanes",
+    "u8_pointer",
+    "u8x64",
+    "u32_pointer",
+    "yield_thread",
+    "zeros",
+]

@@ -1,0 +1,162 @@
+"""Several vectors under one name, for the tokens of a tile."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from octavo.backends.cpu.simd.emit import (
+    F32,
+    I32,
+    I64,
+    V_F32,
+    VOID,
+    Block,
+    f32x16,
+    fill,
+    i64,
+    literal,
+    load_at,
+    multiply_add,
+    pointer_at,
+    repeat,
+    store_at,
+)
+
+
+@intrinsic(prefer_literal=True)
+def zeros(ty, n):
+    """n vectors of zeros; `n` is a constant."""
+    block = Block(f32x16, literal(n))
+    return block(n), lambda c, b, s, a: ir.Constant(block.llvm, None)
+
+
+@intrinsic(prefer_literal=True)
+def get(ty, block, i):
+    """Vector i of a block; `i` is a constant."""
+    at = literal(i)
+    return block.vec(block, i), lambda c, b, s, a: b.extract_value(a[0], at)
+
+
+@intrinsic
+def store_block(ty, address, stride, block):
+    """Vector t of a block to address + t * stride."""
+
+    def gen(c, b, s, a):
+        for t in range(s.args[2].n):
+            store_at(b, b.add(a[0], b.mul(a[1], i64(t))), b.extract_value(a[2], t))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, block), gen
+
+
+@intrinsic(prefer_literal=True)
+def load_block(ty, address, stride, n):
+    """n vectors of 16 floats, vector t from address + t * stride; n is a constant."""
+    block, count = Block(f32x16, literal(n)), literal(n)
+
+    def gen(c, b, s, a):
+        value = ir.Constant(block.llvm, ir.Undefined)
+        for t in range(count):
+            value = b.insert_value(value, load_at(b, b.add(a[0], b.mul(a[1], i64(t))), V_F32), t)
+        return value
+
+    return block(types.intp, types.intp, n), gen
+
+
+def _mask(b, count):
+    """<16 x i1>: lanes below `count`."""
+    numbers = ir.Constant(ir.VectorType(I64, 16), list(range(16)))
+    return b.icmp_signed("<", numbers, repeat(b, count))
+
+
+def _masked(b, name, result, *args):
+    function = cgutils.get_or_insert_function(b.module, ir.FunctionType(result, [a.type for a in args]), name)
+    return b.call(function, args)
+
+
+@intrinsic
+def store_block_masked(ty, address, stride, lanes, block):
+    """The first `lanes` lanes of vector t of a block to address + t * stride."""
+
+    def gen(c, b, s, a):
+        mask, align = _mask(b, a[2]), ir.Constant(I32, 1)
+        for t in range(s.args[3].n):
+            pointer = pointer_at(b, b.add(a[0], b.mul(a[1], i64(t))), V_F32)
+            _masked(b, "llvm.masked.store.v16f32.p0", VOID, b.extract_value(a[3], t), pointer, align, mask)
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp, block), gen
+
+
+@intrinsic(prefer_literal=True)
+def load_block_masked(ty, address, stride, lanes, n):
+    """n vectors of 16 floats, vector t from address + t * stride; lanes from `lanes` on are 0 and not read."""
+    block, count = Block(f32x16, literal(n)), literal(n)
+
+    def gen(c, b, s, a):
+        value = ir.Constant(block.llvm, ir.Undefined)
+        mask, align = _mask(b, a[2]), ir.Constant(I32, 1)
+        for t in range(count):
+            pointer = pointer_at(b, b.add(a[0], b.mul(a[1], i64(t))), V_F32)
+            vector = _masked(b, "llvm.masked.load.v16f32.p0", V_F32, pointer, align, mask, fill(V_F32, 0.0))
+            value = b.insert_value(value, vector, t)
+        return value
+
+    return block(types.intp, types.intp, types.intp, n), gen
+
+
+@intrinsic
+def add_blocks(ty, x, y):
+    """x + y, vector by vector."""
+
+    def gen(c, b, s, a):
+        value = a[0]
+        for t in range(s.args[0].n):
+            value = b.insert_value(value, b.fadd(b.extract_value(a[0], t), b.extract_value(a[1], t)), t)
+        return value
+
+    return x(x, y), gen
+
+
+@intrinsic
+def scale_block(ty, block, address, stride):
+    """block[t] * x[t], the float x[t] at address + t * stride."""
+
+    def gen(c, b, s, a):
+        value = a[0]
+        for t in range(s.args[0].n):
+            x = repeat(b, load_at(b, b.add(a[1], b.mul(a[2], i64(t))), F32))
+            value = b.insert_value(value, b.fmul(b.extract_value(a[0], t), x), t)
+        return value
+
+    return block(block, types.intp, types.intp), gen
+
+
+@intrinsic
+def fma_blocks(ty, acc, block, vec):
+    """acc[t] += block[t] * vec."""
+
+    def gen(c, b, s, a):
+        value = a[0]
+        for t in range(s.args[0].n):
+            value = b.insert_value(value, multiply_add(b, b.extract_value(a[1], t), a[2], b.extract_value(value, t)), t)
+        return value
+
+    return acc(acc, block, f32x16), gen
+
+
+@intrinsic
+def fma_splat_strided(ty, acc, vec, address, stride):
+    """acc[t] += vec * x[t], the float x[t] at address + t * stride."""
+
+    def gen(c, b, s, a):
+        value = a[0]
+        for t in range(s.args[0].n):
+            x = repeat(b, load_at(b, b.add(a[2], b.mul(a[3], i64(t))), F32))
+            value = b.insert_value(value, multiply_add(b, a[1], x, b.extract_value(value, t)), t)
+        return value
+
+    return acc(acc, f32x16, types.intp, types.intp), gen

@@ -1,0 +1,61 @@
+"""Calls through addresses, and what threads need to work in step."""
+
+from __future__ import annotations
+
+import sys
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from octavo.backends.cpu import host
+from octavo.backends.cpu.simd.emit import I32, I64, VOID, call_llvm, pointer_at
+
+
+@intrinsic
+def call(ty, function, args, task):
+    """Call the kernel at an address: void(args, task)."""
+
+    def gen(c, b, s, a):
+        signature = ir.FunctionType(VOID, [I64, I64])
+        b.call(b.inttoptr(a[0], signature.as_pointer()), [a[1], a[2]])
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), gen
+
+
+@intrinsic
+def atomic_add(ty, address, n):
+    """The int64 at an address before n was added to it, in one step for all threads."""
+    gen = lambda c, b, s, a: b.atomic_rmw("add", pointer_at(b, a[0], I64), a[1], "seq_cst")  # noqa: E731
+    return types.intp(types.intp, types.intp), gen
+
+
+@intrinsic
+def atomic_load(ty, address):
+    """The int64 at an address, as other threads left it."""
+    return types.intp(types.intp), lambda c, b, s, a: b.load_atomic(pointer_at(b, a[0], I64), "seq_cst", 8)
+
+
+@intrinsic
+def yield_thread(ty):
+    """Let the system run another thread on this core."""
+
+    def gen(c, b, s, a):
+        if sys.platform != "win32":
+            call_llvm(b, "sched_yield", I32)
+        return c.get_dummy_value()
+
+    return types.void(), gen
+
+
+@intrinsic
+def pause(ty):
+    """Tell the CPU that this is a waiting loop."""
+
+    def gen(c, b, s, a):
+        if host.level() in ("avx512vnni", "avxvnni", "avx2", "x86-64"):
+            call_llvm(b, "llvm.x86.sse2.pause", VOID)
+        return c.get_dummy_value()
+
+    return types.void(), gen

@@ -1,0 +1,151 @@
+"""Products of codes and int8 activations, with the best instruction that the CPU has."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from octavo.backends.cpu import host
+from octavo.backends.cpu.simd.emit import (
+    F32,
+    I32,
+    V_I16,
+    V_I32,
+    V_U8,
+    by_parts,
+    call_llvm,
+    f32x16,
+    fill,
+    join_lanes,
+    literal,
+    load_at,
+    multiply_add,
+    repeat,
+    slice_lanes,
+    to_float,
+)
+
+
+@intrinsic(prefer_literal=True)
+def fma_dots(ty, acc, codes, scale, bias, x, at, kind):
+    """acc[t] += float(dot of 32 codes and token t's 32 bytes) * scale * d[t] [+ bias * s[t]], one token at a time.
+
+    x is a block of activations of n tokens; d lies at x + at. kind (a constant): 0 plain; 1 with bias, s 4n bytes after
+    d; 2 with dots that begin at the int32 12n bytes after d.
+    """
+    mode = literal(kind)
+
+    def gen(c, b, s, a):
+        acc, codes, scale, bias, x, at = a[:6]
+        n = s.args[0].n
+        d_at = b.add(x, at)
+        vectors = [b.extract_value(codes, j) for j in range(8)]
+        for t in range(n):
+            total = repeat(b, load_at(b, d_at, I32, 12 * n + 4 * t)) if mode == 2 else fill(V_I32, 0)
+            total = _dot_token(b, total, vectors, x, 32 * t)
+            product = b.fmul(to_float(b, total), scale)
+            sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
+            if mode == 1:
+                sums = multiply_add(b, bias, repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
+            acc = b.insert_value(acc, sums, t)
+        return acc
+
+    return acc(acc, codes, f32x16, f32x16, types.intp, types.intp, kind), gen
+
+
+@intrinsic(prefer_literal=True)
+def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind):
+    """`fma_dots` with scales and biases of their own for the first and the last 16 codes.
+
+    bias0 is that of the first less that of the last; the sum of the first 16 values lies 8n bytes after d, and the
+    int32 at which the dots begin 16n and 20n.
+    """
+    mode = literal(kind)
+
+    def gen(c, b, s, a):
+        acc, codes, scale0, scale1, bias0, bias1, x, at = a[:8]
+        n = s.args[0].n
+        d_at = b.add(x, at)
+        vectors = [b.extract_value(codes, j) for j in range(8)]
+        for t in range(n):
+            first, last = fill(V_I32, 0), fill(V_I32, 0)
+            if mode == 2:
+                first, last = (repeat(b, load_at(b, d_at, I32, k * n + 4 * t)) for k in (16, 20))
+            first = _dot_token(b, first, vectors[:4], x, 32 * t)
+            last = _dot_token(b, last, vectors[4:], x, 32 * t + 16)
+            product = multiply_add(b, to_float(b, last), scale1, b.fmul(to_float(b, first), scale0))
+            sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
+            if mode == 1:
+                sums = multiply_add(b, bias1, repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
+                sums = multiply_add(b, bias0, repeat(b, load_at(b, d_at, F32, 8 * n + 4 * t)), sums)
+            acc = b.insert_value(acc, sums, t)
+        return acc
+
+    return acc(acc, codes, f32x16, f32x16, f32x16, f32x16, types.intp, types.intp, kind), gen
+
+
+def _dot_token(b, total, vectors, x, offset):
+    for j, vector in enumerate(vectors):
+        four = b.bitcast(repeat(b, load_at(b, x, I32, offset + 4 * j)), V_U8)
+        total = dot4(b, total, vector, four)
+    return total
+
+
+def dot4(b, acc, u8, s8):
+    """acc[i] += the sum of four products of unsigned and signed bytes, for 16 lanes; emitted, not called.
+
+    vpdpbusd with VNNI; else 16-bit products of even and odd bytes (pmaddwd), which can't overflow: 255 * 128 * 2 fits
+    32 bits. usdot on Arm with i8mm, and with dotprod only sdot on codes moved to signed, and the move undone.
+    """
+    level = host.level()
+    if level == "avx512vnni":
+        return call_llvm(b, "llvm.x86.avx512.vpdpbusd.512", V_I32, acc, b.bitcast(u8, V_I32), b.bitcast(s8, V_I32))
+    if level == "avxvnni":
+        return _by_parts_i32(b, "llvm.x86.avx512.vpdpbusd.256", 8, acc, u8, s8)
+    if level == "dotprod":
+        return _dot4_arm(b, acc, u8, s8)
+    even = [b.and_(b.bitcast(u8, V_I16), fill(V_I16, 255)), b.ashr(_shift16(b, s8), fill(V_I16, 8))]
+    odd = [b.lshr(b.bitcast(u8, V_I16), fill(V_I16, 8)), b.ashr(b.bitcast(s8, V_I16), fill(V_I16, 8))]
+    for x, y in (even, odd):
+        acc = b.add(acc, _pair_products(b, x, y))
+    return acc
+
+
+def _shift16(b, s8):
+    return b.shl(b.bitcast(s8, V_I16), fill(V_I16, 8))
+
+
+def _pair_products(b, x, y):
+    """<32 x i16> twice -> <16 x i32>: x[2i] y[2i] + x[2i+1] y[2i+1]."""
+    if host.level() == "avx2":
+        return by_parts(b, "llvm.x86.avx2.pmadd.wd", V_I32, 8, x, y)
+    if host.level() == "x86-64":
+        return by_parts(b, "llvm.x86.sse2.pmadd.wd", V_I32, 4, x, y)
+    wide = ir.VectorType(I32, 32)
+    products = b.mul(b.sext(x, wide), b.sext(y, wide))
+    even, odd = (ir.Constant(V_I32, list(range(i, 32, 2))) for i in (0, 1))
+    return b.add(b.shuffle_vector(products, products, even), b.shuffle_vector(products, products, odd))
+
+
+def _by_parts_i32(b, name, lanes, acc, u8, s8):
+    """A dot product whose byte operands are declared as <lanes x i32>."""
+    parts = []
+    for i in range(0, 16, lanes):
+        words = [slice_lanes(b, b.bitcast(v, V_I32), i, lanes) for v in (acc, u8, s8)]
+        parts.append(call_llvm(b, name, ir.VectorType(I32, lanes), *words))
+    return join_lanes(b, parts)
+
+
+def _dot4_arm(b, acc, u8, s8):
+    mixed = "i8mm" in host.features()
+    name = "usdot" if mixed else "sdot"
+    parts = []
+    for i in range(0, 16, 4):
+        part, u, x = slice_lanes(b, acc, i, 4), slice_lanes(b, u8, 4 * i, 16), slice_lanes(b, s8, 4 * i, 16)
+        if not mixed:  # u * x = (u - 128) * x + 128 * x
+            u = b.xor(u, fill(u.type, -128))
+            part = call_llvm(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", part.type, part, fill(u.type, 64), x)
+            part = call_llvm(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", part.type, part, fill(u.type, 64), x)
+        parts.append(call_llvm(b, f"llvm.aarch64.neon.{name}.v4i32.v16i8", part.type, part, u, x))
+    return join_lanes(b, parts)

@@ -1,0 +1,137 @@
+"""Arithmetic on 16 floats."""
+
+from __future__ import annotations
+
+import struct
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from octavo.backends.cpu.simd.emit import (
+    AS_WRITTEN,
+    F32,
+    I8,
+    I32,
+    V_F32,
+    V_I32,
+    f32x16,
+    fill,
+    multiply_add,
+    repeat,
+    slice_lanes,
+    store_at,
+)
+
+
+@intrinsic
+def splat(ty, x):
+    """A float in all lanes."""
+    return f32x16(types.float32), lambda c, b, s, a: repeat(b, a[0])
+
+
+def _binary(name):
+    @intrinsic
+    def op(ty, x, y):
+        return f32x16(f32x16, f32x16), lambda c, b, s, a: getattr(b, name)(*a)
+
+    return op
+
+
+add, sub, mul, div = _binary("fadd"), _binary("fsub"), _binary("fmul"), _binary("fdiv")
+
+
+@intrinsic
+def maximum(ty, x, y):
+    """The larger of each lane's two."""
+    return f32x16(f32x16, f32x16), lambda c, b, s, a: b.select(b.fcmp_ordered(">", a[0], a[1]), a[0], a[1])
+
+
+@intrinsic
+def largest_magnitude(ty, x, y):
+    """The largest |value| of two vectors; NaN if one is: as integers, NaN is above infinity."""
+
+    def gen(c, b, s, a):
+        x, y = (b.and_(b.bitcast(v, V_I32), fill(V_I32, 0x7FFFFFFF)) for v in a)
+        value = b.select(b.icmp_signed(">", x, y), x, y)
+        while value.type.count > 1:
+            half = value.type.count // 2
+            x, y = slice_lanes(b, value, 0, half), slice_lanes(b, value, half, half)
+            value = b.select(b.icmp_signed(">", x, y), x, y)
+        return b.bitcast(b.extract_element(value, ir.Constant(I32, 0)), F32)
+
+    return types.float32(f32x16, f32x16), gen
+
+
+@intrinsic
+def fma(ty, x, y, z):
+    """x * y + z."""
+    return f32x16(f32x16, f32x16, f32x16), lambda c, b, s, a: multiply_add(b, *a)
+
+
+def _fold(name, combine):
+    @intrinsic
+    def fold(ty, x):
+        def gen(c, b, s, a):
+            value = a[0]
+            while value.type.count > 1:
+                half = value.type.count // 2
+                value = combine(b, slice_lanes(b, value, 0, half), slice_lanes(b, value, half, half))
+            return b.extract_element(value, ir.Constant(I32, 0))
+
+        return types.float32(f32x16), gen
+
+    fold.__name__ = name
+    return fold
+
+
+sum_lanes = _fold("sum_lanes", lambda b, x, y: b.fadd(x, y))
+
+max_lanes = _fold("max_lanes", lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
+
+
+@intrinsic
+def exp(ty, x):
+    """e^x to about 2 units in the last place; 0 below -87.3, no more than e^88.3, and NaN for NaN."""
+
+    def gen(c, b, s, a):
+        x = a[0]
+        below = b.select(b.fcmp_unordered("uno", x, x), x, fill(V_F32, 0.0))
+        low, high = fill(V_F32, -87.336544), fill(V_F32, 88.3)
+        x = b.select(b.fcmp_ordered(">", x, high), high, x)
+        keep = b.fcmp_ordered(">", x, low)
+        x = b.select(keep, x, low)
+        shifter = fill(V_F32, 12582912.0)  # 1.5 * 2^23: adding it rounds to an integer
+        shifted = multiply_add(b, x, fill(V_F32, 1.44269504088896341), shifter)
+        n = b.fsub(shifted, shifter, flags=AS_WRITTEN)
+        r = multiply_add(b, n, fill(V_F32, -0.693359375), x)  # ln 2 in two parts (Cody and Waite)
+        r = multiply_add(b, n, fill(V_F32, 2.12194440e-4), r)
+        p = fill(V_F32, 1 / 5040)
+        for factorial in (720, 120, 24, 6, 2, 1, 1):
+            p = multiply_add(b, p, r, fill(V_F32, _round32(1 / factorial)))
+        exponent = b.shl(b.bitcast(shifted, V_I32), fill(V_I32, 23))
+        value = b.bitcast(b.add(b.bitcast(p, V_I32), exponent), V_F32)
+        return b.select(keep, value, below)
+
+    return f32x16(f32x16), gen
+
+
+@intrinsic
+def quantize16(ty, address, values):
+    """Round 16 floats to integers (nearest, ties to even), keep them as s8 at `address`; their sum as a float."""
+
+    def gen(c, b, s, a):
+        shifted = b.bitcast(b.fadd(a[1], fill(V_F32, 12582912.0)), V_I32)  # 1.5 * 2^23: units in the low bits
+        whole = b.sub(shifted, fill(V_I32, 0x4B400000))
+        store_at(b, a[0], b.trunc(whole, ir.VectorType(I8, 16)))
+        total = whole
+        while total.type.count > 1:
+            half = total.type.count // 2
+            total = b.add(slice_lanes(b, total, 0, half), slice_lanes(b, total, half, half))
+        return b.sitofp(b.extract_element(total, ir.Constant(I32, 0)), F32)
+
+    return types.float32(types.intp, f32x16), gen
+
+
+def _round32(x):
+    return struct.unpack("f", struct.pack("f", x))[0]

@@ -1,0 +1,176 @@
+"""Arguments, pointers, and loads and stores that convert."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from octavo.backends.cpu import host
+from octavo.backends.cpu.simd.emit import (
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    V_F32,
+    V_I32,
+    f32x16,
+    fill,
+    literal,
+    load_at,
+    narrow_f16,
+    pointer_at,
+    repeat,
+    store_at,
+    widen_f16,
+)
+
+
+@intrinsic
+def arg(ty, args, i):
+    """The i-th int64 of a kernel's arguments."""
+    return types.intp(types.intp, types.intp), lambda c, b, s, a: b.load(b.gep(pointer_at(b, a[0], I64), [a[1]]))
+
+
+@intrinsic
+def arg_f32(ty, args, i):
+    """The i-th argument, a float32 in the low half of its int64."""
+
+    def gen(c, b, s, a):
+        return b.bitcast(b.trunc(b.load(b.gep(pointer_at(b, a[0], I64), [a[1]])), I32), F32)
+
+    return types.float32(types.intp, types.intp), gen
+
+
+@intrinsic(prefer_literal=True)
+def stack(ty, nbytes):
+    """The address of `nbytes` (a constant) of this call's own memory, aligned to a cache line."""
+    size = literal(nbytes)
+
+    def gen(c, b, s, a):
+        with b.goto_entry_block():
+            memory = b.alloca(I8, size)
+            memory.align = 64
+        return b.ptrtoint(memory, I64)
+
+    return types.intp(nbytes), gen
+
+
+def _pointer_to(numba_type, llvm):
+    @intrinsic
+    def pointer(ty, address):
+        return types.CPointer(numba_type)(types.intp), lambda c, b, s, a: pointer_at(b, a[0], llvm)
+
+    return pointer
+
+
+f32_pointer = _pointer_to(types.float32, F32)
+
+i32_pointer = _pointer_to(types.int32, I32)
+
+i64_pointer = _pointer_to(types.int64, I64)
+
+u32_pointer = _pointer_to(types.uint32, I32)
+
+i8_pointer = _pointer_to(types.int8, I8)
+
+u8_pointer = _pointer_to(types.uint8, I8)
+
+
+@intrinsic
+def load_u32(ty, address):
+    """Four bytes, wherever they lie, as a number from 0 to 2^32 - 1."""
+    return types.intp(types.intp), lambda c, b, s, a: b.zext(load_at(b, a[0], I32), I64)
+
+
+@intrinsic
+def store_u32(ty, address, value):
+    """The low 32 bits of a number as four bytes."""
+
+    def gen(c, b, s, a):
+        store_at(b, a[0], b.trunc(a[1], I32))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp), gen
+
+
+@intrinsic
+def load_f16(ty, address):
+    """One f16 as float32."""
+
+    def gen(c, b, s, a):
+        half = load_at(b, a[0], F16)
+        if "f16c" in host.features() or host.level() in ("dotprod", "generic"):
+            return b.fpext(half, F32)
+        return b.extract_element(widen_f16(b, repeat(b, half)), ir.Constant(I32, 0))
+
+    return types.float32(types.intp), gen
+
+
+@intrinsic
+def store_f16(ty, address, value):
+    """One float rounded to f16 (nearest, ties to even)."""
+
+    def gen(c, b, s, a):
+        store_at(b, a[0], b.extract_element(narrow_f16(b, repeat(b, a[1])), ir.Constant(I32, 0)))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.float32), gen
+
+
+@intrinsic
+def load_f32x16(ty, address):
+    return f32x16(types.intp), lambda c, b, s, a: load_at(b, a[0], V_F32)
+
+
+@intrinsic
+def store_f32x16(ty, address, value):
+    def gen(c, b, s, a):
+        store_at(b, a[0], a[1])
+        return c.get_dummy_value()
+
+    return types.void(types.intp, f32x16), gen
+
+
+@intrinsic
+def load_f16x16(ty, address):
+    """16 f16 as floats."""
+    return f32x16(types.intp), lambda c, b, s, a: widen_f16(b, load_at(b, a[0], ir.VectorType(F16, 16)))
+
+
+@intrinsic
+def load_bf16x16(ty, address):
+    """16 bf16 as floats."""
+
+    def gen(c, b, s, a):
+        wide = b.zext(load_at(b, a[0], ir.VectorType(I16, 16)), V_I32)
+        return b.bitcast(b.shl(wide, fill(V_I32, 16)), V_F32)
+
+    return f32x16(types.intp), gen
+
+
+@intrinsic
+def load_u8x16(ty, address):
+    """16 unsigned bytes as floats."""
+    gen = lambda c, b, s, a: b.sitofp(b.zext(load_at(b, a[0], ir.VectorType(I8, 16)), V_I32), V_F32)  # noqa: E731
+    return f32x16(types.intp), gen
+
+
+@intrinsic
+def load_s8x16(ty, address):
+    """16 signed bytes as floats."""
+    gen = lambda c, b, s, a: b.sitofp(b.sext(load_at(b, a[0], ir.VectorType(I8, 16)), V_I32), V_F32)  # noqa: E731
+    return f32x16(types.intp), gen
+
+
+@intrinsic
+def load_exponent_x16(ty, address):
+    """16 bytes e as floats 2^(e - 127); e = 0 is 0."""
+
+    def gen(c, b, s, a):
+        wide = b.zext(load_at(b, a[0], ir.VectorType(I8, 16)), V_I32)
+        return b.bitcast(b.shl(wide, fill(V_I32, 23)), V_F32)
+
+    return f32x16(types.intp), gen
