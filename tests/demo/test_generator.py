@@ -16,7 +16,8 @@ from octavo.errors import UsageError
 from octavo.evals.demo import KIND_NAMES, Question, Tally, evaluate, question, questions, score
 from octavo.evals.demo.convert import RULES, converted
 from octavo.evals.demo.kinds import KINDS
-from octavo.evals.demo.numbers import show, spell
+from octavo.evals.demo.numbers import show, spell, write
+from octavo.evals.demo.wording import recase, repunctuate
 
 TOOLS = Path(__file__).parents[2] / "tools" / "demo"
 NUMBER = r"-?\d+(?:\.\d+)?"
@@ -70,6 +71,13 @@ def test_no_problem_of_the_test_split_is_trained_on(kind: str) -> None:
     trained = problems("train", 1500)
     assert len(trained) > 300
     assert not trained & problems("test", 300)
+
+
+def test_differences_of_like_numbers_are_asked() -> None:
+    """a - b where first digits cancel is hard for the model, and rare among numbers drawn one by one."""
+    results = [read_operation(asked.answer)[1:4] for asked in sample("subtraction", "train", 1000)]
+    cancelled = [c for a, b, c in results if len(a) == len(b) > 2 and len(c.lstrip("-")) < len(a)]
+    assert len(cancelled) > 150
 
 
 def test_answers_of_other_kinds_are_not_shared_between_the_splits() -> None:
@@ -147,7 +155,7 @@ def test_questions_are_the_same_for_the_same_seed() -> None:
     assert [(q.kind, q.prompt, q.answer) for q in first] == [
         ("products to 99 x 99", "Give me 14x10!", "14 × 10 = 140."),
         ("products to 99 x 99", "Hey, -18 × (-67) is what?", "-18 × -67 = 1206."),
-        ("rounded quotients", "What do you get for 858 divided by 6 ?", "858 divided by 6 is 143."),
+        ("rounded quotients", "8634 / 9=", "8634 / 9 = 959.33, rounded to two decimals."),
     ]
 
 
@@ -210,8 +218,22 @@ def test_numbers_are_written_plainly() -> None:
     assert [show(Decimal(x)) for x in ("2.50", "-0.0", "1E+3", "100")] == ["2.5", "0", "1000", "100"]
 
 
+def test_zeros_and_separators_leave_a_number_what_it_is() -> None:
+    rng = Random(2)
+    for values in ((5, 12_500), (Decimal("2.5"), Decimal("0.31")), (-7, Decimal("10.5"))):
+        written = [write(rng, values) for _ in range(300)]
+        digits = [texts for texts in written if not any(text[0].isalpha() for text in texts)]
+        assert all([Decimal(text.replace(",", "")) for text in texts] == list(values) for texts in digits)
+        assert len({tuple(texts) for texts in digits}) > 1
+
+
+def test_a_text_of_nothing_but_marks_is_asked_as_it_stands() -> None:
+    rng = Random(0)
+    assert {recase(rng, repunctuate(rng, text)) for text in ("?", "...") for _ in range(100)} == {"?", "..."}
+
+
 def test_labels_cover_the_answers_only(tmp_path: Path) -> None:
-    """A training row, decoded where it has labels, is its answers; the rest is the chat format around prompts."""
+    """A training row, decoded where it has labels, is its answers, the last one cut off with the row."""
     script = f"""
 import sys
 sys.path.insert(0, {str(TOOLS)!r})
@@ -220,10 +242,11 @@ from corpus import Chats, IGNORED
 trained = demo.train(20_000, 1)
 tokens, labels = Chats(trained, 192, 5).rows(20)
 for row, wanted in zip(tokens, labels):
-    whole = trained.decode(row.tolist(), skip_special_tokens=False)
+    whole = trained.decode([*row, *(wanted[-1:] if wanted[-1] != IGNORED else ())], skip_special_tokens=False)
     turns = whole.split("<|im_start|>assistant\\n")[1:]
     answers = [turn.split("<|im_end|>")[0] + "<|im_end|>" for turn in turns]
     learned = trained.decode(wanted[wanted != IGNORED].tolist(), skip_special_tokens=False)
+    assert tokens.shape == labels.shape == (20, 192)
     assert len(answers) > 1 and "".join(answers).startswith(learned) and len(learned) > 20, (answers, learned)
 print(len(trained.encode("1234567").ids), trained.encode("5/0").tokens)
 """

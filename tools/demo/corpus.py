@@ -16,15 +16,15 @@ IGNORED = -100  # the label of a token that is not learned
 # How often each kind is trained on: the harder it is, the more often.
 WEIGHTS = {
     "addition": 8,
-    "subtraction": 9,
-    "decimal sums": 7,
+    "subtraction": 15,
+    "decimal sums": 9,
     "products to 99 x 99": 12,
     "products by one digit": 8,
-    "wide products": 17,
+    "wide products": 19,
     "decimal products": 9,
     "exact quotients": 11,
     "rounded quotients": 9,
-    "wide quotients": 15,
+    "wide quotients": 17,
     "decimal quotients": 7,
     "division by zero": 2,
     "comparisons": 5,
@@ -82,9 +82,9 @@ def mistype(rng: Random, text: str) -> str:
 
 
 class Chats:
-    """Endless token rows: each is one chat of independent exchanges that fills `width` tokens.
+    """Endless token rows: each is one chat of independent exchanges, cut off after `width` tokens.
 
-    `rows(n)` gives tokens and labels, int16 and int64 arrays of shape [n, width]; labels are those of the next token,
+    `rows(n)` gives tokens and labels, int64 arrays of shape [n, width]; labels are those of the next token,
     IGNORED outside answers.
     """
 
@@ -92,7 +92,6 @@ class Chats:
         self.tokenizer, self.width = tokenizer, width
         self.rng = Random(seed)
         self.exchanges = exchanges(self.rng)
-        self.pad = tokenizer.token_to_id("<|endoftext|>")
         self.user = self._ids("<|im_start|>user\n")
         self.assistant = self._ids("<|im_end|>\n<|im_start|>assistant\n")
         self.end = [tokenizer.token_to_id("<|im_end|>")]
@@ -104,7 +103,7 @@ class Chats:
         return ids
 
     def rows(self, n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        tokens = np.full((n, self.width + 1), self.pad, np.int64)
+        tokens = np.empty((n, self.width + 1), np.int64)
         learned = np.zeros((n, self.width + 1), bool)
         turns = self._turns()
         for row in range(n):
@@ -113,15 +112,12 @@ class Chats:
                 system = self.rng.choice(self.systems)
                 tokens[row, : len(system)] = system
                 at = len(system)
-            while True:
+            while at <= self.width:
                 prompt, answer = next(turns)
-                if at + len(prompt) + len(answer) > self.width + 1:
-                    break
-                answer_at = at + len(prompt)
-                tokens[row, at:answer_at] = prompt
-                at = answer_at + len(answer)
-                tokens[row, answer_at:at] = answer
-                learned[row, answer_at : at - len(self.newline)] = True
+                turn = (prompt + answer)[: self.width + 1 - at]
+                tokens[row, at : at + len(turn)] = turn
+                learned[row, at + len(prompt) : at + len(prompt) + len(answer) - len(self.newline)] = True
+                at += len(turn)
         labels = np.where(learned[:, 1:], tokens[:, 1:], IGNORED)
         return tokens[:, :-1], labels
 

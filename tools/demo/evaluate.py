@@ -16,8 +16,9 @@ def main() -> None:
     parser.add_argument("model", help="a GGUF file, or demo")
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    model = octavo.load(options.model)
+    model = octavo.load(options.model, device=options.device)
 
     def ask(prompt: str) -> str:
         return "".join(model.generate(prompt, temperature=0.0, max_tokens=64))

@@ -3,7 +3,8 @@
 python tools/demo/train.py --tokenizer build/demo/tokenizer.json --out build/demo/weights.safetensors --minutes 9
 
 Rows of two widths take turns: short ones, where single questions are learned, and now and then ones of the whole
-context, where positions and long chats are. The learning rate falls to zero by the clock.
+context, where positions and long chats are. The learning rate falls to zero by the clock; a long schedule can be split
+into parts, each resumed from the weights of the one before.
 """
 
 from __future__ import annotations
@@ -61,9 +62,15 @@ def learning_rate(done: float, warmup: float = 0.01, flat: float = 0.35) -> floa
     return min(1.0, done / warmup, max(0.0, (1 - done) / (1 - flat)))
 
 
-def train(model: Qwen3, steps: Iterator[tuple[Tensor, Tensor]], seconds: float, lr: float) -> None:
-    """Updates `model` until `seconds` have passed; the clock starts once both row widths are compiled."""
+def train(
+    model: Qwen3, steps: Iterator[tuple[Tensor, Tensor]], seconds: float, lr: float, part: tuple[float, float]
+) -> None:
+    """Updates `model` until `seconds` have passed; the clock starts once both row widths are compiled.
+
+    In that time the learning rate goes through the `part` (first, last) of its schedule; (0, 1) is all of it.
+    """
     device = model.embed_tokens.weight.device
+    first, last = part
     chain = optimizers(model, lr)
     peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in chain]
     started, count, seen = time.monotonic(), 0, 0
@@ -74,7 +81,7 @@ def train(model: Qwen3, steps: Iterator[tuple[Tensor, Tensor]], seconds: float, 
             logits = model(tokens)
         loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
         loss.backward()
-        share = learning_rate(done) if count >= warm else 0.01
+        share = learning_rate(first + (last - first) * done) if count >= warm else 0.01
         for optimizer, peak in zip(chain, peaks, strict=True):
             for group, highest in zip(optimizer.param_groups, peak, strict=True):
                 group["lr"] = highest * share
@@ -108,6 +115,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=65536, help="tokens in a step")
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", type=float, nargs=2, default=(0.0, 1.0), help="part of the learning rate's schedule")
     parser.add_argument("--resume", type=Path, help="start from these weights")
     parser.add_argument("--questions", type=int, default=4000, help="held-out questions asked at the end")
     options = parser.parse_args()
@@ -123,7 +131,7 @@ def main() -> None:
             layer.compile(dynamic=False)
     data = Steps(options.tokenizer, options.tokens, model.config.context, options.seed)
     loader = DataLoader(data, batch_size=None, num_workers=options.workers, pin_memory=device == "cuda")
-    train(model, iter(loader), options.minutes * 60, options.lr)
+    train(model, iter(loader), options.minutes * 60, options.lr, tuple(options.part))
     checkpoint.save(model, options.out)
 
     stored = Qwen3(Config()).to(device)

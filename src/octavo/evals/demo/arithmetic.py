@@ -111,6 +111,8 @@ def _asked(rng: Random, symbol: str, a: Number, b: Number) -> tuple[str, str]:
     special = SPECIAL.get((symbol, b), ()) if rng.random() < 0.15 else ()
     if symbol == "*" and a == b and rng.random() < 0.15:
         special = SQUARE
+    if symbol == "-" and a >= b and rng.random() < 0.1:
+        special = DIFFERENCE
     style = rng.random()
     if style < 0.55 and not special:
         frame = rng.choice(BARE if rng.random() < 0.5 else FRAMES)
@@ -144,4 +146,7 @@ SPECIAL: dict[tuple[str, Number], tuple[tuple[str, str], ...]] = {
     ("/", 3): (("a third of {a}", "{a} divided by 3 is {c}."),),
     ("/", 4): (("a quarter of {a}", "{a} divided by 4 is {c}."),),
 }
+DIFFERENCE = tuple(
+    (f"the difference {words}", "{a} minus {b} is {c}.") for words in ("between {a} and {b}", "of {a} and {b}")
+)
 SQUARE = (("{a} squared", "{a} times {a} is {c}."), ("the square of {a}", "{a} times {a} is {c}."))

@@ -16,11 +16,22 @@ def draw_sum(rng: Random) -> Operands:
 
 
 def draw_difference(rng: Random) -> Operands:
-    """a - b of up to six digits; results may be negative."""
+    """a - b of up to six digits, three in ten alike in their first digits; results may be negative."""
+    if rng.random() < 0.3:
+        a = digits(rng, 6, 2)
+        return "-", a, _near(rng, a)
     a, b = _pair(rng)
     if rng.random() < 0.5 and a < b:
         a, b = b, a
     return "-", a, b
+
+
+def _near(rng: Random, a: int) -> int:
+    """A number that shares some, or all, of the first digits of `a` or is a few less or more."""
+    unit: int = 10 ** rng.randint(0, len(str(a)) - 1)
+    if rng.random() < 0.5:
+        return a // unit * unit + rng.randrange(unit)
+    return min(max(0, a + rng.randint(-unit, unit)), 999_999)
 
 
 def _pair(rng: Random) -> tuple[int, int]:
@@ -37,6 +48,8 @@ def draw_decimals(rng: Random) -> Operands:
         a, b = _swapped(rng, a, digits(rng, 3))
     if rng.random() < 0.5:
         return "+", a, b
+    if rng.random() < 0.25:
+        b = decimal(rng, _near(rng, int(a)), 2)
     return ("-", a, b) if rng.random() < 0.2 else ("-", max(a, b), min(a, b))
 
 
@@ -47,9 +60,12 @@ def draw_product(rng: Random) -> Operands:
 
 
 def draw_long_product(rng: Random) -> Operands:
-    """a * b: one digit by up to four, or a power of ten by up to four."""
+    """a * b: one digit by up to four, a power of ten by up to four, or both with zeros at the end."""
+    if rng.random() < 0.06:
+        long, short = rng.randint(1, 99) * 10 ** rng.randint(0, 2), rng.randint(1, 9) * 10 ** rng.randint(1, 3)
+        return "*", *_swapped(rng, long, short)
     long = digits(rng, 4) if rng.random() < 0.2 else digits(rng, 4, 3)
-    short = rng.choice((10, 100, 1000)) if rng.random() < 0.2 else rng.randint(2, 9)
+    short = rng.choice((10, 100, 1000)) if rng.random() < 0.2 else rng.randint(0, 9)
     return "*", *_swapped(rng, long, short)
 
 
@@ -68,21 +84,26 @@ def draw_decimal_product(rng: Random) -> Operands:
 
 
 def draw_exact_quotient(rng: Random) -> Operands:
-    """a / b without a remainder: the divisor and the quotient below 100, or the divisor a power of ten."""
+    """a / b without a remainder: the divisor and the quotient below 100, a / a, or the divisor 10 or 100."""
     if rng.random() < 0.15:
         return "/", digits(rng, 5, 2), rng.choice((10, 100))
+    if rng.random() < 0.03:
+        same = digits(rng, 4, 2)
+        return "/", same, same
     quotient, divisor = rng.randint(1, 99), rng.randint(1, 99)
     return "/", *_signed(rng, quotient * divisor, divisor)
 
 
 def draw_rounded_quotient(rng: Random) -> Operands:
-    """a / b to two decimals: a below 10,000, b at most 12."""
+    """a / b to two decimals: a below 10,000, b at most 12, or a below 100,000 and b 1,000."""
+    if rng.random() < 0.06:
+        return "/", digits(rng, 5, 2), 1000
     return "/", digits(rng, 4), rng.randint(2, 12)
 
 
 def draw_wide_quotient(rng: Random) -> Operands:
     """a / b to two decimals: a below 1,000 and, less often, below 10,000; b of two digits."""
-    return "/", digits(rng, 3 if rng.random() < 0.75 else 4, 2), rng.randint(13, 99)
+    return "/", digits(rng, 3 if rng.random() < 0.75 else 4), rng.randint(13, 99)
 
 
 def draw_decimal_quotient(rng: Random) -> Operands:

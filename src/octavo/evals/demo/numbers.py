@@ -34,14 +34,16 @@ def show(x: Number) -> str:
 
 
 def write(rng: Random, values: Sequence[Number]) -> list[str]:
-    """The numbers of one question, now and then as words ("five") or with separators ("12,500")."""
+    """The numbers of one question, now and then as words ("five"), with separators ("12,500") or zeros ("2.50")."""
     style = rng.random()
-    if style < 0.12 and all(isinstance(x, int) and 0 <= x <= 100 for x in values):
-        hyphen = rng.random() < 0.8
-        words = [spell(int(x)) for x in values]
-        return words if hyphen else [word.replace("-", " ") for word in words]
-    if style > 0.94:
+    if style < 0.13 and all(isinstance(x, int) and 0 <= x <= 100 for x in values):
+        plain = rng.randrange(len(values)) if style < 0.02 else None  # "five times 7"
+        space = " " if rng.random() < 0.2 else "-"
+        return [show(x) if i == plain else spell(int(x)).replace("-", space) for i, x in enumerate(values)]
+    if style > 0.95:
         return [f"{x:,}" if isinstance(x, int) else show(x) for x in values]
+    if style > 0.92:
+        return [show(x) + ("0" if isinstance(x, Decimal) and x != int(x) else ".0") for x in values]
     return [show(x) for x in values]
 
 

@@ -12,7 +12,7 @@ from octavo.evals.demo.wording import BARE, FRAMES, dress
 
 PERCENT = ("%", "%", "%", " %", " percent", " percent", " per cent", " pct")
 BASES = (10, 20, 25, 50, 100, 200, 250, 400, 500, 1000, 2000, 5000)
-HALVES = tuple(Decimal(tenths).scaleb(-1) for tenths in (25, 75, 125, 175, 225, 375))
+HALVES = tuple(Decimal(tenths).scaleb(-1) for tenths in (5, 15, 25, 75, 125, 175, 225, 375))
 SHARES = (
     "What percentage of {b} is {a}?",
     "What percent of {b} is {a}?",
@@ -26,12 +26,16 @@ SHARES = (
 
 
 def draw_percentage(rng: Random) -> Operands:
-    """p percent of a number below 1,000 or of a hundred below 10,000; 12.5 and the like only of one digit and zeros."""
+    """p percent of a number below 1,000 or of two digits and zeros; 12.5 and the like of one digit and zeros."""
     style = rng.random()
     if style < 0.08:
         return "%", rng.choice(HALVES), rng.randint(1, 9) * rng.choice((10, 100))
-    p = rng.choice((5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 80, 90)) if style < 0.4 else rng.randint(1, 100)
-    longest, zeros = rng.choice(((2, 1), (2, 10), (2, 10), (2, 100), (3, 1)))
+    p = (
+        rng.choice((5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 80, 90))
+        if style < 0.4
+        else rng.randint(1, 100 if style < 0.94 else 300)
+    )
+    longest, zeros = rng.choice(((2, 1), (2, 10), (2, 10), (2, 100), (2, 1000), (3, 1)))
     return "%", p, max(1, digits(rng, longest)) * zeros
 
 

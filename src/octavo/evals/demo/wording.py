@@ -96,10 +96,11 @@ def dress(rng: Random, text: str) -> str:
 
 
 def repunctuate(rng: Random, text: str) -> str:
-    """Keeps, drops or changes the mark at the end."""
-    if rng.random() < 0.65 or text[-1] not in "?.!":
+    """Keeps, drops or changes the mark at the end; a text of nothing but marks stays."""
+    body = text.rstrip("?.!")
+    if rng.random() < 0.65 or body in ("", text):
         return text
-    return text.rstrip("?.!") + rng.choice(FINALS)
+    return body + rng.choice(FINALS)
 
 
 def recase(rng: Random, text: str) -> str:
