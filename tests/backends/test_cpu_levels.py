@@ -84,7 +84,7 @@ def selected() -> list[OpCase]:
 
 @x86
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("level", ["avx2", "x86-64"])
+@pytest.mark.parametrize("level", ["avx2", pytest.param("x86-64", marks=pytest.mark.slow)])
 def test_ops_on_lower_levels(level: str, tmp_path: Path) -> None:
     cases = selected()
     done = run_tests(level, tmp_path, *(f"test_op_cases.py::test_op_case[{c.name}]" for c in cases))
