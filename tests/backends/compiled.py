@@ -56,8 +56,11 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     codes = codes.reshape(8, 64).astype(np.int64)
     if bits == 8:
         return codes.astype(np.uint8).reshape(-1)
+    if bits == 6:
+        words = [half[i] << 2 | (half[3] >> (4 - 2 * i)) & 3 for half in (codes[:4], codes[4:]) for i in range(3)]
+        return np.concatenate(words).astype(np.uint8)
     out, at = np.zeros(64 * bits, np.uint8), 0
-    parts = {2: [2], 3: [2, 1], 4: [4], 5: [4, 1], 6: [4, 2]}[bits]
+    parts = {2: [2], 3: [2, 1], 4: [4], 5: [4, 1]}[bits]
     taken = 0
     for width in parts:
         per_word = 8 // width

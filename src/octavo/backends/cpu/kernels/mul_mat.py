@@ -15,8 +15,10 @@ from octavo.backends.cpu.simd import (
     add_blocks,
     arg,
     call,
+    fma_blocks,
     fma_dots,
     fma_dots_2,
+    fma_splat_strided,
     load_block_masked,
     load_codes,
     load_exponent_x16,
@@ -86,7 +88,9 @@ def _accumulate(layout: Layout, n: int) -> Any:
     min_bytes = SCALE_BYTES[layout.minima] * ROWS if layout.minima else 0
     head_bytes, block_bytes = layout.head_bytes, layout.block_bytes
     codes_at = block_bytes - layout.code_bytes
-    d_at, x_bytes = n * STEP, n * TOKEN_BYTES
+    d_at, s_at, h_at, x_bytes = n * STEP, n * (STEP + 4), n * (STEP + 8), n * TOKEN_BYTES
+    late = two_level and n <= 2  # d once a super-block: few tokens leave registers for sums of their own
+    late_kind = 2 if is_offset else 0
 
     def accumulate(w, x, k, table):
         acc = zeros(n)
@@ -97,21 +101,34 @@ def _accumulate(layout: Layout, n: int) -> Any:
                 d = mul(d, splat(down))
             dmin = load_min(w + d_bytes * sets) if has_min else none
             block = w + head_bytes
+            part, minima = zeros(n), zeros(n)  # of a super-block, before d and dmin
             for _block in range(blocks):
                 codes = load_high_codes(block + codes_at, bits) if high else load_codes(block + codes_at, bits)
                 if has_table:
                     codes = look_up(codes, table)
-                scale0 = mul(load_sc(block), d) if two_level else d
-                if groups == 1:
-                    bias0 = none
+                if late:
+                    if groups == 1:
+                        part = fma_dots(part, codes, load_sc(block), none, x, d_at, late_kind)
+                        if has_min:
+                            minima = fma_splat_strided(minima, load_u8x16(block + 16), x + s_at, 4)
+                    else:
+                        part = fma_dots_2(part, codes, load_sc(block), load_sc(block + 16), none, none, x, d_at,
+                                          late_kind)  # fmt: skip
+                        if has_min:
+                            first, last = load_u8x16(block + 32), load_u8x16(block + 48)
+                            minima = fma_splat_strided(minima, sub(first, last), x + h_at, 4)
+                            minima = fma_splat_strided(minima, last, x + s_at, 4)
+                elif groups == 1:
+                    scale = mul(load_sc(block), d) if two_level else d
+                    bias = none
                     if has_min:
-                        bias0 = sub(none, mul(load_u8x16(block + 16), dmin) if two_level else dmin)
-                    acc = fma_dots(acc, codes, scale0, bias0, x, d_at, kind)
+                        bias = sub(none, mul(load_u8x16(block + 16), dmin) if two_level else dmin)
+                    acc = fma_dots(acc, codes, scale, bias, x, d_at, kind)
                 else:
                     if two_level:
-                        scale1 = mul(load_sc(block + 16), d)
+                        scale0, scale1 = mul(load_sc(block), d), mul(load_sc(block + 16), d)
                     else:
-                        scale1 = load_d(w + d_bytes)
+                        scale0, scale1 = d, load_d(w + d_bytes)
                         if high:
                             scale1 = mul(scale1, splat(down))
                     bias0, bias1 = none, none
@@ -123,6 +140,10 @@ def _accumulate(layout: Layout, n: int) -> Any:
                     acc = fma_dots_2(acc, codes, scale0, scale1, sub(bias1, bias0), sub(none, bias1), x, d_at, kind)
                 block += block_bytes
                 x += x_bytes
+            if late:
+                acc = fma_blocks(acc, part, d)
+                if has_min:
+                    acc = fma_blocks(acc, minima, sub(none, dmin))
             w += head_bytes + blocks * block_bytes
         return acc
 

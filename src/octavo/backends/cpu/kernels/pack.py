@@ -90,8 +90,7 @@ def move(to, source, width, present):
 
 def _put(bits: int) -> Any:
     """A function that spreads 8 words of four codes over `bits` words 64 bytes apart (see `simd.load_codes`)."""
-    low = bits if bits in (8, 4, 2) else 2 if bits == 3 else 4
-    high = bits - low
+    low = bits if bits in (8, 6, 4, 2) else bits - 1
 
     def put(at, v0, v1, v2, v3, v4, v5, v6, v7):
         if bits == 8:
@@ -103,6 +102,14 @@ def _put(bits: int) -> Any:
             store_u32(at + 320, v5)
             store_u32(at + 384, v6)
             store_u32(at + 448, v7)
+        elif bits == 6:
+            m = 0x03030303
+            store_u32(at, v0 << 2 | (v3 >> 4 & m))
+            store_u32(at + 64, v1 << 2 | (v3 >> 2 & m))
+            store_u32(at + 128, v2 << 2 | (v3 & m))
+            store_u32(at + 192, v4 << 2 | (v7 >> 4 & m))
+            store_u32(at + 256, v5 << 2 | (v7 >> 2 & m))
+            store_u32(at + 320, v6 << 2 | (v7 & m))
         elif low == 4:
             m = 0x0F0F0F0F
             store_u32(at, (v0 & m) | (v4 & m) << 4)
@@ -113,16 +120,10 @@ def _put(bits: int) -> Any:
             m = 0x03030303
             store_u32(at, (v0 & m) | (v2 & m) << 2 | (v4 & m) << 4 | (v6 & m) << 6)
             store_u32(at + 64, (v1 & m) | (v3 & m) << 2 | (v5 & m) << 4 | (v7 & m) << 6)
-        if high == 1:
+        if bits != low:
             m = 0x01010101
             word = (v0 >> low & m) | (v1 >> low & m) << 1 | (v2 >> low & m) << 2 | (v3 >> low & m) << 3
             word |= (v4 >> low & m) << 4 | (v5 >> low & m) << 5 | (v6 >> low & m) << 6
             store_u32(at + 64 * low, word | (v7 >> low & m) << 7)
-        elif high == 2:
-            m = 0x03030303
-            even = (v0 >> low & m) | (v2 >> low & m) << 2 | (v4 >> low & m) << 4 | (v6 >> low & m) << 6
-            odd = (v1 >> low & m) | (v3 >> low & m) << 2 | (v5 >> low & m) << 4 | (v7 >> low & m) << 6
-            store_u32(at + 64 * low, even)
-            store_u32(at + 64 * low + 64, odd)
 
     return inner(put, bits)

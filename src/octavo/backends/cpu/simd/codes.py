@@ -29,8 +29,9 @@ def load_codes(ty, address, bits):
     """8 vectors of codes, 16 rows x 4 consecutive k each, of a block of 16 rows x 32 k packed in `bits` x 64 bytes.
 
     8 bits: the vectors as they are. 4: vector j in the low and j + 4 in the high nibbles of the j-th 64 bytes. 2:
-    vector j in bits 2 (j // 2) of the (j % 2)-th. 5, 6 and 3: the low 4, 4 and 2 bits so, then the high bits: of 1 bit,
-    vector j in bit j of 64 bytes; of 2 bits, like 2.
+    vector j in bits 2 (j // 2) of the (j % 2)-th. 5 and 3: the low 4 and 2 bits so, then vector j's high bit in bit j
+    of 64 bytes. 6: for each half of the vectors 3 x 64 bytes, which hold three of them in their high six bits, and in
+    their low two the fourth, its highest bits first.
     """
     width = literal(bits)
     block = Block(u8x64, 8)
@@ -74,7 +75,9 @@ def load_high_codes(ty, address, bits):
 def _high_codes(b, address, bits):
     if bits == 8:
         return _codes(b, address, 8)
-    low_bits = {4: 4, 5: 4, 6: 4, 2: 2, 3: 2}[bits]
+    if bits == 6:
+        return _six_bits(b, address)
+    low_bits = {4: 4, 5: 4, 2: 2, 3: 2}[bits]
     low = _unpack(b, address, low_bits, 8 - bits)
     if bits == low_bits:
         return low
@@ -85,12 +88,26 @@ def _high_codes(b, address, bits):
 def _codes(b, address, bits):
     if bits == 8:
         return [load_at(b, address, V_U8, 64 * j) for j in range(8)]
-    low_bits = {4: 4, 5: 4, 6: 4, 2: 2, 3: 2}[bits]
+    if bits == 6:
+        return [b.and_(_shift(b, x, -2), fill(V_U8, 63)) for x in _six_bits(b, address)]
+    low_bits = {4: 4, 5: 4, 2: 2, 3: 2}[bits]
     low = _unpack(b, address, low_bits)
     if bits == low_bits:
         return low
     high = _unpack(b, b.add(address, i64(64 * low_bits)), bits - low_bits)
     return [b.or_(x, _shift_left(b, h, low_bits)) for x, h in zip(low, high, strict=True)]
+
+
+def _six_bits(b, address):
+    """8 vectors of codes in the high six bits of their bytes: three of four take an instruction."""
+    vectors = []
+    for half in (0, 192):
+        words = [load_at(b, address, V_U8, half + 64 * i) for i in range(3)]
+        fourth = fill(V_U8, 0)
+        for word, up in zip(words, (6, 4, 2), strict=True):
+            fourth = b.or_(fourth, b.and_(_shift(b, word, up), fill(V_U8, 3 << up)))
+        vectors += [*(b.and_(word, fill(V_U8, 0xFC)) for word in words), fourth]
+    return vectors
 
 
 def _unpack(b, address, bits, up=0):
