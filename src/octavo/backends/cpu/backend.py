@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from octavo.backends.cpu.cache import end_progress, prepare
+from octavo.backends.cpu.pages import zeroed
 from octavo.formats import QTensor, dequantize
 from octavo.formats.activation import default_activation
 from octavo.formats.spec import U8, AnyArray
@@ -82,8 +83,9 @@ class CpuBackend:
 
     def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
         if dtype == "q8_0":
-            return np.zeros((*shape[:2], shape[2] // 32 * 34), np.uint8)
-        return np.zeros(shape, DTYPES[dtype])
+            shape = (*shape[:2], shape[2] // 32 * 34)
+            return zeroed(math.prod(shape)).reshape(shape)
+        return zeroed(self.nbytes(shape, dtype)).view(DTYPES[dtype]).reshape(shape)
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         if node.op == "reshape":

@@ -2,8 +2,11 @@
 
 Keys lie so that 64 positions are side by side, and no sum crosses lanes; values so that a head's D are.
 
-    f16, f32   keys [pages, Hkv, D, 64], values [rows, Hkv, D]
-    q8_0       keys [pages, Hkv, D / 32, 64 f16 scales and 32 x 64 s8], values [rows, Hkv, D / 32, f16 scale and 32 s8]
+    f16, f32   keys [pages, Hkv, D, 64], values [pages, Hkv, 64, D]
+    q8_0       keys [pages, Hkv, D / 32, 64 f16 scales and 32 x 64 s8],
+               values [pages, Hkv, 64, D / 32, f16 scale and 32 s8]
+
+A head's part of a page is in one piece: it takes few memory pages, and its rows don't compete for cache sets.
 """
 
 from __future__ import annotations
@@ -97,8 +100,8 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
     chunks = dim // 16
 
     def add_values(sums, weights, factors, values, row, kv_head, kv_heads, rows):
-        stride = kv_heads * dim * width
-        page = values + row * stride + kv_head * dim * width
+        stride = dim * width
+        page = values + (row * kv_heads + kv_head * 64) * stride
         for chunk in range(chunks):
             acc = scale_block(load_block(sums + chunk * 64, dim * 4, n), factors, 16)
             even, odd, at = acc, zeros(n), page + chunk * 16 * width
@@ -117,8 +120,8 @@ def _value_q8_0(n: int, dim: int) -> Any:
     block_bytes, blocks = BLOCK_BYTES, dim // 32
 
     def add_values(sums, weights, factors, values, row, kv_head, kv_heads, rows):
-        stride = kv_heads * blocks * block_bytes
-        page = values + row * stride + kv_head * blocks * block_bytes
+        stride = blocks * block_bytes
+        page = values + (row * kv_heads + kv_head * 64) * stride
         for block in range(blocks):
             low = scale_block(load_block(sums + block * 128, dim * 4, n), factors, 16)
             high = scale_block(load_block(sums + block * 128 + 64, dim * 4, n), factors, 16)
@@ -159,7 +162,7 @@ def set_value_function(kind: Kind, dim: int) -> Any:
     half, width = kind == "f16", _WIDTH[kind]
 
     def set_value(values, value, row, kv_head, kv_heads):
-        at = values + (row * kv_heads + kv_head) * dim * width
+        at = values + ((row // 64 * kv_heads + kv_head) * 64 + row % 64) * dim * width
         x = f32_pointer(value)
         for i in range(dim):
             if half:
@@ -201,7 +204,7 @@ def _set_value_q8_0(dim: int) -> Any:
     block_bytes, blocks = BLOCK_BYTES, dim // 32
 
     def set_value(values, value, row, kv_head, kv_heads):
-        at = values + (row * kv_heads + kv_head) * blocks * block_bytes
+        at = values + ((row // 64 * kv_heads + kv_head) * 64 + row % 64) * blocks * block_bytes
         for block in range(blocks):
             d, inverse = scale_of(value + block * 128)
             store_f16(at, d)
