@@ -77,19 +77,18 @@ def _tile_call(
         (address(t) + (first * _stride(t) if t.ndim == 2 else 0), _stride(t) if t.ndim == 2 else 0) for t in terms
     ]
     places += [(0, 0)] * (2 - len(places))
-    quantized = isinstance(weight, QuantWeight)
     x_stride = weight.k // 32 * quantize.TOKEN_BYTES if isinstance(weight, QuantWeight) else _stride(x)
     args = [
         address(weight.data[expert]), address(x) + first * x_stride, address(y) + first * _stride(y),
         weight.n, weight.k, _stride(y), tiles, len(terms), *places[0], *places[1],
-        (address(weight.table) if weight.table is not None else 0) if isinstance(weight, QuantWeight) else x_stride,
+        weight.table_address if isinstance(weight, QuantWeight) else x_stride,
         tail.kernel.address if tail else 0, address(tail.args) if tail else 0,
     ]  # fmt: skip
     if isinstance(weight, QuantWeight):
         kernel = mul_mat.mul_mat_kernel(weight.layout, n)
     else:
         kernel = float_mul_mat.float_mul_mat_kernel(weight.kind, n)
-    assert quantized or x.dtype == np.float32
+        assert x.dtype == np.float32
     return KernelCall(kernel, args, -(-weight.n // 16), keep=(weight, x, y, terms, tail))
 
 
@@ -98,8 +97,7 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     table, ids = inputs
     tasks = len(out)
     if isinstance(table, QuantWeight):
-        lookup = address(table.table) if table.table is not None else 0
-        args = [address(out), _stride(out), address(table.data), table.k, address(ids), lookup]
+        args = [address(out), _stride(out), address(table.data), table.k, address(ids), table.table_address]
         return [KernelCall(rows.get_rows_kernel(table.layout), args, tasks, keep=(table, ids, out))]
     if isinstance(table, FloatWeight):
         kernel = float_mul_mat.float_get_rows_kernel(table.kind)
@@ -265,7 +263,7 @@ def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared
         codes = np.empty(len(rows_of_x) * weight.k // 32 * quantize.TOKEN_BYTES, np.uint8)
         calls.append(_quantize_rows(rows_of_x, codes, 1))
         inner, x_stride, source = mul_mat.mul_mat_kernel(weight.layout, 1), len(codes) // len(rows_of_x), codes
-        extra = address(weight.table) if weight.table is not None else 0
+        extra = weight.table_address
     else:
         inner = float_mul_mat.float_mul_mat_kernel(weight.kind, 1)
         x_stride, source = _stride(rows_of_x), rows_of_x

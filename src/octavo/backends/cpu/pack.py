@@ -35,6 +35,11 @@ class QuantWeight:
     data: U8
     table: U8 | None
 
+    @property
+    def table_address(self) -> int:
+        """Where the bytes of a non-linear code lie; 0 without a table."""
+        return 0 if self.table is None else address(self.table)
+
 
 @dataclass(frozen=True, eq=False)
 class FloatWeight:

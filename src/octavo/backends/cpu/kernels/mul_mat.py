@@ -35,16 +35,16 @@ from octavo.backends.cpu.simd import (
     zeros,
 )  # fmt: skip
 
-ARGS = ("weights", "x", "y", "rows", "k", "y_stride", "tiles", "terms", "term0", "stride0", "term1", "stride1",
-        "table", "tail", "tail_args")  # fmt: skip
-"""Arguments of a product: addresses, sizes and strides in bytes; `tiles` of n tokens. A tail is a call for the rest."""
-
 LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16}
 
 
 @kernels
 def mul_mat_kernel(layout: Layout, n: int) -> Any:
-    """The product for tiles of n tokens: task i makes 16 rows of y, from row 16 i on."""
+    """The product for tiles of n tokens: task i makes 16 rows of y, from row 16 i on.
+
+    Arguments: weights, x, y, rows, k, y stride, tiles, terms, (term, stride) twice, table, tail, tail's arguments. A
+    tail is a call for the tokens that fill no tile; strides are in bytes.
+    """
     accumulate = _accumulate(layout, n)
     tile_rows, token_bytes = ROWS, TOKEN_BYTES
     super_values, super_bytes = layout.super, layout.super_bytes
