@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo.quantizers.encode import ENCODABLE, encode
+    from octavo.quantizers.encoder import ENCODABLE, encode
 
 __all__ = ["ENCODABLE", "encode"]
 
 _HOME = {
-    "ENCODABLE": "octavo.quantizers.encode",
-    "encode": "octavo.quantizers.encode",
+    "ENCODABLE": "octavo.quantizers.encoder",
+    "encode": "octavo.quantizers.encoder",
 }
 
 
