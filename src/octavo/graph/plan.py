@@ -6,8 +6,9 @@ An `Executor` owns what lasts between steps (loaded weights, caches, memory) and
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -19,17 +20,22 @@ from octavo.graph.schedule import Schedule
 
 PLANS_KEPT = 32
 
+Watch = Callable[[Node, Callable[[int], AnyArray]], None]
+"""Is given a node before its call is made, and a function that reads its i-th input to the host."""
+
 
 @dataclass(frozen=True)
 class Plan:
     """What a step of one size runs.
 
-    calls   a node and its call each, in order
-    steps   the same, joined by each backend to as few as it can
-    inputs  the values to fill, by name, a pair (backend, value) each
+    calls      a node and its call each, in order
+    arguments  for each call the values that it reads, and the backend that they are of
+    steps      the calls, joined by each backend to as few as it can
+    inputs     the values to fill, by name, a pair (backend, value) each
     """
 
     calls: tuple[tuple[Node, Call], ...]
+    arguments: tuple[tuple[Backend, Sequence[Any]], ...]
     steps: tuple[Call, ...]
     inputs: Mapping[str, list[tuple[Backend, Any]]]
     outputs: tuple[tuple[Backend, Any], ...]
@@ -78,13 +84,25 @@ class Executor:
 
     def run(self, inputs: Mapping[str, AnyArray], sizes: Sizes) -> list[AnyArray]:
         """Run a step: fill the inputs, make the calls, read the outputs."""
+        plan = self._fill(inputs, sizes)
+        for step in plan.steps:
+            step()
+        return [backend.read(value) for backend, value in plan.outputs]
+
+    def watch(self, inputs: Mapping[str, AnyArray], sizes: Sizes, watch: Watch) -> list[AnyArray]:
+        """Run a step as `run` does, but call by call, `watch` being asked before each."""
+        plan = self._fill(inputs, sizes)
+        for (node, call), (backend, values) in zip(plan.calls, plan.arguments, strict=True):
+            watch(node, partial(_read, backend, values))
+            call()
+        return [backend.read(value) for backend, value in plan.outputs]
+
+    def _fill(self, inputs: Mapping[str, AnyArray], sizes: Sizes) -> Plan:
         plan = self.plan(sizes)
         for name, values in plan.inputs.items():
             for backend, value in values:
                 backend.write(value, inputs[name])
-        for step in plan.steps:
-            step()
-        return [backend.read(value) for backend, value in plan.outputs]
+        return plan
 
     def _bind(self, sizes: Sizes) -> Plan:
         where = self.schedule.backends
@@ -99,6 +117,7 @@ class Executor:
                 inputs.setdefault(leaf.name, []).append((self.backends[b], value))
             values[b, id(leaf)] = value
         calls: list[tuple[Node, Call]] = []
+        read: list[tuple[Backend, Sequence[Any]]] = []
         for node in self.schedule.graph.nodes:
             if node.is_leaf:
                 continue
@@ -106,8 +125,9 @@ class Executor:
             backend, shape = self.backends[b], bind(node.shape, sizes)
             if node.op == "copy":
                 source = where[id(node.inputs[0])]
-                out = self._place(node, sizes)
-                calls.append((node, _copy(self.backends[source], values[source, id(node.inputs[0])], backend, out)))
+                value, out = values[source, id(node.inputs[0])], self._place(node, sizes)
+                calls.append((node, _copy(self.backends[source], value, backend, out)))
+                read.append((self.backends[source], [value]))
                 values[b, id(node)] = out
                 continue
             arguments = [values[b, id(i)] for i in node.inputs]
@@ -116,9 +136,10 @@ class Executor:
                 continue
             out = arguments[0] if node.op == "set_rows" else self._place(node, sizes)
             calls.append((node, backend.bind(node, arguments, out)))
+            read.append((backend, arguments))
             values[b, id(node)] = out
         outputs = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in self.schedule.graph.outputs)
-        return Plan(tuple(calls), self._join(calls), inputs, outputs)
+        return Plan(tuple(calls), tuple(read), self._join(calls), inputs, outputs)
 
     def _join(self, calls: Sequence[tuple[Node, Call]]) -> tuple[Call, ...]:
         """Runs of calls on one backend, each joined by it; copies between backends stay as they are."""
@@ -133,6 +154,11 @@ class Executor:
         buffer = self.schedule.buffers[id(node)]
         backend = self.backends[buffer.backend]
         return backend.view(self._memory[buffer.backend], buffer.offset, bind(node.shape, sizes), node.dtype)
+
+
+def _read(backend: Backend, values: Sequence[Any], i: int) -> AnyArray:
+    backend.synchronize()
+    return backend.read(values[i])
 
 
 def _copy(source: Backend, value: Any, target: Backend, out: Any) -> Call:

@@ -2,7 +2,7 @@
 
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
-from octavo.runtime.model import GenerateOptions, Model, load, resolve
+from octavo.runtime.model import GenerateOptions, Model, load, open_model, resolve
 from octavo.runtime.sampling import SamplingParams
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "Model",
     "SamplingParams",
     "load",
+    "open_model",
     "resolve",
 ]

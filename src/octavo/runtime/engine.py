@@ -13,7 +13,7 @@ from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
 from octavo.graph.fuse import fuse, quantize_activations
 from octavo.graph.node import Graph, Sizes
-from octavo.graph.plan import Executor
+from octavo.graph.plan import Executor, Watch
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, Schedule, schedule
 from octavo.models import Architecture
@@ -21,7 +21,6 @@ from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
 
 DEFAULT_CONTEXT = 4096
-MOST_OUTPUTS = 64  # logits of a step; of a large vocabulary they take much memory
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,8 @@ class EngineConfig:
     n_batch        most tokens in a step; a longer prompt takes several
     max_sequences  sequences that may be in one step; the cache holds n_ctx tokens for each
     cache_type     how keys and values are stored
+    n_outputs      most logits in a step, at least one a sequence; of a large vocabulary they take much memory
+    fuse           take the backend's fused ops; without, a watcher sees every value of the graph
     """
 
     n_ctx: int | None = None
@@ -39,6 +40,8 @@ class EngineConfig:
     max_sequences: int = 1
     cache_type: CacheType = "f16"
     strict: bool = False
+    n_outputs: int = 64
+    fuse: bool = True
 
 
 class Engine:
@@ -58,7 +61,8 @@ class Engine:
         self.config = config = config or EngineConfig()
         train = model.hparams.n_ctx_train
         self.n_ctx = min(train, DEFAULT_CONTEXT) if config.n_ctx is None else config.n_ctx
-        for name, value in (("ctx", self.n_ctx), ("n_batch", config.n_batch), ("max_sequences", config.max_sequences)):
+        sizes = {name: getattr(config, name) for name in ("n_batch", "max_sequences", "n_outputs")}
+        for name, value in {"ctx": self.n_ctx, **sizes}.items():
             if value < 1:
                 raise UsageError(f"{name} is {value} (allowed: 1 or more)")
         if self.n_ctx > train:
@@ -71,7 +75,7 @@ class Engine:
         self.pool = PagePool(self._max_pages * config.max_sequences)
         self.limits: Sizes = {
             "tokens": max(config.n_batch, config.max_sequences),
-            "outputs": max(min(config.n_batch, MOST_OUTPUTS), config.max_sequences),
+            "outputs": max(min(config.n_batch, config.n_outputs), config.max_sequences),
             "sequences": config.max_sequences,
             "boundaries": config.max_sequences + 1,
             "pages": self._max_pages,
@@ -83,7 +87,7 @@ class Engine:
 
     def _lower(self, graph: Graph) -> Graph:
         first = self.backends[0]
-        return fuse(quantize_activations(graph, first.activation), first.fusions)
+        return fuse(quantize_activations(graph, first.activation), first.fusions if self.config.fuse else ())
 
     def load(self) -> Executor:
         """Load the weights and make ready for steps of one token, unless that is done; the first step does it too."""
@@ -92,9 +96,10 @@ class Engine:
             self._executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2})
         return self._executor
 
-    def step(self, feeds: Seq[Feed]) -> F32:
+    def step(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
         """Append each feed's tokens to its sequence; logits [sum of outputs, n_vocab], sequences in the order given.
 
+        `watch` sees what each node of `schedule.graph` is given, before it runs.
         Raises ContextFullError where a sequence would not fit, NonFiniteError where the model computed NaN or Inf.
         After an error every sequence is as it was.
         """
@@ -104,7 +109,8 @@ class Engine:
             for feed in feeds:
                 self.pool.grow(feed.sequence, len(feed.sequence) + len(feed.tokens))
             inputs, sizes = make_batch(feeds, self._max_pages)
-            (logits,) = self.load().run(inputs, sizes)
+            executor = self.load()
+            (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
             if not np.isfinite(logits).all():
                 raise NonFiniteError(
                     f"{self.model.file.path}: the model computed NaN or Inf; `octavo inspect --check` looks for it in "

@@ -14,6 +14,7 @@ from octavo.backends import select
 from octavo.errors import ModelError, UsageError
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
+from octavo.graph.protocol import Backend
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.runtime.engine import Engine, EngineConfig
@@ -192,7 +193,12 @@ def load(
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
-    backends = select(device, threads)
+    config = EngineConfig(n_ctx=n_ctx, cache_type=cache_type, strict=strict)
+    return open_model(path, select(device, threads), config)
+
+
+def open_model(path: str | os.PathLike[str], backends: Sequence[Backend], config: EngineConfig) -> Model:
+    """Load a GGUF model, or "demo", into an engine of this configuration; see `load`."""
     file = GGUFFile.open(resolve(path))
     try:
         architecture = read_architecture(file)
@@ -202,7 +208,6 @@ def load(
                 f"{tokenizer.n_vocab} tokens, but the embedding has {architecture.hparams.n_vocab} rows",
                 file=file.path, field="tokenizer.ggml.tokens",
             )  # fmt: skip
-        config = EngineConfig(n_ctx=n_ctx, cache_type=cache_type, strict=strict)
         engine = Engine(architecture, backends, config)
         engine.load()
         return Model(file, engine, tokenizer)
