@@ -20,6 +20,7 @@ Bind = Callable[[Node, Sequence[Any], Any, Shared], list[KernelCall]]
 
 BINDERS: dict[str, Bind] = {}
 TILES = quantize.TILES
+ROPE_RUN = 32  # tokens whose keys fill lines of the cache; one at a time where tokens are few
 SPLIT_TASKS = 32  # tasks of attention with one token a sequence; not by threads, so that results do not depend on those
 
 
@@ -126,8 +127,9 @@ def _quantize(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
         source, more = "rms_norm", [address(other[0]), float(node.attrs["eps"])]
     elif node.op == "swiglu_quantize":
         source, more = "swiglu", [address(other[0]), _stride(other[0])]
-    args = [address(out), tokens, k, address(x), _stride(x), *more]
-    return [KernelCall(quantize.quantize_kernel(source, TILES[0]), args, tokens, keep=(x, *other, out))]
+    tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
+    args = [address(out), tokens, k, address(x), _stride(x), chunks, *more]
+    return [KernelCall(quantize.quantize_kernel(source, TILES[0]), args, tiles * chunks, keep=(x, *other, out))]
 
 
 @_binds("add", "mul", "swiglu")
@@ -165,13 +167,14 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
     q, k, v, keys, values, positions, places, freqs, *norms = inputs
     table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
     tokens, heads, dim = q.shape
+    run = ROPE_RUN if tokens > 2 * ROPE_RUN else 1
     kernel = rope.rope_set_rows_kernel(_kind(node.inputs[3]), node.attrs["interleaved"], bool(norms), dim, len(freqs))
     args = [
         address(out), _stride(out), address(q), _stride(q), address(k), _stride(k), address(v), _stride(v),
         address(keys), address(values), address(places), address(table), heads, k.shape[1],
-        *([address(w) for w in norms] or [0, 0]), float(node.attrs.get("eps", 0.0)),
+        *([address(w) for w in norms] or [0, 0]), float(node.attrs.get("eps", 0.0)), tokens, run,
     ]  # fmt: skip
-    tasks = tokens * (heads + 2 * k.shape[1])
+    tasks = -(-tokens // run) * (heads + 2 * k.shape[1])
     return [*before, KernelCall(kernel, args, tasks, keep=(*inputs, table, out))]
 
 
@@ -277,5 +280,6 @@ def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared
 
 
 def _quantize_rows(x: AnyArray, codes: AnyArray, tile: int) -> KernelCall:
-    args = [address(codes), *x.shape, address(x), _stride(x), 0, 0]
-    return KernelCall(quantize.quantize_kernel("values", tile), args, len(x), keep=(x, codes))
+    tiles, chunks = quantize.tasks_of(*x.shape, tile)
+    args = [address(codes), *x.shape, address(x), _stride(x), chunks, 0, 0]
+    return KernelCall(quantize.quantize_kernel("values", tile), args, tiles * chunks, keep=(x, codes))

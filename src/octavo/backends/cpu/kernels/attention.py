@@ -182,11 +182,11 @@ def _attend(kind: Kind, n: int, dim: int) -> Any:
         last = position + (count - 1) * step
         for page in range(first, stop):
             row = table[page] * page_floats
-            scores_of(scores, queries, arg(args, 3), row, kv_head, kv_heads)
+            rows = min(last + 1 - page * page_floats, page_floats)
+            scores_of(scores, queries, arg(args, 3), row, kv_head, kv_heads, rows)
             for i in range(n):
                 seen = position + min(i, count - 1) * step + 1 - page * page_floats
                 weigh(scores + i * 256, min(seen, page_floats), scale, f32_pointer(states + 16 * i))
-            rows = min(last + 1 - page * page_floats, page_floats)
             add_values(sums, scores, states + 8, arg(args, 4), row, kv_head, kv_heads, rows)
 
     return inner(attend, kind, n, dim)

@@ -1,12 +1,13 @@
 """The KV cache: how keys and values of a page of 64 positions lie, and the loops that write and read them.
 
-Keys lie so that 64 positions are side by side, and no sum crosses lanes; values so that a head's D are.
+A head's keys of a page lie so that 64 positions are side by side, and no sum crosses lanes; its values in columns of
+32 (16 where D is no multiple of 32). q8_0 has a scale for 32 of D, and 64 scales, one a position, before their codes.
 
-    f16, f32   keys [pages, Hkv, D, 64], values [pages, Hkv, 64, D]
+    f16, f32   keys [pages, Hkv, D, 64], values [pages, Hkv, D / 32, 64, 32]
     q8_0       keys [pages, Hkv, D / 32, 64 f16 scales and 32 x 64 s8],
-               values [pages, Hkv, 64, D / 32, f16 scale and 32 s8]
+               values [pages, Hkv, D / 32, 64 f16 scales and 64 x 32 s8]
 
-A head's part of a page is in one piece: it takes few memory pages, and its rows don't compete for cache sets.
+So a head's part of a page is in one piece that is read from its first byte to its last.
 """
 
 from __future__ import annotations
@@ -19,74 +20,76 @@ from octavo.backends.cpu.compile import inner
 from octavo.backends.cpu.simd import (
     add_blocks,
     f32_pointer,
-    fma_blocks,
-    fma_splat_strided,
+    fma_columns_f16,
+    fma_panel_f16,
+    fma_panel_f32,
+    fma_panel_s8,
     i8_pointer,
-    load_block,
-    load_f16,
+    largest_magnitude,
     load_f16x16,
     load_f32x16,
-    load_s8x16,
+    load_panel,
     mul,
-    scale_block,
+    quantize16,
+    scale_panel,
+    scatter_f16,
     splat,
-    store_block,
+    stack,
     store_f16,
+    store_f16x16,
+    store_f32x16,
+    store_panel,
     zeros,
 )
 
 Kind = Literal["f16", "f32", "q8_0"]
 PAGE = 64
+SUMS = 16
+"""Vectors of sums that a loop keeps: as many as leave registers for the rest."""
 
-_LOADS = {"f16": load_f16x16, "f32": load_f32x16}
-_WIDTH = {"f16": 2, "f32": 4}
-BLOCK_BYTES = 34  # of 32 values in q8_0
-KEY_BLOCK_BYTES = PAGE * BLOCK_BYTES
+_FMA = {"f16": fma_panel_f16, "f32": fma_panel_f32, "q8_0": fma_panel_s8}
+_WIDTH = {"f16": 2, "f32": 4, "q8_0": 1}
+SCALES = 2 * PAGE
+"""Bytes of the scales before the codes of 32 of D, in q8_0."""
+
+
+def head_bytes(kind: Kind, dim: int) -> int:
+    """Bytes of a head's keys, or values, in a page."""
+    return PAGE * dim * _WIDTH[kind] + (SCALES * (dim // 32) if kind == "q8_0" else 0)
 
 
 def score_function(kind: Kind, n: int, dim: int) -> Any:
-    """A function (scores, q, keys, row, kv_head, kv_heads): scores [n, 64] = q [n, D] times the page at row."""
-    if kind == "q8_0":
-        return _score_q8_0(n, dim)
-    load, width, page_bytes = _LOADS[kind], _WIDTH[kind], PAGE * _WIDTH[kind]
+    """A function (scores, q, keys, row, kv_head, kv_heads, rows): scores [n, 64] = q [n, D] times the page at row.
 
-    def scores_of(scores, q, keys, row, kv_head, kv_heads):
-        page = keys + (row * kv_heads + kv_head * 64) * dim * width
-        for part in range(2):
-            low, high = zeros(n), zeros(n)
-            at = page + part * 32 * width
-            for d in range(dim):
-                low = fma_splat_strided(low, load(at), q + d * 4, dim * 4)
-                high = fma_splat_strided(high, load(at + 16 * width), q + d * 4, dim * 4)
-                at += page_bytes
-            store_block(scores + part * 128, 256, low)
-            store_block(scores + part * 128 + 64, 256, high)
+    Scores past `rows` may be left as they were.
+    """
+    width = min(4, max(1, SUMS // n))
+    size, parts = n * width, 4 // width
+    columns, row_bytes = 16 * width, PAGE * _WIDTH[kind]
+    piece, part_bytes, fma_panel = head_bytes(kind, dim), columns * _WIDTH[kind], _FMA[kind]
+    coded = kind == "q8_0"
+    blocks, of_block = (dim // 32, 32) if coded else (1, dim)
+    block_bytes = piece // blocks
+
+    def scores_of(scores, q, keys, row, kv_head, kv_heads, rows):
+        page = keys + (row // 64 * kv_heads + kv_head) * piece
+        for part in range(min(parts, -(-rows // columns))):
+            total = zeros(size)
+            for block in range(blocks):
+                start = page + block * block_bytes
+                at, x = start + part * part_bytes, q + block * of_block * 4
+                if coded:
+                    at += SCALES
+                dots = zeros(size)
+                for d in range(of_block):
+                    dots = fma_panel(dots, at + d * row_bytes, width, x + d * 4, dim * 4)
+                if coded:
+                    total = fma_columns_f16(total, dots, width, start + part * columns * 2)
+                else:
+                    total = dots
+            store_panel(scores + part * columns * 4, 256, width, total)
 
     return inner(scores_of, kind, n, dim)
-
-
-def _score_q8_0(n: int, dim: int) -> Any:
-    block_bytes, blocks = KEY_BLOCK_BYTES, dim // 32
-
-    def scores_of(scores, q, keys, row, kv_head, kv_heads):
-        page = keys + (row // 64 * kv_heads + kv_head) * blocks * block_bytes
-        for part in range(2):
-            low, high = zeros(n), zeros(n)
-            for block in range(blocks):
-                scales = page + block * block_bytes + part * 64
-                at = page + block * block_bytes + 128 + part * 32
-                low_dots, high_dots = zeros(n), zeros(n)
-                for d in range(32):
-                    x = q + (block * 32 + d) * 4
-                    low_dots = fma_splat_strided(low_dots, load_s8x16(at), x, dim * 4)
-                    high_dots = fma_splat_strided(high_dots, load_s8x16(at + 16), x, dim * 4)
-                    at += 64
-                low = fma_blocks(low, low_dots, load_f16x16(scales))
-                high = fma_blocks(high, high_dots, load_f16x16(scales + 32))
-            store_block(scores + part * 128, 256, low)
-            store_block(scores + part * 128 + 64, 256, high)
-
-    return inner(scores_of, "q8_0", n, dim)
 
 
 def value_function(kind: Kind, n: int, dim: int) -> Any:
@@ -94,123 +97,107 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
 
     Its arguments: sums, weights [n, 64], factors, values, row, kv_head, kv_heads, rows.
     """
-    if kind == "q8_0":
-        return _value_q8_0(n, dim)
-    load, width = _LOADS[kind], _WIDTH[kind]
-    chunks = dim // 16
+    width = _columns(dim) // 16
+    size = n * width
+    piece, columns, row_bytes = head_bytes(kind, dim), dim // (16 * width), 16 * width * _WIDTH[kind]
+    coded, in_pairs, fma_panel = kind == "q8_0", 2 * size <= SUMS, _FMA[kind]
+    weight_bytes = n * 256 if coded else 16
 
     def add_values(sums, weights, factors, values, row, kv_head, kv_heads, rows):
-        stride = dim * width
-        page = values + (row * kv_heads + kv_head * 64) * stride
-        for chunk in range(chunks):
-            acc = scale_block(load_block(sums + chunk * 64, dim * 4, n), factors, 16)
-            even, odd, at = acc, zeros(n), page + chunk * 16 * width
-            for pair in range(rows // 2):
-                even = fma_splat_strided(even, load(at), weights + pair * 8, 256)
-                odd = fma_splat_strided(odd, load(at + stride), weights + pair * 8 + 4, 256)
-                at += 2 * stride
-            if rows % 2:
-                even = fma_splat_strided(even, load(at), weights + (rows - 1) * 4, 256)
-            store_block(sums + chunk * 64, dim * 4, add_blocks(even, odd))
+        at = values + (row // 64 * kv_heads + kv_head) * piece
+        scaled = stack(weight_bytes)
+        for column in range(columns):
+            x = weights
+            if coded:
+                scale_weights(scaled, weights, at, n)
+                at, x = at + SCALES, scaled
+            place = sums + column * 64 * width
+            acc = scale_panel(load_panel(place, dim * 4, n, width), width, factors, 16)
+            if in_pairs:
+                odd = zeros(size)
+                for r in range(0, rows - 1, 2):
+                    acc = fma_panel(acc, at + r * row_bytes, width, x + r * 4, 256)
+                    odd = fma_panel(odd, at + (r + 1) * row_bytes, width, x + r * 4 + 4, 256)
+                if rows % 2:
+                    acc = fma_panel(acc, at + (rows - 1) * row_bytes, width, x + (rows - 1) * 4, 256)
+                acc = add_blocks(acc, odd)
+            else:
+                for r in range(rows):
+                    acc = fma_panel(acc, at + r * row_bytes, width, x + r * 4, 256)
+            store_panel(place, dim * 4, width, acc)
+            at += 64 * row_bytes
 
     return inner(add_values, kind, n, dim)
 
 
-def _value_q8_0(n: int, dim: int) -> Any:
-    block_bytes, blocks = BLOCK_BYTES, dim // 32
-
-    def add_values(sums, weights, factors, values, row, kv_head, kv_heads, rows):
-        stride = blocks * block_bytes
-        page = values + (row * kv_heads + kv_head * 64) * stride
-        for block in range(blocks):
-            low = scale_block(load_block(sums + block * 128, dim * 4, n), factors, 16)
-            high = scale_block(load_block(sums + block * 128 + 64, dim * 4, n), factors, 16)
-            at = page + block * block_bytes
-            for r in range(rows):
-                scaled = splat(load_f16(at))
-                low = fma_splat_strided(low, mul(load_s8x16(at + 2), scaled), weights + r * 4, 256)
-                high = fma_splat_strided(high, mul(load_s8x16(at + 18), scaled), weights + r * 4, 256)
-                at += stride
-            store_block(sums + block * 128, dim * 4, low)
-            store_block(sums + block * 128 + 64, dim * 4, high)
-
-    return inner(add_values, "q8_0", n, dim)
+@njit(error_model="numpy")
+def scale_weights(out, weights, scales, n):
+    """out [n, 64] = weights [n, 64] times 64 f16 scales."""
+    for i in range(4):
+        scale = load_f16x16(scales + 32 * i)
+        for t in range(n):
+            at = t * 256 + 64 * i
+            store_f32x16(out + at, mul(load_f32x16(weights + at), scale))
 
 
 def set_key_function(kind: Kind, dim: int) -> Any:
     """A function (keys, key, row, kv_head, kv_heads) that writes the float32 key [D] of one head."""
-    if kind == "q8_0":
-        return _set_key_q8_0(dim)
-    half, width = kind == "f16", _WIDTH[kind]
+    piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"
+    block_bytes = SCALES + 64 * 32
 
     def set_key(keys, key, row, kv_head, kv_heads):
-        at = keys + ((row // 64 * kv_heads + kv_head) * dim * 64 + row % 64) * width
+        at, lane = keys + (row // 64 * kv_heads + kv_head) * piece, row % 64
         x = f32_pointer(key)
-        for i in range(dim):
-            if half:
-                store_f16(at + i * 128, x[i])
-            else:
-                f32_pointer(at + i * 256)[0] = x[i]
+        if coded:
+            codes = stack(32)
+            for block in range(dim // 32):
+                store_f16(at + 2 * lane, quantize_block(codes, key + block * 128))
+                for i in range(32):
+                    i8_pointer(at + SCALES)[i * 64 + lane] = i8_pointer(codes)[i]
+                at += block_bytes
+        elif half:
+            for i in range(dim // 16):
+                scatter_f16(at + i * 2048 + lane * 2, 128, load_f32x16(key + i * 64))
+        else:
+            for i in range(dim):
+                f32_pointer(at + i * 256)[lane] = x[i]
 
     return inner(set_key, kind, dim)
 
 
 def set_value_function(kind: Kind, dim: int) -> Any:
     """A function (values, value, row, kv_head, kv_heads) that writes the float32 value [D] of one head."""
-    if kind == "q8_0":
-        return _set_value_q8_0(dim)
-    half, width = kind == "f16", _WIDTH[kind]
+    piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"
+    columns = _columns(dim)
+    column_bytes = 64 * columns * _WIDTH[kind] + (SCALES if coded else 0)
+    halves, row_bytes = columns // 16, columns * _WIDTH[kind]
 
     def set_value(values, value, row, kv_head, kv_heads):
-        at = values + ((row // 64 * kv_heads + kv_head) * 64 + row % 64) * dim * width
-        x = f32_pointer(value)
-        for i in range(dim):
-            if half:
-                store_f16(at + i * 2, x[i])
-            else:
-                f32_pointer(at)[i] = x[i]
+        at, place = values + (row // 64 * kv_heads + kv_head) * piece, row % 64
+        for column in range(dim // columns):
+            x = value + column * columns * 4
+            if coded:
+                store_f16(at + 2 * place, quantize_block(at + SCALES + place * row_bytes, x))
+            for i in range(0 if coded else halves):
+                if half:
+                    store_f16x16(at + place * row_bytes + i * 32, load_f32x16(x + i * 64))
+                else:
+                    store_f32x16(at + place * row_bytes + i * 64, load_f32x16(x + i * 64))
+            at += column_bytes
 
     return inner(set_value, kind, dim)
 
 
 @njit(error_model="numpy")
-def scale_of(x):
-    """d = max|x| / 127 of 32 floats at address x, as f16 holds it; and 127 / max|x|."""
-    values = f32_pointer(x)
-    largest = float32(0.0)
-    for i in range(32):
-        largest = max(largest, abs(values[i]))
-    return largest / float32(127.0), float32(127.0) / largest if largest > 0 else float32(0.0)
+def quantize_block(codes, x):
+    """32 floats at address x as codes round(x / d); returns d = max|x| / 127."""
+    low, high = load_f32x16(x), load_f32x16(x + 64)
+    largest = largest_magnitude(low, high)
+    inverse = splat(float32(127.0) / largest if largest > 0 else float32(0.0))
+    quantize16(codes, mul(low, inverse))
+    quantize16(codes + 16, mul(high, inverse))
+    return largest / float32(127.0)
 
 
-def _set_key_q8_0(dim: int) -> Any:
-    block_bytes, blocks = KEY_BLOCK_BYTES, dim // 32
-
-    def set_key(keys, key, row, kv_head, kv_heads):
-        at = keys + (row // 64 * kv_heads + kv_head) * blocks * block_bytes
-        lane = row % 64
-        for block in range(blocks):
-            d, inverse = scale_of(key + block * 128)
-            store_f16(at + 2 * lane, d)
-            x, codes = f32_pointer(key + block * 128), i8_pointer(at + 128)
-            for i in range(32):
-                codes[i * 64 + lane] = round(x[i] * inverse)
-            at += block_bytes
-
-    return inner(set_key, "q8_0", dim)
-
-
-def _set_value_q8_0(dim: int) -> Any:
-    block_bytes, blocks = BLOCK_BYTES, dim // 32
-
-    def set_value(values, value, row, kv_head, kv_heads):
-        at = values + ((row // 64 * kv_heads + kv_head) * 64 + row % 64) * blocks * block_bytes
-        for block in range(blocks):
-            d, inverse = scale_of(value + block * 128)
-            store_f16(at, d)
-            x, codes = f32_pointer(value + block * 128), i8_pointer(at + 2)
-            for i in range(32):
-                codes[i] = round(x[i] * inverse)
-            at += block_bytes
-
-    return inner(set_value, "q8_0", dim)
+def _columns(dim: int) -> int:
+    return 32 if dim % 32 == 0 else 16

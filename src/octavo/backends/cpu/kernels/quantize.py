@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from octavo.backends.cpu import host
-from octavo.backends.cpu.compile import kernels
+from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.kernels.math import rms_factor, silu
 from octavo.backends.cpu.simd import (
     arg,
@@ -27,6 +27,7 @@ from octavo.backends.cpu.simd import (
     mul,
     quantize16,
     splat,
+    stack,
 )  # fmt: skip
 
 Source = Literal["values", "rms_norm", "swiglu"]
@@ -38,49 +39,83 @@ TILES = (16, 8, 4, 2, 1) if host.level() == "avx512vnni" else (4, 2, 1)
 """Tokens of a tile: as many as the registers hold sums for, then halves of that for the rest."""
 
 
+CHUNK = 32
+"""Blocks of 32 values that a task does at least, where a row has them."""
+
+RUN = 8
+"""Blocks of one token between those of the next: what a tile of so many blocks takes stays in the first cache."""
+
+
+def tasks_of(tokens: int, k: int, tile: int) -> tuple[int, int]:
+    """Tiles of tokens, and chunks of each: enough for several threads where tiles are few."""
+    tiles = tokens // tile + (tokens % tile).bit_count()
+    return tiles, max(1, min(k // 32 // CHUNK, -(-32 // tiles)))
+
+
 @kernels
 def quantize_kernel(source: Source, tile: int) -> Any:
-    """Task t quantizes token t, in tiles of `tile`.
+    """Task i quantizes chunk i % chunks of tile i // chunks of `tile` tokens, or of the rest in smaller ones.
 
-    Arguments: out, tokens, k, x, x stride, then weight and eps (norm), or up and its stride. Strides are in bytes.
+    Arguments: out, tokens, k, x, x stride, chunks, then weight and eps (norm), or up and its stride. Strides are in
+    bytes.
     """
-    token_bytes = TOKEN_BYTES
-    normed, gated = source == "rms_norm", source == "swiglu"
+    token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source == "swiglu"
+    quantize_blocks, run, factor_bytes = _quantize_blocks(source), RUN, tile * 4
 
     def quantize(args, task):
-        tokens, k = arg(args, 1), arg(args, 2)
-        first, n = task // tile * tile, tile
-        while first + n > tokens:  # the tile of the rest that this token is in
-            n //= 2
-            if first + n <= tokens and task >= first + n:
-                first += n
+        tokens, k, chunks = arg(args, 1), arg(args, 2), arg(args, 5)
+        chunk, first, n = task % chunks, task // chunks * tile, tile
+        if first + n > tokens:  # one of the smaller tiles, which are the powers of two that the rest is made of
+            skip = first // tile - tokens // tile
+            first, n = tokens // tile * tile, tile // 2
+            while tokens % tile & n == 0 or skip > 0:
+                if tokens % tile & n:
+                    first, skip = first + n, skip - 1
+                n //= 2
         out = arg(args, 0) + first * (k // 32 * token_bytes)
-        x = arg(args, 3) + task * arg(args, 4)
-        other = arg(args, 5) + (task * arg(args, 6) if gated else 0)
-        factor = splat(rms_factor(x, k, arg_f32(args, 6)) if normed else 1.0)
-        for block in range(k // 32):
+        x = arg(args, 3) + first * arg(args, 4)
+        other = arg(args, 6) + (first * arg(args, 7) if gated else 0)
+        step = arg(args, 7) if gated else 0
+        factors = f32_pointer(stack(factor_bytes))
+        for t in range(n):
+            factors[t] = rms_factor(x + t * arg(args, 4), k, arg_f32(args, 7)) if normed else 1.0
+        block, stop = k // 32 * chunk // chunks, k // 32 * (chunk + 1) // chunks
+        while block < stop:
+            last = min(block + run, stop)
+            for t in range(n):
+                quantize_blocks(out, n, t, x + t * arg(args, 4), other + t * step, factors[t], block, last)
+            block = last
+
+    return quantize
+
+
+def _quantize_blocks(source: Source) -> Any:
+    """A function that quantizes blocks `first` to `last` of token t of a tile of n."""
+    token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source == "swiglu"
+
+    def quantize_blocks(out, n, t, x, other, factor, first, last):
+        wide = splat(factor)
+        for block in range(first, last):
             at = block * 128
             low, high = load_f32x16(x + at), load_f32x16(x + at + 64)
             if normed:
-                low = mul(mul(low, factor), load_f32x16(other + at))
-                high = mul(mul(high, factor), load_f32x16(other + at + 64))
+                low = mul(mul(low, wide), load_f32x16(other + at))
+                high = mul(mul(high, wide), load_f32x16(other + at + 64))
             if gated:
                 low = mul(silu(low), load_f32x16(other + at))
                 high = mul(silu(high), load_f32x16(other + at + 64))
-            largest = largest_magnitude(low, high)
-            d = largest / 127.0
+            d = largest_magnitude(low, high) / 127.0
             inverse = splat(1.0 / d if d > 0 else 0.0)
             base = out + block * n * token_bytes
-            codes = base + (task - first) * 32
-            half = quantize16(codes, mul(low, inverse))
-            whole = half + quantize16(codes + 16, mul(high, inverse))
-            floats = f32_pointer(base + n * 32 + (task - first) * 4)
+            half = quantize16(base + t * 32, mul(low, inverse))
+            whole = half + quantize16(base + t * 32 + 16, mul(high, inverse))
+            floats = f32_pointer(base + n * 32 + t * 4)
             floats[0] = d
             floats[n] = d * whole
             floats[2 * n] = d * half
-            begins = i32_pointer(base + n * 44 + (task - first) * 4)
+            begins = i32_pointer(base + n * 44 + t * 4)
             begins[0] = -128 * int(whole)
             begins[n] = -128 * int(half)
             begins[2 * n] = -128 * int(whole - half)
 
-    return quantize
+    return inner(quantize_blocks, source)

@@ -58,33 +58,35 @@ def rope_kernel(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
 
 @kernels
 def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
-    """Task i does one head of a token: turns q's, turns k's and writes it to the cache, or writes v's.
+    """Task i does one head of a run of tokens: turns q's, turns k's and writes it to the cache, or writes v's.
 
     Arguments: y, y stride, q, q stride, k, k stride, v, v stride, key cache, value cache, rows, table, heads, key
-    heads, q's norm, k's norm, eps.
+    heads, q's norm, k's norm, eps, tokens, tokens of a run.
     """
     turn = _turn(interleaved, normed, dim, pairs)
     set_key, set_value = set_key_function(kind, dim), set_value_function(kind, dim)
-    nbytes = dim * 4
+    nbytes, turn_bytes = dim * 4, pairs * 8
 
     def rope_set_rows(args, task):
-        heads, kv_heads = arg(args, 12), arg(args, 13)
+        heads, kv_heads, run = arg(args, 12), arg(args, 13), arg(args, 18)
         each = heads + 2 * kv_heads
-        token, h = task // each, task % each
-        table, eps = arg(args, 11) + token * pairs * 8, arg_f32(args, 16)
-        if h < heads:
-            q = arg(args, 2) + token * arg(args, 3) + h * nbytes
-            turn(arg(args, 0) + token * arg(args, 1) + h * nbytes, q, table, arg(args, 14), eps)
-            return
-        row = i64_pointer(arg(args, 10))[token]
-        if h < heads + kv_heads:
-            h -= heads
-            key = stack(nbytes)
-            turn(key, arg(args, 4) + token * arg(args, 5) + h * nbytes, table, arg(args, 15), eps)
-            set_key(arg(args, 8), key, row, h, kv_heads)
-        else:
-            h -= heads + kv_heads
-            set_value(arg(args, 9), arg(args, 6) + token * arg(args, 7) + h * nbytes, row, h, kv_heads)
+        first, h = task // each * run, task % each
+        table, eps, rows = arg(args, 11), arg_f32(args, 16), i64_pointer(arg(args, 10))
+        key = stack(nbytes)
+        for token in range(first, min(first + run, arg(args, 17))):
+            if h < heads:
+                at = h * nbytes
+                q = arg(args, 2) + token * arg(args, 3) + at
+                turn(arg(args, 0) + token * arg(args, 1) + at, q, table + token * turn_bytes, arg(args, 14), eps)
+            elif h < heads + kv_heads:
+                head = h - heads
+                k = arg(args, 4) + token * arg(args, 5) + head * nbytes
+                turn(key, k, table + token * turn_bytes, arg(args, 15), eps)
+                set_key(arg(args, 8), key, rows[token], head, kv_heads)
+            else:
+                head = h - heads - kv_heads
+                v = arg(args, 6) + token * arg(args, 7) + head * nbytes
+                set_value(arg(args, 9), v, rows[token], head, kv_heads)
 
     return rope_set_rows
 

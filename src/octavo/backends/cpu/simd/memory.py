@@ -141,6 +141,30 @@ def load_f16x16(ty, address):
 
 
 @intrinsic
+def store_f16x16(ty, address, value):
+    """16 floats rounded to f16 (nearest, ties to even)."""
+
+    def gen(c, b, s, a):
+        store_at(b, a[0], narrow_f16(b, a[1]))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, f32x16), gen
+
+
+@intrinsic
+def scatter_f16(ty, address, stride, value):
+    """`store_f16x16`, lane i to address + i * stride."""
+
+    def gen(c, b, s, a):
+        half = narrow_f16(b, a[2])
+        for i in range(16):
+            store_at(b, b.add(a[0], b.mul(a[1], ir.Constant(I64, i))), b.extract_element(half, ir.Constant(I32, i)))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, f32x16), gen
+
+
+@intrinsic
 def load_bf16x16(ty, address):
     """16 bf16 as floats."""
 
