@@ -1,1 +1,51 @@
+"""How good a model is: perplexity, divergence from another model, accuracy of the demo model; and what it is fed.
 
+    text = octavo.evals.read_text("wiki.txt", model.tokenizer)
+    print(octavo.evals.perplexity(model, text.tokens).perplexity)
+    print(octavo.evals.divergence(quantized, model, text.tokens).kl)
+
+Public names come from their modules when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.evals.activations import collect_imatrix
+    from octavo.evals.kl import Divergence, divergence
+    from octavo.evals.likelihood import Perplexity, perplexity
+    from octavo.evals.stats import Estimate
+    from octavo.evals.texts import Text, demo_text, read_text
+
+__all__ = [
+    "Divergence",
+    "Estimate",
+    "Perplexity",
+    "Text",
+    "collect_imatrix",
+    "demo_text",
+    "divergence",
+    "perplexity",
+    "read_text",
+]
+
+_HOME = {
+    "Divergence": "octavo.evals.kl",
+    "Estimate": "octavo.evals.stats",
+    "Perplexity": "octavo.evals.likelihood",
+    "Text": "octavo.evals.texts",
+    "collect_imatrix": "octavo.evals.activations",
+    "demo_text": "octavo.evals.texts",
+    "divergence": "octavo.evals.kl",
+    "perplexity": "octavo.evals.likelihood",
+    "read_text": "octavo.evals.texts",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'octavo.evals' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

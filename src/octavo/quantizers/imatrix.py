@@ -24,6 +24,7 @@ from octavo.io.gguf.metadata import shown
 I64 = npt.NDArray[np.int64]
 
 SUMS, COUNTS = ".in_sum2", ".counts"
+RUN = "imatrix.octavo_run"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,7 @@ class Imatrix:
     datasets     what was read: names of texts
     chunk_count  chunks of the text that were run
     chunk_size   tokens of a chunk, 0 where a file does not say
+    run          names the run that makes it, so that one can go on from its file; "" where there is nothing to go on
     path         of the file it was read from
     """
 
@@ -61,6 +63,7 @@ class Imatrix:
     datasets: tuple[str, ...] = ()
     chunk_count: int = 0
     chunk_size: int = 0
+    run: str = ""
     path: str | None = None
 
     def importance(self, name: str, shape: tuple[int, ...] | None = None) -> F32 | None:
@@ -94,11 +97,11 @@ class Imatrix:
         """Both texts together. Raises FileError where the two are of different models."""
         merged = Imatrix(
             dict(self.entries), self.datasets + tuple(d for d in other.datasets if d not in self.datasets),
-            self.chunk_count + other.chunk_count, max(self.chunk_size, other.chunk_size), other.path,
+            self.chunk_count + other.chunk_count, max(self.chunk_size, other.chunk_size),
+            self.run if self.run == other.run else "",
         )  # fmt: skip
         for name, entry in other.entries.items():
             merged.add(name, entry.sums, entry.counts)
-        merged.path = None
         return merged
 
     @classmethod
@@ -111,7 +114,7 @@ class Imatrix:
 
         if is_legacy(path):
             entries, datasets, chunks, size = read_legacy(path)
-            return cls(entries, datasets, chunks, size, os.fsdecode(path))
+            return cls(entries, datasets, chunks, size, path=os.fsdecode(path))
         with GGUFFile.open(path) as file:
             kind = file.metadata.str("general.type", "imatrix")
             if kind != "imatrix":
@@ -121,13 +124,15 @@ class Imatrix:
                 raise FileError("has no importances", file=path, allowed=f"tensors NAME{SUMS} and NAME{COUNTS}")
             datasets = tuple(file.metadata.strs("imatrix.datasets", []))
             chunks, size = (_natural(file, f"imatrix.chunk_{key}") for key in ("count", "size"))
-        return cls(entries, datasets, chunks, size, os.fsdecode(path))
+            run = file.metadata.str(RUN, "")
+        return cls(entries, datasets, chunks, size, run, os.fsdecode(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all; llama.cpp reads it. Raises GGUFError."""
         metadata: Mapping[str, Any] = {
             "general.type": "imatrix", "imatrix.datasets": list(self.datasets) or [""],
             "imatrix.chunk_count": self.chunk_count, "imatrix.chunk_size": self.chunk_size,
+            **({RUN: self.run} if self.run else {}),
         }  # fmt: skip
         tensors: dict[str, AnyArray] = {}
         for name, entry in sorted(self.entries.items()):

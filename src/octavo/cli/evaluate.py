@@ -1,0 +1,175 @@
+"""`octavo eval`: perplexity, divergence from another model, and the demo model's accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from octavo.cli.plain import printable, to_json
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.evals.kl import Divergence
+    from octavo.evals.stats import Estimate, Spread
+
+app = typer.Typer(help="Measure how good a model is.", no_args_is_help=True)
+
+ModelFile = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")]
+TextFile = Annotated[
+    str,
+    typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: questions whose answers are scored."),
+]
+Context = Annotated[int, typer.Option("-c", "--context", help="Tokens of a window.")]
+Chunks = Annotated[int | None, typer.Option(help="Most windows to run. [default: the whole text]")]
+ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")]
+Device = Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")]
+Threads = Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")]
+Kv = Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("ppl")
+def ppl(
+    model: ModelFile,
+    text: TextFile,
+    context: Context = 512,
+    chunks: Chunks = None,
+    parse_special: ParseSpecial = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    kv: Kv = "f16",
+    as_json: AsJson = False,
+) -> None:
+    """Perplexity of a text, defined as llama.cpp does: `octavo eval ppl model.gguf wiki.test.raw`."""
+    from octavo.cli.meter import Meter
+    from octavo.evals.likelihood import perplexity
+    from octavo.evals.subject import open_subject
+    from octavo.evals.texts import named_text
+
+    with open_subject(model, context, device=device, threads=threads, cache_type=kv) as loaded:
+        read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
+        with Meter("ppl") as meter:
+            found = perplexity(
+                loaded, read.tokens, context=context, chunks=chunks, scored=read.scored,
+                progress=lambda done, total, value: meter.show(done, total, f"perplexity {value:.4f}"),
+            )  # fmt: skip
+    if as_json:
+        print(to_json({"model": model, "text": read.name, **asdict(found)}))
+    else:
+        print(f"perplexity {_plain(found.perplexity, 4)} ({_extent(found.tokens, found.chunks, context)})")
+
+
+@app.command("kl")
+def kl(
+    model: ModelFile,
+    text: TextFile,
+    base: Annotated[str, typer.Option(metavar="MODEL", help="The model to compare with, as it was before.")],
+    context: Context = 512,
+    chunks: Chunks = None,
+    parse_special: ParseSpecial = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    kv: Kv = "f16",
+    as_json: AsJson = False,
+) -> None:
+    """How far a model is from its base: `octavo eval kl model-q4.gguf wiki.test.raw --base model-f16.gguf`."""
+    from octavo.cli.meter import Meter
+    from octavo.evals.kl import divergence
+    from octavo.evals.subject import open_subject
+    from octavo.evals.texts import named_text
+
+    def load(path: str) -> Any:
+        return open_subject(path, context, device=device, threads=threads, cache_type=kv)
+
+    with load(model) as loaded, load(base) as other:
+        read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
+        with Meter("kl") as meter:
+            found = divergence(
+                loaded, other, read.tokens, context=context, chunks=chunks, scored=read.scored,
+                progress=lambda done, total, value: meter.show(done, total, f"KL {value:.6f}"),
+            )  # fmt: skip
+    if as_json:
+        print(to_json({"model": model, "base": base, "text": read.name, **asdict(found)}))
+    else:
+        _show(found)
+
+
+@app.command("demo")
+def demo(
+    model: ModelFile = "demo",
+    questions: Annotated[int, typer.Option("-n", "--questions", help="How many to ask.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Another seed asks other questions.")] = 0,
+    misses: Annotated[bool, typer.Option("--misses", help="Also print what was answered wrongly.")] = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    kv: Kv = "f16",
+    as_json: AsJson = False,
+) -> None:
+    """Ask the demo model, or what it was made into, arithmetic that it was not trained on: `octavo eval demo`."""
+    import octavo
+    from octavo.cli.meter import Meter
+    from octavo.evals.demo import evaluate
+
+    if questions < 1:
+        raise UsageError(f"questions is {questions} (allowed: 1 or more)")
+    with octavo.load(model, device=device, threads=threads, cache_type=kv) as loaded, Meter("demo") as meter:
+        asked = 0
+
+        def ask(prompt: str) -> str:
+            nonlocal asked
+            reply = "".join(loaded.generate(prompt, temperature=0.0, max_tokens=64))
+            asked += 1
+            meter.show(asked, questions)
+            return reply
+
+        report = evaluate(ask, questions, seed)
+    if as_json:
+        wrong = [{"prompt": q.prompt, "answer": q.answer, "reply": reply} for q, reply in report.misses]
+        print(to_json({"model": model, "seed": seed, **report.to_dict(), **({"misses": wrong} if misses else {})}))
+        return
+    print(report)
+    for question, reply in report.misses if misses else ():
+        print(f"{question.kind}: {question.prompt!r} -> {printable(repr(reply))}, not {question.answer!r}")
+
+
+def _plain(estimate: Estimate, digits: int) -> str:
+    return f"{estimate.value:.{digits}f} ± {estimate.error:.{digits}f}"
+
+
+def _percent(estimate: Estimate) -> str:
+    return f"{100 * estimate.value:.3f} ± {100 * estimate.error:.3f} %"
+
+
+def _extent(tokens: int, chunks: int, context: int) -> str:
+    return f"{tokens:,} tokens in {chunks:,} windows of {context}"
+
+
+def _show(found: Divergence) -> None:
+    rows = {
+        "KL divergence": _plain(found.kl, 6),
+        "same top token": _percent(found.same_top),
+        "perplexity": _plain(found.perplexity, 4),
+        "  of the base": _plain(found.base_perplexity, 4),
+        "  ratio": _plain(found.perplexity_ratio, 6),
+        "  difference": _plain(found.perplexity_difference, 6),
+        "  correlation": f"{100 * found.correlation:.2f} %",
+        "change in probability": _percent(found.delta_p),
+        "  root mean square": _percent(found.rms_delta_p),
+    }
+    width = max(map(len, rows))
+    print(_extent(found.tokens, found.chunks, found.context))
+    for name, value in rows.items():
+        print(f"{name:<{width}}  {value}")
+    print(f"\n{'percentile':<12} {'KL':>12} {'change in p':>14}")
+    for name, divergence, change in zip(
+        *_percentiles(found.kl_spread), _percentiles(found.delta_p_spread)[1], strict=True
+    ):
+        print(f"{name:<12} {divergence:>12.6f} {100 * change:>12.3f} %")
+
+
+def _percentiles(spread: Spread) -> tuple[list[str], list[float]]:
+    middle = {"median" if p == 50 else f"{p:g}": value for p, value in spread.percentiles.items()}
+    rows = {"largest": spread.largest, **middle, "least": spread.least}
+    return list(rows), list(rows.values())

@@ -1,0 +1,40 @@
+"""Loading a model to evaluate it: an engine of one context, with as many logits a step as memory allows."""
+
+from __future__ import annotations
+
+import os
+
+from octavo.backends import select
+from octavo.evals.windows import outputs_for
+from octavo.graph.builder import CacheType
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_architecture
+from octavo.runtime import EngineConfig, Model, open_model, resolve
+
+LARGEST_BATCH = 512
+
+
+def open_subject(
+    path: str | os.PathLike[str],
+    context: int,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    cache_type: CacheType = "f16",
+    fuse: bool = True,
+) -> Model:
+    """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
+
+    The other arguments and what is raised are as of `octavo.load`.
+    """
+    backends = select(device, threads)
+    with GGUFFile.open(resolve(path)) as file:
+        n_vocab = read_architecture(file).hparams.n_vocab
+    config = EngineConfig(
+        n_ctx=context,
+        n_batch=max(1, min(context, LARGEST_BATCH)),
+        cache_type=cache_type,
+        n_outputs=outputs_for(n_vocab, context),
+        fuse=fuse,
+    )
+    return open_model(path, backends, config)
