@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from octavo.cli import bench, inspect, profile, run
+from octavo.cli import bench, inspect, profile, quantize, run
 from octavo.errors import OctavoError
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("inspect")(inspect.inspect)
 app.command("profile")(profile.profile)
+app.command("quantize")(quantize.quantize)
 app.add_typer(bench.app, name="bench")
 
 

@@ -5,6 +5,7 @@ The rules are those of llama.cpp (src/llama-quant.cpp), for architectures that i
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from octavo.errors import UsageError
 from octavo.formats import BlockFormat, by_name
 from octavo.quantizers.encoder import ENCODABLE
 from octavo.quantizers.presets import EIGHT_EXPERTS, FALLBACKS, Place, Preset
+
+_log = logging.getLogger(__name__)
 
 KINDS = (
     ("attn_v", ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")),
@@ -109,10 +112,14 @@ def choose_types(
     Raises UsageError for a choice that is no type or regular expression, or that a row does not fit.
     """
     mixer = _Mixer(shapes, facts, preset, choices, has_imatrix)
-    wanted = sorted(shapes, key=lambda name: (_layer(name), name))  # the order in which tensors of a kind are counted
     if preset.base is None:
         return {}
-    return {name: mixer.choose(name, shapes[name]) for name in wanted if not is_kept(name, shapes[name], choices)}
+    wanted = sorted(shapes, key=lambda name: (_layer(name), name))  # the order in which tensors of a kind are counted
+    types = {name: mixer.choose(name, shapes[name]) for name in wanted if not is_kept(name, shapes[name], choices)}
+    if mixer.unfit:
+        first = ", ".join(mixer.unfit[:3]) + (", ..." if len(mixer.unfit) > 3 else "")
+        _log.warning("rows of %d of %d tensors are not whole blocks: %s", len(mixer.unfit), len(shapes), first)
+    return types
 
 
 class _Mixer:
@@ -124,6 +131,7 @@ class _Mixer:
         self.counts = {"attn_v": kinds.count("attn_v")}
         self.tied = "output" not in kinds
         self.seen: dict[str, int] = {}
+        self.unfit: list[str] = []
         self.embedding = target(choices.embedding_type) if choices.embedding_type else None
         self.output = target(choices.output_type) if choices.output_type else None
 
@@ -140,7 +148,10 @@ class _Mixer:
         manual = next((fmt for pattern, fmt in self.choices.patterns if pattern.search(name)), None)
         if manual is None:
             manual = base if self.choices.pure else self._mixed(name, kind, shape, base)
-        return fallback(manual, shape[-1])
+        fitting = fallback(manual, shape[-1])
+        if fitting is not manual:
+            self.unfit.append(f"{name} is {fitting.name} instead of {manual.name}")
+        return fitting
 
     def _mixed(self, name: str, kind: str, shape: tuple[int, ...], base: BlockFormat) -> BlockFormat:
         if kind == "output" or (kind == "token_embd" and self.tied):

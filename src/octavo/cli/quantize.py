@@ -1,0 +1,126 @@
+"""`octavo quantize`: a model with fewer bits a weight."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.plain import printable, to_json
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.quantizers.report import Report
+
+TYPES = "Types"
+Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use. [default: all cores]")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what types and sizes it would give.")]
+ImatrixFile = Annotated[str | None, typer.Option("--imatrix", metavar="FILE", help="Importance weights to go by.")]
+Pure = Annotated[
+    bool, typer.Option("--pure", help="The preset's base type for all tensors, no mix.", rich_help_panel=TYPES)
+]
+TensorType = Annotated[
+    list[str] | None,
+    typer.Option(metavar="REGEX=TYPE", help="This type where a name has a match; may be given again.",
+                 rich_help_panel=TYPES),
+]  # fmt: skip
+OutputType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of output.weight.", rich_help_panel=TYPES)]
+EmbeddingType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of token_embd.weight.", rich_help_panel=TYPES)]
+LeaveOutput = Annotated[
+    bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.", rich_help_panel=TYPES)
+]
+
+
+def quantize(
+    src: Annotated[str, typer.Argument(metavar="SRC", help="A GGUF file, or `demo`.")],
+    dst: Annotated[str, typer.Argument(metavar="DST", help="The file to write; it is replaced when all is done.")],
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Q4_K_M, Q8_0, ...: llama-quantize's names.")],
+    imatrix: ImatrixFile = None,
+    pure: Pure = False,
+    tensor_type: TensorType = None,
+    output_tensor_type: OutputType = None,
+    token_embedding_type: EmbeddingType = None,
+    leave_output_tensor: LeaveOutput = False,
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Quantize tensors that are quantized already, at a loss.")
+    ] = False,
+    dry_run: DryRun = False,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Quantize a model: `octavo quantize model-f16.gguf model-q4.gguf Q4_K_M`."""
+    from octavo.quantizers.mixing import Choices
+    from octavo.quantizers.job import quantize_file
+    from octavo.runtime import resolve
+
+    choices = Choices(
+        pure=pure, leave_output=leave_output_tensor, output_type=output_tensor_type,
+        embedding_type=token_embedding_type, tensor_types=tensor_types(tensor_type or []),
+    )  # fmt: skip
+    with Bar() as bar:
+        report = quantize_file(
+            resolve(src), dst, preset, imatrix=imatrix, choices=choices, allow_requantize=allow_requantize,
+            dry_run=dry_run, threads=threads, progress=bar.show,
+        )  # fmt: skip
+    show(report, as_json)
+
+
+def tensor_types(given: list[str]) -> tuple[tuple[str, str], ...]:
+    """REGEX=TYPE options as pairs. Raises UsageError for one without a type."""
+    pairs = []
+    for text in given:
+        pattern, equals, kind = text.rpartition("=")
+        if not (pattern and equals and kind):
+            raise UsageError(f"--tensor-type is {text!r} (allowed: REGEX=TYPE, as attn_v=Q6_K)")
+        pairs.append((pattern, kind))
+    return tuple(pairs)
+
+
+class Bar:
+    """A progress bar on stderr, gone at the end; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self._progress: Any = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def show(self, name: str, done: int, total: int) -> None:
+        if self._progress is None:
+            self._progress = _start()
+            self._task = self._progress.add_task("", total=total)
+        self._progress.update(self._task, completed=done, description=printable(name))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _start() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(file=sys.stderr)
+    columns = BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False)
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    progress.start()
+    return progress
+
+
+def show(report: Report, as_json: bool) -> None:
+    """Print what became of the tensors: one JSON object, or a table and a line."""
+    if as_json:
+        totals = {
+            "source_bytes": report.source_bytes, "bytes": report.nbytes, "bits_per_weight": report.bits_per_weight,
+        }  # fmt: skip
+        facts = {key: value for key, value in asdict(report).items() if key != "rows"}
+        rows = [{("bytes" if key == "nbytes" else key): v for key, v in asdict(row).items()} for row in report.rows]
+        print(to_json(facts | totals | {"tensors": rows}))
+        return
+    from octavo.cli.quantize_table import show as show_table
+
+    show_table(report)

@@ -1,0 +1,195 @@
+"""A whole model quantized, tensor by tensor, into a file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.errors import QuantFormatError, UsageError
+from octavo.formats import BlockFormat, QTensor, by_name
+from octavo.io.gguf import GGUFFile, LazyTensor, TypedValue, ValueType, write_gguf
+from octavo.io.gguf.metadata import shown
+from octavo.quantizers.imatrix import Imatrix
+from octavo.quantizers.mixing import Choices, choose_types
+from octavo.quantizers.presets import NEEDS_IMATRIX, Preset, find_preset
+from octavo.quantizers.recode import checked_copy, recode
+from octavo.quantizers.report import Report, TensorRow
+from octavo.quantizers.source import Source, SourceTensor, gguf_source
+
+StrPath = str | os.PathLike[str]
+Progress = Callable[[str, int, int], None]
+"""Told a tensor's name, the values done so far, and those of all tensors."""
+
+QUANTIZATION_VERSION = 2  # of the block formats, GGML_QNT_VERSION
+_TEXT_BYTES = 127  # of a metadata text that llama-quantize writes
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to make of a source: the type of each tensor that changes, and what the file says of it."""
+
+    source: Source
+    name: str
+    types: Mapping[str, BlockFormat]
+    file_type: int | None
+    imatrix: Imatrix | None = None
+
+    def target(self, tensor: SourceTensor) -> str:
+        fmt = self.types.get(tensor.name)
+        return fmt.name if fmt else tensor.type_name
+
+
+def quantize_file(
+    src: StrPath,
+    dst: StrPath,
+    preset: str,
+    *,
+    imatrix: StrPath | Imatrix | None = None,
+    choices: Choices | None = None,
+    allow_requantize: bool = False,
+    dry_run: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Quantize the GGUF model at `src` (any shard of a split one) into the file `dst`.
+
+    preset            as in "Q4_K_M", see `PRESETS`
+    imatrix           importance weights, or the path of their file
+    choices           what else decides on types
+    allow_requantize  quantized tensors may be quantized again, at a loss
+    dry_run           nothing is written; the report has types and sizes
+
+    Holds a tensor at a time. `dst` appears, or is replaced, when all of it is written. Raises GGUFError, ModelError or
+    FileError for files that are wrong or can't be written, UsageError for what does not go together, NonFiniteError and
+    QuantFormatError for values that can't be stored.
+    """
+    weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
+    with GGUFFile.open(src) as file:
+        _require_other(dst, file.files)
+        job = plan(gguf_source(file), find_preset(preset), choices or Choices(), weights)
+        return run(job, dst, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads, progress=progress)
+
+
+def plan(source: Source, preset: Preset, choices: Choices, imatrix: Imatrix | None = None) -> Job:
+    """The types that `preset` and `choices` give to the tensors of `source`. Raises UsageError."""
+    shapes = {tensor.name: tensor.shape for tensor in source.tensors}
+    types = choose_types(shapes, source.facts, preset, choices, has_imatrix=imatrix is not None)
+    stored = {tensor.name: tensor.type_name for tensor in source.tensors}
+    types = {name: fmt for name, fmt in types.items() if fmt.name != stored[name]}
+    return Job(source, preset.name, types, preset.file_type, imatrix)
+
+
+def run(
+    job: Job,
+    dst: StrPath,
+    *,
+    allow_requantize: bool = False,
+    dry_run: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Do a job; see `quantize_file`."""
+    report = Report(job.source.path, os.fsdecode(dst), job.name, dry_run)
+    _require_sources(job, allow_requantize)
+    if dry_run:
+        report.rows.extend(_row(job, tensor) for tensor in job.source.tensors)
+        return report
+    _require_imatrix(job)
+    writer = _Writer(job, report, threads, progress)
+    write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.source.tensors])
+    return report
+
+
+class _Writer:
+    """Makes each tensor when the file wants it, and keeps the report."""
+
+    def __init__(self, job: Job, report: Report, threads: int | None, progress: Progress | None) -> None:
+        self.job, self.report, self.threads, self.progress = job, report, threads, progress
+        self.done, self.total = 0, sum(tensor.size for tensor in job.source.tensors)
+
+    def lazy(self, tensor: SourceTensor) -> LazyTensor:
+        kind = self.job.target(tensor)
+        try:
+            fmt = by_name(kind)
+        except QuantFormatError:
+            problem = f"tensor {shown(tensor.name)} is {kind}, which can be read but not written"
+            raise UsageError(f"{problem} (allowed: a preset that gives it another type)") from None
+        return LazyTensor(tensor.name, fmt, tensor.shape, lambda: self.make(tensor, fmt))
+
+    def make(self, tensor: SourceTensor, fmt: BlockFormat) -> QTensor:
+        def advance(values: int) -> None:
+            self.done += values
+            if self.progress:
+                self.progress(tensor.name, self.done, self.total)
+
+        advance(0)
+        loaded = tensor.load()
+        if tensor.name not in self.job.types:
+            self.report.rows.append(_row(self.job, tensor))
+            return checked_copy(loaded, advance)
+        weights = self.job.imatrix.importance(tensor.name, tensor.shape) if self.job.imatrix else None
+        made = recode(loaded, fmt, importance=weights, threads=self.threads, advance=advance)
+        self.report.rows.append(_row(self.job, tensor, made.error, weights is not None))
+        return made.tensor
+
+
+def _row(job: Job, tensor: SourceTensor, error: float | None = None, weighted: bool = False) -> TensorRow:
+    fmt = job.types.get(tensor.name)
+    nbytes = tensor.nbytes if fmt is None else tensor.size // fmt.block * fmt.block_bytes
+    kind = job.target(tensor)
+    return TensorRow(tensor.name, tensor.shape, tensor.type_name, kind, tensor.nbytes, nbytes, error, weighted)
+
+
+def _metadata(job: Job) -> dict[str, Any]:
+    metadata = {**job.source.metadata, "general.quantization_version": TypedValue(ValueType.U32, QUANTIZATION_VERSION)}
+    if job.file_type is not None:
+        metadata["general.file_type"] = TypedValue(ValueType.U32, job.file_type)
+    return metadata | (_imatrix_keys(job.imatrix) if job.imatrix else {})
+
+
+def _imatrix_keys(imatrix: Imatrix) -> dict[str, Any]:
+    """Where the importance weights came from, under the keys that llama-quantize writes."""
+    keys: dict[str, Any] = {}
+    if imatrix.path:
+        keys["quantize.imatrix.file"] = _cut(imatrix.path)
+    if imatrix.datasets:
+        keys["quantize.imatrix.dataset"] = _cut(imatrix.datasets[0])
+    keys["quantize.imatrix.entries_count"] = TypedValue(ValueType.U32, len(imatrix.entries))
+    if imatrix.chunk_count:
+        keys["quantize.imatrix.chunks_count"] = TypedValue(ValueType.U32, imatrix.chunk_count)
+    return keys
+
+
+def _cut(text: str) -> str:
+    return text.encode("utf-8", "replace")[:_TEXT_BYTES].decode("utf-8", "ignore")
+
+
+def _require_other(dst: StrPath, sources: tuple[str, ...]) -> None:
+    """Raises UsageError where `dst` is one of the files that are read."""
+    for source in sources:
+        if os.path.realpath(dst) == os.path.realpath(source) or (os.path.exists(dst) and os.path.samefile(dst, source)):
+            raise UsageError(f"{os.fsdecode(dst)} is the model that is read (allowed: another file)")
+
+
+def _require_sources(job: Job, allow_requantize: bool) -> None:
+    """Raises UsageError for a tensor that can't be, or should not be, quantized from what it is."""
+    for tensor in job.source.tensors:
+        if tensor.name not in job.types or tensor.is_float:
+            continue
+        label = f"{job.source.path}: tensor {shown(tensor.name)} is {tensor.type_name}"
+        if tensor.type_name.startswith("I") and tensor.type_name[1:].isdigit():
+            raise UsageError(f"{label}, integers (allowed: floats, or a quantized type)")
+        if not allow_requantize:
+            raise UsageError(f"{label}, and quantizing it again loses more (allowed: with allow_requantize)")
+
+
+def _require_imatrix(job: Job) -> None:
+    """Raises UsageError where a tensor needs importance weights that are not there."""
+    kind = NEEDS_IMATRIX.get(job.name)
+    for name, fmt in job.types.items():
+        needed = fmt.name == kind and name not in ("token_embd.weight", "output.weight")
+        if needed and (job.imatrix is None or job.imatrix.importance(name) is None):
+            problem = f"{job.name} makes tensor {shown(name)} {kind}, which is of no use without importance weights"
+            raise UsageError(f"{problem} (allowed: with an imatrix that has it)")

@@ -1,0 +1,47 @@
+"""What became of each tensor of a model that was quantized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """What became of a tensor.
+
+    error     relative error (see `Recoded`); None for a tensor that stayed as it was, and after a dry run
+    weighted  the error is weighted by importance
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    source_type: str
+    type: str
+    source_bytes: int
+    nbytes: int
+    error: float | None = None
+    weighted: bool = False
+
+
+@dataclass
+class Report:
+    """What a quantization did, or a dry run would do: a row for each tensor in file order."""
+
+    source: str
+    target: str
+    preset: str
+    dry_run: bool
+    rows: list[TensorRow] = field(default_factory=list)
+
+    @property
+    def source_bytes(self) -> int:
+        return sum(row.source_bytes for row in self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(row.nbytes for row in self.rows)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.nbytes / max(1, sum(prod(row.shape) for row in self.rows))

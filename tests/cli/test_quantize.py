@@ -1,0 +1,113 @@
+"""`octavo quantize`: the table, JSON, the options, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.io.gguf import GGUFFile
+from octavo.quantizers.imatrix import Imatrix
+from tests.cli.conftest import Run
+from tests.quantizers import small
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> str:
+    return str(small.write(tmp_path / "src.gguf"))
+
+
+@pytest.fixture
+def dst(tmp_path: Path) -> str:
+    return str(tmp_path / "dst.gguf")
+
+
+def types(path: str) -> dict[str, str]:
+    with GGUFFile.open(path) as file:
+        return {name: info.type_name for name, info in file.tensors.items()}
+
+
+def test_a_row_for_each_tensor(octavo: Run, src: str, dst: str) -> None:
+    got = octavo("quantize", src, dst, "Q4_K_M")
+    assert (got.status, got.err) == (0, "")
+    lines = [line.split() for line in got.out.splitlines()]
+    stored = types(dst)
+    rows = {line[0]: line for line in lines if line and line[0] in stored}
+    assert list(rows) == list(stored)
+    assert rows["blk.2.attn_v.weight"][1:8] == ["64", "x", "256", "F16", "Q6_K", "13.4", "kB"]
+    assert rows["blk.2.attn_v.weight"][8].endswith("%")
+    assert rows["output_norm.weight"][1:] == ["256", "F32", "1.0", "kB"]
+    assert f"{dst} is Q4_K_M: " in got.out
+    assert "bits per weight" in got.out
+
+
+def test_json(octavo: Run, src: str, dst: str) -> None:
+    got = octavo("quantize", src, dst, "q4_k", "--json", "--threads", "1")
+    report = json.loads(got.out)
+    assert (report["preset"], report["source"], report["target"], report["dry_run"]) == ("Q4_K_M", src, dst, False)
+    assert {t["name"]: t["type"] for t in report["tensors"]} == types(dst)
+    assert report["bytes"] == sum(t["bytes"] for t in report["tensors"])
+    by_name = {t["name"]: t for t in report["tensors"]}
+    assert by_name["output_norm.weight"]["error"] is None
+    assert 0 < by_name["output.weight"]["error"] < 0.1
+    assert by_name["output.weight"]["shape"] == [16, 256]
+
+
+def test_dry_run(octavo: Run, src: str, dst: str) -> None:
+    got = octavo("quantize", src, dst, "Q8_0", "--dry-run")
+    assert "would be Q8_0" in got.out
+    assert not Path(dst).exists()
+
+
+def test_options(octavo: Run, src: str, dst: str) -> None:
+    options = ["--output-tensor-type", "q8_0", "--token-embedding-type", "Q5_0", "--tensor-type", "attn_v=F16"]
+    assert octavo("quantize", src, dst, "Q4_K_M", "--pure", *options, "--tensor-type", "exps=iq4_xs").status == 0
+    got = types(dst)
+    kinds = [got[name] for name in ("output.weight", "token_embd.weight", "blk.0.attn_v.weight")]
+    assert kinds == ["Q8_0", "Q5_0", "F16"]
+    assert got["blk.3.ffn_down_exps.weight"] == "IQ4_XS"
+    assert octavo("quantize", src, dst, "Q4_K_M", "--leave-output-tensor").status == 0
+    assert types(dst)["output.weight"] == "F16"
+
+
+def test_importance(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
+    made = Imatrix(datasets=("text",), chunk_count=1, chunk_size=1)
+    made.add("blk.0.attn_v.weight", np.ones(small.WIDTH), 1)
+    path = str(tmp_path / "imatrix.gguf")
+    made.save(path)
+    got = octavo("quantize", src, dst, "Q4_0", "--imatrix", path)
+    (starred,) = [line for line in got.out.splitlines() if "%*" in line]
+    assert starred.split()[0] == "blk.0.attn_v.weight"
+    assert "* weighted by importance" in got.out
+
+
+def test_again(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
+    octavo("quantize", src, dst, "Q8_0")
+    again = str(tmp_path / "again.gguf")
+    assert "allow_requantize" in octavo("quantize", dst, again, "Q4_0").error()
+    assert octavo("quantize", dst, again, "Q4_0", "--allow-requantize").status == 0
+    assert types(again)["blk.0.attn_v.weight"] == "Q4_0"
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["Q9_K"], "preset 'Q9_K' is not known (allowed: F32, "),
+    (["Q4_K_M", "--tensor-type", "attn_v"], "--tensor-type is 'attn_v' (allowed: REGEX=TYPE"),
+    (["Q4_K_M", "--tensor-type", "=Q4_K"], "--tensor-type is '=Q4_K'"),
+    (["Q4_K_M", "--tensor-type", "a(=Q4_K"], "'a(' is no regular expression"),
+    (["Q4_K_M", "--output-tensor-type", "Q4"], "'Q4' (allowed: F32"),
+    (["Q4_K_M", "--imatrix", "/nowhere/i.gguf"], "/nowhere/i.gguf"),
+    (["Q2_K_S"], "importance"),
+    (["Q4_K_M", "--threads", "0"], "threads"),
+])  # fmt: skip
+def test_errors_are_one_line(octavo: Run, src: str, dst: str, arguments: list[str], says: str) -> None:
+    assert says in octavo("quantize", src, dst, *arguments).error()
+    assert not Path(dst).exists()
+
+
+def test_files_that_are_wrong(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
+    assert "is the model that is read" in octavo("quantize", src, src, "Q4_K_M").error()
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    assert "empty" in octavo("quantize", str(tmp_path / "empty.gguf"), dst, "Q4_K_M").error()
+    assert "writing failed" in octavo("quantize", src, str(tmp_path / "no" / "out.gguf"), "Q4_K_M").error()
