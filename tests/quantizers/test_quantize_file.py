@@ -19,8 +19,8 @@ from octavo.formats import QTensor, dequantize
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import encode, recode
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.mixing import Choices
 from octavo.quantizers.job import quantize_file
+from octavo.quantizers.mixing import Choices
 from tests.quantizers import small
 
 TYPES = {

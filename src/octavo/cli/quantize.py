@@ -53,8 +53,8 @@ def quantize(
     as_json: AsJson = False,
 ) -> None:
     """Quantize a model: `octavo quantize model-f16.gguf model-q4.gguf Q4_K_M`."""
-    from octavo.quantizers.mixing import Choices
     from octavo.quantizers.job import quantize_file
+    from octavo.quantizers.mixing import Choices
     from octavo.runtime import resolve
 
     choices = Choices(

@@ -1,7 +1,7 @@
 """Making quantized weights: encoders for every block format, with and without importance weights.
 
     packed = octavo.quantizers.encode(values, "Q4_K", importance=imatrix)      # [rows, K] -> uint8 [rows, bytes]
-    report = octavo.quantizers.job("f16.gguf", "q4.gguf", "Q4_K_M")  # a whole model
+    report = octavo.quantizers.quantize_file("f16.gguf", "q4.gguf", "Q4_K_M")  # a whole model
 
 Public names come from their modules when first used.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from octavo.quantizers.encoder import ENCODABLE, encode
+    from octavo.quantizers.job import quantize_file
     from octavo.quantizers.mixing import Choices
     from octavo.quantizers.presets import PRESETS, Preset
-    from octavo.quantizers.job import quantize_file
     from octavo.quantizers.report import Report
 
 __all__ = ["ENCODABLE", "PRESETS", "Choices", "Preset", "Report", "encode", "quantize_file"]
