@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -58,7 +59,7 @@ def ppl(
     if as_json:
         print(to_json({"model": model, "text": read.name, **asdict(found)}))
     else:
-        print(f"perplexity {_plain(found.perplexity, 4)} ({_extent(found.tokens, found.chunks, context)})")
+        print(f"perplexity {_plain(found.perplexity)} ({_extent(found.tokens, found.chunks, context)})")
 
 
 @app.command("kl")
@@ -134,12 +135,16 @@ def demo(
         print(f"{question.kind}: {question.prompt!r} -> {printable(repr(reply))}, not {question.answer!r}")
 
 
-def _plain(estimate: Estimate, digits: int) -> str:
+def _plain(estimate: Estimate) -> str:
+    """Value and error, with two digits of the error that count."""
+    known = math.isfinite(estimate.error) and estimate.error > 0
+    digits = min(max(1 - math.floor(math.log10(estimate.error)), 2), 12) if known else 6
     return f"{estimate.value:.{digits}f} ± {estimate.error:.{digits}f}"
 
 
 def _percent(estimate: Estimate) -> str:
-    return f"{100 * estimate.value:.3f} ± {100 * estimate.error:.3f} %"
+    scaled = type(estimate)(100 * estimate.value, 100 * estimate.error)
+    return f"{_plain(scaled)} %"
 
 
 def _extent(tokens: int, chunks: int, context: int) -> str:
@@ -148,12 +153,12 @@ def _extent(tokens: int, chunks: int, context: int) -> str:
 
 def _show(found: Divergence) -> None:
     rows = {
-        "KL divergence": _plain(found.kl, 6),
+        "KL divergence": _plain(found.kl),
         "same top token": _percent(found.same_top),
-        "perplexity": _plain(found.perplexity, 4),
-        "  of the base": _plain(found.base_perplexity, 4),
-        "  ratio": _plain(found.perplexity_ratio, 6),
-        "  difference": _plain(found.perplexity_difference, 6),
+        "perplexity": _plain(found.perplexity),
+        "  of the base": _plain(found.base_perplexity),
+        "  ratio": _plain(found.perplexity_ratio),
+        "  difference": _plain(found.perplexity_difference),
         "  correlation": f"{100 * found.correlation:.2f} %",
         "change in probability": _percent(found.delta_p),
         "  root mean square": _percent(found.rms_delta_p),
@@ -166,7 +171,7 @@ def _show(found: Divergence) -> None:
     for name, divergence, change in zip(
         *_percentiles(found.kl_spread), _percentiles(found.delta_p_spread)[1], strict=True
     ):
-        print(f"{name:<12} {divergence:>12.6f} {100 * change:>12.3f} %")
+        print(f"{name:<12} {divergence:>12.4g} {100 * change:>12.4g} %")
 
 
 def _percentiles(spread: Spread) -> tuple[list[str], list[float]]:

@@ -60,8 +60,8 @@ def divergence(
 ) -> Divergence:
     """Run both models over a text, window by window, and compare what they predict (see `windows`).
 
-    The definitions are those of llama.cpp's perplexity tool with --kl-divergence; it keeps the base's logits in 16 bits,
-    here both are as computed. Raises UsageError for models of unlike vocabularies, and as `perplexity` does.
+    The definitions are those of llama.cpp's perplexity tool with --kl-divergence, which keeps the base's logits in 16
+    bits; here both are as computed. Raises UsageError for models of unlike vocabularies, and as `perplexity` does.
     """
     check_vocabularies(model, base)
     found = windows(model, tokens, context, chunks, scored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from octavo.backends import select
-from octavo.evals.windows import outputs_for
+from octavo.evals.windows import LEAST_CONTEXT, outputs_for
 from octavo.graph.builder import CacheType
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
@@ -30,9 +30,10 @@ def open_subject(
     backends = select(device, threads)
     with GGUFFile.open(resolve(path)) as file:
         n_vocab = read_architecture(file).hparams.n_vocab
+    context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
     config = EngineConfig(
         n_ctx=context,
-        n_batch=max(1, min(context, LARGEST_BATCH)),
+        n_batch=min(context, LARGEST_BATCH),
         cache_type=cache_type,
         n_outputs=outputs_for(n_vocab, context),
         fuse=fuse,

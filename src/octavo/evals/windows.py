@@ -52,8 +52,9 @@ def windows(
     `scored` says of each token whether it counts (default: all do). Raises UsageError for a text shorter than a window,
     a context that the model has not, and where no token counts.
     """
-    if not LEAST_CONTEXT <= context <= model.engine.n_ctx:
-        raise UsageError(f"context is {context} (allowed: {LEAST_CONTEXT} to the engine's {model.engine.n_ctx})")
+    most = max(LEAST_CONTEXT, model.engine.n_ctx)
+    if not LEAST_CONTEXT <= context <= most:
+        raise UsageError(f"context is {context} (allowed: {LEAST_CONTEXT} to {most}, what the engine was made for)")
     if chunks is not None and chunks < 1:
         raise UsageError(f"chunks is {chunks} (allowed: 1 or more)")
     if len(tokens) < context:
