@@ -1,0 +1,106 @@
+"""`octavo eval`: its tables, its JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Run
+from tests.runtime import tiny
+
+REFERENCE = ("--device", "reference")
+SMALL = ("-c", "64", "--chunks", "3", *REFERENCE)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A model and another near it."""
+    folder = tmp_path_factory.mktemp("eval")
+    rng = np.random.default_rng(0)
+    near = {n: v + 0.02 * v.std() * rng.standard_normal(v.shape).astype(np.float32) for n, v in tiny.tensors().items()}
+    return tiny.write(folder / "base.gguf"), tiny.write(folder / "near.gguf", weights=near)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 20)
+    return str(tmp_path / "text.txt")
+
+
+def test_perplexity(octavo: Run, models: tuple[str, str], text: str) -> None:
+    done = octavo("eval", "ppl", models[0], text, *SMALL)
+    assert done.status == 0
+    assert done.out.startswith("perplexity ")
+    assert done.out.endswith("(93 tokens in 3 windows of 64)\n")
+    report = json.loads(octavo("eval", "ppl", models[0], text, "--json", *SMALL).out)
+    assert (report["model"], report["text"]) == (models[0], "text.txt")
+    assert (report["tokens"], report["chunks"], report["context"]) == (93, 3, 64)
+    assert f"{report['perplexity']['value']:.0f}"[:2] in done.out
+    assert 1 < report["perplexity"]["value"] < 1e5
+    assert report["perplexity"]["error"] > 0
+
+
+def test_divergence(octavo: Run, models: tuple[str, str], text: str) -> None:
+    base, near = models
+    done = octavo("eval", "kl", near, text, "--base", base, *SMALL)
+    assert done.status == 0
+    assert "93 tokens in 3 windows of 64" in done.out
+    for row in (
+        "KL divergence",
+        "same top token",
+        "ratio",
+        "difference",
+        "root mean square",
+        "99.9",
+        "median",
+        "least",
+    ):
+        assert row in done.out
+    report = json.loads(octavo("eval", "kl", near, text, "--base", base, "--json", *SMALL).out)
+    assert 0 < report["kl"]["value"] < 0.1
+    assert report["kl_spread"]["percentiles"]["99.9"] > report["kl_spread"]["percentiles"]["50.0"]
+    itself = json.loads(octavo("eval", "kl", base, text, "--base", base, "--json", *SMALL).out)
+    assert (itself["kl"]["value"], itself["same_top"]["value"]) == (0, 1)
+
+
+def test_the_demo_text(octavo: Run) -> None:
+    report = json.loads(octavo("eval", "ppl", "demo", "demo", "--chunks", "2", "--json", *REFERENCE).out)
+    assert report["text"].startswith("demo, test")
+    assert 1 <= report["perplexity"]["value"] < 1.01
+
+
+def test_demo(octavo: Run) -> None:
+    done = octavo("eval", "demo", "-n", "3", *REFERENCE)
+    assert done.status == 0
+    assert "| all | 3 | 3 | 100.0% |" in done.out
+    report = json.loads(octavo("eval", "demo", "demo", "-n", "2", "--seed", "7", "--json", "--misses", *REFERENCE).out)
+    assert report["total"]["n"] == 2
+    assert report["misses"] == []
+
+
+def test_misses(octavo: Run, models: tuple[str, str]) -> None:
+    done = octavo("eval", "demo", models[0], "-n", "1", "--misses", *REFERENCE)
+    assert done.status == 0
+    assert "| all | 0 | 1 | 0.0% |" in done.out
+    assert ", not " in done.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("eval", "ppl", "MODEL", "none.txt"), "none.txt: can't be read"),
+        (("eval", "ppl", "none.gguf", "TEXT"), "none.gguf"),
+        (("eval", "ppl", "MODEL", "TEXT", "-c", "3"), "context is 3"),
+        (("eval", "ppl", "MODEL", "TEXT", "-c", "513"), "513"),
+        (("eval", "ppl", "MODEL", "TEXT", "-c", "512", "--chunks", "-1"), "chunks is -1"),
+        (("eval", "kl", "MODEL", "TEXT"), "--base"),
+        (("eval", "kl", "MODEL", "TEXT", "--base", "demo", "-c", "64"), "models of one vocabulary"),
+        (("eval", "demo", "MODEL", "-n", "0"), "questions is 0"),
+    ],
+)
+def test_bad_input(octavo: Run, models: tuple[str, str], text: str, arguments: tuple[str, ...], message: str) -> None:
+    given = [models[0] if a == "MODEL" else text if a == "TEXT" else a for a in arguments]
+    assert message in octavo(*given, *REFERENCE).error()
