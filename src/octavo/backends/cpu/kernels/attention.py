@@ -13,7 +13,7 @@ from typing import Any
 from numba import float32
 
 from octavo.backends.cpu.compile import inner, kernels
-from octavo.backends.cpu.kernels.kv import PAGE, Kind, score_function, value_function
+from octavo.backends.cpu.kernels.kv import PAGE, Kind, head_bytes, score_function, value_function
 from octavo.backends.cpu.simd import (
     arg,
     arg_f32,
@@ -140,7 +140,7 @@ def _attend(kind: Kind, n: int, dim: int) -> Any:
 
     It leaves sums [n, dim] of weighted values, and in states for each query the largest score and the sum of weights.
     """
-    page_floats, score_bytes, query_bytes = PAGE, n * PAGE * 4, n * dim * 4
+    piece, page_floats, score_bytes, query_bytes = head_bytes(kind, dim), PAGE, n * PAGE * 4, n * dim * 4
     scores_of, add_values = score_function(kind, n, dim), value_function(kind, n, dim)
 
     def weigh(scores, seen, scale, state):
@@ -181,12 +181,14 @@ def _attend(kind: Kind, n: int, dim: int) -> Any:
                 target[d] = source[d]
         last = position + (count - 1) * step
         for page in range(first, stop):
-            row = table[page] * page_floats
+            keys = arg(args, 3) + (table[page] * kv_heads + kv_head) * piece
+            values = arg(args, 4) + (table[page] * kv_heads + kv_head) * piece
+            next_keys = arg(args, 3) + (table[min(page + 1, stop - 1)] * kv_heads + kv_head) * piece
             rows = min(last + 1 - page * page_floats, page_floats)
-            scores_of(scores, queries, arg(args, 3), row, kv_head, kv_heads, rows)
+            scores_of(scores, queries, keys, values, rows)
             for i in range(n):
                 seen = position + min(i, count - 1) * step + 1 - page * page_floats
                 weigh(scores + i * 256, min(seen, page_floats), scale, f32_pointer(states + 16 * i))
-            add_values(sums, scores, states + 8, arg(args, 4), row, kv_head, kv_heads, rows)
+            add_values(sums, scores, states + 8, values, next_keys, rows)
 
     return inner(attend, kind, n, dim)

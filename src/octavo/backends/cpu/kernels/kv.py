@@ -30,6 +30,7 @@ from octavo.backends.cpu.simd import (
     load_f32x16,
     load_panel,
     mul,
+    prefetch,
     quantize16,
     scale_panel,
     scatter_f16,
@@ -59,20 +60,19 @@ def head_bytes(kind: Kind, dim: int) -> int:
 
 
 def score_function(kind: Kind, n: int, dim: int) -> Any:
-    """A function (scores, q, keys, row, kv_head, kv_heads, rows): scores [n, 64] = q [n, D] times the page at row.
+    """A function (scores, q, at, ahead, rows): scores [n, 64] = q [n, D] times a head's keys of a page.
 
-    Scores past `rows` may be left as they were.
+    Scores past `rows` may be left as they were. What lies at `ahead` is read next and fetched meanwhile.
     """
     width = min(4, max(1, SUMS // n))
     size, parts = n * width, 4 // width
     columns, row_bytes = 16 * width, PAGE * _WIDTH[kind]
-    piece, part_bytes, fma_panel = head_bytes(kind, dim), columns * _WIDTH[kind], _FMA[kind]
+    part_bytes, fma_panel = columns * _WIDTH[kind], _FMA[kind]
     coded = kind == "q8_0"
     blocks, of_block = (dim // 32, 32) if coded else (1, dim)
-    block_bytes = piece // blocks
+    block_bytes = head_bytes(kind, dim) // blocks
 
-    def scores_of(scores, q, keys, row, kv_head, kv_heads, rows):
-        page = keys + (row // 64 * kv_heads + kv_head) * piece
+    def scores_of(scores, q, page, ahead, rows):
         for part in range(min(parts, -(-rows // columns))):
             total = zeros(size)
             for block in range(blocks):
@@ -82,6 +82,7 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
                     at += SCALES
                 dots = zeros(size)
                 for d in range(of_block):
+                    fetch(ahead + at - page + d * row_bytes, row_bytes)
                     dots = fma_panel(dots, at + d * row_bytes, width, x + d * 4, dim * 4)
                 if coded:
                     total = fma_columns_f16(total, dots, width, start + part * columns * 2)
@@ -95,16 +96,16 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
 def value_function(kind: Kind, n: int, dim: int) -> Any:
     """A function that adds the values of a page, weighted, to sums [n, D] scaled by factors, a float every 16 bytes.
 
-    Its arguments: sums, weights [n, 64], factors, values, row, kv_head, kv_heads, rows.
+    Its arguments: sums, weights [n, 64], factors, where the values lie, what to fetch meanwhile, rows.
     """
     width = _columns(dim) // 16
     size = n * width
-    piece, columns, row_bytes = head_bytes(kind, dim), dim // (16 * width), 16 * width * _WIDTH[kind]
+    columns, row_bytes = dim // (16 * width), 16 * width * _WIDTH[kind]
     coded, in_pairs, fma_panel = kind == "q8_0", 2 * size <= SUMS, _FMA[kind]
     weight_bytes = n * 256 if coded else 16
 
-    def add_values(sums, weights, factors, values, row, kv_head, kv_heads, rows):
-        at = values + (row // 64 * kv_heads + kv_head) * piece
+    def add_values(sums, weights, factors, at, ahead, rows):
+        ahead -= at
         scaled = stack(weight_bytes)
         for column in range(columns):
             x = weights
@@ -116,6 +117,7 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
             if in_pairs:
                 odd = zeros(size)
                 for r in range(0, rows - 1, 2):
+                    fetch(ahead + at + r * row_bytes, 2 * row_bytes)
                     acc = fma_panel(acc, at + r * row_bytes, width, x + r * 4, 256)
                     odd = fma_panel(odd, at + (r + 1) * row_bytes, width, x + r * 4 + 4, 256)
                 if rows % 2:
@@ -123,11 +125,18 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
                 acc = add_blocks(acc, odd)
             else:
                 for r in range(rows):
+                    fetch(ahead + at + r * row_bytes, row_bytes)
                     acc = fma_panel(acc, at + r * row_bytes, width, x + r * 4, 256)
             store_panel(place, dim * 4, width, acc)
             at += 64 * row_bytes
 
     return inner(add_values, kind, n, dim)
+
+
+@njit(error_model="numpy")
+def fetch(address, nbytes):
+    for i in range(0, nbytes, 64):
+        prefetch(address + i)
 
 
 @njit(error_model="numpy")

@@ -49,7 +49,7 @@ RUN = 8
 def tasks_of(tokens: int, k: int, tile: int) -> tuple[int, int]:
     """Tiles of tokens, and chunks of each: enough for several threads where tiles are few."""
     tiles = tokens // tile + (tokens % tile).bit_count()
-    return tiles, max(1, min(k // 32 // CHUNK, -(-32 // tiles)))
+    return tiles, max(1, min(k // 32 // CHUNK, -(-32 // max(tiles, 1))))
 
 
 @kernels

@@ -16,6 +16,8 @@ from octavo.backends.cpu.simd.emit import (
     I64,
     V_F32,
     V_I32,
+    VOID,
+    call_llvm,
     f32x16,
     fill,
     literal,
@@ -77,6 +79,17 @@ u32_pointer = _pointer_to(types.uint32, I32)
 i8_pointer = _pointer_to(types.int8, I8)
 
 u8_pointer = _pointer_to(types.uint8, I8)
+
+
+@intrinsic
+def prefetch(ty, address):
+    """Ask for the cache line of an address, for later."""
+
+    def gen(c, b, s, a):
+        call_llvm(b, "llvm.prefetch.p0", VOID, pointer_at(b, a[0], I8), *(ir.Constant(I32, n) for n in (0, 3, 1)))
+        return c.get_dummy_value()
+
+    return types.void(types.intp), gen
 
 
 @intrinsic
