@@ -70,6 +70,8 @@ def test_the_demo_text(octavo: Run) -> None:
     report = json.loads(octavo("eval", "ppl", "demo", "demo", "--chunks", "2", "--json", *REFERENCE).out)
     assert report["text"].startswith("demo, test")
     assert 1 <= report["perplexity"]["value"] < 1.01
+    kl = ("eval", "kl", "demo", "demo", "--base", "demo", "--chunks", "1", "--json", *REFERENCE)
+    assert json.loads(octavo(*kl, "--answers").out)["tokens"] < json.loads(octavo(*kl).out)["tokens"] == 255
 
 
 def test_demo(octavo: Run) -> None:
@@ -97,6 +99,7 @@ def test_misses(octavo: Run, models: tuple[str, str]) -> None:
         (("eval", "ppl", "MODEL", "TEXT", "-c", "513"), "513"),
         (("eval", "ppl", "MODEL", "TEXT", "-c", "512", "--chunks", "-1"), "chunks is -1"),
         (("eval", "kl", "MODEL", "TEXT"), "--base"),
+        (("eval", "kl", "MODEL", "TEXT", "--base", "MODEL", "--answers"), "--answers with"),
         (("eval", "kl", "MODEL", "TEXT", "--base", "demo", "-c", "64"), "models of one vocabulary"),
         (("eval", "demo", "MODEL", "-n", "0"), "questions is 0"),
     ],

@@ -20,7 +20,7 @@ app = typer.Typer(help="Measure how good a model is.", no_args_is_help=True)
 ModelFile = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")]
 TextFile = Annotated[
     str,
-    typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: questions whose answers are scored."),
+    typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
 ]
 Context = Annotated[int, typer.Option("-c", "--context", help="Tokens of a window.")]
 Chunks = Annotated[int | None, typer.Option(help="Most windows to run. [default: the whole text]")]
@@ -43,7 +43,10 @@ def ppl(
     kv: Kv = "f16",
     as_json: AsJson = False,
 ) -> None:
-    """Perplexity of a text, defined as llama.cpp does: `octavo eval ppl model.gguf wiki.test.raw`."""
+    """Perplexity of a text, defined as llama.cpp does: `octavo eval ppl model.gguf wiki.test.raw`.
+
+    Of the demo text only answers are scored: the demo model was not taught what people ask.
+    """
     from octavo.cli.meter import Meter
     from octavo.evals.likelihood import perplexity
     from octavo.evals.subject import open_subject
@@ -67,6 +70,7 @@ def kl(
     model: ModelFile,
     text: TextFile,
     base: Annotated[str, typer.Option(metavar="MODEL", help="The model to compare with, as it was before.")],
+    answers: Annotated[bool, typer.Option("--answers", help="Of the demo text, score the answers only.")] = False,
     context: Context = 512,
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,
@@ -86,9 +90,11 @@ def kl(
 
     with load(model) as loaded, load(base) as other:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
+        if answers and read.scored is None:
+            raise UsageError(f"--answers with {text}, in which none are marked (allowed: with the text `demo`)")
         with Meter("kl") as meter:
             found = divergence(
-                loaded, other, read.tokens, context=context, chunks=chunks, scored=read.scored,
+                loaded, other, read.tokens, context=context, chunks=chunks, scored=read.scored if answers else None,
                 progress=lambda done, total, value: meter.show(done, total, f"KL {value:.6f}"),
             )  # fmt: skip
     if as_json:
