@@ -1,0 +1,101 @@
+"""Which tokens have a role, and the chat template, as GGUF's keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from octavo.convert.tokenizer_json import TokenizerJson
+from octavo.errors import TemplateError, TokenizerError
+from octavo.io.safetensors import Checkpoint
+
+ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+"""Roles by what configurations and GGUF's keys call them."""
+CONFIG = "tokenizer_config.json"
+MAX_TEMPLATE_BYTES = 1 << 20
+
+
+def special_tokens(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, tokens: list[str]) -> dict[str, Any]:
+    """Ids of the tokens that have a role, and whether a text begins and ends with them.
+
+    Raises TokenizerError for a role that names an id outside the vocabulary.
+    """
+    config, ids = checkpoint.json(CONFIG) or {}, {text: i for i, text in enumerate(tokens)}
+    keys: dict[str, Any] = {}
+    roles: dict[str, int] = {}
+    for role, name in ROLES.items():
+        token = _token_of(checkpoint, config, role, ids, len(tokens))
+        if token is not None:
+            roles[role] = keys[f"tokenizer.ggml.{name}_token_id"] = token
+    for role, found in zip(("bos", "eos"), _ends(tokenizer, config), strict=True):
+        flag = config.get(f"add_{role}_token")
+        if found is not None or isinstance(flag, bool):
+            keys[f"tokenizer.ggml.add_{role}_token"] = found == roles.get(role) if found is not None else flag
+    return keys
+
+
+def _token_of(checkpoint: Checkpoint, config: dict[str, Any], role: str, ids: dict[str, int], n: int) -> int | None:
+    entry = config.get(f"{role}_token")
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    if isinstance(text, str) and text in ids:
+        return ids[text]
+    number = checkpoint.config.get(f"{role}_token_id")
+    if type(number) is not int or (number < 0 and role == "pad"):
+        return None
+    if not 0 <= number < n:
+        file, field = checkpoint.path("config.json"), f"{role}_token_id"
+        raise TokenizerError(
+            f"token {number} is not in the vocabulary", file=file, field=field, allowed=f"0 to {n - 1}"
+        )
+    return number
+
+
+def _ends(tokenizer: TokenizerJson | None, config: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The ids that tokenizer.json puts before and after a text, -1 for none.
+
+    None where another file says: there is no tokenizer.json, or it leaves that to a flag of the configuration.
+    """
+    if tokenizer is None:
+        return None, None
+    if not tokenizer.values.get("post_processor") and ("add_bos_token" in config or "add_eos_token" in config):
+        return None, None
+    plain, full = (tokenizer.engine.encode("a", add_special_tokens=added).ids for added in (False, True))
+    before = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)
+    after = before + len(plain)
+    return (full[0] if before else -1), (full[after] if after < len(full) else -1)
+
+
+def chat_templates(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The chat template, or those of several names. Raises TemplateError for what is no text."""
+    found = (checkpoint.json(CONFIG) or {}).get("chat_template")
+    if found is None:
+        found = _template_file(checkpoint)
+    if found is None:
+        return {}
+    if isinstance(found, str):
+        return {"tokenizer.chat_template": found}
+    if not isinstance(found, list):
+        raise TemplateError(f"{checkpoint.path(CONFIG)}: chat_template is {type(found).__name__} (allowed: text)")
+    keys: dict[str, Any] = {}
+    for entry in found:
+        if not (isinstance(entry, dict) and all(isinstance(entry.get(k), str) for k in ("name", "template"))):
+            raise TemplateError(f"{checkpoint.path(CONFIG)}: a chat_template without name and template")
+        name = re.sub("[^A-Za-z0-9]", "_", entry["name"])
+        keys["tokenizer.chat_template" + ("" if name == "default" else f".{name}")] = entry["template"]
+    names = [key.rpartition(".")[2] for key in keys if key.count(".") > 1]
+    return keys | ({"tokenizer.chat_templates": names} if names else {})
+
+
+def _template_file(checkpoint: Checkpoint) -> Any:
+    path = checkpoint.path("chat_template.jinja")
+    if not os.path.exists(path):
+        return (checkpoint.json("chat_template.json") or {}).get("chat_template")
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_TEMPLATE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise TemplateError(f"{path}: can't be read: {error}") from None
+    if len(text) > MAX_TEMPLATE_BYTES:
+        raise TemplateError(f"{path} is too large (allowed: {MAX_TEMPLATE_BYTES} characters)")
+    return text

@@ -1,0 +1,134 @@
+"""tokenizer.json, the tokenizer of the `tokenizers` package: its vocabulary, and the engine to compare with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from octavo.errors import TokenizerError
+from octavo.io.safetensors import read_json
+from octavo.text.vocab import SPACE
+
+FILE = "tokenizer.json"
+MAX_TOKENS = 1 << 21
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that text is cut at before anything else; `special`: one that no plain text gives."""
+
+    id: int
+    text: str
+    special: bool
+
+
+class TokenizerJson:
+    """A tokenizer.json with a BPE model.
+
+    ids            of the tokens by text, added ones included
+    added          the added tokens by id
+    merges         pairs to join, the most important first
+    byte_fallback  characters that are no token become tokens of their bytes (SentencePiece's way); otherwise the tokens
+                   are written in characters that stand for bytes (GPT-2's way)
+    ignore_merges  a word that is a token is that token, whatever the merges give
+    """
+
+    def __init__(self, values: dict[str, Any], file: str) -> None:
+        self.file, self.values = file, values
+        model = values.get("model")
+        if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
+            kind = model.get("type") if isinstance(model, dict) else model
+            raise self.error("model.type", f"is {str(kind)[:40]!r}", "BPE")
+        self.byte_fallback = model.get("byte_fallback") is True
+        self.ignore_merges = model.get("ignore_merges") is True
+        unknown = model.get("unk_token")
+        self.unk_token = unknown if isinstance(unknown, str) else None
+        self.added = {token.id: token for token in map(self._added, self._list(values, "added_tokens"))}
+        self.merges = [self._merge(i, pair) for i, pair in enumerate(self._list(model, "merges"))]
+        self.ids = self._ids(model.get("vocab"))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> TokenizerJson:
+        """Raises FileError for a file that is no JSON, TokenizerError for a tokenizer of another kind."""
+        return cls(read_json(path), os.fsdecode(path))
+
+    @property
+    def texts(self) -> dict[int, str]:
+        """Texts of the tokens by id. Raises TokenizerError where two share an id."""
+        texts = {i: text for text, i in self.ids.items()}
+        if len(texts) < len(self.ids):
+            twice = next(text for text, i in self.ids.items() if texts[i] != text)
+            raise self.error("model.vocab", f"{twice!r} and {texts[self.ids[twice]]!r} have one id", "an id each")
+        return texts
+
+    @cached_property
+    def engine(self) -> Any:
+        """The tokenizer itself, `tokenizers.Tokenizer`. Raises TokenizerError where it can't be built."""
+        import tokenizers
+
+        try:
+            return tokenizers.Tokenizer.from_file(self.file)
+        except Exception as error:  # the package has no narrower one
+            raise self.error("", f"can't be used: {error}", "what the tokenizers package reads") from None
+
+    def adds_space(self) -> bool:
+        """Whether a space goes before a text."""
+        parts = [*_parts(self.values.get("normalizer")), *_parts(self.values.get("pre_tokenizer"))]
+        return any(
+            (part.get("type") == "Prepend" and part.get("prepend") == SPACE)
+            or (part.get("type") == "Metaspace" and _metaspace_adds(part))
+            for part in parts
+        )
+
+    def normalizers(self) -> list[str]:
+        """Kinds of the normalizers that change text before it is cut."""
+        return [str(part.get("type")) for part in _parts(self.values.get("normalizer"))]
+
+    def error(self, field: str, problem: str, allowed: str | None = None) -> TokenizerError:
+        return TokenizerError(problem, file=self.file, field=field or None, allowed=allowed)
+
+    def _list(self, values: dict[str, Any], key: str) -> list[Any]:
+        found = values.get(key)
+        if found is not None and not isinstance(found, list):
+            raise self.error(key, f"is {type(found).__name__}", "a list")
+        return found or []
+
+    def _added(self, entry: Any) -> AddedToken:
+        if not (isinstance(entry, dict) and isinstance(entry.get("content"), str) and self._is_id(entry.get("id"))):
+            raise self.error("added_tokens", f"holds {str(entry)[:80]}", "objects with id and content")
+        return AddedToken(entry["id"], entry["content"], entry.get("special") is True)
+
+    def _merge(self, rank: int, pair: Any) -> tuple[str, str]:
+        parts = pair.split(" ") if isinstance(pair, str) else pair
+        if not (isinstance(parts, list) and len(parts) == 2 and all(isinstance(p, str) and p for p in parts)):
+            raise self.error("model.merges", f"merge {rank} is {str(pair)[:80]!r}", "two texts")
+        return parts[0], parts[1]
+
+    def _ids(self, vocab: Any) -> dict[str, int]:
+        if not isinstance(vocab, dict) or not vocab:
+            raise self.error("model.vocab", f"is {type(vocab).__name__}", "tokens and their ids")
+        wrong = next((text for text, i in vocab.items() if not self._is_id(i)), None)
+        if wrong is not None:
+            raise self.error(
+                "model.vocab", f"token {wrong[:80]!r} has id {str(vocab[wrong])[:40]}", f"0 to {MAX_TOKENS}"
+            )
+        return {**vocab, **{token.text: token.id for token in self.added.values()}}
+
+    @staticmethod
+    def _is_id(value: Any) -> bool:
+        return type(value) is int and 0 <= value <= MAX_TOKENS
+
+
+def _parts(value: Any) -> list[dict[str, Any]]:
+    """A normalizer or pre-tokenizer, or those of a sequence of them."""
+    if not isinstance(value, dict):
+        return []
+    inner = value.get("normalizers") or value.get("pretokenizers")
+    return [part for part in inner if isinstance(part, dict)] if isinstance(inner, list) else [value]
+
+
+def _metaspace_adds(part: dict[str, Any]) -> bool:
+    scheme = part.get("prepend_scheme")
+    return scheme != "never" if scheme is not None else part.get("add_prefix_space", True) is True

@@ -1,0 +1,167 @@
+"""A checkpoint's vocabulary as GGUF's `tokenizer.ggml.*` keys."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from octavo.convert import sentencepiece, tokenizer_json
+from octavo.convert.pretokenizer import PROBE, find_pre_tokenizer
+from octavo.convert.sentencepiece import Piece, read_sentencepiece
+from octavo.convert.tokenizer_json import AddedToken, TokenizerJson
+from octavo.errors import TokenizerError
+from octavo.io.safetensors import Checkpoint
+from octavo.text import Tokenizer
+from octavo.text.vocab import SPACE
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # token types
+ADDED_SCORE, PAD_SCORE = -1000.0, -10000.0
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+_log = logging.getLogger(__name__)
+
+
+def open_tokenizer(checkpoint: Checkpoint) -> TokenizerJson | None:
+    """The checkpoint's tokenizer.json; None where it has tokenizer.model only. Raises TokenizerError for neither."""
+    path = checkpoint.path(tokenizer_json.FILE)
+    if os.path.exists(path):
+        return TokenizerJson.open(path)
+    if os.path.exists(checkpoint.path(sentencepiece.FILE)):
+        return None
+    wanted = f"{tokenizer_json.FILE} or {sentencepiece.FILE}"
+    raise TokenizerError("has no tokenizer", file=checkpoint.folder, allowed=wanted)
+
+
+def vocabulary(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab: int) -> dict[str, Any]:
+    """The keys of the vocabulary, `n_vocab` tokens: those that no tokenizer has are unused.
+
+    From tokenizer.json (with the scores of tokenizer.model, where both are there), or tokenizer.model alone. Raises
+    TokenizerError for a tokenizer of another kind, one that does not fit the embedding, and where the ids that the keys
+    give to a text of many kinds differ from those that tokenizer.json gives.
+    """
+    model = checkpoint.path(sentencepiece.FILE)
+    if tokenizer is None:
+        return _from_sentencepiece(model, _configured(checkpoint), n_vocab)
+    if not tokenizer.byte_fallback:
+        keys = _byte_level(tokenizer, n_vocab)
+    elif os.path.exists(model):
+        keys = _from_sentencepiece(model, tokenizer.added, n_vocab)
+    else:
+        keys = _from_merges(tokenizer, n_vocab)
+    _compare(tokenizer, keys)
+    return keys
+
+
+def _byte_level(tokenizer: TokenizerJson, n_vocab: int) -> dict[str, Any]:
+    """Keys of a byte-level BPE, GPT-2's kind."""
+    others = [kind for kind in tokenizer.normalizers() if kind != "NFC"]
+    if others:
+        raise tokenizer.error("normalizer", f"is {', '.join(others)}", "none, or NFC")
+    texts, types = [], []
+    for text, added in _tokens(tokenizer, n_vocab):
+        texts.append(text)
+        types.append(_added_type(added) if added else NORMAL if text else UNUSED)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": find_pre_tokenizer(tokenizer),
+        "tokenizer.ggml.tokens": [t or f"[PAD{i}]" for i, t in enumerate(texts)],
+        "tokenizer.ggml.token_type": np.array(types, np.int32),
+        "tokenizer.ggml.merges": [" ".join(part.replace(" ", "Ġ") for part in pair) for pair in tokenizer.merges],
+    }
+
+
+def _from_merges(tokenizer: TokenizerJson, n_vocab: int) -> dict[str, Any]:
+    """Keys of a SentencePiece-style BPE: a token's score is the rank of the merge that makes it, the first the best."""
+    scores: dict[str, float] = {}
+    for rank, (left, right) in enumerate(tokenizer.merges):
+        scores.setdefault(left + right, -float(rank))
+    worst = -float(len(tokenizer.merges))
+    pieces = []
+    for text, added in _tokens(tokenizer, n_vocab):
+        kind = BYTE if _BYTE_TOKEN.fullmatch(text) else UNKNOWN if text == tokenizer.unk_token else NORMAL
+        if added and kind == NORMAL:
+            pieces.append(_added_piece(added))
+        else:
+            pieces.append(Piece(text, scores.get(text, worst) if kind == NORMAL else 0.0, kind))
+    return _spm_keys(pieces, tokenizer.adds_space())
+
+
+def _from_sentencepiece(path: str, added: dict[int, AddedToken], n_vocab: int) -> dict[str, Any]:
+    """Keys of a SentencePiece model; `added` are tokens beyond its own, or that take the place of its own."""
+    model = read_sentencepiece(path)
+    pieces = model.pieces[:n_vocab] + [Piece("", PAD_SCORE, UNUSED)] * (n_vocab - len(model.pieces))
+    if len(model.pieces) > n_vocab:
+        raise _too_many(path, len(model.pieces), n_vocab)
+    for token in added.values():
+        if token.id >= n_vocab:
+            _log.warning("token %d, %r, is beyond the embedding and is left out", token.id, token.text)
+        elif pieces[token.id].kind not in (UNKNOWN, BYTE):
+            pieces[token.id] = _added_piece(token)
+    return _spm_keys(pieces, model.adds_space)
+
+
+def _spm_keys(pieces: list[Piece], adds_space: bool) -> dict[str, Any]:
+    pieces = [p if p.text else Piece(f"[PAD{i}]", PAD_SCORE, UNUSED) for i, p in enumerate(pieces)]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": [piece.text for piece in pieces],
+        "tokenizer.ggml.scores": np.array([piece.score for piece in pieces], np.float32),
+        "tokenizer.ggml.token_type": np.array([piece.kind for piece in pieces], np.int32),
+        "tokenizer.ggml.add_space_prefix": adds_space,
+    }
+
+
+def _tokens(tokenizer: TokenizerJson, n_vocab: int) -> list[tuple[str, AddedToken | None]]:
+    """Text and added token by id; an empty text where the tokenizer has no such id."""
+    texts = tokenizer.texts
+    beyond = [i for i in texts if i >= n_vocab]
+    if any(i not in tokenizer.added for i in beyond):
+        raise _too_many(tokenizer.file, max(beyond) + 1, n_vocab)
+    for i in sorted(beyond):
+        _log.warning("token %d, %r, is beyond the embedding and is left out", i, texts[i])
+    return [(texts.get(i, ""), tokenizer.added.get(i)) for i in range(n_vocab)]
+
+
+def _added_type(token: AddedToken) -> int:
+    looks_special = token.text.startswith(("<|", "<｜")) and token.text.endswith(("|>", "｜>"))
+    return CONTROL if token.special or looks_special or token.text in ("<pad>", "<mask>") else USER_DEFINED
+
+
+def _added_piece(token: AddedToken) -> Piece:
+    kind = _added_type(token)
+    return Piece(token.text if kind == CONTROL else token.text.replace(SPACE, " "), ADDED_SCORE, kind)
+
+
+def _configured(checkpoint: Checkpoint) -> dict[int, AddedToken]:
+    """The added tokens that tokenizer_config.json lists."""
+    config = checkpoint.json("tokenizer_config.json") or {}
+    listed = config.get("added_tokens_decoder")
+    found = {}
+    for key, entry in (listed if isinstance(listed, dict) else {}).items():
+        if not (key.isascii() and key.isdigit() and isinstance(entry, dict) and isinstance(entry.get("content"), str)):
+            file, field = checkpoint.path("tokenizer_config.json"), "added_tokens_decoder"
+            raise TokenizerError(f"has {key[:40]!r}", file=file, field=field, allowed="ids, and objects with content")
+        found[int(key)] = AddedToken(int(key), entry["content"], entry.get("special") is True)
+    return found
+
+
+def _too_many(file: str, tokens: int, n_vocab: int) -> TokenizerError:
+    return TokenizerError(f"{tokens} tokens for an embedding of {n_vocab}", file=file, allowed=f"up to {n_vocab}")
+
+
+def _compare(tokenizer: TokenizerJson, keys: dict[str, Any]) -> None:
+    """Raises TokenizerError at the first line of the probe that the keys give other ids than tokenizer.json."""
+    ours = Tokenizer.from_metadata({"tokenizer.ggml.add_bos_token": False, **keys}, file=tokenizer.file)
+    for text in (PROBE, *PROBE.splitlines(), "a", " a", "  a b", "\n"):
+        if ours.add_space_prefix and text.startswith(" "):
+            continue  # SentencePiece puts a space before it, and some of the tokenizers that stand in for it don't
+        want = tokenizer.engine.encode(text, add_special_tokens=False).ids
+        got = ours.encode(text, add_special=False)
+        if want != got:
+            at = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), min(len(want), len(got)))
+            problem = f"gives {want[at : at + 4]} in {text[:40]!r} where GGUF's rules give {got[at : at + 4]}"
+            raise tokenizer.error("", problem, "a BPE tokenizer that GGUF can describe")

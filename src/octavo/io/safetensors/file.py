@@ -1,0 +1,145 @@
+"""One safetensors file: a JSON header that says where each tensor lies, and the tensors.
+
+The format (https://huggingface.co/docs/safetensors): the header's length as a little-endian u64, the header, the data.
+The header maps a name to its dtype, shape and data_offsets, which count from the start of the data and leave no gap.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import FileError
+from octavo.formats import QTensor, by_name
+from octavo.io.gguf.metadata import shown
+from octavo.io.safetensors.json_file import parse_object
+
+MAX_HEADER_BYTES = 1 << 22
+MAX_DIMS = 8
+ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
+    "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,
+}  # fmt: skip
+"""Bytes of a value by the dtype's name."""
+FLOATS = ("F32", "F16", "BF16", "F64")
+"""Dtypes that are formats of the table too."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as its file declares it; `offset` counts from the start of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    file: str
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    def load(self) -> QTensor:
+        """The tensor, read into memory. Raises FileError for a dtype that is no float, and for a file cut since."""
+        if self.dtype not in FLOATS:
+            raise _fault(self, f"holds {self.dtype}", ", ".join(FLOATS))
+        if 0 in self.shape or not self.shape:
+            raise _fault(self, f"has shape {list(self.shape)}", "sizes of 1 or more")
+        fmt = by_name(self.dtype)
+        data = np.empty(self.nbytes, dtype=np.uint8)
+        try:
+            with open(self.file, "rb", buffering=0) as file:
+                file.seek(self.offset)
+                self._fill(file, data.data)
+        except OSError as error:
+            raise _fault(self, f"reading failed: {error.strerror}", None) from None
+        return QTensor(fmt, self.shape, data.reshape(*self.shape[:-1], -1), self.name)
+
+    def _fill(self, file: Any, wanted: memoryview) -> None:
+        while wanted:
+            n = file.readinto(wanted)
+            if not n:
+                raise _fault(self, "the file was cut while it was read", None)
+            wanted = wanted[n:]
+
+
+def _fault(tensor: StoredTensor, problem: str, allowed: str | None) -> FileError:
+    return FileError(
+        problem, file=tensor.file, offset=tensor.offset, field=f"tensor {shown(tensor.name)}", allowed=allowed
+    )
+
+
+class SafetensorsFile:
+    """A file's tensors by name, in the order of their data. Everything in the header is checked when it is opened."""
+
+    def __init__(self, path: str, tensors: dict[str, StoredTensor]) -> None:
+        self.path, self.tensors = path, tensors
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> SafetensorsFile:
+        """Raises FileError naming file, offset and tensor."""
+        name = os.fsdecode(path)
+        size, header = _read_header(name)
+        start = 8 + len(header)
+        table = parse_object(header, name, "header")
+        table.pop("__metadata__", None)
+        tensors = [_tensor(name, key, entry, start, size) for key, entry in table.items()]
+        tensors.sort(key=lambda t: (t.offset, t.nbytes))
+        end = start
+        for tensor in tensors:
+            if tensor.offset != end:
+                raise _fault(
+                    tensor, f"starts at {tensor.offset}, and the one before ends at {end}", "no gap, no overlap"
+                )
+            end = tensor.offset + tensor.nbytes
+        if end != size:
+            problem = f"{size - end} bytes after the last tensor"
+            raise FileError(problem, file=name, offset=end, allowed="nothing after the tensors")
+        return cls(name, {tensor.name: tensor for tensor in tensors})
+
+
+def _read_header(name: str) -> tuple[int, bytes]:
+    """The file's size and its header."""
+    try:
+        if not stat.S_ISREG(os.stat(name).st_mode):
+            raise FileError("not a regular file", file=name, allowed="a safetensors file")
+        with open(name, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first = file.read(8)
+            length = int.from_bytes(first, "little")
+            if len(first) == 8 and 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+                return size, file.read(length)
+    except (OSError, ValueError) as error:
+        raise FileError(f"can't be opened: {getattr(error, 'strerror', None) or error}", file=name) from None
+    problem = f"the file ends after {size} bytes" if len(first) < 8 else f"a header of {length} bytes in {size} bytes"
+    allowed = f"2 to {MAX_HEADER_BYTES} bytes of header, within the file"
+    raise FileError(problem, file=name, offset=0, field="header length", allowed=allowed)
+
+
+def _tensor(file: str, name: str, entry: Any, start: int, size: int) -> StoredTensor:
+    def fault(part: str, value: Any, allowed: str) -> FileError:
+        return FileError(f"is {str(value)[:80]}", file=file, field=f"tensor {shown(name)} {part}", allowed=allowed)
+
+    if not isinstance(entry, dict):
+        raise fault("entry", type(entry).__name__, "an object")
+    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if dtype not in ITEM_BYTES:
+        raise fault("dtype", dtype, ", ".join(ITEM_BYTES))
+    if not (isinstance(shape, list) and len(shape) <= MAX_DIMS and all(_is_size(n) for n in shape)):
+        raise fault("shape", shape, f"at most {MAX_DIMS} sizes")
+    if not (isinstance(offsets, list) and len(offsets) == 2 and all(_is_size(n) for n in offsets)):
+        raise fault("data_offsets", offsets, "where its data begin and end")
+    tensor = StoredTensor(name, dtype, tuple(shape), start + offsets[0], file)
+    if tensor.nbytes != offsets[1] - offsets[0] or start + offsets[1] > size:
+        problem = f"{offsets} for {tensor.nbytes} bytes of {dtype} {shape} in {size - start} bytes of data"
+        raise fault("data_offsets", problem, "as many bytes as the shape has, within the file")
+    return tensor
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 48
