@@ -12,6 +12,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node, Sizes, bind
 from octavo.graph.ops import VIEWS
@@ -96,6 +97,14 @@ class Executor:
             watch(node, partial(_read, backend, values))
             call()
         return [backend.read(value) for backend, value in plan.outputs]
+
+    def replace(self, tensor: QTensor) -> None:
+        """Compute with `tensor` from now on where the weight of its name was, which is of its format and shape."""
+        for leaf, where in self._leaf_uses():
+            if leaf.op == "weight" and leaf.tensor.name == tensor.name:
+                assert (leaf.tensor.format, leaf.tensor.shape) == (tensor.format, tensor.shape)
+                self._leaves[where, id(leaf)] = self.backends[where].load(tensor)
+        self._plans.clear()
 
     def _fill(self, inputs: Mapping[str, AnyArray], sizes: Sizes) -> Plan:
         plan = self.plan(sizes)
