@@ -101,6 +101,7 @@ def test_metadata(tmp_path: Path) -> None:
         words = Tokenizer.from_gguf(file)
     assert got == {
         "general.architecture": "qwen3moe", "general.type": "model", "general.name": "My-Model",
+        "general.size_label": "8x956K",
         "general.file_type": 1, "general.quantization_version": 2, "general.sampling.temp": pytest.approx(0.6),
         "general.sampling.top_k": 20, "general.sampling.top_p": pytest.approx(0.95), "qwen3moe.block_count": 2,
         "qwen3moe.context_length": 512, "qwen3moe.embedding_length": 256, "qwen3moe.feed_forward_length": 512,

@@ -69,6 +69,7 @@ def checkpoint_source(folder: StrPath) -> Source:
         "general.type": "model",
         **_sampling(checkpoint),
         "general.name": os.path.basename(os.path.realpath(checkpoint.folder)) or "model",
+        "general.size_label": _size_label(tensors, hp.n_expert),
         **{f"{hp.arch}.{key}": value for key, value in (_sizes(hp) | _prefixed("rope", rope)).items()},
         **words,
         **special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"]),
@@ -82,6 +83,15 @@ def _stored(tensors: tuple[SourceTensor, ...]) -> str:
     """The type of 16 bits that loses least of what is stored."""
     first = next((t.type_name for t in tensors if len(t.shape) > 1), "F16")
     return "BF16" if first == "BF16" else "F16"
+
+
+def _size_label(tensors: tuple[SourceTensor, ...], experts: int) -> str:
+    """The parameters as models are named by them: "1.7B", or "8x7B" where there are experts."""
+    from gguf import size_label
+
+    apart = sum(tensor.size for tensor in tensors if "_exps." in tensor.name)
+    total = sum(tensor.size for tensor in tensors)
+    return str(size_label(total, total - apart, apart // max(1, experts), experts))
 
 
 def _sizes(hp: Hyperparams) -> dict[str, Any]:

@@ -13,7 +13,7 @@ PREFERRED = ("llama-bpe", "qwen2", "gpt-2", "tekken", "smollm", "gpt-4o", "deeps
 
 PROBE = (
     "Hello World! I'm sure we'll say: he'S there, THEY'RE not; it 'tis\n\n \n\t x\t\t y  z   \n   end  \r\n\r\nnext\n"
-    " 1 12 123 1234 12345678 3.14 1,000 x86 4th\u0663\u0664\u0665 \u00bd \u2167 camelCase HTTPServer snake_case _x __y"
+    "  1 12 123 1234 12345678 3.14 1,000 x86 4th\u0663\u0664\u0665 \u00bd \u2167 camelCase HTTPServer snake_case _x __y"
     " don\u2019t e\u0301te\u0301 n\u00e3o stra\u00dfe \u01c5 \u043f\u0440\u0438\u0432\u0435\u0442 \u4f60\u597d\u4e16"
     "\u754c\u3002\u65e5\u672c\u8a9e\u30c6\u30b9\u30c8 \ud55c\uad6d\uc5b4 \u0e44\u0e17\u0e22 \u0939\u093f\u0928\u094d"
     "\u0926\u0940 \u0645\u0631\u062d\u0628\u0627 (a)[b]{c} <d> /e/ f(g) --- ==> !!?? ... \u2026 \u20ac5 $6 #7 @h &i"

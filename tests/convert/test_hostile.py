@@ -1,0 +1,217 @@
+"""Checkpoints that are broken, contradict themselves, or are of another kind: one error that names the place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from octavo.convert import convert_checkpoint
+from octavo.errors import FileError, ModelError, OctavoError, TemplateError, TokenizerError
+from tests.convert import folders
+from tests.convert.folders import edit, write
+from tests.models.checkpoints import CASES
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name in ("qwen3", "qwen3moe", "llama3-rope", "qwen2-yarn"):
+        folders.save(root / name, CASES[name])
+    folders.save(root / "shards", CASES["qwen3"], shards="2MB")
+    return {path.name: path for path in root.iterdir()}
+
+
+@pytest.fixture
+def folder(made: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a checkpoint, to break."""
+
+    def copy(name: str) -> Path:
+        return shutil.copytree(made[name], tmp_path / "hf")
+
+    return copy
+
+
+def refused(path: Path, kind: type[OctavoError], *says: str) -> None:
+    out = path.parent / "out.gguf"
+    with pytest.raises(kind) as error:
+        convert_checkpoint(path, out, "F16")
+    for text in says:
+        assert text in str(error.value)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("values", "says"), [
+    ({"architectures": ["GPT2LMHeadModel"]}, ["architectures", "GPT2LMHeadModel", "LlamaForCausalLM"]),
+    ({"architectures": None}, ["architectures"]),
+    ({"architectures": [["x"]]}, ["architectures"]),
+    ({"hidden_size": 0}, ["hidden_size", "1 to"]),
+    ({"hidden_size": 255}, ["token_embd.weight", "[320, 256]", "[320, 255]"]),
+    ({"num_hidden_layers": True}, ["num_hidden_layers"]),
+    ({"num_hidden_layers": 1 << 40}, ["num_hidden_layers", "1 to 4096"]),
+    ({"num_hidden_layers": 3}, ["blk.2.attn_norm.weight", "is missing"]),
+    ({"num_hidden_layers": 1}, ["blk.1.", "not part of this architecture"]),
+    ({"num_key_value_heads": 3}, ["num_key_value_heads", "does not divide"]),
+    ({"vocab_size": 321}, ["token_embd.weight", "[321, 256]"]),
+    ({"intermediate_size": "wide"}, ["intermediate_size", "wide"]),
+    ({"tie_word_embeddings": False}, ["lm_head.weight", "tie_word_embeddings"]),
+    ({"tie_word_embeddings": "no"}, ["tie_word_embeddings", "true or false"]),
+    ({"rms_norm_eps": -1}, ["rms_norm_eps"]),
+    ({"hidden_act": "gelu"}, ["hidden_act", "silu"]),
+    ({"quantization_config": {"quant_method": "gptq"}}, ["quantization_config"]),
+    ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, ["rope_type", "dynamic", "linear, yarn"]),
+    ({"rope_parameters": {"rope_type": "linear"}}, ["factor", "is missing"]),
+    ({"rope_parameters": [1]}, ["rope_parameters", "list"]),
+    ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, ["original_max_position_embeddings"]),
+    ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, ["rope_type", "llama3"]),
+])  # fmt: skip
+def test_configurations(folder: Callable[[str], Path], values: dict[str, Any], says: list[str]) -> None:
+    path = folder("qwen3")
+    edit(path, "config.json", **values)
+    refused(path, ModelError, *says)
+
+
+@pytest.mark.parametrize(("values", "says"), [
+    ({"num_local_experts": 9}, ["ffn_gate_inp", "[8, 256]", "[9, 256]"]),
+    ({"num_local_experts": 0}, ["num_local_experts", "1 to"]),
+    ({"num_experts_per_tok": 9}, ["num_experts_per_tok", "1 to 8"]),
+    ({"norm_topk_prob": False}, ["norm_topk_prob"]),
+    ({"mlp_only_layers": [0]}, ["mlp_only_layers"]),
+])  # fmt: skip
+def test_experts(folder: Callable[[str], Path], values: dict[str, Any], says: list[str]) -> None:
+    path = folder("qwen3moe")
+    edit(path, "config.json", **values)
+    refused(path, ModelError, *says)
+
+
+def test_rope_that_can_not_be_said(folder: Callable[[str], Path]) -> None:
+    path = folder("llama3-rope")
+    rope = json.loads((path / "config.json").read_text())["rope_parameters"]
+    edit(path, "config.json", rope_parameters=rope | {"low_freq_factor": 4.0})
+    refused(path, ModelError, "high_freq_factor", "over low_freq_factor")
+
+
+def test_yarn_of_another_strength(folder: Callable[[str], Path]) -> None:
+    path = folder("qwen2-yarn")
+    rope = json.loads((path / "config.json").read_text())["rope_parameters"]
+    edit(path, "config.json", rope_parameters=rope | {"attention_factor": 1.5})
+    refused(path, ModelError, "attention_factor", "1.5")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "consolidated.00.pth"])
+def test_pickles_are_refused(folder: Callable[[str], Path], name: str) -> None:
+    path = folder("qwen3")
+    (path / "model.safetensors").unlink()
+    (path / name).write_bytes(b"\x80\x04.")
+    refused(path, FileError, name, "is a pickle", "model.safetensors")
+
+
+def test_a_pickle_in_the_index_is_refused(folder: Callable[[str], Path]) -> None:
+    path = folder("shards")
+    write(path, "model.safetensors.index.json", {"weight_map": {"a": "pytorch_model.bin"}})
+    refused(path, FileError, "pytorch_model.bin", "is a pickle")
+
+
+def test_folders_without_what_it_takes(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", FileError, "nowhere", "can't be opened")
+    path = folder("qwen3")
+    (path / "tokenizer.json").unlink()
+    refused(path, TokenizerError, "has no tokenizer", "tokenizer.json or tokenizer.model")
+    (path / "model.safetensors").unlink()
+    refused(path, FileError, "has no weights")
+    (path / "config.json").unlink()
+    refused(path, FileError, "has no config.json")
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    (b"", "not JSON"), (b"[]", "is list"), (b'{"a": 1, "a": 2}', "'a' occurs twice"), (b"\xff{}", "not UTF-8"),
+    (b"[" * 100_000, "JSON"), (b'{"a": ' + b"9" * 9000 + b"}", "JSON"),
+])  # fmt: skip
+def test_json_that_is_none(folder: Callable[[str], Path], text: bytes, says: str) -> None:
+    path = folder("qwen3")
+    (path / "config.json").write_bytes(text)
+    refused(path, FileError, "config.json", says)
+
+
+def test_shards(folder: Callable[[str], Path]) -> None:
+    path = folder("shards")
+    index = json.loads((path / "model.safetensors.index.json").read_text())["weight_map"]
+    first, second, *_ = sorted(set(index.values()))
+
+    def mapped(changed: Any) -> None:
+        write(path, "model.safetensors.index.json", {"weight_map": changed})
+
+    mapped({**index, "more": first})
+    refused(path, FileError, first, "'more'", "is missing")
+    moved = next(name for name, file in index.items() if file == first)
+    mapped({**index, moved: second})
+    refused(path, FileError, moved, "belongs to")
+    mapped({**index, moved: "../outside.safetensors"})
+    refused(path, FileError, "../outside.safetensors", "not in the folder")
+    mapped([1])
+    refused(path, FileError, "weight_map")
+    mapped(index)
+    (path / second).unlink()
+    refused(path, FileError, second, "not in the folder")
+
+
+UP = "model.layers.1.mlp.experts.5.up_proj.weight"
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda w: w.pop(UP), ["blk.1.ffn_up_exps.weight", "experts 0, 1, 2, 3, ... (7)", "0 to 7"]),
+    (lambda w: w.update({UP: w[UP].half()}), ["blk.1.ffn_up_exps.weight", "different"]),
+    (lambda w: w.update({UP: w[UP][:5]}), ["blk.1.ffn_up_exps.weight", "different"]),
+    (lambda w: w.update({UP.replace("5", "8"): w[UP]}), ["blk.1.ffn_up_exps.weight", "0 to 7"]),
+    (lambda w: w.update({"model.norm.weight": w["model.norm.weight"].int()}), ["model.norm.weight", "I32", "BF16"]),
+    (lambda w: w.update({"model.norm.bias": w["model.norm.weight"]}), ["model.norm.bias", "not part of"]),
+    (lambda w: w.pop("model.norm.weight"), ["output_norm.weight", "is missing"]),
+    (lambda w: w.update({"model.norm.weight": w["model.norm.weight"][:0]}), ["output_norm.weight", "[0]"]),
+])  # fmt: skip
+def test_tensors(folder: Callable[[str], Path], change: Callable[[Any], Any], says: list[str]) -> None:
+    path = folder("qwen3moe")
+    weights = load_file(path / "model.safetensors")
+    change(weights)
+    save_file({name: w.clone() for name, w in weights.items()}, path / "model.safetensors")
+    refused(path, ModelError, *says)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda t: t["model"].update(type="Unigram"), ["model.type", "Unigram", "BPE"]),
+    (lambda t: t.update(model=None), ["model.type"]),
+    (lambda t: t["model"].update(vocab=[]), ["model.vocab"]),
+    (lambda t: t["model"]["vocab"].update(a=-1), ["model.vocab", "'a'", "-1"]),
+    (lambda t: t["model"]["vocab"].update(a=12), ["one id"]),
+    (lambda t: t["model"]["vocab"].update(far=400), ["401 tokens", "320"]),
+    (lambda t: t["model"]["merges"].append("a"), ["model.merges", "'a'"]),
+    (lambda t: t["model"]["merges"].append(["zz", "qq"]), ["tokenizer.json"]),
+    (lambda t: t["added_tokens"].append({"id": "1"}), ["added_tokens"]),
+    (lambda t: t.update(pre_tokenizer={"type": "Whitespace"}), ["pre_tokenizer", "qwen2"]),
+    (lambda t: t.update(pre_tokenizer=None), ["pre_tokenizer"]),
+    (lambda t: t.update(normalizer={"type": "Lowercase"}), ["normalizer", "Lowercase"]),
+    (lambda t: t.update(pre_tokenizer={"type": "Nothing"}), ["can't be used"]),
+])  # fmt: skip
+def test_tokenizers(folder: Callable[[str], Path], change: Callable[[Any], None], says: list[str]) -> None:
+    path = folder("qwen3")
+    values = json.loads((path / "tokenizer.json").read_text())
+    change(values)
+    write(path, "tokenizer.json", values)
+    refused(path, TokenizerError, "tokenizer.json", *says)
+
+
+def test_special_tokens_out_of_range(folder: Callable[[str], Path]) -> None:
+    path = folder("qwen3")
+    edit(path, "tokenizer_config.json", bos_token=None)
+    edit(path, "config.json", bos_token_id=320)
+    refused(path, TokenizerError, "bos_token_id", "token 320", "0 to 319")
+
+
+def test_templates_that_are_no_text(folder: Callable[[str], Path]) -> None:
+    path = folder("qwen3")
+    edit(path, "tokenizer_config.json", chat_template=5)
+    refused(path, TemplateError, "chat_template is int")

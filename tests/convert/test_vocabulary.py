@@ -1,0 +1,150 @@
+"""Vocabularies: every way of cutting words has its name, tokenizer.model is read, templates and flags are found."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.convert.pretokenizer import cuts, find_pre_tokenizer
+from octavo.convert.sentencepiece import read_sentencepiece
+from octavo.convert.specials import chat_templates, special_tokens
+from octavo.convert.tokenizer_json import TokenizerJson
+from octavo.convert.vocab import vocabulary
+from octavo.errors import TokenizerError
+from octavo.io.safetensors import Checkpoint
+from octavo.text import Tokenizer
+from octavo.text.bpe import word_splitter
+from octavo.text.pretokenize import PRE_TOKENIZERS
+from tests.convert import folders
+
+ROWS = list({(row.patterns, row.ignore_merges): name for name, row in PRE_TOKENIZERS.items()}.values())
+
+
+def opened(tokenizer: Any, path: Path) -> TokenizerJson:
+    tokenizer.save(str(path))
+    return TokenizerJson.open(path)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_way_of_cutting_has_its_name(name: str, tmp_path: Path) -> None:
+    found = find_pre_tokenizer(opened(folders.byte_level(name), tmp_path / "t.json"))
+    ours, theirs = PRE_TOKENIZERS[found], PRE_TOKENIZERS[name]
+    assert (ours.patterns, ours.ignore_merges) == (theirs.patterns, theirs.ignore_merges)
+
+
+def test_the_probe_tells_all_patterns_apart() -> None:
+    seen: dict[tuple[tuple[int, int], ...], tuple[str, ...]] = {}
+    for row in PRE_TOKENIZERS.values():
+        places = tuple(cuts(word_splitter(row)))
+        assert seen.setdefault(places, row.patterns) == row.patterns
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number: int, value: int | float | bytes) -> bytes:
+    """A field of a protocol buffer message."""
+    if isinstance(value, bytes):
+        return varint(number << 3 | 2) + varint(len(value)) + value
+    if isinstance(value, float):
+        return varint(number << 3 | 5) + struct.pack("<f", value)
+    return varint(number << 3) + varint(value)
+
+
+def sentencepiece_of(tokenizer: TokenizerJson, kind: int = 2, prefix: int | None = None) -> bytes:
+    """The tokenizer as a SentencePiece model: scores fall with the id, as its trainer gives them."""
+    out = b""
+    for i, text in sorted(tokenizer.texts.items()):
+        number = {"<unk>": 2, "<s>": 3, "</s>": 3}.get(text, 6 if text.startswith("<0x") else 1)
+        score = float(259 - i) if number == 1 else 0.0
+        out += field(1, field(1, text.encode()) + field(2, score) + (field(3, number) if number != 1 else b""))
+    trainer = field(2, field(3, kind) + field(40, 0))
+    return out + trainer + field(3, field(1, b"identity") + (b"" if prefix is None else field(3, prefix)))
+
+
+def checkpoint(folder: Path, **config: Any) -> Checkpoint:
+    return Checkpoint(str(folder), config, {})
+
+
+def test_tokenizer_model_gives_the_same_ids(tmp_path: Path) -> None:
+    listed = opened(folders.spm(), tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.model").write_bytes(sentencepiece_of(listed))
+    both = vocabulary(checkpoint(tmp_path), listed, folders.SPM_VOCAB)
+    folders.write(tmp_path, "tokenizer_config.json", {
+        "added_tokens_decoder": {"2": {"content": "</s>", "special": True}, "515": {"content": "<new>"}},
+    })  # fmt: skip
+    alone = vocabulary(checkpoint(tmp_path), None, 520)
+    assert both["tokenizer.ggml.scores"][300] == 259 - 300
+    assert list(alone["tokenizer.ggml.token_type"][:4]) == [2, 3, 3, 6]
+    assert (alone["tokenizer.ggml.tokens"][515], alone["tokenizer.ggml.token_type"][515]) == ("<new>", 4)
+    assert (alone["tokenizer.ggml.tokens"][516], alone["tokenizer.ggml.token_type"][516]) == ("[PAD516]", 5)
+    assert alone["tokenizer.ggml.add_space_prefix"] is True
+    words, original = Tokenizer.from_metadata(alone), folders.spm()
+    for text in folders.TEXT[:40]:
+        assert words.encode(text.strip()) == original.encode(text.strip()).ids
+
+
+def test_no_space_before_a_text(tmp_path: Path) -> None:
+    listed = opened(folders.spm(), tmp_path / "t.json")
+    (tmp_path / "m").write_bytes(sentencepiece_of(listed, prefix=0))
+    assert read_sentencepiece(tmp_path / "m").adds_space is False
+
+
+@pytest.mark.parametrize("raw", [
+    b"", b"\x00", b"\x0a\xff", b"\x0a\x02\x0a\x05", b"\x0b", b"\xff" * 11, field(1, field(2, 1.0)), field(1, 7),
+    field(1, field(1, b"\xff\xfe")),
+])  # fmt: skip
+def test_broken_models(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(raw)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.model.*SentencePiece"):
+        read_sentencepiece(tmp_path / "tokenizer.model")
+
+
+def test_other_algorithms_are_refused(tmp_path: Path) -> None:
+    listed = opened(folders.spm(), tmp_path / "t.json")
+    (tmp_path / "tokenizer.model").write_bytes(sentencepiece_of(listed, kind=1))
+    with pytest.raises(TokenizerError, match=r"type 1 \(allowed: 2 \(BPE\)\)"):
+        read_sentencepiece(tmp_path / "tokenizer.model")
+
+
+@pytest.mark.parametrize(("bos", "config", "adds"), [
+    (True, {}, True),
+    (True, {"add_bos_token": False}, True),
+    (False, {}, False),
+    (False, {"add_bos_token": True}, True),
+])  # fmt: skip
+def test_what_goes_before_a_text(tmp_path: Path, bos: bool, config: dict[str, Any], adds: bool) -> None:
+    tokenizer = opened(folders.byte_level(bos=bos), tmp_path / "tokenizer.json")
+    folders.write(tmp_path, "tokenizer_config.json", {"bos_token": "<|begin|>"} | config)
+    keys = special_tokens(checkpoint(tmp_path), tokenizer, [tokenizer.texts[i] for i in range(304)])
+    assert keys["tokenizer.ggml.add_bos_token"] is adds
+    assert keys["tokenizer.ggml.bos_token_id"] == 300
+
+
+def test_roles_from_the_model_config(tmp_path: Path) -> None:
+    tokenizer = opened(folders.byte_level(), tmp_path / "tokenizer.json")
+    folders.write(tmp_path, "tokenizer_config.json", {"bos_token": None, "eos_token": "no such token"})
+    found = special_tokens(
+        checkpoint(tmp_path, bos_token_id=3, eos_token_id=[4, 5], pad_token_id=-1), tokenizer, ["a"] * 9
+    )
+    assert {k: v for k, v in found.items() if k.endswith("id")} == {"tokenizer.ggml.bos_token_id": 3}
+
+
+def test_chat_templates(tmp_path: Path) -> None:
+    assert chat_templates(checkpoint(tmp_path)) == {}
+    (tmp_path / "chat_template.jinja").write_text("from a file")
+    assert chat_templates(checkpoint(tmp_path)) == {"tokenizer.chat_template": "from a file"}
+    several = [{"name": "default", "template": "one"}, {"name": "tool use", "template": "two"}]
+    folders.write(tmp_path, "tokenizer_config.json", {"chat_template": several})
+    assert chat_templates(checkpoint(tmp_path)) == {
+        "tokenizer.chat_template": "one", "tokenizer.chat_template.tool_use": "two",
+        "tokenizer.chat_templates": ["tool_use"],
+    }  # fmt: skip
