@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import NonFiniteError, UsageError
 from octavo.evals import collect_imatrix
 from octavo.evals.activations import by_expert
+from octavo.graph.protocol import Backend
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.quantizers.imatrix import Imatrix
@@ -27,8 +29,8 @@ TOKENS = np.random.default_rng(11).integers(0, VOCAB, 3 * CONTEXT).tolist()
 TINY_TOKENS = np.random.default_rng(12).integers(0, tiny.N_VOCAB, 5 * CONTEXT).tolist()
 
 
-def model_of(file: GGUFFile, *, quantize: bool = False, **config: Any) -> Model:
-    backend = ReferenceBackend(quantize_activations=quantize)
+def model_of(file: GGUFFile, *, quantize: bool = False, backend: Backend | None = None, **config: Any) -> Model:
+    backend = backend or ReferenceBackend(quantize_activations=quantize)
     options = EngineConfig(**{"n_ctx": CONTEXT, "cache_type": "f32", "fuse": False, **config})
     engine = Engine(read_architecture(file), [backend], options)
     return Model(file, engine, SimpleNamespace(add_bos=False, bos_id=None))  # type: ignore[arg-type]
@@ -115,6 +117,18 @@ def test_activations_are_read_before_they_are_quantized(gguf: Write) -> None:
     deep = "blk.1.ffn_down.weight"
     np.testing.assert_allclose(quantized[deep].sums, exact[deep].sums, rtol=0.2)
     assert (quantized[deep].sums != exact[deep].sums).any(), "products see quantized activations"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3moe"])
+def test_the_cpu_collects_the_same(name: str, gguf: Write) -> None:
+    case = CASES[name]
+    file = gguf(case, make(case))
+    want = collect_imatrix(model_of(file), TOKENS, context=CONTEXT, output=True)
+    got = collect_imatrix(model_of(file, backend=CpuBackend(threads=2)), TOKENS, context=CONTEXT, output=True)
+    assert got.entries.keys() == want.entries.keys()
+    for weight, entry in want.entries.items():
+        assert got.entries[weight].counts.tolist() == entry.counts.tolist(), weight
+        np.testing.assert_allclose(got.entries[weight].sums, entry.sums, rtol=1e-3, atol=1e-3, err_msg=weight)
 
 
 def test_by_expert() -> None:
