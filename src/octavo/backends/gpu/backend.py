@@ -1,0 +1,159 @@
+"""GpuBackend: values in the device's memory, Triton kernels, a step captured into one graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from octavo.backends.gpu.device import interpreted, target
+from octavo.errors import BackendError
+from octavo.formats import QTensor
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import DType, Node
+from octavo.graph.protocol import Call
+
+if TYPE_CHECKING:
+    import torch
+
+PAGE_SIZE = 64
+MOST_DIM = 256  # values of a head
+FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows"})
+
+
+class GpuBackend:
+    """Runs graphs on a GPU, NVIDIA's or AMD's. Raises BackendError where torch, Triton or a GPU is missing."""
+
+    name = "gpu"
+    fusions = FUSIONS
+
+    def __init__(self) -> None:
+        self.target = target()
+        import torch
+
+        from octavo.backends.gpu import binders
+
+        self._torch = torch
+        self._binders = binders
+        self._context = binders.Context(self.target)
+        self._dtypes = {"f32": torch.float32, "f16": torch.float16, "i32": torch.int32, "i64": torch.int64}
+        self._pinned: dict[tuple[int, int], torch.Tensor] = {}
+
+    def supports(self, node: Node) -> tuple[bool, str]:
+        if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
+            return False, f"no kernel for {node.op}"
+        if node.op == "attention":
+            dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
+            if not isinstance(dim, int) or dim > MOST_DIM or page_size != PAGE_SIZE:
+                return False, f"heads of {dim} in pages of {page_size} (allowed: up to {MOST_DIM}, {PAGE_SIZE})"
+        if node.op == "mul_mat_add" and len(node.inputs) > 4:
+            return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
+        from octavo.backends.gpu.load import supported
+
+        for weight in (i for i in node.inputs if i.op == "weight" and len(i.shape) > 1):
+            ok, reason = supported(weight.tensor)
+            if not ok:
+                return False, reason
+        return True, ""
+
+    def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
+        return "f32" if weight.format.is_float or op != "mul_mat" else "q8_1"
+
+    def load(self, tensor: QTensor) -> Any:
+        from octavo.backends.gpu.load import load, vector
+
+        with self._enough_memory(f"tensor {tensor.name}"):
+            return (vector if len(tensor.shape) == 1 else load)(tensor, self.target.device)
+
+    def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
+        if dtype == "q8_1":
+            from octavo.backends.gpu.values import activation_bytes
+
+            return activation_bytes(*shape)
+        return math.prod(shape) * int(self._dtypes[dtype].itemsize)
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        with self._enough_memory("values"):
+            return self._torch.full((nbytes,), 0xFF, dtype=self._torch.uint8, device=self.target.device)
+
+    def view(self, memory: torch.Tensor, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        raw = memory[offset : offset + self.nbytes(shape, dtype)]
+        if dtype == "q8_1":
+            from octavo.backends.gpu.values import Activation
+
+            return Activation(raw, *shape)
+        return raw.view(self._dtypes[dtype]).view(shape)
+
+    def cache(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        from octavo.backends.gpu.values import Cache
+
+        with self._enough_memory("a layer's KV cache; a smaller context needs less"):
+            zeros = self._torch.zeros
+            if dtype != "q8_0":
+                return Cache(zeros(shape, dtype=self._dtypes[dtype], device=self.target.device))
+            scales = zeros((*shape[:2], shape[2] // 32), dtype=self._torch.float16, device=self.target.device)
+            return Cache(zeros(shape, dtype=self._torch.int8, device=self.target.device), scales)
+
+    def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
+        if node.op == "reshape":
+            return value.unflatten(1, shape[1:]) if value.ndim == 2 else value.view(shape)
+        if node.op == "columns":
+            start = node.attrs["start"]
+            return value[:, start : start + node.attrs["size"]]
+        return value
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+        from octavo.backends.gpu.launch import Calls
+
+        return Calls(self._binders.BINDERS[node.op](self._context, node, inputs, out))
+
+    def join(self, calls: Sequence[Call]) -> list[Call]:
+        from octavo.backends.gpu.launch import Calls, Captured
+
+        parts = [part for call in calls for part in cast(Calls, call).calls]
+        return [Calls(parts) if interpreted() else Captured(parts)]
+
+    def write(self, value: torch.Tensor, data: AnyArray) -> None:
+        host = self._host(value)
+        host.numpy()[...] = data
+        value.copy_(host, non_blocking=True)
+
+    def read(self, value: torch.Tensor) -> AnyArray:
+        host = self._host(value)
+        host.copy_(value, non_blocking=True)
+        self.synchronize()
+        return np.array(host.numpy())
+
+    def _host(self, value: torch.Tensor) -> torch.Tensor:
+        """Memory of the host that copies to and from the device go through; a value keeps its own."""
+        key = value.data_ptr(), value.numel() * value.element_size()
+        if key not in self._pinned:
+            pin = self.target.device == "cuda"
+            self._pinned[key] = self._torch.empty(value.shape, dtype=value.dtype, pin_memory=pin)
+        return self._pinned[key].view(value.dtype).view(value.shape)
+
+    def synchronize(self) -> None:
+        if self.target.device == "cuda":
+            self._torch.cuda.synchronize()
+
+    def _enough_memory(self, what: str) -> Any:
+        return _EnoughMemory(self._torch, what)
+
+
+class _EnoughMemory:
+    """Turns the device's out-of-memory error into one that says what it was for."""
+
+    def __init__(self, torch_module: Any, what: str) -> None:
+        self._torch, self._what = torch_module, what
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None and issubclass(kind, self._torch.OutOfMemoryError):
+            free, total = self._torch.cuda.mem_get_info()
+            raise BackendError(
+                f"device gpu: not enough memory for {self._what}: {free >> 20} MiB of {total >> 20} MiB are free"
+            ) from None

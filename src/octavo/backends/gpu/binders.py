@@ -1,0 +1,258 @@
+"""For each op, the calls that compute it: which kernel, which arguments, how many programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from octavo.backends.gpu import choose
+from octavo.backends.gpu.device import Target
+from octavo.backends.gpu.kernels import activations, attention, elementwise, rope
+from octavo.backends.gpu.launch import Launch
+from octavo.backends.gpu.products import product, product_by_id, rows_of
+from octavo.backends.gpu.values import Activation, Cache
+from octavo.backends.gpu.weights import FloatWeight, QuantWeight
+from octavo.graph.node import Node
+
+Call = Callable[[], None]
+
+
+@dataclass
+class Context:
+    """What binding needs besides the node: the device, and memory that calls of a plan share."""
+
+    target: Target
+    scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> Launch:
+        return Launch(self.target, kernel, grid, *arguments, **options)
+
+    def shared(self, name: str, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory of at least `size` values, whose contents last until the next call that asks for `name`."""
+        found = self.scratch.get((name, dtype))
+        if found is None or found.numel() < size:
+            found = self.scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.target.device)
+        return found[:size]
+
+
+Bind = Callable[[Context, Node, Sequence[Any], Any], list[Call]]
+
+BINDERS: dict[str, Bind] = {}
+
+
+def _binds(*names: str) -> Callable[[Bind], Bind]:
+    def register(bind: Bind) -> Bind:
+        BINDERS.update(dict.fromkeys(names, bind))
+        return bind
+
+    return register
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _block(k: int, most: int = 1024) -> int:
+    return min(most, power_of_two(k))
+
+
+def _row_warps(block: int) -> int:
+    return max(1, min(16, block // 256))
+
+
+@_binds("mul_mat", "mul_mat_add")
+def _mul_mat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    weight, x, *terms = inputs
+    return product(c, weight, x, out, terms)
+
+
+@_binds("mul_mat_concat")
+def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, *weights = inputs
+    calls, start = [], 0
+    for weight in weights:
+        calls += product(c, weight, x, out[:, start : start + weight.n], ())
+        start += weight.n
+    return calls
+
+
+@_binds("mul_mat_id")
+def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    """Activations are quantized here, a row for each token or for each token and expert."""
+    weight, x, ids = inputs
+    used = ids.shape[1]
+    sharing = used if x.ndim == 2 else 1
+    x = x.reshape(-1, x.shape[-1])
+    calls: list[Call] = []
+    if isinstance(weight, QuantWeight):
+        kp, rows = weight.kp, len(x)
+        sizes = (rows * kp, kp // 32 * rows * 4, kp // 32 * rows * 4, kp // 16 * rows * 4)
+        parts = c.shared("experts", sum(sizes), torch.uint8).split(sizes)
+        codes, (d, s, s16) = parts[0].view(torch.int8), (p.view(torch.float32) for p in parts[1:])
+        calls.append(_quantize_call(c, x, x, codes, d, s, s16, rows, "values", 0.0, weight.k, kp))
+        x = (codes, d, s16)
+    return [*calls, *product_by_id(c, weight, x, ids, out, sharing)]
+
+
+@_binds("get_rows")
+def _get_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    table, ids = inputs
+    if isinstance(table, QuantWeight):
+        return [rows_of(c, table, ids, out)]
+    data = table.data[0] if isinstance(table, FloatWeight) else table
+    n, k = data.shape
+    grid = (len(out), -(-k // 1024))
+    return [c.launch(elementwise.copy_rows_kernel, grid, data, ids, out, data.stride(0), out.stride(0), n, k, B=1024)]
+
+
+@_binds("rms_norm")
+def _rms_norm(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, weight = inputs
+    heads, k = (x.shape[1], x.shape[2]) if x.ndim == 3 else (1, x.shape[1])
+    block = power_of_two(k)
+    return [c.launch(elementwise.rms_norm_kernel, (len(x) * heads,), x, weight, out, x.stride(0), out.stride(0), heads,
+                     k, node.attrs["eps"], B=block, warps=_row_warps(block))]  # fmt: skip
+
+
+@_binds("quantize", "rms_norm_quantize", "swiglu_quantize")
+def _quantize(c: Context, node: Node, inputs: Sequence[Any], out: Activation) -> list[Call]:
+    x, *others = inputs
+    other = others[0] if others else x
+    source = {"rms_norm_quantize": "rms_norm", "swiglu_quantize": "swiglu"}.get(node.op, "values")
+    eps = float(node.attrs.get("eps", 0.0))
+    if out.tokens <= choose.SOME:
+        return [_quantize_call(c, x, other, *out.q8_1, out.tp, source, eps, out.k, out.kp)]
+    block = power_of_two(out.kp) if source == "rms_norm" else _block(out.kp, 2048)
+    grid = (out.tokens, -(-out.kp // block))
+    return [c.launch(activations.float_kernel, grid, x, other, out.halves, x.stride(0), _stride(other), out.kp, out.k,
+                     out.kp, eps, SOURCE=source, B=block, warps=_row_warps(block))]  # fmt: skip
+
+
+def _stride(x: torch.Tensor) -> int:
+    return x.stride(0) if x.ndim > 1 else 0
+
+
+def _quantize_call(
+    c: Context, x: torch.Tensor, other: torch.Tensor, codes: torch.Tensor, d: torch.Tensor, s: torch.Tensor,
+    s16: torch.Tensor, tp: int, source: str, eps: float, k: int, kp: int,
+) -> Call:  # fmt: skip
+    block = power_of_two(kp) if source == "rms_norm" else _block(kp)
+    grid = (len(x), -(-kp // block))
+    return c.launch(activations.quantize_kernel, grid, x, other, codes, d, s, s16, x.stride(0), _stride(other), k, kp,
+                    tp, eps, SOURCE=source, B=block, warps=_row_warps(block))  # fmt: skip
+
+
+@_binds("add", "mul", "swiglu")
+def _binary(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    a, b = (v.reshape(len(v), -1) if v.ndim == 3 else v for v in inputs)
+    out = out.reshape(len(out), -1)
+    k = out.shape[1]
+    b_stride = 0 if b.ndim < a.ndim else b.stride(0)
+    grid = (len(out), -(-k // 1024))
+    return [c.launch(elementwise.binary_kernel, grid, a, b, out, a.stride(0), b_stride, out.stride(0), k, OP=node.op,
+                     B=_block(k))]  # fmt: skip
+
+
+@_binds("soft_max", "normalize", "soft_cap")
+def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (x,) = inputs
+    k = x.shape[1]
+    block = power_of_two(k)
+    return [c.launch(elementwise.row_kernel, (len(x),), x, out, x.stride(0), out.stride(0), k,
+                     float(node.attrs.get("cap", 1.0)), OP=node.op, B=block, warps=_row_warps(block))]  # fmt: skip
+
+
+@_binds("top_k")
+def _top_k(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (x,) = inputs
+    k, used = x.shape[1], out.shape[1]
+    return [c.launch(elementwise.top_k_kernel, (len(x),), x, out, x.stride(0), k, used, B=power_of_two(k), warps=1)]
+
+
+@_binds("gather")
+def _gather(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, ids = inputs
+    used = ids.shape[1]
+    return [
+        c.launch(elementwise.gather_kernel, (len(x),), x, ids, out, x.stride(0), used, B=power_of_two(used), warps=1)
+    ]
+
+
+@_binds("weighted_sum")
+def _weighted_sum(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, weights = inputs
+    tokens, used, n = x.shape
+    block = _block(n)
+    return [c.launch(elementwise.weighted_sum_kernel, (tokens, -(-n // block)), x, weights, out, used, n, B=block)]
+
+
+@_binds("rope")
+def _rope(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, positions, freqs = inputs
+    _, heads, dim = x.shape
+    return [c.launch(rope.rope_kernel, (len(x), heads), x, positions, freqs, out, x.stride(0), out.stride(0), heads,
+                     float(node.attrs["scale"]), dim=dim, half=len(freqs), BD=power_of_two(dim),
+                     INTERLEAVED=node.attrs["interleaved"], warps=1)]  # fmt: skip
+
+
+@_binds("set_rows")
+def _set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    cache, values, places = inputs
+    _, heads, dim = values.shape
+    return [c.launch(rope.set_rows_kernel, (len(values), heads), values, places, cache.data, _scales(cache),
+                     values.stride(0), heads, dim=dim, BD=power_of_two(dim), Q8=cache.scales is not None, warps=1,
+                     exact=True)]  # fmt: skip
+
+
+def _scales(cache: Cache) -> torch.Tensor:
+    """The scales of a cache, or something that stands for none."""
+    return cache.data if cache.scales is None else cache.scales
+
+
+@_binds("rope_set_rows")
+def _rope_set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    q, k, v, keys, values, positions, places, freqs, *norms = inputs
+    _, heads, dim = q.shape
+    kv_heads = k.shape[1]
+    q_norm, k_norm = norms or (freqs, freqs)
+    return [c.launch(
+        rope.rope_set_rows_kernel, (len(q), heads + 2 * kv_heads), q, k, v, keys.data, values.data, _scales(keys),
+        _scales(values), positions, places, freqs, q_norm, k_norm, out, q.stride(0), k.stride(0), v.stride(0),
+        out.stride(0), heads, kv_heads, float(node.attrs["scale"]), float(node.attrs.get("eps", 0.0)), dim=dim,
+        half=len(freqs), BD=power_of_two(dim), INTERLEAVED=node.attrs["interleaved"], NORM=bool(norms),
+        Q8=keys.scales is not None, warps=1, exact=True,
+    )]  # fmt: skip
+
+
+LOG2E = 1.4426950408889634
+
+
+@_binds("attention")
+def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    q, keys, values, positions, starts, pages = inputs
+    tokens, heads, dim = q.shape
+    kv_heads = keys.shape[1]
+    group, block = heads // kv_heads, power_of_two(dim)
+    scale = float(node.attrs["scale"]) * LOG2E
+    q8 = keys.scales is not None
+    width = pages.shape[1]
+    caches = (keys.data, values.data, _scales(keys), _scales(values), positions)
+    if tokens != len(pages):
+        rows = 64 if block <= 128 else 32
+        grid = (-(-tokens // rows), heads, len(pages))
+        return [c.launch(attention.prefill_kernel, grid, q, *caches, starts, pages, out, q.stride(0), out.stride(0),
+                         width, kv_heads, group, scale, BM=rows, dim=dim, BD=block, Q8=q8, warps=4, stages=2)]  # fmt: skip
+    splits = choose.splits(tokens, kv_heads, width)
+    partial = c.shared("partial", tokens * heads * splits * (block + 2), torch.float32)
+    sums = tokens * heads * splits
+    shares, maxima, totals = partial.split((sums * block, sums, sums))
+    decode = c.launch(attention.decode_kernel, (tokens, kv_heads, splits), q, *caches, pages, shares, maxima, totals,
+                      q.stride(0), width, kv_heads, scale, splits=splits, group=group, BG=max(16, power_of_two(group)),
+                      dim=dim, BD=block, Q8=q8, warps=4, stages=2)  # fmt: skip
+    combine = c.launch(attention.combine_kernel, (tokens, heads), shares, maxima, totals, out, out.stride(0), heads,
+                       splits=splits, BS=power_of_two(splits), dim=dim, BD=block, warps=4)  # fmt: skip
+    return [decode, combine]

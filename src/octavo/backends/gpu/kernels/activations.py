@@ -1,0 +1,104 @@
+"""Activations on their way into a product: read plain, normed or as SwiGLU; kept as q8_1 or float16.
+
+q8_1 of T tokens of Kp values (K padded with zeros) is, one after the other:
+
+    codes  s8  [T, Kp]
+    d      f32 [Kp / 32, TP]    scale of 32 codes; TP is T rounded up as the caller says
+    s      f32 [Kp / 32, TP]    d times the sum of the codes
+    s16    f32 [Kp / 16, TP]    the same of 16
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it and taking it away rounds to the nearest integer, ties to even
+
+
+@triton.jit
+def nearest(x):
+    """The nearest integer, halves away from zero, in float32. (Kernels that must round as written are compiled without
+    fused multiply-adds.)"""
+    whole = tl.where(x < 0, tl.ceil(x), tl.floor(x))
+    step = tl.where(tl.abs(x - whole) >= 0.5, 1.0, 0.0)
+    return whole + tl.where(x < 0, -step, step)
+
+
+@triton.jit
+def read(x, other, token, x_stride, other_stride, at, mask, k, eps, SOURCE: tl.constexpr):
+    """float32 values `at` of a token's row: of x; of its RMS norm, `other` being the weight; or silu(x) * other."""
+    value = tl.load(x + token * x_stride + at, mask=mask, other=0.0)
+    if SOURCE == "rms_norm":
+        mean = tl.sum(value * value) / k
+        value = value / tl.sqrt_rn(mean + eps) * tl.load(other + at, mask=mask, other=0.0)
+    elif SOURCE == "swiglu":
+        up = tl.load(other + token * other_stride + at, mask=mask, other=0.0)
+        value = value / (1 + tl.exp(-value)) * up
+    return value
+
+
+@triton.jit
+def quantize_kernel(
+    x, other, codes, d, s, s16, x_stride, other_stride, k, kp, tp, eps,
+    SOURCE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """q8_1 of a token's values, B at a time (a norm needs the whole row at once)."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * B
+    at = first + tl.arange(0, B)
+    value = tl.reshape(read(x, other, token, x_stride, other_stride, at, at < k, k, eps, SOURCE), (B // 32, 32))
+    largest = tl.max(tl.abs(value), 1)
+    inverse = tl.where(largest > 0, 127.0 / largest, 0.0)
+    code = value * inverse[:, None] + ROUND - ROUND
+    scale = largest / 127.0
+    place = first + tl.arange(0, B // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    tl.store(codes + token * kp + place, code.to(tl.int8), mask=place < kp)
+    halves = tl.sum(tl.reshape(code, (B // 32, 2, 16)), 2) * scale[:, None]
+    group = first // 32 + tl.arange(0, B // 32)
+    inside = group < kp // 32
+    tl.store(d + group * tp + token, scale, mask=inside)
+    tl.store(s + group * tp + token, tl.sum(halves, 1), mask=inside)
+    sixteen = group[:, None] * 2 + tl.arange(0, 2)[None, :]
+    tl.store(s16 + sixteen * tp + token, halves, mask=inside[:, None])
+
+
+@triton.jit
+def float_kernel(
+    x, other, out, x_stride, other_stride, out_stride, k, kp, eps,
+    SOURCE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The values in the type of `out`, [T, kp], zeros from k on."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * B + tl.arange(0, B)
+    value = read(x, other, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
+    tl.store(out + token * out_stride + at, value.to(out.dtype.element_ty), mask=at < kp)
+
+
+@triton.jit
+def int8_token_kernel(x, codes, scales, x_stride, codes_stride, k, B: tl.constexpr, PDL: tl.constexpr):
+    """Symmetric int8 of a whole row, whose largest magnitude is 127 steps: codes s8 [T, K], scales f32 [T]."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token = tl.program_id(0).to(tl.int64)
+    largest = tl.zeros((B,), tl.float32)
+    for first in range(0, k, B):
+        at = first + tl.arange(0, B)
+        largest = tl.maximum(largest, tl.abs(tl.load(x + token * x_stride + at, mask=at < k, other=0.0)))
+    scale = tl.div_rn(tl.max(largest), 127.0)
+    tl.store(scales + token, scale)
+    divisor = tl.where(scale > 0, scale, 1.0)
+    for first in range(0, k, B):
+        at = first + tl.arange(0, B)
+        value = tl.load(x + token * x_stride + at, mask=at < k, other=0.0)
+        code = tl.div_rn(value, divisor) + ROUND - ROUND
+        code = tl.minimum(tl.maximum(code, -127.0), 127.0)
+        tl.store(codes + token * codes_stride + at, code.to(tl.int8), mask=at < k)

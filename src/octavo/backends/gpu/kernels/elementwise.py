@@ -1,0 +1,161 @@
+"""Ops on values without weights of their own: norms, sums and products, rows of a soft-max, the choice of experts."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def rms_norm_kernel(
+    x, weight, out, x_stride, out_stride, heads, k, eps, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """A program norms one head of a token: rows [T, heads, k], heads one after the other."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    at = tl.arange(0, B)
+    inside = at < k
+    value = tl.load(x + token.to(tl.int64) * x_stride + head * k + at, mask=inside, other=0.0)
+    value = value / tl.sqrt_rn(tl.sum(value * value) / k + eps) * tl.load(weight + at, mask=inside, other=0.0)
+    tl.store(out + token.to(tl.int64) * out_stride + head * k + at, value, mask=inside)
+
+
+@triton.jit
+def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """a OP b for rows [T, k]; a stride of 0 is one row for all tokens."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    inside = at < k
+    left = tl.load(a + token * a_stride + at, mask=inside, other=0.0)
+    right = tl.load(b + token * b_stride + at, mask=inside, other=0.0)
+    if OP == "add":
+        value = left + right
+    elif OP == "mul":
+        value = left * right
+    else:
+        value = left / (1 + tl.exp(-left)) * right
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """soft_max, normalize or soft_cap of whole rows."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    inside = at < k
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)
+    if OP == "soft_max":
+        value = tl.where(inside, tl.exp(value - tl.max(tl.where(inside, value, float("-inf")))), 0.0)
+        value = value / tl.sum(value)
+    elif OP == "normalize":
+        value = value / tl.sum(value)
+    else:
+        doubled = tl.exp(-2 * tl.abs(value / cap))
+        size = (1 - doubled) / (1 + doubled) * cap
+        value = tl.where(value < 0, -size, size)
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def top_k_kernel(x, out, x_stride, k, used, B: tl.constexpr, PDL: tl.constexpr):
+    """The places of the `used` largest of k values, largest first, of equals the lower place."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    value = tl.load(x + token * x_stride + at, mask=at < k, other=float("-inf"))
+    left = at < k
+    for i in range(used):
+        largest = tl.max(tl.where(left, value, float("-inf")))
+        place = tl.min(tl.where(left & (value == largest), at, B))
+        tl.store(out + token * used + i, tl.minimum(place, k - 1))
+        left = left & (at != place)
+
+
+@triton.jit
+def gather_kernel(x, ids, out, x_stride, used, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T, used] = x[t, ids[t, j]]."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    inside = at < used
+    place = tl.load(ids + token * used + at, mask=inside, other=0)
+    tl.store(out + token * used + at, tl.load(x + token * x_stride + place, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
+def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T, n] = the sum over j of x[t, j] * weights[t, j]."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    inside = at < n
+    acc = tl.zeros((B,), tl.float32)
+    for j in range(used):
+        row = token * used + j
+        acc += tl.load(weights + row) * tl.load(x + row * n + at, mask=inside, other=0.0)
+    tl.store(out + token * n + at, acc, mask=inside)
+
+
+@triton.jit
+def copy_rows_kernel(table, rows, out, table_stride, out_stride, n, k, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T, k] = rows of a float table of n rows; a number out of range stands for the nearest row."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    row = tl.minimum(tl.maximum(tl.load(rows + token), 0), n - 1).to(tl.int64)
+    value = tl.load(table + row * table_stride + at, mask=at < k, other=0.0)
+    tl.store(out + token * out_stride + at, value.to(tl.float32), mask=at < k)
+
+
+@triton.jit
+def float_matvec_kernel(
+    w, x, ids, term0, term1, y, n, k, sharing, x_stride, y_stride, stride0, stride1,
+    TERMS: tl.constexpr, IDS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """y f32 [T, N] = x W^T + terms for float weights, a token (with IDS a token and expert) a program."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    at, pair = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1)
+    row = tl.minimum(at, n - 1).to(tl.int64)
+    if IDS:
+        row += tl.load(ids + pair).to(tl.int64) * n
+    source = x + (pair // sharing).to(tl.int64) * x_stride
+    acc = tl.zeros((BN, BK), tl.float32)
+    for first in range(0, k, BK):
+        place = first + tl.arange(0, BK)
+        inside = place < k
+        weight = tl.load(w + row[:, None] * k + place[None, :], mask=inside[None, :], other=0.0).to(tl.float32)
+        acc += weight * tl.load(source + place, mask=inside, other=0.0)[None, :]
+    out = tl.sum(acc, 1)
+    if TERMS > 0:
+        out += tl.load(term0 + pair * stride0 + at, mask=at < n, other=0.0)
+    if TERMS > 1:
+        out += tl.load(term1 + pair * stride1 + at, mask=at < n, other=0.0)
+    tl.store(y + pair.to(tl.int64) * y_stride + at, out, mask=at < n)
+
+
+@triton.jit
+def argmax_kernel(x, out, x_stride, k, B: tl.constexpr):
+    """The place of the largest of a row's k values, of equals the lower; NaN counts as the smallest."""
+    row = tl.program_id(0).to(tl.int64)
+    best = tl.full((B,), float("-inf"), tl.float32)
+    where = tl.zeros((B,), tl.int32)
+    for first in range(0, k, B):
+        at = first + tl.arange(0, B)
+        value = tl.load(x + row * x_stride + at, mask=at < k, other=float("-inf"))
+        better = value > best
+        best, where = tl.where(better, value, best), tl.where(better, at, where)
+    largest = tl.max(best)
+    tl.store(out + row, tl.min(tl.where(best == largest, where, k - 1)))

@@ -1,0 +1,99 @@
+"""The kernels' own layout of quantized weights: what is specialised on, and where each part lies.
+
+A row of K codes is padded to tiles of 128. Of a tile, the "low" codes are its first 64 and the "high" ones the rest;
+pair p is low code p and high code p. Codes of 8 bits are kept signed, as they are: s8 [Kp]. Of others each power of two
+among the bits is a plane of its own, row-major, 16 b bytes a tile for b bits:
+
+    byte p % 16b of the tile, from bit 2b * (p // 16b) on, holds b bits of low code p, then b bits of high code p
+
+so 4 bits are one nibble of each half in a byte, 5 are planes of 4 and 1, 6 of 4 and 2, 3 of 2 and 1 (the lower bits of
+a code in the wider plane). Whatever the bits, 16 pairs (a "chunk") are a 16-byte load and the same shifts for all.
+
+Scales lie in pairs, that of a group in the first half of a tile beside that of its counterpart 64 codes later:
+
+    one level    scale [Kp / 2G, 2], f16 or f32, or u8 exponents of powers of two; minima alike, in `minimum`
+    two levels   small [Kp / 2G, 2], i8: the group's scale; with 4-bit minima these in the upper nibble; with 6-bit
+                 minima their low two bits above the scale, and the other four in `rest` [Kp / 2G], low nibble first
+                 scale [Kp / S] or, with minima, [Kp / S, 2]: f16 d and dmin
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.errors import QuantFormatError
+from octavo.formats.spec import BlockFormat
+
+TILE = 128  # values of K that padding rounds to
+HALF = 64
+
+ScaleKind = Literal["f16", "f32", "exponent"]
+SCALE_BYTES: dict[ScaleKind, int] = {"f16": 2, "f32": 4, "exponent": 1}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a product is specialised on; no format's name among it.
+
+    bits      of a code
+    group     values that share a scale: 16, 32 or 64 (larger groups are stored as several of 64)
+    super     values that share a floating scale; `group` where there is one level
+    scale     how d and dmin are stored
+    has_min   there are minima
+    min_bits  bits of a group's small minimum, 0 without two levels or minima
+    offset    code(q) = q - offset; 0 for 8 bits, whose codes are stored signed
+    table     or code(q) = table[q]
+    """
+
+    bits: int
+    group: int
+    super: int
+    scale: ScaleKind
+    has_min: bool
+    min_bits: int
+    offset: int
+    table: tuple[int, ...] | None
+
+    @property
+    def two_level(self) -> bool:
+        return self.super > self.group
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """Bits of the planes of codes, largest first: 6 -> (4, 2)."""
+        return (8,) if self.bits == 8 else tuple(b for b in (4, 2, 1) if self.bits & b)
+
+    def row_bytes(self, kp: int) -> int:
+        """Bytes of all planes of a row of `kp` padded values."""
+        pairs = kp // (2 * self.group)
+        total = kp * self.bits // 8
+        if self.two_level:
+            total += 2 * pairs + (pairs if self.min_bits == 6 else 0)
+            return total + kp // self.super * SCALE_BYTES[self.scale] * (1 + self.has_min)
+        return total + 2 * pairs * SCALE_BYTES[self.scale] * (1 + self.has_min)
+
+
+def padded(k: int) -> int:
+    """K rounded up to whole tiles; for two-level formats K is whole super-blocks, so whole tiles already."""
+    return -(-k // TILE) * TILE
+
+
+def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
+    """The layout of a format, scales kept as `scale`. Raises QuantFormatError for groups that no kernel has."""
+    group = min(fmt.group, HALF)
+    two_level = fmt.super > fmt.group
+    if fmt.is_float or group not in (16, 32, 64) or fmt.group % group or (two_level and fmt.super % TILE):
+        raise QuantFormatError(f"{fmt.name}: no GPU layout for groups of {fmt.group} in {fmt.super}")
+    if two_level and scale != "f16":
+        raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
+    return Layout(
+        bits=fmt.bits,
+        group=group,
+        super=fmt.super if two_level else group,
+        scale=scale,
+        has_min=fmt.has_min,
+        min_bits=fmt.scale_bits if two_level and fmt.has_min else 0,
+        offset=0 if fmt.table or fmt.bits == 8 else fmt.offset,
+        table=fmt.table,
+    )

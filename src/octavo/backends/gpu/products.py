@@ -1,0 +1,152 @@
+"""Products of weights and activations: which kernel for how many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from octavo.backends.gpu import choose
+from octavo.backends.gpu.kernels import dequantize, elementwise, few, matvec
+from octavo.backends.gpu.values import Activation
+from octavo.backends.gpu.weights import FloatWeight, QuantWeight
+
+if TYPE_CHECKING:
+    from octavo.backends.gpu.binders import Context
+
+Call = Callable[[], None]
+Weight = QuantWeight | FloatWeight
+BYTES = ("codes8", "codes4", "codes2", "codes1")
+
+
+def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    """The calls for y [T, n] = x [T, k] @ weight.T + terms."""
+    if isinstance(weight, FloatWeight):
+        return _float_product(c, weight, x, y, terms)
+    assert isinstance(x, Activation)
+    if x.tokens <= choose.FEW:
+        return [_matvec(c, weight, x, y, terms)]
+    if x.tokens <= choose.SOME:
+        return [_few(c, weight, x, y, terms)]
+    return _many(c, weight, x, y, terms)
+
+
+def _terms(terms: Sequence[torch.Tensor], some: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+    """Two terms and the elements from a token's row to the next; 0 for one row that all tokens share."""
+    padded = [*terms, *(some for _ in range(2 - len(terms)))]
+    return tuple(padded), tuple(t.stride(0) if t.ndim == 2 else 0 for t in padded)
+
+
+def _matvec(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
+    codes, d, _, s16 = x.q8_1
+    shape = choose.matvec(w.layout, w.n, w.kp, c.target.arch)
+    more, strides = _terms(terms, y)
+    return c.launch(
+        matvec.matvec_kernel, (-(-w.n // shape.rows),), *w.arguments, codes.view(torch.int32), d, s16, d, *more, y, w.n,
+        x.tp, 1, y.stride(0), *strides, **w.constants, T=x.tokens, TERMS=len(terms), IDS=False, BN=shape.rows, BC=shape.chunks,
+        AHEAD=shape.ahead, ASM=c.target.asm, warps=shape.warps,
+    )  # fmt: skip
+
+
+def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
+    codes, d, s, s16 = x.q8_1
+    shape = choose.few(w.layout, w.n, w.kp, x.tokens, c.target.arch)
+    more, strides = _terms(terms, y)
+    return c.launch(
+        few.few_kernel, (-(-w.n // shape.rows), -(-x.tokens // shape.tokens)), *w.byte_arguments, codes, d, s, s16,
+        *more, y, w.n, x.tokens, x.tp, y.stride(0), *strides, **w.constants, T=shape.tokens, TERMS=len(terms), B=shape.warps,
+        BN=shape.rows, STAGES=shape.stages, ASM=c.target.asm, warps=shape.warps, stages=shape.stages,
+    )  # fmt: skip
+
+
+def _many(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    """The weights as float16 in memory that all products share, and a library product."""
+    halves = c.shared("weights", w.n * w.kp, torch.float16).view(w.n, w.kp)
+    grid = (-(-w.n // 4), -(-w.kp // 1024))
+    unpack = c.launch(
+        dequantize.dequantize_kernel, grid, *w.arguments, halves, halves, w.n, w.n, w.kp, w.kp, **w.constants, ROWS=False,
+        BN=4, BC=32, ASM=c.target.asm,
+    )  # fmt: skip
+    activations = x.halves
+    calls: list[Call] = [unpack, lambda: library_product(activations, halves, y)]
+    return calls + _added(c, y, terms)
+
+
+def library_product(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
+    """y f32 [T, N] = x [T, K] @ w [N, K].T by the vendor's library; on the CPU (interpreted kernels) in f32."""
+    if x.device.type == "cpu":
+        y.copy_(x.float() @ w.float().T)
+    elif x.dtype == torch.float32:
+        torch.mm(x, w.T, out=y)
+    else:
+        torch.mm(x, w.T, out_dtype=torch.float32, out=y)
+
+
+def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    grid = (len(y), -(-y.shape[1] // 1024))
+    return [
+        c.launch(elementwise.binary_kernel, grid, y, t, y, y.stride(0), t.stride(0) if t.ndim == 2 else 0, y.stride(0),
+                 y.shape[1], OP="add", B=1024)
+        for t in terms
+    ]  # fmt: skip
+
+
+def _float_product(
+    c: Context, w: FloatWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
+) -> list[Call]:
+    if len(x) <= choose.SOME // 8:
+        more, strides = _terms(terms, y)
+        return [_float_matvec(c, w, x, y, x, 1, more, strides, len(terms), False)]
+    matrix = w.data[0]
+    if matrix.dtype == torch.float16:
+        halves = torch.empty(x.shape, dtype=torch.float16, device=x.device)
+
+        def run() -> None:
+            halves.copy_(x)
+            library_product(halves, matrix, y)
+
+    else:
+
+        def run() -> None:
+            library_product(x, matrix.float(), y)
+
+    return [run, *_added(c, y, terms)]
+
+
+def _float_matvec(
+    c: Context, w: FloatWeight, x: torch.Tensor, y: torch.Tensor, ids: torch.Tensor, sharing: int,
+    terms: tuple[torch.Tensor, ...], strides: tuple[int, ...], count: int, by_id: bool,
+) -> Call:  # fmt: skip
+    rows = 64 if c.target.arch == "interpreter" else 4
+    return c.launch(
+        elementwise.float_matvec_kernel, (-(-w.n // rows), len(y)), w.data, x, ids, *terms, y, w.n, w.k, sharing,
+        x.stride(0), y.stride(0), *strides, TERMS=count, IDS=by_id, BN=rows, BK=min(512, 1 << (w.k - 1).bit_length()),
+    )  # fmt: skip
+
+
+def product_by_id(c: Context, w: Weight, x: Any, ids: torch.Tensor, out: torch.Tensor, sharing: int) -> list[Call]:
+    """out [T, used, n]: row i = (token, choice) is expert ids[i] times row i // sharing of x.
+
+    For quantized weights x is (codes int8, d, s16), as `kernels.activations` has them, scales of all rows side by side.
+    """
+    y = out.view(-1, w.n)
+    if isinstance(w, FloatWeight):
+        return [_float_matvec(c, w, x, y, ids, sharing, (y, y), (0, 0), 0, True)]
+    codes, d, s16 = x
+    shape = choose.matvec(w.layout, w.n, w.kp, c.target.arch)
+    rows = len(y) // sharing
+    return [c.launch(
+        matvec.matvec_kernel, (-(-w.n // shape.rows), len(y)), *w.arguments, codes.view(torch.int32), d, s16, ids,
+        y, y, y, w.n, rows, sharing, y.stride(0), 0, 0, **w.constants, T=1, TERMS=0, IDS=True, BN=shape.rows, BC=shape.chunks,
+        AHEAD=shape.ahead, ASM=c.target.asm, warps=shape.warps,
+    )]  # fmt: skip
+
+
+def rows_of(c: Context, w: QuantWeight, ids: torch.Tensor, out: torch.Tensor) -> Call:
+    """out f32 [T, k]: rows of the weights."""
+    grid = (len(out), -(-w.kp // 1024))
+    return c.launch(
+        dequantize.dequantize_kernel, grid, *w.arguments, ids, out, w.n, len(out), out.stride(0), w.k, **w.constants,
+        ROWS=True, BN=1, BC=32, ASM=c.target.asm, warps=1,
+    )  # fmt: skip

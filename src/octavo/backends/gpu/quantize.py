@@ -1,0 +1,100 @@
+"""Activation quantizers for callers of their own: `quantize_mmq_q8_1` and int8 a token; and their definition in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import UsageError
+from octavo.formats.spec import F32, U8, AnyArray
+
+MmqLayout = Literal["D4", "DS4", "D2S6"]
+
+BLOCK = 128  # values of a block
+HEAD = 16  # bytes of scales and sums before them
+
+
+def mmq_reference(x: F32, layout: MmqLayout, padded: int, ids: npt.NDArray[np.int32] | None = None) -> U8:
+    """x float32 [samples, channels, rows, K] -> uint8 [samples, channels, padded / 128, rows, 144].
+
+    A block is 16 bytes of scales and sums, then 128 codes s8: q = round(x * (127 / amax)), halves away from zero, and
+    d = amax / 127. D4: four f32 d, one for 32 values. DS4: four pairs of f16, d and the sum of the 32 values before
+    rounding. D2S6: f16 d for each 64 values, then f16 sums of 16 values each, of the first 96. Sums add neighbours, then
+    neighbouring sums. K is padded with zeros; `ids` names the rows to take.
+    """
+    x = x if ids is None else x[:, :, ids]
+    samples, channels, rows, k = x.shape
+    x = np.pad(x, ((0, 0), (0, 0), (0, 0), (0, padded - k))).reshape(samples, channels, rows, -1, BLOCK)
+    x = np.ascontiguousarray(x.swapaxes(2, 3))  # [samples, channels, blocks, rows, 128]
+    groups = x.reshape(*x.shape[:-1], 2 if layout == "D2S6" else 4, -1)
+    largest = np.abs(groups).max(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(largest > 0, np.float32(127) / largest, np.float32(0))
+    scaled = groups * inverse
+    whole = np.trunc(scaled)
+    codes = (whole + np.sign(scaled) * (np.abs(scaled - whole) >= 0.5)).astype(np.int8).reshape(x.shape)
+    d = largest[..., 0] / np.float32(127)
+    head: AnyArray
+    if layout == "D4":
+        head = d
+    elif layout == "DS4":
+        head = np.stack([d, _tree_sum(groups)], axis=-1).astype(np.float16).reshape(*x.shape[:-1], 8)
+    else:
+        sums = _tree_sum(x.reshape(*x.shape[:-1], 8, 16))[..., :6]
+        head = np.concatenate([d, sums], axis=-1).astype(np.float16)
+    return np.concatenate([np.ascontiguousarray(head).view(np.uint8), codes.view(np.uint8)], axis=-1)
+
+
+def _tree_sum(x: F32) -> F32:
+    while x.shape[-1] > 1:
+        x = x[..., 0::2] + x[..., 1::2]
+    return x[..., 0]
+
+
+def quantize_mmq_q8_1(x: Any, layout: MmqLayout, padded: int | None = None, ids: Any = None) -> Any:
+    """A torch float32 tensor [samples, channels, rows, K] on the device, of any strides but 1 along K, in blocks of q8_1.
+
+    Returns uint8 [samples, channels, padded / 128, rows, 144], as `mmq_reference` defines it. `padded` is K rounded up
+    to 512 unless given; `ids`, int32 [rows of the result], names the rows to take. Raises UsageError for a layout, shape
+    or padding that there is none of.
+    """
+    import torch
+
+    from octavo.backends.gpu.kernels.mmq import quantize_mmq_kernel
+
+    if layout not in get_args(MmqLayout):
+        raise UsageError(f"layout {layout!r} (allowed: {', '.join(get_args(MmqLayout))})")
+    if x.ndim != 4 or x.dtype != torch.float32 or (x.shape[3] > 1 and x.stride(3) != 1):
+        raise UsageError(
+            f"x is {x.dtype} {list(x.shape)} (allowed: float32 [samples, channels, rows, K], K contiguous)"
+        )
+    samples, channels, rows, k = x.shape
+    rows = rows if ids is None else len(ids)
+    padded = -(-k // 512) * 512 if padded is None else padded
+    if padded < k or padded % BLOCK:
+        raise UsageError(f"padded is {padded} (allowed: multiples of {BLOCK} from {k} on)")
+    out = torch.empty((samples, channels, padded // BLOCK, rows, HEAD + BLOCK), dtype=torch.uint8, device=x.device)
+    quantize_mmq_kernel[rows, padded // BLOCK, samples * channels](
+        x, x if ids is None else ids, out.view(torch.int8), out.view(torch.float32), out.view(torch.float16),
+        k, rows, channels, x.stride(2), x.stride(1), x.stride(0), LAYOUT=layout, IDS=ids is not None,
+        num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def quantize_int8_token(x: Any) -> tuple[Any, Any]:
+    """A torch float32 matrix [T, K] on the device -> codes int8 [T, K] and scales float32 [T], as `formats.activation`
+    defines int8_token."""
+    import torch
+
+    from octavo.backends.gpu.kernels.activations import int8_token_kernel
+
+    if x.ndim != 2 or x.dtype != torch.float32 or x.stride(1) != 1:
+        raise UsageError(f"x is {x.dtype} {list(x.shape)} (allowed: float32 [T, K], K contiguous)")
+    codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
+    scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
+    int8_token_kernel[len(x),](x, codes, scales, x.stride(0), codes.stride(0), x.shape[1], B=1024, PDL=False,
+                               num_warps=4, enable_fp_fusion=False)  # fmt: skip
+    return codes, scales

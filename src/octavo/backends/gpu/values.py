@@ -1,0 +1,69 @@
+"""Values on the device that are more than a tensor: quantized activations and caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from octavo.backends.gpu import choose
+from octavo.backends.gpu.layout import padded
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, eq=False)
+class Activation:
+    """Activations [tokens, k] ready for products; `raw` holds what `choose.activation(tokens)` says."""
+
+    raw: torch.Tensor
+    tokens: int
+    k: int
+
+    @property
+    def kp(self) -> int:
+        return padded(self.k)
+
+    @property
+    def tp(self) -> int:
+        return choose.padded_tokens(self.tokens)
+
+    @property
+    def q8_1(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """codes int8 [tokens, kp], d and s f32 [kp / 32, tp], s16 f32 [kp / 16, tp]."""
+        import torch
+
+        sizes = (
+            self.tokens * self.kp,
+            self.kp // 32 * self.tp * 4,
+            self.kp // 32 * self.tp * 4,
+            self.kp // 16 * self.tp * 4,
+        )
+        codes, d, s, s16 = self.raw[: sum(sizes)].split(sizes)
+        return codes.view(torch.int8), d.view(torch.float32), s.view(torch.float32), s16.view(torch.float32)
+
+    @property
+    def halves(self) -> torch.Tensor:
+        """float16 [tokens, kp]."""
+        import torch
+
+        return self.raw[: self.tokens * self.kp * 2].view(torch.float16).view(self.tokens, self.kp)
+
+
+def activation_bytes(tokens: int, k: int) -> int:
+    """Bytes that hold an Activation of up to `tokens`, whatever its kind."""
+    kp = padded(k)
+    some = min(tokens, choose.SOME)
+    return max(some * kp + kp // 2 * choose.padded_tokens(some), tokens * kp * 2 if tokens > choose.SOME else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Cache:
+    """A KV cache [rows, heads, dim]; with `scales`, float16 [rows, heads, dim / 32], its data are int8 codes."""
+
+    data: torch.Tensor
+    scales: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.data.shape)

@@ -1,0 +1,53 @@
+"""The registry of op cases on the GPU backend, its kernels interpreted, held to the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.reference import ReferenceBackend
+from octavo.bench.cases import CASES, OpCase, compare, run
+
+THOROUGH = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4")
+"""Formats that are tested with several numbers of tokens: every width of code, one level and two, a table."""
+TOKENS = {1: "matvec", 2: "matvec of two", 9: "few", 127: "many"}
+
+
+def _kind(case: OpCase) -> tuple[Any, ...] | None:
+    """What a case stands for among those run always; None for one that is too slow for that."""
+    if case.tokens > 33 or sum(case.past) > 130 or case.shape.get("n", 0) > 512 or case.shape.get("k", 0) > 4096:
+        return None
+    if case.op == "mul_mat":
+        small = case.shape["n"] == 16 or case.shape["k"] == 264
+        several = case.formats[0] in THOROUGH and case.tokens in TOKENS
+        return (case.formats, case.tokens if several else 0, case.shape["k"] == 264) if small else None
+    if case.op == "mul_mat_id":
+        return (case.op, case.formats, case.shape["shared"]) if case.shape["n"] == 50 and case.tokens < 3 else None
+    details = ("cache", "norms", "interleaved", "dim", "row", "heads")
+    return (case.op, case.formats, len(case.past), *(case.shape.get(d) for d in details))
+
+
+def _parameters() -> list[Any]:
+    seen: set[Any] = set()
+    parameters = []
+    for case in CASES:
+        kind = _kind(case)
+        quick = kind is not None and kind not in seen
+        seen.add(kind)
+        parameters.append(pytest.param(case, id=case.name, marks=[] if quick else [pytest.mark.slow]))
+    return parameters
+
+
+@pytest.mark.parametrize("case", _parameters())
+def test_op_case(case: OpCase) -> None:
+    built = case.build()
+    found = compare(case, run(built, [GpuBackend()]), run(built, [ReferenceBackend()]))
+    assert found.ok, found
+
+
+def test_many_tokens() -> None:
+    """Enough tokens for weights to be made float16 first."""
+    case = OpCase("mul_mat", 70, {"n": 50, "k": 512}, ("Q6_K",))
+    test_op_case(case)

@@ -1,0 +1,77 @@
+"""Activation quantizers: bit for bit what their definitions in NumPy say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from octavo.backends.gpu.quantize import MmqLayout, mmq_reference, quantize_int8_token, quantize_mmq_q8_1
+from octavo.errors import UsageError
+from octavo.formats.activation import activation
+
+LAYOUTS: tuple[MmqLayout, ...] = ("D4", "DS4", "D2S6")
+
+
+def drawn(*shape: int) -> np.ndarray:
+    """Numbers of very different sizes, some rows of zeros among them."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(shape) * 10.0 ** rng.uniform(-3, 3, (*shape[:-1], 1))
+    x[..., 1, : shape[-1] // 2] = 0
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(1, 1, 3, 128), (2, 3, 2, 200), (1, 2, 5, 512)])
+def test_mmq(layout: MmqLayout, shape: tuple[int, ...]) -> None:
+    x = drawn(*shape)
+    found = quantize_mmq_q8_1(torch.from_numpy(x), layout).numpy()
+    np.testing.assert_array_equal(found, mmq_reference(x, layout, -(-shape[3] // 512) * 512))
+
+
+def test_mmq_block_byte_by_byte() -> None:
+    """One block by the words of the definition, value by value."""
+    x = drawn(1, 1, 2, 128)
+    block = quantize_mmq_q8_1(torch.from_numpy(x), "DS4", 128).numpy()[0, 0, 0, 0]
+    for g in range(4):
+        values = x[0, 0, 0, 32 * g : 32 * g + 32]
+        amax = np.abs(values).max()
+        d, s = block[4 * g : 4 * g + 4].view(np.float16)
+        assert d == np.float16(amax / np.float32(127))
+        assert abs(float(s) - values.sum(dtype=np.float64)) <= 1e-3 * np.abs(values).sum()
+        codes = block[16 + 32 * g : 48 + 32 * g].view(np.int8)
+        assert np.abs(codes - values.astype(np.float64) * 127 / amax).max() <= 0.5001
+        assert np.abs(codes).max() == 127
+
+
+def test_mmq_strides_and_ids() -> None:
+    """A tensor seen through strides, and rows gathered by their numbers."""
+    whole = drawn(3, 2, 6, 300)
+    view = torch.from_numpy(whole)[::2].transpose(0, 1)[:, :, 1:, :260]
+    ids = np.array([4, 0, 0, 2, 3, 1], np.int32)
+    expected = np.ascontiguousarray(view.numpy())
+    np.testing.assert_array_equal(quantize_mmq_q8_1(view, "D4").numpy(), mmq_reference(expected, "D4", 512))
+    found = quantize_mmq_q8_1(view, "DS4", 384, torch.from_numpy(ids)).numpy()
+    np.testing.assert_array_equal(found, mmq_reference(expected, "DS4", 384, ids))
+
+
+def test_mmq_refuses_what_it_can_not_do() -> None:
+    x = torch.zeros(1, 1, 2, 128)
+    with pytest.raises(UsageError, match="layout 'D8'"):
+        quantize_mmq_q8_1(x, "D8")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="padded is 100"):
+        quantize_mmq_q8_1(x, "D4", 100)
+    with pytest.raises(UsageError, match="float32"):
+        quantize_mmq_q8_1(x[0], "D4")
+
+
+@pytest.mark.parametrize("k", [1, 64, 1500])
+def test_int8_token(k: int) -> None:
+    x = drawn(4, k)
+    x[2] = 0
+    codes, scales = quantize_int8_token(torch.from_numpy(x))
+    quantizer = activation("int8_token").quantize
+    assert quantizer is not None
+    expected = quantizer(x)
+    np.testing.assert_array_equal(codes.numpy(), expected.codes)
+    np.testing.assert_array_equal(scales.numpy(), expected.scales[:, 0])
