@@ -97,6 +97,12 @@ def test_slabs_do_not_show(src: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert [r.error or 0 for r in parts.rows] == pytest.approx([r.error or 0 for r in whole.rows], rel=1e-4)
 
 
+def test_threads_do_not_show(src: Path, tmp_path: Path) -> None:
+    reports = [quantize_file(src, tmp_path / f"{n}.gguf", "Q4_K_M", imatrix=imatrix(), threads=n) for n in (1, 2)]
+    assert (tmp_path / "1.gguf").read_bytes() == (tmp_path / "2.gguf").read_bytes()
+    assert reports[0].rows == reports[1].rows
+
+
 def test_importance_goes_to_each_expert(src: Path, dst: Path) -> None:
     given = imatrix()
     report = quantize_file(src, dst, "Q4_K_M", imatrix=given)

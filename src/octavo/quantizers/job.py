@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, cast
 
 from octavo.errors import QuantFormatError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.io.gguf import GGUFFile, LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.io.gguf.metadata import shown
+from octavo.quantizers.ahead import Ahead, worker
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.mixing import Choices, choose_types
 from octavo.quantizers.presets import NEEDS_IMATRIX, Preset, find_preset
-from octavo.quantizers.recode import checked_copy, recode
+from octavo.quantizers.recode import Recoded, Slab, checked_copy, read_slabs, recode_slabs
 from octavo.quantizers.report import Report, TensorRow
 from octavo.quantizers.source import Source, SourceTensor, gguf_source
 
@@ -97,17 +98,30 @@ def run(
         report.rows.extend(_row(job, tensor) for tensor in job.source.tensors)
         return report
     _require_imatrix(job)
-    writer = _Writer(job, report, threads, progress)
-    write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.source.tensors])
+    with _Writer(job, report, threads, progress) as writer:
+        write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.source.tensors])
     return report
 
 
 class _Writer:
-    """Makes each tensor when the file wants it, and keeps the report."""
+    """Makes each tensor when the file wants it, and keeps the report.
+
+    The next slabs are read, and what the last ones lost is measured, beside the encoder. A context manager.
+    """
 
     def __init__(self, job: Job, report: Report, threads: int | None, progress: Progress | None) -> None:
         self.job, self.report, self.threads, self.progress = job, report, threads, progress
         self.done, self.total = 0, sum(tensor.size for tensor in job.source.tensors)
+        self.reader, self.checker = worker(threads), worker(threads)
+        self.parts = Ahead(self._read(), self.reader)
+        self.last: tuple[SourceTensor, Recoded] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.reader.shutdown(cancel_futures=True)
+        self.checker.shutdown(cancel_futures=True)
 
     def lazy(self, tensor: SourceTensor) -> LazyTensor:
         kind = self.job.target(tensor)
@@ -116,23 +130,47 @@ class _Writer:
         except QuantFormatError:
             problem = f"tensor {shown(tensor.name)} is {kind}, which can be read but not written"
             raise UsageError(f"{problem} (allowed: a preset that gives it another type)") from None
-        return LazyTensor(tensor.name, fmt, tensor.shape, lambda: self.make(tensor, fmt))
+        return LazyTensor(tensor.name, fmt, tensor.shape, lambda: self._make(tensor, fmt))
 
-    def make(self, tensor: SourceTensor, fmt: BlockFormat) -> QTensor:
-        def advance(values: int) -> None:
-            self.done += values
-            if self.progress:
-                self.progress(tensor.name, self.done, self.total)
+    def _read(self) -> Iterator[Slab | QTensor]:
+        """The slabs of the tensors that change, and the others whole, in file order."""
+        for tensor in self.job.source.tensors:
+            loaded = tensor.load()
+            if tensor.name in self.job.types:
+                imatrix = self.job.imatrix
+                yield from read_slabs(loaded, imatrix.importance(tensor.name, tensor.shape) if imatrix else None)
+            else:
+                yield checked_copy(loaded)
 
-        advance(0)
-        loaded = tensor.load()
+    def _make(self, tensor: SourceTensor, fmt: BlockFormat) -> QTensor:
+        self._advance(tensor, 0)
         if tensor.name not in self.job.types:
+            made = next(cast(Iterator[QTensor], self.parts))
+            self._settle()
             self.report.rows.append(_row(self.job, tensor))
-            return checked_copy(loaded, advance)
-        weights = self.job.imatrix.importance(tensor.name, tensor.shape) if self.job.imatrix else None
-        made = recode(loaded, fmt, importance=weights, threads=self.threads, advance=advance)
-        self.report.rows.append(_row(self.job, tensor, made.error, weights is not None))
-        return made.tensor
+            self._advance(tensor, tensor.size)
+            return made
+        recoded = recode_slabs(
+            cast(Iterator[Slab], self.parts), tensor.name, tensor.shape, fmt, self.checker,
+            threads=self.threads, advance=lambda values: self._advance(tensor, values),
+        )  # fmt: skip
+        self._settle()
+        self.last = tensor, recoded
+        if self.done == self.total:
+            self._settle()
+        return recoded.tensor
+
+    def _settle(self) -> None:
+        """Put the row of the tensor before in the report, its errors being known by now."""
+        if self.last is not None:
+            tensor, recoded = self.last
+            self.last = None
+            self.report.rows.append(_row(self.job, tensor, recoded.error, recoded.weighted))
+
+    def _advance(self, tensor: SourceTensor, values: int) -> None:
+        self.done += values
+        if self.progress:
+            self.progress(tensor.name, self.done, self.total)
 
 
 def _row(job: Job, tensor: SourceTensor, error: float | None = None, weighted: bool = False) -> TensorRow:
