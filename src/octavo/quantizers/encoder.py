@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,9 @@ ENCODABLE = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K
              "IQ4_NL", "IQ4_XS", "MXFP4")  # fmt: skip
 """Names of the formats that `encode` knows: those of weights in GGUF models."""
 
+LEAST_IMPORTANCE = 1e-6
+"""Of the mean: an input that was never active in the calibration text keeps this much of a say in its weight."""
+
 
 def encode(
     values: npt.ArrayLike,
@@ -23,11 +28,16 @@ def encode(
 ) -> U8:
     """Rows [rows, K] as packed blocks of a format: uint8 [rows, bytes of a row].
 
-    `importance`, float32 [K], weighs the squared error of each column: the mean squared activation of each input of the
-    product (an importance matrix). The formats with integer scales need none to search for better scales than the
-    extremes of a group ask for; F32, F16, BF16, Q8_0 and MXFP4 have nothing to weigh and ignore it.
+    K-quants, IQ4 and MXFP4 search for the scales and minima that leave the least squared error, weighted by
+    sqrt(x^2 + mean x^2 / 4), MXFP4 by nothing. Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 are what ggml's reference encoders
+    write, and F16 and BF16 round to nearest.
 
-    The bytes do not depend on `threads` (default: one for each core that this process may use).
+    `importance`, float32 [K], is the mean squared activation of each input of the product (an importance matrix). With
+    it every block format but Q8_0 searches, with errors weighted by importance * sqrt(x^2 + 2 * mean x^2), much
+    as llama.cpp weighs them. Only its proportions count; if all of it is 0, all inputs count the same.
+
+    The bytes do not depend on `threads` (default: one for each core that this process may use). A format's first call
+    compiles its kernel, which is then kept on disk.
 
     Raises NonFiniteError at the first NaN or Inf, with its row and column; QuantFormatError for a format that nothing
     writes, rows that are not whole blocks, and values beyond the format's range; UsageError for an importance that does
@@ -35,9 +45,18 @@ def encode(
     """
     fmt = _format(format)
     rows = _rows(values, fmt)
-    _importance(importance, rows.shape[1])
-    _threads(threads)
-    return quantize_reference(rows, fmt).data
+    weights = _importance(importance, rows.shape[1])
+    count = _threads(threads)
+    if not rows.size:
+        return np.zeros((len(rows), fmt.row_bytes(rows.shape[1])), np.uint8)
+    from octavo.quantizers import run
+
+    largest = run.largest(rows, count)
+    if not np.isfinite(largest):
+        _raise_non_finite(rows)
+    packed = run.encode_rows(rows, fmt, weights, count)
+    _require_range(packed, fmt, largest)
+    return packed
 
 
 def _format(format: str | BlockFormat) -> BlockFormat:
@@ -58,6 +77,7 @@ def _rows(values: npt.ArrayLike, fmt: BlockFormat) -> F32:
 
 
 def _importance(importance: npt.ArrayLike | None, k: int) -> F32 | None:
+    """Importance over its mean, nowhere zero."""
     if importance is None:
         return None
     weights = np.ascontiguousarray(importance, dtype=np.float32)
@@ -70,9 +90,33 @@ def _importance(importance: npt.ArrayLike | None, k: int) -> F32 | None:
     if (weights < 0).any():
         at = int((weights < 0).argmax())
         raise UsageError(f"importance is {weights[at]:g} at column {at} (allowed: 0 or more)")
-    return weights
+    mean = weights.mean(dtype=np.float64) if k else 0.0
+    scaled = weights / mean if mean > 0 else np.ones(k)
+    return np.maximum(scaled, LEAST_IMPORTANCE).astype(np.float32)
 
 
-def _threads(threads: int | None) -> None:
-    if threads is not None and not 1 <= threads <= 1024:
+def _threads(threads: int | None) -> int:
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not 1 <= threads <= 1024:
         raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
+    return threads
+
+
+def _raise_non_finite(rows: F32) -> None:
+    for i, row in enumerate(rows):
+        finite = np.isfinite(row)
+        if not finite.all():
+            at = int(finite.argmin())
+            raise NonFiniteError(f"values: {row[at]} at row {i}, column {at}")
+
+
+def _require_range(packed: U8, fmt: BlockFormat, largest: float) -> None:
+    """Raises where a scale, a minimum or a number was beyond f16 (or bf16)."""
+    if fmt.is_float:
+        quantize_reference([largest], fmt)  # raises if even the largest is beyond it
+        return
+    blocks = packed.reshape(-1).view(fmt.dtype)
+    for field in fmt.fields:
+        if field.kind == "f16" and not np.isfinite(blocks[field.name]).all():
+            raise QuantFormatError(f"the value {largest:g} is beyond the range of {fmt.name}, whose scales are f16")

@@ -1,0 +1,1 @@
+"""The encoders' kernels: 16 groups at a time, one to a lane, so that a search for scales has no sum across lanes."""

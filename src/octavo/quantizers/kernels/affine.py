@@ -1,0 +1,244 @@
+"""Scales and minima of formats that have both: x = d * sc * q - dmin * m, q from 0 to `high`.
+
+A weighted least squares fit for each of a row of first guesses gives a group its scale and minimum; the super-block's d
+and dmin are then tried from a few sides, integers around each group's wish are searched together, and d and dmin are
+fitted to the codes that came out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.backends.cpu.compile import inner, kernels
+from octavo.backends.cpu.simd import (
+    add,
+    arg,
+    div,
+    fma,
+    load_f32x16,
+    maximum,
+    mul,
+    splat,
+    stack,
+    sub,
+)  # fmt: skip
+from octavo.quantizers.kernels.lanes import clamp_round, max_within, minimum, sum_within, where_less
+from octavo.quantizers.kernels.levels import to_level
+from octavo.quantizers.kernels.recipe import Recipe
+from octavo.quantizers.kernels.tile import half, load_tile, ratio, store_tile
+
+
+def _sums(recipe: Recipe) -> Any:
+    """A function (values, weights, inverse, shift) -> sums of wq, wqq, wqx for q = level((x + shift) * inverse)."""
+    group, level = recipe.group, to_level(recipe.low, recipe.high, None)
+
+    def sums(values, weights, inverse, shift):
+        wq_sum, wqq_sum, wqx_sum = splat(0.0), splat(0.0), splat(0.0)
+        shifted = mul(shift, inverse)
+        for i in range(group):
+            x = load_f32x16(values + 64 * i)
+            q = level(fma(x, inverse, shifted))
+            wq = mul(load_f32x16(weights + 64 * i), q)
+            wq_sum = add(wq_sum, wq)
+            wqq_sum = fma(wq, q, wqq_sum)
+            wqx_sum = fma(wq, x, wqx_sum)
+        return wq_sum, wqq_sum, wqx_sum
+
+    return inner(sums, recipe)
+
+
+def _error(recipe: Recipe) -> Any:
+    """A function (values, weights, scale, shift) -> the weighted squared error of the best codes for them."""
+    group, level = recipe.group, to_level(recipe.low, recipe.high, None)
+
+    def error(values, weights, scale, shift):
+        total, inverse = splat(0.0), ratio(splat(1.0), scale)
+        for i in range(group):
+            x = add(load_f32x16(values + 64 * i), shift)
+            off = sub(mul(scale, level(mul(x, inverse))), x)
+            total = fma(mul(load_f32x16(weights + 64 * i), off), off, total)
+        return total
+
+    return inner(error, recipe)
+
+
+def _fit(recipe: Recipe) -> Any:
+    """A function (values, weights) -> scale and minimum of each lane: the least squares fits' best."""
+    group, high, signed_min = recipe.group, float(recipe.high), recipe.top == 0
+    sums, solve = _sums(recipe), _solve(recipe)
+    steps, first, step = recipe.fit_steps, recipe.fit_first, recipe.fit_step
+
+    def fit(values, weights):
+        low, top = load_f32x16(values), load_f32x16(values)
+        w_sum, wx_sum = splat(0.0), splat(0.0)
+        for i in range(group):
+            x, w = load_f32x16(values + 64 * i), load_f32x16(weights + 64 * i)
+            low, top = minimum(low, x), maximum(top, x)
+            w_sum, wx_sum = add(w_sum, w), fma(w, x, wx_sum)
+        none = splat(0.0)
+        if not signed_min:
+            low = minimum(low, none)
+        span = sub(top, low)
+        per_step = ratio(splat(1.0), span)
+        scale, shift = none, sub(none, low)
+        gain = none
+        if signed_min:
+            shift = ratio(sub(none, wx_sum), w_sum)
+        else:
+            shift = maximum(ratio(sub(none, wx_sum), w_sum), none)
+        gain = mul(shift, mul(shift, w_sum))
+        for i in range(steps + 1):
+            if i < steps:
+                inverse, offset = mul(per_step, splat(high + first + i * step)), sub(none, low)
+            else:
+                inverse, offset = ratio(splat(1.0), scale), shift
+            wq, wqq, wqx = sums(values, weights, inverse, offset)
+            s, m, g = solve(w_sum, wx_sum, wq, wqq, wqx)
+            scale, shift = where_less(gain, g, s, scale), where_less(gain, g, m, shift)
+            gain = maximum(gain, g)
+        return scale, shift
+
+    return inner(fit, recipe)
+
+
+def _solve(recipe: Recipe) -> Any:
+    """A function (w, w x, w q, w q^2, w q x) of sums -> scale, minimum and by how much they lower the error."""
+    signed_min = recipe.top == 0
+
+    def solve(w, wx, wq, wqq, wqx):
+        none = splat(0.0)
+        product = mul(w, wqq)
+        det = sub(product, mul(wq, wq))
+        over = div(splat(1.0), det)
+        usable = mul(product, splat(1e-5))
+        s = mul(sub(mul(w, wqx), mul(wx, wq)), over)
+        m = mul(sub(mul(wq, wqx), mul(wqq, wx)), over)
+        s = where_less(usable, det, s, none)
+        m = where_less(usable, det, m, splat(-1.0) if not signed_min else none)
+        alone = ratio(wqx, wqq)
+        if not signed_min:
+            s, m = where_less(m, none, alone, s), maximum(m, none)
+        gain = sub(mul(s, wqx), mul(m, wx))
+        return s, m, where_less(none, s, gain, none)
+
+    return inner(solve, recipe)
+
+
+def _search(recipe: Recipe) -> Any:
+    """A function (values, weights, d, dmin, sc, m, reach) -> error and integers of the best of a square around."""
+    error, top = _error(recipe), float(recipe.top)
+
+    def search(values, weights, d, dmin, sc, m, reach):
+        low, high = splat(0.0), splat(top)
+        best, best_sc, best_m = splat(3e38), sc, m
+        for a in range(-reach, reach + 1):
+            for b in range(-reach, reach + 1):
+                try_sc = minimum(maximum(add(sc, splat(float(a))), low), high)
+                try_m = minimum(maximum(add(m, splat(float(b))), low), high)
+                e = error(values, weights, mul(d, try_sc), mul(dmin, try_m))
+                best_sc, best_m = where_less(e, best, try_sc, best_sc), where_less(e, best, try_m, best_m)
+                best = minimum(e, best)
+        return best, best_sc, best_m
+
+    return inner(search, recipe)
+
+
+def _refit(recipe: Recipe) -> Any:
+    """A function (values, weights, up, d, dmin, sc, m) -> d and dmin that fit the codes of these best."""
+    supers, group, sums, signed_min = recipe.supers, recipe.group, _sums(recipe), recipe.top == 0
+
+    def refit(values, weights, up, d, dmin, sc, m):
+        none = splat(0.0)
+        wq, wqq, wqx = sums(values, weights, ratio(splat(1.0), mul(d, sc)), mul(dmin, m))
+        w, wx = none, none
+        for i in range(group):
+            v = load_f32x16(weights + 64 * i)
+            w, wx = add(w, v), fma(v, load_f32x16(values + 64 * i), wx)
+        ss = sum_within(mul(mul(sc, sc), wqq), supers)
+        sm = sum_within(mul(mul(sc, m), wq), supers)
+        mm = sum_within(mul(mul(m, m), w), supers)
+        sx = sum_within(mul(sc, wqx), supers)
+        mx = sum_within(mul(m, wx), supers)
+        det = sub(mul(ss, mm), mul(sm, sm))
+        usable = mul(mul(ss, mm), splat(1e-5))
+        over = div(splat(1.0), det)
+        new_d = where_less(usable, det, mul(sub(mul(mm, sx), mul(sm, mx)), over), ratio(sx, ss))
+        new_m = where_less(usable, det, mul(sub(mul(sm, sx), mul(ss, mx)), over), none)
+        if not signed_min:
+            new_m = maximum(new_m, none)
+        return half(maximum(new_d, none), up), half(new_m, up)
+
+    return inner(refit, recipe)
+
+
+@kernels
+def affine_kernel(recipe: Recipe) -> Any:
+    """Task t encodes `tiles` tiles from tile t * tiles on.
+
+    Arguments: x, out, super-blocks, importance, values of a row, tiles of a task. There are 16 groups at least: the
+    last tile is moved back so that it ends with the last super-block.
+    """
+    load, store, fit, search, refit = (
+        load_tile(recipe),
+        store_tile(recipe),
+        _fit(recipe),
+        _search(recipe),
+        _refit(recipe),
+    )
+    supers, top, nbytes = recipe.supers, float(recipe.top), recipe.layout.nbytes
+    per_tile = 16 // supers
+    trials, rounds, reach = recipe.trials, recipe.trials + recipe.refits, recipe.reach
+
+    def encode(args, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)
+        count = arg(args, 2)
+        none = splat(0.0)
+        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
+            first = min(tile * per_tile, count - per_tile)
+            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+            scale, shift = fit(values, weights)
+            most, deepest = max_within(scale, supers), max_within(shift, supers)
+            total = splat(3e38)
+            d, dmin, sc, m = none, none, none, none
+            for i in range(rounds):
+                if i < trials:
+                    try_d = half(mul(most, splat(1.0 / (top - 3.0 * i))), up)
+                    try_min = half(mul(deepest, splat(1.0 / (top - 3.0 * i))), up)
+                    try_sc = clamp_round(ratio(scale, try_d), none, splat(top))
+                    try_m = clamp_round(ratio(shift, try_min), none, splat(top))
+                    e, try_sc, try_m = search(values, weights, try_d, try_min, try_sc, try_m, 1)
+                else:
+                    try_d, try_min = refit(values, weights, up, d, dmin, sc, m)
+                    e, try_sc, try_m = search(values, weights, try_d, try_min, sc, m, reach)
+                e = sum_within(e, supers)
+                d, dmin = where_less(e, total, try_d, d), where_less(e, total, try_min, dmin)
+                sc, m = where_less(e, total, try_sc, sc), where_less(e, total, try_m, m)
+                total = minimum(e, total)
+            store(arg(args, 1) + first * nbytes, values, levels, up, d, sc, dmin, m, ratio(splat(1.0), mul(d, sc)),
+                  mul(dmin, m))  # fmt: skip
+
+    return encode
+
+
+@kernels
+def one_affine_kernel(recipe: Recipe) -> Any:
+    """As `affine_kernel`, for formats with one level: the fits' best, and what fits the codes of its f16s."""
+    load, store, fit, error, refit = load_tile(recipe), store_tile(recipe), _fit(recipe), _error(recipe), _refit(recipe)
+    nbytes, refits = recipe.layout.nbytes, recipe.refits
+
+    def encode(args, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)
+        count, none, one = arg(args, 2), splat(0.0), splat(1.0)
+        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
+            first = min(tile * 16, count - 16)
+            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+            scale, shift = fit(values, weights)
+            d, m = half(scale, up), half(shift, up)
+            best = error(values, weights, d, m)
+            for _ in range(refits):
+                try_d, try_m = refit(values, weights, up, d, m, one, one)
+                e = error(values, weights, try_d, try_m)
+                d, m, best = where_less(e, best, try_d, d), where_less(e, best, try_m, m), minimum(e, best)
+            store(arg(args, 1) + first * nbytes, values, levels, up, d, none, m, none, ratio(one, d), m)
+
+    return encode

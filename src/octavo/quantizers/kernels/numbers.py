@@ -1,0 +1,67 @@
+"""Plain numbers: float32 to f16 and bf16, and what is the largest of them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from octavo.backends.cpu.compile import kernels
+from octavo.backends.cpu.simd import arg, f32_pointer, largest_magnitude, load_f32x16, splat
+from octavo.backends.cpu.simd.emit import I16, V_I32, f32x16, fill, narrow_f16, store_at
+from octavo.quantizers.kernels.lanes import larger_magnitude
+
+Number = Literal["f16", "bf16"]
+
+
+@intrinsic
+def store_f16x16(ty, to, x):
+    """16 floats as f16, ties to even."""
+
+    def gen(c, b, s, a):
+        store_at(b, a[0], narrow_f16(b, a[1]))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, f32x16), gen
+
+
+@intrinsic
+def store_bf16x16(ty, to, x):
+    """16 finite floats as bf16, ties to even."""
+
+    def gen(c, b, s, a):
+        bits = b.bitcast(a[1], V_I32)
+        odd = b.and_(b.lshr(bits, fill(V_I32, 16)), fill(V_I32, 1))
+        rounded = b.lshr(b.add(bits, b.add(odd, fill(V_I32, 0x7FFF))), fill(V_I32, 16))
+        store_at(b, a[0], b.trunc(rounded, ir.VectorType(I16, 16)))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, f32x16), gen
+
+
+@kernels
+def narrow_kernel(number: Number, sources: str) -> Any:
+    """Task t stores `share` vectors of 16 values from vector t * share on. Arguments: x, out, vectors, share."""
+    store = store_f16x16 if number == "f16" else store_bf16x16
+
+    def narrow(args, task):
+        first = task * arg(args, 3)
+        for i in range(first, min(first + arg(args, 3), arg(args, 2))):
+            store(arg(args, 1) + 32 * i, load_f32x16(arg(args, 0) + 64 * i))
+
+    return narrow
+
+
+@kernels
+def largest_kernel(sources: str) -> Any:
+    """Task t writes the largest magnitude (NaN if one is) of `share` vectors. Arguments: x, out, vectors, share."""
+
+    def largest(args, task):
+        first, found = task * arg(args, 3), splat(0.0)
+        for i in range(first, min(first + arg(args, 3), arg(args, 2))):
+            found = larger_magnitude(found, load_f32x16(arg(args, 0) + 64 * i))
+        f32_pointer(arg(args, 1))[task] = largest_magnitude(found, found)
+
+    return largest

@@ -1,0 +1,206 @@
+"""Scales of formats without minima: x = d * sc * level, with sc signed, or x = d * level where there is one level only.
+
+Which sign a group's scale has matters, since there is one more code below zero than above: guesses send the value of
+largest magnitude near the lowest level, then near the highest. A least squares fit for each guess gives the group its
+scale; the super-block's d is tried from a few sides with the integers around each group's wish, and fitted to the codes
+that came out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.backends.cpu.compile import inner, kernels
+from octavo.backends.cpu.simd import add, arg, fma, load_f32x16, maximum, mul, splat, stack, sub
+from octavo.quantizers.kernels.lanes import (
+    clamp_round,
+    exponent,
+    max_within,
+    min_within,
+    minimum,
+    sum_within,
+    two_to,
+    where_less,
+)
+from octavo.quantizers.kernels.levels import to_level
+from octavo.quantizers.kernels.recipe import Recipe
+from octavo.quantizers.kernels.tile import half, load_tile, ratio, store_tile
+
+
+def _sums(recipe: Recipe) -> Any:
+    """A function (values, weights, inverse) -> sums of w q x and w q^2 for q = level(x * inverse)."""
+    group, level = recipe.group, to_level(recipe.low, recipe.high, recipe.table)
+
+    def sums(values, weights, inverse):
+        wqx_sum, wqq_sum = splat(0.0), splat(0.0)
+        for i in range(group):
+            x = load_f32x16(values + 64 * i)
+            q = level(mul(x, inverse))
+            wq = mul(load_f32x16(weights + 64 * i), q)
+            wqx_sum, wqq_sum = fma(wq, x, wqx_sum), fma(wq, q, wqq_sum)
+        return wqx_sum, wqq_sum
+
+    return inner(sums, recipe)
+
+
+def _error(recipe: Recipe) -> Any:
+    """A function (values, weights, scale) -> the weighted squared error of the best codes for a scale."""
+    group, level = recipe.group, to_level(recipe.low, recipe.high, recipe.table)
+
+    def error(values, weights, scale):
+        total, inverse = splat(0.0), ratio(splat(1.0), scale)
+        for i in range(group):
+            x = load_f32x16(values + 64 * i)
+            off = sub(mul(scale, level(mul(x, inverse))), x)
+            total = fma(mul(load_f32x16(weights + 64 * i), off), off, total)
+        return total
+
+    return inner(error, recipe)
+
+
+def _fit(recipe: Recipe) -> Any:
+    """A function (values, weights) -> the scale of each lane: the least squares fits' best."""
+    group, low, high, sums = recipe.group, float(recipe.low), float(recipe.high), _sums(recipe)
+    steps, first, step = recipe.fit_steps, recipe.fit_first, recipe.fit_step
+
+    def fit(values, weights):
+        least, most = splat(0.0), splat(0.0)
+        for i in range(group):
+            x = load_f32x16(values + 64 * i)
+            least, most = minimum(least, x), maximum(most, x)
+        peak = where_less(most, sub(splat(0.0), least), least, most)
+        unit = ratio(splat(1.0), peak)
+        scale, gain = splat(0.0), splat(0.0)
+        for i in range(2 * steps):
+            beyond = first + (i // 2) * step
+            inverse = mul(unit, splat(high + beyond if i % 2 else low - beyond))
+            wqx, wqq = sums(values, weights, inverse)
+            s = ratio(wqx, wqq)
+            g = mul(s, wqx)
+            scale, gain = where_less(gain, g, s, scale), maximum(gain, g)
+        return scale
+
+    return inner(fit, recipe)
+
+
+def _search(recipe: Recipe) -> Any:
+    """A function (values, weights, d, sc, reach) -> error and integer of the best sc within reach."""
+    error, top = _error(recipe), float(recipe.top)
+
+    def search(values, weights, d, sc, reach):
+        best, best_sc = splat(3e38), sc
+        for a in range(-reach, reach + 1):
+            tried = minimum(maximum(add(sc, splat(float(a))), splat(-top)), splat(top - 1.0))
+            e = error(values, weights, mul(d, tried))
+            best_sc = where_less(e, best, tried, best_sc)
+            best = minimum(e, best)
+        return best, best_sc
+
+    return inner(search, recipe)
+
+
+def _refit(recipe: Recipe) -> Any:
+    """A function (values, weights, up, d, sc) -> the d that fits the codes of these best."""
+    supers, sums = recipe.supers, _sums(recipe)
+
+    def refit(values, weights, up, d, sc):
+        wqx, wqq = sums(values, weights, ratio(splat(1.0), mul(d, sc)))
+        sx, ss = sum_within(mul(sc, wqx), supers), sum_within(mul(mul(sc, sc), wqq), supers)
+        return half(ratio(sx, ss), up)
+
+    return inner(refit, recipe)
+
+
+@kernels
+def symmetric_kernel(recipe: Recipe) -> Any:
+    """Task t encodes tiles t * tiles to (t + 1) * tiles - 1 of formats with two levels.
+
+    Arguments: x, out, super-blocks, importance, values of a row, tiles of a task. There are 16 groups at least: the
+    last tile is moved back so that it ends with the last super-block.
+    """
+    load, store, fit, search, refit = (
+        load_tile(recipe),
+        store_tile(recipe),
+        _fit(recipe),
+        _search(recipe),
+        _refit(recipe),
+    )
+    supers, top, nbytes = recipe.supers, float(recipe.top), recipe.layout.nbytes
+    per_tile, trials, rounds, reach = 16 // supers, recipe.trials, recipe.trials + recipe.refits, recipe.reach
+
+    def encode(args, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)
+        count, none = arg(args, 2), splat(0.0)
+        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
+            first = min(tile * per_tile, count - per_tile)
+            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+            scale = fit(values, weights)
+            least, most = min_within(scale, supers), max_within(scale, supers)
+            peak = where_less(most, sub(none, least), least, most)
+            total, d, sc = splat(3e38), none, none
+            for i in range(rounds):
+                if i < trials:
+                    try_d = half(mul(peak, splat(-1.0 / (top - 2.0 * i))), up)
+                    try_sc = clamp_round(ratio(scale, try_d), splat(-top), splat(top - 1.0))
+                    e, try_sc = search(values, weights, try_d, try_sc, 1)
+                else:
+                    try_d = refit(values, weights, up, d, sc)
+                    e, try_sc = search(values, weights, try_d, sc, reach)
+                e = sum_within(e, supers)
+                d, sc, total = where_less(e, total, try_d, d), where_less(e, total, try_sc, sc), minimum(e, total)
+            store(arg(args, 1) + first * nbytes, values, levels, up, d, sc, none, none, ratio(splat(1.0), mul(d, sc)),
+                  none)  # fmt: skip
+
+    return encode
+
+
+@kernels
+def one_scale_kernel(recipe: Recipe) -> Any:
+    """As `symmetric_kernel`, for formats with one level: the fits' best scale, and what fits the codes of its f16."""
+    load, store, fit, error, sums = load_tile(recipe), store_tile(recipe), _fit(recipe), _error(recipe), _sums(recipe)
+    nbytes, refits = recipe.layout.nbytes, recipe.refits
+
+    def encode(args, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)
+        count, none = arg(args, 2), splat(0.0)
+        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
+            first = min(tile * 16, count - 16)
+            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+            d = half(fit(values, weights), up)
+            best = error(values, weights, d)
+            for _ in range(refits):
+                wqx, wqq = sums(values, weights, ratio(splat(1.0), d))
+                tried = half(ratio(wqx, wqq), up)
+                e = error(values, weights, tried)
+                d, best = where_less(e, best, tried, d), minimum(e, best)
+            store(arg(args, 1) + first * nbytes, values, levels, up, d, none, none, none, ratio(splat(1.0), d),
+                  none)  # fmt: skip
+
+    return encode
+
+
+@kernels
+def exponent_kernel(recipe: Recipe) -> Any:
+    """As `symmetric_kernel`, for formats with one level whose scale is a power of two, stored as its exponent + 128.
+
+    Of three the best: the one that leaves the largest magnitude above the last level, twice and half of that.
+    """
+    load, store, error = load_tile(recipe), store_tile(recipe), _error(recipe)
+    nbytes, last = recipe.layout.nbytes, float(recipe.high.bit_length() - 1)
+
+    def encode(args, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)
+        count, none = arg(args, 2), splat(0.0)
+        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
+            first = min(tile * 16, count - 16)
+            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+            bias = sub(splat(128.0), exponent(up))
+            best, byte = splat(3e38), none
+            for i in range(3):
+                tried = clamp_round(add(bias, splat(i - 1.0 - last)), none, splat(254.0))
+                e = error(values, weights, two_to(sub(tried, bias)))
+                byte, best = where_less(e, best, tried, byte), minimum(e, best)
+            store(arg(args, 1) + first * nbytes, values, levels, up, none, byte, none, none,
+                  two_to(sub(bias, byte)), none)  # fmt: skip
+
+    return encode

@@ -1,0 +1,129 @@
+"""A tile: 16 groups of values, one to a lane, on their way in (scaled, weighted) and out (packed).
+
+Its memory, in bytes from an address: values, weights and levels, `group` vectors each; then what lanes keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.backends.cpu.compile import inner
+from octavo.backends.cpu.simd import (
+    add,
+    div,
+    f32_pointer,
+    fma,
+    i64_pointer,
+    load_f32x16,
+    maximum,
+    mul,
+    splat,
+    stack,
+    store_f16,
+    store_f32x16,
+)  # fmt: skip
+from octavo.quantizers.kernels.lanes import (
+    as_half,
+    magnitude,
+    max_within,
+    power_above,
+    square_root,
+    sum_within,
+    where_less,
+)
+from octavo.quantizers.kernels.levels import to_code
+from octavo.quantizers.kernels.moves import copy_bytes, emit_block, load_transposed, store_bytes, store_codes_transposed
+from octavo.quantizers.kernels.recipe import Recipe
+
+
+def _half(x, up):
+    """x as it comes back from an f16 of x / up."""
+    return mul(as_half(div(x, up)), up)
+
+
+def _ratio(x, y):
+    """x / y, 0 where y is 0."""
+    size = magnitude(y)
+    return where_less(splat(0.0), size, div(x, y), splat(0.0))
+
+
+half, ratio = inner(_half), inner(_ratio)
+
+
+def load_tile(recipe: Recipe) -> Any:
+    """A function (values, weights, x, importance, first, columns) -> the power of two that values were scaled by.
+
+    Reads the 16 groups from the `first` super-block on of x; a row has `columns` values, as `importance` has. Values
+    are scaled so that the largest magnitude of a super-block is in [1, 2): no square of them overflows or vanishes.
+    """
+    group, supers, weighted, flat = recipe.group, recipe.supers, recipe.weighted, recipe.spread is None
+    spread = recipe.spread or 0.0
+    values_of_super = group * supers
+
+    def load(values, weights, x, importance, first, columns):
+        addresses = stack(128)
+        where = i64_pointer(addresses)
+        for j in range(16):
+            where[j] = x + 4 * (first * values_of_super + j * group)
+        load_transposed(values, addresses, group)
+        if weighted:
+            for j in range(16):
+                where[j] = importance + 4 * ((first * values_of_super + j * group) % columns)
+            load_transposed(weights, addresses, group)
+        largest = splat(0.0)
+        for i in range(group):
+            largest = maximum(largest, magnitude(load_f32x16(values + 64 * i)))
+        up = power_above(max_within(largest, supers))
+        squares = splat(0.0)
+        for i in range(group):
+            v = mul(load_f32x16(values + 64 * i), up)
+            store_f32x16(values + 64 * i, v)
+            squares = fma(v, v, squares)
+        base = mul(sum_within(squares, supers), splat(spread / values_of_super))
+        for i in range(group):
+            v = load_f32x16(values + 64 * i)
+            w = splat(1.0) if flat else square_root(fma(v, v, base))
+            if weighted:
+                w = mul(w, load_f32x16(weights + 64 * i))
+            store_f32x16(weights + 64 * i, w)
+        return up
+
+    return inner(load, recipe)
+
+
+def store_tile(recipe: Recipe) -> Any:
+    """A function (out, values, levels, up, d, sc, dmin, m, inverse, shift) that packs 16 groups as blocks at `out`.
+
+    d, dmin, sc and m are of each lane; (value + shift) * inverse is what is rounded to a level. `levels` is memory that
+    is written over.
+    """
+    layout, group, supers = recipe.layout, recipe.group, recipe.supers
+    code, emit = to_code(recipe.low, recipe.high, recipe.table), emit_block(layout)
+    blocks, two_level, has_min = 16 // supers, layout.scales > 0, recipe.has_min
+    block, scales, nbytes, scale_at, min_at = layout.block, layout.scales, layout.nbytes, layout.scale_at, layout.min_at
+    sign = layout.min_sign
+
+    def store(out, values, levels, up, d, sc, dmin, m, inverse, shift):
+        codes, small, source, packed, floats = stack(512), stack(32), stack(320), stack(320), stack(128)
+        for i in range(group):
+            store_f32x16(levels + 64 * i, code(mul(add(load_f32x16(values + 64 * i), shift), inverse)))
+        store_codes_transposed(codes, levels, group)
+        if two_level:
+            store_bytes(small, sc)
+            store_bytes(small + 16, m)
+        store_f32x16(floats, div(d, up))
+        store_f32x16(floats + 64, mul(div(dmin, up), splat(sign)))
+        f = f32_pointer(floats)
+        for b in range(blocks):
+            copy_bytes(source, codes + b * block, block)
+            if two_level:
+                copy_bytes(source + block, small + b * scales, scales)
+                if has_min:
+                    copy_bytes(source + block + scales, small + 16 + b * scales, scales)
+            emit(packed, source)
+            if scale_at >= 0:
+                store_f16(packed + scale_at, f[b * supers])
+            if has_min:
+                store_f16(packed + min_at, f[16 + b * supers])
+            copy_bytes(out + b * nbytes, packed, nbytes)
+
+    return inner(store, recipe)

@@ -1,0 +1,112 @@
+"""Rows through encoders' kernels, on several threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.cpu.cache import end_progress, prepare
+from octavo.formats import BlockFormat
+from octavo.formats.spec import F32, U8, AnyArray
+
+SHARE = 1 << 14
+"""Values of a task, about: some 0.1 ms of work."""
+
+LANES = 16
+
+
+def encode_rows(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int) -> U8:
+    """Finite rows [rows, K] as packed blocks; `importance` is above 0 everywhere."""
+    from octavo.quantizers.recipes import extremes_rule
+
+    if fmt.is_float:
+        return _numbers(rows, fmt, threads)
+    rule = extremes_rule(fmt)
+    if rule == "largest" or (rule is not None and importance is None):
+        return _by_extremes(rows, fmt, threads)
+    return _by_search(rows, fmt, importance, threads)
+
+
+def _run(kernel: Any, args: list[int], tasks: int, threads: int, keep: tuple[Any, ...]) -> None:
+    from octavo.backends.cpu.program import KernelCall, Program
+
+    Program([KernelCall(kernel, args, tasks, keep=keep)], threads)()
+    end_progress()
+
+
+def largest(rows: F32, threads: int) -> float:
+    """The largest magnitude of any values; NaN or Inf if one of them is."""
+    prepare()
+    from octavo.backends.cpu.program import address
+    from octavo.quantizers.kernels.numbers import largest_kernel
+    from octavo.quantizers.recipes import sources
+
+    flat = rows.reshape(-1)
+    vectors, share = flat.size // LANES, SHARE // LANES
+    tasks = -(-vectors // share)
+    found = np.zeros(tasks + 1, np.float32)
+    _run(largest_kernel(sources()), [address(flat), address(found), vectors, share], tasks, threads, (flat, found))
+    found[tasks] = np.abs(flat[vectors * LANES :]).max(initial=0)
+    return float(found.max())
+
+
+def _numbers(rows: F32, fmt: BlockFormat, threads: int) -> U8:
+    """Numbers rounded to nearest, ties to even."""
+    kind = fmt.fields[0].kind
+    if kind == "f32":
+        return rows.view(np.uint8).copy()
+    from octavo.backends.cpu.program import address
+    from octavo.quantizers.kernels.numbers import narrow_kernel
+    from octavo.quantizers.recipes import sources
+
+    flat = rows.reshape(-1)
+    vectors, share = -(-flat.size // LANES), SHARE // LANES
+    if flat.size % LANES:
+        flat = np.concatenate([flat, np.zeros(-flat.size % LANES, np.float32)])
+    out = np.empty(len(flat), np.uint16)
+    kernel = narrow_kernel(kind, sources())
+    _run(kernel, [address(flat), address(out), vectors, share], -(-vectors // share), threads, (flat, out))
+    return out[: rows.size].view(np.uint8).reshape(len(rows), -1)
+
+
+def _by_extremes(rows: F32, fmt: BlockFormat, threads: int) -> U8:
+    """Scales from each block's extremes, bit for bit as the format's reference."""
+    from octavo.backends.cpu.program import address
+    from octavo.quantizers.kernels.extremes import extremes_kernel
+    from octavo.quantizers.packing import block_layout
+    from octavo.quantizers.recipes import extremes_rule, sources
+
+    out = np.empty((len(rows), fmt.row_bytes(rows.shape[1])), np.uint8)
+    blocks, share = rows.size // fmt.block, SHARE // fmt.block
+    rule = extremes_rule(fmt)
+    assert rule is not None
+    kernel = extremes_kernel(rule, fmt.bits, block_layout(fmt), sources())
+    _run(kernel, [address(rows), address(out), blocks, share], -(-blocks // share), threads, (rows, out))
+    return out
+
+
+def _by_search(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int) -> U8:
+    """Scales searched for, 16 groups at a time."""
+    from octavo.backends.cpu.program import address
+    from octavo.quantizers.recipes import search_kernel
+
+    values: AnyArray = rows.reshape(-1)
+    supers, per_tile = values.size // fmt.super, LANES * fmt.group // fmt.super
+    if supers < per_tile:
+        values = np.concatenate([values, np.zeros((per_tile - supers) * fmt.super, np.float32)])
+        supers = per_tile
+    out = np.empty(supers * fmt.block_bytes, np.uint8)
+    tiles = -(-supers // per_tile)
+    share = max(1, SHARE // (LANES * fmt.group))
+    kernel = search_kernel(fmt, weighted=importance is not None)
+    args = [
+        address(values),
+        address(out),
+        supers,
+        0 if importance is None else address(importance),
+        rows.shape[1],
+        share,
+    ]
+    _run(kernel, args, -(-tiles // share), threads, (values, out, importance))
+    return out[: rows.size // fmt.block * fmt.block_bytes].reshape(len(rows), -1)
