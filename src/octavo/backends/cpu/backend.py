@@ -55,14 +55,10 @@ class CpuBackend:
 
     def load(self, tensor: QTensor) -> Any:
         from octavo.backends.cpu.pack import pack
-        from octavo.backends.cpu.pages import fetch, release
 
         if len(tensor.shape) == 1:
             return dequantize(tensor)
-        fetch(tensor.data)
-        packed = pack(tensor, self.threads)
-        release(tensor.data)
-        return packed
+        return pack(tensor, self.threads)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         size = math.prod(shape)

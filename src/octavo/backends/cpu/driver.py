@@ -33,6 +33,13 @@ def run_program(table, counters, threads):
                     wait(counters + waited_for * 128 + 64, table[waited_for, 2])
 
 
+@njit(cache=True, nogil=True)
+def run_tasks(kernel, args, tasks):
+    """Run all tasks of one kernel in this thread."""
+    for task in range(tasks):
+        call(kernel, args, task)
+
+
 @njit(cache=True)
 def wait(counter, target):
     """Wait until the counter at an address is at its target."""

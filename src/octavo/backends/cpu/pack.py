@@ -13,16 +13,18 @@ import numpy as np
 from octavo.backends.cpu import host
 from octavo.backends.cpu.kernels.float_mul_mat import Kind
 from octavo.backends.cpu.kernels.pack import pack_kernel
-from octavo.backends.cpu.layout import ROWS, STEP, Layout, ScaleKind
+from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
+from octavo.backends.cpu.pages import fetch, release
 from octavo.backends.cpu.probe import UNPACKED, code_map, unpack_scales
-from octavo.backends.cpu.program import KernelCall, Program, address
+from octavo.backends.cpu.program import KernelCall, address
+from octavo.backends.cpu.scale_map import ScaleMap, scale_map
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
-from octavo.formats.spec import F32, U8, AnyArray, BlockFormat
+from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
 log = logging.getLogger("octavo")
 
-CHUNK_VALUES = 1 << 25  # values packed at a time: their scales are unpacked beside the model
+CHUNK_VALUES = 1 << 19  # values packed at a time: few enough that what is unpacked beside them stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,35 +63,70 @@ def pack(tensor: QTensor, threads: int) -> QuantWeight | FloatWeight:
     layout, table = _layout(tensor)
     data = _aligned((experts, -(-n // ROWS), layout.tile_bytes(k)), np.dtype(np.uint8))
     decode_table = bool(tensor.format.table) and layout.table is None
-    finite = True
-    for expert, span in _parts(experts, n, k):
-        out = data[expert, span.start // ROWS : -(-span.stop // ROWS)]
-        finite = _pack_rows(tensor.format, layout, rows[expert, span], out, decode_table, threads) and finite
-    _warn_unless(finite, tensor)
+    finite: list[bool] = []
+
+    def work(part: tuple[int, slice]) -> None:
+        expert, span = part
+        raw, out = rows[expert, span], data[expert, span.start // ROWS : -(-span.stop // ROWS)]
+        fetch(raw)
+        finite.append(_pack_rows(tensor.format, layout, raw, out, decode_table))
+        release(raw)
+
+    _run(work, _parts(experts, n, k), threads)
+    _warn_unless(all(finite), tensor)
     return QuantWeight(layout, n, k, data, table)
 
 
-def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table: bool, threads: int) -> bool:
+def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table: bool) -> bool:
     """Pack some rows to tiles `out`, uint8 [tiles, bytes of a tile]; False if a scale is NaN or Inf."""
     rows = np.ascontiguousarray(rows)
     k = rows.shape[1] // fmt.block_bytes * fmt.block
     codes = None if decode_table else code_map(fmt)
+    scales = scale_map(fmt) if codes is not None and fmt.block == layout.super and layout.scale == "f16" else None
+    planes = None
     if codes is not None:
-        planes, source, block_in = unpack_scales(fmt, rows, codes.code_fields), rows, fmt.block_bytes
+        source, block_in = rows, fmt.block_bytes
+        if scales is None:
+            planes = unpack_scales(fmt, rows, codes.code_fields)
     else:  # the codes have to be unpacked first; then four of them are four bytes
         planes = unpack(QTensor(fmt, (len(rows), k), rows))
         source, block_in, codes = np.ascontiguousarray(planes.q), STEP, UNPACKED
         if decode_table:
             source = (np.array(fmt.table, np.int16)[source] + 128).astype(np.uint8)
     words, n_pieces = codes.pieces.shape
-    parts = [(planes.d, layout.scale), (planes.dmin, layout.minima)]
-    small = [p if p is not None and layout.two_level else NONE for p in (planes.sc, planes.m)]
-    scales = [NONE if p is None or kind is None else _as_bytes(p, kind) for p, kind in parts]
-    arrays = [np.ascontiguousarray(a).view(np.uint8) for a in (*scales, *small)]
+    if scales is not None:
+        places, arrays = _mapped_scales(scales, rows, fmt.block_bytes), [scales.small]
+    else:
+        assert planes is not None
+        places, arrays = _unpacked_scales(planes, layout, len(rows))
+    odd = np.zeros(1, np.uint8)
     args = [address(out), address(source), source.shape[1], len(rows), k, block_in, words, address(codes.pieces),
-            codes.base, *(x for a in arrays for x in (address(a), a.nbytes // len(rows)))]  # fmt: skip
-    Program([KernelCall(pack_kernel(layout, n_pieces), args, len(out), keep=(out, source, arrays))], threads)()
-    return all(p is None or bool(np.isfinite(p).all()) for p, _ in parts)
+            codes.base, *places, address(odd)]  # fmt: skip
+    kernel = pack_kernel(layout, n_pieces, scales is not None)
+    KernelCall(kernel, args, len(out), keep=(out, source, arrays, odd)).run()
+    return not odd[0]
+
+
+def _mapped_scales(scales: ScaleMap, rows: U8, block_bytes: int) -> list[int]:
+    """The kernel's arguments for scales that it reads from the rows itself."""
+    floats = [
+        x for at, flip in (scales.d, scales.minimum) for x in (address(rows) + at, rows.shape[1], block_bytes, flip)
+    ]
+    tables = [x for i in range(2) for x in (address(scales.small[i]) if i < len(scales.small) else 0, 0)]
+    return [*floats, *tables]
+
+
+def _unpacked_scales(planes: Planes, layout: Layout, n: int) -> tuple[list[int], list[U8]]:
+    """The kernel's arguments for scales in arrays of their own, and those arrays."""
+    floats = [
+        NONE if p is None or kind is None else _as_bytes(p, kind)
+        for p, kind in ((planes.d, layout.scale), (planes.dmin, layout.minima))
+    ]
+    small = [p if p is not None and layout.two_level else NONE for p in (planes.sc, planes.m)]
+    arrays = [np.ascontiguousarray(a).view(np.uint8) for a in (*floats, *small)]
+    width = SCALE_BYTES[layout.scale]
+    places = [x for a in arrays[:2] for x in (address(a), a.nbytes // n, width, 0)]
+    return places + [x for a in arrays[2:] for x in (address(a), a.nbytes // n)], arrays
 
 
 NONE = np.zeros(1, np.uint8)
@@ -184,6 +221,7 @@ def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int) -> Floa
     def work(part: tuple[int, slice]) -> None:
         expert, span = part
         raw = rows[expert, span]
+        fetch(raw)
         if kind == "f32":
             values: AnyArray = dequantize(QTensor(tensor.format, (len(raw), k), raw))
         else:
@@ -193,6 +231,7 @@ def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int) -> Floa
         padded[: len(values)] = values
         first = span.start // ROWS
         data[expert, first : first + len(padded) // ROWS] = padded.reshape(-1, ROWS, k).transpose(0, 2, 1)
+        release(raw)
 
     _run(work, _parts(experts, n, k), threads)
     _warn_unless(all(finite), tensor)

@@ -40,7 +40,9 @@ def zeroed(nbytes: int) -> U8:
 
     Reading a long context goes through all of a cache at every step: with pages of 4 kB, finding them takes longer.
     """
-    memory = mmap.mmap(-1, max(nbytes, 1))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    size = max(nbytes, 1)
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.frombuffer(mmap.mmap(-1, size), np.uint8, nbytes)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # what is shared gets small pages
+    memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8, nbytes)

@@ -44,11 +44,7 @@ UNPACKED = _identity()
 @cache
 def code_map(fmt: BlockFormat) -> CodeMap | None:
     """The map of a format, or None where four neighbouring codes do not lie in four neighbouring bytes."""
-    nbits = 8 * fmt.block_bytes
-    probes = np.zeros((nbits + 1, fmt.block_bytes), np.uint8)
-    probes[np.arange(nbits), np.arange(nbits) // 8] = 1 << (np.arange(nbits) % 8)
-    with np.errstate(all="ignore"):
-        q = fmt.unpack(fields(fmt, probes[:, None])).q.reshape(nbits + 1, fmt.block)
+    q = planes_of(fmt, one_bit_each(fmt)).q
     base = q[-1]
     if (base != base[0]).any():
         return None
@@ -75,6 +71,20 @@ def code_map(fmt: BlockFormat) -> CodeMap | None:
         for i, ((start, right, left), mask) in enumerate(keys.items()):
             pieces[word, i] = start, right, mask, left
     return CodeMap(pieces, int(base[0]) * 0x01010101, _fields_of(fmt, code_bits))
+
+
+def one_bit_each(fmt: BlockFormat) -> U8:
+    """Blocks with one bit set each, in order, and a block of zeros after them."""
+    bits = np.arange(8 * fmt.block_bytes)
+    blocks = np.zeros((len(bits) + 1, fmt.block_bytes), np.uint8)
+    blocks[bits, bits // 8] = 1 << (bits % 8)
+    return blocks
+
+
+def planes_of(fmt: BlockFormat, blocks: U8) -> Planes:
+    """The planes of blocks [n, bytes], n rows of one block each."""
+    with np.errstate(all="ignore"):
+        return fmt.unpack(fields(fmt, blocks[:, None]))
 
 
 def _fields_of(fmt: BlockFormat, bits: npt.NDArray[np.intp]) -> frozenset[str]:

@@ -33,6 +33,12 @@ class KernelCall:
         self.args = np.array([_as_int64(a) for a in args], np.int64)
         self._keep = keep
 
+    def run(self) -> None:
+        """Run in this thread alone, and without the interpreter's lock."""
+        from octavo.backends.cpu.driver import run_tasks
+
+        run_tasks(self.kernel.address, self.args.ctypes.data, self.tasks)
+
 
 class Program:
     """Calls that run as one. `threads` is how many threads share each call's tasks."""
