@@ -13,6 +13,7 @@ import torch
 from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
 from octavo.convert.pretokenizer import PROBE
+from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
@@ -165,13 +166,21 @@ def test_rope_scaling_of_older_configs(tmp_path: Path) -> None:
     assert (divisors.min(), divisors.max()) == (1, 8)
 
 
+def test_a_file_of_the_checkpoint_is_no_target(tmp_path: Path) -> None:
+    folders.save(tmp_path / "hf", CASES["llama"])
+    (tmp_path / "link.gguf").symlink_to(tmp_path / "hf" / "model.safetensors")
+    before = (tmp_path / "hf" / "model.safetensors").read_bytes()
+    for name in ("hf/model.safetensors", "hf/config.json", "link.gguf"):
+        with pytest.raises(UsageError, match="is the model that is read"):
+            convert_checkpoint(tmp_path / "hf", tmp_path / name)
+    assert (tmp_path / "hf" / "model.safetensors").read_bytes() == before
+
+
 def test_nothing_is_left_after_an_error(tmp_path: Path) -> None:
     model = folders.save(tmp_path / "hf", CASES["llama"])
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[3, 4] = float("nan")
     model.save_pretrained(tmp_path / "hf")
-    from octavo.errors import NonFiniteError
-
     with pytest.raises(NonFiniteError, match=r"blk\.1\.ffn_up\.weight.*\[3, 4\]"):
         convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf", "Q8_0")
     assert os.listdir(tmp_path) == ["hf"]

@@ -175,6 +175,7 @@ def test_quantized_tensors_are_quantized_again_only_if_asked(src: Path, dst: Pat
     again = tmp_path / "again.gguf"
     with pytest.raises(UsageError, match=r"token_embd\.weight' is Q8_0.*allow_requantize"):
         quantize_file(dst, again, "Q4_K_M")
+    assert quantize_file(dst, again, "Q4_K_M", dry_run=True).nbytes
     assert not again.exists()
     report = quantize_file(dst, again, "Q4_K_M", allow_requantize=True)
     assert {row.name: row.type for row in report.rows}["token_embd.weight"] == "Q4_K"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -68,7 +68,7 @@ def quantize_file(
     """
     weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
     with GGUFFile.open(src) as file:
-        _require_other(dst, file.files)
+        require_other(dst, file.files)
         job = plan(gguf_source(file), find_preset(preset), choices or Choices(), weights)
         return run(job, dst, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads, progress=progress)
 
@@ -93,10 +93,10 @@ def run(
 ) -> Report:
     """Do a job; see `quantize_file`."""
     report = Report(job.source.path, os.fsdecode(dst), job.name, dry_run)
-    _require_sources(job, allow_requantize)
     if dry_run:
         report.rows.extend(_row(job, tensor) for tensor in job.source.tensors)
         return report
+    _require_sources(job, allow_requantize)
     _require_imatrix(job)
     with _Writer(job, report, threads, progress) as writer:
         write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.source.tensors])
@@ -204,7 +204,7 @@ def _cut(text: str) -> str:
     return text.encode("utf-8", "replace")[:_TEXT_BYTES].decode("utf-8", "ignore")
 
 
-def _require_other(dst: StrPath, sources: tuple[str, ...]) -> None:
+def require_other(dst: StrPath, sources: Iterable[str]) -> None:
     """Raises UsageError where `dst` is one of the files that are read."""
     for source in sources:
         if os.path.realpath(dst) == os.path.realpath(source) or (os.path.exists(dst) and os.path.samefile(dst, source)):
