@@ -25,7 +25,7 @@ from octavo.backends.cpu.simd import (
 from octavo.quantizers.kernels.lanes import clamp_round, max_within, minimum, sum_within, where_less
 from octavo.quantizers.kernels.levels import to_level
 from octavo.quantizers.kernels.recipe import Recipe
-from octavo.quantizers.kernels.tile import half, load_tile, ratio, store_tile
+from octavo.quantizers.kernels.tile import BEYOND, half, load_tile, ratio, store_tile
 
 
 def _sums(recipe: Recipe) -> Any:
@@ -166,7 +166,7 @@ def _refit(recipe: Recipe) -> Any:
         new_m = where_less(usable, det, mul(sub(mul(sm, sx), mul(ss, mx)), over), none)
         if not signed_min:
             new_m = maximum(new_m, none)
-        return half(maximum(new_d, none), up), half(new_m, up)
+        return where_less(d, splat(BEYOND), half(maximum(new_d, none), up), d), half(new_m, up)
 
     return inner(refit, recipe)
 
@@ -199,7 +199,7 @@ def affine_kernel(recipe: Recipe) -> Any:
             scale, shift = fit(values, weights)
             most, deepest = max_within(scale, supers), max_within(shift, supers)
             total = splat(3e38)
-            d, dmin, sc, m = none, none, none, none
+            d, dmin, sc, m = splat(BEYOND), none, none, none
             for i in range(rounds):
                 if i < trials:
                     try_d = half(mul(most, splat(1.0 / (top - 3.0 * i))), up)

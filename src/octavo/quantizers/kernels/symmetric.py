@@ -24,7 +24,7 @@ from octavo.quantizers.kernels.lanes import (
 )
 from octavo.quantizers.kernels.levels import to_level
 from octavo.quantizers.kernels.recipe import Recipe
-from octavo.quantizers.kernels.tile import half, load_tile, ratio, store_tile
+from octavo.quantizers.kernels.tile import BEYOND, half, load_tile, ratio, store_tile
 
 
 def _sums(recipe: Recipe) -> Any:
@@ -106,7 +106,7 @@ def _refit(recipe: Recipe) -> Any:
     def refit(values, weights, up, d, sc):
         wqx, wqq = sums(values, weights, ratio(splat(1.0), mul(d, sc)))
         sx, ss = sum_within(mul(sc, wqx), supers), sum_within(mul(mul(sc, sc), wqq), supers)
-        return half(ratio(sx, ss), up)
+        return where_less(d, splat(BEYOND), half(ratio(sx, ss), up), d)
 
     return inner(refit, recipe)
 
@@ -137,7 +137,7 @@ def symmetric_kernel(recipe: Recipe) -> Any:
             scale = fit(values, weights)
             least, most = min_within(scale, supers), max_within(scale, supers)
             peak = where_less(most, sub(none, least), least, most)
-            total, d, sc = splat(3e38), none, none
+            total, d, sc = splat(3e38), splat(BEYOND), none
             for i in range(rounds):
                 if i < trials:
                     try_d = half(mul(peak, splat(-1.0 / (top - 2.0 * i))), up)

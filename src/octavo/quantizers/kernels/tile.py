@@ -35,6 +35,10 @@ from octavo.quantizers.kernels.moves import copy_bytes, emit_block, load_transpo
 from octavo.quantizers.kernels.recipe import Recipe
 
 
+BEYOND = float("inf")
+"""The scale that is stored where none that f16 can hold is large enough."""
+
+
 def _half(x, up):
     """x as it comes back from an f16 of x / up."""
     return mul(as_half(div(x, up)), up)
