@@ -16,8 +16,22 @@ if TYPE_CHECKING:
     from octavo.quantizers.mixing import Choices
     from octavo.quantizers.presets import PRESETS, Preset
     from octavo.quantizers.report import Report
+    from octavo.quantizers.symmetric import SymmetricInt8, quantize_symmetric
+    from octavo.quantizers.zero_point import ZeroPointUint8, quantize_zero_point
 
-__all__ = ["ENCODABLE", "PRESETS", "Choices", "Preset", "Report", "encode", "quantize_file"]
+__all__ = [
+    "ENCODABLE",
+    "PRESETS",
+    "Choices",
+    "Preset",
+    "Report",
+    "SymmetricInt8",
+    "ZeroPointUint8",
+    "encode",
+    "quantize_file",
+    "quantize_symmetric",
+    "quantize_zero_point",
+]
 
 _HOME = {
     "ENCODABLE": "octavo.quantizers.encoder",
@@ -25,8 +39,12 @@ _HOME = {
     "Choices": "octavo.quantizers.mixing",
     "Preset": "octavo.quantizers.presets",
     "Report": "octavo.quantizers.report",
+    "SymmetricInt8": "octavo.quantizers.symmetric",
+    "ZeroPointUint8": "octavo.quantizers.zero_point",
     "encode": "octavo.quantizers.encoder",
     "quantize_file": "octavo.quantizers.job",
+    "quantize_symmetric": "octavo.quantizers.symmetric",
+    "quantize_zero_point": "octavo.quantizers.zero_point",
 }
 
 

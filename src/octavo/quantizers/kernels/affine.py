@@ -22,7 +22,7 @@ from octavo.backends.cpu.simd import (
     stack,
     sub,
 )  # fmt: skip
-from octavo.quantizers.kernels.lanes import clamp_round, max_within, minimum, sum_within, where_less
+from octavo.quantizers.kernels.lanes import clamp_round, magnitude, max_within, minimum, sum_within, where_less
 from octavo.quantizers.kernels.levels import to_level
 from octavo.quantizers.kernels.recipe import Recipe
 from octavo.quantizers.kernels.tile import BEYOND, half, load_tile, ratio, store_tile
@@ -233,12 +233,14 @@ def one_affine_kernel(recipe: Recipe) -> Any:
             first = min(tile * 16, count - 16)
             up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
             scale, shift = fit(values, weights)
-            d, m = half(scale, up), half(shift, up)
-            best = error(values, weights, d, m)
-            for _ in range(refits):
-                try_d, try_m = refit(values, weights, up, d, m, one, one)
+            try_d, try_m = half(scale, up), half(shift, up)
+            size = maximum(try_d, magnitude(try_m))
+            d, m = where_less(size, splat(BEYOND), none, size), none
+            best = where_less(size, splat(BEYOND), error(values, weights, none, none), splat(-1.0))
+            for _ in range(refits + 1):
                 e = error(values, weights, try_d, try_m)
                 d, m, best = where_less(e, best, try_d, d), where_less(e, best, try_m, m), minimum(e, best)
+                try_d, try_m = refit(values, weights, up, d, m, one, one)
             store(arg(args, 1) + first * nbytes, values, levels, up, d, none, m, none, ratio(one, d), m)
 
     return encode

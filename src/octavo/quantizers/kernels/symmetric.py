@@ -15,6 +15,7 @@ from octavo.backends.cpu.simd import add, arg, fma, load_f32x16, maximum, mul, s
 from octavo.quantizers.kernels.lanes import (
     clamp_round,
     exponent,
+    magnitude,
     max_within,
     min_within,
     minimum,
@@ -166,13 +167,15 @@ def one_scale_kernel(recipe: Recipe) -> Any:
         for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
             first = min(tile * 16, count - 16)
             up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
-            d = half(fit(values, weights), up)
-            best = error(values, weights, d)
-            for _ in range(refits):
-                wqx, wqq = sums(values, weights, ratio(splat(1.0), d))
-                tried = half(ratio(wqx, wqq), up)
+            tried = half(fit(values, weights), up)
+            size = magnitude(tried)
+            d = where_less(size, splat(BEYOND), none, tried)
+            best = where_less(size, splat(BEYOND), error(values, weights, none), splat(-1.0))
+            for _ in range(refits + 1):
                 e = error(values, weights, tried)
                 d, best = where_less(e, best, tried, d), minimum(e, best)
+                wqx, wqq = sums(values, weights, ratio(splat(1.0), d))
+                tried = half(ratio(wqx, wqq), up)
             store(arg(args, 1) + first * nbytes, values, levels, up, d, none, none, none, ratio(splat(1.0), d),
                   none)  # fmt: skip
 
