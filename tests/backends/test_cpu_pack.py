@@ -10,6 +10,7 @@ import pytest
 from octavo.backends.cpu import CpuBackend, host
 from octavo.backends.cpu.layout import ROWS, STEP
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight, pack
+from octavo.backends.cpu.pages import Arena
 from octavo.formats import FORMATS, QTensor, by_name, dequantize, quantize_reference, unpack
 from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
@@ -62,19 +63,19 @@ def test_packed_floats_are_exact(fmt: BlockFormat, k: int) -> None:
 @pytest.mark.parametrize("fmt", [*QUANTIZED, *FLOATS[:3]], ids=lambda f: f.name)
 def test_experts_are_packed_as_each_alone(fmt: BlockFormat) -> None:
     stored = tensor(fmt, 3, 17, 512)
-    together = pack(stored, 2)
+    together = pack(stored, 2, Arena())
     for e in range(3):
-        alone = pack(QTensor(fmt, (17, 512), stored.data[e]), 1)
+        alone = pack(QTensor(fmt, (17, 512), stored.data[e]), 1, Arena())
         assert type(alone) is type(together)
         np.testing.assert_array_equal(together.data[e], alone.data[0])
 
 
 def test_threads_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = tensor(by_name("Q6_K"), 100, 512)
-    want = pack(stored, 1).data
+    want = pack(stored, 1, Arena()).data
     monkeypatch.setattr("octavo.backends.cpu.pack.CHUNK_VALUES", 512 * 20)
     for threads in (1, 3):
-        np.testing.assert_array_equal(pack(stored, threads).data, want)
+        np.testing.assert_array_equal(pack(stored, threads, Arena()).data, want)
 
 
 def with_exponents(fmt: BlockFormat, exponents: list[int]) -> QTensor:
@@ -98,7 +99,7 @@ SCALES: dict[str, Any] = {
 @pytest.mark.parametrize("name", SCALES)
 def test_scales_are_stored_as_small_as_is_exact(name: str) -> None:
     stored = SCALES[name]()
-    packed = pack(stored, 1)
+    packed = pack(stored, 1, Arena())
     assert isinstance(packed, QuantWeight)
     assert packed.layout.scale == name.split(maxsplit=1)[0].strip(",")
     ids = np.arange(17, dtype=np.int32)
@@ -110,7 +111,7 @@ def test_scales_are_stored_as_small_as_is_exact(name: str) -> None:
 def test_codes_lie_as_the_layout_says(fmt: BlockFormat) -> None:
     """Vector j of a block holds codes 4 j to 4 j + 3 of its 16 rows."""
     stored = tensor(fmt, 17, 512)
-    packed = pack(stored, 1)
+    packed = pack(stored, 1, Arena())
     assert isinstance(packed, QuantWeight)
     layout, q = packed.layout, np.zeros((32, 512), np.uint8)
     q[:17] = unpack(stored).q
@@ -134,7 +135,7 @@ and those of NVFP4 an f16."""
 def size_ratio(fmt: BlockFormat) -> float:
     """Bytes in the packed layout over bytes in the file, of a matrix of whole tiles."""
     stored = tensor(fmt, 2 * ROWS, 1024)
-    return pack(stored, 1).data.nbytes / stored.data.nbytes
+    return pack(stored, 1, Arena()).data.nbytes / stored.data.nbytes
 
 
 @pytest.mark.parametrize("fmt", QUANTIZED, ids=lambda f: f.name)
@@ -146,4 +147,4 @@ def test_packed_weights_are_hardly_larger(fmt: BlockFormat) -> None:
 
 def test_floats_keep_their_size_but_for_the_widest() -> None:
     assert [size_ratio(f) for f in FLOATS] == [1, 1, 1, 0.5]
-    assert isinstance(pack(tensor(FLOATS[1], 3, 8), 1), FloatWeight)
+    assert isinstance(pack(tensor(FLOATS[1], 3, 8), 1, Arena()), FloatWeight)

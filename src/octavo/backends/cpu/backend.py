@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from octavo.backends.cpu.cache import end_progress, prepare
-from octavo.backends.cpu.pages import zeroed
+from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.formats import QTensor, dequantize
 from octavo.formats.activation import default_activation
 from octavo.formats.spec import U8, AnyArray
@@ -33,7 +33,7 @@ class CpuBackend:
         from octavo.backends.cpu import binders
 
         self.threads = threads or _cores()
-        self._binders = binders
+        self._binders, self._arena = binders, Arena()
         self._shared: dict[Any, Any] = {}
 
     def supports(self, node: Node) -> tuple[bool, str]:
@@ -58,7 +58,7 @@ class CpuBackend:
 
         if len(tensor.shape) == 1:
             return dequantize(tensor)
-        return pack(tensor, self.threads)
+        return pack(tensor, self.threads, self._arena)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         size = math.prod(shape)

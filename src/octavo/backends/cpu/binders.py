@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.kernels import attention, elementwise, experts, float_mul_mat, mul_mat, quantize, rope, rows
+from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, stride
+from octavo.backends.cpu.experts import product_of_experts
+from octavo.backends.cpu.kernels import attention, elementwise, float_mul_mat, quantize, rope, rows
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight
 from octavo.backends.cpu.program import KernelCall, address
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
-
-Shared = dict[Any, Any]
-"""What the nodes of a plan have in common, made by the first that needs it."""
 
 Bind = Callable[[Node, Sequence[Any], Any, Shared], list[KernelCall]]
 
@@ -30,11 +29,6 @@ def _binds(*names: str) -> Callable[[Bind], Bind]:
         return bind
 
     return register
-
-
-def _stride(array: AnyArray) -> int:
-    """Bytes from one row to the next."""
-    return array.strides[0]
 
 
 @_binds("mul_mat", "mul_mat_add")
@@ -54,9 +48,7 @@ def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared)
     return calls
 
 
-def product(
-    weight: QuantWeight | FloatWeight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray], expert: int = 0
-) -> list[KernelCall]:
+def product(weight: Weight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray], expert: int = 0) -> list[KernelCall]:
     """The call for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, and a chain of tails for the rest."""
     sizes, left = [], len(y)
     for n in TILES:
@@ -71,26 +63,20 @@ def product(
 
 
 def _tile_call(
-    weight: QuantWeight | FloatWeight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray],
+    weight: Weight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray],
     first: int, n: int, tiles: int, tail: KernelCall | None, expert: int,
 ) -> KernelCall:  # fmt: skip
-    places = [
-        (address(t) + (first * _stride(t) if t.ndim == 2 else 0), _stride(t) if t.ndim == 2 else 0) for t in terms
-    ]
+    places = [(address(t) + (first * stride(t) if t.ndim == 2 else 0), stride(t) if t.ndim == 2 else 0) for t in terms]
     places += [(0, 0)] * (2 - len(places))
-    x_stride = weight.k // 32 * quantize.TOKEN_BYTES if isinstance(weight, QuantWeight) else _stride(x)
+    x_stride = weight.k // 32 * quantize.TOKEN_BYTES if isinstance(weight, QuantWeight) else stride(x)
     args = [
-        address(weight.data[expert]), address(x) + first * x_stride, address(y) + first * _stride(y),
-        weight.n, weight.k, _stride(y), tiles, len(terms), *places[0], *places[1],
+        address(weight.data[expert]), address(x) + first * x_stride, address(y) + first * stride(y),
+        weight.n, weight.k, stride(y), tiles, len(terms), *places[0], *places[1],
         weight.table_address if isinstance(weight, QuantWeight) else x_stride,
         tail.kernel.address if tail else 0, address(tail.args) if tail else 0,
     ]  # fmt: skip
-    if isinstance(weight, QuantWeight):
-        kernel = mul_mat.mul_mat_kernel(weight.layout, n)
-    else:
-        kernel = float_mul_mat.float_mul_mat_kernel(weight.kind, n)
-        assert x.dtype == np.float32
-    return KernelCall(kernel, args, -(-weight.n // 16), keep=(weight, x, y, terms, tail))
+    assert isinstance(weight, QuantWeight) or x.dtype == np.float32
+    return KernelCall(product_kernel(weight, n), args, -(-weight.n // 16), keep=(weight, x, y, terms, tail))
 
 
 @_binds("get_rows")
@@ -98,21 +84,20 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     table, ids = inputs
     tasks = len(out)
     if isinstance(table, QuantWeight):
-        args = [address(out), _stride(out), address(table.data), table.k, address(ids), table.table_address]
+        args = [address(out), stride(out), address(table.data), table.k, address(ids), table.table_address]
         return [KernelCall(rows.get_rows_kernel(table.layout), args, tasks, keep=(table, ids, out))]
     if isinstance(table, FloatWeight):
         kernel = float_mul_mat.float_get_rows_kernel(table.kind)
-        args = [address(out), _stride(out), address(table.data), table.k, address(ids)]
+        args = [address(out), stride(out), address(table.data), table.k, address(ids)]
         return [KernelCall(kernel, args, tasks, keep=(table, ids, out))]
-    args = [address(out), _stride(out), address(table), _stride(table), address(ids), table.shape[1]]
-    return [KernelCall(elementwise.copy_rows_kernel(), args, tasks, keep=(table, ids, out))]
+    return [copy_rows(out, table, ids)]
 
 
 @_binds("rms_norm")
 def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, weight = inputs
     heads, k = (x.shape[1], x.shape[2]) if x.ndim == 3 else (1, x.shape[1])
-    args = [address(out), _stride(out), address(x), _stride(x), address(weight), k, float(node.attrs["eps"]),
+    args = [address(out), stride(out), address(x), stride(x), address(weight), k, float(node.attrs["eps"]),
             heads, k * 4, k * 4]  # fmt: skip
     return [KernelCall(elementwise.rms_norm_kernel(), args, len(out), keep=(x, weight, out))]
 
@@ -126,9 +111,9 @@ def _quantize(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     if node.op == "rms_norm_quantize":
         source, more = "rms_norm", [address(other[0]), float(node.attrs["eps"])]
     elif node.op == "swiglu_quantize":
-        source, more = "swiglu", [address(other[0]), _stride(other[0])]
+        source, more = "swiglu", [address(other[0]), stride(other[0])]
     tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
-    args = [address(out), tokens, k, address(x), _stride(x), chunks, *more]
+    args = [address(out), tokens, k, address(x), stride(x), chunks, *more]
     return [KernelCall(quantize.quantize_kernel(source, TILES[0]), args, tiles * chunks, keep=(x, *other, out))]
 
 
@@ -136,8 +121,8 @@ def _quantize(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
 def _binary(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     a, b = inputs
     k = int(np.prod(out.shape[1:]))
-    b_stride = _stride(b) if b.ndim == a.ndim else 0
-    args = [address(out), _stride(out), address(a), _stride(a), address(b), b_stride, k]
+    b_stride = stride(b) if b.ndim == a.ndim else 0
+    args = [address(out), stride(out), address(a), stride(a), address(b), b_stride, k]
     return [KernelCall(elementwise.binary_kernel(node.op), args, len(out), keep=(a, b, out))]
 
 
@@ -146,7 +131,7 @@ def _rope(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> l
     x, positions, freqs = inputs
     table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
     kernel = rope.rope_kernel(node.attrs["interleaved"], False, x.shape[2], len(freqs))
-    args = [address(out), _stride(out), address(x), _stride(x), x.shape[1], address(table), 0, 0.0]
+    args = [address(out), stride(out), address(x), stride(x), x.shape[1], address(table), 0, 0.0]
     return [*before, KernelCall(kernel, args, len(out), keep=(x, table, out))]
 
 
@@ -170,7 +155,7 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
     run = ROPE_RUN if tokens > 2 * ROPE_RUN else 1
     kernel = rope.rope_set_rows_kernel(_kind(node.inputs[3]), node.attrs["interleaved"], bool(norms), dim, len(freqs))
     args = [
-        address(out), _stride(out), address(q), _stride(q), address(k), _stride(k), address(v), _stride(v),
+        address(out), stride(out), address(q), stride(q), address(k), stride(k), address(v), stride(v),
         address(keys), address(values), address(places), address(table), heads, k.shape[1],
         *([address(w) for w in norms] or [0, 0]), float(node.attrs.get("eps", 0.0)), tokens, run,
     ]  # fmt: skip
@@ -182,7 +167,7 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
 def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
     cache, values, places = inputs
     make = rope.set_keys_kernel if node.inputs[0].attrs["kind"] == "k" else rope.set_values_kernel
-    args = [address(cache), address(values), _stride(values), address(places), values.shape[1]]
+    args = [address(cache), address(values), stride(values), address(places), values.shape[1]]
     kernel = make(_kind(node), values.shape[2])
     return [KernelCall(kernel, args, len(values), keep=(cache, values, places))]
 
@@ -198,7 +183,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
     group, kind = heads // kv_heads, _kind(node.inputs[1])
-    args = [address(out), address(q), _stride(q), address(k), address(v), address(positions), address(starts),
+    args = [address(out), address(q), stride(q), address(k), address(v), address(positions), address(starts),
             address(pages), pages.shape[1], len(pages), kv_heads, float(node.attrs["scale"]), tokens]  # fmt: skip
     keep = (q, k, v, positions, starts, pages, out)
     if tokens != len(pages):
@@ -217,7 +202,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
 
 def _rows_call(kernel: Any, out: AnyArray, x: AnyArray, *more: int | float, keep: Sequence[Any] = ()) -> KernelCall:
     """A kernel with a task for each row of `out`, whose arguments begin with out, x and their strides."""
-    args = [address(out), _stride(out), address(x), _stride(x), *more]
+    args = [address(out), stride(out), address(x), stride(x), *more]
     return KernelCall(kernel, args, len(out), keep=(out, x, *keep))
 
 
@@ -244,42 +229,16 @@ def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> 
 @_binds("gather")
 def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, ids = inputs
-    return [_rows_call(elementwise.gather_kernel(), out, x, address(ids), _stride(ids), out.shape[1], keep=(ids,))]
+    return [_rows_call(elementwise.gather_kernel(), out, x, address(ids), stride(ids), out.shape[1], keep=(ids,))]
 
 
 @_binds("weighted_sum")
 def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, weights = inputs
-    more = (address(weights), _stride(weights), x.shape[1], out.shape[1])
+    more = (address(weights), stride(weights), x.shape[1], out.shape[1])
     return [_rows_call(elementwise.weighted_sum_kernel(), out, x, *more, keep=(weights,))]
 
 
 @_binds("mul_mat_id")
 def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    """Each (token, expert) pair is a product of its own; activations are quantized one row at a time before it."""
-    weight, x, ids = inputs
-    tokens, used = ids.shape
-    one_row = x.ndim == 2  # for all experts of a token
-    rows_of_x = x if one_row else x.reshape(tokens * used, -1)
-    calls = []
-    if isinstance(weight, QuantWeight):
-        codes = np.empty(len(rows_of_x) * weight.k // 32 * quantize.TOKEN_BYTES, np.uint8)
-        calls.append(_quantize_rows(rows_of_x, codes, 1))
-        inner, x_stride, source = mul_mat.mul_mat_kernel(weight.layout, 1), len(codes) // len(rows_of_x), codes
-        extra = weight.table_address
-    else:
-        inner = float_mul_mat.float_mul_mat_kernel(weight.kind, 1)
-        x_stride, source = _stride(rows_of_x), rows_of_x
-        extra = x_stride
-    tiles = -(-weight.n // 16)
-    sharing = used if one_row else 1
-    args = [inner.address, address(weight.data), weight.data[0].nbytes, address(source), x_stride, sharing,
-            address(ids), used, address(out), weight.n, weight.k, tiles, extra]  # fmt: skip
-    keep = (weight, x, ids, out, source, inner)
-    return [*calls, KernelCall(experts.mul_mat_id_kernel(), args, tokens * used * tiles, keep=keep)]
-
-
-def _quantize_rows(x: AnyArray, codes: AnyArray, tile: int) -> KernelCall:
-    tiles, chunks = quantize.tasks_of(*x.shape, tile)
-    args = [address(codes), *x.shape, address(x), _stride(x), chunks, 0, 0]
-    return KernelCall(quantize.quantize_kernel("values", tile), args, tiles * chunks, keep=(x, codes))
+    return product_of_experts(node, inputs, out, shared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from octavo.backends.cpu import host
 from octavo.backends.cpu.kernels.float_mul_mat import Kind
 from octavo.backends.cpu.kernels.pack import pack_kernel
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
-from octavo.backends.cpu.pages import fetch, release
+from octavo.backends.cpu.pages import Arena, fetch, release
 from octavo.backends.cpu.probe import UNPACKED, code_map, unpack_scales
 from octavo.backends.cpu.program import KernelCall, address
 from octavo.backends.cpu.scale_map import ScaleMap, scale_map
@@ -53,15 +54,16 @@ class FloatWeight:
     data: AnyArray
 
 
-def pack(tensor: QTensor, threads: int) -> QuantWeight | FloatWeight:
+def pack(tensor: QTensor, threads: int, arena: Arena) -> QuantWeight | FloatWeight:
     """A matrix [n, k], or experts [E, n, k], in the layout of its kernels. Raises QuantFormatError for odd groups."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
     rows = tensor.data.reshape(experts, n, -1)
     if tensor.format.is_float or k % STEP:
-        return _pack_float(tensor, rows, n, k, threads)
+        return _pack_float(tensor, rows, n, k, threads, arena)
     layout, table = _layout(tensor)
-    data = _aligned((experts, -(-n // ROWS), layout.tile_bytes(k)), np.dtype(np.uint8))
+    shape = experts, -(-n // ROWS), layout.tile_bytes(k)
+    data = arena.take(math.prod(shape)).reshape(shape)
     decode_table = bool(tensor.format.table) and layout.table is None
     finite: list[bool] = []
 
@@ -94,8 +96,9 @@ def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table
         if decode_table:
             source = (np.array(fmt.table, np.int16)[source] + 128).astype(np.uint8)
     words, n_pieces = codes.pieces.shape
+    arrays: list[U8] = []
     if scales is not None:
-        places, arrays = _mapped_scales(scales, rows, fmt.block_bytes), [scales.small]
+        places = _mapped_scales(scales, rows, fmt.block_bytes)
     else:
         assert planes is not None
         places, arrays = _unpacked_scales(planes, layout, len(rows))
@@ -141,14 +144,6 @@ def _run(work: Any, parts: Iterator[Any], threads: int) -> None:
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(work, parts):
             pass
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray:
-    """An uninitialised array whose memory begins at a page."""
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.empty(nbytes + 4096, np.uint8)
-    start = -raw.ctypes.data % 4096
-    return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
@@ -209,13 +204,14 @@ def _as_bytes(values: AnyArray, kind: ScaleKind) -> U8:
     return np.ascontiguousarray(values.astype(dtype)).view(np.uint8)
 
 
-def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int) -> FloatWeight:
+def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int, arena: Arena) -> FloatWeight:
     kind: Kind = "f32"
     if tensor.format.is_float and tensor.format.bits == 16:
         kind = "f16" if tensor.format.fields[0].dtype == np.dtype("<f2") else "bf16"
     dtype = np.dtype("<f4") if kind == "f32" else np.dtype("<u2")
     experts, tiles = len(rows), -(-n // ROWS)
-    data = _aligned((experts, tiles, k, ROWS), dtype)
+    shape = experts, tiles, k, ROWS
+    data = arena.take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
     finite: list[bool] = []
 
     def work(part: tuple[int, slice]) -> None:

@@ -1,4 +1,4 @@
-"""Advice to the system about the pages of a mapped file: fetch them at once, and let them go again."""
+"""Memory in large pages, and advice to the system about the pages of a mapped file."""
 
 from __future__ import annotations
 
@@ -46,3 +46,25 @@ def zeroed(nbytes: int) -> U8:
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # what is shared gets small pages
     memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8, nbytes)
+
+
+FIRST, LARGEST = 1 << 21, 1 << 28
+
+
+class Arena:
+    """Memory for many arrays side by side in large pages, which ends with the last of them.
+
+    Arrays with memory of their own begin and end in small pages, and filling those takes most of the time of loading.
+    """
+
+    def __init__(self) -> None:
+        self._left, self._size = zeroed(0), FIRST
+
+    def take(self, nbytes: int) -> U8:
+        """Zeros that begin at a cache line."""
+        size = -(-nbytes // 64) * 64
+        if size > len(self._left):
+            self._size = min(2 * self._size, LARGEST)
+            self._left = zeroed(max(size, self._size))
+        taken, self._left = self._left[:nbytes], self._left[size:]
+        return taken

@@ -1,0 +1,117 @@
+"""The calls for products with the experts that each token chose: mul_mat_id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, quantize_rows, stride
+from octavo.backends.cpu.kernels import experts, quantize
+from octavo.backends.cpu.pack import QuantWeight
+from octavo.backends.cpu.program import KernelCall, address
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import Node
+
+
+def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    """y [T, k, N] of weights [E, N, K], x [T, K] or [T, k, K] and the experts ids [T, k]."""
+    weight, x, ids = inputs
+    sharing = ids.shape[1] if x.ndim == 2 else 1  # pairs of a token and an expert that share a row of x
+    x = x.reshape(ids.size // sharing, -1)
+    if ids.size <= len(weight.data):  # most experts have one token at most
+        return _one_by_one(weight, x, ids, sharing, out)
+    return _Sorted(node, weight, x, ids, sharing, shared).calls(out)
+
+
+def _one_by_one(weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, out: AnyArray) -> list[KernelCall]:
+    """A product for each (token, expert) pair; activations are quantized before, one row at a time."""
+    calls, source, x_bytes, extra = [], x, stride(x), stride(x)
+    if isinstance(weight, QuantWeight):
+        x_bytes, extra = _code_bytes(weight), weight.table_address
+        source = np.empty(len(x) * x_bytes, np.uint8)
+        calls.append(quantize_rows(x, source, 1))
+    kernel, tiles = product_kernel(weight, 1), -(-weight.n // 16)
+    args = [kernel.address, address(weight.data), weight.data[0].nbytes, address(source), x_bytes, sharing,
+            address(ids), ids.shape[1], address(out), weight.n, weight.k, tiles, extra]  # fmt: skip
+    keep = (weight, x, ids, out, source, kernel)
+    return [*calls, KernelCall(experts.mul_mat_id_kernel(), args, ids.size * tiles, keep=keep)]
+
+
+def _code_bytes(weight: Weight) -> int:
+    return weight.k // 32 * quantize.TOKEN_BYTES
+
+
+class _Sorted:
+    """Pairs sorted by expert, so that each expert's weights are read once for all its tokens.
+
+    The products of a layer share the order, and gate and up also the sorted rows. The memory for these is that of the
+    layer before, which is done with it.
+    """
+
+    def __init__(self, node: Node, weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, shared: Shared) -> None:
+        self._weight, self._x, self._ids, self._sharing, self._shared = weight, x, ids, sharing, shared
+        self._x_node, self._ids_node = node.inputs[1], node.inputs[2]
+
+    def calls(self, out: AnyArray) -> list[KernelCall]:
+        weight, pairs, n_experts = self._weight, self._ids.size, len(self._weight.data)
+        calls: list[KernelCall] = []
+        starts, sources, places = self._order(calls)
+        rows = self._rows(starts, sources, calls)
+        x_bytes = extra = weight.k * 4
+        if isinstance(weight, QuantWeight):
+            x_bytes, extra = _code_bytes(weight), weight.table_address
+        products = self._memory("products", (pairs, weight.n), np.float32)
+        tiles, kernels = -(-weight.n // 16), [product_kernel(weight, n) for n in quantize.TILES]
+        args = [address(weight.data), weight.data[0].nbytes, address(starts), address(rows), x_bytes,
+                address(products), weight.n, weight.k, tiles, extra,
+                *(k.address for k in kernels)]  # fmt: skip
+        keep = (weight, rows, starts, products, kernels)
+        calls.append(KernelCall(experts.mul_mat_sorted_kernel(quantize.TILES), args, n_experts * tiles, keep=keep))
+        return [*calls, copy_rows(out.reshape(pairs, -1), products, places)]
+
+    def _order(self, calls: list[KernelCall]) -> tuple[AnyArray, AnyArray, AnyArray]:
+        """Where each expert's pairs start, their rows of x, and where each pair went."""
+        ids, n_experts = self._ids, len(self._weight.data)
+        made = tuple(
+            self._memory(f"{name} {self._sharing}", (size,), np.int32)
+            for name, size in (("starts", n_experts + 1), ("sources", ids.size), ("places", ids.size))
+        )
+        starts, sources, places = made
+        if self._claim(f"order {self._sharing}", ids.size, (self._ids_node,)):
+            args = [address(ids), ids.size, n_experts, self._sharing, *(address(m) for m in made)]
+            calls.append(KernelCall(experts.sort_pairs_kernel(), args, 1, keep=(ids, *made)))
+        return starts, sources, places
+
+    def _rows(self, starts: AnyArray, sources: AnyArray, calls: list[KernelCall]) -> AnyArray:
+        """Rows of x in the order of `sources`, as the product wants them: codes or floats."""
+        weight, quantized = self._weight, isinstance(self._weight, QuantWeight)
+        rows = self._memory("rows", (len(sources), weight.k), np.float32)
+        codes = self._memory("codes", (len(sources) * _code_bytes(weight),), np.uint8) if quantized else rows
+        if self._claim("rows", rows.size, (self._x_node, self._ids_node, quantized)):
+            calls.append(copy_rows(rows, self._x, sources))
+            if quantized:
+                tile = quantize.TILES[0]
+                chunks = quantize.tasks_of(tile, weight.k, tile)[1]
+                kernel = quantize.quantize_kernel("values", tile)
+                args = [kernel.address, address(starts), address(codes), _code_bytes(weight), weight.k, address(rows),
+                        stride(rows), chunks]  # fmt: skip
+                tasks, keep = (len(starts) - 1) * chunks, (rows, codes, starts, kernel)
+                calls.append(KernelCall(experts.quantize_sorted_kernel(tile), args, tasks, keep=keep))
+        return codes
+
+    def _memory(self, name: str, shape: tuple[int, ...], dtype: Any) -> AnyArray:
+        key = name, shape
+        if key not in self._shared:
+            self._shared[key] = np.empty(shape, dtype)
+        made: AnyArray = self._shared[key]
+        return made
+
+    def _claim(self, name: str, size: int, contents: tuple[Any, ...]) -> bool:
+        """Whether memory holds something else than `contents` at this point of the plan; it will hold them then."""
+        key, ids = ("holds", name, size), tuple(id(c) if isinstance(c, Node) else c for c in contents)
+        if self._shared.get(key) == ids:
+            return False
+        self._shared[key] = ids
+        return True
