@@ -34,7 +34,6 @@ from octavo.quantizers.kernels.levels import to_code
 from octavo.quantizers.kernels.moves import copy_bytes, emit_block, load_transposed, store_bytes, store_codes_transposed
 from octavo.quantizers.kernels.recipe import Recipe
 
-
 BEYOND = float("inf")
 """The scale that is stored where none that f16 can hold is large enough."""
 
