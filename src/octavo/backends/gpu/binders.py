@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from typing import Any, cast
 
 import torch
 
@@ -14,7 +15,7 @@ from octavo.backends.gpu.kernels import activations, attention, elementwise, rop
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.products import product, product_by_id, rows_of
 from octavo.backends.gpu.values import Activation, Cache
-from octavo.backends.gpu.weights import FloatWeight, QuantWeight
+from octavo.backends.gpu.weights import FloatWeight, QuantWeight, joined
 from octavo.graph.node import Node
 
 Call = Callable[[], None]
@@ -26,6 +27,7 @@ class Context:
 
     target: Target
     scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
+    together: dict[tuple[int, ...], QuantWeight] = field(default_factory=dict)
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> Launch:
         return Launch(self.target, kernel, grid, *arguments, **options)
@@ -36,6 +38,20 @@ class Context:
         if found is None or found.numel() < size:
             found = self.scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.target.device)
         return found[:size]
+
+    def joined(self, weights: Sequence[QuantWeight | FloatWeight]) -> list[QuantWeight | FloatWeight]:
+        """The weights in order, neighbours of one layout joined to one."""
+        out: list[QuantWeight | FloatWeight] = []
+        for _, run in groupby(weights, lambda w: (w.layout, w.k) if isinstance(w, QuantWeight) else id(w)):
+            group = list(run)
+            if len(group) == 1:
+                out += group
+                continue
+            key = tuple(id(w) for w in group)
+            if key not in self.together:
+                self.together[key] = joined(cast("list[QuantWeight]", group))
+            out.append(self.together[key])
+        return out
 
 
 Bind = Callable[[Context, Node, Sequence[Any], Any], list[Call]]
@@ -74,7 +90,7 @@ def _mul_mat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Ca
 def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, *weights = inputs
     calls, start = [], 0
-    for weight in weights:
+    for weight in c.joined(weights):
         calls += product(c, weight, x, out[:, start : start + weight.n], ())
         start += weight.n
     return calls

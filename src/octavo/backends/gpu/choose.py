@@ -11,7 +11,7 @@ Kind = Literal["q8_1", "f16"]
 
 FEW = 2
 """Up to so many tokens a product reads each weight for itself, without matrix units."""
-SOME = 64
+SOME = 32
 """Up to so many tokens codes go to the matrix units as they are; beyond, weights become float16 for the library's."""
 
 
@@ -36,13 +36,18 @@ class MatvecShape:
 
 
 def matvec(layout: Layout, n: int, kp: int, arch: str) -> MatvecShape:
-    """The shape of a matvec: a thread holds a chunk of a row or two, all of K in flight at once where it is short."""
+    """The shape of a matvec: a thread holds a chunk of some rows, and a short K is all in flight at once."""
     chunks = kp // 32
     width = min(64, 1 << (chunks - 1).bit_length())
-    blocks = -(-chunks // width)
     if arch == "interpreter":
-        return MatvecShape(64, width, min(blocks, 2), 1)
-    return MatvecShape(2, width, min(blocks, 4), max(1, width // 32))
+        return MatvecShape(64, width, min(2, -(-chunks // width)), 1)
+    if chunks < 128:
+        return MatvecShape(2, width, -(-chunks // width), max(1, width // 32))
+    if layout.bits <= 4 and kp > 8192:
+        return MatvecShape(4, 64, 2, 2) if layout.two_level else MatvecShape(4, 128, 2, 4)
+    if kp > 8192:
+        return MatvecShape(4, 128, 1, 4) if layout.bits < 8 else MatvecShape(2, 64, 4, 2)
+    return MatvecShape(2, 64, 2, 2)
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,16 @@ class FewShape:
 
 
 def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
-    """The shape of a product with some tokens."""
+    """The shape of a product with some tokens: more rows a program where there are many, more warps for a long K."""
     width = max(8, 1 << (min(tokens, SOME) - 1).bit_length())
-    warps = 4 if kp >= 512 else 1
-    return FewShape(width, 64 if arch == "interpreter" else 16, warps, 3)
+    if kp < 512 or arch == "interpreter":
+        return FewShape(width, 64 if arch == "interpreter" else 16, 1, 2)
+    if width >= 32:
+        return FewShape(width, 64, 4, 2) if n >= 8192 else FewShape(width, 32, 8, 2)
+    if kp > 8192:
+        return FewShape(width, 32, 4, 3)
+    rows = 64 if n >= 8192 else 32
+    return FewShape(width, rows, 2, 3) if width == 8 else FewShape(width, rows, 4, 2)
 
 
 SPLITS_IN_FLIGHT = 264

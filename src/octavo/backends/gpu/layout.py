@@ -1,8 +1,9 @@
 """The kernels' own layout of quantized weights: what is specialised on, and where each part lies.
 
 A row of K codes is padded to tiles of 128. Of a tile, the "low" codes are its first 64 and the "high" ones the rest;
-pair p is low code p and high code p. Codes of 8 bits are kept signed, as they are: s8 [Kp]. Of others each power of two
-among the bits is a plane of its own, row-major, 16 b bytes a tile for b bits:
+pair p is low code p and high code p. Codes whose offset is half their range have their top bit flipped, which makes them
+signed. Codes of 8 bits are kept as they are then: s8 [Kp]. Of others each power of two among the bits is a plane of its
+own, row-major, 16 b bytes a tile for b bits:
 
     byte p % 16b of the tile, from bit 2b * (p // 16b) on, holds b bits of low code p, then b bits of high code p
 
@@ -42,7 +43,8 @@ class Layout:
     scale     how d and dmin are stored
     has_min   there are minima
     min_bits  bits of a group's small minimum, 0 without two levels or minima
-    offset    code(q) = q - offset; 0 for 8 bits, whose codes are stored signed
+    signed    code(q) = q - 2^(bits - 1), kept as a signed number of `bits`
+    offset    code(q) = q - offset, where not signed
     table     or code(q) = table[q]
     """
 
@@ -52,6 +54,7 @@ class Layout:
     scale: ScaleKind
     has_min: bool
     min_bits: int
+    signed: bool
     offset: int
     table: tuple[int, ...] | None
 
@@ -87,6 +90,7 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         raise QuantFormatError(f"{fmt.name}: no GPU layout for groups of {fmt.group} in {fmt.super}")
     if two_level and scale != "f16":
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
+    signed = fmt.table is None and fmt.offset == 1 << (fmt.bits - 1)
     return Layout(
         bits=fmt.bits,
         group=group,
@@ -94,6 +98,7 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         scale=scale,
         has_min=fmt.has_min,
         min_bits=fmt.scale_bits if two_level and fmt.has_min else 0,
-        offset=0 if fmt.table or fmt.bits == 8 else fmt.offset,
+        signed=signed,
+        offset=0 if fmt.table or signed else fmt.offset,
         table=fmt.table,
     )

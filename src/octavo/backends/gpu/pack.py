@@ -58,14 +58,19 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Pac
         parts["scale"] = _pairs(_padded(_exactly(planes.d, layout.scale), repeat, kp // layout.group), layout)
         if planes.dmin is not None:
             parts["minimum"] = _pairs(_padded(_exactly(planes.dmin, layout.scale), repeat, kp // layout.group), layout)
-    return Packed(layout, k, _pack_codes(_padded(planes.q, 1, kp), layout.bits), **parts)
+    return Packed(layout, k, _pack_codes(_padded(planes.q ^ _flip(layout), 1, kp), layout.bits), **parts)
+
+
+def _flip(layout: Layout) -> np.uint8:
+    """What codes are combined with so that they are signed, or 0."""
+    return np.uint8(1 << (layout.bits - 1) if layout.signed else 0)
 
 
 def unpack(p: Packed) -> Planes:
     """The planes of packed rows, one scale for each of the layout's groups."""
     layout = p.layout
     assert p.scale is not None
-    q = _unpack_codes(p.codes, layout.bits)[:, : p.k]
+    q = _unpack_codes(p.codes, layout.bits)[:, : p.k] ^ _flip(layout)
     groups = -(-p.k // layout.group)
     if layout.two_level:
         assert p.small is not None
@@ -149,7 +154,7 @@ def _split_small(layout: Layout, small: AnyArray, rest: U8 | None) -> tuple[AnyA
 def _pack_codes(q: U8, bits: int) -> dict[int, AnyArray]:
     """Codes uint8 [N, Kp] as planes, int8 [N, bytes]."""
     if bits == 8:
-        return {8: (q ^ np.uint8(0x80)).view(np.int8)}
+        return {8: q.view(np.int8)}
     pairs = q.reshape(len(q), -1, 2, HALF)  # [N, tiles, low or high, p]
     out: dict[int, AnyArray] = {}
     taken = 0
@@ -165,7 +170,7 @@ def _pack_codes(q: U8, bits: int) -> dict[int, AnyArray]:
 def _unpack_codes(codes: dict[int, AnyArray], bits: int) -> U8:
     """The inverse of `_pack_codes`."""
     if bits == 8:
-        return codes[8].view(np.uint8) ^ np.uint8(0x80)
+        return codes[8].view(np.uint8)
     q = np.uint8(0)
     taken = 0
     for width, plane in codes.items():

@@ -55,7 +55,7 @@ def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequ
     more, strides = _terms(terms, y)
     return c.launch(
         few.few_kernel, (-(-w.n // shape.rows), -(-x.tokens // shape.tokens)), *w.byte_arguments, codes, d, s, s16,
-        *more, y, w.n, x.tokens, x.tp, y.stride(0), *strides, **w.constants, T=shape.tokens, TERMS=len(terms), B=shape.warps,
+        *more, y, w.n, x.tokens, y.stride(0), *strides, **w.constants, T=shape.tokens, TP=x.tp, TERMS=len(terms), B=shape.warps,
         BN=shape.rows, STAGES=shape.stages, ASM=c.target.asm, warps=shape.warps, stages=shape.stages,
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,20 @@ class QuantWeight:
         return sum(p.numel() * p.element_size() for p in self.parts.values())
 
 
+def joined(weights: Sequence[QuantWeight]) -> QuantWeight:
+    """Weights of one layout and one k as one, their rows one after the other. They become views of its planes, so that
+    nothing is kept twice."""
+    import torch
+
+    first = weights[0]
+    parts = {name: torch.cat([w.parts[name] for w in weights]) for name in first.parts}
+    row = 0
+    for w in weights:
+        w.parts.update({name: part[row : row + w.n] for name, part in parts.items()})
+        row += w.n
+    return QuantWeight(first.layout, 1, row, first.k, parts, first.constants)
+
+
 @dataclass(frozen=True, eq=False)
 class FloatWeight:
     """Float weights [experts, n, k] as f32, f16 or bf16, contiguous."""
@@ -78,8 +93,8 @@ def constants(layout: Layout, kp: int) -> dict[str, Any]:
     """The constexpr arguments that say what a layout is."""
     return {
         "kp": kp, "BITS": layout.bits, "G": layout.group, "S": layout.super, "KIND": layout.scale,
-        "HAS_MIN": layout.has_min, "MIN_BITS": layout.min_bits, "OFFSET": layout.offset,
-        "TABLE": layout.table is not None,
+        "HAS_MIN": layout.has_min, "MIN_BITS": layout.min_bits, "SIGNED": layout.signed,
+        "OFFSET": layout.offset, "TABLE": layout.table is not None,
     }  # fmt: skip
 
 

@@ -16,8 +16,10 @@ def _rows(cache, scales, rows, mask, head, heads, at, dim: tl.constexpr, Q8: tl.
     value = tl.load(cache + place[:, None] + at[None, :], mask=mask, other=0)
     if Q8:
         scale = tl.load(scales + place[:, None] // 32 + at[None, :] // 32, mask=mask, other=0.0)
-        return value.to(tl.float16) * scale
-    return value.to(tl.float16)
+        half = value.to(tl.float16) * scale
+    else:
+        half = value.to(tl.float16)
+    return half
 
 
 @triton.jit
@@ -25,13 +27,21 @@ def _step(
     q, k_cache, v_cache, k_scales, v_scales, page, first, limit, last, head, heads, at, m, total, acc, scale,
     dim: tl.constexpr, BD: tl.constexpr, Q8: tl.constexpr,
 ):  # fmt: skip
-    """A page of keys and values: row i of q sees positions up to limit[i]; none past `last` are read."""
+    """A page of keys and values: row i of q sees positions up to limit[i]; none past `last` are read.
+
+    q is float32. Rounding it and the weights of the soft-max to float16 costs as much as rounding keys and values does;
+    where codes times scales have been rounded already (Q8), what is lost of the others is made good by a second dot.
+    """
     position = first + tl.arange(0, PAGE)
     rows = page * PAGE + tl.arange(0, PAGE)
     seen = (position <= last)[:, None]
     mask = seen if dim == BD else seen & (at < dim)[None, :]
     k = _rows(k_cache, k_scales, rows, mask, head, heads, at, dim, Q8)
-    scores = tl.dot(q, tl.trans(k)) * scale
+    near = q.to(tl.float16)
+    scores = tl.dot(near, tl.trans(k))
+    if Q8:
+        scores = tl.dot((q - near.to(tl.float32)).to(tl.float16), tl.trans(k), scores)
+    scores *= scale
     scores = tl.where(position[None, :] <= limit[:, None], scores, float("-inf"))
     new_m = tl.maximum(m, tl.max(scores, 1))
     shift = tl.where(new_m == float("-inf"), 0.0, new_m)
@@ -39,7 +49,10 @@ def _step(
     keep = tl.exp2(m - shift)
     total = total * keep + tl.sum(p, 1)
     v = _rows(v_cache, v_scales, rows, mask, head, heads, at, dim, Q8)
-    acc = acc * keep[:, None] + tl.dot(p.to(tl.float16), v)
+    near = p.to(tl.float16)
+    acc = tl.dot(near, v, acc * keep[:, None])
+    if Q8:
+        acc = tl.dot((p - near.to(tl.float32)).to(tl.float16), v, acc)
     return new_m, total, acc
 
 
@@ -62,7 +75,7 @@ def decode_kernel(
     share = tl.cdiv(n_pages, splits)
     at, member = tl.arange(0, BD), tl.arange(0, BG)
     q_at = q + sequence * q_stride + (head * group + member)[:, None] * dim + at[None, :]
-    q_tile = tl.load(q_at, mask=(member < group)[:, None] & (at < dim)[None, :], other=0.0).to(tl.float16)
+    q_tile = tl.load(q_at, mask=(member < group)[:, None] & (at < dim)[None, :], other=0.0)
     limit = tl.full((BG,), 0, tl.int32) + last
     m = tl.full((BG,), float("-inf"), tl.float32)
     total = tl.zeros((BG,), tl.float32)
@@ -114,7 +127,7 @@ def prefill_kernel(
         at = tl.arange(0, BD)
         mask = inside[:, None] & (at < dim)[None, :]
         q_at = q + token.to(tl.int64)[:, None] * q_stride + head * dim + at[None, :]
-        q_tile = tl.load(q_at, mask=mask, other=0.0).to(tl.float16)
+        q_tile = tl.load(q_at, mask=mask, other=0.0)
         limit = tl.load(positions + token, mask=inside, other=0)
         last = tl.max(limit)
         m = tl.full((BM,), float("-inf"), tl.float32)

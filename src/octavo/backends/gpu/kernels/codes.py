@@ -18,59 +18,83 @@ MAGIC_FLOAT = tl.constexpr(12582912.0)
 def load_or_zero(pointer, mask):
     """What lies at `pointer`, 0 where `mask` is false; a mask of None is true everywhere."""
     if mask is None:
-        return tl.load(pointer)
-    return tl.load(pointer, mask=mask, other=0)
+        value = tl.load(pointer)
+    else:
+        value = tl.load(pointer, mask=mask, other=0)
+    return value
+
+
+@triton.jit
+def scaled(total, d, less):
+    """total * d in float32, of an integer that was counted from MAGIC on; `less` is -MAGIC_FLOAT * d.
+
+    That product is exact for the scales of `activations`, which have 22 bits; so one fused operation is all it takes.
+    """
+    return tl.fma(total.to(tl.float32, bitcast=True), d, less)
 
 
 @triton.jit
 def dot4(a, b, acc, ASM: tl.constexpr):
     """acc + the dot product of the four signed bytes of each int32 of a with those of b."""
     if ASM == "ptx":
-        return tl.inline_asm_elementwise(
+        acc = tl.inline_asm_elementwise(
             "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, acc], dtype=tl.int32, is_pure=True, pack=1
         )
-    if ASM == "gcn":
-        return tl.inline_asm_elementwise(
+    elif ASM == "gcn":
+        acc = tl.inline_asm_elementwise(
             "v_dot4_i32_i8 $0, $1, $2, $3", "=v,v,v,v", [a, b, acc], dtype=tl.int32, is_pure=True, pack=1
         )
-    if ASM == "gcn11":
-        return tl.inline_asm_elementwise(
-            "v_dot4_i32_iu8 $0, $1, $2, $3 neg_lo:[1,1,0]", "=v,v,v,v", [a, b, acc], dtype=tl.int32, is_pure=True,
-            pack=1,
-        )  # fmt: skip
-    for i in tl.static_range(4):
-        acc += ((a << (24 - 8 * i)) >> 24) * ((b << (24 - 8 * i)) >> 24)
+    elif ASM == "gcn11":
+        code: tl.constexpr = "v_dot4_i32_iu8 $0, $1, $2, $3 neg_lo:[1,1,0]"
+        acc = tl.inline_asm_elementwise(code, "=v,v,v,v", [a, b, acc], dtype=tl.int32, is_pure=True, pack=1)
+    else:
+        for i in tl.static_range(4):
+            acc += ((a << (24 - 8 * i)) >> 24) * ((b << (24 - 8 * i)) >> 24)
     return acc
 
 
+@triton.constexpr_function
+def left_of(bits, signed, plane):
+    """Where the bits of a plane go in a byte: signed codes fill it from the top, so that it is 2^(8 - bits) of them."""
+    lower = {4: 0, 2: bits & 4, 1: bits & 6}[plane]
+    return lower + (8 - bits if signed else 0)
+
+
 @triton.jit
-def low_and_high(codes8, codes4, codes2, codes1, row, word, mask, kp, BITS: tl.constexpr):
-    """Two words of four codes each, unsigned (signed for 8 bits): low and high codes 4 * (word % 16) and on of tile
-    word // 16 of `row`. The planes are int32; see `layout`."""
+def _field(word, LEFT: tl.constexpr, WIDTH: tl.constexpr, SKIP: tl.constexpr):
+    """In each byte, the WIDTH bits from SKIP on, moved to begin at LEFT."""
+    MASK: tl.constexpr = (((1 << WIDTH) - 1) << LEFT) * 0x01010101
+    MOVE: tl.constexpr = LEFT - SKIP
+    return ((word << MOVE) if MOVE > 0 else (word >> (-MOVE))) & (MASK if MASK < 1 << 31 else MASK - (1 << 32))
+
+
+@triton.jit
+def low_and_high(
+    codes8, codes4, codes2, codes1, row, word, mask, kp, BITS: tl.constexpr, SIGNED: tl.constexpr
+):  # fmt: skip
+    """Two words of four codes each: low and high codes 4 * (word % 16) and on of tile word // 16 of `row`.
+
+    The planes are int32; see `layout`. Signed codes are times 2^(8 - BITS).
+    """
     tile, rest = word // 16, word % 16
     if BITS == 8:
         place = row * (kp // 4) + tile * 32 + rest
         low = load_or_zero(codes8 + place, mask)
         high = load_or_zero(codes8 + place + 16, mask)
-    else:
-        if BITS >= 4:
-            both = load_or_zero(codes4 + row * (kp // 8) + word, mask)
-            low, high = both & 0x0F0F0F0F, (both >> 4) & 0x0F0F0F0F
-        if BITS & 2:
-            at = tl.multiple_of(tl.max_contiguous(row * (kp // 16) + (tile * 8 + rest % 8), [1, 4]), [1, 4])
-            two = load_or_zero(codes2 + at, mask) >> ((rest // 8) * 4)
-            if BITS == 6:
-                low, high = low | ((two << 4) & 0x30303030), high | ((two << 2) & 0x30303030)
-            else:
-                low, high = two & 0x03030303, (two >> 2) & 0x03030303
-        if BITS & 1:
-            at = tl.multiple_of(tl.max_contiguous(row * (kp // 32) + (tile * 4 + rest % 4), [1, 4]), [1, 4])
-            one = load_or_zero(codes1 + at, mask) >> ((rest // 4) * 2)
-            if BITS == 1:
-                low, high = one & 0x01010101, (one >> 1) & 0x01010101
-            else:
-                low = low | ((one & 0x01010101) << (BITS - 1))
-                high = high | (((one >> 1) & 0x01010101) << (BITS - 1))
+    if BITS >= 4 and BITS < 8:
+        both = load_or_zero(codes4 + row * (kp // 8) + word, mask)
+        low = _field(both, left_of(BITS, SIGNED, 4), 4, 0)
+        high = _field(both, left_of(BITS, SIGNED, 4), 4, 4)
+    if BITS & 2:
+        at = tl.multiple_of(tl.max_contiguous(row * (kp // 16) + (tile * 8 + rest % 8), [1, 4]), [1, 4])
+        two = load_or_zero(codes2 + at, mask) >> ((rest // 8) * 4)
+        low2, high2 = _field(two, left_of(BITS, SIGNED, 2), 2, 0), _field(two, left_of(BITS, SIGNED, 2), 2, 2)
+        low, high = (low | low2, high | high2) if BITS >= 4 else (low2, high2)
+    if BITS & 1:
+        at = tl.multiple_of(tl.max_contiguous(row * (kp // 32) + (tile * 4 + rest % 4), [1, 4]), [1, 4])
+        one = load_or_zero(codes1 + at, mask) >> ((rest // 4) * 2)
+        low1, high1 = _field(one, left_of(BITS, SIGNED, 1), 1, 0), _field(one, left_of(BITS, SIGNED, 1), 1, 1)
+        low, high = (low | low1, high | high1) if BITS > 1 else (low1, high1)
     return low, high
 
 
@@ -92,16 +116,17 @@ def look_up(word, table, ASM: tl.constexpr, PACK: tl.constexpr):
     (PACK 1), or int8 (PACK 4)."""
     if ASM == "ptx":
         PTX: tl.constexpr = _table_ptx(PACK)
-        return tl.inline_asm_elementwise(
+        out = tl.inline_asm_elementwise(
             PTX[0], PTX[1], [word, table[0], table[1], table[2], table[3]], dtype=word.dtype, is_pure=True, pack=PACK
         )
-    out = tl.zeros_like(word)
-    for i in tl.static_range(4 if PACK == 1 else 1):
-        code = (word >> (8 * i)).to(tl.int32) & 15
-        quarter = code >> 2
-        chosen = tl.where(quarter == 0, table[0], tl.where(quarter == 1, table[1], table[2]))
-        chosen = tl.where(quarter == 3, table[3], chosen)
-        out |= (((chosen >> ((code & 3) * 8)) & 0xFF) << (8 * i)).to(word.dtype)
+    else:
+        out = tl.zeros_like(word)
+        for i in tl.static_range(4 if PACK == 1 else 1):
+            code = (word >> (8 * i)).to(tl.int32) & 15
+            quarter = code >> 2
+            chosen = tl.where(quarter == 0, table[0], tl.where(quarter == 1, table[1], table[2]))
+            chosen = tl.where(quarter == 3, table[3], chosen)
+            out |= (((chosen >> ((code & 3) * 8)) & 0xFF) << (8 * i)).to(word.dtype)
     return out
 
 
@@ -134,7 +159,8 @@ def scales(
 ):  # fmt: skip
     """(scale, scale, minimum, minimum) in float32 for the low and high 16 codes of `chunk` of rows `row`.
 
-    Chunk c is the 16 codes from 16 * (c % 4) on of each half of tile c // 4; where there are none, the minima are not to be used.
+    Chunk c is the 16 codes from 16 * (c % 4) on of each half of tile c // 4; minima that there are none of are not
+    to be used.
     """
     # Hints that say less than is true: a thread loads one pair, its neighbour the next, as it is with the codes.
     pairs = kp // (2 * G)

@@ -10,8 +10,10 @@ from octavo.backends.gpu.kernels.codes import look_up, low_and_high, scales
 
 
 @triton.jit
-def _values(word, scale, minimum, BN: tl.constexpr, BC: tl.constexpr, HAS_MIN: tl.constexpr, OFFSET: tl.constexpr,
-            SIGNED: tl.constexpr):  # fmt: skip
+def _values(
+    word, scale, minimum, BN: tl.constexpr, BC: tl.constexpr, HAS_MIN: tl.constexpr, OFFSET: tl.constexpr,
+    SIGNED: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
     """Words [BN, 4 BC] of four codes, scales and minima [BN, BC] -> float32 [BN, 16 BC]."""
     scale = tl.reshape(tl.broadcast_to(scale[:, :, None], (BN, BC, 4)), (BN, BC * 4))
     if HAS_MIN:
@@ -19,7 +21,7 @@ def _values(word, scale, minimum, BN: tl.constexpr, BC: tl.constexpr, HAS_MIN: t
     parts = ()
     for i in tl.static_range(4):
         if SIGNED:
-            code = (word << (24 - 8 * i)) >> 24
+            code = (word << (24 - 8 * i)) >> (24 + SHIFT)
         else:
             code = (word >> (8 * i)) & 0xFF
         value = (code.to(tl.float32) - OFFSET) * scale
@@ -35,7 +37,7 @@ def dequantize_kernel(
     codes8, codes4, codes2, codes1, scale, minimum, small, rest, table0, table1, table2, table3,
     rows, out, n, n_rows, out_stride, k,
     kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,
-    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, OFFSET: tl.constexpr, TABLE: tl.constexpr, ROWS: tl.constexpr,
+    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, OFFSET: tl.constexpr, TABLE: tl.constexpr, ROWS: tl.constexpr,
     BN: tl.constexpr, BC: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out [n_rows, k] = rows of W: those that `rows` names, or with ROWS False the first n_rows.
@@ -53,19 +55,19 @@ def dequantize_kernel(
     chunk = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
     word = tl.program_id(1) * BC * 4 + tl.arange(0, BC * 4)[None, :]
     inside, word_inside = chunk < kp // 32, word < kp // 8
-    low, high = low_and_high(codes8, codes4, codes2, codes1, row, word, word_inside, kp, BITS)
+    low, high = low_and_high(codes8, codes4, codes2, codes1, row, word, word_inside, kp, BITS, SIGNED)
     if TABLE:
         table = (table0, table1, table2, table3)
         low, high = look_up(low, table, ASM, 1), look_up(high, table, ASM, 1)
     s_low, s_high, m_low, m_high = scales(
         scale, minimum, small, rest, row, chunk, kp, inside, G, S, KIND, HAS_MIN, MIN_BITS
     )
-    SIGNED: tl.constexpr = BITS == 8 or TABLE
     code = tl.program_id(1) * BC * 16 + tl.arange(0, BC * 16)[None, :]
     place = (code // 64) * 128 + code % 64
     pointer = out + at.to(tl.int64)[:, None] * out_stride + place
     written = at[:, None] < n_rows
-    value = _values(low, s_low, m_low, BN, BC, HAS_MIN, OFFSET, SIGNED)
+    SHIFT: tl.constexpr = 8 - BITS if SIGNED else 0
+    value = _values(low, s_low, m_low, BN, BC, HAS_MIN, OFFSET, SIGNED or TABLE, SHIFT)
     tl.store(pointer, value.to(out.dtype.element_ty), mask=written & (place < k))
-    value = _values(high, s_high, m_high, BN, BC, HAS_MIN, OFFSET, SIGNED)
+    value = _values(high, s_high, m_high, BN, BC, HAS_MIN, OFFSET, SIGNED or TABLE, SHIFT)
     tl.store(pointer + 64, value.to(out.dtype.element_ty), mask=written & (place + 64 < k))

@@ -6,14 +6,23 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.codes import MAGIC, MAGIC_FLOAT, dot4, load_or_zero, look_up, low_and_high, scales
+from octavo.backends.gpu.kernels.codes import (
+    MAGIC,
+    MAGIC_FLOAT,
+    dot4,
+    load_or_zero,
+    look_up,
+    low_and_high,
+    scaled,
+    scales,
+)
 
 
 @triton.jit
 def _load(
     codes8, codes4, codes2, codes1, scale, minimum, small, rest, table, row, first,
     kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,
-    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, TABLE: tl.constexpr, BC: tl.constexpr, ASM: tl.constexpr,
+    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, TABLE: tl.constexpr, BC: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Codes and scales of BC chunks of the rows: words [BN, 4 BC] low and high, scales and minima [BN, BC] of both."""
     chunk = first + tl.arange(0, BC)[None, :]
@@ -21,7 +30,7 @@ def _load(
     EVEN: tl.constexpr = (kp // 32) % BC == 0
     w_mask = None if EVEN else word < kp // 8
     c_mask = None if EVEN else chunk < kp // 32
-    low, high = low_and_high(codes8, codes4, codes2, codes1, row[:, None], word, w_mask, kp, BITS)
+    low, high = low_and_high(codes8, codes4, codes2, codes1, row[:, None], word, w_mask, kp, BITS, SIGNED)
     if TABLE:
         low, high = look_up(low, table, ASM, 1), look_up(high, table, ASM, 1)
     s_low, s_high, m_low, m_high = scales(
@@ -50,10 +59,10 @@ def _multiply(
     sum_low = tl.sum(tl.reshape(dot4(low, x_low, start, ASM), (BN, BC, 4)), 2)
     sum_high = tl.sum(tl.reshape(dot4(high, x_high, start, ASM), (BN, BC, 4)), 2)
     group = (chunk // 4) * 4 + (chunk % 4) // 2
-    p_low = (sum_low.to(tl.float32, bitcast=True) - MAGIC_FLOAT) * load_or_zero(xd + group * tp, c_mask)[None, :]
-    p_high = (sum_high.to(tl.float32, bitcast=True) - MAGIC_FLOAT) * load_or_zero(xd + (group + 2) * tp, c_mask)[
-        None, :
-    ]
+    d_low = load_or_zero(xd + group * tp, c_mask)[None, :]
+    d_high = load_or_zero(xd + (group + 2) * tp, c_mask)[None, :]
+    p_low = scaled(sum_low, d_low, d_low * -MAGIC_FLOAT)
+    p_high = scaled(sum_high, d_high, d_high * -MAGIC_FLOAT)
     if OFFSET or HAS_MIN:
         sixteen = (chunk // 4) * 8 + chunk % 4
         xs_low = load_or_zero(xs + sixteen * tp, c_mask)[None, :]
@@ -72,7 +81,7 @@ def matvec_kernel(
     codes8, codes4, codes2, codes1, scale, minimum, small, rest, table0, table1, table2, table3,
     xq, xd, xs, ids, term0, term1, y, n, tp, sharing, y_stride, stride0, stride1,
     kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,
-    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, OFFSET: tl.constexpr, TABLE: tl.constexpr,
+    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, OFFSET: tl.constexpr, TABLE: tl.constexpr,
     T: tl.constexpr, TERMS: tl.constexpr, IDS: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr, AHEAD: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -99,7 +108,7 @@ def matvec_kernel(
     ahead = ()
     for i in tl.static_range(AHEAD):
         ahead = ahead + (_load(codes8, codes4, codes2, codes1, scale, minimum, small, rest, table, row, i * BC,
-                               kp, BITS, G, S, KIND, HAS_MIN, MIN_BITS, TABLE, BC, ASM),)  # fmt: skip
+                               kp, BITS, G, S, KIND, HAS_MIN, MIN_BITS, SIGNED, TABLE, BC, ASM),)  # fmt: skip
     if PDL and not IDS:
         gdc_wait()
     acc = ()
@@ -111,7 +120,7 @@ def matvec_kernel(
         acc = acc + (sums,)  # noqa: RUF005
     for first in tl.static_range(AHEAD * BC, kp // 32, BC):
         loaded = _load(codes8, codes4, codes2, codes1, scale, minimum, small, rest, table, row, first,
-                       kp, BITS, G, S, KIND, HAS_MIN, MIN_BITS, TABLE, BC, ASM)  # fmt: skip
+                       kp, BITS, G, S, KIND, HAS_MIN, MIN_BITS, SIGNED, TABLE, BC, ASM)  # fmt: skip
         before = acc
         acc = ()
         for t in tl.static_range(T):
@@ -120,6 +129,8 @@ def matvec_kernel(
             acc = acc + (sums,)  # noqa: RUF005
     for t in tl.static_range(T):
         out = tl.sum(acc[t], 1)
+        if SIGNED:
+            out *= 1.0 / (1 << (8 - BITS))
         if TERMS > 0:
             out += tl.load(term0 + t * stride0 + at, mask=at < n, other=0.0)
         if TERMS > 1:
