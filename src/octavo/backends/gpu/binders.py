@@ -258,10 +258,10 @@ def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[
     width = pages.shape[1]
     caches = (keys.data, values.data, _scales(keys), _scales(values), positions)
     if tokens != len(pages):
-        rows = 64 if block <= 128 else 32
-        grid = (-(-tokens // rows), heads, len(pages))
+        shape = choose.prefill(block, c.target.arch)
+        grid = (-(-tokens // shape.rows), heads, len(pages))
         return [c.launch(attention.prefill_kernel, grid, q, *caches, starts, pages, out, q.stride(0), out.stride(0),
-                         width, kv_heads, group, scale, BM=rows, dim=dim, BD=block, Q8=q8, warps=4, stages=2)]  # fmt: skip
+                         width, kv_heads, group, scale, BM=shape.rows, dim=dim, BD=block, Q8=q8, warps=shape.warps, stages=2)]  # fmt: skip
     splits = choose.splits(tokens, kv_heads, width)
     partial = c.shared("partial", tokens * heads * splits * (block + 2), torch.float32)
     sums = tokens * heads * splits

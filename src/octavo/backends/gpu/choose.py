@@ -62,7 +62,8 @@ class FewShape:
 
 def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
     """The shape of a product with some tokens: more rows a program where there are many, more warps for a long K."""
-    width = max(8, 1 << (min(tokens, SOME) - 1).bit_length())
+    narrowest = 16 if arch.startswith("gfx") else 8  # columns of a matrix unit
+    width = max(narrowest, 1 << (min(tokens, SOME) - 1).bit_length())
     if kp < 512 or arch == "interpreter":
         return FewShape(width, 64 if arch == "interpreter" else 16, 1, 2)
     if width >= 32:
@@ -71,6 +72,20 @@ def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
         return FewShape(width, 32, 4, 3)
     rows = 64 if n >= 8192 else 32
     return FewShape(width, rows, 2, 3) if width == 8 else FewShape(width, rows, 4, 2)
+
+
+@dataclass(frozen=True)
+class PrefillShape:
+    """Queries of a program, and warps."""
+
+    rows: int
+    warps: int
+
+
+def prefill(dim: int, arch: str) -> PrefillShape:
+    """The shape of attention with many queries, heads of `dim` values (a power of two)."""
+    warps = 8 if arch.startswith(("sm_8", "gfx11")) else 4  # with four, registers spill
+    return PrefillShape(64 if dim <= 128 else 32, warps)
 
 
 SPLITS_IN_FLIGHT = 264

@@ -1,0 +1,132 @@
+"""Compiles kernels for GPUs that are not here; run as a program, it prints what it found as JSON, a row a kernel.
+
+    python -m tests.backends.gpu.ahead_of_time KERNEL:LAYOUT:TARGET ...
+
+It is a program because Triton's kernels are either compiled or interpreted by a process, never both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from octavo.backends.gpu.kernels import activations, attention, dequantize, elementwise, few, matvec, mmq, rope
+from octavo.backends.gpu.layout import Layout, layout_of
+from octavo.backends.gpu.weights import constants
+from octavo.formats import by_name
+
+TARGETS = {
+    "sm_80": (GPUTarget("cuda", 80, 32), "ptx"),
+    "sm_90": (GPUTarget("cuda", 90, 32), "ptx"),
+    "sm_100": (GPUTarget("cuda", 100, 32), "ptx"),
+    "gfx942": (GPUTarget("hip", "gfx942", 64), "gcn"),
+    "gfx1100": (GPUTarget("hip", "gfx1100", 32), "gcn11"),
+}
+KP = 1024
+NAMES = {
+    "x": "*fp32", "y": "*fp32", "out": "*fp32", "weight": "*fp32", "weights": "*fp32", "other": "*fp32", "a": "*fp32",
+    "b": "*fp32", "q": "*fp32", "k": "*fp32", "v": "*fp32", "freqs": "*fp32", "q_norm": "*fp32", "k_norm": "*fp32",
+    "d": "*fp32", "s": "*fp32", "s16": "*fp32", "xd": "*fp32", "xs": "*fp32", "xs16": "*fp32", "term0": "*fp32",
+    "term1": "*fp32", "partial": "*fp32", "maxima": "*fp32", "sums": "*fp32", "floats": "*fp32", "scales": "*fp32",
+    "halves": "*fp16", "codes": "*i8", "ids": "*i32", "rows": "*i32", "positions": "*i32", "starts": "*i32",
+    "pages": "*i32", "k_cache": "*fp16", "v_cache": "*fp16", "k_scales": "*fp16", "v_scales": "*fp16", "cache": "*fp16",
+    "w": "*fp16", "table": "*fp32", "values": "*fp32", "minimum": "*i32", "small": "*i16", "rest": "*i8",
+    "eps": "fp32", "scale": "fp32", "cap": "fp32",
+}  # fmt: skip
+ROPE = {"dim": 128, "half": 64, "BD": 128, "INTERLEAVED": False}
+
+KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
+    # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
+    "matvec": (matvec.matvec_kernel, {"T": 1, "TERMS": 1, "IDS": False, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq": "*i32"}),
+    "matvec_id": (matvec.matvec_kernel, {"T": 1, "TERMS": 0, "IDS": True, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq": "*i32"}),
+    "few": (few.few_kernel, {"T": 8, "TP": 8, "TERMS": 2, "B": 2, "BN": 32, "STAGES": 2}, 2, {"xq": "*i8"}),
+    "dequantize": (dequantize.dequantize_kernel, {"ROWS": False, "BN": 4, "BC": 32}, 4, {"out": "*fp16", "k": "i32"}),
+    "get_rows": (dequantize.dequantize_kernel, {"ROWS": True, "BN": 1, "BC": 32}, 1, {"k": "i32"}),
+    "quantize": (activations.quantize_kernel, {"SOURCE": "rms_norm", "B": 4096}, 8, {"k": "i32"}),
+    "float": (activations.float_kernel, {"SOURCE": "swiglu", "B": 1024}, 4, {"out": "*fp16", "k": "i32"}),
+    "int8_token": (activations.int8_token_kernel, {"B": 1024}, 4, {"k": "i32"}),
+    "mmq": (mmq.quantize_mmq_kernel, {"LAYOUT": "DS4", "IDS": True}, 1, {"rows": "i32", "k": "i32"}),
+    "decode": (attention.decode_kernel, {"splits": 8, "group": 4, "BG": 16, "dim": 128, "BD": 128, "Q8": False}, 4, {}),
+    "decode_q8": (attention.decode_kernel, {"splits": 8, "group": 4, "BG": 16, "dim": 128, "BD": 128, "Q8": True}, 4,
+                  {"k_cache": "*i8", "v_cache": "*i8"}),
+    "combine": (attention.combine_kernel, {"splits": 8, "BS": 8, "dim": 128, "BD": 128}, 4, {}),
+    "prefill": (attention.prefill_kernel, {"BM": 64, "dim": 128, "BD": 128, "Q8": False}, 4, {}),
+    "rope": (rope.rope_kernel, ROPE, 1, {}),
+    "set_rows": (rope.set_rows_kernel, {"dim": 128, "BD": 128, "Q8": True}, 1, {"cache": "*i8", "scales": "*fp16"}),
+    "rope_set_rows": (rope.rope_set_rows_kernel, {**ROPE, "NORM": True, "Q8": False}, 1, {"rows": "*i64"}),
+    "rms_norm": (elementwise.rms_norm_kernel, {"B": 128}, 1, {"k": "i32"}),
+    "binary": (elementwise.binary_kernel, {"OP": "add", "B": 1024}, 4, {"k": "i32"}),
+    "row": (elementwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
+    "top_k": (elementwise.top_k_kernel, {"B": 128}, 1, {"out": "*i32", "k": "i32"}),
+    "gather": (elementwise.gather_kernel, {"B": 8}, 1, {}),
+    "weighted_sum": (elementwise.weighted_sum_kernel, {"B": 1024}, 4, {}),
+    "copy_rows": (elementwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
+    "float_matvec": (elementwise.float_matvec_kernel, {"TERMS": 0, "IDS": False, "BN": 4, "BK": 512}, 4, {"k": "i32"}),
+    "argmax": (elementwise.argmax_kernel, {"B": 1024}, 4, {"out": "*i32", "k": "i32"}),
+}  # fmt: skip
+
+
+def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
+    """Compile a kernel; a row of its name, its instructions of interest and its spills."""
+    kernel, fixed, warps, types = KERNELS[name]
+    gpu, asm = TARGETS[target]
+    fixed = {**fixed, **(_of_layout(name, layout) if layout else {})}
+    if name == "few" and gpu.backend == "hip":  # its matrix units take 16 columns at least
+        fixed |= {"T": 16, "TP": 16}
+    if name in ("prefill", "decode_q8") and target in ("sm_80", "gfx1100"):
+        warps = 8
+    fixed |= {
+        key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
+    }
+    types = {**NAMES, **(_types(layout, name == "few") if layout else {}), **types}
+    signature = {arg: "constexpr" if arg in fixed else types.get(arg, "i32") for arg in kernel.arg_names}
+    attributes = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=attributes)
+    made = triton.compile(source, target=gpu, options={"num_warps": warps, "num_stages": 2})
+    text = made.asm.get("ptx") or made.asm["amdgcn"]
+    found = re.findall(r"dp4a|mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_dot4_i32_i\w+|v_mfma_\w+|v_wmma_\w+", text)
+    return {"kernel": name, "layout": layout, "target": target, "instructions": sorted(set(found)),
+            "spills": _spills(made, text)}  # fmt: skip
+
+
+def _layout(name: str) -> Layout:
+    return layout_of(by_name(name), "exponent" if name == "MXFP4" else "f16")
+
+
+def _of_layout(name: str, layout: str) -> dict[str, Any]:
+    return constants(_layout(layout), KP)
+
+
+def _types(layout: str, as_bytes: bool) -> dict[str, str]:
+    kind = _layout(layout)
+    one_value = kind.two_level and not kind.has_min
+    scale = "*fp16" if one_value else "*i16" if kind.scale == "exponent" else "*i32"
+    return {**dict.fromkeys(("codes8", "codes4", "codes2", "codes1"), "*i8" if as_bytes else "*i32"), "scale": scale}
+
+
+def _spills(made: Any, text: str) -> int:
+    """Bytes (NVIDIA) or registers (AMD) that did not fit and went to memory."""
+    if "amdgcn" in made.asm:
+        return sum(int(n) for n in re.findall(r"\.[sv]gpr_spill_count:\s*(\d+)", text))
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    tool /= "ptxas-blackwell" if ".target sm_10" in text else "ptxas"
+    (arch,) = re.findall(r"^\.target (sm_\w+)", text, re.MULTILINE)
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(text)
+        file.flush()
+        command = [tool, "-v", f"--gpu-name={arch}", file.name, "-o", "/dev/null"]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", report))
+
+
+if __name__ == "__main__":
+    print(json.dumps([compiled(*wanted.split(":")) for wanted in sys.argv[1:]]))

@@ -1,0 +1,78 @@
+"""Every kernel compiles for GPUs that are not here, to their dot or matrix instructions, with all in registers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+INSTRUCTIONS = {
+    "dot": {"sm_": "dp4a", "gfx942": "v_dot4_i32_i8", "gfx1100": "v_dot4_i32_iu8"},
+    "int8": {"sm_": "mma.sync", "gfx942": "v_mfma_i32", "gfx1100": "v_wmma_i32"},
+    "float": {"sm_": "mma.sync", "gfx942": "v_mfma_f32", "gfx1100": "v_wmma_f32"},
+    "wide": {
+        "sm_80": "mma.sync",
+        "sm_90": "wgmma",
+        "sm_100": "tcgen05",
+        "gfx942": "v_mfma_f32",
+        "gfx1100": "v_wmma_f32",
+    },
+}
+NEEDS = {"matvec": "dot", "matvec_id": "dot", "few": "int8", "decode": "float", "decode_q8": "float", "prefill": "wide"}
+SPILL = {("few", "gfx1100"), ("prefill", "gfx1100"), ("decode_q8", "gfx1100")}
+"""What does not fit the registers of one target yet; see docs/gpu.md."""
+
+TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
+LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4")
+OF_LAYOUT = ("matvec", "matvec_id", "few", "dequantize", "get_rows")
+OTHERS = ("quantize", "float", "int8_token", "mmq", "decode", "decode_q8", "combine", "prefill", "rope", "set_rows",
+          "rope_set_rows", "rms_norm", "binary", "row", "top_k", "gather", "weighted_sum", "copy_rows", "float_matvec",
+          "argmax")  # fmt: skip
+
+
+def compile_all(wanted: list[str]) -> list[dict[str, Any]]:
+    """Rows of `ahead_of_time`, in a process that does not interpret kernels."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.backends.gpu.ahead_of_time", *wanted]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+def check(row: dict[str, Any]) -> None:
+    name, target = row["kernel"], row["target"]
+    if name in NEEDS:
+        choices = INSTRUCTIONS[NEEDS[name]]
+        wanted = choices.get(target) or choices[target[:3]]
+        assert any(i.startswith(wanted) for i in row["instructions"]), row
+    if (name, target) not in SPILL:
+        assert row["spills"] == 0, row
+
+
+QUICK = {
+    "dots": [f"{name}:{layout}:{t}" for t in TARGETS for name, layout in (("matvec", "Q4_K"), ("few", "Q8_0"))],
+    "attention": [f"{name}::{t}" for t in TARGETS for name in ("prefill", "decode")],
+    "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
+    "layouts": [f"{name}:{layout}:sm_90" for name in ("few", "matvec") for layout in ("Q6_K", "Q5_K", "MXFP4", "Q2_K")],
+}
+
+
+@pytest.mark.parametrize("group", QUICK)
+def test_some_kernels(group: str) -> None:
+    for row in compile_all(QUICK[group]):
+        check(row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_kernel(target: str) -> None:
+    wanted = [f"{name}:{layout}:{target}" for name in OF_LAYOUT for layout in LAYOUTS]
+    for row in compile_all([*wanted, *(f"{name}::{target}" for name in OTHERS)]):
+        check(row)
