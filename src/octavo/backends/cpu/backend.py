@@ -78,10 +78,11 @@ class CpuBackend:
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
-        if dtype == "q8_0":
-            shape = (*shape[:2], shape[2] // 32 * 34)
-            return zeroed(math.prod(shape)).reshape(shape)
-        return zeroed(self.nbytes(shape, dtype)).view(DTYPES[dtype]).reshape(shape)
+        from octavo.backends.cpu.kernels.kv import PAGE, head_bytes
+
+        rows, heads, dim = shape
+        memory = zeroed(rows // PAGE * heads * head_bytes(cast(Any, dtype), dim))
+        return memory.reshape(rows, heads, -1) if dtype == "q8_0" else memory.view(DTYPES[dtype]).reshape(shape)
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         if node.op == "reshape":
