@@ -31,9 +31,9 @@ class Width:
 
 
 WIDTHS: dict[Search, Width] = {
-    "affine": Width(24, 0.15, 1.0, trials=2, refits=2, reach=2),
+    "affine": Width(18, 0.15, 1.0, trials=2, refits=2, reach=2),
     "one_affine": Width(32, 0.15, 1.0, trials=1, refits=2, reach=0),
-    "symmetric": Width(28, 0.17, 1.0, trials=3, refits=2, reach=2),
+    "symmetric": Width(18, 0.25, 1.0, trials=6, refits=2, reach=2),
     "one_scale": Width(28, 0.17, 1.0, trials=1, refits=2, reach=0),
     "exponent": Width(1, 0.0, 0.0, trials=3, refits=0, reach=0),
 }

@@ -10,19 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.compile import inner, kernels
-from octavo.backends.cpu.simd import (
+from octavo.backends.cpu.simd import arg, fma, load_f32x16, maximum, splat, stack
+from octavo.quantizers.kernels.lanes import (
     add,
-    arg,
+    clamp_round,
     div,
-    fma,
-    load_f32x16,
-    maximum,
+    magnitude,
+    max_within,
+    minimum,
     mul,
-    splat,
-    stack,
     sub,
-)  # fmt: skip
-from octavo.quantizers.kernels.lanes import clamp_round, magnitude, max_within, minimum, sum_within, where_less
+    sum_within,
+    where_less,
+)
 from octavo.quantizers.kernels.levels import to_level
 from octavo.quantizers.kernels.recipe import Recipe
 from octavo.quantizers.kernels.tile import BEYOND, half, load_tile, ratio, store_tile

@@ -1,4 +1,8 @@
-"""Intrinsics on vectors whose 16 lanes are 16 groups of values; see `octavo.backends.cpu.simd` for the vectors."""
+"""Intrinsics on vectors whose 16 lanes are 16 groups of values; see `octavo.backends.cpu.simd` for the vectors.
+
+Every operation is done as it is written. Reordered sums, which the CPU backend's kernels allow, would undo the addition
+and subtraction that round to an integer, on some CPUs and not on others.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,17 @@ def round_even(b, x):
 def clamp(b, x, low, high):
     x = b.select(b.fcmp_ordered(">", x, low), x, low)
     return b.select(b.fcmp_ordered("<", x, high), x, high)
+
+
+def _binary(name):
+    @intrinsic
+    def op(ty, x, y):
+        return f32x16(f32x16, f32x16), lambda c, b, s, a: getattr(b, name)(*a, flags=AS_WRITTEN)
+
+    return op
+
+
+add, sub, mul, div = _binary("fadd"), _binary("fsub"), _binary("fmul"), _binary("fdiv")
 
 
 @intrinsic
@@ -142,7 +157,7 @@ def _within(combine):
     return within
 
 
-sum_within = _within(lambda b, x, y: b.fadd(x, y))
+sum_within = _within(lambda b, x, y: b.fadd(x, y, flags=AS_WRITTEN))
 """In each lane the sum over its run of `lanes` lanes (1, 2, 4, 8 or 16)."""
 
 max_within = _within(lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y))

@@ -65,5 +65,5 @@ def _steps(b, x, table, results):
     zero = fill(V_F32, 0.0)
     for (below, above), (first, second) in zip(pairwise(table), pairwise(results), strict=True):
         passed = b.fcmp_ordered(">", x, fill(V_F32, (below + above) / 2))
-        value = b.fadd(value, b.select(passed, fill(V_F32, float(second - first)), zero))
+        value = b.fadd(value, b.select(passed, fill(V_F32, float(second - first)), zero), flags=AS_WRITTEN)
     return value

@@ -2,8 +2,8 @@
 
 Which sign a group's scale has matters, since there is one more code below zero than above: guesses send the value of
 largest magnitude near the lowest level, then near the highest. A least squares fit for each guess gives the group its
-scale; the super-block's d is tried from a few sides with the integers around each group's wish, and fitted to the codes
-that came out.
+scale; the super-block's d is tried for the largest of these, for the largest value at the lowest level, and from a few
+sides of both, with the integers around each group's wish; then it is fitted to the codes that came out.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.compile import inner, kernels
-from octavo.backends.cpu.simd import add, arg, fma, load_f32x16, maximum, mul, splat, stack, sub
+from octavo.backends.cpu.simd import arg, fma, load_f32x16, maximum, splat, stack
 from octavo.quantizers.kernels.lanes import (
+    add,
     clamp_round,
     exponent,
     magnitude,
     max_within,
     min_within,
     minimum,
+    mul,
+    sub,
     sum_within,
     two_to,
     where_less,
@@ -59,18 +62,36 @@ def _error(recipe: Recipe) -> Any:
     return inner(error, recipe)
 
 
-def _fit(recipe: Recipe) -> Any:
-    """A function (values, weights) -> the scale of each lane: the least squares fits' best."""
-    group, low, high, sums = recipe.group, float(recipe.low), float(recipe.high), _sums(recipe)
-    steps, first, step = recipe.fit_steps, recipe.fit_first, recipe.fit_step
+def _peak(group: int) -> Any:
+    """A function (values) -> each lane's value of largest magnitude."""
 
-    def fit(values, weights):
+    def peak(values):
         least, most = splat(0.0), splat(0.0)
         for i in range(group):
             x = load_f32x16(values + 64 * i)
             least, most = minimum(least, x), maximum(most, x)
-        peak = where_less(most, sub(splat(0.0), least), least, most)
-        unit = ratio(splat(1.0), peak)
+        return where_less(most, sub(splat(0.0), least), least, most)
+
+    return inner(peak, group)
+
+
+def _farthest(supers: int) -> Any:
+    """A function (x) -> of each super-block's lanes the value of largest magnitude."""
+
+    def farthest(x):
+        least, most = min_within(x, supers), max_within(x, supers)
+        return where_less(most, sub(splat(0.0), least), least, most)
+
+    return inner(farthest, supers)
+
+
+def _fit(recipe: Recipe) -> Any:
+    """A function (values, weights) -> the scale of each lane: the least squares fits' best."""
+    low, high, sums, peak = float(recipe.low), float(recipe.high), _sums(recipe), _peak(recipe.group)
+    steps, first, step = recipe.fit_steps, recipe.fit_first, recipe.fit_step
+
+    def fit(values, weights):
+        unit = ratio(splat(1.0), peak(values))
         scale, gain = splat(0.0), splat(0.0)
         for i in range(2 * steps):
             beyond = first + (i // 2) * step
@@ -127,6 +148,7 @@ def symmetric_kernel(recipe: Recipe) -> Any:
         _refit(recipe),
     )
     supers, top, nbytes = recipe.supers, float(recipe.top), recipe.layout.nbytes
+    farthest, peak_of, low = _farthest(recipe.supers), _peak(recipe.group), float(recipe.low)
     per_tile, trials, rounds, reach = 16 // supers, recipe.trials, recipe.trials + recipe.refits, recipe.reach
 
     def encode(args, task):
@@ -136,12 +158,11 @@ def symmetric_kernel(recipe: Recipe) -> Any:
             first = min(tile * per_tile, count - per_tile)
             up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
             scale = fit(values, weights)
-            least, most = min_within(scale, supers), max_within(scale, supers)
-            peak = where_less(most, sub(none, least), least, most)
+            peak, extreme = farthest(scale), mul(farthest(peak_of(values)), splat(1.0 / low))
             total, d, sc = splat(3e38), splat(BEYOND), none
             for i in range(rounds):
                 if i < trials:
-                    try_d = half(mul(peak, splat(-1.0 / (top - 2.0 * i))), up)
+                    try_d = half(mul(extreme if i % 2 else peak, splat(-1.0 / (top - i // 2 * 2.0))), up)
                     try_sc = clamp_round(ratio(scale, try_d), splat(-top), splat(top - 1.0))
                     e, try_sc = search(values, weights, try_d, try_sc, 1)
                 else:

@@ -8,23 +8,23 @@ from typing import Any
 
 from octavo.backends.cpu.compile import inner
 from octavo.backends.cpu.simd import (
-    add,
-    div,
     f32_pointer,
     fma,
     i64_pointer,
     load_f32x16,
     maximum,
-    mul,
     splat,
     stack,
     store_f16,
     store_f32x16,
-)  # fmt: skip
+)
 from octavo.quantizers.kernels.lanes import (
+    add,
     as_half,
+    div,
     magnitude,
     max_within,
+    mul,
     power_above,
     square_root,
     sum_within,
