@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 where the table is stale")
     check = parser.parse_args(arguments).check
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
-    results = [r for r in found if "tests" in r]  # of `octavo bench model`; others are measured by scripts beside this
+    results = [r for r in found if any(test["ratio"] for test in r.get("tests", []))]  # `octavo bench model --peer`
     old = README.read_text(encoding="utf-8")
     try:
         new = with_table(old, table(results))

@@ -78,8 +78,9 @@ def test_summary() -> None:
 
 def test_what_a_row_says() -> None:
     timing = Timing(Trial("decode", 10, batch=4), {"octavo": [70.0, 80.0, 90.0], "peer": [20.0, 40.0, 50.0]}, [38.0])
+    timing.baseline = [20.0, 25.0, 45.0]  # in the same rounds: the ratios are 3.5, 3.2, 2
     cost = Cost(weights=10**9, cache=10**9, operations=3 * 10**9)  # of a step, of which there are 80 / 4 a second
-    row = report(timing, cost, 40.0, 25.0)
+    row = report(timing, cost, 40.0)
     assert row["ratio"] == {"peer": 2.0}
     assert row["weights_gbps"] == 20.0
     assert row["share_of_read_limit"] == 0.5
@@ -89,7 +90,7 @@ def test_what_a_row_says() -> None:
 
 def test_a_prefill_row_has_operations_and_no_reads() -> None:
     timing = Timing(Trial("prefill", 10), {"octavo": [50.0]})
-    row = report(timing, Cost(weights=10**9, operations=10**9), 40.0, None)
+    row = report(timing, Cost(weights=10**9, operations=10**9), 40.0)
     assert row["gops"] == 5.0
     assert "weights_gbps" not in row
 

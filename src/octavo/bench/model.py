@@ -48,13 +48,15 @@ class Trial:
 class Timing:
     """A test's rounds: tokens a second of each subject by its name.
 
-    Also the read limit before and after them, GB/s, and the share of the CPU that other programs took.
+    Also the read limit before and after them, GB/s, the share of the CPU that other programs took, and our rates of the
+    run's first decode test in the same rounds.
     """
 
     test: Trial
     rates: dict[str, list[float]]
     limits: list[float] = field(default_factory=list)
     others: float | None = None
+    baseline: list[float] = field(default_factory=list)
 
 
 def make_tests(prompt: int, generate: int, batches: Sequence[int] = (1,), depths: Sequence[int] = (0,)) -> list[Trial]:
@@ -88,22 +90,28 @@ def time_test(
     rounds: int,
     limit: Callable[[], float] | None = None,
     progress: Progress = lambda text: None,
+    baseline: Callable[[], float] | None = None,
 ) -> Timing:
-    """Time a test: each subject is made ready and run once unmeasured, then all in turn for `rounds` rounds."""
+    """Time a test: each subject is made ready and run once unmeasured, then all in turn for `rounds` rounds.
+
+    `baseline` is run in each round too: what it returns is the rate that the test's is compared with.
+    """
     before = [limit()] if limit else []
     for subject in subjects:
         progress(f"{test.name}: warming up {subject.name}")
         _prepare(test, subject)
     rates: dict[str, list[float]] = {s.name: [] for s in subjects}
-    watch = Watch([s.pid for s in subjects])
+    watch, first = Watch([s.pid for s in subjects]), []
     for i in range(rounds):
+        if baseline:
+            first.append(baseline())
         for subject in subjects:
             progress(f"{test.name}: round {i + 1} of {rounds}, {subject.name}")
             time.sleep(PAUSE)
             seconds = subject.prefill(test.tokens) if test.kind == "prefill" else subject.decode(test.tokens)
             rates[subject.name].append(test.produced / seconds)
     others = watch.others()
-    return Timing(test, rates, [*before, limit()] if limit else [], others)
+    return Timing(test, rates, [*before, limit()] if limit else [], others, first)
 
 
 def _prepare(test: Trial, subject: Subject) -> None:
@@ -129,12 +137,11 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def report(timing: Timing, cost: Cost, read_limit: float | None, first: float | None) -> dict[str, Any]:
+def report(timing: Timing, cost: Cost, read_limit: float | None) -> dict[str, Any]:
     """A row of a result: a test, what each subject reached, and what that means.
 
     cost        of a round's work, for all its tokens (prefill), or of one step (decode)
     read_limit  GB/s, the most that was measured in the run
-    first       the median rate of the run's first decode test, for `to_first`
     """
     test, (ours, *others) = timing.test, timing.rates
     rates = {name: summary(values) for name, values in timing.rates.items()}
@@ -149,5 +156,6 @@ def report(timing: Timing, cost: Cost, read_limit: float | None, first: float | 
     if test.kind == "decode":
         row["weights_gbps"] = cost.weights * passes / 1e9
         row["share_of_read_limit"] = row["weights_gbps"] / read_limit if read_limit else None
-        row["to_first"] = median / first if first else None
+        ratios = [rate / first for rate, first in zip(timing.rates[ours], timing.baseline, strict=False)]
+        row["to_first"] = statistics.median(ratios) if ratios else None
     return row

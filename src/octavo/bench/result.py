@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +71,8 @@ def _load(
         raise UsageError(
             f"depth and tokens come to {wanted}, but the model was made for {most} (allowed: up to {most})"
         )
-    config = EngineConfig(n_ctx=wanted, max_sequences=max(t.batch for t in tests), cache_type=options.kv)
+    sequences = max(t.batch for t in tests) + 1  # and the first decode test's, which others are compared with
+    config = EngineConfig(n_ctx=wanted, max_sequences=sequences, cache_type=options.kv)
     engine = Engine(model, select(options.device, threads), config)
     progress("loading")
     start = time.perf_counter()
@@ -94,18 +95,27 @@ def _run(
 ) -> list[dict[str, Any]]:  # fmt: skip
     on_cpu = ours.engine.backends[0].name != "gpu"
     limit = (lambda: read_limit(threads)) if on_cpu else None
-    timings = [time_test(t, peers_for(t, subjects), rounds, limit, progress) for t in tests]
+    baseline = None
+    timings = []
+    for test in tests:
+        timings.append(time_test(test, peers_for(test, subjects), rounds, limit, progress, baseline))
+        if test.kind == "decode" and baseline is None and test is not tests[-1]:
+            baseline = _baseline(test, ours.engine)
     most = max((value for t in timings for value in t.limits), default=None)
     rows: list[dict[str, Any]] = []
-    first = None
     for timing in timings:
         test = timing.test
         decode = test.kind == "decode"
         cost = ours.decode_cost(test.batch, test.depth) if decode else ours.prefill_cost(test.tokens)
-        rows.append(report(timing, cost, most, first))
-        if decode and first is None:
-            first = rows[-1]["rates"][ours.name]["median"]
+        rows.append(report(timing, cost, most))
     return rows
+
+
+def _baseline(test: Trial, engine: Engine) -> Callable[[], float]:
+    """The rate of a decode test, with a sequence of its own: a machine's speed changes from one test to the next."""
+    subject = EngineSubject(engine)
+    subject.prepare(test.depth, test.batch)
+    return lambda: test.produced / subject.decode(test.tokens)
 
 
 def _header(
