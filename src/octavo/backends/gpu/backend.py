@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PAGE_SIZE = 64
 MOST_DIM = 256  # values of a head
+MOST_VIEWS = 512  # values of kept plans whose host memory is remembered
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows"})
 
 
@@ -39,7 +40,8 @@ class GpuBackend:
         self._binders = binders
         self._context = binders.Context(self.target)
         self._dtypes = {"f32": torch.float32, "f16": torch.float16, "i32": torch.int32, "i64": torch.int64}
-        self._pinned: dict[tuple[int, int], torch.Tensor] = {}
+        self._host_memory: dict[int, torch.Tensor] = {}
+        self._host_views: dict[int, tuple[torch.Tensor, torch.Tensor, AnyArray]] = {}
 
     def supports(self, node: Node) -> tuple[bool, str]:
         if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
@@ -116,23 +118,30 @@ class GpuBackend:
         return [Calls(parts) if interpreted() else Captured(parts)]
 
     def write(self, value: torch.Tensor, data: AnyArray) -> None:
-        host = self._host(value)
-        host.numpy()[...] = data
+        host, array = self._host(value)
+        array[...] = data
         value.copy_(host, non_blocking=True)
 
     def read(self, value: torch.Tensor) -> AnyArray:
-        host = self._host(value)
+        host, array = self._host(value)
         host.copy_(value, non_blocking=True)
         self.synchronize()
-        return np.array(host.numpy())
+        return np.array(array)
 
-    def _host(self, value: torch.Tensor) -> torch.Tensor:
-        """Memory of the host that copies to and from the device go through; a value keeps its own."""
-        key = value.data_ptr(), value.numel() * value.element_size()
-        if key not in self._pinned:
-            pin = self.target.device == "cuda"
-            self._pinned[key] = self._torch.empty(value.shape, dtype=value.dtype, pin_memory=pin)
-        return self._pinned[key].view(value.dtype).view(value.shape)
+    def _host(self, value: torch.Tensor) -> tuple[torch.Tensor, AnyArray]:
+        """Memory of the host that a value goes through, page-locked and always the same; as a tensor and an array."""
+        known = self._host_views.get(id(value))
+        if known is None or known[0] is not value:
+            place, nbytes = value.data_ptr(), value.numel() * value.element_size()
+            memory = self._host_memory.get(place)
+            if memory is None or memory.numel() < nbytes:
+                pin = self.target.device == "cuda"
+                memory = self._host_memory[place] = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=pin)
+            if len(self._host_views) >= MOST_VIEWS:
+                self._host_views.clear()
+            host = memory[:nbytes].view(value.dtype).view(value.shape)
+            known = self._host_views[id(value)] = value, host, host.numpy()
+        return known[1:]
 
     def synchronize(self) -> None:
         if self.target.device == "cuda":

@@ -14,7 +14,7 @@ from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.kernels import activations, attention, elementwise, rope
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.products import product, product_by_id, rows_of
-from octavo.backends.gpu.values import Activation, Cache
+from octavo.backends.gpu.values import Activation, Cache, parts
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, joined
 from octavo.graph.node import Node
 
@@ -107,8 +107,8 @@ def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     if isinstance(weight, QuantWeight):
         kp, rows = weight.kp, len(x)
         sizes = (rows * kp, kp // 32 * rows * 4, kp // 32 * rows * 4, kp // 16 * rows * 4)
-        parts = c.shared("experts", sum(sizes), torch.uint8).split(sizes)
-        codes, (d, s, s16) = parts[0].view(torch.int8), (p.view(torch.float32) for p in parts[1:])
+        raw, *rest = parts(c.shared("experts", sum(sizes), torch.uint8), sizes)
+        codes, (d, s, s16) = raw.view(torch.int8), (p.view(torch.float32) for p in rest)
         calls.append(_quantize_call(c, x, x, codes, d, s, s16, rows, "values", 0.0, weight.k, kp))
         x = (codes, d, s16)
     return [*calls, *product_by_id(c, weight, x, ids, out, sharing)]
@@ -265,7 +265,7 @@ def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[
     splits = choose.splits(tokens, kv_heads, width)
     partial = c.shared("partial", tokens * heads * splits * (block + 2), torch.float32)
     sums = tokens * heads * splits
-    shares, maxima, totals = partial.split((sums * block, sums, sums))
+    shares, maxima, totals = parts(partial, (sums * block, sums, sums))
     decode = c.launch(attention.decode_kernel, (tokens, kv_heads, splits), q, *caches, pages, shares, maxima, totals,
                       q.stride(0), width, kv_heads, scale, splits=splits, group=group, BG=max(16, power_of_two(group)),
                       dim=dim, BD=block, Q8=q8, warps=4, stages=2)  # fmt: skip

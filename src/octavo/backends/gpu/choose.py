@@ -70,6 +70,8 @@ def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
         return FewShape(width, 64, 4, 2) if n >= 8192 else FewShape(width, 32, 8, 2)
     if kp > 8192:
         return FewShape(width, 32, 4, 3)
+    if width == 8 and layout.two_level and 8192 <= n <= 20000:
+        return FewShape(width, 32, 4, 2)
     rows = 64 if n >= 8192 else 32
     return FewShape(width, rows, 2, 3) if width == 8 else FewShape(width, rows, 4, 2)
 

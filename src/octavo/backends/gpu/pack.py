@@ -171,7 +171,7 @@ def _unpack_codes(codes: dict[int, AnyArray], bits: int) -> U8:
     """The inverse of `_pack_codes`."""
     if bits == 8:
         return codes[8].view(np.uint8)
-    q = np.uint8(0)
+    q: U8 = np.zeros((), np.uint8)
     taken = 0
     for width, plane in codes.items():
         n, mask = len(plane), np.uint8((1 << width) - 1)

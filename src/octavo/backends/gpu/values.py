@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from octavo.backends.gpu import choose
@@ -10,6 +12,12 @@ from octavo.backends.gpu.layout import padded
 
 if TYPE_CHECKING:
     import torch
+
+
+def parts(memory: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+    """The first of `memory` of one dimension, divided into parts of these sizes."""
+    starts = accumulate(sizes, initial=0)
+    return [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +47,7 @@ class Activation:
             self.kp // 32 * self.tp * 4,
             self.kp // 16 * self.tp * 4,
         )
-        codes, d, s, s16 = self.raw[: sum(sizes)].split(sizes)
+        codes, d, s, s16 = parts(self.raw, sizes)
         return codes.view(torch.int8), d.view(torch.float32), s.view(torch.float32), s16.view(torch.float32)
 
     @property

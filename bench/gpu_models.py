@@ -1,0 +1,110 @@
+"""Times whole models on the GPU backend and writes bench/results/gpu-models-<date>.json.
+
+    python bench/gpu_models.py FOLDER [--commit HASH] [-o FOLDER] [--only NAME ...]
+
+Synthetic models of real shapes are made in FOLDER where they are missing. Of each: prefill of 512 and 2048 tokens,
+decoding of 1 and 8 sequences and after 4096 tokens, in tokens a second as a caller sees them, and the milliseconds that
+the device takes of a step. Then the demo model's greedy replies, compared with the reference backend's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.reference import ReferenceBackend
+from octavo.bench import machine
+from octavo.bench.subject import EngineSubject
+from octavo.bench.synthetic import make
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_architecture
+from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.model import open_model
+
+MODELS = (("qwen3-1.7b", "Q4_K_M"), ("qwen3-1.7b", "Q8_0"), ("llama3-8b", "Q4_K_M"), ("llama3-8b", "Q8_0"))
+PROMPTS = ("What is 12 times 7?", "Convert 3 km to meters.", "What is 25% of 80?", "What is 7 + 58?")
+ROUNDS, STEPS = 5, 32
+
+
+def measure(path: Path, backend: GpuBackend) -> list[dict[str, Any]]:
+    """A row a test: name, tokens a second, and for decoding the device's milliseconds of a step."""
+    with GGUFFile.open(path) as file:
+        config = EngineConfig(n_ctx=4352, n_batch=2048, max_sequences=8, strict=True)
+        subject = EngineSubject(Engine(read_architecture(file), [backend], config))
+        rows = [_prefill(subject, n) for n in (512, 2048)]
+        return rows + [_decode(subject, backend, *test) for test in ((0, 1), (0, 2), (0, 8), (4096, 1))]
+
+
+def _prefill(subject: EngineSubject, n: int) -> dict[str, Any]:
+    times = [subject.prefill(n) for _ in range(ROUNDS + 2)][2:]
+    return {"test": f"prefill {n}", "tokens_per_second": n / statistics.median(times)}
+
+
+def _decode(subject: EngineSubject, backend: GpuBackend, depth: int, batch: int) -> dict[str, Any]:
+    subject.prepare(depth, batch)
+    subject.decode(4)
+    times = [subject.decode(STEPS) / STEPS for _ in range(ROUNDS)]
+    sizes = {"tokens": batch, "outputs": batch, "sequences": batch, "boundaries": batch + 1}
+    plan = subject.engine.load().plan(sizes)
+    backend.synchronize()
+    start = time.perf_counter()
+    for _ in range(STEPS):
+        for step in plan.steps:
+            step()
+    backend.synchronize()
+    device = (time.perf_counter() - start) / STEPS
+    row = {"test": f"decode {batch} at {depth}", "tokens_per_second": batch / statistics.median(times)}
+    return row | {"device_milliseconds": device * 1e3}
+
+
+def demo_agrees() -> bool:
+    """Whether the demo model's greedy replies are those of the reference backend."""
+    replies = []
+    for backends in ([GpuBackend()], [ReferenceBackend()]):
+        with open_model("demo", backends, EngineConfig()) as model:
+            replies.append(["".join(model.generate(p, temperature=0.0, max_tokens=80)) for p in PROMPTS])
+    return replies[0] == replies[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--commit", default=machine.commit())
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--only", nargs="*", default=None, help="names such as qwen3-1.7b-q8_0")
+    options = parser.parse_args()
+    backend = GpuBackend()
+    result: dict[str, Any] = {
+        "command": machine.shortened(["python", *sys.argv]),
+        "date": machine.now(),
+        "machine": {**machine.machine(), "gpu": backend.target.name, "arch": backend.target.arch},
+        "versions": {**machine.versions(), "commit": options.commit, "torch": torch.__version__,
+                     "triton": triton.__version__},
+        "models": {},
+    }  # fmt: skip
+    for shape, preset in MODELS:
+        name = f"{shape}-{preset.lower()}"
+        if options.only is not None and name not in options.only:
+            continue
+        path = options.folder / f"{name}.gguf"
+        if not path.exists():
+            make(shape, preset, path)
+        result["models"][name] = measure(path, backend)
+        print(name, *result["models"][name], sep="\n  ", flush=True)
+    result["demo_agrees_with_reference"] = demo_agrees()
+    path = options.output / f"gpu-models-{result['date'][:10]}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(path, "demo agrees:", result["demo_agrees_with_reference"])
+
+
+if __name__ == "__main__":
+    main()

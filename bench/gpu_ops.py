@@ -1,0 +1,215 @@
+"""Times the GPU backend's products and attention and writes bench/results/gpu-ops-<date>.json.
+
+    python bench/gpu_ops.py [--commit HASH] [-o FOLDER] [--formats NAME ...]
+
+Calls are captured in one graph over copies of the weights that no cache holds, as many bytes as 5 times the L2, and
+the median of some replays counts. The read limit, and the library's float16 product, are measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from octavo.backends.gpu import GpuBackend, choose
+from octavo.backends.gpu.binders import BINDERS, Context
+from octavo.backends.gpu.products import library_product, product
+from octavo.backends.gpu.values import Activation, Cache, activation_bytes
+from octavo.backends.gpu.weights import QuantWeight
+from octavo.bench import machine
+from octavo.bench.synthetic import random_matrix
+from octavo.formats import by_name
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.graph.ops import apply
+
+FORMATS = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
+MATVEC = ((4096, 4096), (14336, 4096), (4096, 14336), (128256, 4096))
+MATMUL = ((4096, 14336), (14336, 4096))
+COLD_BYTES = 250e6
+Call = Callable[[], object]
+
+
+@triton.jit
+def read_kernel(x, out, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
+    """Sums BLOCKS blocks of BLOCK int32; a sum a program, so that every byte is read."""
+    at = tl.program_id(0).to(tl.int64) * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.int32)
+    for i in tl.static_range(BLOCKS):
+        total += tl.load(x + at + i * BLOCK)
+    tl.store(out + tl.program_id(0), tl.sum(total))
+
+
+def seconds(calls: Sequence[Call], replays: int = 9) -> float:
+    """Median seconds of one call; `calls` run in turn inside one graph."""
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(max(1, 8 // len(calls))):
+            for call in calls:
+                call()
+    count = max(1, 8 // len(calls)) * len(calls)
+    times = []
+    for i in range(replays + 1):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        stop.record()
+        torch.cuda.synchronize()
+        if i:
+            times.append(start.elapsed_time(stop) / count * 1e-3)
+    return statistics.median(times)
+
+
+def read_limit() -> float:
+    """GB/s of the fastest of some ways to read 1 GiB."""
+    x = torch.randint(-(2**31), 2**31 - 1, (1 << 28,), dtype=torch.int32, device="cuda")
+    out = torch.zeros(x.numel(), dtype=torch.int32, device="cuda")
+    best = 0.0
+    for block, blocks, warps in ((2048, 4, 4), (4096, 4, 8), (1024, 8, 4)):
+        grid = (x.numel() // (block * blocks),)
+        time = seconds([lambda g=grid, b=block, n=blocks, w=warps: read_kernel[g](x, out, b, n, num_warps=w)])
+        best = max(best, x.numel() * 4 / time / 1e9)
+    return best
+
+
+def copies(weight: QuantWeight, nbytes: int) -> list[QuantWeight]:
+    """The weight in as many copies as no cache holds."""
+    count = max(2, min(32, int(COLD_BYTES / nbytes) + 1))
+    others = [{name: part.clone() for name, part in weight.parts.items()} for _ in range(count - 1)]
+    kept = (weight.layout, weight.experts, weight.n, weight.k)
+    return [weight, *(QuantWeight(*kept, parts, weight.constants) for parts in others)]
+
+
+def activations(context: Context, tokens: int, k: int) -> Activation:
+    """Random activations, quantized as the backend does it."""
+    x = torch.randn(tokens, k, device="cuda")
+    out = Activation(torch.empty(activation_bytes(tokens, k), dtype=torch.uint8, device="cuda"), tokens, k)
+    given = Node("input", (), ("tokens", k), "f32", name="x")
+    for call in BINDERS["quantize"](context, apply("quantize", given, format="q8_1"), [x], out):
+        call()
+    return out
+
+
+def products(backend: GpuBackend, limit: float, formats: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each format, shape and number of tokens."""
+    context = Context(backend.target)
+    rows = []
+    for n, k in dict.fromkeys((*MATVEC, *MATMUL)):
+        for name in formats:
+            tensor = random_matrix("w", by_name(name), (n, k), np.random.default_rng(0))
+            weights = copies(backend.load(tensor), tensor.nbytes)
+            few = (1, 2, 4, 8, 16, 32) if (n, k) in MATVEC else ()
+            for tokens in (*few, *((128, 512, 2048) if (n, k) in MATMUL else ())):
+                x, y = activations(context, tokens, k), torch.empty(tokens, n, device="cuda")
+                used = weights if tokens <= choose.SOME else weights[:4]
+                calls = [product(context, w, x, y, ()) for w in used]
+                time = seconds([_together(c) for c in calls])
+                gbps = tensor.nbytes / time / 1e9
+                rows.append({
+                    "op": "mul_mat", "format": name, "n": n, "k": k, "tokens": tokens, "microseconds": time * 1e6,
+                    "gbps": gbps, "share_of_read_limit": gbps / limit, "tflops": 2 * tokens * n * k / time / 1e12,
+                })  # fmt: skip
+                print(rows[-1], flush=True)
+            del weights
+            torch.cuda.empty_cache()
+    return rows
+
+
+def _together(calls: Sequence[Call]) -> Call:
+    return lambda: [call() for call in calls]
+
+
+def library() -> list[dict[str, Any]]:
+    """The vendor's float16 product of the same shapes."""
+    rows = []
+    for n, k in MATMUL:
+        weights = [torch.randn(n, k, device="cuda").half() for _ in range(3)]
+        for tokens in (512, 2048):
+            x, y = torch.randn(tokens, k, device="cuda").half(), torch.empty(tokens, n, device="cuda")
+            time = seconds([partial(library_product, x, w, y) for w in weights])
+            rows.append({"op": "library f16", "n": n, "k": k, "tokens": tokens, "microseconds": time * 1e6,
+                         "tflops": 2 * tokens * n * k / time / 1e12})  # fmt: skip
+    return rows
+
+
+def attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
+    """Decoding over several depths, 32 heads on 8 of 128 values, as in Llama-3-8B; prefill of 2048 tokens."""
+    context = Context(backend.target)
+    rows = []
+    for cache in ("f16", "q8_0"):
+        for tokens, depth in ((1, 512), (1, 4096), (1, 32768), (2048, 2048)):
+            pages = -(-depth // 64)
+            caches = [_cache(pages * 64, cache == "q8_0") for _ in range(2 * (16 if depth < 32768 else 2))]
+            node = _attention_node("q8_0" if cache == "q8_0" else "f16")
+            q, out = torch.randn(tokens, 32, 128, device="cuda"), torch.empty(tokens, 32 * 128, device="cuda")
+            first = depth - tokens
+            positions = torch.arange(first, depth, dtype=torch.int32, device="cuda")
+            starts = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
+            table = torch.randperm(pages, device="cuda").to(torch.int32)[None]
+            pairs = list(zip(caches[::2], caches[1::2], strict=True))
+            calls = [BINDERS["attention"](context, node, [q, k, v, positions, starts, table], out) for k, v in pairs]
+            time = seconds([_together(c) for c in calls])
+            nbytes = 2 * depth * 8 * 128 * (2 if cache == "f16" else 34 / 32)
+            rows.append({
+                "op": "attention", "cache": cache, "tokens": tokens, "depth": depth, "microseconds": time * 1e6,
+                "gbps": nbytes / time / 1e9, "share_of_read_limit": nbytes / time / 1e9 / limit,
+                "tflops": 4 * 32 * 128 * tokens * (depth - tokens / 2) / time / 1e12,
+            })  # fmt: skip
+            print(rows[-1], flush=True)
+    return rows
+
+
+def _cache(rows: int, q8: bool) -> Cache:
+    if not q8:
+        return Cache(torch.randn(rows, 8, 128, device="cuda").half())
+    codes = torch.randint(-127, 128, (rows, 8, 128), dtype=torch.int8, device="cuda")
+    return Cache(codes, torch.rand(rows, 8, 4, device="cuda").half())
+
+
+def _attention_node(cache: Any) -> Node:
+    builder = GraphBuilder(cache, 64)
+    q, k, v = (Node("input", (), ("tokens", h, 128), "f32", name=n) for h, n in ((32, "q"), (8, "k"), (8, "v")))
+    return builder.attention(q, k, v, 0, 128**-0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commit", default=machine.commit())
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--formats", nargs="*", default=FORMATS)
+    options = parser.parse_args()
+    backend = GpuBackend()
+    limit = read_limit()
+    print(f"read limit {limit:.0f} GB/s", flush=True)
+    result: dict[str, Any] = {
+        "command": machine.shortened(["python", *sys.argv]),
+        "date": machine.now(),
+        "machine": {**machine.machine(), "gpu": backend.target.name, "arch": backend.target.arch},
+        "versions": {**machine.versions(), "commit": options.commit, "torch": torch.__version__,
+                     "triton": triton.__version__},
+        "read_limit_gbps": limit,
+    }  # fmt: skip
+    result["library"] = library()
+    result["products"] = products(backend, limit, options.formats)
+    result["attention"] = attention(backend, limit)
+    path = options.output / f"gpu-ops-{result['date'][:10]}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
