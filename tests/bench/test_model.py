@@ -57,12 +57,12 @@ def test_numbers_out_of_range(numbers: tuple[int, ...], message: str) -> None:
 def test_subjects_take_turns() -> None:
     log: list[str] = []
     subjects = [Scripted("a", 0.5, log), Scripted("b", 0.25, log)]
-    limits = iter([30.0, 40.0])
+    limits = iter([30.0, 40.0, 35.0, 38.0])
     timing = time_test(Trial("decode", 10, depth=7), subjects, 3, lambda: next(limits))
     assert log[:4] == ["a prepare 7 1", "a decode 2", "b prepare 7 1", "b decode 2"]
     assert log[4:] == ["a decode 10", "b decode 10"] * 3
     assert timing.rates == {"a": [20.0] * 3, "b": [40.0] * 3}
-    assert timing.limits == [30.0, 40.0]
+    assert timing.limits == [30.0, 40.0, 35.0, 38.0], "before the test, and after each round"
 
 
 def test_rates_count_the_tokens_of_all_sequences() -> None:
@@ -106,7 +106,7 @@ def test_a_result_says_everything(model: str, fixed_limit: None) -> None:
     for test in result["tests"]:
         assert len(test["rates"]["octavo"]["rounds"]) == 2
         assert test["rates"]["octavo"]["median"] > 0
-        assert test["read_limits"] == [40.0, 40.0]
+        assert test["read_limits"] == [40.0] * 3
         assert test["gops"] > 0
     assert result["tests"][1]["to_first"] is None
     assert result["tests"][2]["to_first"] > 0

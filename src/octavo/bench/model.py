@@ -1,7 +1,7 @@
 """A model's speed: tests of prefill and decode, subjects in turn, round by round.
 
 A machine that others use as well is slow for everybody at once, so subjects are timed one after the other within each
-round, and compared by the medians of their rounds. The read limit is measured before and after each test.
+round, and compared by the medians of their rounds. The read limit is measured before each test and after each round.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Trial:
 class Timing:
     """A test's rounds: tokens a second of each subject by its name.
 
-    Also the read limit before and after them, GB/s, the share of the CPU that other programs took, and our rates of the
+    Also the read limit before and between them, GB/s, the share of the CPU that other programs took, and our rates of the
     run's first decode test in the same rounds.
     """
 
@@ -96,7 +96,7 @@ def time_test(
 
     `baseline` is run in each round too: what it returns is the rate that the test's is compared with.
     """
-    before = [limit()] if limit else []
+    limits = [limit()] if limit else []
     for subject in subjects:
         progress(f"{test.name}: warming up {subject.name}")
         _prepare(test, subject)
@@ -110,8 +110,10 @@ def time_test(
             time.sleep(PAUSE)
             seconds = subject.prefill(test.tokens) if test.kind == "prefill" else subject.decode(test.tokens)
             rates[subject.name].append(test.produced / seconds)
+        if limit:
+            limits.append(limit())
     others = watch.others()
-    return Timing(test, rates, [*before, limit()] if limit else [], others, first)
+    return Timing(test, rates, limits, others, first)
 
 
 def _prepare(test: Trial, subject: Subject) -> None:
