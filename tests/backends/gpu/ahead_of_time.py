@@ -36,7 +36,8 @@ NAMES = {
     "x": "*fp32", "y": "*fp32", "out": "*fp32", "weight": "*fp32", "weights": "*fp32", "other": "*fp32", "a": "*fp32",
     "b": "*fp32", "q": "*fp32", "k": "*fp32", "v": "*fp32", "freqs": "*fp32", "q_norm": "*fp32", "k_norm": "*fp32",
     "d": "*fp32", "s": "*fp32", "s16": "*fp32", "xd": "*fp32", "xs": "*fp32", "xs16": "*fp32", "term0": "*fp32",
-    "term1": "*fp32", "partial": "*fp32", "maxima": "*fp32", "sums": "*fp32", "floats": "*fp32", "scales": "*fp32",
+    "term1": "*fp32", "partial": "*fp32", "shares": "*fp32", "finished": "*i32", "maxima": "*fp32", "sums": "*fp32",
+    "floats": "*fp32", "scales": "*fp32",
     "halves": "*fp16", "codes": "*i8", "ids": "*i32", "rows": "*i32", "positions": "*i32", "starts": "*i32",
     "pages": "*i32", "k_cache": "*fp16", "v_cache": "*fp16", "k_scales": "*fp16", "v_scales": "*fp16", "cache": "*fp16",
     "w": "*fp16", "table": "*fp32", "values": "*fp32", "minimum": "*i32", "small": "*i16", "rest": "*i8",
@@ -46,9 +47,12 @@ ROPE = {"dim": 128, "half": 64, "BD": 128, "INTERLEAVED": False}
 
 KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
-    "matvec": (matvec.matvec_kernel, {"T": 1, "TERMS": 1, "IDS": False, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq": "*i32"}),
-    "matvec_id": (matvec.matvec_kernel, {"T": 1, "TERMS": 0, "IDS": True, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq": "*i32"}),
-    "few": (few.few_kernel, {"T": 8, "TP": 8, "TERMS": 2, "B": 2, "BN": 32, "STAGES": 2}, 2, {"xq": "*i8"}),
+    "matvec": (matvec.matvec_kernel, {"T": 1, "TERMS": 1, "IDS": False, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq":
+    "*i32"}),
+    "matvec_id": (matvec.matvec_kernel, {"T": 1, "TERMS": 0, "IDS": True, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq":
+    "*i32"}),
+    "few": (few.few_kernel, {"T": 8, "TP": 8, "TERMS": 2, "B": 2, "BN": 32, "STAGES": 2,
+            "SPLITS": 2}, 2, {"xq": "*i8"}),
     "dequantize": (dequantize.dequantize_kernel, {"ROWS": False, "BN": 4, "BC": 32}, 4, {"out": "*fp16", "k": "i32"}),
     "get_rows": (dequantize.dequantize_kernel, {"ROWS": True, "BN": 1, "BC": 32}, 1, {"k": "i32"}),
     "quantize": (activations.quantize_kernel, {"SOURCE": "rms_norm", "B": 4096}, 8, {"k": "i32"}),

@@ -39,6 +39,13 @@ class Context:
             found = self.scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.target.device)
         return found[:size]
 
+    def counters(self, size: int) -> torch.Tensor:
+        """At least `size` int32 zeros; who counts with them leaves zeros behind."""
+        found = self.scratch.get("counters")
+        if found is None or found.numel() < size:
+            found = self.scratch["counters"] = torch.zeros(size, dtype=torch.int32, device=self.target.device)
+        return found
+
     def joined(self, weights: Sequence[QuantWeight | FloatWeight]) -> list[QuantWeight | FloatWeight]:
         """The weights in order, neighbours of one layout joined to one."""
         out: list[QuantWeight | FloatWeight] = []
@@ -261,7 +268,8 @@ def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[
         shape = choose.prefill(block, c.target.arch)
         grid = (-(-tokens // shape.rows), heads, len(pages))
         return [c.launch(attention.prefill_kernel, grid, q, *caches, starts, pages, out, q.stride(0), out.stride(0),
-                         width, kv_heads, group, scale, BM=shape.rows, dim=dim, BD=block, Q8=q8, warps=shape.warps, stages=2)]  # fmt: skip
+                         width, kv_heads, group, scale, BM=shape.rows, dim=dim, BD=block, Q8=q8, warps=shape.warps,
+                         stages=2)]  # fmt: skip
     splits = choose.splits(tokens, kv_heads, width)
     partial = c.shared("partial", tokens * heads * splits * (block + 2), torch.float32)
     sums = tokens * heads * splits

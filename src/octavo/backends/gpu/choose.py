@@ -9,7 +9,7 @@ from octavo.backends.gpu.layout import Layout
 
 Kind = Literal["q8_1", "f16"]
 
-FEW = 2
+FEW = 4
 """Up to so many tokens a product reads each weight for itself, without matrix units."""
 SOME = 32
 """Up to so many tokens codes go to the matrix units as they are; beyond, weights become float16 for the library's."""
@@ -35,7 +35,7 @@ class MatvecShape:
     warps: int
 
 
-def matvec(layout: Layout, n: int, kp: int, arch: str) -> MatvecShape:
+def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecShape:
     """The shape of a matvec: a thread holds a chunk of some rows, and a short K is all in flight at once."""
     chunks = kp // 32
     width = min(64, 1 << (chunks - 1).bit_length())
@@ -43,6 +43,10 @@ def matvec(layout: Layout, n: int, kp: int, arch: str) -> MatvecShape:
         return MatvecShape(64, width, min(2, -(-chunks // width)), 1)
     if chunks < 128:
         return MatvecShape(2, width, -(-chunks // width), max(1, width // 32))
+    if tokens > 2:
+        return MatvecShape(4, 128, 1, 4) if layout.two_level and kp > 8192 else MatvecShape(4, 64, 2, 2)
+    if tokens > 1:
+        return MatvecShape(4, 128, 1, 4)
     if layout.bits <= 4 and kp > 8192:
         return MatvecShape(4, 64, 2, 2) if layout.two_level else MatvecShape(4, 128, 2, 4)
     if kp > 8192:
@@ -52,12 +56,13 @@ def matvec(layout: Layout, n: int, kp: int, arch: str) -> MatvecShape:
 
 @dataclass(frozen=True)
 class FewShape:
-    """Tokens and rows of a program, warps that share K, stages of loads."""
+    """Tokens and rows of a program, warps that share K, stages of loads, programs that share K."""
 
     tokens: int
     rows: int
     warps: int
     stages: int
+    splits: int = 1
 
 
 def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
@@ -65,15 +70,17 @@ def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
     narrowest = 16 if arch.startswith("gfx") else 8  # columns of a matrix unit
     width = max(narrowest, 1 << (min(tokens, SOME) - 1).bit_length())
     if kp < 512 or arch == "interpreter":
-        return FewShape(width, 64 if arch == "interpreter" else 16, 1, 2)
+        return FewShape(width, 64 if arch == "interpreter" else 16, 1, 2, 2 if arch == "interpreter" else 1)
     if width >= 32:
         return FewShape(width, 64, 4, 2) if n >= 8192 else FewShape(width, 32, 8, 2)
+    if n >= 8192:
+        both = layout.two_level and n <= 20000
+        return FewShape(width, 32, 4, 2) if both and width == 8 else FewShape(width, 64, 2 if width == 8 else 4, 3)
+    if layout.two_level:
+        return FewShape(width, 32, 4, 2, 4)
     if kp > 8192:
-        return FewShape(width, 32, 4, 3)
-    if width == 8 and layout.two_level and 8192 <= n <= 20000:
-        return FewShape(width, 32, 4, 2)
-    rows = 64 if n >= 8192 else 32
-    return FewShape(width, rows, 2, 3) if width == 8 else FewShape(width, rows, 4, 2)
+        return FewShape(width, 64, 2, 3, 4) if layout.bits <= 4 else FewShape(width, 32, 2, 3, 8)
+    return FewShape(width, 32, 2, 3)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The kernels' own layout of quantized weights: what is specialised on, and where each part lies.
 
 A row of K codes is padded to tiles of 128. Of a tile, the "low" codes are its first 64 and the "high" ones the rest;
-pair p is low code p and high code p. Codes whose offset is half their range have their top bit flipped, which makes them
+pair p is low code p and high code p. Codes whose offset is half their range have their top bit flipped, which makes
+them
 signed. Codes of 8 bits are kept as they are then: s8 [Kp]. Of others each power of two among the bits is a plane of its
 own, row-major, 16 b bytes a tile for b bits:
 

@@ -40,11 +40,12 @@ def _terms(terms: Sequence[torch.Tensor], some: torch.Tensor) -> tuple[tuple[tor
 
 def _matvec(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
     codes, d, _, s16 = x.q8_1
-    shape = choose.matvec(w.layout, w.n, w.kp, c.target.arch)
+    shape = choose.matvec(w.layout, w.n, w.kp, x.tokens, c.target.arch)
     more, strides = _terms(terms, y)
     return c.launch(
         matvec.matvec_kernel, (-(-w.n // shape.rows),), *w.arguments, codes.view(torch.int32), d, s16, d, *more, y, w.n,
-        x.tp, 1, y.stride(0), *strides, **w.constants, T=x.tokens, TERMS=len(terms), IDS=False, BN=shape.rows, BC=shape.chunks,
+        x.tp, 1, y.stride(0), *strides, **w.constants, T=x.tokens, TERMS=len(terms), IDS=False, BN=shape.rows,
+        BC=shape.chunks,
         AHEAD=shape.ahead, ASM=c.target.asm, warps=shape.warps,
     )  # fmt: skip
 
@@ -53,10 +54,14 @@ def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequ
     codes, d, s, s16 = x.q8_1
     shape = choose.few(w.layout, w.n, w.kp, x.tokens, c.target.arch)
     more, strides = _terms(terms, y)
+    row_tiles, token_tiles = -(-w.n // shape.rows), -(-x.tokens // shape.tokens)
+    shares = c.shared("shares", shape.splits * token_tiles * shape.tokens * row_tiles * shape.rows, torch.float32)
+    finished = c.counters(row_tiles * token_tiles)
     return c.launch(
-        few.few_kernel, (-(-w.n // shape.rows), -(-x.tokens // shape.tokens)), *w.byte_arguments, codes, d, s, s16,
-        *more, y, w.n, x.tokens, y.stride(0), *strides, **w.constants, T=shape.tokens, TP=x.tp, TERMS=len(terms), B=shape.warps,
-        BN=shape.rows, STAGES=shape.stages, ASM=c.target.asm, warps=shape.warps, stages=shape.stages,
+        few.few_kernel, (row_tiles, token_tiles, shape.splits), *w.byte_arguments, codes, d, s, s16, *more, y, shares,
+        finished, w.n, x.tokens, y.stride(0), *strides, **w.constants, T=shape.tokens, TP=x.tp, TERMS=len(terms),
+        B=shape.warps, BN=shape.rows, STAGES=shape.stages, SPLITS=shape.splits, ASM=c.target.asm, warps=shape.warps,
+        stages=shape.stages,
     )  # fmt: skip
 
 
@@ -65,7 +70,8 @@ def _many(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Seq
     halves = c.shared("weights", w.n * w.kp, torch.float16).view(w.n, w.kp)
     grid = (-(-w.n // 4), -(-w.kp // 1024))
     unpack = c.launch(
-        dequantize.dequantize_kernel, grid, *w.arguments, halves, halves, w.n, w.n, w.kp, w.kp, **w.constants, ROWS=False,
+        dequantize.dequantize_kernel, grid, *w.arguments, halves, halves, w.n, w.n, w.kp, w.kp, **w.constants,
+        ROWS=False,
         BN=4, BC=32, ASM=c.target.asm,
     )  # fmt: skip
     activations = x.halves
@@ -74,7 +80,7 @@ def _many(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Seq
 
 
 def library_product(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
-    """y f32 [T, N] = x [T, K] @ w [N, K].T by the vendor's library; on the CPU (interpreted kernels) in f32."""
+    """y f32 [T, N] = x [T, K] @ w [N, K].T by the vendor's library; in f32 on the CPU (interpreted kernels)."""
     if x.device.type == "cpu":
         y.copy_(x.float() @ w.float().T)
     elif x.dtype == torch.float32:
@@ -95,7 +101,7 @@ def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[C
 def _float_product(
     c: Context, w: FloatWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
 ) -> list[Call]:
-    if len(x) <= choose.SOME // 8:
+    if len(x) <= choose.FEW:
         more, strides = _terms(terms, y)
         return [_float_matvec(c, w, x, y, x, 1, more, strides, len(terms), False)]
     matrix = w.data[0]
@@ -134,11 +140,12 @@ def product_by_id(c: Context, w: Weight, x: Any, ids: torch.Tensor, out: torch.T
     if isinstance(w, FloatWeight):
         return [_float_matvec(c, w, x, y, ids, sharing, (y, y), (0, 0), 0, True)]
     codes, d, s16 = x
-    shape = choose.matvec(w.layout, w.n, w.kp, c.target.arch)
+    shape = choose.matvec(w.layout, w.n, w.kp, 1, c.target.arch)
     rows = len(y) // sharing
     return [c.launch(
         matvec.matvec_kernel, (-(-w.n // shape.rows), len(y)), *w.arguments, codes.view(torch.int32), d, s16, ids,
-        y, y, y, w.n, rows, sharing, y.stride(0), 0, 0, **w.constants, T=1, TERMS=0, IDS=True, BN=shape.rows, BC=shape.chunks,
+        y, y, y, w.n, rows, sharing, y.stride(0), 0, 0, **w.constants, T=1, TERMS=0, IDS=True, BN=shape.rows,
+        BC=shape.chunks,
         AHEAD=shape.ahead, ASM=c.target.asm, warps=shape.warps,
     )]  # fmt: skip
 

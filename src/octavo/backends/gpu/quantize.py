@@ -1,4 +1,4 @@
-"""Activation quantizers for callers of their own: `quantize_mmq_q8_1` and int8 a token; and their definition in NumPy."""
+"""Activation quantizers as functions: `quantize_mmq_q8_1`, with its definition in NumPy, and int8 a token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def mmq_reference(x: F32, layout: MmqLayout, padded: int, ids: npt.NDArray[np.in
 
     A block is 16 bytes of scales and sums, then 128 codes s8: q = round(x * (127 / amax)), halves away from zero, and
     d = amax / 127. D4: four f32 d, one for 32 values. DS4: four pairs of f16, d and the sum of the 32 values before
-    rounding. D2S6: f16 d for each 64 values, then f16 sums of 16 values each, of the first 96. Sums add neighbours, then
+    rounding. D2S6: f16 d for each 64 values, then f16 sums of 16 values each, of the first 96. Sums add neighbours,
+    then
     neighbouring sums. K is padded with zeros; `ids` names the rows to take.
     """
     x = x if ids is None else x[:, :, ids]
@@ -54,10 +55,12 @@ def _tree_sum(x: F32) -> F32:
 
 
 def quantize_mmq_q8_1(x: Any, layout: MmqLayout, padded: int | None = None, ids: Any = None) -> Any:
-    """A torch float32 tensor [samples, channels, rows, K] on the device, of any strides but 1 along K, in blocks of q8_1.
+    """A torch float32 tensor [samples, channels, rows, K] on the device, of any strides but 1 along K, in blocks of
+    q8_1.
 
     Returns uint8 [samples, channels, padded / 128, rows, 144], as `mmq_reference` defines it. `padded` is K rounded up
-    to 512 unless given; `ids`, int32 [rows of the result], names the rows to take. Raises UsageError for a layout, shape
+    to 512 unless given; `ids`, int32 [rows of the result], names the rows to take. Raises UsageError for a layout,
+    shape
     or padding that there is none of.
     """
     import torch

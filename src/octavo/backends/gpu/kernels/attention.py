@@ -10,13 +10,16 @@ PAGE = tl.constexpr(64)  # rows of the cache that belong together
 
 
 @triton.jit
-def _rows(cache, scales, rows, mask, head, heads, at, dim: tl.constexpr, Q8: tl.constexpr):
-    """float16 [rows, dim] of a head of a cache [all rows, heads, dim]."""
+def _rows(cache, scales, rows, seen, head, heads, at, dim: tl.constexpr, BD: tl.constexpr, Q8: tl.constexpr):
+    """float16 [PAGE, BD] of a head of a cache [all rows, heads, dim]; zeros for rows not `seen`, [PAGE, 1]."""
+    mask = seen if dim == BD else seen & (at < dim)[None, :]
     place = (rows.to(tl.int64) * heads + head) * dim
     value = tl.load(cache + place[:, None] + at[None, :], mask=mask, other=0)
     if Q8:
-        scale = tl.load(scales + place[:, None] // 32 + at[None, :] // 32, mask=mask, other=0.0)
-        half = value.to(tl.float16) * scale
+        group = tl.arange(0, BD // 32)[None, :]
+        scale = tl.load(scales + place[:, None] // 32 + group, mask=seen & (group < dim // 32), other=0.0)
+        groups = tl.reshape(value.to(tl.float16), (PAGE, BD // 32, 32)) * scale[:, :, None]
+        half = tl.reshape(groups, (PAGE, BD))
     else:
         half = value.to(tl.float16)
     return half
@@ -35,8 +38,7 @@ def _step(
     position = first + tl.arange(0, PAGE)
     rows = page * PAGE + tl.arange(0, PAGE)
     seen = (position <= last)[:, None]
-    mask = seen if dim == BD else seen & (at < dim)[None, :]
-    k = _rows(k_cache, k_scales, rows, mask, head, heads, at, dim, Q8)
+    k = _rows(k_cache, k_scales, rows, seen, head, heads, at, dim, BD, Q8)
     near = q.to(tl.float16)
     scores = tl.dot(near, tl.trans(k))
     if Q8:
@@ -48,7 +50,7 @@ def _step(
     p = tl.exp2(scores - shift[:, None])
     keep = tl.exp2(m - shift)
     total = total * keep + tl.sum(p, 1)
-    v = _rows(v_cache, v_scales, rows, mask, head, heads, at, dim, Q8)
+    v = _rows(v_cache, v_scales, rows, seen, head, heads, at, dim, BD, Q8)
     near = p.to(tl.float16)
     acc = tl.dot(near, v, acc * keep[:, None])
     if Q8:

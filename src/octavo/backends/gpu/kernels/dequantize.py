@@ -37,7 +37,8 @@ def dequantize_kernel(
     codes8, codes4, codes2, codes1, scale, minimum, small, rest, table0, table1, table2, table3,
     rows, out, n, n_rows, out_stride, k,
     kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,
-    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, OFFSET: tl.constexpr, TABLE: tl.constexpr, ROWS: tl.constexpr,
+    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, OFFSET: tl.constexpr, TABLE: tl.constexpr,
+    ROWS: tl.constexpr,
     BN: tl.constexpr, BC: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out [n_rows, k] = rows of W: those that `rows` names, or with ROWS False the first n_rows.

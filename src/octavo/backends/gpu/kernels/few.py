@@ -1,7 +1,8 @@
 """Products with some tokens: int8 in the matrix units, a scale for each group of codes.
 
 The warps of a program share its rows and divide K among them: they are the batch of a batched dot, and are summed at
-the end. So weights are read once, by as many warps as reading needs, whatever the number of rows.
+the end. Programs may share rows likewise: each leaves its sums in memory, and the last one to finish adds them up. So
+weights are read once, by as many warps as reading needs, whatever the number of rows.
 """
 
 from __future__ import annotations
@@ -167,10 +168,11 @@ def _add(acc, total, dx, less, sx, s, m, HAS_MIN: tl.constexpr, OFFSET: tl.const
 @triton.jit
 def few_kernel(
     codes8, codes4, codes2, codes1, scale, minimum, small, rest, table0, table1, table2, table3,
-    xq, xd, xs, xs16, term0, term1, y, n, n_tokens, y_stride, stride0, stride1,
+    xq, xd, xs, xs16, term0, term1, y, shares, finished, n, n_tokens, y_stride, stride0, stride1,
     kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,
     HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, OFFSET: tl.constexpr, TABLE: tl.constexpr,
     T: tl.constexpr, TP: tl.constexpr, TERMS: tl.constexpr, B: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+    SPLITS: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """y f32 [n_tokens, N] = x W^T + terms, T tokens and BN rows a program; codes and xq are int8 here."""
@@ -186,11 +188,12 @@ def few_kernel(
     start = tl.full((B, BN, T), MAGIC, tl.int32)
     acc = tl.zeros((B, BN, T), tl.float32)
     TILES: tl.constexpr = kp // 128
-    for i in tl.range(0, tl.cdiv(TILES, B), num_stages=STAGES):
-        tile = i * B + tl.arange(0, B)
-        mask = None if TILES % B == 0 else tile < TILES
-        mask2 = None if TILES % B == 0 else mask[:, None]
-        mask3 = None if TILES % B == 0 else mask[:, None, None]
+    split = tl.program_id(2)
+    for i in tl.range(0, tl.cdiv(TILES, B * SPLITS), num_stages=STAGES):
+        tile = (i * SPLITS + split) * B + tl.arange(0, B)
+        mask = None if TILES % (B * SPLITS) == 0 else tile < TILES
+        mask2 = None if TILES % (B * SPLITS) == 0 else mask[:, None]
+        mask3 = None if TILES % (B * SPLITS) == 0 else mask[:, None, None]
         parts = _tile_scales(scale, minimum, small, rest, row[None, :], tile[:, None], mask2, kp,
                              G, S, KIND, HAS_MIN, MIN_BITS)  # fmt: skip
         for h in tl.static_range(2):
@@ -222,8 +225,22 @@ def few_kernel(
         out *= 1.0 / (1 << (8 - BITS))
     inside = (at[:, None] < n) & (token[None, :] < n_tokens)
     where = token[None, :].to(tl.int64)
-    if TERMS > 0:
-        out += tl.load(term0 + where * stride0 + at[:, None], mask=inside, other=0.0)
-    if TERMS > 1:
-        out += tl.load(term1 + where * stride1 + at[:, None], mask=inside, other=0.0)
-    tl.store(y + where * y_stride + at[:, None], out, mask=inside)
+    last = True
+    if SPLITS > 1:
+        share = shares + where * n + at[:, None]
+        size = (tl.num_programs(1) * T).to(tl.int64) * n  # of all tokens' sums of a split
+        tl.store(share + split * size, out, mask=at[:, None] < n)
+        tl.debug_barrier()
+        counter = finished + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+        last = tl.atomic_add(counter, 1, sem="acq_rel") == SPLITS - 1
+        if last:
+            out = tl.zeros((BN, T), tl.float32)
+            for other in tl.static_range(SPLITS):
+                out += tl.load(share + other * size, mask=at[:, None] < n, other=0.0, cache_modifier=".cg")
+            tl.store(counter, 0)
+    if last:
+        if TERMS > 0:
+            out += tl.load(term0 + where * stride0 + at[:, None], mask=inside, other=0.0)
+        if TERMS > 1:
+            out += tl.load(term1 + where * stride1 + at[:, None], mask=inside, other=0.0)
+        tl.store(y + where * y_stride + at[:, None], out, mask=inside)

@@ -22,7 +22,8 @@ from octavo.backends.gpu.kernels.codes import (
 def _load(
     codes8, codes4, codes2, codes1, scale, minimum, small, rest, table, row, first,
     kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,
-    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, TABLE: tl.constexpr, BC: tl.constexpr, ASM: tl.constexpr,
+    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, TABLE: tl.constexpr, BC: tl.constexpr, ASM:
+    tl.constexpr,
 ):  # fmt: skip
     """Codes and scales of BC chunks of the rows: words [BN, 4 BC] low and high, scales and minima [BN, BC] of both."""
     chunk = first + tl.arange(0, BC)[None, :]
@@ -107,8 +108,9 @@ def matvec_kernel(
         xs += token
     ahead = ()
     for i in tl.static_range(AHEAD):
-        ahead = ahead + (_load(codes8, codes4, codes2, codes1, scale, minimum, small, rest, table, row, i * BC,
-                               kp, BITS, G, S, KIND, HAS_MIN, MIN_BITS, SIGNED, TABLE, BC, ASM),)  # fmt: skip
+        loaded = _load(codes8, codes4, codes2, codes1, scale, minimum, small, rest, table, row, i * BC,
+                       kp, BITS, G, S, KIND, HAS_MIN, MIN_BITS, SIGNED, TABLE, BC, ASM)  # fmt: skip
+        ahead = ahead + (loaded,)  # noqa: RUF005
     if PDL and not IDS:
         gdc_wait()
     acc = ()

@@ -34,7 +34,8 @@ def quantize_mmq_kernel(
     x, ids, codes, floats, halves, k, rows, channels, stride1, stride2, stride3,
     LAYOUT: tl.constexpr, IDS: tl.constexpr,
 ):  # fmt: skip
-    """A block of 128 values: `codes`, `floats` and `halves` are the same bytes, [samples, channels, Kp / 128, rows, 144]."""
+    """A block of 128 values: `codes`, `floats` and `halves` are the same bytes, [samples, channels, Kp / 128, rows,
+    144]."""
     row, block = tl.program_id(0), tl.program_id(1)
     channel, sample = tl.program_id(2) % channels, tl.program_id(2) // channels
     source = tl.load(ids + row) if IDS else row
