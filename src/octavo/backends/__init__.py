@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from octavo.errors import BackendError, UsageError
+from octavo.errors import UsageError
 from octavo.graph.node import Device
 from octavo.graph.protocol import Backend
 
@@ -20,7 +20,10 @@ def select(device: str, threads: int | None = None) -> list[Backend]:
     if threads is not None and not 1 <= threads <= 1024:
         raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
     if device == "gpu":
-        raise BackendError("device gpu: this version has no GPU backend (allowed: auto, cpu, reference)")
+        from octavo.backends.cpu import CpuBackend
+        from octavo.backends.gpu import GpuBackend
+
+        return [GpuBackend(), CpuBackend(threads=threads)]
     from octavo.backends.reference import ReferenceBackend
 
     if device == "reference":
