@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from octavo.evals.sensitivity import Measured
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.imatrix import Imatrix
 from tests.cli.conftest import Run
@@ -92,7 +95,9 @@ def test_again(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    (["Q9_K"], "preset 'Q9_K' is not known (allowed: F32, "),
+    (["Q9_K"], "preset 'Q9_K' is not known; did you mean Q"),
+    (["q4-km"], "did you mean Q4_K_M? (allowed: F32, "),
+    (["IQ2_XXS"], "preset 'IQ2_XXS' can be read, but there is no encoder for it (allowed"),
     (["Q4_K_M", "--tensor-type", "attn_v"], "--tensor-type is 'attn_v' (allowed: REGEX=TYPE"),
     (["Q4_K_M", "--tensor-type", "=Q4_K"], "--tensor-type is '=Q4_K'"),
     (["Q4_K_M", "--tensor-type", "a(=Q4_K"], "'a(' is no regular expression"),
@@ -110,4 +115,58 @@ def test_files_that_are_wrong(octavo: Run, src: str, dst: str, tmp_path: Path) -
     assert "is the model that is read" in octavo("quantize", src, src, "Q4_K_M").error()
     (tmp_path / "empty.gguf").write_bytes(b"")
     assert "empty" in octavo("quantize", str(tmp_path / "empty.gguf"), dst, "Q4_K_M").error()
-    assert "writing failed" in octavo("quantize", src, str(tmp_path / "no" / "out.gguf"), "Q4_K_M").error()
+    missing = octavo("quantize", src, str(tmp_path / "no" / "out.gguf"), "Q4_K_M").error()
+    assert f"there is no folder {tmp_path / 'no'} (allowed" in missing
+    assert "is a folder" in octavo("quantize", src, str(tmp_path), "Q4_K_M").error()
+    for path in (str(tmp_path), str(tmp_path / "none.gguf")):
+        assert path in octavo("quantize", path, dst, "Q4_K_M").error()
+
+
+def test_a_disk_without_room(octavo: Run, src: str, dst: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    assert "but the disk has 1,000 free" in octavo("quantize", src, dst, "Q4_K_M").error()
+    assert octavo("quantize", src, dst, "Q4_K_M", "--dry-run").status == 0
+
+
+@pytest.mark.parametrize(("arguments", "bits"), [(["--target-bpw", "4.7"], 4.7), (["--target-size", "0.2MB"], 5.9)])
+def test_a_size(octavo: Run, src: str, dst: str, arguments: list[str], bits: float) -> None:
+    got = octavo("quantize", src, dst, *arguments, "--tensor-type", "attn_v=Q8_0", "--leave-output-tensor")
+    assert (got.status, got.err) == (0, "")
+    kinds = types(dst)
+    assert (kinds["output.weight"], kinds["blk.0.attn_v.weight"]) == ("F16", "Q8_0")
+    *_, what, expected, left = got.out.splitlines()
+    assert f"{dst} is fitted to " in what
+    assert "expected relative squared error of the output: 0.0" in expected
+    assert "--text TEXT measures" in expected
+    assert "bytes left of" in left
+    report = json.loads(octavo("quantize", src, dst, *arguments, "--dry-run", "--json").out)
+    assert 0 <= report["bytes_left"] < 0.05 * report["budget"]
+    assert report["bytes_left"] == report["budget"] - report["bytes"]
+    assert report["bits_per_weight"] <= bits
+    assert report["loss_is"] == "relative squared error of the output"
+
+
+def test_a_size_measured_on_a_text(octavo: Run, dst: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Measured, "__call__", lambda self, source, names: dict.fromkeys(names, 0.1))
+    got = octavo("quantize", "demo", dst, "--target-bpw", "4", "--text", "demo", "--dry-run")
+    assert "expected KL divergence: " in got.out
+    assert "guess" not in got.out
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ([], "no preset is given (allowed: one of PRESET, as Q4_K_M, --target-bpw and --target-size)"),
+    (["Q4_K_M", "--target-bpw", "4"], "PRESET and --target-bpw together"),
+    (["--target-bpw", "4", "--target-size", "1MB"], "--target-bpw and --target-size together"),
+    (["--target-bpw", "0"], "--target-bpw is 0"),
+    (["--target-bpw", "nan"], "--target-bpw is nan"),
+    (["--target-bpw", "four"], "'--target-bpw'"),
+    (["--target-bpw", "2"], "a model of 2 bits per weight (allowed: at least "),
+    (["--target-size", "9kB"], "a model of 9,000 bytes (allowed: at least "),
+    (["--target-size", "4GX"], "size '4GX' (allowed: a number and B, kB, "),
+    (["--target-bpw", "5", "--pure"], "--pure with --target-bpw"),
+    (["--target-bpw", "5", "--imatrix", "/nowhere/i.gguf"], "/nowhere/i.gguf"),
+    (["Q4_K_M", "--text", "demo"], "--text with PRESET Q4_K_M"),
+])  # fmt: skip
+def test_sizes_that_are_wrong(octavo: Run, src: str, dst: str, arguments: list[str], says: str) -> None:
+    assert says in octavo("quantize", src, dst, *arguments).error()
+    assert not Path(dst).exists()

@@ -1,4 +1,4 @@
-"""How much a weight matters, against quantizing it in the file; and the types that follow for a wished size."""
+"""How much a weight matters, against quantizing it in the file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.errors import UsageError
+from octavo.errors import FileError, UsageError
 from octavo.evals import collect_imatrix, divergence
-from octavo.evals.sensitivity import PROBE, sensitivities
+from octavo.evals.layer_groups import layer_groups
+from octavo.evals.sensitivity import PROBE, Measured, _Prober, sensitivities
+from octavo.evals.windows import windows
+from octavo.evals.working_copy import WorkingCopy
 from octavo.formats import by_name, dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
-from octavo.quantizers.fit import fit_types, tensor_bytes
-from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.job import Job, run
-from octavo.quantizers.mixing import Choices
 from octavo.quantizers.recode import recode
 from octavo.quantizers.source import gguf_source
-from octavo.runtime import Engine, EngineConfig, Model
+from octavo.runtime import Engine, EngineConfig, Model, resolve
 from tests.models.checkpoints import CASES, VOCAB, Write, make, tensors
 
 CONTEXT = 32
@@ -72,68 +71,74 @@ def test_the_model_is_left_as_it_was(file: GGUFFile) -> None:
 def test_what_can_not_be_probed(file: GGUFFile, gguf: Write) -> None:
     with pytest.raises(UsageError, match=r"no weight 'blk\.9\.attn_q\.weight'"):
         sensitivities(model_of(file), TOKENS, ["blk.9.attn_q.weight"], context=CONTEXT)
-    with pytest.raises(UsageError, match="is Q8_0"):
-        sensitivities(model_of(gguf(CASE, make(CASE), "Q8_0")), TOKENS, WEIGHTS, context=CONTEXT)
+    with pytest.raises(UsageError, match="is Q4_0"):
+        sensitivities(model_of(gguf(CASE, make(CASE), "Q4_0")), TOKENS, WEIGHTS, context=CONTEXT)
 
 
-@pytest.mark.parametrize("bits", [3.0, 4.5, 6.0])
-def test_a_fit_takes_no_more_than_its_size_and_nearly_all_of_it(file: GGUFFile, tmp_path: Path, bits: float) -> None:
-    source = gguf_source(file)
-    budget = tensor_bytes(source, bits_per_weight=bits)
-    fit = fit_types(source, budget, {})
-    assert 0.97 * budget < fit.nbytes <= budget
-    run(Job(source, "fit", fit.types, None), tmp_path / "fit.gguf")
-    with GGUFFile.open(tmp_path / "fit.gguf") as made:
-        assert made.nbytes == fit.nbytes
-        for info in made.tensors.values():
-            assert info.type_name == (fit.types[info.name].name if info.name in fit.types else "F32")
+def test_weights_measured_together_share_what_they_bring_about(file: GGUFFile, gguf: Write) -> None:
+    names = [f"blk.{i}.{kind}.weight" for i in range(2) for kind in ("attn_v", "ffn_down")]
+    model = model_of(file)
+    got = sensitivities(model, TOKENS, names, context=CONTEXT, probes=2)
+    together = ["blk.0.attn_v.weight", "blk.1.attn_v.weight"]
+    made = {name: recode(file.tensor(name), by_name(PROBE)) for name in together}
+    changed = tensors(CASE, make(CASE)) | {name: dequantize(m.tensor) for name, m in made.items()}
+    want = divergence(model_of(gguf(CASE, make(CASE), tensors=changed)), model, TOKENS, context=CONTEXT)
+    for name in together:
+        assert got[name].kl.value == pytest.approx(want.kl.value, rel=1e-3)
+        assert got[name].squared_error == pytest.approx(sum(m.error**2 for m in made.values()))
+    assert got["blk.0.ffn_down.weight"] == got["blk.1.ffn_down.weight"] != got[together[0]]
 
 
-def test_a_file_of_a_wished_size(file: GGUFFile, tmp_path: Path) -> None:
-    source = gguf_source(file)
-    size = 700_000
-    fit = fit_types(source, tensor_bytes(source, file_size=size), {}, imatrix=Imatrix())
-    run(Job(source, "fit", fit.types, None, Imatrix(datasets=("a text",), path="/a/path")), tmp_path / "fit.gguf")
-    assert 0.95 * size < (tmp_path / "fit.gguf").stat().st_size <= size
+def test_a_working_copy_in_q8_0_finds_the_same(file: GGUFFile) -> None:
+    names = [f"blk.{i}.{kind}.weight" for i in range(2) for kind in ("attn_v", "ffn_down", "ffn_up")]
+    exact = sensitivities(model_of(file), TOKENS, names, context=CONTEXT)
+    with WorkingCopy.open(file.path) as copy:
+        model = model_of(copy)
+        got = sensitivities(model, TOKENS, names, weights=file.tensor, context=CONTEXT)
+    kinds = {leaf.tensor.name: leaf.tensor.format.name for leaf in model.engine.schedule.graph.leaves("weight")}
+    assert {kinds[name] for name in names} == {"Q8_0"}
+    assert kinds["output_norm.weight"] == "F32"
+    for name in names:
+        assert got[name].squared_error > exact[name].squared_error  # it probes with a coarser type
+        assert got[name].slope == pytest.approx(exact[name].slope, rel=0.5)
 
 
-def test_a_weight_that_matters_gets_more_bits(file: GGUFFile) -> None:
-    source = gguf_source(file)
-    budget = tensor_bytes(source, bits_per_weight=4.5)
-    name, twin = "blk.1.ffn_down.weight", "blk.0.ffn_down.weight"
-    plain, steep = (fit_types(source, budget, slopes).types for slopes in ({}, {name: 1000.0, twin: 0.001}))
-    assert steep[name].bits > plain[name].bits
-    assert steep[twin].bits < plain[twin].bits
+def test_what_is_the_rounding_of_activations_is_taken_off(file: GGUFFile) -> None:
+    with WorkingCopy.open(file.path) as copy:
+        model = model_of(copy)
+    own = {leaf.tensor.name: leaf.tensor for leaf in model.engine.schedule.graph.leaves("weight")}
+    prober = _Prober(model, own, file.tensor, None, windows(model, TOKENS, CONTEXT))
+    noise = prober.noise([["token_embd.weight"], WEIGHTS[:1]])
+    plain, _ = prober.probe(WEIGHTS[:1])
+    assert 0 <= noise < plain.value
+    got = sensitivities(model, TOKENS, WEIGHTS[:1], weights=file.tensor, context=CONTEXT)
+    assert got[WEIGHTS[0]].kl.value == pytest.approx(plain.value - noise, rel=1e-6)
 
 
-def test_set_types_are_kept(file: GGUFFile) -> None:
-    source = gguf_source(file)
-    budget = tensor_bytes(source, bits_per_weight=5)
-    choices = Choices(tensor_types=(("attn_k", "q8_0"),), embedding_type="q4_K")
-    types = fit_types(source, budget, {}, choices=choices).types
-    assert {types[f"blk.{i}.attn_k.weight"].name for i in range(2)} == {"Q8_0"}
-    assert types["token_embd.weight"].name == "Q4_K"
-    with pytest.raises(UsageError, match=r"attn_k.*can't be F32"):
-        fit_types(source, budget, {}, choices=Choices(tensor_types=(("attn_k", "F32"),)))
+def test_groups_of_layers() -> None:
+    names = [f"blk.{i}.{kind}.weight" for i in range(10) for kind in ("ffn_up", "attn_q")] + ["output.weight"]
+    assert sorted(map(len, layer_groups(names, 21))) == [1] * 21
+    groups = layer_groups(names, 9)
+    assert len(groups) == 9
+    assert ["output.weight"] in groups
+    assert ["blk.3.attn_q.weight", "blk.4.attn_q.weight", "blk.5.attn_q.weight"] in groups
+    assert sorted(name for group in groups for name in group) == sorted(names)
+    assert sorted(map(len, layer_groups(names, 1))) == [1, 10, 10]
+    assert layer_groups([], 5) == []
 
 
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        ({}, "one of the two"),
-        ({"bits_per_weight": 4, "file_size": 4}, "one of the two"),
-        ({"bits_per_weight": 0}, "bits a weight are 0"),
-        ({"bits_per_weight": float("nan")}, "bits a weight are nan"),
-        ({"file_size": 0}, "0 bytes"),
-    ],
-)
-def test_no_size(file: GGUFFile, size: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        tensor_bytes(gguf_source(file), **size)
-
-
-def test_too_small_a_size(file: GGUFFile) -> None:
-    source = gguf_source(file)
-    for bits in (0.01, 2.5):
-        with pytest.raises(UsageError, match="allowed"):
-            fit_types(source, tensor_bytes(source, bits_per_weight=bits), {})
+def test_measured_on_a_text(tmp_path: Path) -> None:
+    with GGUFFile.open(resolve("demo")) as file:
+        source = gguf_source(file)
+        short = tmp_path / "short.txt"
+        short.write_text("12 + 7")
+        with pytest.raises(UsageError, match=r"has \d+ tokens \(allowed: 512 or more"):
+            Measured(str(short))(source, ["blk.0.attn_v.weight"])
+        with pytest.raises(FileError, match=r"none\.txt: can't be read"):
+            Measured(str(tmp_path / "none.txt"))(source, ["blk.0.attn_v.weight"])
+        seen: list[tuple[str, int, int]] = []
+        names = ["blk.0.attn_v.weight", "blk.9.ffn_up.weight", "blk.3.attn_k.weight", "blk.99.other.weight"]
+        slopes = Measured("demo", chunks=1, progress=lambda *a: seen.append(a))(source, names)
+    assert slopes["blk.9.ffn_up.weight"] > slopes["blk.0.attn_v.weight"] > slopes["blk.3.attn_k.weight"] > 0
+    assert slopes["blk.99.other.weight"] == slopes["blk.0.attn_v.weight"]  # the median
+    assert [done for _, done, _ in seen] == [1, 2, 3]

@@ -136,6 +136,22 @@ def test_an_imatrix_of_another_model_is_refused(src: Path, dst: Path) -> None:
     assert not dst.exists()
 
 
+def test_an_imatrix_that_has_none_of_the_weights_is_refused(src: Path, dst: Path, tmp_path: Path) -> None:
+    other = Imatrix(path="other.gguf")
+    other.add("blk.1.attn_x.weight", np.ones(small.WIDTH), 1)
+    for dry_run in (False, True):
+        with pytest.raises(FileError, match=r"other\.gguf: has importances of 1 weights, none of which .*src"):
+            quantize_file(src, dst, "Q4_K_M", imatrix=other, dry_run=dry_run)
+    assert not dst.exists()
+
+
+def test_weights_that_an_imatrix_lacks_are_told(src: Path, dst: Path, caplog: pytest.LogCaptureFixture) -> None:
+    some = Imatrix()
+    some.add("blk.1.attn_v.weight", np.ones(small.WIDTH), 1)
+    quantize_file(src, dst, "Q4_K_M", imatrix=some, dry_run=True)
+    assert "no importances for 7 of 10 tensors: blk.0.attn_v.weight, ..." in caplog.text
+
+
 def test_choices_reach_the_types(src: Path, dst: Path) -> None:
     choices = Choices(output_type="q8_0", tensor_types=((r"blk\.[01]\.attn_v", "Q5_K"),), leave_output=False)
     report = quantize_file(src, dst, "Q4_0", choices=choices, dry_run=True)

@@ -23,10 +23,10 @@ TextFile = Annotated[
     typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
 ]
 Context = Annotated[int, typer.Option("-c", "--context", help="Tokens of a window.")]
-Chunks = Annotated[int | None, typer.Option(help="Most windows to run. [default: the whole text]")]
+Chunks = Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")]
 ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")]
 Device = Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")]
-Threads = Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")]
+Threads = Annotated[int | None, typer.Option(help="Threads to use (default: all cores).")]
 Kv = Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

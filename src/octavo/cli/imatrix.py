@@ -23,7 +23,7 @@ def imatrix(
         str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions.")
     ],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The importance matrix, a GGUF file.")],
-    chunks: Annotated[int | None, typer.Option(help="Most windows to run. [default: the whole text]")] = None,
+    chunks: Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")] = None,
     context: Annotated[int, typer.Option("-c", "--context", help="Tokens of a window.")] = 512,
     save_every: Annotated[int, typer.Option(help="Save after so many windows.")] = 10,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew: don't go on from FILE.")] = False,
@@ -32,7 +32,7 @@ def imatrix(
         bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")
     ] = False,
     device: Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads to use (default: all cores).")] = None,
 ) -> None:
     """Run a text and add up squared activations: `octavo imatrix model.gguf text.txt -o imatrix.gguf`.
 

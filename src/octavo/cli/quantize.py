@@ -13,10 +13,13 @@ from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
+    from octavo.quantizers.fit import Fitted
     from octavo.quantizers.report import Report
+    from octavo.quantizers.target import Target
 
 TYPES = "Types"
-Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use. [default: all cores]")]
+SIZE = "A size instead of a preset"
+Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use (default: all cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what types and sizes it would give.")]
 ImatrixFile = Annotated[str | None, typer.Option("--imatrix", metavar="FILE", help="Importance weights to go by.")]
@@ -38,7 +41,24 @@ LeaveOutput = Annotated[
 def quantize(
     src: Annotated[str, typer.Argument(metavar="SRC", help="A GGUF file, or `demo`.")],
     dst: Annotated[str, typer.Argument(metavar="DST", help="The file to write; it is replaced when all is done.")],
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Q4_K_M, Q8_0, ...: llama-quantize's names.")],
+    preset: Annotated[
+        str | None, typer.Argument(metavar="PRESET", help="Q4_K_M, Q8_0, ...: llama-quantize's names.")
+    ] = None,
+    target_bpw: Annotated[
+        float | None,
+        typer.Option(metavar="BITS", help="At most so many bits a weight, as 4.5.", rich_help_panel=SIZE),
+    ] = None,
+    target_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="A file of at most 4.2GiB, 700MB, ...", rich_help_panel=SIZE)
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            rich_help_panel=SIZE,
+            help="Measure what each tensor's errors cost on this file, or `demo`; without it that is a guess.",
+        ),
+    ] = None,
     imatrix: ImatrixFile = None,
     pure: Pure = False,
     tensor_type: TensorType = None,
@@ -52,21 +72,67 @@ def quantize(
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Quantize a model: `octavo quantize model-f16.gguf model-q4.gguf Q4_K_M`."""
+    """Quantize a model: `octavo quantize model-f16.gguf model-q4.gguf Q4_K_M`.
+
+    With --target-bpw or --target-size each tensor gets the type with which the whole loses least:
+    `octavo quantize model-f16.gguf small.gguf --target-bpw 4.5 --text notes.txt`.
+    """
     from octavo.quantizers.job import quantize_file
     from octavo.quantizers.mixing import Choices
     from octavo.runtime import resolve
 
+    target = _target(preset, target_bpw, target_size, text, pure)
     choices = Choices(
         pure=pure, leave_output=leave_output_tensor, output_type=output_tensor_type,
         embedding_type=token_embedding_type, tensor_types=tensor_types(tensor_type or []),
     )  # fmt: skip
+    options: Any = {
+        "choices": choices, "allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads,
+    }  # fmt: skip
     with Bar() as bar:
-        report = quantize_file(
-            resolve(src), dst, preset, imatrix=imatrix, choices=choices, allow_requantize=allow_requantize,
-            dry_run=dry_run, threads=threads, progress=bar.show,
-        )  # fmt: skip
-    show(report, as_json)
+        if target is not None:
+            fitted = _fit(resolve(src), dst, target, text, imatrix, bar, options)
+            report = fitted.report
+        else:
+            assert preset is not None
+            fitted = None
+            report = quantize_file(resolve(src), dst, preset, imatrix=imatrix, progress=bar.show, **options)
+    show(report, as_json, fitted)
+
+
+def _target(preset: str | None, bits: float | None, size: str | None, text: str | None, pure: bool) -> Target | None:
+    """The size that is wished for, None for a preset. Raises UsageError for what does not go together."""
+    given = [name for name, value in (("PRESET", preset), ("--target-bpw", bits), ("--target-size", size)) if value]
+    allowed = "(allowed: one of PRESET, as Q4_K_M, --target-bpw and --target-size)"
+    if bits is not None and not bits > 0:
+        raise UsageError(f"--target-bpw is {bits:g} (allowed: above 0)")
+    if len(given) != 1:
+        raise UsageError(f"{' and '.join(given)} together {allowed}" if given else f"no preset is given {allowed}")
+    if preset is not None:
+        if text is not None:
+            raise UsageError(f"--text with PRESET {preset} (allowed: with --target-bpw or --target-size)")
+        return None
+    if pure:
+        raise UsageError(f"--pure with {given[0]} (allowed: with a PRESET, whose type it means)")
+    from octavo.quantizers.target import Target, parse_size
+
+    return Target(bits, None if size is None else parse_size(size))
+
+
+def _fit(
+    src: str, dst: str, target: Target, text: str | None, imatrix: str | None, bar: Bar, options: dict[str, Any]
+) -> Fitted:
+    """Quantize to a size, by what errors cost on `text` if there is one."""
+    from octavo.quantizers.fit import quantize_to_size
+    from octavo.quantizers.imatrix import Imatrix
+
+    weights = None if imatrix is None else Imatrix.load(imatrix)
+    slopes = None
+    if text is not None:
+        from octavo.evals.sensitivity import Measured
+
+        slopes = Measured(text, weights, threads=options["threads"], progress=bar.show)
+    return quantize_to_size(src, dst, target, slopes=slopes, imatrix=weights, progress=bar.show, **options)
 
 
 def tensor_types(given: list[str]) -> tuple[tuple[str, str], ...]:
@@ -92,7 +158,10 @@ class Bar:
     def show(self, name: str, done: int, total: int) -> None:
         if self._progress is None:
             self._progress = _start()
-            self._task = self._progress.add_task("", total=total)
+            self._task, self._total = self._progress.add_task("", total=total), total
+        if total != self._total:  # another thing begins
+            self._total = total
+            self._progress.reset(self._task, total=total)
         self._progress.update(self._task, completed=done, description=printable(name))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -111,12 +180,14 @@ def _start() -> Any:
     return progress
 
 
-def show(report: Report, as_json: bool) -> None:
-    """Print what became of the tensors: one JSON object, or a table and a line."""
+def show(report: Report, as_json: bool, fitted: Fitted | None = None) -> None:
+    """Print what became of the tensors: one JSON object, or a table and a line or two."""
     if as_json:
-        totals = {
+        totals: dict[str, Any] = {
             "source_bytes": report.source_bytes, "bytes": report.nbytes, "bits_per_weight": report.bits_per_weight,
         }  # fmt: skip
+        if fitted is not None:
+            totals |= {key: getattr(fitted, key) for key in ("budget", "bytes_left", "loss", "loss_is")}
         facts = {key: value for key, value in asdict(report).items() if key != "rows"}
         rows = [{("bytes" if key == "nbytes" else key): v for key, v in asdict(row).items()} for row in report.rows]
         print(to_json(facts | totals | {"tensors": rows}))
@@ -124,3 +195,13 @@ def show(report: Report, as_json: bool) -> None:
     from octavo.cli.quantize_table import show as show_table
 
     show_table(report)
+    if fitted is not None:
+        _show_fit(fitted)
+
+
+def _show_fit(fitted: Fitted) -> None:
+    from octavo.quantizers.fit import GUESSED
+
+    hint = " (guessed; --text TEXT measures what errors cost)" if fitted.loss_is == GUESSED else ""
+    print(f"expected {fitted.loss_is}: {fitted.loss:.4f}{hint}")
+    print(f"{fitted.bytes_left:,} bytes left of {fitted.budget:,} for tensors")

@@ -15,7 +15,7 @@ from octavo.io.gguf import TypedValue, ValueType
 from octavo.io.safetensors import Checkpoint
 from octavo.models.hparams import Hyperparams
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.job import Progress, StrPath, plan, require_other, run
+from octavo.quantizers.job import Progress, StrPath, plan, require_ready, run
 from octavo.quantizers.mixing import Choices
 from octavo.quantizers.presets import find_preset
 from octavo.quantizers.report import Report
@@ -49,7 +49,7 @@ def convert_checkpoint(
     """
     weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
     source = checkpoint_source(folder)
-    require_other(dst, (os.path.join(source.path, name) for name in os.listdir(source.path)))
+    require_ready(dst, (os.path.join(source.path, name) for name in os.listdir(source.path)))
     chosen = find_preset(_stored(source.tensors) if preset.lower() == AUTO else preset)
     job = plan(source, chosen, choices or Choices(), weights)
     return run(job, dst, dry_run=dry_run, threads=threads, progress=progress)

@@ -3,36 +3,59 @@
 A weight is replaced by what it would be after a probing type, the model is run over a few windows, and the divergence
 from the model as it was is measured. Divided by the relative squared error that the type makes, it is the weight's
 sensitivity; where errors are small the divergence grows in proportion to them, so it serves for other types as well.
+
+Of a model with many weights those of a kind in neighbouring layers are replaced together and share a sensitivity:
+divergences of small errors add up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from octavo.errors import UsageError
+from octavo.evals.layer_groups import layer_groups
 from octavo.evals.scores import compare
 from octavo.evals.stats import Estimate, mean
+from octavo.evals.texts import Text, named_text
 from octavo.evals.windows import Mask, Window, logits, step_sizes, windows
-from octavo.formats import QTensor, by_name, dequantize, quantize_reference
+from octavo.evals.working_copy import open_to_probe
+from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_architecture
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.recode import recode
+from octavo.quantizers.source import Source
 from octavo.runtime import Model
+from octavo.text import Tokenizer
 
 BASE_BYTES = 256 << 20
 """Most memory for the logits of the model as it was; windows beyond it are left out, but for the first."""
 
-PROBE = "Q3_K"
-PROBE_ROWS_OF_32 = "Q4_0"
-"""Of rows that are not whole blocks of the first."""
+CONTEXT = 512
+WINDOWS = 4
+PROBES = 80
+"""Groups of weights that are measured, at most. A model of up to 11 layers has fewer weights."""
+
+PROBE, PROBE_OF_32 = "Q3_K", "Q4_0"
+"""What weights are replaced by, and what those whose rows are not whole blocks of the first are."""
+COARSE = "Q2_K"
+"""Instead of the first where the model computes with Q8_0: its error stands out more from that of activations."""
+FINE, FINE_OF_32 = "Q6_K", "Q5_1"
+"""These do next to nothing, so what divergence they bring about is that of activations being rounded otherwise."""
+LEAST_SHARE = 0.05
+"""Of a divergence that is left at least when the activations' is taken off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """A weight's effect: the divergence `kl` that an error of `squared_error` (relative, squared, weighted) makes."""
+    """A weight's effect: the divergence `kl` that an error of `squared_error` (relative, squared, weighted) makes.
+
+    Both are of all weights that were measured together.
+    """
 
     kl: Estimate
     squared_error: float
@@ -48,47 +71,154 @@ def sensitivities(
     tokens: Sequence[int],
     names: Iterable[str],
     *,
+    weights: Callable[[str], QTensor] | None = None,
     imatrix: Imatrix | None = None,
     context: int = 512,
-    chunks: int | None = 4,
+    chunks: int | None = WINDOWS,
     scored: Sequence[bool] | Mask | None = None,
+    probes: int = PROBES,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Sensitivity]:
-    """The sensitivity of each weight in `names` of a model whose weights are floats (F32, F16, BF16).
+    """The sensitivity of each weight in `names` of a model that computes with floats (F32, F16, BF16) or Q8_0.
 
+    weights           gives a weight as it is to be quantized (default: as the model has it)
     imatrix           weighs the errors, in quantizing and in measuring them
     context, chunks, scored  as of `perplexity`
+    probes            most groups of weights to measure
 
-    Takes one run of the windows for each weight. Raises UsageError for a weight that the model has not, or that is
-    quantized already or whose rows are not blocks of 32, and as `windows` does.
+    Takes one run of the windows for each group. Raises UsageError for a weight that the model has not, or that is of
+    another type or whose rows are not blocks of 32, and as `windows` does.
     """
-    wanted = list(names)
-    _check(model, wanted)
+    groups = layer_groups(names, probes)
+    own = _own_weights(model, groups)
     found = windows(model, tokens, context, chunks, scored)
-    before = _base(model, found)
+    prober = _Prober(model, own, weights or own.__getitem__, imatrix, found)
+    noise = prober.noise(groups)
     out: dict[str, Sensitivity] = {}
-    for i, name in enumerate(wanted):
-        tensor = model.file.tensor(name)
-        probe, error = _probed(tensor, imatrix)
-        model.engine.load().replace(probe)
-        try:
-            out[name] = Sensitivity(_divergence(model, found[: len(before)], before), error)
-        finally:
-            model.engine.load().replace(tensor)
+    for i, group in enumerate(groups):
+        kl, squared_error = prober.probe(group)
+        kept = max(kl.value - noise, LEAST_SHARE * kl.value)
+        out |= dict.fromkeys(group, Sensitivity(Estimate(kept, kl.error), squared_error))
         if progress is not None:
-            progress(i + 1, len(wanted))
+            progress(i + 1, len(groups))
     return out
 
 
-def _check(model: Model, names: list[str]) -> None:
+class _Prober:
+    """Replaces weights of a model, runs its windows, and puts them back."""
+
+    def __init__(
+        self,
+        model: Model,
+        own: Mapping[str, QTensor],
+        weights: Callable[[str], QTensor],
+        imatrix: Imatrix | None,
+        found: list[Window],
+    ) -> None:
+        self.model, self.own, self.weights, self.imatrix = model, own, weights, imatrix
+        self.before = _base(model, found)
+        self.windows = found[: len(self.before)]
+        self.exact = all(tensor.format.is_float for tensor in own.values())
+        self.types = (PROBE if self.exact else COARSE, PROBE_OF_32)
+
+    def probe(self, group: list[str], types: tuple[str, str] | None = None) -> tuple[Estimate, float]:
+        """The divergence that a group of weights brings about after a type, and their relative squared errors' sum."""
+        error = 0.0
+        try:
+            for name in group:
+                changed, lost = self._after(name, types or self.types)
+                self.model.engine.load().replace(changed)
+                error += lost
+            return self._divergence(), error
+        finally:
+            for name in group:
+                self.model.engine.load().replace(self.own[name])
+
+    def noise(self, groups: list[list[str]]) -> float:
+        """The divergence of a model that is all but the same, as its activations are rounded otherwise.
+
+        Where they are not rounded there is none. Measured in the first layer, so that it goes through all of them.
+        """
+        if self.exact or not groups:
+            return 0.0
+        group = next((g for g in groups if g[0].startswith("blk.")), groups[0])
+        (coarse, large), (fine, small) = self.probe(group), self.probe(group, (FINE, FINE_OF_32))
+        share = small / large if large else 0.0
+        return max(0.0, (fine.value - share * coarse.value) / (1 - share)) if share < 1 else 0.0
+
+    def _after(self, name: str, types: tuple[str, str]) -> tuple[QTensor, float]:
+        """The weight after a type, in the format that the model has it in, and its relative squared error."""
+        tensor = self.weights(name)
+        fmt = by_name(types[tensor.shape[-1] % by_name(types[0]).block != 0])
+        importance = None if self.imatrix is None else self.imatrix.importance(name, tensor.shape)
+        made = recode(tensor, fmt, importance=importance)
+        return recode(made.tensor, self.own[name].format).tensor, made.error**2
+
+    def _divergence(self) -> Estimate:
+        engine = self.model.engine
+        kl = [
+            compare(rows, base, targets).kl
+            for window, bases in zip(self.windows, self.before, strict=True)
+            for (rows, targets), base in zip(logits(engine, window, *step_sizes(engine)), bases, strict=True)
+        ]
+        return mean(np.concatenate(kl))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Sensitivities on a text for `quantize_to_size(..., slopes=)`.
+
+    text     a file of UTF-8 text, or "demo"
+    imatrix  weighs the errors
+    chunks   windows of the text to run
+
+    A large model is run in Q8_0 on a CPU. Weights that it does not compute with get the median.
+    """
+
+    text: str
+    imatrix: Imatrix | None = None
+    chunks: int = WINDOWS
+    device: str = "auto"
+    threads: int | None = None
+    progress: Callable[[str, int, int], None] | None = None
+
+    def __call__(self, source: Source, names: list[str]) -> dict[str, float]:
+        """Divergence, in nats, for a relative squared error of 1 in each of the weights."""
+        with GGUFFile.open(source.path) as file:
+            context = min(CONTEXT, read_architecture(file).hparams.n_ctx_train)
+            text = named_text(self.text, Tokenizer.from_gguf(file), "train")
+            if len(text.tokens) < context:
+                problem = f"the text {self.text} has {len(text.tokens)} tokens"
+                raise UsageError(f"{problem} (allowed: {context} or more; {self.chunks * context} are used)")
+            with open_to_probe(source.path, context, device=self.device, threads=self.threads) as model:
+                used = {node.tensor.name for node in model.engine.schedule.graph.leaves("weight")}
+                wanted = [n for n in names if n in used and file.tensors[n].shape[-1] % by_name(PROBE_OF_32).block == 0]
+                slopes = self._slopes(model, file, text, wanted, context)
+        middle = float(np.median(list(slopes.values()))) if slopes else 1.0
+        return {name: slopes.get(name, middle) for name in names}
+
+    def _slopes(self, model: Model, file: GGUFFile, text: Text, names: list[str], context: int) -> dict[str, float]:
+        progress = self.progress
+        tell = (lambda done, total: progress("probing weights", done, total)) if progress is not None else None
+        found = sensitivities(
+            model, text.tokens, names, weights=file.tensor, imatrix=self.imatrix, context=context, chunks=self.chunks,
+            progress=tell,
+        )  # fmt: skip
+        return {name: sensitivity.slope for name, sensitivity in found.items()}
+
+
+def _own_weights(model: Model, groups: list[list[str]]) -> dict[str, QTensor]:
+    """The weights that the model computes with, checked."""
     weights = {n.tensor.name: n.tensor for n in model.engine.schedule.graph.leaves("weight")}
-    for name in names:
+    for name in (name for group in groups for name in group):
         if name not in weights:
             raise UsageError(f"{model.file.path} computes with no weight {name!r}")
-        if not weights[name].format.is_float:
-            raise UsageError(f"{name!r} is {weights[name].format.name} (allowed: F32, F16, BF16)")
-        if weights[name].shape[-1] % by_name(PROBE_ROWS_OF_32).block:
+        fmt = weights[name].format
+        if not (fmt.is_float or fmt.name == "Q8_0"):
+            raise UsageError(f"{name!r} is {fmt.name} (allowed: F32, F16, BF16, Q8_0)")
+        if weights[name].shape[-1] % by_name(PROBE_OF_32).block:
             raise UsageError(f"rows of {name!r} have {weights[name].shape[-1]} values (allowed: multiples of 32)")
+    return {name: weights[name] for group in groups for name in group}
 
 
 def _base(model: Model, found: list[Window]) -> list[list[F32]]:
@@ -102,20 +232,3 @@ def _base(model: Model, found: list[Window]) -> list[list[F32]]:
             break
         kept.append(rows)
     return kept
-
-
-def _divergence(model: Model, found: list[Window], before: list[list[F32]]) -> Estimate:
-    kl = [
-        compare(rows, base, targets).kl
-        for window, bases in zip(found, before, strict=True)
-        for (rows, targets), base in zip(logits(model.engine, window, *step_sizes(model.engine)), bases, strict=True)
-    ]
-    return mean(np.concatenate(kl))
-
-
-def _probed(tensor: QTensor, imatrix: Imatrix | None) -> tuple[QTensor, float]:
-    """The tensor after the probing type, in its own format, and its relative squared error."""
-    fmt = by_name(PROBE if tensor.shape[-1] % by_name(PROBE).block == 0 else PROBE_ROWS_OF_32)
-    importance = None if imatrix is None else imatrix.importance(tensor.name, tensor.shape)
-    made = recode(tensor, fmt, importance=importance)
-    return quantize_reference(dequantize(made.tensor), tensor.format, tensor.name), made.error**2

@@ -7,55 +7,71 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from octavo.errors import UsageError
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.formats.spec import F32
+from octavo.io.gguf.metadata import shown
 from octavo.quantizers.budget import Candidate
+from octavo.quantizers.encoder import ENCODABLE
 from octavo.quantizers.imatrix import Imatrix
+from octavo.quantizers.mixing import Choices, fallback, is_kept, target
 from octavo.quantizers.recode import recode
-from octavo.quantizers.source import SourceTensor
+from octavo.quantizers.source import Source, SourceTensor
 
 TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 TYPES_OF_32 = ("Q4_0", "IQ4_NL", "Q5_0", "Q5_1", "Q8_0")
 """Of rows that are not whole blocks of 256."""
 
-SAMPLE = 1 << 20
+SAMPLE = 1 << 18
 """Values of a tensor that its errors are measured on; rows evenly spaced."""
+
+Offers = dict[str, list[BlockFormat]]
+"""Types that each tensor may be given."""
+
+
+def offers(source: Source, choices: Choices) -> Offers:
+    """The types, smallest first, of each tensor of `source` that `choices` let change; one where they set it.
+
+    A tensor may also stay as it is stored, and gets no type that takes more. Raises UsageError for a choice that is no
+    type or that a row does not fit.
+    """
+    tied = "output.weight" not in {tensor.name for tensor in source.tensors}
+    found: Offers = {}
+    for tensor in source.tensors:
+        if not is_kept(tensor.name, tensor.shape, choices):
+            wish = _wish(tensor, choices, tied)
+            found[tensor.name] = [wish] if wish else _fitting(tensor)
+    return found
 
 
 def candidates(
     tensors: Iterable[SourceTensor],
+    offered: Offers,
     slopes: Mapping[str, float],
     *,
     imatrix: Imatrix | None = None,
     threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> dict[str, list[Candidate]]:
-    """For each tensor the types that fit its rows; losses are its slope times the type's relative squared error.
+    """What each offered type takes and loses: the tensor's slope times the relative squared error of the type.
 
-    slopes    what a relative squared error of 1 costs, by tensor: `Sensitivity.slope`, or 1 where nothing is known
+    slopes    what a relative squared error of 1 costs, by tensor
     imatrix   weighs the errors
-    progress  is told how many tensors are done
+    progress  is told the name of each tensor before it is measured
     """
     found: dict[str, list[Candidate]] = {}
     for tensor in tensors:
+        if progress is not None:
+            progress(tensor.name)
         loaded = tensor.load()
         importance = None if imatrix is None else imatrix.importance(tensor.name, tensor.shape)
         sample, weights = sampled(loaded, importance)
+        slope = slopes[tensor.name]
         found[tensor.name] = [
-            Candidate(
-                fmt.name, _nbytes(tensor, fmt), slopes.get(tensor.name, 1.0) * _error(sample, fmt, weights, threads)
-            )
-            for fmt in fitting(tensor.shape[-1])
+            Candidate(fmt.name, type_bytes(tensor, fmt), slope * _error(tensor, sample, fmt, weights, threads))
+            for fmt in offered[tensor.name]
         ]
-        if progress is not None:
-            progress(len(found))
     return found
-
-
-def fitting(k: int) -> list[BlockFormat]:
-    """The types for rows of `k` values, the smallest first; F16 where no block fits."""
-    names = TYPES if k % 256 == 0 else TYPES_OF_32 if k % 32 == 0 else ("F16",)
-    return [by_name(name) for name in names]
 
 
 def sampled(tensor: QTensor, importance: F32 | None) -> tuple[QTensor, F32 | None]:
@@ -71,9 +87,44 @@ def sampled(tensor: QTensor, importance: F32 | None) -> tuple[QTensor, F32 | Non
     return QTensor(tensor.format, (experts, len(rows), k), some, tensor.name), weights
 
 
-def _nbytes(tensor: SourceTensor, fmt: BlockFormat) -> int:
+def type_bytes(tensor: SourceTensor, fmt: BlockFormat) -> int:
+    """What the tensor takes in a format."""
     return tensor.size // fmt.block * fmt.block_bytes
 
 
-def _error(sample: QTensor, fmt: BlockFormat, weights: F32 | None, threads: int | None) -> float:
+def _wish(tensor: SourceTensor, choices: Choices, tied: bool) -> BlockFormat | None:
+    """The type that a user set for a tensor, if any."""
+    name = tensor.name
+    if name == "token_embd.weight" and choices.embedding_type:
+        return _whole(tensor, target(choices.embedding_type))
+    if name == "output.weight" and choices.output_type:
+        return _whole(tensor, target(choices.output_type))
+    wish = next((fmt for pattern, fmt in choices.patterns if pattern.search(name)), None)
+    if wish is not None:
+        return fallback(wish, tensor.shape[-1])
+    if name == "token_embd.weight" and tied and choices.output_type:
+        return _whole(tensor, target(choices.output_type))
+    return None
+
+
+def _whole(tensor: SourceTensor, fmt: BlockFormat) -> BlockFormat:
+    if tensor.shape[-1] % fmt.block:
+        problem = f"tensor {shown(tensor.name)}: rows of {tensor.shape[-1]} values do not fit {fmt.name}"
+        raise UsageError(f"{problem}, blocks of {fmt.block}")
+    return fmt
+
+
+def _fitting(tensor: SourceTensor) -> list[BlockFormat]:
+    k = tensor.shape[-1]
+    names = TYPES if k % 256 == 0 else TYPES_OF_32 if k % 32 == 0 else ("F16",)
+    formats = [by_name(name) for name in names]
+    if tensor.type_name not in ENCODABLE:
+        return formats
+    smaller = [fmt for fmt in formats if type_bytes(tensor, fmt) < tensor.nbytes]
+    return [*smaller, by_name(tensor.type_name)]
+
+
+def _error(tensor: SourceTensor, sample: QTensor, fmt: BlockFormat, weights: F32 | None, threads: int | None) -> float:
+    if fmt.name == tensor.type_name:
+        return 0.0
     return recode(sample, fmt, importance=weights, threads=threads).error ** 2

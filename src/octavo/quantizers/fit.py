@@ -1,22 +1,30 @@
-"""Types for a model of a wished size: what each tensor may be, what is lost, and the best choice."""
+"""Types for a model of a wished size: the best choice of a type for each tensor, and the model made with them."""
 
 from __future__ import annotations
 
-import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, by_name
-from octavo.quantizers.budget import Candidate, choose
-from octavo.quantizers.candidates import candidates
+from octavo.io.gguf import GGUFFile
+from octavo.quantizers.budget import choose
+from octavo.quantizers.candidates import Offers, candidates, offers, type_bytes
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.mixing import Choices, is_kept
-from octavo.quantizers.source import Source
+from octavo.quantizers.job import Job, Progress, StrPath, header_bytes, require_ready, require_sources, run
+from octavo.quantizers.mixing import Choices
+from octavo.quantizers.presets import PRESETS
+from octavo.quantizers.prior import guessed_slopes
+from octavo.quantizers.report import Report
+from octavo.quantizers.source import Source, gguf_source
+from octavo.quantizers.target import Target
 
-METADATA_BYTES = 1024
-"""What quantizing adds to a file's metadata at most."""
-ALIGNMENT = 32
+Slopes = Callable[[Source, list[str]], Mapping[str, float]]
+"""What a relative squared error of 1 costs in each of the named tensors."""
+
+MEASURED, GUESSED = "KL divergence", "relative squared error of the output"
+"""What a loss is, by the slopes."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,72 @@ class Fit:
     loss: float
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """What `quantize_to_size` made.
+
+    report   what became of the tensors
+    loss     that is expected
+    loss_is  what is meant by it: MEASURED, or GUESSED from where weights stand
+    budget   bytes that the tensors might take
+    """
+
+    report: Report
+    loss: float
+    loss_is: str
+    budget: int
+
+    @property
+    def bytes_left(self) -> int:
+        return self.budget - self.report.nbytes
+
+
+def quantize_to_size(
+    src: StrPath,
+    dst: StrPath,
+    target: Target,
+    *,
+    slopes: Slopes | None = None,
+    imatrix: StrPath | Imatrix | None = None,
+    choices: Choices | None = None,
+    allow_requantize: bool = False,
+    dry_run: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Quantize the GGUF model at `src` so that it takes at most `target` and loses as little as it can.
+
+    slopes   measures what errors cost, as `octavo.evals.sensitivity.Measured` does; None guesses it from where weights
+             stand, and then the loss is the relative squared error of the output
+    imatrix  importance weights, or the path of their file
+    choices  types that are set; `pure` means nothing here
+
+    Other arguments, and what is raised, are as of `quantize_file`; also UsageError, naming the least that is possible,
+    for a target that no types reach.
+    """
+    choices = choices or Choices()
+    weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
+    with GGUFFile.open(src) as file:
+        require_ready(dst, file.files)
+        source = gguf_source(file)
+        offered = offers(source, choices)
+        stored = {t.name: t.type_name for t in source.tensors}
+        changed = {name: kinds[0] for name, kinds in offered.items() if kinds[0].name != stored[name]}
+        require_sources(Job(source, str(target), changed, None), allow_requantize)
+        header = header_bytes(source, weights)
+        budget = target.tensor_bytes(source, header)
+        least = least_bytes(source, offered)
+        if budget < least:
+            raise UsageError(f"a model of {target} (allowed: at least {target.least(source, header, least)})")
+        names = list(offered)
+        cost = slopes(source, names) if slopes else guessed_slopes(names, source.facts.layers)
+        fit = fit_types(source, budget, cost, imatrix=weights, choices=choices, threads=threads, progress=progress)
+        types = {name: fmt for name, fmt in fit.types.items() if fmt.name != stored[name]}
+        job = Job(source, f"fitted to {target}", types, file_type(source, fit), weights)
+        report = run(job, dst, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads, progress=progress)
+    return Fitted(report, fit.loss, MEASURED if slopes else GUESSED, budget)
+
+
 def fit_types(
     source: Source,
     nbytes: int,
@@ -36,28 +110,26 @@ def fit_types(
     imatrix: Imatrix | None = None,
     choices: Choices | None = None,
     threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Fit:
     """The types with which the tensors of `source` take at most `nbytes` and lose the least.
 
-    slopes   what a relative squared error of 1 costs, by tensor (see `evals.sensitivity`); where a tensor has none, 1
+    slopes   what a relative squared error of 1 costs, by tensor
     imatrix  weighs the errors
     choices  types that are set; tensors that no preset changes stay as they are
 
     Raises UsageError for a size that the smallest types do not reach.
     """
-    choices = choices or Choices()
-    free = [t for t in source.tensors if not is_kept(t.name, t.shape, choices)]
+    offered = offers(source, choices or Choices())
+    free = [t for t in source.tensors if t.name in offered]
     kept = source.nbytes - sum(t.nbytes for t in free)
-    if nbytes < kept:
-        raise UsageError(f"{nbytes:,} bytes for tensors of which {kept:,} stay as they are (allowed: more than these)")
-    done = (lambda i: progress(i, len(free))) if progress is not None else None
-    offered = candidates(free, slopes, imatrix=imatrix, threads=threads, progress=done)
-    for name, options in offered.items():
-        wish = _wish(name, choices)
-        if wish is not None:
-            offered[name] = [c for c in options if c.type_name == wish] or _refuse(name, wish, options)
-    chosen = choose(offered, nbytes - kept)
+    least = least_bytes(source, offered)
+    if nbytes < least:
+        raise UsageError(f"{nbytes:,} bytes for all tensors (allowed: at least {least:,}, the smallest types)")
+    done = iter(range(len(free)))
+    tell = (lambda name: progress(f"trying types of {name}", next(done), len(free))) if progress is not None else None
+    found = candidates(free, offered, slopes, imatrix=imatrix, threads=threads, progress=tell)
+    chosen = choose(found, nbytes - kept)
     return Fit(
         {name: by_name(c.type_name) for name, c in chosen.items()},
         kept + sum(c.nbytes for c in chosen.values()),
@@ -65,33 +137,21 @@ def fit_types(
     )
 
 
-def tensor_bytes(source: Source, *, bits_per_weight: float | None = None, file_size: int | None = None) -> int:
-    """The bytes for all tensors in a model of so many bits for each of its values, or in a file of so many bytes.
+def least_bytes(source: Source, offered: Offers) -> int:
+    """Bytes of all tensors, each as small as it may be."""
+    return sum(
+        min(type_bytes(t, fmt) for fmt in offered[t.name]) if t.name in offered else t.nbytes for t in source.tensors
+    )
 
-    Raises UsageError where neither or both are given, or what is given is not above 0.
+
+def file_type(source: Source, fit: Fit) -> int | None:
+    """`general.file_type`: that of the preset of the type that most matrices have.
+
+    There is no number for a mix that is no preset's, and this is how llama.cpp guesses one for a file that has none. Of
+    presets that share a type the plain or the medium one counts.
     """
-    if (bits_per_weight is None) == (file_size is None):
-        raise UsageError("a size is given as bits a weight or as bytes of the file (allowed: one of the two)")
-    if bits_per_weight is not None:
-        if not 0 < bits_per_weight <= 64:
-            raise UsageError(f"bits a weight are {bits_per_weight} (allowed: above 0, up to 64)")
-        return int(bits_per_weight * sum(t.size for t in source.tensors) / 8)
-    assert file_size is not None
-    if file_size < 1:
-        raise UsageError(f"the file's size is {file_size} bytes (allowed: 1 or more)")
-    rest = os.path.getsize(source.path) - source.nbytes + METADATA_BYTES + ALIGNMENT * len(source.tensors)
-    return max(file_size - rest, 0)
-
-
-def _wish(name: str, choices: Choices) -> str | None:
-    """The type that a user set for a tensor, if any."""
-    if name == "token_embd.weight" and choices.embedding_type:
-        return choices.embedding_type.upper()
-    if name == "output.weight" and choices.output_type:
-        return choices.output_type.upper()
-    return next((fmt.name for pattern, fmt in choices.patterns if pattern.search(name)), None)
-
-
-def _refuse(name: str, wish: str, options: list[Candidate]) -> list[Candidate]:
-    allowed = ", ".join(c.type_name for c in options)
-    raise UsageError(f"tensor {name!r} can't be {wish} where a size is wished for (allowed: {allowed})")
+    kinds = Counter(fit.types[t.name].name if t.name in fit.types else t.type_name for t in source.tensors)
+    kinds.pop("F32", None)  # norms
+    common = kinds.most_common(1)[0][0] if kinds else "F32"
+    of_type = {p.base: p.file_type for p in reversed(PRESETS) if p.name in (p.base, f"{p.base}_M")}
+    return of_type.get(common)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
-from octavo.errors import QuantFormatError, UsageError
+from octavo.errors import FileError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.io.gguf import GGUFFile, LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.io.gguf.metadata import shown
@@ -19,11 +22,16 @@ from octavo.quantizers.recode import Recoded, Slab, checked_copy, read_slabs, re
 from octavo.quantizers.report import Report, TensorRow
 from octavo.quantizers.source import Source, SourceTensor, gguf_source
 
+_log = logging.getLogger(__name__)
+
 StrPath = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
 """Told a tensor's name, the values done so far, and those of all tensors."""
 
 QUANTIZATION_VERSION = 2  # of the block formats, GGML_QNT_VERSION
+_OFTEN_MISSING = ("token_embd.weight", "output.weight")  # from importance matrices
+_INFO_BYTES = 8 + 4 + 4 + 8  # of a tensor info, beside its name and sizes
+_ALIGNMENT = 32  # of tensors, where the file says nothing
 _TEXT_BYTES = 127  # of a metadata text that llama-quantize writes
 
 
@@ -68,7 +76,7 @@ def quantize_file(
     """
     weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
     with GGUFFile.open(src) as file:
-        require_other(dst, file.files)
+        require_ready(dst, file.files)
         job = plan(gguf_source(file), find_preset(preset), choices or Choices(), weights)
         return run(job, dst, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads, progress=progress)
 
@@ -92,12 +100,14 @@ def run(
     progress: Progress | None = None,
 ) -> Report:
     """Do a job; see `quantize_file`."""
+    _require_imatrix(job)
     report = Report(job.source.path, os.fsdecode(dst), job.name, dry_run)
     if dry_run:
         report.rows.extend(_row(job, tensor) for tensor in job.source.tensors)
         return report
-    _require_sources(job, allow_requantize)
-    _require_imatrix(job)
+    require_sources(job, allow_requantize)
+    _require_weighted(job)
+    _require_room(job, dst)
     with _Writer(job, report, threads, progress) as writer:
         write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.source.tensors])
     return report
@@ -204,6 +214,28 @@ def _cut(text: str) -> str:
     return text.encode("utf-8", "replace")[:_TEXT_BYTES].decode("utf-8", "ignore")
 
 
+def header_bytes(source: Source, imatrix: Imatrix | None = None) -> int:
+    """Bytes of a file made of `source` beside its tensors, at most: metadata, tensor infos, gaps between tensors."""
+    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+        path = os.path.join(folder, "metadata.gguf")
+        write_gguf(path, source.arch, _metadata(Job(source, "", {}, 0, imatrix)), [])
+        pairs = os.path.getsize(path)
+    infos = sum(_INFO_BYTES + len(t.name.encode()) + 8 * len(t.shape) for t in source.tensors)
+    alignment = source.metadata.get("general.alignment")
+    gap = alignment.value if alignment is not None else _ALIGNMENT
+    return pairs + infos + gap * (len(source.tensors) + 1)
+
+
+def require_ready(dst: StrPath, sources: Iterable[str]) -> None:
+    """Raises UsageError where `dst` is one of the files that are read, FileError where it can't be a file."""
+    folder = os.path.dirname(os.path.realpath(dst))
+    if not os.path.isdir(folder):
+        raise FileError(f"there is no folder {folder}", file=dst, allowed="a file in a folder that exists")
+    if os.path.isdir(dst):
+        raise FileError("is a folder", file=dst, allowed="the name of a file")
+    require_other(dst, sources)
+
+
 def require_other(dst: StrPath, sources: Iterable[str]) -> None:
     """Raises UsageError where `dst` is one of the files that are read."""
     for source in sources:
@@ -211,7 +243,15 @@ def require_other(dst: StrPath, sources: Iterable[str]) -> None:
             raise UsageError(f"{os.fsdecode(dst)} is the model that is read (allowed: another file)")
 
 
-def _require_sources(job: Job, allow_requantize: bool) -> None:
+def _require_room(job: Job, dst: StrPath) -> None:
+    """Raises FileError where the disk has no room for the tensors."""
+    needed = sum(_row(job, tensor).nbytes for tensor in job.source.tensors)
+    free = shutil.disk_usage(os.path.dirname(os.path.realpath(dst))).free
+    if free < needed:
+        raise FileError(f"{needed:,} bytes are to be written, but the disk has {free:,} free", file=dst)
+
+
+def require_sources(job: Job, allow_requantize: bool) -> None:
     """Raises UsageError for a tensor that can't be, or should not be, quantized from what it is."""
     for tensor in job.source.tensors:
         if tensor.name not in job.types or tensor.is_float:
@@ -220,14 +260,33 @@ def _require_sources(job: Job, allow_requantize: bool) -> None:
         if tensor.type_name.startswith("I") and tensor.type_name[1:].isdigit():
             raise UsageError(f"{label}, integers (allowed: floats, or a quantized type)")
         if not allow_requantize:
-            raise UsageError(f"{label}, and quantizing it again loses more (allowed: with allow_requantize)")
+            raise UsageError(
+                f"{label}, and quantizing it again loses more (allowed: with --allow-requantize, allow_requantize=True)"
+            )
 
 
 def _require_imatrix(job: Job) -> None:
+    """Raises FileError for an importance matrix of another model, and warns of tensors that it lacks."""
+    if job.imatrix is None or not job.imatrix.entries:
+        return
+    missing = [t.name for t in job.source.tensors if t.name in job.types and not _has_importance(job, t)]
+    if job.types and len(missing) == len(job.types):
+        problem = f"has importances of {len(job.imatrix.entries)} weights, none of which {job.source.path} has"
+        raise FileError(problem, file=job.imatrix.path, allowed="those of the model that is quantized")
+    missing = [name for name in missing if name not in _OFTEN_MISSING]
+    if missing:
+        _log.warning("no importances for %d of %d tensors: %s, ...", len(missing), len(job.types), missing[0])
+
+
+def _has_importance(job: Job, tensor: SourceTensor) -> bool:
+    return job.imatrix is not None and job.imatrix.importance(tensor.name, tensor.shape) is not None
+
+
+def _require_weighted(job: Job) -> None:
     """Raises UsageError where a tensor needs importance weights that are not there."""
     kind = NEEDS_IMATRIX.get(job.name)
     for name, fmt in job.types.items():
-        needed = fmt.name == kind and name not in ("token_embd.weight", "output.weight")
+        needed = fmt.name == kind and name not in _OFTEN_MISSING
         if needed and (job.imatrix is None or job.imatrix.importance(name) is None):
             problem = f"{job.name} makes tensor {shown(name)} {kind}, which is of no use without importance weights"
             raise UsageError(f"{problem} (allowed: with an imatrix that has it)")

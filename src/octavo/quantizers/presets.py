@@ -6,6 +6,7 @@ those of llama.cpp (src/llama-quant.cpp), so that a preset means the same file h
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -134,6 +135,9 @@ def find_preset(name: str) -> Preset:
     wanted = name.upper()
     preset = _BY_NAME.get(ALIASES.get(wanted, wanted))
     if preset is None:
+        names = [*_BY_NAME, *ALIASES]
+        near = difflib.get_close_matches(wanted.replace("-", "_"), names, n=1)
+        hint = f"; did you mean {near[0]}?" if near and wanted not in _ELSEWHERE else ""
         problem = "can be read, but there is no encoder for it" if wanted in _ELSEWHERE else "is not known"
-        raise UsageError(f"preset {name!r} {problem} (allowed: {', '.join([*_BY_NAME, *ALIASES])})")
+        raise UsageError(f"preset {name!r} {problem}{hint} (allowed: {', '.join(names)})")
     return preset

@@ -1,0 +1,29 @@
+"""Weights of a kind in neighbouring layers, which are measured together where there are too many to take one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
+
+
+def layer_groups(names: Iterable[str], most: int) -> list[list[str]]:
+    """The weights `names` in groups, by kind and then by layer: each alone if there are at most `most`.
+
+    Otherwise groups hold as few neighbouring layers as makes at most `most` of them, or a whole kind each. A weight of
+    no layer is a group of its own.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(names, key=_layer):
+        match = _LAYER.fullmatch(name)
+        kinds.setdefault(match[2] if match else name, []).append(name)
+    longest = max(map(len, kinds.values()), default=1)
+    sizes = range(1, longest + 1)
+    size = next((s for s in sizes if sum(-(-len(k) // s) for k in kinds.values()) <= most), longest)
+    return [kind[i : i + size] for kind in kinds.values() for i in range(0, len(kind), size)]
+
+
+def _layer(name: str) -> int:
+    match = _LAYER.fullmatch(name)
+    return int(match[1]) if match else -1
