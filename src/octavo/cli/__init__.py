@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from octavo.cli import bench, convert, evaluate, imatrix, inspect, profile, quantize, run
+from octavo.cli import bench, convert, evaluate, imatrix, inspect, profile, quantize, report, run
 from octavo.errors import OctavoError
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read
@@ -28,6 +28,7 @@ app.command("profile")(profile.profile)
 app.command("quantize")(quantize.quantize)
 app.command("convert")(convert.convert)
 app.command("imatrix")(imatrix.imatrix)
+app.command("report")(report.report)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(bench.app, name="bench")
 

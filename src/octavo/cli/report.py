@@ -1,0 +1,56 @@
+"""`octavo report`: a page on a model's quantization."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from octavo.cli.plain import printable
+from octavo.errors import UsageError
+
+DEMO_PRESETS = "Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K"
+
+
+def report(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The page to write, an HTML file.")],
+    base: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="The model that it was made of: errors are measured against it.")
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="A file of UTF-8 text, or `demo`, to measure divergence and perplexity on."),
+    ] = None,
+    presets: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Presets of the base to compare with, as Q8_0,Q4_K_M. Needs --text."),
+    ] = None,
+    context: Annotated[int, typer.Option("-c", "--context", help="Tokens of a window of the text.")] = 512,
+    chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,
+    device: Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run the text.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use. [default: all cores]")] = None,
+) -> None:
+    """Write a page on a model: errors by layer, worst tensors, weights, codes, scales, size against quality.
+
+    `octavo report model-q4.gguf --base model-f16.gguf -o report.html`. With the demo model as MODEL or base, its own
+    questions are the text, and presets are compared, unless told otherwise.
+    """
+    from octavo.cli.meter import Meter
+    from octavo.evals.report.quality import Plan
+    from octavo.evals.report.write import write_report
+
+    if "demo" in (model, base) and text is None:
+        text, presets = "demo", DEMO_PRESETS if presets is None else presets
+    names = [name.strip() for name in (presets or "").split(",") if name.strip()]
+    if names and text is None:
+        raise UsageError("--presets without --text (allowed: with a text to measure them on)")
+    with Meter("report") as meter:
+        plan = Plan(text, names, context, chunks, device, threads, meter.show) if text is not None else None
+        found = write_report(
+            model, output, base=base, plan=plan, threads=threads,
+            progress=lambda done, total, name: meter.show(done, total, printable(name)),
+        )  # fmt: skip
+    error = found.model.error
+    said = "" if error is None else f", {found.model.basis} error {100 * error:.4g} %"
+    print(f"{printable(output)}: {len(found.model.tensors)} tensors, {found.model.bits:.4g} bits per weight{said}")

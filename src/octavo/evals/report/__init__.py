@@ -1,0 +1,35 @@
+"""A page that says how good a quantized model is: errors, codes, scales, size against quality, and what to change.
+
+    octavo.evals.report.write_report("model-q4.gguf", "report.html", base="model-f16.gguf")
+
+Public names come from their modules when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.evals.report.page import Findings, render
+    from octavo.evals.report.quality import Plan, measure_quality
+    from octavo.evals.report.tensors import measure
+    from octavo.evals.report.write import write_report
+
+__all__ = ["Findings", "Plan", "measure", "measure_quality", "render", "write_report"]
+
+_HOME = {
+    "Findings": "octavo.evals.report.page",
+    "Plan": "octavo.evals.report.quality",
+    "measure": "octavo.evals.report.tensors",
+    "measure_quality": "octavo.evals.report.quality",
+    "render": "octavo.evals.report.page",
+    "write_report": "octavo.evals.report.write",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'octavo.evals.report' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,113 @@
+"""The tensors that lose most, and what it would cost to lose less."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from octavo.errors import QuantFormatError
+from octavo.evals.report.findings import ModelFindings, TensorFindings
+from octavo.evals.report.sample import some_rows
+from octavo.evals.report.tensors import trial_error
+from octavo.formats import BlockFormat, by_name
+from octavo.io.gguf import GGUFFile
+from octavo.quantizers.mixing import Choices, is_kept
+
+MOST = 8
+"""Tensors that advice is given on."""
+
+LARGER = ("Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16")
+LARGER_OF_32 = ("Q4_0", "Q5_0", "Q8_0", "F16")
+"""Types to go to, of rows that are whole blocks of 256, and of others."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A tensor that loses much.
+
+    type   that would at least halve its error, or bring it nearest to that; None where there is no larger one
+    error  with that type, None where there is nothing to try it on
+    bytes  that it takes more
+    """
+
+    tensor: TensorFindings
+    type: str | None = None
+    error: float | None = None
+    bytes: int = 0
+
+
+def advise(model: ModelFindings, most: int = MOST) -> list[Advice]:
+    """The `most` matrices with the largest errors, and a larger type for each, tried on a sample of its rows."""
+    worst = [t for t in model.matrices if t.error and not is_kept(t.name, t.shape, Choices())]
+    worst = sorted(worst, key=lambda t: -(t.error or 0))[:most]
+    with GGUFFile.open(model.base) if model.base else nullcontext() as base:
+        return [_larger(tensor, base) for tensor in worst]
+
+
+def _larger(tensor: TensorFindings, base: GGUFFile | None) -> Advice:
+    own = _bits(tensor.error_type)
+    larger = [by_name(name) for name in (LARGER_OF_32 if tensor.shape[-1] % 256 else LARGER)]
+    options = [fmt for fmt in larger if own is not None and fmt.bits_per_weight > own]
+    if base is None:
+        now = _code_bits(tensor.error_type)
+        options = [fmt for fmt in options if now is not None and fmt.bits > now]
+        return _advice(tensor, options[0]) if options else Advice(tensor)
+    rows = some_rows(base.tensor(tensor.name, copy=True))
+    best = Advice(tensor)
+    for fmt in options:
+        error = trial_error(rows, fmt, None)
+        if error is None or error >= (best.error or tensor.error or 0):
+            continue
+        best = _advice(tensor, fmt, error)
+        if error <= (tensor.error or 0) / 2:
+            break
+    return best
+
+
+def _advice(tensor: TensorFindings, fmt: BlockFormat, error: float | None = None) -> Advice:
+    now = by_name(tensor.error_type).bits_per_weight if tensor.error_type != tensor.type else tensor.bits
+    return Advice(tensor, fmt.name, error, round(tensor.size * (fmt.bits_per_weight - now) / 8))
+
+
+def _format(kind: str) -> BlockFormat | None:
+    """The format of that name, None for a type that the table has no row for."""
+    try:
+        return by_name(kind)
+    except QuantFormatError:
+        return None
+
+
+def _bits(kind: str) -> float | None:
+    fmt = _format(kind)
+    return fmt.bits_per_weight if fmt else None
+
+
+def _code_bits(kind: str) -> int | None:
+    fmt = _format(kind)
+    return fmt.bits if fmt else None
+
+
+def option(advice: Advice, names: Iterable[str]) -> str:
+    """The option of `octavo quantize` that follows it, as a shell takes it; of the weights in `names` it means one."""
+    name = advice.tensor.name
+    short = re.escape(name.removesuffix(".weight"))
+    weights = [n for n in names if n.endswith("weight")]  # others are never quantized
+    hits = [n for n in weights if re.search(short, n, re.IGNORECASE)]
+    pattern = short if hits == [name] else f"^{re.escape(name)}$"
+    return f"--tensor-type {shlex.quote(f'{pattern}={advice.type}')}"
+
+
+def command(model: ModelFindings, advice: Iterable[Advice]) -> str | None:
+    """The command that makes the model anew with all of the advice; None where there is no base, or nothing to do."""
+    names = [t.name for t in model.tensors]
+    options = [option(a, names) for a in advice if a.type]
+    preset = model.trial or model.preset
+    if not (options and model.base and preset):
+        return None
+    source = shlex.quote(model.base)
+    target = shlex.quote(f"{os.path.splitext(os.path.basename(model.path))[0]}-better.gguf")
+    return " \\\n  ".join([f"octavo quantize {source} {target} {preset}", *options])

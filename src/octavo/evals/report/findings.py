@@ -1,0 +1,161 @@
+"""What a report knows of a model and of its tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.evals.report.names import Place, place
+
+I64 = npt.NDArray[np.int64]
+
+Basis = Literal["measured", "estimated", "trial"]
+"""Where errors come from: a base model; the width of the codes; a preset tried on some rows of a float model."""
+
+EDGES = np.linspace(-8, 8, 129)
+"""Of the histogram of weights, in multiples of their root mean square."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """How a tensor's values lie, from a sample.
+
+    rms      root mean square
+    largest  largest magnitude
+    counts   int64 [len(EDGES) - 1]: values by their multiple of rms
+    outside  values beyond the edges
+    """
+
+    rms: float
+    largest: float
+    counts: I64
+    outside: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How the distances between neighbouring codes lie, in units of the weights, one for each group of one scale.
+
+    low, median, high  the 5th, 50th and 95th percentile of those above 0
+    zeros              share of groups whose scale is 0
+    """
+
+    low: float
+    median: float
+    high: float
+    zeros: float
+
+
+@dataclass(frozen=True, eq=False)
+class TensorFindings:
+    """A tensor of the model.
+
+    type         how it is stored
+    base_type    how the base stores it; None without a base, or where that lacks the tensor
+    error_type   the type that `error` is of: the tensor's own, or what a preset would make of it
+    error        sqrt(sum (x' - x)^2 / sum x^2); None where it is not known
+    lost, power  those two sums, over all values of the tensor
+    codes        int64 [number of codes]: how often each is used in a sample; None for plain numbers
+    steps        None for plain numbers
+    bad          values that are NaN or Inf, among those that were read
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    nbytes: int
+    base_type: str | None
+    error_type: str
+    error: float | None
+    lost: float
+    power: float
+    weights: Weights
+    codes: I64 | None
+    steps: Steps | None
+    bad: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @cached_property
+    def place(self) -> Place:
+        return place(self.name)
+
+    @property
+    def is_matrix(self) -> bool:
+        """It is a weight of a product, and no norm or bias."""
+        return any(d > 1 for d in self.shape[:-1])
+
+    @property
+    def bits(self) -> float:
+        """Bits a weight."""
+        return 8 * self.nbytes / self.size
+
+
+@dataclass(frozen=True)
+class ModelFindings:
+    """A model.
+
+    path, name, arch  of the file, `general.name`, `general.architecture`
+    preset            what `general.file_type` says; None where it says nothing that is known
+    base              path of the model that errors are against; of the model itself in a trial; None where they are
+                      estimates
+    trial             the preset that was tried, where `basis` is "trial"
+    """
+
+    path: str
+    name: str
+    arch: str
+    preset: str | None
+    base: str | None
+    basis: Basis
+    trial: str | None
+    tensors: tuple[TensorFindings, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors)
+
+    @property
+    def size(self) -> int:
+        return sum(t.size for t in self.tensors)
+
+    @property
+    def bits(self) -> float:
+        return 8 * self.nbytes / max(1, self.size)
+
+    @property
+    def matrices(self) -> list[TensorFindings]:
+        return [t for t in self.tensors if t.is_matrix]
+
+    @property
+    def error(self) -> float | None:
+        """The relative error of all values whose error is known, together."""
+        return total_error(self.tensors)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of the matrices in layers, in file order."""
+        return list(dict.fromkeys(t.place.kind for t in self.matrices if t.place.layer is not None))
+
+
+def total_error(tensors: Iterable[TensorFindings]) -> float | None:
+    """sqrt of what was lost over what there was; None where nothing is known."""
+    known = [t for t in tensors if t.error is not None]
+    power = math.fsum(t.power for t in known)
+    return math.sqrt(math.fsum(t.lost for t in known) / power) if power else 0.0 if known else None
+
+
+def by_kind(tensors: Iterable[TensorFindings]) -> dict[str, list[TensorFindings]]:
+    """The tensors of each kind, in their order."""
+    found: dict[str, list[TensorFindings]] = {}
+    for t in tensors:
+        found.setdefault(t.place.kind, []).append(t)
+    return found

@@ -1,0 +1,155 @@
+"""Size against quality: what a model, its base, and presets of the base predict on a text."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from octavo.errors import FileError, UsageError
+from octavo.evals.kl import divergence
+from octavo.evals.likelihood import perplexity
+from octavo.evals.stats import Estimate
+from octavo.evals.subject import open_subject
+from octavo.evals.texts import Text, named_text
+from octavo.io.gguf import GGUFFile
+from octavo.quantizers.job import quantize_file
+from octavo.quantizers.presets import find_preset
+from octavo.quantizers.source import FLOATS
+from octavo.runtime import Model
+
+CHUNKS = 20
+"""Windows of a text that are run, unless more are wished for."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model on the text.
+
+    role        the base, the model that the report is on, or a preset of the base
+    kl          mean KL divergence from the base, nats; None for the base, and without one
+    same_top    share of tokens where it and the base find the same one likeliest
+    """
+
+    name: str
+    role: str
+    nbytes: int
+    bits: float
+    perplexity: Estimate
+    kl: Estimate | None = None
+    same_top: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Points of models on `text`, `tokens` scored tokens in `chunks` windows of `context`.
+
+    For the demo text a divergence scores all tokens, and a perplexity the answers only.
+    """
+
+    text: str
+    tokens: int
+    chunks: int
+    context: int
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run: the text ("demo" or a file's path), presets, and how (as of `octavo eval`)."""
+
+    text: str
+    presets: Sequence[str] = ()
+    context: int = 512
+    chunks: int = CHUNKS
+    device: str = "auto"
+    threads: int | None = None
+    progress: Callable[[int, int, str], None] = field(default=lambda done, total, note: None)
+
+
+def check(plan: Plan) -> None:
+    """Raises UsageError for presets that are not known, FileError for a text that can't be read."""
+    for name in plan.presets:
+        find_preset(name)
+    if plan.text != "demo":
+        try:
+            open(plan.text, "rb").close()
+        except OSError as error:
+            raise FileError(f"can't be read: {error.strerror or error}", file=plan.text) from None
+
+
+def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
+    """Run `plan.text` through the model, its base, and the base quantized to each preset, one after another.
+
+    Presets are written to a temporary folder (TMPDIR), one at a time. Without a base a model of floats is its own.
+    Raises UsageError for presets of a quantized model without a base, and what `divergence` and `quantize_file` raise.
+    """
+    presets = [find_preset(name).name for name in plan.presets]
+    if presets and base is None:
+        with GGUFFile.open(model) as file:
+            if any(info.type_name not in FLOATS for info in file.tensors.values()):
+                raise UsageError("presets of a quantized model (allowed: with a base, a model of floats)")
+        base = model
+    run = _Run(plan, total=len(presets) + 1 + (base is not None and base != model))
+    with ExitStack() as stack:
+        reference = stack.enter_context(run.open(base)) if base else None
+        if reference is not None:
+            run.add(os.path.basename(reference.file.path), "base", reference, None)
+        if model != base:
+            with run.open(model) as loaded:
+                run.add(os.path.basename(model), "model", loaded, reference)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="octavo-")) if presets else ""
+        for name in presets:
+            assert base is not None
+            path = os.path.join(folder, f"{name}.gguf")
+            quantize_file(base, path, name, threads=plan.threads)
+            with run.open(path) as loaded:
+                run.add(name, "preset", loaded, reference)
+            os.unlink(path)
+    return run.quality()
+
+
+class _Run:
+    """Adds up points."""
+
+    def __init__(self, plan: Plan, total: int) -> None:
+        self.plan, self.total = plan, total
+        self.points: list[Point] = []
+        self.text: Text | None = None
+        self.extent = 0, 0
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[Model]:
+        with open_subject(path, self.plan.context, device=self.plan.device, threads=self.plan.threads) as model:
+            yield model
+
+    def add(self, name: str, role: str, model: Model, reference: Model | None) -> None:
+        plan = self.plan
+        plan.progress(len(self.points), self.total, name)
+        text = self.text = self.text or named_text(plan.text, model.tokenizer, "test")
+        size = _size(model.file)
+        if reference is None:
+            own = perplexity(model, text.tokens, scored=text.scored, context=plan.context, chunks=plan.chunks)
+            self.extent = self.extent if self.points else (own.tokens, own.chunks)
+            self.points.append(Point(name, role, *size, own.perplexity))
+        else:
+            found = divergence(model, reference, text.tokens, context=plan.context, chunks=plan.chunks)
+            ppl = found.perplexity
+            if text.scored is not None:
+                ppl = perplexity(
+                    model, text.tokens, scored=text.scored, context=plan.context, chunks=plan.chunks
+                ).perplexity
+            self.extent = found.tokens, found.chunks
+            self.points.append(Point(name, role, *size, ppl, found.kl, found.same_top))
+        plan.progress(len(self.points), self.total, name)
+
+    def quality(self) -> Quality:
+        assert self.text is not None
+        return Quality(self.text.name, *self.extent, self.plan.context, tuple(self.points))
+
+
+def _size(file: GGUFFile) -> tuple[int, float]:
+    """Bytes of tensors, and bits a weight."""
+    return file.nbytes, 8 * file.nbytes / sum(info.size for info in file.tensors.values())

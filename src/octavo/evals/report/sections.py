@@ -1,0 +1,180 @@
+"""The page's sections. Each is markup, or empty where there is nothing to show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.evals.report import curve
+from octavo.evals.report.advice import Advice, command, option
+from octavo.evals.report.findings import ModelFindings, TensorFindings, by_kind, total_error
+from octavo.evals.report.heat import grid, heat_map
+from octavo.evals.report.markup import (
+    Html,
+    bar,
+    join,
+    number,
+    paragraph,
+    percent,
+    picture,
+    section,
+    size,
+    table,
+    text,
+)
+from octavo.evals.report.quality import Point, Quality
+from octavo.evals.stats import Estimate
+
+NOTHING = Html("")
+
+ABOUT_ERRORS = {
+    "measured": "Errors are relative: the root of the squared difference from the base over the squared weights of the"
+    " base, over all values of a tensor.",
+    "estimated": "There is no base to compare with, so errors are estimates from the distances between codes, as if"
+    " weights lay evenly between them. They are about a fifth too high where scales were searched for, and know"
+    " nothing of what was lost before. With --base they are measured.",
+    "trial": "The model is one of floats, and there is no base to compare with. The errors shown are those that it"
+    " would have as {trial}, tried on a sample of the rows of each tensor.",
+}
+
+
+def summary(model: ModelFindings, measured: Quality | None) -> Html:
+    error = {"measured": "relative error", "estimated": "estimated error", "trial": f"error as {model.trial}"}
+    facts = {
+        "architecture": text(model.arch),
+        "preset": text(model.preset or "–"),
+        "parameters": Html(f"{model.size:,}"),
+        "tensors": Html(f"{len(model.tensors):,}"),
+        "size": size(model.nbytes),
+        "bits per weight": number(model.bits),
+        error[model.basis]: percent(model.error),
+    }
+    point = next((p for p in measured.points if p.role == "model"), None) if measured else None
+    if point is not None:
+        if point.kl:
+            facts["KL divergence"] = estimate(point.kl)
+        facts["perplexity"] = estimate(point.perplexity)
+    cells = join([Html(f"<div><dt>{name}</dt><dd>{value}</dd></div>") for name, value in facts.items()])
+    return section("summary", "Summary", Html(f"<dl>{cells}</dl>"), _types(model))
+
+
+def _types(model: ModelFindings) -> Html:
+    by_type: dict[str, list[TensorFindings]] = {}
+    for t in model.tensors:
+        by_type.setdefault(t.type, []).append(t)
+    rows = []
+    for kind, members in sorted(by_type.items(), key=lambda item: -sum(t.nbytes for t in item[1])):
+        nbytes, values = sum(t.nbytes for t in members), sum(t.size for t in members)
+        share = nbytes / model.nbytes
+        rows.append(
+            [text(kind), Html(str(len(members))), Html(f"{values:,}"), size(nbytes), bar(share, percent(share, 3)),
+             number(8 * nbytes / values), percent(total_error(members) if model.basis != "trial" else None)]
+        )  # fmt: skip
+    headings = ["type", "tensors", "parameters", "size", "share of the size", "bits per weight", "error"]
+    return table("Types of tensors", headings, rows, numbers=(1, 2, 3, 5, 6))
+
+
+def errors(model: ModelFindings) -> Html:
+    found = grid(model)
+    about = paragraph(text(ABOUT_ERRORS[model.basis].format(trial=model.trial)))
+    if not found.cells:
+        return section("errors", "Errors", about, paragraph(Html("No tensor has an error that is known.")))
+    top = max(c.tensor.error or 0 for c in found.cells)
+    legend = Html(f'<p class="legend" aria-hidden="true">0 % <i></i> {percent(top, 3)}</p>')
+    caption = "Relative error in percent by layer and kind of tensor. Pointing at a field names its tensor and type."
+    if any("-" in row for row in found.rows[: len(found.cells)] if row[0].isdigit()):
+        caption += " A row stands for several layers, and shows the worst."
+    if found.left_out:
+        caption += f" {found.left_out} kinds of small tensors are left out."
+    svg = heat_map(model, found, "Relative error by layer and kind of tensor")
+    return section("errors", "Errors by layer", about, picture(svg, Html(caption)), legend, _kinds(model))
+
+
+def _kinds(model: ModelFindings) -> Html:
+    """The errors of each kind of tensor: the least, the middle one, the largest and where it is."""
+    rows = []
+    for kind, members in by_kind(model.matrices).items():
+        known = sorted((t for t in members if t.error is not None), key=lambda t: t.error or 0)
+        if known:
+            worst = known[-1]
+            middle = float(np.median([t.error or 0 for t in known]))
+            rows.append(
+                [text(kind), text(", ".join(sorted({t.error_type for t in known}))), percent(total_error(known)),
+                 percent(known[0].error), percent(middle), percent(worst.error), text(worst.name)]
+            )  # fmt: skip
+    headings = ["kind", "types", "all together", "least", "median", "largest", "the worst"]
+    return table("Errors by kind of tensor", headings, rows, numbers=(2, 3, 4, 5))
+
+
+def worst(model: ModelFindings, advice: Sequence[Advice]) -> Html:
+    if not advice:
+        return NOTHING
+    names = [t.name for t in model.tensors]
+    top = max(a.tensor.error or 0 for a in advice)
+    rows = [
+        [text(a.tensor.name), text(a.tensor.error_type), bar((a.tensor.error or 0) / top, percent(a.tensor.error, 3)),
+         text(a.type or "–"), percent(a.error, 3), Html(f"+{size(a.bytes)}" if a.type else "–"),
+         Html(f"<code>{text(option(a, names), 2000)}</code>" if a.type else "–")]
+        for a in advice
+    ]  # fmt: skip
+    headings = ["tensor", "type", "error", "better as", "error then", "costs", "option of octavo quantize"]
+    parts = [
+        paragraph(Html(
+            "These tensors lose most. How much that matters depends on the tensor: an error says nothing of what the"
+            " model does with it. A divergence from the base on a text (<code>--text</code>) does."
+        )),
+        *[paragraph(_sentence(a, names)) for a in advice if a.type][:1],
+        table("Tensors with the largest errors", headings, rows, numbers=(4, 5)),
+    ]  # fmt: skip
+    whole = command(model, advice)
+    if whole:
+        parts.append(paragraph(Html("To follow all of it:")))
+        parts.append(Html(f"<pre><code>{_lines(whole)}</code></pre>"))
+    return section("worst", "Worst tensors", *parts)
+
+
+def _sentence(a: Advice, names: Sequence[str]) -> Html:
+    layer, kind = a.tensor.place
+    where = f"{kind} of layer {layer}" if layer is not None else kind
+    then = f"; as {a.type} it has {percent(a.error, 3)}" if a.error is not None else ""
+    return join([
+        text(where), Html(f" at {text(a.tensor.error_type)} has {percent(a.tensor.error, 3)} error{then}. "),
+        Html(f"<code>{text(option(a, names), 2000)}</code> costs {size(a.bytes)} more."),
+    ])  # fmt: skip
+
+
+def _lines(command: str) -> Html:
+    return join([text(line, 4000) for line in command.split("\n")], "\n")
+
+
+def quality(found: Quality | None) -> Html:
+    if found is None:
+        return NOTHING
+    rows = [
+        [_name(p), text(p.role), size(p.nbytes), number(p.bits), estimate(p.kl) if p.kl else Html("–"),
+         percent(p.same_top.value) if p.same_top else Html("–"), estimate(p.perplexity)]
+        for p in found.points
+    ]  # fmt: skip
+    headings = ["model", "role", "size", "bits per weight", "KL divergence", "same top token", "perplexity"]
+    about = paragraph(
+        text(f"On {found.text}: {found.tokens:,} tokens scored in {found.chunks:,} windows of {found.context}."),
+        Html(" The divergence is from the base, in nats a token; lower is better. ± is one standard error."),
+    )
+    svg = curve.quality_picture(found)
+    shown = picture(svg, Html("Size against quality. Bars are standard errors.")) if svg else NOTHING
+    return section("quality", "Size against quality", about, shown,
+                   table("Models on the text", headings, rows, numbers=(2, 3, 4, 5, 6)))  # fmt: skip
+
+
+def _name(point: Point) -> Html:
+    return Html(f"<strong>{text(point.name)}</strong>") if point.role == "model" else text(point.name)
+
+
+def estimate(found: Estimate) -> Html:
+    """A value and its standard error, which has two digits that count."""
+    if not (math.isfinite(found.error) and found.error > 0):
+        return number(found.value)
+    digits = min(max(1 - math.floor(math.log10(found.error)), 0), 12)
+    return Html(f"{found.value:.{digits}f} ± {found.error:.{digits}f}")

@@ -1,0 +1,127 @@
+"""The page's sections on how weights, codes and scales lie, and the table of all tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from octavo.evals.report import pictures
+from octavo.evals.report.findings import I64, ModelFindings, Steps, TensorFindings, by_kind
+from octavo.evals.report.markup import Html, details, number, paragraph, percent, picture, section, size, table, text
+
+NOTHING = Html("")
+MOST_PANELS = 12
+
+
+def weights(model: ModelFindings) -> Html:
+    members_of = _largest(by_kind(model.matrices))
+    counts = {kind: _sum(t.weights.counts for t in members) for kind, members in members_of.items()}
+    rows = []
+    for kind, members in members_of.items():
+        peak = max(members, key=lambda t: _ratio(t.weights.largest, t.weights.rms))
+        seen = sum(int(t.weights.counts.sum()) + t.weights.outside for t in members)
+        rms = [t.weights.rms for t in members]
+        rows.append(
+            [text(kind), Html(f"{seen:,}"), number(min(rms)), number(max(rms)),
+             number(_ratio(peak.weights.largest, peak.weights.rms), 3), text(peak.name),
+             percent(sum(t.weights.outside for t in members) / max(1, seen), 3)]
+        )  # fmt: skip
+    headings = [
+        "kind",
+        "values seen",
+        "least rms",
+        "largest rms",
+        "largest weight / rms",
+        "which is in",
+        "beyond 8 rms",
+    ]
+    shown = [table("Weights by kind of tensor", headings, rows, numbers=(1, 2, 3, 4, 6))]
+    if counts:
+        caption = "Weights over the root mean square (rms) of their tensor, all layers together. Dashed: normal."
+        shown.insert(0, picture(pictures.weights_picture(counts), Html(caption)))
+    about = "From samples of rows. Long tails cost codes: the scale of a group has to reach its largest weight."
+    return section("weights", "Weights", paragraph(Html(about)), *shown) if rows else NOTHING
+
+
+def codes(model: ModelFindings) -> Html:
+    by_type: dict[str, list[I64]] = {}
+    for t in model.tensors:
+        if t.codes is not None:
+            by_type.setdefault(t.type, []).append(t.codes)
+    counts = {kind: _sum(found) for kind, found in list(by_type.items())[:MOST_PANELS]}
+    if not counts:
+        return NOTHING
+    rows = [
+        [text(kind), Html(str(len(found))), number(pictures.entropy(found)), number(math.log2(len(found))),
+         Html(str(int((found == 0).sum()))), percent(float(found[0]) / found.sum(), 3),
+         percent(float(found[-1]) / found.sum(), 3)]
+        for kind, found in counts.items()
+    ]  # fmt: skip
+    headings = ["type", "codes", "entropy, bits", "of", "never used", "lowest code", "highest code"]
+    caption = "How often each code is used, all tensors of a type together. Dotted: all codes alike."
+    about = (
+        "Entropy is what a code would need if its neighbours said nothing of it; what is missing to its bits is slack."
+    )
+    return section("codes", "Codes", paragraph(Html(about)), picture(pictures.codes_picture(counts), Html(caption)),
+                   table("Codes by type", headings, rows, numbers=(1, 2, 3, 4, 5, 6)))  # fmt: skip
+
+
+def scales(model: ModelFindings) -> Html:
+    known = [t for t in model.tensors if t.steps is not None]
+    if not known:
+        return NOTHING
+    members_of = _largest(by_kind([t for t in known if t.place.layer is not None]))
+    layers: dict[str, dict[int, Steps]] = {}
+    for kind, members in members_of.items():
+        layers[kind] = {t.place.layer: t.steps for t in members if t.place.layer is not None and t.steps is not None}
+    rows = []
+    for kind, members in by_kind(known).items():
+        steps = [t.steps for t in members if t.steps is not None]
+        medians = [s.median for s in steps]
+        rows.append(
+            [text(kind), number(min(s.low for s in steps)), number(min(medians)), number(max(medians)),
+             number(max(s.high for s in steps)), percent(max(s.zeros for s in steps), 3)]
+        )  # fmt: skip
+    headings = ["kind", "least 5 %", "least median", "largest median", "largest 95 %", "most groups at 0"]
+    shown = [table("Steps by kind of tensor", headings, rows, numbers=(1, 2, 3, 4, 5))]
+    if layers:
+        caption = (
+            "The line is the median of a layer's groups, nine of ten lie in the band. Where types change, steps do."
+        )
+        shown.insert(0, picture(pictures.scales_picture(layers), Html(caption)))
+    about = (
+        "The step is how far neighbouring codes of a group are apart: its scale. Rounding errs by at most half of it."
+    )
+    return section("scales", "Scales", paragraph(Html(about)), *shown)
+
+
+def tensors(model: ModelFindings) -> Html:
+    rows = [
+        [text(t.name), Html(" × ".join(map(str, t.shape))), text(t.type), text(t.base_type or "–"), size(t.nbytes),
+         number(t.bits), percent(t.error), number(t.weights.rms),
+         number(pictures.entropy(t.codes)) if t.codes is not None else Html("–"),
+         number(t.steps.median) if t.steps else Html("–")]
+        for t in model.tensors
+    ]  # fmt: skip
+    headings = ["tensor", "shape", "type", "in the base", "size", "bits per weight",
+                f"error as {model.trial}" if model.trial else "error", "rms", "entropy, bits",
+                "median step"]  # fmt: skip
+    shown = table("Every tensor, in the order of the file", headings, rows, numbers=(4, 5, 6, 7, 8, 9))
+    return section("tensors", "All tensors", details(f"{len(rows):,} tensors", shown))
+
+
+def _largest(kinds: dict[str, list[TensorFindings]]) -> dict[str, list[TensorFindings]]:
+    """At most `MOST_PANELS` kinds, those with the most bytes, in their order."""
+    kept = sorted(kinds, key=lambda kind: -sum(t.nbytes for t in kinds[kind]))[:MOST_PANELS]
+    return {kind: members for kind, members in kinds.items() if kind in kept}
+
+
+def _sum(counts: Iterable[I64]) -> I64:
+    total: I64 = np.sum(list(counts), axis=0)
+    return total
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else 0.0

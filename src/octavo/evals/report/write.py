@@ -1,0 +1,59 @@
+"""From model files to a report file."""
+
+from __future__ import annotations
+
+import os
+
+from octavo.errors import FileError
+from octavo.evals.report.advice import advise
+from octavo.evals.report.page import Findings, render
+from octavo.evals.report.quality import Plan, check, measure_quality
+from octavo.evals.report.svg import require_matplotlib
+from octavo.evals.report.tensors import Progress, measure
+from octavo.io.atomic import replace_file
+from octavo.io.gguf import GGUFFile
+from octavo.quantizers.job import require_other
+from octavo.runtime import resolve
+
+StrPath = str | os.PathLike[str]
+
+
+def write_report(
+    model: StrPath,
+    out: StrPath,
+    *,
+    base: StrPath | None = None,
+    plan: Plan | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Findings:
+    """Write a report on the GGUF model at `model` (or "demo") to the HTML file `out`, and give what is in it.
+
+    base      the model it was made of, to measure errors against
+    plan      a text to run, and presets of the base to compare with; None: tensors only
+    progress  of the tensors
+
+    `out` appears whole or not at all. Raises FileError where it can't be written, UsageError for what does not go
+    together or where matplotlib is missing, and what `measure` and `measure_quality` raise.
+    """
+    require_matplotlib()
+    path, reference = resolve(model), None if base is None else resolve(base)
+    for source in (path, reference):
+        if source is not None:
+            with GGUFFile.open(source) as file:
+                require_other(out, file.files)
+    folder = os.path.dirname(os.path.realpath(out))
+    if os.path.isdir(out) or not os.path.isdir(folder):
+        raise FileError("can't be written", file=out, allowed="a file in a folder that exists")
+    if plan is not None:
+        check(plan)
+    measured = measure(path, reference, threads=threads, progress=progress)
+    quality = measure_quality(path, reference, plan) if plan is not None else None
+    found = Findings(measured, advise(measured), quality)
+    page = render(found)
+    try:
+        with replace_file(out) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.write(page)
+    except OSError as error:
+        raise FileError(f"can't be written: {error.strerror or error}", file=out) from None
+    return found

@@ -1,0 +1,78 @@
+"""`octavo report`: the page it writes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Run
+from tests.runtime import tiny
+
+REFERENCE = ("--device", "reference", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A model and another near it."""
+    folder = tmp_path_factory.mktemp("report")
+    rng = np.random.default_rng(0)
+    near = {n: v + 0.02 * v.std() * rng.standard_normal(v.shape).astype(np.float32) for n, v in tiny.tensors().items()}
+    return tiny.write(folder / "base.gguf"), tiny.write(folder / "near.gguf", weights=near)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> str:
+    return str(tmp_path / "report.html")
+
+
+def test_tensors(octavo: Run, models: tuple[str, str], out: str) -> None:
+    base, near = models
+    done = octavo("report", near, "--base", base, "-o", out)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith(f"{out}: 25 tensors, 32 bits per weight, measured error ")
+    page = Path(out).read_text(encoding="utf-8")
+    assert "Size against quality" not in page
+    assert 1.5 < float(done.out.split()[-2]) < 2.5
+    assert f"<dd>{done.out.split()[-2]} %</dd>" in page
+
+
+def test_a_text_and_presets(octavo: Run, models: tuple[str, str], out: str, tmp_path: Path) -> None:
+    base, near = models
+    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 20)
+    options = ("--text", str(tmp_path / "text.txt"), "-c", "64", "--chunks", "2", *REFERENCE)
+    assert octavo("report", near, "--base", base, "--presets", "Q8_0, q5_0", *options, "-o", out).status == 0
+    page = Path(out).read_text(encoding="utf-8")
+    for name in ("near.gguf", "base.gguf", "Q8_0", "Q5_0"):
+        assert f"{name}<" in page[page.index("Models on the text") :]
+    assert "62 tokens scored in 2 windows of 64" in page
+    assert octavo("report", near, *options, "-o", out).status == 0
+    assert "KL divergence</dt>" not in Path(out).read_text(encoding="utf-8")
+
+
+def test_the_demo_has_a_text(octavo: Run, out: str) -> None:
+    done = octavo("report", "demo", "-o", out, "--presets", "", "--chunks", "1", *REFERENCE)
+    assert done.status == 0
+    assert "trial error" in done.out
+    assert "On demo, test" in Path(out).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("MODEL",), "-o"),
+        (("none.gguf", "-o", "OUT"), "none.gguf"),
+        (("MODEL", "-o", "MODEL"), "is the model that is read"),
+        (("MODEL", "-o", "/nowhere/r.html"), "/nowhere/r.html: can't be written"),
+        (("MODEL", "-o", "OUT", "--base", "none.gguf"), "none.gguf"),
+        (("MODEL", "-o", "OUT", "--presets", "Q8_0"), "--presets without --text"),
+        (("MODEL", "-o", "OUT", "--text", "demo", "--presets", "Q9_0"), "'Q9_0'"),
+        (("MODEL", "-o", "OUT", "--text", "none.txt"), "none.txt: can't be read"),
+        (("MODEL", "-o", "OUT", "--base", "MODEL", "--text", "demo", "-c", "3"), "context is 3"),
+    ],
+)
+def test_bad_input(octavo: Run, models: tuple[str, str], out: str, arguments: tuple[str, ...], message: str) -> None:
+    given = [models[0] if a == "MODEL" else out if a == "OUT" else a for a in arguments]
+    assert message in octavo("report", *given, "--threads", "1").error()
+    assert not Path(out).exists()
