@@ -48,8 +48,8 @@ class Trial:
 class Timing:
     """A test's rounds: tokens a second of each subject by its name.
 
-    Also the read limit before and between them, GB/s, the share of the CPU that other programs took, and our rates of the
-    run's first decode test in the same rounds.
+    Also the read limit before and between them, GB/s, the share of the CPU that other programs took, and our rates of
+    the run's first decode test in the same rounds.
     """
 
     test: Trial

@@ -1,0 +1,8 @@
+"""For all tests."""
+
+from __future__ import annotations
+
+import signal
+
+# A test run started in the background ignores Ctrl-C, and so would every command that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
