@@ -1,0 +1,37 @@
+"""A whole model on the GPU backend, its kernels interpreted, held to the reference backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.reference import ReferenceBackend
+from octavo.io.gguf import GGUFFile, write_gguf
+from octavo.models import read_architecture
+from octavo.runtime.batch import Feed
+from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.kv_cache import Sequence
+from tests.models.checkpoints import CASES, make, metadata, stored
+
+TOKENS = [5, 3, 60, 7, 7, 21, 0]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")  # in sums for tokens beyond the last, which are not kept
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_prompt_and_token_by_token(tmp_path: Path) -> None:
+    case = CASES["qwen3"]
+    model = make(case)
+    write_gguf(tmp_path / "m.gguf", case.arch, metadata(case, model.config), stored(case, model, "Q8_0"))
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        reference = ReferenceBackend(quantize_activations=True)
+        expected = Engine(read_architecture(file), [reference], EngineConfig(n_ctx=64)).logits(TOKENS)
+        engine = Engine(read_architecture(file), [GpuBackend()], EngineConfig(n_ctx=64, strict=True))
+        at_once = engine.logits(TOKENS)
+        sequence = Sequence()
+        one_by_one = np.stack([engine.step([Feed(sequence, [t])])[0] for t in TOKENS[:3]])
+    scale = float((expected.astype(np.float64) ** 2).mean())
+    assert float(((at_once - expected) ** 2).mean()) / scale < 1e-3
+    assert float(((one_by_one - expected[:3]) ** 2).mean()) / scale < 1e-3
