@@ -1,0 +1,69 @@
+"""The README's table of the demo model quantized."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """tools/gen_demo_table.py with a README and results of its own."""
+    spec = importlib.util.spec_from_file_location("gen_demo_table", ROOT / "tools" / "gen_demo_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "README", tmp_path / "README.md")
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    (tmp_path / "README.md").write_text("# Title\n<!-- demo:start -->\nold\n<!-- demo:end -->\nrest\n")
+    return module
+
+
+def row(name: str, bits: float, kl: float, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name, "target_bpw": None, "imatrix": "imatrix" in name, "bits_per_weight": bits,
+        "file_bytes": 4_240_000, "kl": [kl, 0.0002], "perplexity": [1.23456, 0.01], "accuracy": 0.991, **more,
+    }  # fmt: skip
+
+
+def test_the_readme_has_the_newest_rows(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main([]) == 1
+    assert "run python bench/demo_presets.py" in capsys.readouterr().err
+    rows = [row("Q4_K_M", 4.82, 0.00812), row("F16", 16, 0.0), row("--target-bpw 4.5, imatrix", 4.5, 0.005)]
+    (tmp_path / "demo-presets-2025-01-01.json").write_text(json.dumps({"rows": [row("old", 1, 1)]}))
+    (tmp_path / "demo-presets-2025-01-02.json").write_text(json.dumps({"rows": rows}))
+    assert tool.main(["--check"]) == 1
+    assert tool.main([]) == 0
+    assert tool.main(["--check"]) == 0
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith("# Title\n<!-- demo:start -->\n| preset | ")
+    assert text.endswith("\n<!-- demo:end -->\nrest\n")
+    assert [line for line in text.splitlines() if line.startswith("|")][2:] == [
+        "| F16 | 16.00 | 4.24 MB | 0 | 1.23456 | 99.1% |",
+        "| Q4_K_M | 4.82 | 4.24 MB | 0.00812 ± 0.00020 | 1.23456 | 99.1% |",
+        "| `--target-bpw 4.5`, imatrix | 4.50 | 4.24 MB | 0.00500 ± 0.00020 | 1.23456 | 99.1% |",
+    ]
+
+
+def test_without_marks(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "demo-presets-2025-01-01.json").write_text(json.dumps({"rows": [row("Q4_0", 4.5, 1)]}))
+    (tmp_path / "README.md").write_text("# Title\n")
+    assert tool.main([]) == 1
+    assert "<!-- demo:start -->" in capsys.readouterr().err
+
+
+def test_a_fit_beats_the_preset_in_what_was_measured() -> None:
+    newest = sorted((ROOT / "bench" / "results").glob("demo-presets-*.json"))[-1]
+    rows = {r["name"]: r for r in json.loads(newest.read_text())["rows"]}
+    for end in ("", ", imatrix"):
+        fit, preset = rows[f"--target-bpw 4.5{end}"], rows[f"Q4_K_M{end}"]
+        assert fit["file_bytes"] <= preset["file_bytes"]
+        assert fit["kl"][0] < preset["kl"][0]
