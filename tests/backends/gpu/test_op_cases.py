@@ -25,6 +25,8 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         return (case.formats, case.tokens if several else 0, case.shape["k"] == 264) if small else None
     if case.op == "mul_mat_id":
         return (case.op, case.formats, case.shape["shared"]) if case.shape["n"] == 50 and case.tokens < 3 else None
+    if case.op == "rope_set_rows" and case.past and not (case.shape["norms"] and case.shape["interleaved"]):
+        return None
     details = ("cache", "norms", "interleaved", "dim", "row", "heads")
     return (case.op, case.formats, len(case.past), *(case.shape.get(d) for d in details))
 
