@@ -10,7 +10,7 @@ import pytest
 from octavo.bench.cost import Cost
 from octavo.bench.model import Timing, Trial, make_tests, report, room, summary, time_test
 from octavo.bench.result import Options, bench_model
-from octavo.errors import BackendError, UsageError
+from octavo.errors import UsageError
 
 
 class Scripted:
@@ -151,7 +151,6 @@ def test_with_a_peer(model: str, fixed_limit: None, fake_peer: None) -> None:
     [
         (Options(rounds=0, device="reference"), UsageError, r"-r is 0 \(allowed: 1 or more\)"),
         (Options(generate=8, depths=(505,), device="reference"), UsageError, "come to 513, but the model was made for"),
-        (Options(device="gpu"), BackendError, "gpu"),
         (Options(threads=0, device="reference"), UsageError, "threads is 0"),
     ],
 )  # fmt: skip

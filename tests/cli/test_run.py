@@ -106,7 +106,6 @@ def test_a_full_context_shows_the_text_and_fails(octavo: Run, alphabet: str) -> 
         (["hi", "--min-p", "2"], b"", "min_p is 2"),
         (["hi", "--seed", "-1"], b"", "seed is -1"),
         (["hi", "--threads", "0"], b"", "threads is 0"),
-        (["hi", "--device", "gpu"], b"", "gpu"),
         (["hi", "--raw", "--system", "s"], b"", "a system message needs a chat template"),
         (["\udcff"], b"", "lone surrogate"),
     ],

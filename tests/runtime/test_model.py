@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.errors import BackendError, GGUFError, ModelError, TokenizerError, UsageError
+from octavo.errors import GGUFError, ModelError, TokenizerError, UsageError
 from octavo.runtime import Model
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET, END, HE, START
@@ -139,7 +139,6 @@ def test_wrong_recommendations_name_the_file_and_key(
         ({"threads": 0}, UsageError, "threads is 0"),
         ({"n_ctx": 0}, UsageError, "ctx is 0"),
         ({"n_ctx": 100_000}, UsageError, "the model was made for 512 tokens"),
-        ({"device": "gpu"}, BackendError, "gpu"),
     ],
 )
 def test_wrong_load_options(alphabet_path: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
