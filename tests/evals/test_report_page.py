@@ -120,7 +120,7 @@ def test_figures(found: Findings, page: Page) -> None:
     kl = page.column("Models on the text", "KL divergence")
     assert kl == {"base.gguf": "–", "made.gguf": "0.0321 ± 0.0036", "Q8_0": "0.000456 ± 0.000051",
                   "Q4_K_M": "0.0321 ± 0.0036", "Q2_K": "0.90 ± 0.10"}  # fmt: skip
-    assert f"<dd>{100 * (model.error or 0):.4g} %</dd>" in page.page
+    assert f"<dd>{100 * (model.error or 0):#.4g} %</dd>" in page.page
     assert "1,234 tokens scored in 5 windows of 512" in page.page
 
 
@@ -129,7 +129,8 @@ def test_advice_is_told_in_a_sentence(found: Findings, page: Page) -> None:
     layer, kind = a.tensor.place
     sentence = re.sub(r"<[^>]*>", "", page.page)
     assert (
-        f"{kind} of layer {layer} at Q4_K has {100 * (a.tensor.error or 0):.3g} % error; as {a.type} it has" in sentence
+        f"{kind} of layer {layer} at Q4_K has {100 * (a.tensor.error or 0):#.3g} % error; as {a.type} it has"
+        in sentence
     )
     assert f"blk\\.{layer}\\.{kind}={a.type}" in sentence
 

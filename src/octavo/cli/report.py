@@ -52,5 +52,5 @@ def report(
             progress=lambda done, total, name: meter.show(done, total, printable(name)),
         )  # fmt: skip
     error = found.model.error
-    said = "" if error is None else f", {found.model.basis} error {100 * error:.4g} %"
+    said = "" if error is None else f", {found.model.basis} error {100 * error:#.4g} %"
     print(f"{printable(output)}: {len(found.model.tensors)} tensors, {found.model.bits:.4g} bits per weight{said}")

@@ -81,7 +81,9 @@ def size(nbytes: float) -> Html:
 
 def percent(share: float | None, digits: int = 4) -> Html:
     """A share of 1 as percent; a dash where it is not known."""
-    return Html("–" if share is None else f"{100 * share:.{digits}g} %")
+    if not share:
+        return Html("–" if share is None else "0 %")
+    return Html(f"{100 * share:#.{digits}g}".rstrip(".") + " %")
 
 
 def number(value: float, digits: int = 4) -> Html:
