@@ -3,8 +3,9 @@
     python bench/gpu_models.py FOLDER [--commit HASH] [-o FOLDER] [--only NAME ...]
 
 Synthetic models of real shapes are made in FOLDER where they are missing. Of each: prefill of 512 and 2048 tokens,
-decoding of 1 and 8 sequences and after 4096 tokens, in tokens a second as a caller sees them, and the milliseconds that
-the device takes of a step. Then the demo model's greedy replies, compared with the reference backend's.
+greedy decoding of 1, 2 and 8 sequences and after 4096 tokens, in tokens a second as a caller of `Engine.greedy` sees
+them; the same of one sequence that is sampled from 40 candidates; and the milliseconds that the device takes of a step.
+Then the demo model's greedy replies, compared with the reference backend's.
 """
 
 from __future__ import annotations
@@ -14,21 +15,27 @@ import json
 import statistics
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import machine
-from octavo.bench.subject import EngineSubject
+from octavo.bench.subject import EngineSubject, tokens
 from octavo.bench.synthetic import make
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
+from octavo.runtime.batch import Feed
+from octavo.runtime.choice import BEST, BEST_ID
 from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.model import open_model
+from octavo.runtime.sampling import SamplingParams, make_sampler
 
 MODELS = (("qwen3-1.7b", "Q4_K_M"), ("qwen3-1.7b", "Q8_0"), ("llama3-8b", "Q4_K_M"), ("llama3-8b", "Q8_0"))
 PROMPTS = ("What is 12 times 7?", "Convert 3 km to meters.", "What is 25% of 80?", "What is 7 + 58?")
@@ -41,7 +48,8 @@ def measure(path: Path, backend: GpuBackend) -> list[dict[str, Any]]:
         config = EngineConfig(n_ctx=4352, n_batch=2048, max_sequences=8, strict=True)
         subject = EngineSubject(Engine(read_architecture(file), [backend], config))
         rows = [_prefill(subject, n) for n in (512, 2048)]
-        return rows + [_decode(subject, backend, *test) for test in ((0, 1), (0, 2), (0, 8), (4096, 1))]
+        rows += [_decode(subject, backend, *test) for test in ((0, 1), (0, 2), (0, 8), (4096, 1))]
+        return [*rows, _sampled(subject.engine)]
 
 
 def _prefill(subject: EngineSubject, n: int) -> dict[str, Any]:
@@ -50,11 +58,23 @@ def _prefill(subject: EngineSubject, n: int) -> dict[str, Any]:
 
 
 def _decode(subject: EngineSubject, backend: GpuBackend, depth: int, batch: int) -> dict[str, Any]:
-    subject.prepare(depth, batch)
-    subject.decode(4)
-    times = [subject.decode(STEPS) / STEPS for _ in range(ROUNDS)]
+    engine, sequences = subject.engine, [Sequence() for _ in range(batch)]
+    prompts = [tokens(max(depth, 1), engine.model.hparams.n_vocab, seed=i) for i in range(batch)]
+    for sequence, prompt in zip(sequences, prompts, strict=True):
+        if depth:
+            engine.prefill(sequence, prompt)
+    feeds = [Feed(s, p[-1:]) for s, p in zip(sequences, prompts, strict=True)]
+    times = []
+    with closing(engine.greedy(feeds)) as chosen:
+        for _ in range(5):
+            next(chosen)
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            for _ in range(STEPS):
+                next(chosen)
+            times.append((time.perf_counter() - start) / STEPS)
     sizes = {"tokens": batch, "outputs": batch, "sequences": batch, "boundaries": batch + 1}
-    plan = subject.engine.load().plan(sizes)
+    plan = engine.load().plan(sizes, (BEST, BEST_ID))
     backend.synchronize()
     start = time.perf_counter()
     for _ in range(STEPS):
@@ -62,8 +82,26 @@ def _decode(subject: EngineSubject, backend: GpuBackend, depth: int, batch: int)
             step()
     backend.synchronize()
     device = (time.perf_counter() - start) / STEPS
+    for sequence in sequences:
+        engine.pool.release(sequence)
     row = {"test": f"decode {batch} at {depth}", "tokens_per_second": batch / statistics.median(times)}
     return row | {"device_milliseconds": device * 1e3}
+
+
+def _sampled(engine: Engine) -> dict[str, Any]:
+    """One sequence, each token sampled from 40 candidates."""
+    sampler, sequence, history = make_sampler(SamplingParams(top_k=40, seed=0)), Sequence(), [0]
+    times = []
+    for i in range(ROUNDS + 1):
+        start = time.perf_counter()
+        for _ in range(STEPS):
+            ids, logits = engine.candidates([Feed(sequence, history[-1:])], 40)
+            order = np.argsort(ids[0])
+            history.append(sampler.among(ids[0][order], logits[0][order], history))
+        if i:
+            times.append((time.perf_counter() - start) / STEPS)
+    engine.pool.release(sequence)
+    return {"test": "decode 1 at 0, sampled", "tokens_per_second": 1 / statistics.median(times)}
 
 
 def demo_agrees() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -278,3 +279,18 @@ def test_weights_that_stay_packed_give_the_same(format_name: str, monkeypatch: p
             packed = got
     for a, b in zip(packed, got, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("k", [1, 5])
+def test_choose(tokens: int, k: int) -> None:
+    x = np.random.default_rng(tokens).integers(0, 3, (tokens, 8)).astype(np.float32)
+    x[0, :2] = np.nan, np.inf
+    x[-1, 3] = -np.inf
+    got = ops.choose(x, k=k)
+    assert got.shape == (tokens, 1 + 2 * k)
+    np.testing.assert_array_equal(got[:, 0], [sum(not math.isfinite(v) for v in row) for row in x.tolist()])
+    finite = np.isfinite(x).all(1)
+    np.testing.assert_array_equal(got[finite, 1 : 1 + k], op_oracle.top_k(x, k)[finite].reshape(-1, k))
+    for t in np.flatnonzero(finite):
+        assert got[t, 1 + k :].view(np.float32).tolist() == [x[t, i] for i in got[t, 1 : 1 + k]]

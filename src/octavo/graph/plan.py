@@ -5,6 +5,7 @@ An `Executor` owns what lasts between steps (loaded weights, caches, memory) and
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,18 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
-from octavo.graph.node import Node, Sizes, bind
+from octavo.graph.node import Graph, Node, Sizes, bind
 from octavo.graph.ops import VIEWS
-from octavo.graph.protocol import Backend, Call
+from octavo.graph.protocol import AsyncBackend, Backend, Call
 from octavo.graph.schedule import Schedule
 
 PLANS_KEPT = 32
+INPUT_ALIGNMENT = 64
+INPUT_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 
 Watch = Callable[[Node, Callable[[int], AnyArray]], None]
 """Is given a node before its call is made, and a function that reads its i-th input to the host."""
@@ -33,23 +38,45 @@ class Plan:
     arguments  for each call the values that it reads, and the backend that they are of
     steps      the calls, joined by each backend to as few as it can
     inputs     the values to fill, by name, a pair (backend, value) each
+    packed     the same memory, all inputs of a backend as one value, and an array of the host like it
+    host       parts of these arrays, by input
     """
 
     calls: tuple[tuple[Node, Call], ...]
     arguments: tuple[tuple[Backend, Sequence[Any]], ...]
     steps: tuple[Call, ...]
     inputs: Mapping[str, list[tuple[Backend, Any]]]
+    packed: tuple[tuple[Backend, Any, AnyArray], ...]
+    host: Mapping[str, list[AnyArray]]
     outputs: tuple[tuple[Backend, Any], ...]
 
 
-class Executor:
-    """Runs a schedule. `limits` are the sizes that the schedule was made for; `rows` of the caches is fixed by them."""
+@dataclass(frozen=True)
+class Begun:
+    """A step that is under way: its results where they are made, and `read`, which waits for them."""
 
-    def __init__(self, schedule: Schedule, backends: Sequence[Backend], limits: Sizes) -> None:
+    values: tuple[Any, ...]
+    read: Callable[[], list[AnyArray]]
+
+
+class Executor:
+    """Runs a schedule. `limits` are the sizes that the schedule was made for; `rows` of the caches is fixed by them.
+
+    `outputs` are the numbers of the graph's outputs that a step makes unless others are asked for; by default all.
+    """
+
+    def __init__(
+        self, schedule: Schedule, backends: Sequence[Backend], limits: Sizes, outputs: Sequence[int] | None = None
+    ) -> None:
         self.schedule, self.backends, self.limits = schedule, tuple(backends), dict(limits)
+        self._outputs = tuple(range(len(schedule.graph.outputs)) if outputs is None else outputs)
         self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]
         self._leaves: dict[tuple[int, int], Any] = {}
-        self._plans: OrderedDict[tuple[tuple[str, int], ...], Plan] = OrderedDict()
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._nodes: dict[tuple[int, ...], Graph] = {}
+        self.begun = 0
+        """Steps so far."""
+        input_bytes = [0] * len(self.backends)
         by_tensor: dict[tuple[int, int], Any] = {}
         for leaf, where in self._leaf_uses():
             key = where, id(leaf)
@@ -64,24 +91,38 @@ class Executor:
             elif leaf.op == "cache":
                 self._leaves[key] = backend.cache(bind(leaf.shape, limits), leaf.dtype)
             else:
-                shape = bind(leaf.shape, limits)
-                nbytes = backend.nbytes(shape, leaf.dtype)
-                self._leaves[key] = backend.allocate(-(-max(nbytes, 1) // 64) * 64)
+                self._leaves[key] = None  # where it lies is up to each plan
+                input_bytes[where] += self._input_bytes(leaf, where, limits)
+        self._inputs = [b.allocate(max(n, INPUT_ALIGNMENT)) for b, n in zip(self.backends, input_bytes, strict=True)]
 
-    def _leaf_uses(self) -> list[tuple[Node, int]]:
+    def _leaf_uses(self, graph: Graph | None = None) -> list[tuple[Node, int]]:
         """Each leaf with each backend that reads it, once a reader."""
-        where = self.schedule.backends
-        return [(i, where[id(n)]) for n in self.schedule.graph.nodes if not n.is_leaf for i in n.inputs if i.is_leaf]
+        where, nodes = self.schedule.backends, (graph or self.schedule.graph).nodes
+        return [(i, where[id(n)]) for n in nodes if not n.is_leaf for i in n.inputs if i.is_leaf]
 
-    def plan(self, sizes: Sizes) -> Plan:
-        """The plan for steps of these sizes; made once, the last few are kept."""
-        key = tuple(sorted(sizes.items()))
+    def _input_bytes(self, leaf: Node, where: int, sizes: Sizes) -> int:
+        nbytes = self.backends[where].nbytes(bind(leaf.shape, sizes), leaf.dtype)
+        return -(-max(nbytes, 1) // INPUT_ALIGNMENT) * INPUT_ALIGNMENT
+
+    def plan(self, sizes: Sizes, wanted: tuple[int, ...] | None = None) -> Plan:
+        """The plan for steps of these sizes that make the `wanted` outputs of the graph; the last few are kept."""
+        wanted = self._outputs if wanted is None else wanted
+        key = wanted, tuple(sorted(sizes.items()))
         if key not in self._plans:
-            self._plans[key] = self._bind({**self.limits, **sizes})
+            self._plans[key] = self._bind(self._needed(wanted), {**self.limits, **sizes})
             if len(self._plans) > PLANS_KEPT:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         return self._plans[key]
+
+    def _needed(self, wanted: tuple[int, ...]) -> Graph:
+        """The part of the graph that some of its outputs need, its nodes in the order of the schedule."""
+        if wanted not in self._nodes:
+            graph = self.schedule.graph
+            outputs = tuple(graph.outputs[i] for i in wanted)
+            needed = {id(n) for n in Graph.of(*outputs).nodes}
+            self._nodes[wanted] = Graph(tuple(n for n in graph.nodes if id(n) in needed), outputs)
+        return self._nodes[wanted]
 
     def run(self, inputs: Mapping[str, AnyArray], sizes: Sizes) -> list[AnyArray]:
         """Run a step: fill the inputs, make the calls, read the outputs."""
@@ -89,6 +130,30 @@ class Executor:
         for step in plan.steps:
             step()
         return [backend.read(value) for backend, value in plan.outputs]
+
+    def begin(
+        self,
+        inputs: Mapping[str, AnyArray],
+        sizes: Sizes,
+        wanted: tuple[int, ...],
+        fed: Mapping[str, Any] | None = None,
+    ) -> Begun:
+        """Begin a step that makes the `wanted` outputs, all on an AsyncBackend.
+
+        `fed` are values of the step before, by the name of the input that they take the place of.
+        """
+        plan = self._fill(inputs, sizes, wanted)
+        for name, source in (fed or {}).items():
+            for backend, value in plan.inputs[name]:
+                assert isinstance(backend, AsyncBackend)
+                backend.copy(value, source)
+        for step in plan.steps:
+            step()
+        waits = []
+        for backend, value in plan.outputs:
+            assert isinstance(backend, AsyncBackend)
+            waits.append(backend.begin_read(value))
+        return Begun(tuple(value for _, value in plan.outputs), lambda: [wait() for wait in waits])
 
     def watch(self, inputs: Mapping[str, AnyArray], sizes: Sizes, watch: Watch) -> list[AnyArray]:
         """Run a step as `run` does, but call by call, `watch` being asked before each."""
@@ -106,28 +171,36 @@ class Executor:
                 self._leaves[where, id(leaf)] = self.backends[where].load(tensor)
         self._plans.clear()
 
-    def _fill(self, inputs: Mapping[str, AnyArray], sizes: Sizes) -> Plan:
-        plan = self.plan(sizes)
-        for name, values in plan.inputs.items():
-            for backend, value in values:
-                backend.write(value, inputs[name])
+    def _fill(self, inputs: Mapping[str, AnyArray], sizes: Sizes, wanted: tuple[int, ...] | None = None) -> Plan:
+        self.begun += 1
+        plan = self.plan(sizes, wanted)
+        for name, parts in plan.host.items():
+            for part in parts:
+                part[...] = inputs[name]
+        for backend, value, array in plan.packed:
+            backend.write(value, array)
         return plan
 
-    def _bind(self, sizes: Sizes) -> Plan:
+    def _bind(self, graph: Graph, sizes: Sizes) -> Plan:
         where = self.schedule.backends
         values: dict[tuple[int, int], Any] = {}
         inputs: dict[str, list[tuple[Backend, Any]]] = {}
-        for leaf, b in self._leaf_uses():
+        places: list[tuple[Node, int, int]] = []
+        ends = [0] * len(self.backends)
+        for leaf, b in self._leaf_uses(graph):
             if (b, id(leaf)) in values:
                 continue
             value = self._leaves[b, id(leaf)]
             if leaf.op == "input":
-                value = self.backends[b].view(value, 0, bind(leaf.shape, sizes), leaf.dtype)
+                value = self.backends[b].view(self._inputs[b], ends[b], bind(leaf.shape, sizes), leaf.dtype)
                 inputs.setdefault(leaf.name, []).append((self.backends[b], value))
+                places.append((leaf, b, ends[b]))
+                ends[b] += self._input_bytes(leaf, b, sizes)
             values[b, id(leaf)] = value
+        packed, host = self._packed(places, ends, sizes)
         calls: list[tuple[Node, Call]] = []
         read: list[tuple[Backend, Sequence[Any]]] = []
-        for node in self.schedule.graph.nodes:
+        for node in graph.nodes:
             if node.is_leaf:
                 continue
             b = where[id(node)]
@@ -147,8 +220,25 @@ class Executor:
             calls.append((node, backend.bind(node, arguments, out)))
             read.append((backend, arguments))
             values[b, id(node)] = out
-        outputs = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in self.schedule.graph.outputs)
-        return Plan(tuple(calls), tuple(read), self._join(calls), inputs, outputs)
+        outputs = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in graph.outputs)
+        return Plan(tuple(calls), tuple(read), self._join(calls), inputs, packed, host, outputs)
+
+    def _packed(
+        self, places: Sequence[tuple[Node, int, int]], ends: Sequence[int], sizes: Sizes
+    ) -> tuple[tuple[tuple[Backend, Any, AnyArray], ...], dict[str, list[AnyArray]]]:
+        """Each backend's inputs as one value and an array like it, and by name the parts of these arrays."""
+        arrays = [np.zeros(end // 4, np.int32) for end in ends]
+        host: dict[str, list[AnyArray]] = {}
+        for leaf, b, start in places:
+            shape, number = bind(leaf.shape, sizes), np.dtype(INPUT_TYPES[leaf.dtype])
+            raw = arrays[b].view(np.uint8)[start : start + math.prod(shape) * number.itemsize]
+            host.setdefault(leaf.name, []).append(raw.view(number).reshape(shape))
+        packed = tuple(
+            (backend, backend.view(memory, 0, array.shape, "i32"), array)
+            for backend, memory, array in zip(self.backends, self._inputs, arrays, strict=True)
+            if len(array)
+        )
+        return packed, host
 
     def _join(self, calls: Sequence[tuple[Node, Call]]) -> tuple[Call, ...]:
         """Runs of calls on one backend, each joined by it; copies between backends stay as they are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
@@ -58,3 +58,14 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Return when all calls made so far are done."""
+
+
+@runtime_checkable
+class AsyncBackend(Backend, Protocol):
+    """A backend whose calls return before they are done: a step can begin before the one before it has been read."""
+
+    def begin_read(self, value: Any) -> Callable[[], AnyArray]:
+        """Copy a value as it is once all calls made so far are done; what is returned waits for it."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Fill a value with another one's elements, of the same number and type, after all calls made so far."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from octavo.errors import ContextFullError, NonFiniteError, UsageError
-from octavo.formats.spec import F32
+from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType
 from octavo.graph.fuse import fuse, quantize_activations
 from octavo.graph.node import Graph, Sizes
-from octavo.graph.plan import Executor, Watch
+from octavo.graph.plan import Begun, Executor, Watch
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, Schedule, schedule
 from octavo.models import Architecture
+from octavo.runtime import choice
 from octavo.runtime.batch import Feed, make_batch
+from octavo.runtime.choice import I32
 from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
 
 DEFAULT_CONTEXT = 4096
@@ -45,7 +48,7 @@ class EngineConfig:
 
 
 class Engine:
-    """Runs steps: `step` appends tokens to sequences and returns logits.
+    """Runs steps: `step` appends tokens to sequences and returns logits; `greedy` and `candidates` choose tokens.
 
     `backends` are in order of preference; the first is where weights are placed, unless `place` says otherwise.
     """
@@ -83,6 +86,11 @@ class Engine:
         }
         self.graph = self._lower(model.graph(cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx))
         self.schedule: Schedule = schedule(self.graph, backends, self.limits, place=place, strict=config.strict)
+        self.chooses = choice.possible(self.schedule, backends)
+        """Tokens are chosen where the logits are: `greedy` and `candidates` bring only these to the host."""
+        if self.chooses:
+            self.graph = choice.extended(self.graph)
+            self.schedule = schedule(self.graph, backends, self.limits, place=place, strict=config.strict)
         self._executor: Executor | None = None
 
     def _lower(self, graph: Graph) -> Graph:
@@ -92,7 +100,7 @@ class Engine:
     def load(self) -> Executor:
         """Load the weights and make ready for steps of one token, unless that is done; the first step does it too."""
         if self._executor is None:
-            self._executor = Executor(self.schedule, self.backends, self.limits)
+            self._executor = Executor(self.schedule, self.backends, self.limits, outputs=(choice.LOGITS,))
             self._executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2})
         return self._executor
 
@@ -106,16 +114,11 @@ class Engine:
         self._check(feeds)
         before = [len(f.sequence) for f in feeds]
         try:
-            for feed in feeds:
-                self.pool.grow(feed.sequence, len(feed.sequence) + len(feed.tokens))
-            inputs, sizes = make_batch(feeds, self._max_pages)
+            inputs, sizes = self._batch(feeds)
             executor = self.load()
             (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
             if not np.isfinite(logits).all():
-                raise NonFiniteError(
-                    f"{self.model.file.path}: the model computed NaN or Inf; `octavo inspect --check` looks for it in "
-                    "the weights"
-                )
+                raise self.not_finite()
         except BaseException:
             for feed, length in zip(feeds, before, strict=True):
                 self.pool.shrink(feed.sequence, length)
@@ -123,6 +126,46 @@ class Engine:
         for feed in feeds:
             feed.sequence.tokens.extend(feed.tokens)
         return logits
+
+    def candidates(self, feeds: Seq[Feed], k: int) -> tuple[I32, F32]:
+        """Append each feed's tokens; of each logits the k largest: their places and values [sum of outputs, k].
+
+        Largest first, of equals the lower place first. Raises what `step` raises.
+        """
+        if not self.chooses or k > choice.MOST or self.model.hparams.n_vocab < choice.MOST:
+            return choice.largest_first(self.step(feeds), k)
+        return choice.on_device(self, feeds, k)
+
+    def greedy(self, feeds: Seq[Feed]) -> Generator[list[int], None, None]:
+        """Append each feed's tokens, choose the most likely token of each sequence, append these, and so on.
+
+        Gives a token for each feed, again and again; those given last have not been appended yet. The sequences are not
+        to be touched before this iterator is closed. Raises what `step` raises, each feed having one output.
+        """
+        return choice.greedy_ahead(self, feeds) if self.chooses else choice.greedy_on_host(self, feeds)
+
+    def begin(self, feeds: Seq[Feed], wanted: int, fed: Any = None, *, check: bool = True) -> Begun:
+        """Begin a step that makes one output of `choice`; the sequences get pages, but not yet their tokens.
+
+        `fed` are tokens on the device to take in place of those of `feeds`.
+        """
+        if check:
+            self._check(feeds)
+        inputs, sizes = self._batch(feeds)
+        wanted_outputs = (wanted, choice.BEST_ID) if wanted == choice.BEST else (wanted,)
+        return self.load().begin(inputs, sizes, wanted_outputs, None if fed is None else {"tokens": fed})
+
+    def not_finite(self) -> NonFiniteError:
+        return NonFiniteError(
+            f"{self.model.file.path}: the model computed NaN or Inf; `octavo inspect --check` looks for it in "
+            "the weights"
+        )
+
+    def _batch(self, feeds: Seq[Feed]) -> tuple[dict[str, AnyArray], dict[str, int]]:
+        """Pages for the new tokens, and the inputs and sizes of the step."""
+        for feed in feeds:
+            self.pool.grow(feed.sequence, len(feed.sequence) + len(feed.tokens))
+        return make_batch(feeds, self._max_pages)
 
     def _check(self, feeds: Seq[Feed]) -> None:
         if not feeds or len(feeds) > self.config.max_sequences:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
@@ -12,10 +13,11 @@ import numpy as np
 
 from octavo.errors import ContextFullError, UsageError
 from octavo.formats.spec import F32
+from octavo.runtime import choice
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine
 from octavo.runtime.kv_cache import Sequence as CachedSequence
-from octavo.runtime.sampling import Sampler
+from octavo.runtime.sampling import ChainSampler, Sampler
 from octavo.runtime.stop import StopStrings
 from octavo.text import Tokenizer
 
@@ -102,12 +104,11 @@ class Generation:
     def _decode(self) -> Iterator[str]:
         stream = self._tokenizer.stream()
         logits = self._prefill()
-        history = list(self._prompt)
         start = time.perf_counter()
-        while self._max_tokens is None or len(self.tokens) < self._max_tokens:
-            if self.tokens:
+        with closing(self._choices(logits)) as choices:
+            while self._max_tokens is None or len(self.tokens) < self._max_tokens:
                 try:
-                    logits = self._engine.step([Feed(self._sequence, self.tokens[-1:])])[0]
+                    token = next(choices)
                 except ContextFullError:
                     self.finish_reason = "context"
                     yield self._end(stream.flush())
@@ -115,22 +116,51 @@ class Generation:
                         f"the context of {self._engine.n_ctx} tokens is full: {len(self._prompt)} of the prompt and "
                         f"{len(self.tokens)} of the reply"
                     ) from None
-            token = self._sampler(self._known(logits), history)
-            history.append(token)
-            self.tokens.append(token)
-            if token in self._tokenizer.stop_ids:
-                self.finish_reason = "stop"
-                break
-            shown, stopped = self._stops.push(stream.push(token))
-            self._count(start)
-            yield shown
-            start = time.perf_counter()
-            if stopped:
-                self.finish_reason = "stop"
-                return
+                self.tokens.append(token)
+                if token in self._tokenizer.stop_ids:
+                    self.finish_reason = "stop"
+                    break
+                shown, stopped = self._stops.push(stream.push(token))
+                self._count(start)
+                yield shown
+                start = time.perf_counter()
+                if stopped:
+                    self.finish_reason = "stop"
+                    return
         self._count(start)
         self.finish_reason = self.finish_reason or "length"
         yield self._end(stream.flush())
+
+    def _choices(self, logits: F32) -> Generator[int, None, None]:
+        """Tokens without end, the first one chosen from `logits`, those of the prompt."""
+        engine, sampler = self._engine, self._sampler
+        history = list(self._prompt)
+        history.append(sampler(self._known(logits), history))
+        yield history[-1]
+        few = self._needs_few(logits)
+        if few is not None and few.enough == 1:
+            with closing(engine.greedy([self._feed(history)])) as chosen:
+                for (token,) in chosen:
+                    yield token
+        while True:
+            if few is not None:
+                ids, values = engine.candidates([self._feed(history)], few.enough)
+                order = np.argsort(ids[0])
+                token = few.among(ids[0][order], values[0][order], history)
+            else:
+                token = sampler(self._known(engine.step([self._feed(history)])[0]), history)
+            history.append(token)
+            yield token
+
+    def _needs_few(self, logits: F32) -> ChainSampler | None:
+        """The sampler, if it needs but a few of the largest logits and the device finds these."""
+        sampler = self._sampler
+        if not self._engine.chooses or len(logits) > self._tokenizer.n_vocab or not isinstance(sampler, ChainSampler):
+            return None
+        return None if sampler.looks_at_all or sampler.enough > choice.MOST else sampler
+
+    def _feed(self, history: Sequence[int]) -> Feed:
+        return Feed(self._sequence, history[-1:])
 
     def _count(self, start: float) -> None:
         """Add to the timings what was generated since `start`."""

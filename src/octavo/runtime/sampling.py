@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,10 @@ Filter = Callable[[F32, Sequence[int]], F32]
 """logits [n_vocab], tokens so far -> logits; -inf for a token that is out."""
 
 Sampler = Callable[[F32, Sequence[int]], int]
+"""logits [n_vocab], tokens so far -> token."""
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
+AnyIds = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 64  # logits of which `largest` first looks at the maximum only
 
@@ -142,31 +145,57 @@ def probabilities(logits: F32) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return result
 
 
-def make_sampler(params: SamplingParams) -> Sampler:
-    """The sampler that `params` describes; with a seed it gives the same tokens every time."""
-    filters: list[Filter] = []
-    if params.repeat_penalty != 1:
-        filters.append(repeat_penalty(params.repeat_penalty, params.repeat_last_n))
-    if params.temperature == 0:
-        return _chain(filters, lambda logits: int(logits.argmax()))
-    before, filters = filters, []
-    if params.top_p < 1:
-        filters.append(top_p(params.top_p))
-    if params.min_p > 0:
-        filters.append(min_p(params.min_p))
-    filters.append(temperature(params.temperature))
-    rng = np.random.default_rng(params.seed)
-    choose = _chain(filters, lambda logits: _draw(rng, logits))
+@dataclass(frozen=True)
+class ChainSampler:
+    """A Sampler: filters for all logits, then for the `enough` largest ones, then a choice among what these leave.
 
-    def sample(logits: F32, tokens: Sequence[int]) -> int:
-        for apply in before:
+    Where `looks_at_all` is False the `enough` largest logits are all that it needs (0: any number).
+    """
+
+    before: tuple[Filter, ...]
+    enough: int
+    after: tuple[Filter, ...]
+    choose: Callable[[F32], int]
+
+    @property
+    def looks_at_all(self) -> bool:
+        return bool(self.before) or self.enough == 0
+
+    def __call__(self, logits: F32, tokens: Sequence[int]) -> int:
+        for apply in self.before:
             logits = apply(logits, tokens)
-        if not 0 < params.top_k < len(logits):
-            return choose(logits, tokens)
-        ids = largest(logits, params.top_k)  # from here on only these are looked at, not the whole vocabulary
-        return int(ids[choose(logits[ids], tokens)])
+        if not 0 < self.enough < len(logits):
+            return self._last(logits, tokens)
+        if self.enough == 1:
+            return int(logits.argmax())
+        ids = largest(logits, self.enough)  # from here on only these are looked at, not the whole vocabulary
+        return self.among(ids, logits[ids], tokens)
 
-    return sample
+    def among(self, ids: AnyIds, logits: F32, tokens: Sequence[int]) -> int:
+        """The token, given the `enough` largest logits and their ids, lowest id first."""
+        return int(ids[self._last(logits, tokens)])
+
+    def _last(self, logits: F32, tokens: Sequence[int]) -> int:
+        for apply in self.after:
+            logits = apply(logits, tokens)
+        return self.choose(logits)
+
+
+def make_sampler(params: SamplingParams) -> ChainSampler:
+    """The sampler that `params` describes; with a seed it gives the same tokens every time."""
+    before: list[Filter] = []
+    if params.repeat_penalty != 1:
+        before.append(repeat_penalty(params.repeat_penalty, params.repeat_last_n))
+    if params.temperature == 0:
+        return ChainSampler(tuple(before), 1, (), lambda logits: int(logits.argmax()))
+    after: list[Filter] = []
+    if params.top_p < 1:
+        after.append(top_p(params.top_p))
+    if params.min_p > 0:
+        after.append(min_p(params.min_p))
+    after.append(temperature(params.temperature))
+    rng = np.random.default_rng(params.seed)
+    return ChainSampler(tuple(before), params.top_k, tuple(after), lambda logits: _draw(rng, logits))
 
 
 def _draw(rng: np.random.Generator, logits: F32) -> int:
@@ -174,12 +203,3 @@ def _draw(rng: np.random.Generator, logits: F32) -> int:
     cumulative = np.cumsum(probabilities(logits[candidates]))
     drawn = int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
     return int(candidates[min(drawn, len(candidates) - 1)])
-
-
-def _chain(filters: Sequence[Filter], choose: Callable[[F32], int]) -> Sampler:
-    def sample(logits: F32, tokens: Sequence[int]) -> int:
-        for apply in filters:
-            logits = apply(logits, tokens)
-        return choose(logits)
-
-    return sample

@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from octavo.backends.gpu.kernels import activations, attention, dequantize, elementwise, few, matvec, mmq, rope
+from octavo.backends.gpu.kernels import activations, attention, choose, dequantize, elementwise, few, matvec, mmq, rope
 from octavo.backends.gpu.layout import Layout, layout_of
 from octavo.backends.gpu.weights import constants
 from octavo.formats import by_name
@@ -75,7 +75,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     "weighted_sum": (elementwise.weighted_sum_kernel, {"B": 1024}, 4, {}),
     "copy_rows": (elementwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "float_matvec": (elementwise.float_matvec_kernel, {"TERMS": 0, "IDS": False, "BN": 4, "BK": 512}, 4, {"k": "i32"}),
-    "argmax": (elementwise.argmax_kernel, {"B": 1024}, 4, {"out": "*i32", "k": "i32"}),
+    "choose_parts": (choose.choose_parts_kernel, {"K": 64, "B": 4096}, 4, {"keys": "*i64", "bad": "*i32"}),
+    "choose": (choose.choose_kernel, {"K": 64, "B": 4096, "BP": 64}, 8, {"keys": "*i64", "bad": "*i32", "out": "*i32"}),
 }  # fmt: skip
 
 

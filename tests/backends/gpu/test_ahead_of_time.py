@@ -33,7 +33,7 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
 OF_LAYOUT = ("matvec", "matvec_id", "few", "dequantize", "get_rows")
 OTHERS = ("quantize", "float", "int8_token", "mmq", "decode", "decode_q8", "combine", "prefill", "rope", "set_rows",
           "rope_set_rows", "rms_norm", "binary", "row", "top_k", "gather", "weighted_sum", "copy_rows", "float_matvec",
-          "argmax")  # fmt: skip
+          "choose_parts", "choose")  # fmt: skip
 
 
 def compile_all(wanted: list[str]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 PAGE_SIZE = 64
 MOST_DIM = 256  # values of a head
-MOST_VIEWS = 512  # values of kept plans whose host memory is remembered
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows"})
 
 
@@ -40,8 +39,6 @@ class GpuBackend:
         self._binders = binders
         self._context = binders.Context(self.target)
         self._dtypes = {"f32": torch.float32, "f16": torch.float16, "i32": torch.int32, "i64": torch.int64}
-        self._host_memory: dict[int, torch.Tensor] = {}
-        self._host_views: dict[int, tuple[torch.Tensor, torch.Tensor, AnyArray]] = {}
 
     def supports(self, node: Node) -> tuple[bool, str]:
         if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
@@ -118,30 +115,33 @@ class GpuBackend:
         return [Calls(parts) if interpreted() else Captured(parts)]
 
     def write(self, value: torch.Tensor, data: AnyArray) -> None:
-        host, array = self._host(value)
-        array[...] = data
+        host = self._host(value)
+        host.numpy()[...] = data
         value.copy_(host, non_blocking=True)
 
     def read(self, value: torch.Tensor) -> AnyArray:
-        host, array = self._host(value)
-        host.copy_(value, non_blocking=True)
-        self.synchronize()
-        return np.array(array)
+        return self.begin_read(value)()
 
-    def _host(self, value: torch.Tensor) -> tuple[torch.Tensor, AnyArray]:
-        """Memory of the host that a value goes through, page-locked and always the same; as a tensor and an array."""
-        known = self._host_views.get(id(value))
-        if known is None or known[0] is not value:
-            place, nbytes = value.data_ptr(), value.numel() * value.element_size()
-            memory = self._host_memory.get(place)
-            if memory is None or memory.numel() < nbytes:
-                pin = self.target.device == "cuda"
-                memory = self._host_memory[place] = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=pin)
-            if len(self._host_views) >= MOST_VIEWS:
-                self._host_views.clear()
-            host = memory[:nbytes].view(value.dtype).view(value.shape)
-            known = self._host_views[id(value)] = value, host, host.numpy()
-        return known[1:]
+    def begin_read(self, value: torch.Tensor) -> Callable[[], AnyArray]:
+        host = self._host(value)
+        host.copy_(value, non_blocking=True)
+        if self.target.device != "cuda":
+            return host.numpy
+        done: Any = cast(Any, self._torch.cuda).Event()
+        done.record()
+
+        def wait() -> AnyArray:
+            done.synchronize()
+            return np.array(host.numpy())
+
+        return wait
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.view(source.shape).copy_(source, non_blocking=True)
+
+    def _host(self, value: torch.Tensor) -> torch.Tensor:
+        """Memory of the host like a value, page-locked; torch keeps it from others until copies are done with it."""
+        return self._torch.empty(value.shape, dtype=value.dtype, pin_memory=self.target.device == "cuda")
 
     def synchronize(self) -> None:
         if self.target.device == "cuda":

@@ -12,6 +12,7 @@ import torch
 from octavo.backends.gpu import choose
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.kernels import activations, attention, elementwise, rope
+from octavo.backends.gpu.kernels import choose as choice
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.products import product, product_by_id, rows_of
 from octavo.backends.gpu.values import Activation, Cache, parts
@@ -194,6 +195,23 @@ def _top_k(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call
     (x,) = inputs
     k, used = x.shape[1], out.shape[1]
     return [c.launch(elementwise.top_k_kernel, (len(x),), x, out, x.stride(0), k, used, B=power_of_two(k), warps=1)]
+
+
+@_binds("choose")
+def _choose(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (x,) = inputs
+    tokens, n = x.shape
+    k = node.attrs["k"]
+    block = 2048 if k == 1 else 4096
+    parts_of = -(-n // block)
+    keys = c.shared("keys", tokens * parts_of * k, torch.int64)
+    bad = c.shared("bad", tokens * parts_of, torch.int32)
+    some = c.launch(choice.choose_parts_kernel, (tokens, parts_of), x, keys, bad, x.stride(0), n, parts_of, K=k,
+                    B=block)  # fmt: skip
+    size = power_of_two(parts_of * k)
+    last = c.launch(choice.choose_kernel, (tokens,), keys, bad, out, parts_of, K=k, B=size, BP=power_of_two(parts_of),
+                    warps=max(1, min(8, size // 512)))  # fmt: skip
+    return [some, last]
 
 
 @_binds("gather")

@@ -144,18 +144,3 @@ def float_matvec_kernel(
     if TERMS > 1:
         out += tl.load(term1 + pair * stride1 + at, mask=at < n, other=0.0)
     tl.store(y + pair.to(tl.int64) * y_stride + at, out, mask=at < n)
-
-
-@triton.jit
-def argmax_kernel(x, out, x_stride, k, B: tl.constexpr):
-    """The place of the largest of a row's k values, of equals the lower; NaN counts as the smallest."""
-    row = tl.program_id(0).to(tl.int64)
-    best = tl.full((B,), float("-inf"), tl.float32)
-    where = tl.zeros((B,), tl.int32)
-    for first in range(0, k, B):
-        at = first + tl.arange(0, B)
-        value = tl.load(x + row * x_stride + at, mask=at < k, other=float("-inf"))
-        better = value > best
-        best, where = tl.where(better, value, best), tl.where(better, at, where)
-    largest = tl.max(best)
-    tl.store(out + row, tl.min(tl.where(best == largest, where, k - 1)))
