@@ -64,6 +64,10 @@ class BackendError(OctavoError):
     """A backend or device that is not available, or not able to do what was asked."""
 
 
+class DeviceMemoryError(BackendError):
+    """More memory than a device has free."""
+
+
 class ContextFullError(OctavoError):
     """More tokens than the context holds."""
 

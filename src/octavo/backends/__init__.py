@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from typing import get_args
 
 from octavo.errors import UsageError
 from octavo.graph.node import Device
 from octavo.graph.protocol import Backend
 
+log = logging.getLogger("octavo")
+
 
 def select(device: str, threads: int | None = None) -> list[Backend]:
     """The backends for `device` ("auto", "cpu", "gpu" or "reference").
 
-    `threads` is how many threads to use (default: as many as this process may use cores). Raises BackendError for a
-    device that this machine or this version does not have.
+    "auto" is the GPU where there is one that kernels run on, with torch and Triton, else the CPU. `threads` is how many
+    threads to use (default: as many as this process may use cores). Raises BackendError for a device that this machine
+    does not have, saying what is missing.
     """
     if device not in get_args(Device):
         raise UsageError(f"unknown device {device!r} (allowed: {', '.join(get_args(Device))})")
     if threads is not None and not 1 <= threads <= 1024:
         raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
-    if device == "gpu":
+    if device == "gpu" or (device == "auto" and _gpu_usable()):
         from octavo.backends.cpu import CpuBackend
         from octavo.backends.gpu import GpuBackend
 
@@ -31,3 +35,12 @@ def select(device: str, threads: int | None = None) -> list[Backend]:
     from octavo.backends.cpu import CpuBackend
 
     return [CpuBackend(threads=threads), ReferenceBackend()]
+
+
+def _gpu_usable() -> bool:
+    from octavo.backends.gpu.device import unusable
+
+    reason = unusable()
+    if reason is not None:
+        log.info("device auto: the CPU (%s)", reason)
+    return reason is None

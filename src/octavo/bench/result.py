@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.backends import select
 from octavo.bench import machine
 from octavo.bench.limits import read_limit
 from octavo.bench.model import Progress, Trial, make_tests, peers_for, report, room, time_test
@@ -20,6 +19,7 @@ from octavo.graph.builder import CacheType
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.placement import GpuLayers, backends_for
 
 SCHEMA = 1
 
@@ -38,6 +38,7 @@ class Options:
     threads: int | None = None
     device: str = "auto"
     kv: CacheType = "f16"
+    gpu_layers: GpuLayers | None = None
     command: str = ""
 
 
@@ -72,8 +73,9 @@ def _load(
             f"depth and tokens come to {wanted}, but the model was made for {most} (allowed: up to {most})"
         )
     sequences = max(t.batch for t in tests) + 1  # and the first decode test's, which others are compared with
-    config = EngineConfig(n_ctx=wanted, max_sequences=sequences, cache_type=options.kv)
-    engine = Engine(model, select(options.device, threads), config)
+    backends, layers = backends_for(options.device, threads, options.gpu_layers)
+    config = EngineConfig(n_ctx=wanted, max_sequences=sequences, cache_type=options.kv, gpu_layers=layers)
+    engine = Engine(model, backends, config)
     progress("loading")
     start = time.perf_counter()
     engine.load()

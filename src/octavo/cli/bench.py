@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.options import Device, Layers, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.bench.render import Result
 
-Device = Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")]
 Threads = Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")]
 
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
@@ -36,6 +36,7 @@ def model(
     ] = None,
     threads: Threads = None,
     device: Device = "auto",
+    layers: Layers = None,
     kv: Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")] = "f16",
     format: Annotated[Literal["md", "json", "csv"], typer.Option(help="Of the output.")] = "md",
     output: Annotated[
@@ -51,7 +52,7 @@ def model(
     options = Options(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=threads, device=device, kv=kv,
-        command=shortened(["octavo", *sys.argv[1:]]),
+        gpu_layers=gpu_layers(layers), command=shortened(["octavo", *sys.argv[1:]]),
     )  # fmt: skip
     with Status() as status:
         result = bench_model(resolve(model), options, status.show)

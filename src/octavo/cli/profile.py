@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.options import Device, Layers, gpu_layers
 from octavo.cli.plain import printable, to_json
 
 if TYPE_CHECKING:
@@ -23,21 +24,24 @@ def profile(
     depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
     rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that the step is run.")] = 5,
     threads: Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")] = None,
-    device: Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")] = "auto",
+    device: Device = "auto",
+    layers: Layers = None,
     kv: Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")] = "f16",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
-    from octavo.backends import select
     from octavo.bench.profile import profile as measure
     from octavo.io.gguf import GGUFFile
     from octavo.models import read_architecture
     from octavo.runtime import Engine, EngineConfig, resolve
+    from octavo.runtime.placement import backends_for
 
     new = 1 if decode else prompt
     with GGUFFile.open(resolve(model)) as file:
-        config = EngineConfig(n_ctx=depth + max(new, 1), n_batch=max(new, 512), cache_type=kv)
-        engine = Engine(read_architecture(file), select(device, threads), config)
+        backends, count = backends_for(device, threads, gpu_layers(layers))
+        size = max(new, 512)
+        config = EngineConfig(n_ctx=depth + max(new, 1), n_batch=size, cache_type=kv, gpu_layers=count)
+        engine = Engine(read_architecture(file), backends, config)
         report = as_object(measure(engine, new, depth, rounds), new, depth)
     if as_json:
         print(to_json(report))

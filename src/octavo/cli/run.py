@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from octavo.cli.options import Device, Layers, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.errors import OctavoError, UsageError
 
@@ -54,7 +55,8 @@ def run(
     ] = None,
     ctx: Annotated[int | None, typer.Option(help="Tokens of context. [default: the model's, up to 4096]")] = None,
     kv: Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")] = "f16",
-    device: Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")] = "auto",
+    device: Device = "auto",
+    layers: Layers = None,
     threads: Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print speeds afterwards.", rich_help_panel=OUTPUT)] = False,
     as_json: Annotated[
@@ -74,7 +76,7 @@ def run(
     }  # fmt: skip
     options = cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})
     start = time.perf_counter()
-    with load(model, device=device, n_ctx=ctx, threads=threads, cache_type=kv) as loaded:
+    with load(model, device=device, n_ctx=ctx, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers)) as loaded:
         load_seconds = time.perf_counter() - start
         if prompt is None:
             from octavo.cli.chat import Chat, read_line

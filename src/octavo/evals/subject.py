@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from octavo.backends import select
 from octavo.evals.windows import LEAST_CONTEXT, outputs_for
 from octavo.graph.builder import CacheType
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.runtime import EngineConfig, Model, open_model, resolve
+from octavo.runtime.placement import backends_for
 
 LARGEST_BATCH = 512
 
@@ -27,7 +27,7 @@ def open_subject(
 
     The other arguments and what is raised are as of `octavo.load`.
     """
-    backends = select(device, threads)
+    backends, gpu_layers = backends_for(device, threads)
     with GGUFFile.open(resolve(path)) as file:
         n_vocab = read_architecture(file).hparams.n_vocab
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
@@ -37,5 +37,6 @@ def open_subject(
         cache_type=cache_type,
         n_outputs=outputs_for(n_vocab, context),
         fuse=fuse,
+        gpu_layers=gpu_layers,
     )
     return open_model(path, backends, config)

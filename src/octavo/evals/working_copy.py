@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from octavo.backends import select
 from octavo.evals.windows import outputs_for
 from octavo.formats import QTensor, by_name
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.quantizers.recode import recode
 from octavo.runtime import Engine, EngineConfig, Model
+from octavo.runtime.placement import backends_for
 from octavo.text import Tokenizer
 
 FORMAT = by_name("Q8_0")
@@ -33,7 +33,7 @@ def open_to_probe(path: str, context: int, *, device: str = "auto", threads: int
 
     A large one is Q8_0 on a CPU, and one with quantized weights everywhere. Raises as `octavo.load` does.
     """
-    backends = select(device, threads)
+    backends, gpu_layers = backends_for(device, threads)
     file = GGUFFile.open(path)
     floats = all(t.type_name in ("F32", "F16", "BF16") for t in file.tensors.values() if len(t.shape) > 1)
     if not floats or (file.nbytes > SMALL and backends[0].name != "gpu"):
@@ -43,7 +43,8 @@ def open_to_probe(path: str, context: int, *, device: str = "auto", threads: int
         architecture = read_architecture(file)
         tokenizer = Tokenizer.from_gguf(file)
         outputs = outputs_for(architecture.hparams.n_vocab, context)
-        engine = Engine(architecture, backends, EngineConfig(n_ctx=context, n_batch=context, n_outputs=outputs))
+        config = EngineConfig(n_ctx=context, n_batch=context, n_outputs=outputs, gpu_layers=gpu_layers)
+        engine = Engine(architecture, backends, config)
         engine.load()
         return Model(file, engine, tokenizer)
     except BaseException:

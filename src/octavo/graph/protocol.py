@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
-from octavo.graph.node import DType, Node
+from octavo.graph.node import DType, Node, Sizes
 
 Call = Callable[[], None]
 """A kernel with its arguments bound; run once a step."""
@@ -69,3 +69,14 @@ class AsyncBackend(Backend, Protocol):
 
     def copy(self, target: Any, source: Any) -> None:
         """Fill a value with another one's elements, of the same number and type, after all calls made so far."""
+
+
+@runtime_checkable
+class BoundedBackend(Backend, Protocol):
+    """A backend with memory of its own, which a model may be too large for."""
+
+    def free(self) -> int:
+        """Bytes that a model may take."""
+
+    def needs(self, nodes: Sequence[Node], limits: Sizes) -> int:
+        """Bytes of what `nodes` read that lasts, and of what their kernels work with; their values are not counted."""

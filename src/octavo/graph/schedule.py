@@ -1,7 +1,8 @@
 """Schedule: which backend runs each node, where it changes, and where in memory each value lies.
 
 A node runs where its weights were placed, if that backend supports it, and else on the first that does; a node without
-weights stays where the last of its inputs was made. Runs of nodes on one backend are a split; values that cross a seam
+weights stays where the last of its inputs was made. Activations are quantized where they are read, since each backend
+has a layout of its own for them. Runs of nodes on one backend are a split; values that cross a seam
 are copied. Values that are never alive at the same time share memory.
 """
 
@@ -19,6 +20,8 @@ from octavo.graph.protocol import Backend
 log = logging.getLogger("octavo")
 
 ALIGNMENT = 128
+PLAIN = ("f32", "f16", "i32", "i64")
+"""Types of values that are laid out alike everywhere, and so can be copied to another backend."""
 
 Place = Callable[[Node], int]
 """The number of the backend that a weight is meant for."""
@@ -57,16 +60,17 @@ class Schedule:
 
 
 def schedule(
-    graph: Graph, backends: Sequence[Backend], limits: Sizes, *, place: Place = lambda weight: 0, strict: bool = False
-) -> Schedule:
+    graph: Graph, backends: Sequence[Backend], limits: Sizes, *, place: Place = lambda weight: 0, strict: bool = False,
+    quiet: bool = False,
+) -> Schedule:  # fmt: skip
     """Schedule `graph` for steps of at most `limits`. Raises GraphError for a node that no backend runs.
 
-    With `strict`, a node that can't run where it was meant to is an error too.
+    With `strict`, a node that can't run where it was meant to is an error too; else it is a warning, unless `quiet`.
     """
-    chosen, fallbacks = _assign(graph, backends, place)
+    chosen, fallbacks = assign(graph, backends, place)
     if fallbacks and strict:
         raise GraphError(f"{fallbacks[0]} (strict: no fallbacks)")
-    for reason in fallbacks:
+    for reason in () if quiet else fallbacks:
         log.warning("%s", reason)
     graph, chosen = _insert_copies(graph, chosen)
     buffers, memory = _allocate(graph, chosen, backends, limits)
@@ -80,31 +84,54 @@ def root(node: Node) -> Node:
     return node
 
 
-def _assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dict[int, int], list[str]]:
+def assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dict[int, int], list[str]]:
+    """The backend of each node by its id, and the reasons for nodes that run elsewhere than meant.
+
+    Raises GraphError for a node that no backend runs.
+    """
     chosen: dict[int, int] = {}
     fallbacks: dict[str, None] = {}
     step = {id(n): i for i, n in enumerate(graph.nodes)}
+    users = graph.users()
     for node in graph.nodes:
-        if node.is_leaf:
+        if node.is_leaf or id(node) in chosen:
             continue
-        weights = [place(i) for i in node.inputs if i.op == "weight" and not i.attrs.get("constant")]
-        made = [i for i in node.inputs if not i.is_leaf]
-        meant = weights[0] if weights else chosen[id(max(made, key=lambda n: step[id(n)]))] if made else 0
-        together = (node, *_cache_writers(node))
+        readers = [] if node.dtype in PLAIN or node.op in ("set_rows", "after") else users[id(node)]
+        together = (node, *readers, *_cache_writers(node))
+        meant = _meant(readers[0] if readers else node, chosen, step, place)
         reasons = {}
         for candidate in sorted(range(len(backends)), key=lambda b: b != meant):
-            refused = [reason for ok, reason in map(backends[candidate].supports, together) if not ok]
-            if not refused:
+            refused = _refused(backends[candidate], together)
+            if refused is None:
                 chosen |= dict.fromkeys(map(id, together), candidate)
                 break
-            reasons[candidate] = refused[0]
+            reasons[candidate] = refused
         else:
-            details = "; ".join(f"{backends[b].name}: {reason}" for b, reason in reasons.items())
+            details = "; ".join(f"{backends[b].name}: {reason}" for b, (_, reason) in reasons.items())
             raise GraphError(f"no backend runs {node.op} ({node.name}): {details}")
         if chosen[id(node)] != meant:
+            op, reason = reasons[meant]
             runs = backends[chosen[id(node)]].name
-            fallbacks[f"{node.op} runs on {runs}, not on {backends[meant].name}: {reasons[meant]}"] = None
+            fallbacks[f"{op} runs on {runs}, not on {backends[meant].name}: {reason}"] = None
     return chosen, list(fallbacks)
+
+
+def _meant(node: Node, chosen: dict[int, int], step: dict[int, int], place: Place) -> int:
+    """Where a node belongs: with its weights, or where the last of its inputs was made."""
+    weights = [place(i) for i in node.inputs if i.op == "weight" and not i.attrs.get("constant")]
+    if weights:
+        return weights[0]
+    made = [i for i in node.inputs if not i.is_leaf]
+    return chosen[id(max(made, key=lambda n: step[id(n)]))] if made else 0
+
+
+def _refused(backend: Backend, nodes: Sequence[Node]) -> tuple[str, str] | None:
+    """Op and reason of the first node that a backend does not run."""
+    for node in nodes:
+        ok, reason = backend.supports(node)
+        if not ok:
+            return node.op, reason
+    return None
 
 
 def _cache_writers(node: Node) -> list[Node]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import ContextFullError, NonFiniteError, UsageError
+from octavo.errors import BackendError, ContextFullError, DeviceMemoryError, NonFiniteError, UsageError
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType
-from octavo.graph.fuse import fuse, quantize_activations
-from octavo.graph.node import Graph, Sizes
+from octavo.graph.lower import lower
+from octavo.graph.node import Sizes
 from octavo.graph.plan import Begun, Executor, Watch
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, Schedule, schedule
@@ -22,6 +22,7 @@ from octavo.runtime import choice
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.choice import I32
 from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
+from octavo.runtime.placement import GpuLayers, Placement
 
 DEFAULT_CONTEXT = 4096
 
@@ -36,6 +37,7 @@ class EngineConfig:
     cache_type     how keys and values are stored
     n_outputs      most logits in a step, at least one a sequence; of a large vocabulary they take much memory
     fuse           take the backend's fused ops; without, a watcher sees every value of the graph
+    gpu_layers     how many of the last layers lie on the first backend, the others on the second; see `placement`
     """
 
     n_ctx: int | None = None
@@ -45,12 +47,14 @@ class EngineConfig:
     strict: bool = False
     n_outputs: int = 64
     fuse: bool = True
+    gpu_layers: GpuLayers = "all"
 
 
 class Engine:
     """Runs steps: `step` appends tokens to sequences and returns logits; `greedy` and `candidates` choose tokens.
 
-    `backends` are in order of preference; the first is where weights are placed, unless `place` says otherwise.
+    `backends` are in order of preference; the first is where weights are placed, unless `config` or `place` says
+    otherwise. `gpu_layers` is how many layers lie there.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class Engine:
         model: Architecture,
         backends: Seq[Backend],
         config: EngineConfig | None = None,
-        place: Place = lambda weight: 0,
+        place: Place | None = None,
     ) -> None:
         self.model, self.backends = model, tuple(backends)
         self.config = config = config or EngineConfig()
@@ -84,7 +88,12 @@ class Engine:
             "pages": self._max_pages,
             "rows": self.pool.n_pages * PAGE_SIZE,
         }
-        self.graph = self._lower(model.graph(cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx))
+        graph = model.graph(cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx)
+        self._placement = Placement(
+            graph, model.hparams.n_layer, backends, self.limits, config.gpu_layers, fused=config.fuse
+        )
+        self.gpu_layers, place = self._placement.layers, place or self._placement.place
+        self.graph = lower(graph, backends, place, fused=config.fuse)
         self.schedule: Schedule = schedule(self.graph, backends, self.limits, place=place, strict=config.strict)
         self.chooses = choice.possible(self.schedule, backends)
         """Tokens are chosen where the logits are: `greedy` and `candidates` bring only these to the host."""
@@ -93,16 +102,22 @@ class Engine:
             self.schedule = schedule(self.graph, backends, self.limits, place=place, strict=config.strict)
         self._executor: Executor | None = None
 
-    def _lower(self, graph: Graph) -> Graph:
-        first = self.backends[0]
-        return fuse(quantize_activations(graph, first.activation), first.fusions if self.config.fuse else ())
-
     def load(self) -> Executor:
         """Load the weights and make ready for steps of one token, unless that is done; the first step does it too."""
         if self._executor is None:
-            self._executor = Executor(self.schedule, self.backends, self.limits, outputs=(choice.LOGITS,))
-            self._executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2})
+            problem = ""
+            try:
+                self._executor = self._loaded()
+            except DeviceMemoryError as error:
+                problem = str(error)
+            if self._executor is None:  # out of the handler, so that what was loaded is free again
+                raise BackendError(f"{problem}; {self._placement.advice_after()}")
         return self._executor
+
+    def _loaded(self) -> Executor:
+        executor = Executor(self.schedule, self.backends, self.limits, outputs=(choice.LOGITS,))
+        executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2})
+        return executor
 
     def step(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
         """Append each feed's tokens to its sequence; logits [sum of outputs, n_vocab], sequences in the order given.

@@ -10,7 +10,6 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, Self, TypedDict, Unpack, cast
 
-from octavo.backends import select
 from octavo.errors import ModelError, UsageError
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
@@ -20,6 +19,7 @@ from octavo.models import read_architecture
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import BUSY, Generation
 from octavo.runtime.kv_cache import Sequence as CachedSequence
+from octavo.runtime.placement import GpuLayers, backends_for
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.text import ChatTemplate, Tokenizer
 
@@ -181,20 +181,24 @@ def load(
     threads: int | None = None,
     cache_type: CacheType = "f16",
     strict: bool = False,
+    gpu_layers: GpuLayers | None = None,
 ) -> Model:
     """Load a GGUF model.
 
     path        of the file, or "demo" for the model that comes with Octavo
-    device      "auto", "cpu", "gpu" or "reference"
+    device      "auto" (the GPU if there is one, else the CPU), "cpu", "gpu" or "reference"
     n_ctx       tokens that a conversation may hold (default: what the model was made for, at most 4096)
     threads     that products use (default: all cores)
     cache_type  how keys and values are kept: "f16", "f32" or "q8_0"
     strict      a part that can't run on the device is an error instead of running elsewhere
+    gpu_layers  how many of the last layers run on the GPU, the others on the CPU: a number, "all", or "auto" for as
+                many as its memory holds (default: auto with device "auto", all with "gpu")
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
-    config = EngineConfig(n_ctx=n_ctx, cache_type=cache_type, strict=strict)
-    return open_model(path, select(device, threads), config)
+    backends, layers = backends_for(device, threads, gpu_layers)
+    config = EngineConfig(n_ctx=n_ctx, cache_type=cache_type, strict=strict, gpu_layers=layers)
+    return open_model(path, backends, config)
 
 
 def open_model(path: str | os.PathLike[str], backends: Sequence[Backend], config: EngineConfig) -> Model:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from octavo.backends.gpu import GpuBackend, device
-from octavo.errors import BackendError
+from octavo.backends.gpu import GpuBackend, device, driver
+from octavo.backends.gpu.driver import Card, Driver
+from octavo.errors import BackendError, DeviceMemoryError
 
 
 @pytest.fixture(autouse=True)
@@ -33,23 +39,128 @@ def test_an_old_package(monkeypatch: pytest.MonkeyPatch) -> None:
         device.require_packages()
 
 
-def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+CARD = Card("GeForce", (8, 9))
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose kernels are compiled, on a machine with a card; torch finds none."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(device, "interpreted", lambda: False)
+    monkeypatch.setattr(device, "find_driver", lambda: Driver("cuda", (13, 0), (CARD,)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BackendError, match=r"device gpu: .*\(allowed: auto, cpu, reference\)"):
+    monkeypatch.setattr(torch, "__version__", "2.11.0")
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.version, "hip", None)
+
+
+@pytest.mark.parametrize(
+    ("driver", "said"),
+    [(None, "no GPU driver was found"), (Driver("cuda", (12, 4)), "the driver finds no GPU")],
+)
+@pytest.mark.usefixtures("compiled")
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch, driver: Driver | None, said: str) -> None:
+    """It is said before torch is looked for."""
+    monkeypatch.setattr(device, "find_driver", lambda: driver)
+    monkeypatch.setattr(device, "require_packages", pytest.fail)
+    with pytest.raises(BackendError, match=rf"^device gpu: {said} \(needed: an NVIDIA or AMD GPU .* --device cpu\)$"):
         device.target()
 
 
-def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Old:
-        name = "GeForce"
-
-    monkeypatch.setattr(device, "interpreted", lambda: False)
+@pytest.mark.parametrize("found", [Card("GeForce", (7, 5)), CARD])
+@pytest.mark.usefixtures("compiled")
+def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch, found: Card) -> None:
+    """The driver says so, or torch does where it takes another card."""
+    monkeypatch.setattr(device, "find_driver", lambda: Driver("cuda", (13, 0), (found,)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: Old())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: CARD)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: (7, 5))
-    with pytest.raises(BackendError, match=r"GeForce has compute capability 7.5 \(needed: 8.0 or later\)"):
+    with pytest.raises(BackendError, match=r"GeForce has compute capability 7.5 \(needed: 8.0 or later"):
         device.target()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_torch_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(BackendError, match=r"torch 2.11.0 is built for the CPU: install one for CUDA or ROCm"):
+        device.target()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_an_old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find_driver", lambda: Driver("cuda", (12, 4), (CARD,)))
+    with pytest.raises(
+        BackendError, match=r"the driver is too old: it runs CUDA 12.4, torch 2.11.0 needs 12.8: update"
+    ):
+        device.target()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_gpu_that_torch_does_not_find() -> None:
+    with pytest.raises(BackendError, match=r"torch 2.11.0, built for CUDA 12.8, finds no GPU that it can use"):
+        device.target()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_auto_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "finds no GPU" in (device.unusable() or "")
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None if name == "triton" else name)
+    monkeypatch.setattr(device, "target", pytest.fail)
+    assert device.unusable() == f"device gpu: triton is not installed ({device.INSTALL})"
+    monkeypatch.setattr(device, "find_driver", lambda: None)
+    assert "no GPU driver" in (device.unusable() or "")
+
+
+def test_auto_asks_the_driver_before_torch_is_imported() -> None:
+    code = "import sys; from octavo.backends import select; print(select('auto')[0].name, 'torch' in sys.modules)"
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=hidden)
+    assert done.stdout.split() == ["cpu", "False"], done.stderr
+
+
+class FakeCuda:
+    """A driver library of two cards; `broken` is what cuInit returns."""
+
+    def __init__(self, broken: int = 0) -> None:
+        self.broken = broken
+
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        return self.broken
+
+    def cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802
+        return self._set(out, 12080)
+
+    def cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
+        return self._set(out, 2)
+
+    def cuDeviceGet(self, out: Any, index: int) -> int:  # noqa: N802
+        return self._set(out, index)
+
+    def cuDeviceGetName(self, out: Any, size: int, card: Any) -> int:  # noqa: N802
+        out.value = b"Card %d" % card.value
+        return 0
+
+    def cuDeviceGetAttribute(self, out: Any, attribute: int, card: Any) -> int:  # noqa: N802
+        return self._set(out, {75: 9, 76: card.value}[attribute])
+
+    def _set(self, out: Any, value: int) -> int:
+        out._obj.value = value
+        return 0
+
+
+def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_open", lambda name: FakeCuda())
+    cards = (Card("Card 0", (9, 0)), Card("Card 1", (9, 1)))
+    assert driver.find_driver() == Driver("cuda", (12, 8), cards)
+    monkeypatch.setattr(driver, "_open", lambda name: FakeCuda(broken=100))
+    assert driver.find_driver() == Driver("cuda", (12, 8))
+
+
+def test_no_driver_or_amds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(driver, "AMD_DEVICES", tmp_path / "kfd")
+    assert driver.find_driver(["libnothing.so.1"]) is None
+    (tmp_path / "kfd").touch()
+    assert driver.find_driver(["libnothing.so.1"]) == Driver("rocm")
 
 
 def test_out_of_memory_says_what_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,5 +171,5 @@ def test_out_of_memory_says_what_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "full", full)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (5 << 20, 80 << 30))
-    with pytest.raises(BackendError, match=r"not enough memory for values: 5 MiB of 81920 MiB are free"):
+    with pytest.raises(DeviceMemoryError, match=r"not enough memory for values: 5 MiB of 81920 MiB are free"):
         backend.allocate(1 << 10)

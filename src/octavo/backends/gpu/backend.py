@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from octavo.backends.gpu.device import interpreted, target
-from octavo.errors import BackendError
+from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
-from octavo.graph.node import DType, Node
+from octavo.graph.node import DType, Node, Sizes
 from octavo.graph.protocol import Call
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ class GpuBackend:
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         from octavo.backends.gpu.launch import Calls
 
-        return Calls(self._binders.BINDERS[node.op](self._context, node, inputs, out))
+        with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):
+            return Calls(self._binders.BINDERS[node.op](self._context, node, inputs, out))
 
     def join(self, calls: Sequence[Call]) -> list[Call]:
         from octavo.backends.gpu.launch import Calls, Captured
@@ -147,6 +148,16 @@ class GpuBackend:
         if self.target.device == "cuda":
             self._torch.cuda.synchronize()
 
+    def free(self) -> int:
+        from octavo.backends.gpu.memory import free
+
+        return free(self.target)
+
+    def needs(self, nodes: Sequence[Node], limits: Sizes) -> int:
+        from octavo.backends.gpu.memory import needs
+
+        return needs(nodes, limits)
+
     def _enough_memory(self, what: str) -> Any:
         return _EnoughMemory(self._torch, what)
 
@@ -163,6 +174,6 @@ class _EnoughMemory:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None and issubclass(kind, self._torch.OutOfMemoryError):
             free, total = self._torch.cuda.mem_get_info()
-            raise BackendError(
+            raise DeviceMemoryError(
                 f"device gpu: not enough memory for {self._what}: {free >> 20} MiB of {total >> 20} MiB are free"
             ) from None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
+from octavo.backends.gpu.driver import Driver, find_driver
 from octavo.errors import BackendError
 
 Asm = Literal["ptx", "gcn", "gcn11", "none"]
@@ -15,6 +18,7 @@ Asm = Literal["ptx", "gcn", "gcn11", "none"]
 OLDEST = {"torch": (2, 11), "triton": (3, 6)}
 OLDEST_CAPABILITY = (8, 0)
 INSTALL = "pip install 'octavo[gpu]'"
+WITHOUT = "or take --device cpu"
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,20 @@ class Target:
 INTERPRETER = Target("cpu", "none", False, "interpreter", "Triton's interpreter")
 
 
+def require_driver(driver: Driver | None) -> None:
+    """Raise BackendError, saying what is wrong, unless there is a GPU that kernels run on; torch is not needed yet."""
+    if driver is None or (driver.kind == "cuda" and not driver.cards):
+        why = "no GPU driver was found" if driver is None else "the driver finds no GPU"
+        raise BackendError(f"device gpu: {why} (needed: an NVIDIA or AMD GPU with its driver; {WITHOUT})")
+    if driver.cards and driver.cards[0].capability < OLDEST_CAPABILITY:
+        raise _too_old(driver.cards[0].name, driver.cards[0].capability)
+
+
+def _too_old(name: str, capability: tuple[int, int]) -> BackendError:
+    major, minor = capability
+    return BackendError(f"device gpu: {name} has compute capability {major}.{minor} (needed: 8.0 or later; {WITHOUT})")
+
+
 def require_packages() -> None:
     """Raise BackendError, saying what to install, unless torch and Triton are there and new enough."""
     for package, oldest in OLDEST.items():
@@ -59,29 +77,55 @@ def interpreted() -> bool:
     return bool(triton.knobs.runtime.interpret)
 
 
+def unusable() -> str | None:
+    """Why "auto" does not mean the GPU here, in words; None where it does. torch is imported only if a GPU is there."""
+    try:
+        require_driver(find_driver())
+        absent = next((p for p in OLDEST if importlib.util.find_spec(p) is None), None)
+        if absent is not None:
+            return f"device gpu: {absent} is not installed ({INSTALL})"
+        target()
+    except BackendError as error:
+        return str(error)
+    return None
+
+
 @cache
 def target() -> Target:
     """The device of this process. Raises BackendError where there is none that kernels run on."""
+    driver = None
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        driver = find_driver()
+        require_driver(driver)
     require_packages()
     import torch
 
     if interpreted():
         return INTERPRETER
     if not torch.cuda.is_available():
-        built = torch.version.cuda or torch.version.hip
-        why = (
-            "no GPU was found, or its driver is too old" if built else f"torch {torch.__version__} is built for the CPU"
-        )
-        raise BackendError(f"device gpu: {why} (allowed: auto, cpu, reference)")
+        raise BackendError(f"device gpu: {_no_cuda(torch, driver)} ({WITHOUT})")
     properties: Any = torch.cuda.get_device_properties(0)
     if torch.version.hip:
         arch = str(properties.gcnArchName).split(":")[0]
         return Target("cuda", "gcn11" if arch.startswith(("gfx11", "gfx12")) else "gcn", False, arch, properties.name)
     capability = torch.cuda.get_device_capability(0)
     if capability < OLDEST_CAPABILITY:
-        raise BackendError(
-            f"device gpu: {properties.name} has compute capability {capability[0]}.{capability[1]} (needed: 8.0 or"
-            " later)"
-        )
+        raise _too_old(properties.name, capability)
     arch = f"sm_{capability[0]}{capability[1]}"
     return Target("cuda", "ptx", capability >= (9, 0), arch, properties.name)
+
+
+def _no_cuda(torch: Any, driver: Driver | None) -> str:
+    """Why torch finds no GPU although there is a driver."""
+    built = torch.version.cuda or torch.version.hip
+    if built is None:
+        return f"torch {torch.__version__} is built for the CPU: install one for CUDA or ROCm, see https://pytorch.org"
+    if driver is not None and driver.kind == "cuda" and torch.version.cuda:
+        wanted = tuple(int(part) for part in torch.version.cuda.split(".")[:2])
+        if driver.cuda < wanted:
+            return (
+                f"the driver is too old: it runs CUDA {driver.cuda[0]}.{driver.cuda[1]}, torch {torch.__version__}"
+                f" needs {torch.version.cuda}: update the driver, or install a torch for that CUDA"
+            )
+    kind = "ROCm" if torch.version.hip else "CUDA"
+    return f"torch {torch.__version__}, built for {kind} {built}, finds no GPU that it can use"

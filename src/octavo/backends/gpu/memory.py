@@ -1,0 +1,67 @@
+"""Bytes of the device's memory: what is free, and what a part of a model takes before any of it is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from octavo.backends.gpu import choose
+from octavo.backends.gpu.device import Target
+from octavo.backends.gpu.layout import layout_of, padded
+from octavo.formats import QTensor
+from octavo.graph.node import Node, Sizes, bind
+
+RESERVE = 512 << 20
+"""For compiled kernels, captured graphs and the vendor's library."""
+CACHE_BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}
+
+
+def free(target: Target) -> int:
+    """Bytes that a model may take. Kernels that are interpreted have all that they want."""
+    if target.device == "cpu":
+        return 1 << 62
+    import torch
+
+    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return int(torch.cuda.mem_get_info()[0]) + unused
+
+
+def needs(nodes: Sequence[Node], limits: Sizes) -> int:
+    """Bytes of the weights and caches that `nodes` read, and of what their kernels need beside their values."""
+    leaves = {id(i): i for n in nodes for i in n.inputs if i.is_leaf}.values()
+    weights = {id(leaf.tensor): leaf.tensor for leaf in leaves if leaf.op == "weight"}.values()
+    total = sum(weight_bytes(w) for w in weights)
+    for leaf in leaves:
+        if leaf.op == "cache":
+            total += int(math.prod(bind(leaf.shape, limits)) * CACHE_BYTES[leaf.dtype])
+    return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
+
+
+def weight_bytes(tensor: QTensor) -> int:
+    """Bytes of a weight as it lies on the device."""
+    if len(tensor.shape) == 1:
+        return 4 * tensor.size
+    if tensor.format.is_float:
+        return tensor.nbytes
+    k = tensor.shape[-1]
+    return tensor.size // k * layout_of(tensor.format, "f16").row_bytes(padded(k))
+
+
+def _joining(nodes: Iterable[Node]) -> int:
+    """While weights are joined, the largest of those products is there twice."""
+    joined = (sum(weight_bytes(i.tensor) for i in n.inputs[1:]) for n in nodes if n.op == "mul_mat_concat")
+    return max(joined, default=0)
+
+
+def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:
+    """The largest weight as float16, where a step may have more tokens than are multiplied with its codes."""
+    many = (n for n in nodes if n.op.startswith("mul_mat") and bind(n.shape[:1], limits)[0] > choose.SOME)
+    return max((sum(map(_half_bytes, n.inputs)) for n in many), default=0)
+
+
+def _half_bytes(leaf: Node) -> int:
+    """Bytes of a quantized matrix as float16; 0 of anything else."""
+    if leaf.op != "weight" or len(leaf.shape) != 2 or leaf.tensor.format.is_float:
+        return 0
+    n, k = leaf.tensor.shape
+    return 2 * n * padded(k)

@@ -1,0 +1,34 @@
+"""Options that several commands share: where to run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.runtime.placement import GpuLayers
+
+Device = Annotated[
+    Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run; auto: the GPU if there is one.")
+]
+Layers = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu-layers", "-ngl", metavar="N|all|auto",
+        help="The last N layers run on the GPU, the others on the CPU; auto: as many as fit. [default: with --device "
+        "auto what fits, with gpu all]",
+    ),
+]  # fmt: skip
+
+
+def gpu_layers(text: str | None) -> GpuLayers | None:
+    """What `--gpu-layers` stands for. Raises UsageError for what is no number of layers."""
+    if text is None or text in ("all", "auto"):
+        return cast("GpuLayers | None", text)
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--gpu-layers is {text!r} (allowed: 0 or more, all, auto)") from None
