@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bench import result
+from octavo.bench import limits
 from tests.cli.conftest import octavo as octavo  # noqa: PLC0414  (the fixture)
 from tests.runtime import tiny
 
@@ -21,7 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def fixed_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read limit of 40 GB/s, found in no time."""
-    monkeypatch.setattr(result, "read_limit", lambda threads: 40.0)
+    monkeypatch.setattr(limits, "read_limit", lambda threads: 40.0)
 
 
 @pytest.fixture

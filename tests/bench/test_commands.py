@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,9 @@ def test_bench_model_refuses(
 
 def test_on_the_cpu_backend(octavo: Run, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the read limit as it is measured, of less memory."""
-    from octavo.bench import limits, result
+    from octavo.bench import limits
 
-    monkeypatch.setattr(result, "read_limit", lambda threads: limits.read_limit(threads, nbytes=1 << 24, rounds=2))
+    monkeypatch.setattr(limits, "read_limit", partial(limits.read_limit, nbytes=1 << 24, rounds=2))
     options = ("-p", "9", "-n", "2", "-r", "1", "--device", "cpu", "--threads", "1", "--format", "json")
     done = octavo("bench", "model", model, *options)
     assert done.status == 0

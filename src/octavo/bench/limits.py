@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
+
+from octavo.graph.protocol import Backend
 
 
 def read_limit(threads: int, *, nbytes: int = 1 << 29, rounds: int = 5) -> float:
@@ -31,6 +34,15 @@ def read_limit(threads: int, *, nbytes: int = 1 << 29, rounds: int = 5) -> float
         times.append(time.perf_counter() - start)
     assert float(out.sum()) == nbytes // 4, "every byte was read"
     return nbytes / min(times) / 1e9
+
+
+def read_limit_of(backend: Backend, threads: int) -> Callable[[], float] | None:
+    """What measures the read limit of a backend, GB/s; None for a GPU whose kernels are interpreted."""
+    if backend.name != "gpu":
+        return lambda: read_limit(threads)
+    from octavo.bench import gpu
+
+    return gpu.read_limit if gpu.has_events(backend) else None
 
 
 def median_and_deviation(values: list[float]) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from typing import Any
 from octavo.bench.cases import Built, OpCase, executor
 from octavo.bench.cost import Cost, Load, total
 from octavo.graph.node import Node
+from octavo.graph.plan import Plan
 from octavo.graph.protocol import Backend
 
 COLD_BYTES = 256 << 20
@@ -26,8 +27,8 @@ def time_cases(
     """A row for each case: name, op, formats, tokens, seconds (median), rounds, gbps, gops, share_of_read_limit.
 
     gbps is of the weights as the file stores them, and of the KV cache. `limit` measures the read limit, GB/s, before
-    each case. Weights of up to 16 tokens lie in as many copies as no cache holds, which take turns. Raises GraphError
-    for a case that the first backend can't run.
+    each case. Weights of up to 16 tokens lie in as many copies as no cache holds, which take turns. On a GPU its own
+    events are the clock. Raises GraphError for a case that the first backend can't run.
     """
     most = 0.0
     for case in cases:
@@ -43,17 +44,13 @@ def time_cases(
 
 
 def _time(case: OpCase, backends: Sequence[Backend], seconds: float) -> tuple[list[float], Cost]:
+    if backends[0].name == "gpu":
+        from octavo.bench import gpu
+
+        if gpu.has_events(backends[0]):
+            return _time_on_gpu(case)
     built = case.build()
-    ready = executor(built, backends)
-    does = _cost(case, built, ready.schedule.graph.nodes)
-    copies = 1
-    if case.tokens <= 16 and does.weights:
-        copies = min(MOST_COPIES, -(-COLD_BYTES // does.weights))
-    executors = [ready, *(executor(built, backends) for _ in range(copies - 1))]
-    for each in executors:
-        for inputs, sizes in built.steps:
-            each.run(inputs, sizes)
-    plans = [each.plan(built.steps[-1][1]) for each in executors]
+    plans, does = _plans(case, built, backends)
     times: list[float] = []
     end = time.perf_counter() + seconds
     for plan in itertools.cycle(plans):
@@ -66,6 +63,28 @@ def _time(case: OpCase, backends: Sequence[Backend], seconds: float) -> tuple[li
         if len(times) >= ENOUGH_ROUNDS or time.perf_counter() > end:
             break
     return times, does
+
+
+def _plans(case: OpCase, built: Built, backends: Sequence[Backend]) -> tuple[list[Plan], Cost]:
+    """The plans of the case's last step, all of which have run, over weights of their own each."""
+    ready = executor(built, backends)
+    does = _cost(case, built, ready.schedule.graph.nodes)
+    copies = 1
+    if case.tokens <= 16 and does.weights:
+        copies = min(MOST_COPIES, -(-COLD_BYTES // does.weights))
+    executors = [ready, *(executor(built, backends) for _ in range(copies - 1))]
+    for each in executors:
+        for inputs, sizes in built.steps:
+            each.run(inputs, sizes)
+    return [each.plan(built.steps[-1][1]) for each in executors], does
+
+
+def _time_on_gpu(case: OpCase) -> tuple[list[float], Cost]:
+    """By the GPU's events; activations are quantized before, since in a model that is a launch of its own."""
+    from octavo.bench import gpu
+
+    plans, does = _plans(case, case.build(), [gpu.Copying()])
+    return gpu.seconds([gpu.calls_of(plan) for plan in plans]), does
 
 
 def _cost(case: OpCase, built: Built, nodes: Sequence[Node]) -> Cost:

@@ -1,4 +1,4 @@
-"""Where a step's time goes: each node's call is run alone, in order, and timed."""
+"""Where a step's time goes: each node's call is run alone, in order, and timed; on a GPU by its own events."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from octavo.bench.cost import Cost, Load, cost
@@ -73,11 +74,19 @@ def _time(engine: Engine, plan: Plan, load: Load, rounds: int) -> Profile:
         for backend in engine.backends:
             backend.synchronize()
 
+    def measure() -> tuple[float, list[float]]:
+        step = _timed(lambda: [call() for call in plan.steps], synchronize)
+        return step, [_timed(call, synchronize) for _, call in plan.calls]
+
+    if set(engine.schedule.backends.values()) == {0} and engine.backends[0].name == "gpu":
+        from octavo.bench import gpu
+
+        if gpu.has_events(engine.backends[0]):
+            measure = partial(gpu.node_times, plan)
     each: list[list[float]] = [[] for _ in plan.calls]
     whole: list[float] = []
     for i in range(rounds + 1):
-        step = _timed(lambda: [call() for call in plan.steps], synchronize)
-        times = [_timed(call, synchronize) for _, call in plan.calls]
+        step, times = measure()
         if i:  # the first round warms up
             whole.append(step)
             for series, seconds in zip(each, times, strict=True):

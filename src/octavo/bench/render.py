@@ -25,11 +25,13 @@ def to_markdown(result: Result) -> str:
     model, where, names = result["model"], result["machine"], subjects(result)
     versions = result["versions"]
     built = f"octavo {versions['octavo']}" + (f" ({versions['commit']})" if versions["commit"] else "")
+    card = f"{where['gpu']} (driver {where.get('driver')}), " if "gpu" in where else ""
+    names_of = [*(n for n in ("torch", "triton") if n in versions), *names[1:]]
     lines = [
         f"**{model['file']}**: {model['bytes'] / 1e9:.2f} GB, {model['bits_per_weight']:.2f} bits per weight",
         "",
-        f"{where['cpu']}, {where['cores']} cores, {where['os']}; {result['device']}, {result['threads']} threads, "
-        f"KV {result['kv']}; {', '.join([built, *(f'{name} {versions[name]}' for name in names[1:])])}; "
+        f"{card}{where['cpu']}, {where['cores']} cores, {where['os']}; {result['device']}, {result['threads']} threads"
+        f", KV {result['kv']}; {', '.join([built, *(f'{name} {versions[name]}' for name in names_of)])}; "
         f"{result['date'][:10]}",
         "",
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.bench import machine
-from octavo.bench.limits import read_limit
+from octavo.bench.limits import read_limit_of
 from octavo.bench.model import Progress, Trial, make_tests, peers_for, report, room, time_test
 from octavo.bench.peer import PeerSubject, worker_command
 from octavo.bench.subject import EngineSubject, Subject
@@ -95,8 +95,7 @@ def _run(
     tests: Sequence[Trial], ours: EngineSubject, subjects: Sequence[Subject], rounds: int, threads: int,
     progress: Progress,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    on_cpu = ours.engine.backends[0].name != "gpu"
-    limit = (lambda: read_limit(threads)) if on_cpu else None
+    limit = read_limit_of(ours.engine.backends[0], threads)
     baseline = None
     timings = []
     for test in tests:
@@ -127,13 +126,21 @@ def _header(
     assert isinstance(ours, EngineSubject)
     parameters = sum(info.size for info in file.tensors.values())
     peers = {s.name: s.version for s in others if isinstance(s, PeerSubject)}
+    first = ours.engine.backends[0]
+    where, versions = machine.machine(), machine.versions()
+    if first.name == "gpu":
+        from octavo.bench import gpu
+
+        where |= gpu.describe(first)
+        versions |= gpu.versions()
     return {
         "schema": SCHEMA,
         "command": options.command,
         "date": machine.now(),
-        "machine": machine.machine(),
-        "versions": {**machine.versions(), **peers},
-        "device": ours.engine.backends[0].name,
+        "machine": where,
+        "versions": {**versions, **peers},
+        "device": first.name,
+        "gpu_layers": ours.engine.gpu_layers if first.name == "gpu" else None,
         "threads": threads,
         "kv": options.kv,
         "model": {

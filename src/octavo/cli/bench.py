@@ -75,7 +75,7 @@ def ops(
     """Time single ops on the shapes of real models, weights read from memory."""
     from octavo.backends import select as backends_of
     from octavo.bench.cases import SPEED_CASES, select
-    from octavo.bench.limits import read_limit
+    from octavo.bench.limits import read_limit_of
     from octavo.bench.machine import cores
     from octavo.bench.ops import time_cases
 
@@ -87,7 +87,8 @@ def ops(
     width = max(len(c.name) for c in cases)
     if not as_json:
         print(f"{'case':<{width}} {'time':>10} {'GB/s':>7} {'of limit':>8} {'GOPS':>7}")
-    for row in time_cases(cases, backends_of(device, used), limit=lambda: read_limit(used)):
+    backends = backends_of(device, used)
+    for row in time_cases(cases, backends, limit=read_limit_of(backends[0], used)):
         print(to_json(row) if as_json else _line(row, width), flush=True)
 
 
@@ -107,8 +108,11 @@ def make(
 
 
 def _line(row: dict[str, Any], width: int) -> str:
-    speeds = f"{row['gbps']:>7.1f} {row['share_of_read_limit']:>8.0%} {row['gops']:>7,.0f}"
-    return f"{row['name']:<{width}} {row['seconds'] * 1e6:>7,.0f} us {speeds}"
+    limit = row["share_of_read_limit"]
+    share = f"{'' if limit is None else format(limit, '.0%'):>8}"
+    speeds = f"{row['gbps']:>7.1f} {share} {row['gops']:>7,.0f}"
+    digits = 1 if row["seconds"] < 1e-4 else 0
+    return f"{row['name']:<{width}} {row['seconds'] * 1e6:>7,.{digits}f} us {speeds}"
 
 
 def numbers(option: str, text: str) -> list[int]:

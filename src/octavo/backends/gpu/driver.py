@@ -67,3 +67,13 @@ def _card(library: Any, index: int) -> Card:
         library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         capability.append(value.value)
     return Card(name.value.decode(errors="replace"), (capability[0], capability[1]))
+
+
+def driver_version() -> str | None:
+    """The version of the kernel's GPU driver, where Linux tells it."""
+    for module in ("nvidia", "amdgpu"):
+        try:
+            return Path(f"/sys/module/{module}/version").read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+    return None
