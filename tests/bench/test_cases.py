@@ -14,8 +14,8 @@ from octavo.graph.fuse import RULES
 from octavo.graph.node import Node
 from octavo.graph.ops import OPS
 
-NO_CASE = {"copy", "reshape", "columns", "after", "set_rows", "quantize"}
-"""Ops that are views, that move data only, or that other ops' cases need."""
+NO_CASE = {"copy", "reshape", "columns", "after", "set_rows", "quantize", "choose"}
+"""Ops that are views, that move data only, that other ops' cases need, or that only a device needs (`choose`)."""
 
 
 def case(name: str) -> OpCase:

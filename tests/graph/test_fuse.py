@@ -140,26 +140,27 @@ def test_a_result_that_is_only_quantized(op: str) -> None:
 
 
 def attention(
-    *, norms: bool = True, k_freqs: float = 1.0, k_scale: float = 1.0, k_eps: float = 1e-5, turn: bool = True
-) -> Graph:
+    *, norms: bool = True, k_freqs: float = 1.0, k_scale: float = 1.0, k_eps: float = 1e-5, turn: bool = True,
+    dim: int = 8,
+) -> Graph:  # fmt: skip
     g = GraphBuilder("f32", page_size=16)
-    q, k, v = (given(n, 2, 8) for n in "qkv")
-    freqs = w(4, name="freqs")
-    other = freqs if k_freqs == 1 else w(4, seed=9, name="other")
+    q, k, v = (given(n, 2, dim) for n in "qkv")
+    freqs = w(dim // 2, name="freqs")
+    other = freqs if k_freqs == 1 else w(dim // 2, seed=9, name="other")
     if norms:
-        q = g.rms_norm(q, w(8, name="q_norm"), 1e-5)
-        k = g.rms_norm(k, w(8, seed=1, name="k_norm"), k_eps)
+        q = g.rms_norm(q, w(dim, name="q_norm"), 1e-5)
+        k = g.rms_norm(k, w(dim, seed=1, name="k_norm"), k_eps)
     if turn:
         q, k = g.rope(q, freqs, 1.0, False), g.rope(k, other, k_scale, False)
     return Graph.of(g.attention(q, k, v, layer=0, scale=0.3))
 
 
-def attend(graph: Graph) -> np.ndarray:
+def attend(graph: Graph, dim: int = 8) -> np.ndarray:
     """Two sequences, of 3 and 2 tokens."""
     from tests.graph.small import executor
 
     rng = np.random.default_rng(0)
-    inputs = {n: rng.standard_normal((5, 2, 8)).astype(np.float32) for n in "qkv"} | {
+    inputs = {n: rng.standard_normal((5, 2, dim)).astype(np.float32) for n in "qkv"} | {
         "positions": np.array([0, 1, 2, 0, 1]), "starts": np.array([0, 3, 5]),
         "pages": np.array([[2, 0, 0, 0], [1, 0, 0, 0]]), "rows": np.array([32, 33, 34, 16, 17]),
     }  # fmt: skip
@@ -186,6 +187,16 @@ def test_rope_set_rows_keeps_norms_that_differ() -> None:
 def test_rope_set_rows_stays_where_q_and_k_are_not_turned_alike(change: dict[str, float]) -> None:
     graph = attention(**change)  # type: ignore[arg-type]
     assert ops_of(fuse(graph, ["rope_set_rows"])) == ops_of(graph)
+
+
+def test_attention_that_is_only_quantized() -> None:
+    (attended,) = attention(dim=16).outputs
+    graph = Graph.of(mul_mat(w(8, 32), q8(attended)))
+    fused = fuse(graph, ["rope_set_rows", "attention_quantize"])
+    assert ops_of(fused) == ["rope_set_rows", "after", "after", "attention_quantize", "mul_mat"]
+    np.testing.assert_allclose(attend(fused, 16), attend(graph, 16), rtol=1e-6, atol=1e-6)
+    unchanged = Graph.of(*graph.outputs, apply("soft_max", attended))
+    assert ops_of(fuse(unchanged, ["attention_quantize"])) == ops_of(unchanged), "it is read otherwise too"
 
 
 def test_activations_are_quantized_once_for_all_that_read_them() -> None:
@@ -221,4 +232,5 @@ def test_rules_work_on_one_anothers_results() -> None:
 def test_every_rule_is_tried() -> None:
     assert set(RULES) == {
         "mul_mat_swiglu", "mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows",
+        "attention_quantize",
     }  # fmt: skip

@@ -62,6 +62,9 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("rope_set_rows",
      (value(T, 4, 8), value(T, 2, 8), value(T, 2, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, POSITIONS,
       w(4), w(8), w(8)), {**ROPE, "eps": 1e-5}, (T, 4, 8)),
+    ("attention_quantize",
+     (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES),
+     {**ATTENTION, "format": "q8_1"}, (T, 32)),
 ]  # fmt: skip
 
 BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
@@ -109,6 +112,9 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("rope_set_rows",
      (value(T, 4, 8), value(T, 2, 8), value(T, 2, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, POSITIONS,
       w(4), w(8)), ROPE),
+    ("attention_quantize",
+     (value(T, 4, 8), value("rows", 3, 8), value("rows", 3, 8), POSITIONS, STARTS, PAGES),
+     {**ATTENTION, "format": "q8_1"}),
 ]  # fmt: skip
 
 
@@ -125,7 +131,7 @@ def test_wrong_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, obje
         apply(name, *inputs, **attrs)
     message = str(caught.value)
     inner = {"rms_norm_quantize": "rms_norm", "swiglu_quantize": "swiglu", "mul_mat_concat": "mul_mat",
-             "rope_set_rows": "set_rows"}  # fmt: skip
+             "rope_set_rows": "set_rows", "attention_quantize": "attention"}  # fmt: skip
     assert message.startswith((f"{name}: ", f"{inner.get(name)}: "))
     assert any(str(list(n.shape)) in message for n in inputs)
 

@@ -86,6 +86,11 @@ def _attention() -> Iterator[OpCase]:
         yield OpCase("attention", 3, shape, past=(5, 128, 300))  # sequences that decode together
         yield OpCase("attention", 40, shape, past=(100,))  # more of a prompt
         yield OpCase("attention", 20, shape, past=(0, 70, 3))  # some begin, some go on
+    for h, dim, cache in ((4, 64, "f16"), (3, 64, "f16"), (4, 80, "f16"), (4, 128, "q8_0")):
+        shape = {"heads": h, "kv_heads": 1, "dim": dim, "n": 48, "cache": cache}
+        formats = ("Q8_0",) if h * dim % 256 else ("Q4_K",)
+        yield from (OpCase("attention_quantize", t, shape, formats) for t in (1, 9, 40))
+        yield OpCase("attention_quantize", 2, shape, formats, past=(30, 90))
     for norms in (0, 1):
         for interleaved in (0, 1):
             shape = {"heads": 4, "kv_heads": 2, "dim": 64, "norms": norms, "interleaved": interleaved}

@@ -105,9 +105,10 @@ class OpCase:
                 feed.sequence.tokens.extend(feed.tokens)
 
 
-PRODUCTS = frozenset(
-    {"mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_swiglu", "mul_mat_id", "rms_norm_quantize", "swiglu_quantize"}
-)
+PRODUCTS = frozenset({
+    "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_swiglu", "mul_mat_id", "rms_norm_quantize", "swiglu_quantize",
+    "attention_quantize",
+})  # fmt: skip
 
 
 def _scattered(lengths: Sequence[int]) -> list[Tokens]:

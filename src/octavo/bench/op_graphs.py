@@ -170,6 +170,12 @@ def rope_set_rows(s: Sketch) -> Node:
 
 
 @_graph
+def attention_quantize(s: Sketch) -> Node:
+    """Attention, and a product of its result."""
+    return s.builder.mul_mat(s.matrix("w", s["n"], s["heads"] * s["dim"]), attention(s))
+
+
+@_graph
 def swiglu(s: Sketch) -> Node:
     return s.builder.swiglu(s.given("gate", s["k"]), s.given("up", s["k"]))
 

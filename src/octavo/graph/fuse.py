@@ -172,3 +172,9 @@ def rope_set_rows(graph: Graph) -> Replacements:
         written = [apply("after", c, done, label=c.name) for c in caches]
         found[id(node)] = apply("attention", done, *written, *batch, label=node.name, **node.attrs)
     return found
+
+
+@_rule
+def attention_quantize(graph: Graph) -> Replacements:
+    """Attention whose only reader quantizes it -> one op."""
+    return _quantize_result(graph, "attention")

@@ -62,3 +62,12 @@ def rope_set_rows(
         OPS["set_rows"](cache, source, rows)
     OPS["rope"](k, positions, freqs, scale=scale, interleaved=interleaved)
     return OPS["rope"](q, positions, freqs, scale=scale, interleaved=interleaved)
+
+
+@op
+def attention_quantize(
+    q: Node, k: Node, v: Node, positions: Node, starts: Node, pages: Node, *, scale: float, page_size: int,
+    format: DType,
+) -> tuple[Shape, DType]:  # fmt: skip
+    """quantize(attention(q, k, v, positions, starts, pages), format)."""
+    return OPS["attention"](q, k, v, positions, starts, pages, scale=scale, page_size=page_size)[0], format

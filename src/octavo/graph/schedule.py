@@ -136,7 +136,7 @@ def _refused(backend: Backend, nodes: Sequence[Node]) -> tuple[str, str] | None:
 
 def _cache_writers(node: Node) -> list[Node]:
     """What runs where `node` runs: a cache is written where attention reads it."""
-    if node.op != "attention":
+    if node.op not in ("attention", "attention_quantize"):
         return []
     caches = [i for i in node.inputs[1:3] if not i.is_leaf]
     return [*caches, *(cache.inputs[1] for cache in caches if cache.op == "after")]

@@ -19,7 +19,18 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from octavo.backends.gpu.kernels import activations, attention, choose, dequantize, elementwise, few, matvec, mmq, rope
+from octavo.backends.gpu.kernels import (
+    activations,
+    attention,
+    choose,
+    decode,
+    dequantize,
+    elementwise,
+    few,
+    matvec,
+    mmq,
+    rope,
+)
 from octavo.backends.gpu.layout import Layout, layout_of
 from octavo.backends.gpu.weights import constants
 from octavo.formats import by_name
@@ -44,6 +55,7 @@ NAMES = {
     "eps": "fp32", "scale": "fp32", "cap": "fp32",
 }  # fmt: skip
 ROPE = {"dim": 128, "half": 64, "BD": 128, "INTERLEAVED": False}
+DECODE = {"splits": 33, "group": 4, "BG": 16, "dim": 128, "BD": 128}
 
 KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
@@ -59,10 +71,9 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     "float": (activations.float_kernel, {"SOURCE": "swiglu", "B": 1024}, 4, {"out": "*fp16", "k": "i32"}),
     "int8_token": (activations.int8_token_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "mmq": (mmq.quantize_mmq_kernel, {"LAYOUT": "DS4", "IDS": True}, 1, {"rows": "i32", "k": "i32"}),
-    "decode": (attention.decode_kernel, {"splits": 8, "group": 4, "BG": 16, "dim": 128, "BD": 128, "Q8": False}, 4, {}),
-    "decode_q8": (attention.decode_kernel, {"splits": 8, "group": 4, "BG": 16, "dim": 128, "BD": 128, "Q8": True}, 4,
-                  {"k_cache": "*i8", "v_cache": "*i8"}),
-    "combine": (attention.combine_kernel, {"splits": 8, "BS": 8, "dim": 128, "BD": 128}, 4, {}),
+    "decode": (decode.decode_kernel, {**DECODE, "Q8": False}, 4, {}),
+    "decode_q8": (decode.decode_kernel, {**DECODE, "Q8": True}, 4, {"k_cache": "*i8", "v_cache": "*i8"}),
+    "combine": (decode.combine_kernel, {"splits": 8, "BS": 8, "dim": 128, "BD": 128, "QUANTIZE": True}, 4, {}),
     "prefill": (attention.prefill_kernel, {"BM": 64, "dim": 128, "BD": 128, "Q8": False}, 4, {}),
     "rope": (rope.rope_kernel, ROPE, 1, {}),
     "set_rows": (rope.set_rows_kernel, {"dim": 128, "BD": 128, "Q8": True}, 1, {"cache": "*i8", "scales": "*fp16"}),
@@ -87,11 +98,13 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     fixed = {**fixed, **(_of_layout(name, layout) if layout else {})}
     if name == "few" and gpu.backend == "hip":  # its matrix units take 16 columns at least
         fixed |= {"T": 16, "TP": 16}
-    if name in ("prefill", "decode_q8") and target in ("sm_80", "gfx1100"):
+    if target == "gfx1100" and name in ("prefill", "decode", "decode_q8") or (name, target) == ("prefill", "sm_80"):
         warps = 8
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
+    if "AHEAD" in kernel.arg_names:
+        fixed.setdefault("AHEAD", int(fixed["PDL"]))
     types = {**NAMES, **(_types(layout, name == "few") if layout else {}), **types}
     signature = {arg: "constexpr" if arg in fixed else types.get(arg, "i32") for arg in kernel.arg_names}
     attributes = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}

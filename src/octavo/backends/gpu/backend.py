@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 PAGE_SIZE = 64
 MOST_DIM = 256  # values of a head
-FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows"})
+FUSIONS = frozenset(
+    {"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows", "attention_quantize"}
+)
 
 
 class GpuBackend:
@@ -43,7 +45,7 @@ class GpuBackend:
     def supports(self, node: Node) -> tuple[bool, str]:
         if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
             return False, f"no kernel for {node.op}"
-        if node.op == "attention":
+        if node.op in ("attention", "attention_quantize"):
             dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
             if not isinstance(dim, int) or dim > MOST_DIM or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: up to {MOST_DIM}, {PAGE_SIZE})"

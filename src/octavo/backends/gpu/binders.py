@@ -10,16 +10,19 @@ from typing import Any, cast
 import torch
 
 from octavo.backends.gpu import choose
+from octavo.backends.gpu.attention import attend, quantizes
 from octavo.backends.gpu.device import Target
-from octavo.backends.gpu.kernels import activations, attention, elementwise, rope
+from octavo.backends.gpu.kernels import activations, elementwise, rope
 from octavo.backends.gpu.kernels import choose as choice
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.products import product, product_by_id, rows_of
-from octavo.backends.gpu.values import Activation, Cache, parts
+from octavo.backends.gpu.values import Activation, parts
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, joined
 from octavo.graph.node import Node
 
 Call = Callable[[], None]
+
+QUANTIZE_BLOCK = 256  # values that a program quantizes, unless it needs a whole row
 
 
 @dataclass
@@ -145,9 +148,15 @@ def _rms_norm(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
 @_binds("quantize", "rms_norm_quantize", "swiglu_quantize")
 def _quantize(c: Context, node: Node, inputs: Sequence[Any], out: Activation) -> list[Call]:
     x, *others = inputs
-    other = others[0] if others else x
     source = {"rms_norm_quantize": "rms_norm", "swiglu_quantize": "swiglu"}.get(node.op, "values")
-    eps = float(node.attrs.get("eps", 0.0))
+    return _quantized(c, x, out, others[0] if others else x, source, float(node.attrs.get("eps", 0.0)))
+
+
+def _quantized(
+    c: Context, x: torch.Tensor, out: Activation, other: torch.Tensor | None = None, source: str = "values",
+    eps: float = 0.0,
+) -> list[Call]:  # fmt: skip
+    other = x if other is None else other
     if out.tokens <= choose.SOME:
         return [_quantize_call(c, x, other, *out.q8_1, out.tp, source, eps, out.k, out.kp)]
     block = power_of_two(out.kp) if source == "rms_norm" else _block(out.kp, 2048)
@@ -164,7 +173,7 @@ def _quantize_call(
     c: Context, x: torch.Tensor, other: torch.Tensor, codes: torch.Tensor, d: torch.Tensor, s: torch.Tensor,
     s16: torch.Tensor, tp: int, source: str, eps: float, k: int, kp: int,
 ) -> Call:  # fmt: skip
-    block = power_of_two(kp) if source == "rms_norm" else _block(kp)
+    block = power_of_two(kp) if source == "rms_norm" else _block(kp, QUANTIZE_BLOCK)
     grid = (len(x), -(-kp // block))
     return c.launch(activations.quantize_kernel, grid, x, other, codes, d, s, s16, x.stride(0), _stride(other), k, kp,
                     tp, eps, SOURCE=source, B=block, warps=_row_warps(block))  # fmt: skip
@@ -244,14 +253,9 @@ def _rope(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]
 def _set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     cache, values, places = inputs
     _, heads, dim = values.shape
-    return [c.launch(rope.set_rows_kernel, (len(values), heads), values, places, cache.data, _scales(cache),
+    return [c.launch(rope.set_rows_kernel, (len(values), heads), values, places, cache.data, cache.scales_or_any,
                      values.stride(0), heads, dim=dim, BD=power_of_two(dim), Q8=cache.scales is not None, warps=1,
                      exact=True)]  # fmt: skip
-
-
-def _scales(cache: Cache) -> torch.Tensor:
-    """The scales of a cache, or something that stands for none."""
-    return cache.data if cache.scales is None else cache.scales
 
 
 @_binds("rope_set_rows")
@@ -261,40 +265,19 @@ def _rope_set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> l
     kv_heads = k.shape[1]
     q_norm, k_norm = norms or (freqs, freqs)
     return [c.launch(
-        rope.rope_set_rows_kernel, (len(q), heads + 2 * kv_heads), q, k, v, keys.data, values.data, _scales(keys),
-        _scales(values), positions, places, freqs, q_norm, k_norm, out, q.stride(0), k.stride(0), v.stride(0),
+        rope.rope_set_rows_kernel, (len(q), heads + 2 * kv_heads), q, k, v, keys.data, values.data, keys.scales_or_any,
+        values.scales_or_any, positions, places, freqs, q_norm, k_norm, out, q.stride(0), k.stride(0), v.stride(0),
         out.stride(0), heads, kv_heads, float(node.attrs["scale"]), float(node.attrs.get("eps", 0.0)), dim=dim,
         half=len(freqs), BD=power_of_two(dim), INTERLEAVED=node.attrs["interleaved"], NORM=bool(norms),
         Q8=keys.scales is not None, warps=1, exact=True,
     )]  # fmt: skip
 
 
-LOG2E = 1.4426950408889634
-
-
-@_binds("attention")
+@_binds("attention", "attention_quantize")
 def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    q, keys, values, positions, starts, pages = inputs
-    tokens, heads, dim = q.shape
-    kv_heads = keys.shape[1]
-    group, block = heads // kv_heads, power_of_two(dim)
-    scale = float(node.attrs["scale"]) * LOG2E
-    q8 = keys.scales is not None
-    width = pages.shape[1]
-    caches = (keys.data, values.data, _scales(keys), _scales(values), positions)
-    if tokens != len(pages):
-        shape = choose.prefill(block, c.target.arch)
-        grid = (-(-tokens // shape.rows), heads, len(pages))
-        return [c.launch(attention.prefill_kernel, grid, q, *caches, starts, pages, out, q.stride(0), out.stride(0),
-                         width, kv_heads, group, scale, BM=shape.rows, dim=dim, BD=block, Q8=q8, warps=shape.warps,
-                         stages=2)]  # fmt: skip
-    splits = choose.splits(tokens, kv_heads, width)
-    partial = c.shared("partial", tokens * heads * splits * (block + 2), torch.float32)
-    sums = tokens * heads * splits
-    shares, maxima, totals = parts(partial, (sums * block, sums, sums))
-    decode = c.launch(attention.decode_kernel, (tokens, kv_heads, splits), q, *caches, pages, shares, maxima, totals,
-                      q.stride(0), width, kv_heads, scale, splits=splits, group=group, BG=max(16, power_of_two(group)),
-                      dim=dim, BD=block, Q8=q8, warps=4, stages=2)  # fmt: skip
-    combine = c.launch(attention.combine_kernel, (tokens, heads), shares, maxima, totals, out, out.stride(0), heads,
-                       splits=splits, BS=power_of_two(splits), dim=dim, BD=block, warps=4)  # fmt: skip
-    return [decode, combine]
+    q, *_, pages = inputs
+    result, scale = out, float(node.attrs["scale"])
+    if isinstance(out, Activation) and not quantizes(q, pages, out):
+        result = c.shared("attended", q.numel(), torch.float32).view(len(q), -1)
+    calls: list[Call] = [*attend(c, inputs, scale, result)]
+    return calls if result is out else calls + _quantized(c, result, out)

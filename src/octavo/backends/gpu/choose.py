@@ -97,11 +97,11 @@ def prefill(dim: int, arch: str) -> PrefillShape:
     return PrefillShape(64 if dim <= 128 else 32, warps)
 
 
-SPLITS_IN_FLIGHT = 264
-"""Programs of decoding attention that fill a device: two for each multiprocessor of a large one."""
+SPLITS_IN_FLIGHT, MOST_SPLITS = 264, 64
+"""Programs of decoding attention that a large device runs at once, and those that share a sequence at the most."""
 
 
-def splits(sequences: int, kv_heads: int, pages: int) -> int:
-    """Parts that each sequence's keys are divided in, a power of two and at most as many as there are pages."""
-    wanted = max(1, min(pages, SPLITS_IN_FLIGHT // (sequences * kv_heads)))
-    return int(1 << (wanted.bit_length() - 1))
+def splits(sequences: int, kv_heads: int, pages: int, arch: str) -> int:
+    """Parts that each sequence's keys are divided in, at most as many as there are pages."""
+    most = 2 if arch == "interpreter" else MOST_SPLITS
+    return max(1, min(pages, most, SPLITS_IN_FLIGHT // (sequences * kv_heads)))

@@ -183,3 +183,10 @@ def rope_set_rows(
     set_rows(k_cache, rope(k, positions, freqs, scale=scale, interleaved=interleaved), rows)
     set_rows(v_cache, v, rows)
     return rope(q, positions, freqs, scale=scale, interleaved=interleaved)
+
+
+def attention_quantize(
+    q: F32, k: AnyArray, v: AnyArray, positions: AnyArray, starts: AnyArray, pages: AnyArray,
+    *, scale: float, page_size: int, format: str,
+) -> F32:  # fmt: skip
+    return quantize(attention(q, k, v, positions, starts, pages, scale=scale, page_size=page_size), format=format)

@@ -27,16 +27,32 @@ def nearest(x):
 
 
 @triton.jit
-def read(x, other, token, x_stride, other_stride, at, mask, k, eps, SOURCE: tl.constexpr):
-    """float32 values `at` of a token's row: of x; of its RMS norm, `other` being the weight; or silu(x) * other."""
+def weight_of(other, at, mask, SOURCE: tl.constexpr):
+    """A norm's weight, which need not wait for an earlier kernel; without a norm anything."""
+    return tl.load(other + at, mask=mask, other=0.0) if SOURCE == "rms_norm" else 1.0
+
+
+@triton.jit
+def read(x, other, weight, token, x_stride, other_stride, at, mask, k, eps, SOURCE: tl.constexpr):
+    """float32 values `at` of a token's row: of x; of its RMS norm with `weight`; or silu(x) * other."""
     value = tl.load(x + token * x_stride + at, mask=mask, other=0.0)
     if SOURCE == "rms_norm":
         mean = tl.sum(value * value) / k
-        value = value / tl.sqrt_rn(mean + eps) * tl.load(other + at, mask=mask, other=0.0)
+        value = value / tl.sqrt_rn(mean + eps) * weight
     elif SOURCE == "swiglu":
         up = tl.load(other + token * other_stride + at, mask=mask, other=0.0)
         value = value / (1 + tl.exp(-value)) * up
     return value
+
+
+@triton.jit
+def q8_1(value, N: tl.constexpr):
+    """Groups [N, 32] -> their codes as float32, scales [N] of 22 bits (see `codes.scaled`), sums of halves [N, 2]."""
+    largest = tl.max(tl.abs(value), 1)
+    inverse = tl.where(largest > 0, 127.0 / tl.where(largest > 0, largest, 1.0), 0.0)
+    code = value * inverse[:, None] + ROUND - ROUND
+    scale = ((largest / 127.0).to(tl.int32, bitcast=True) & -4).to(tl.float32, bitcast=True)
+    return code, scale, tl.sum(tl.reshape(code, (N, 2, 16)), 2) * scale[:, None]
 
 
 @triton.jit
@@ -45,20 +61,18 @@ def quantize_kernel(
     SOURCE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """q8_1 of a token's values, B at a time (a norm needs the whole row at once)."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * B
     at = first + tl.arange(0, B)
-    value = tl.reshape(read(x, other, token, x_stride, other_stride, at, at < k, k, eps, SOURCE), (B // 32, 32))
-    largest = tl.max(tl.abs(value), 1)
-    inverse = tl.where(largest > 0, 127.0 / largest, 0.0)
-    code = value * inverse[:, None] + ROUND - ROUND
-    scale = ((largest / 127.0).to(tl.int32, bitcast=True) & -4).to(tl.float32, bitcast=True)  # 22 bits: see `scaled`
+    weight = weight_of(other, at, at < k, SOURCE)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    value = read(x, other, weight, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
+    value = tl.reshape(value, (B // 32, 32))
+    code, scale, halves = q8_1(value, B // 32)
     place = first + tl.arange(0, B // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
     tl.store(codes + token * kp + place, code.to(tl.int8), mask=place < kp)
-    halves = tl.sum(tl.reshape(code, (B // 32, 2, 16)), 2) * scale[:, None]
     group = first // 32 + tl.arange(0, B // 32)
     inside = group < kp // 32
     tl.store(d + group * tp + token, scale, mask=inside)
@@ -73,12 +87,13 @@ def float_kernel(
     SOURCE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The values in the type of `out`, [T, kp], zeros from k on."""
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * B + tl.arange(0, B)
+    weight = weight_of(other, at, at < k, SOURCE)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    token = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * B + tl.arange(0, B)
-    value = read(x, other, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
+    value = read(x, other, weight, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
     tl.store(out + token * out_stride + at, value.to(out.dtype.element_ty), mask=at < kp)
 
 

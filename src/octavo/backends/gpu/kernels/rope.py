@@ -10,29 +10,58 @@ from octavo.backends.gpu.kernels.activations import nearest
 
 
 @triton.jit
-def _turned(
-    x, weight, position, freqs, scale, eps, dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr,
-    INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
-):  # fmt: skip
-    """A head of `dim` values at x, normed and with its first 2 * half values turned, [BD]."""
+def _pairs(dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr):
+    """Of the values of a head [BD]: the number of the pair that each is in, whether it is its first, and its mate."""
     at = tl.arange(0, BD)
-    inside = at < dim
-    value = tl.load(x + at, mask=inside, other=0.0)
-    turns = at < 2 * half
     if INTERLEAVED:
         pair, first, mate = at // 2, at % 2 == 0, at ^ 1
     else:
         pair, first = at % half, at < half
         mate = tl.where(first, at + half, at - half)
-    other = tl.load(x + mate, mask=inside & turns, other=0.0)
+    return pair, first, mate
+
+
+@triton.jit
+def _angles(
+    position, freqs, scale, dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr
+):  # fmt: skip
+    """Cosines and sines times `scale` for the values of a head [BD]; no need to wait for an earlier kernel."""
+    pair, first, _ = _pairs(dim, half, BD, INTERLEAVED)
+    angle = position.to(tl.float32) * tl.load(freqs + pair, mask=tl.arange(0, BD) < 2 * half, other=0.0)
+    sin = tl.sin(angle) * scale
+    return tl.cos(angle) * scale, tl.where(first, -sin, sin)
+
+
+@triton.jit
+def _weights(
+    weight, dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr
+):  # fmt: skip
+    """A norm's weights for the values of a head and for their mates; no need to wait for an earlier kernel."""
+    at = tl.arange(0, BD)
+    own, others = tl.full((BD,), 1.0, tl.float32), tl.full((BD,), 1.0, tl.float32)
+    if NORM:
+        _, _, mate = _pairs(dim, half, BD, INTERLEAVED)
+        own = tl.load(weight + at, mask=at < dim, other=0.0)
+        others = tl.load(weight + mate, mask=(at < dim) & (at < 2 * half), other=0.0)
+    return own, others
+
+
+@triton.jit
+def _turned(
+    x, own, others, cos, sin, eps, dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr,
+    NORM: tl.constexpr,
+):  # fmt: skip
+    """A head of `dim` values at x, normed and with its first 2 * half values turned, [BD]."""
+    at = tl.arange(0, BD)
+    _, _, mate = _pairs(dim, half, BD, INTERLEAVED)
+    turns = at < 2 * half
+    value = tl.load(x + at, mask=at < dim, other=0.0)
+    other = tl.load(x + mate, mask=(at < dim) & turns, other=0.0)
     if NORM:
         root = tl.sqrt_rn(tl.sum(value * value) / dim + eps)
-        value = value / root * tl.load(weight + at, mask=inside, other=0.0)
-        other = other / root * tl.load(weight + mate, mask=inside & turns, other=0.0)
-    angle = position.to(tl.float32) * tl.load(freqs + pair, mask=turns, other=0.0)
-    cos, sin = tl.cos(angle) * scale, tl.sin(angle) * scale
-    rotated = value * cos + tl.where(first, -other, other) * sin
-    return tl.where(turns, rotated, value)
+        value = value / root * own
+        other = other / root * others
+    return tl.where(turns, value * cos + other * sin, value)
 
 
 @triton.jit
@@ -61,10 +90,11 @@ def rope_kernel(
     """out [T, heads, dim]: heads of x turned by their token's position."""
     if PDL:
         gdc_launch_dependents()
-        gdc_wait()
     token, head = tl.program_id(0), tl.program_id(1)
-    position = tl.load(positions + token)
-    value = _turned(x + token.to(tl.int64) * x_stride + head * dim, x, position, freqs, scale, 0.0,
+    cos, sin = _angles(tl.load(positions + token), freqs, scale, dim, half, BD, INTERLEAVED)
+    if PDL:
+        gdc_wait()
+    value = _turned(x + token.to(tl.int64) * x_stride + head * dim, 1.0, 1.0, cos, sin, 0.0,
                     dim, half, BD, INTERLEAVED, False)  # fmt: skip
     at = tl.arange(0, BD)
     tl.store(out + token.to(tl.int64) * out_stride + head * dim + at, value, mask=at < dim)
@@ -95,17 +125,22 @@ def rope_set_rows_kernel(
     """Program (token, i): head i of q, normed and turned, to `out`; of k to its cache; then of v to its."""
     if PDL:
         gdc_launch_dependents()
-        gdc_wait()
     token, i = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = tl.arange(0, BD)
-    position, row = tl.load(positions + token), tl.load(rows + token)
+    row = tl.load(rows + token)
+    cos, sin = _angles(tl.load(positions + token), freqs, scale, dim, half, BD, INTERLEAVED)
     if i < heads:
-        value = _turned(q + token * q_stride + i * dim, q_norm, position, freqs, scale, eps,
-                        dim, half, BD, INTERLEAVED, NORM)  # fmt: skip
+        own, others = _weights(q_norm, dim, half, BD, INTERLEAVED, NORM)
+    else:
+        own, others = _weights(k_norm, dim, half, BD, INTERLEAVED, NORM)
+    if PDL:
+        gdc_wait()
+    if i < heads:
+        value = _turned(q + token * q_stride + i * dim, own, others, cos, sin, eps, dim, half, BD, INTERLEAVED, NORM)
         tl.store(out + token * out_stride + i * dim + at, value, mask=at < dim)
     elif i < heads + kv_heads:
         head = i - heads
-        value = _turned(k + token * k_stride + head * dim, k_norm, position, freqs, scale, eps,
+        value = _turned(k + token * k_stride + head * dim, own, others, cos, sin, eps,
                         dim, half, BD, INTERLEAVED, NORM)  # fmt: skip
         _write(k_cache, k_scales, row, head, kv_heads, value, dim, BD, Q8)
     else:
