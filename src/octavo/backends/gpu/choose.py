@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from octavo.backends.gpu import tuned
 from octavo.backends.gpu.layout import Layout
 
 Kind = Literal["q8_1", "f16"]
 
 FEW = 4
-"""Up to so many tokens a product reads each weight for itself, without matrix units."""
+"""Up to so many tokens a product may read each weight for itself, without matrix units."""
+TWO = 2
+"""Where lanes' registers are written out for the matrix units, that is faster from one more token on."""
 SOME = 32
 """Up to so many tokens codes go to the matrix units as they are; beyond, weights become float16 for the library's."""
 
@@ -22,7 +25,7 @@ def activation(tokens: int) -> Kind:
 
 def padded_tokens(tokens: int) -> int:
     """Tokens between two groups' scales: TP of `kernels.activations`."""
-    return tokens if tokens <= FEW else -(-tokens // 8) * 8
+    return tokens if tokens == 1 else -(-tokens // 8) * 8
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,7 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecSha
         return MatvecShape(4, 128, 1, 4) if layout.two_level and kp > 8192 else MatvecShape(4, 64, 2, 2)
     if tokens > 1:
         return MatvecShape(4, 128, 1, 4)
-    if layout.bits <= 4 and kp > 8192:
-        return MatvecShape(4, 64, 2, 2) if layout.two_level else MatvecShape(4, 128, 2, 4)
-    if kp > 8192:
-        return MatvecShape(4, 128, 1, 4) if layout.bits < 8 else MatvecShape(2, 64, 4, 2)
-    return MatvecShape(2, 64, 2, 2)
+    return MatvecShape(*tuned.MATVEC[tuned.kind(layout), tuned.size(n, kp)])
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,42 @@ def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
     if kp > 8192:
         return FewShape(width, 64, 2, 3, 4) if layout.bits <= 4 else FewShape(width, 32, 2, 3, 8)
     return FewShape(width, 32, 2, 3)
+
+
+@dataclass(frozen=True)
+class FragmentsShape:
+    """Tiles of 16 rows and warps of a program, programs that share K, and what is loaded ahead: 1 weights, 2 tokens
+    too."""
+
+    row_tiles: int
+    warps: int
+    splits: int = 1
+    ahead: int = 1
+
+
+def fragments(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FragmentsShape | None:
+    """The shape of a product with some tokens whose lanes' registers are written out, or None for another way."""
+    if arch == "interpreter":
+        return FragmentsShape(1 if tokens % 2 else 2, 2, 2, tokens % 3) if TWO < tokens <= 8 else None
+    if not arch.startswith("sm_") or not TWO < tokens <= SOME:
+        return None
+    size = tuned.size(n, kp)
+    found: tuple[int, int, int, int] | None
+    if tokens <= 8:
+        found = tuned.FRAGMENTS[tuned.kind(layout), size]
+    else:
+        found = (tuned.FRAGMENTS_16 if tokens <= 16 else tuned.FRAGMENTS_32).get(size)
+    if found is None:
+        return None
+    row_tiles, warps, splits, ahead = found
+    units = -(-kp // 256)
+    warps = min(warps, 1 << (units - 1).bit_length())
+    return FragmentsShape(row_tiles, warps, splits if units >= 2 * warps else 1, ahead)
+
+
+def unpacking(kp: int) -> tuple[int, int]:
+    """Rows and chunks of a program that makes weights float16: a row of 4096, or less of two."""
+    return (1, 128) if kp % 4096 == 0 else (2, 32)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from octavo.backends.gpu import choose
-from octavo.backends.gpu.kernels import dequantize, elementwise, few, matvec
+from octavo.backends.gpu.kernels import dequantize, elementwise, few, fragments, matvec
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 
@@ -25,6 +25,9 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if isinstance(weight, FloatWeight):
         return _float_product(c, weight, x, y, terms)
     assert isinstance(x, Activation)
+    shape = choose.fragments(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    if shape:
+        return [_fragments(c, shape, weight, x, y, terms)]
     if x.tokens <= choose.FEW:
         return [_matvec(c, weight, x, y, terms)]
     if x.tokens <= choose.SOME:
@@ -50,6 +53,23 @@ def _matvec(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: S
     )  # fmt: skip
 
 
+def _fragments(
+    c: Context, shape: choose.FragmentsShape, w: QuantWeight, x: Activation, y: torch.Tensor,
+    terms: Sequence[torch.Tensor],
+) -> Call:  # fmt: skip
+    codes, d, s, s16 = x.q8_1
+    more, strides = _terms(terms, y)
+    programs = -(-w.n // (16 * shape.row_tiles))
+    token_tiles = 1 << max(0, (x.tokens - 1).bit_length() - 3)
+    shares = c.shared("shares", shape.splits * programs * 128 * shape.row_tiles * token_tiles, torch.float32)
+    return c.launch(
+        fragments.fragments_kernel, (programs, shape.splits), *w.arguments, codes, d, s, s16, *more, y, shares,
+        c.counters(programs), w.n, x.tokens, y.stride(0), *strides, **w.constants, RT=shape.row_tiles, NT=token_tiles,
+        TP=x.tp, TERMS=len(terms), WARPS=shape.warps, AHEAD=shape.ahead, SPLITS=shape.splits,
+        SMALL=w.n < 16 * shape.row_tiles, ASM=c.target.asm, warps=shape.warps,
+    )  # fmt: skip
+
+
 def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
     codes, d, s, s16 = x.q8_1
     shape = choose.few(w.layout, w.n, w.kp, x.tokens, c.target.arch)
@@ -68,11 +88,11 @@ def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequ
 def _many(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
     """The weights as float16 in memory that all products share, and a library product."""
     halves = c.shared("weights", w.n * w.kp, torch.float16).view(w.n, w.kp)
-    grid = (-(-w.n // 4), -(-w.kp // 1024))
+    rows, chunks = choose.unpacking(w.kp)
+    grid = (-(-w.n // rows), -(-w.kp // (32 * chunks)))
     unpack = c.launch(
         dequantize.dequantize_kernel, grid, *w.arguments, halves, halves, w.n, w.n, w.kp, w.kp, **w.constants,
-        ROWS=False,
-        BN=4, BC=32, ASM=c.target.asm,
+        ROWS=False, BN=rows, BC=chunks, ASM=c.target.asm,
     )  # fmt: skip
     activations = x.halves
     calls: list[Call] = [unpack, lambda: library_product(activations, halves, y)]

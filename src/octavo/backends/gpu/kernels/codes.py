@@ -61,7 +61,7 @@ def left_of(bits, signed, plane):
 
 
 @triton.jit
-def _field(word, LEFT: tl.constexpr, WIDTH: tl.constexpr, SKIP: tl.constexpr):
+def field(word, LEFT: tl.constexpr, WIDTH: tl.constexpr, SKIP: tl.constexpr):
     """In each byte, the WIDTH bits from SKIP on, moved to begin at LEFT."""
     MASK: tl.constexpr = (((1 << WIDTH) - 1) << LEFT) * 0x01010101
     MOVE: tl.constexpr = LEFT - SKIP
@@ -83,17 +83,17 @@ def low_and_high(
         high = load_or_zero(codes8 + place + 16, mask)
     if BITS >= 4 and BITS < 8:
         both = load_or_zero(codes4 + row * (kp // 8) + word, mask)
-        low = _field(both, left_of(BITS, SIGNED, 4), 4, 0)
-        high = _field(both, left_of(BITS, SIGNED, 4), 4, 4)
+        low = field(both, left_of(BITS, SIGNED, 4), 4, 0)
+        high = field(both, left_of(BITS, SIGNED, 4), 4, 4)
     if BITS & 2:
         at = tl.multiple_of(tl.max_contiguous(row * (kp // 16) + (tile * 8 + rest % 8), [1, 4]), [1, 4])
         two = load_or_zero(codes2 + at, mask) >> ((rest // 8) * 4)
-        low2, high2 = _field(two, left_of(BITS, SIGNED, 2), 2, 0), _field(two, left_of(BITS, SIGNED, 2), 2, 2)
+        low2, high2 = field(two, left_of(BITS, SIGNED, 2), 2, 0), field(two, left_of(BITS, SIGNED, 2), 2, 2)
         low, high = (low | low2, high | high2) if BITS >= 4 else (low2, high2)
     if BITS & 1:
         at = tl.multiple_of(tl.max_contiguous(row * (kp // 32) + (tile * 4 + rest % 4), [1, 4]), [1, 4])
         one = load_or_zero(codes1 + at, mask) >> ((rest // 4) * 2)
-        low1, high1 = _field(one, left_of(BITS, SIGNED, 1), 1, 0), _field(one, left_of(BITS, SIGNED, 1), 1, 1)
+        low1, high1 = field(one, left_of(BITS, SIGNED, 1), 1, 0), field(one, left_of(BITS, SIGNED, 1), 1, 1)
         low, high = (low | low1, high | high1) if BITS > 1 else (low1, high1)
     return low, high
 

@@ -1,0 +1,64 @@
+"""Shapes of products that measured fastest on one H100, by kind of layout and of matrix. Other GPUs take them too.
+
+They come from timing each of some twenty shapes on the matrices of `bench/gpu_ops.py`, weights rotated beyond the L2.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from octavo.backends.gpu.layout import Layout
+
+Kind = Literal["bytes", "sixteens", "two levels", "one level"]
+Size = Literal["small", "wide", "huge", "deep"]
+
+
+def kind(layout: Layout) -> Kind:
+    """What decides how many instructions unpacking takes: whole bytes, groups of 16, or levels of scales."""
+    if layout.bits == 8:
+        return "bytes"
+    if layout.group == 16:
+        return "sixteens"
+    return "two levels" if layout.two_level else "one level"
+
+
+def size(n: int, kp: int) -> Size:
+    """Few rows, many, those of a vocabulary, or rows that are long."""
+    if n >= 65536:
+        return "huge"
+    if kp > 8192:
+        return "deep"
+    return "wide" if n >= 8192 else "small"
+
+
+MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    # rows and chunks of a program, blocks of chunks loaded ahead, warps
+    ("bytes", "small"): (2, 64, 2, 2), ("one level", "small"): (2, 64, 2, 2),
+    ("bytes", "wide"): (2, 64, 2, 2), ("one level", "wide"): (4, 64, 1, 2),
+    ("bytes", "huge"): (2, 64, 2, 2), ("one level", "huge"): (2, 64, 2, 2),
+    ("bytes", "deep"): (2, 64, 4, 2), ("one level", "deep"): (4, 128, 2, 4),
+    ("two levels", "small"): (2, 32, 4, 1), ("sixteens", "small"): (4, 32, 4, 1),
+    ("two levels", "wide"): (2, 128, 1, 4), ("sixteens", "wide"): (4, 64, 1, 2),
+    ("two levels", "huge"): (2, 64, 2, 2), ("sixteens", "huge"): (2, 64, 2, 2),
+    ("two levels", "deep"): (2, 64, 4, 2), ("sixteens", "deep"): (2, 64, 4, 2),
+}  # fmt: skip
+"""One token."""
+
+FRAGMENTS: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    # tiles of 16 rows and warps of a program, programs that share K, what is loaded ahead
+    ("bytes", "small"): (1, 4, 1, 1), ("one level", "small"): (1, 4, 2, 2),
+    ("bytes", "wide"): (2, 2, 1, 1), ("one level", "wide"): (2, 2, 1, 1),
+    ("bytes", "huge"): (1, 4, 1, 1), ("one level", "huge"): (1, 4, 1, 0),
+    ("bytes", "deep"): (1, 4, 1, 2), ("one level", "deep"): (1, 8, 1, 1),
+    ("two levels", "small"): (1, 8, 1, 1), ("sixteens", "small"): (1, 4, 1, 2),
+    ("two levels", "wide"): (2, 2, 1, 1), ("sixteens", "wide"): (1, 2, 1, 2),
+    ("two levels", "huge"): (1, 4, 1, 0), ("sixteens", "huge"): (1, 2, 1, 0),
+    ("two levels", "deep"): (1, 4, 2, 1), ("sixteens", "deep"): (1, 4, 1, 2),
+}  # fmt: skip
+"""Three to eight tokens."""
+
+FRAGMENTS_16: dict[Size, tuple[int, int, int, int]] = {
+    "small": (1, 8, 1, 0), "wide": (1, 4, 1, 0), "huge": (1, 4, 1, 0), "deep": (1, 8, 1, 0),
+}  # fmt: skip
+FRAGMENTS_32: dict[Size, tuple[int, int, int, int]] = {"small": (1, 4, 1, 0), "deep": (1, 4, 1, 0)}
+"""Up to so many tokens; `few` is faster where there are many rows."""
