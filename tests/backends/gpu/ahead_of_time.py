@@ -27,6 +27,7 @@ from octavo.backends.gpu.kernels import (
     dequantize,
     elementwise,
     few,
+    fragments,
     matvec,
     mmq,
     rope,
@@ -65,6 +66,10 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     "*i32"}),
     "few": (few.few_kernel, {"T": 8, "TP": 8, "TERMS": 2, "B": 2, "BN": 32, "STAGES": 2,
             "SPLITS": 2}, 2, {"xq": "*i8"}),
+    "fragments": (fragments.fragments_kernel, {"RT": 2, "NT": 1, "TP": 8, "TERMS": 1, "WARPS": 2, "AHEAD": 1,
+                  "SPLITS": 1, "SMALL": False}, 2, {"xq": "*i8"}),
+    "fragments_32": (fragments.fragments_kernel, {"RT": 1, "NT": 4, "TP": 32, "TERMS": 0, "WARPS": 2, "AHEAD": 0,
+                     "SPLITS": 2, "SMALL": True}, 2, {"xq": "*i8"}),
     "dequantize": (dequantize.dequantize_kernel, {"ROWS": False, "BN": 4, "BC": 32}, 4, {"out": "*fp16", "k": "i32"}),
     "get_rows": (dequantize.dequantize_kernel, {"ROWS": True, "BN": 1, "BC": 32}, 1, {"k": "i32"}),
     "quantize": (activations.quantize_kernel, {"SOURCE": "rms_norm", "B": 4096}, 8, {"k": "i32"}),
@@ -98,6 +103,8 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     fixed = {**fixed, **(_of_layout(name, layout) if layout else {})}
     if name == "few" and gpu.backend == "hip":  # its matrix units take 16 columns at least
         fixed |= {"T": 16, "TP": 16}
+        if target == "gfx1100" and _layout(layout).group == 16:
+            fixed |= {"BN": 16, "STAGES": 1}
     if target == "gfx1100" and name in ("prefill", "decode", "decode_q8") or (name, target) == ("prefill", "sm_80"):
         warps = 8
     fixed |= {

@@ -24,11 +24,13 @@ INSTRUCTIONS = {
         "gfx1100": "v_wmma_f32",
     },
 }
-NEEDS = {"matvec": "dot", "matvec_id": "dot", "few": "int8", "decode": "float", "decode_q8": "float", "prefill": "wide"}
-SPILL = {("few", "gfx1100"), ("prefill", "gfx1100"), ("decode_q8", "gfx1100")}
+NEEDS = {"matvec": "dot", "matvec_id": "dot", "few": "int8", "fragments": "int8", "fragments_32": "int8",
+         "decode": "float", "decode_q8": "float", "prefill": "wide"}  # fmt: skip
+SPILL = {("prefill", "gfx1100"), ("decode_q8", "gfx1100")}
 """What does not fit the registers of one target yet; see docs/gpu.md."""
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
+OF_NVIDIA = ("fragments", "fragments_32")
 LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4")
 OF_LAYOUT = ("matvec", "matvec_id", "few", "dequantize", "get_rows")
 OTHERS = ("quantize", "float", "int8_token", "mmq", "decode", "decode_q8", "combine", "prefill", "rope", "set_rows",
@@ -58,6 +60,7 @@ def check(row: dict[str, Any]) -> None:
 
 QUICK = {
     "dots": [f"{name}:{layout}:{t}" for t in TARGETS for name, layout in (("matvec", "Q4_K"), ("few", "Q8_0"))],
+    "fragments": [f"fragments:{layout}:sm_90" for layout in ("Q8_0", "Q4_K", "Q6_K")],
     "attention": [f"{name}::{t}" for t in TARGETS for name in ("prefill", "decode")],
     "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
     "layouts": [f"{name}:{layout}:sm_90" for name in ("few", "matvec") for layout in ("Q6_K", "Q5_K", "MXFP4", "Q2_K")],
@@ -73,6 +76,7 @@ def test_some_kernels(group: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_kernel(target: str) -> None:
-    wanted = [f"{name}:{layout}:{target}" for name in OF_LAYOUT for layout in LAYOUTS]
+    names = (*OF_LAYOUT, *(OF_NVIDIA if target.startswith("sm_") else ()))
+    wanted = [f"{name}:{layout}:{target}" for name in names for layout in LAYOUTS]
     for row in compile_all([*wanted, *(f"{name}::{target}" for name in OTHERS)]):
         check(row)
