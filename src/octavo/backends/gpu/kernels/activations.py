@@ -46,13 +46,24 @@ def read(x, other, weight, token, x_stride, other_stride, at, mask, k, eps, SOUR
 
 
 @triton.jit
-def q8_1(value, N: tl.constexpr):
-    """Groups [N, 32] -> their codes as float32, scales [N] of 22 bits (see `codes.scaled`), sums of halves [N, 2]."""
+def store_q8_1(value, codes, d, s, s16, token, first, end, kp, tp, N: tl.constexpr):
+    """Write N groups of a token, float32 [N, 32], as q8_1: groups `first` on, those from `end` on not.
+
+    Scales have 22 bits (see `codes.scaled`). A group's four numbers are one store: what lies in a register goes out
+    from there, without a way through shared memory for each.
+    """
     largest = tl.max(tl.abs(value), 1)
     inverse = tl.where(largest > 0, 127.0 / tl.where(largest > 0, largest, 1.0), 0.0)
     code = value * inverse[:, None] + ROUND - ROUND
     scale = ((largest / 127.0).to(tl.int32, bitcast=True) & -4).to(tl.float32, bitcast=True)
-    return code, scale, tl.sum(tl.reshape(code, (N, 2, 16)), 2) * scale[:, None]
+    halves = tl.sum(tl.reshape(code, (N, 2, 16)), 2) * scale[:, None]
+    at = first * 32 + tl.arange(0, N * 32)
+    tl.store(codes + token * kp + at, tl.reshape(code, (N * 32,)).to(tl.int8), mask=at < end * 32)
+    both = tl.join(tl.join(scale, tl.sum(halves, 1)), halves)  # [N, 2, 2]: d, s16 of the first half; s, of the second
+    group, second = first + tl.arange(0, N)[:, None, None], tl.arange(0, 2)[None, :, None]
+    whole = tl.where(second == 0, d + group * tp + token, s + group * tp + token)
+    where = tl.where(tl.arange(0, 2)[None, None, :] == 0, whole, s16 + (group * 2 + second) * tp + token)
+    tl.store(where, both, mask=group < end)
 
 
 @triton.jit
@@ -70,15 +81,7 @@ def quantize_kernel(
         gdc_wait()
     value = read(x, other, weight, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
     value = tl.reshape(value, (B // 32, 32))
-    code, scale, halves = q8_1(value, B // 32)
-    place = first + tl.arange(0, B // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
-    tl.store(codes + token * kp + place, code.to(tl.int8), mask=place < kp)
-    group = first // 32 + tl.arange(0, B // 32)
-    inside = group < kp // 32
-    tl.store(d + group * tp + token, scale, mask=inside)
-    tl.store(s + group * tp + token, tl.sum(halves, 1), mask=inside)
-    sixteen = group[:, None] * 2 + tl.arange(0, 2)[None, :]
-    tl.store(s16 + sixteen * tp + token, halves, mask=inside[:, None])
+    store_q8_1(value, codes, d, s, s16, token, first // 32, kp // 32, kp, tp, B // 32)
 
 
 @triton.jit

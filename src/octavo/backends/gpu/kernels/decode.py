@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.activations import q8_1
+from octavo.backends.gpu.kernels.activations import store_q8_1
 from octavo.backends.gpu.kernels.attention import PAGE, add_values, rows_of, weigh
 
 
@@ -20,7 +20,7 @@ def decode_kernel(
     splits: tl.constexpr, group: tl.constexpr, BG: tl.constexpr, dim: tl.constexpr, BD: tl.constexpr,
     AHEAD: tl.constexpr, Q8: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (sequence, K/V head, split) attends to its share of the pages, AHEAD of them loaded before all else.
+    """Program (sequence, K/V head, split) attends to its share of the pages; AHEAD: the first comes before all else.
 
     partial f32 [sequences, heads, splits, BD], maxima and sums f32 [sequences, heads, splits].
     """
@@ -32,40 +32,34 @@ def decode_kernel(
     used = tl.minimum(n_pages, splits)  # by those that have pages at all
     first, stop = split * n_pages // used, tl.where(split < used, (split + 1) * n_pages // used, 0)
     at, member, place = tl.arange(0, BD), tl.arange(0, BG), tl.arange(0, PAGE)
-    ahead = ()
-    for j in tl.static_range(AHEAD):
-        page = tl.load(pages + sequence * width + first + j, mask=first + j < stop, other=0)
-        before = ((place + (first + j) * PAGE < last) & (first + j < stop))[:, None]
-        k = rows_of(k_cache, k_scales, place + page * PAGE, before, head, kv_heads, at, dim, BD, Q8)
-        v = rows_of(v_cache, v_scales, place + page * PAGE, before, head, kv_heads, at, dim, BD, Q8)
-        ahead = ahead + ((page, k, v),)  # noqa: RUF005
+    page = tl.load(pages + sequence * width + first, mask=first < stop, other=0)
+    position = place + first * PAGE
+    if AHEAD:
+        before = ((position < last) & (first < stop))[:, None]
+        k_old = rows_of(k_cache, k_scales, place + page * PAGE, before, head, kv_heads, at, dim, BD, Q8)
+        v_old = rows_of(v_cache, v_scales, place + page * PAGE, before, head, kv_heads, at, dim, BD, Q8)
     if PDL:
         gdc_wait()
     if first < stop:
         q_at = q + sequence * q_stride + (head * group + member)[:, None] * dim + at[None, :]
         q_tile = tl.load(q_at, mask=(member < group)[:, None] & (at < dim)[None, :], other=0.0)
+        now = ((position == last) if AHEAD else (position <= last))[:, None]
+        k = rows_of(k_cache, k_scales, place + page * PAGE, now, head, kv_heads, at, dim, BD, Q8)
+        v = rows_of(v_cache, v_scales, place + page * PAGE, now, head, kv_heads, at, dim, BD, Q8)
+        if AHEAD:
+            k, v = tl.where(now, k, k_old), tl.where(now, v, v_old)
         limit = tl.full((BG,), 0, tl.int32) + last
         m = tl.full((BG,), float("-inf"), tl.float32)
         total = tl.zeros((BG,), tl.float32)
         acc = tl.zeros((BG, BD), tl.float32)
-        for j in tl.static_range(AHEAD):
-            page, k, v = ahead[j]
-            position = place + (first + j) * PAGE
-            now = (position == last)[:, None]
-            k_now = rows_of(k_cache, k_scales, place + page * PAGE, now, head, kv_heads, at, dim, BD, Q8)
-            v_now = rows_of(v_cache, v_scales, place + page * PAGE, now, head, kv_heads, at, dim, BD, Q8)
-            if first + j < stop:
-                k, v = tl.where(now, k_now, k), tl.where(now, v_now, v)
-                p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, Q8)
-                acc = add_values(p, v, acc, Q8)
-        for i in range(first + AHEAD, stop):
-            page = tl.load(pages + sequence * width + i)
-            position, rows = place + i * PAGE, place + page * PAGE
-            seen = (position <= last)[:, None]
-            k = rows_of(k_cache, k_scales, rows, seen, head, kv_heads, at, dim, BD, Q8)
+        for i in tl.range(first + 1, stop + 1, num_stages=1):
+            page = tl.load(pages + sequence * width + i, mask=i < stop, other=0)
+            coming = ((place + i * PAGE <= last) & (i < stop))[:, None]
+            k_next = rows_of(k_cache, k_scales, place + page * PAGE, coming, head, kv_heads, at, dim, BD, Q8)
+            v_next = rows_of(v_cache, v_scales, place + page * PAGE, coming, head, kv_heads, at, dim, BD, Q8)
             p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, Q8)
-            v = rows_of(v_cache, v_scales, rows, seen, head, kv_heads, at, dim, BD, Q8)
             acc = add_values(p, v, acc, Q8)
+            k, v, position = k_next, v_next, position + PAGE
         row = (sequence * kv_heads * group + head * group + member) * splits + split
         tl.store(partial + row[:, None] * BD + at[None, :], acc, mask=(member < group)[:, None])
         tl.store(maxima + row, m, mask=member < group)
@@ -93,16 +87,8 @@ def combine_kernel(
     weight = tl.exp2(m - tl.max(m))
     value = tl.sum(shares * weight[:, None], 0) / tl.sum(weight * total)
     if QUANTIZE:
-        N: tl.constexpr = BD // 32
-        code, scale, halves = q8_1(tl.reshape(value, (N, 32)), N)
-        inner = tl.arange(0, N)
-        group = head * (dim // 32) + inner
-        there = inner < dim // 32
-        place = sequence * out_stride + group[:, None] * 32 + tl.arange(0, 32)[None, :]
-        tl.store(codes + place, code.to(tl.int8), mask=there[:, None])
-        tl.store(d + group * tp + sequence, scale, mask=there)
-        tl.store(s + group * tp + sequence, tl.sum(halves, 1), mask=there)
-        sixteen = group[:, None] * 2 + tl.arange(0, 2)[None, :]
-        tl.store(s16 + sixteen * tp + sequence, halves, mask=there[:, None])
+        first = head * (dim // 32)
+        store_q8_1(tl.reshape(value, (BD // 32, 32)), codes, d, s, s16, sequence, first, first + dim // 32, out_stride,
+                   tp, BD // 32)  # fmt: skip
     else:
         tl.store(out + sequence * out_stride + head * dim + at, value, mask=at < dim)
