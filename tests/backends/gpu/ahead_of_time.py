@@ -19,6 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.kernels import (
     activations,
     attention,
@@ -26,6 +27,7 @@ from octavo.backends.gpu.kernels import (
     decode,
     dequantize,
     elementwise,
+    experts,
     few,
     fragments,
     matvec,
@@ -53,7 +55,7 @@ NAMES = {
     "halves": "*fp16", "codes": "*i8", "ids": "*i32", "rows": "*i32", "positions": "*i32", "starts": "*i32",
     "pages": "*i32", "k_cache": "*fp16", "v_cache": "*fp16", "k_scales": "*fp16", "v_scales": "*fp16", "cache": "*fp16",
     "w": "*fp16", "table": "*fp32", "values": "*fp32", "minimum": "*i32", "small": "*i16", "rest": "*i8",
-    "eps": "fp32", "scale": "fp32", "cap": "fp32",
+    "order": "*i32", "counts": "*i32", "eps": "fp32", "scale": "fp32", "cap": "fp32",
 }  # fmt: skip
 ROPE = {"dim": 128, "half": 64, "BD": 128, "INTERLEAVED": False}
 DECODE = {"splits": 33, "group": 4, "BG": 16, "dim": 128, "BD": 128}
@@ -83,6 +85,10 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     "rope": (rope.rope_kernel, ROPE, 1, {}),
     "set_rows": (rope.set_rows_kernel, {"dim": 128, "BD": 128, "Q8": True}, 1, {"cache": "*i8", "scales": "*fp16"}),
     "rope_set_rows": (rope.rope_set_rows_kernel, {**ROPE, "NORM": True, "Q8": False}, 1, {"rows": "*i64"}),
+    "sort": (experts.sort_kernel, {"B": 1024}, 4, {}),
+    "experts_few": (experts.experts_kernel, {"EP": 128}, 4, {"experts": "i32"}),
+    "experts": (experts.experts_kernel, {"EP": 128}, 4, {"experts": "i32"}),
+    "experts_wide": (experts.experts_kernel, {"EP": 128}, 8, {"experts": "i32"}),
     "rms_norm": (elementwise.rms_norm_kernel, {"B": 128}, 1, {"k": "i32"}),
     "binary": (elementwise.binary_kernel, {"OP": "add", "B": 1024}, 4, {"k": "i32"}),
     "row": (elementwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
@@ -96,16 +102,23 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
 }  # fmt: skip
 
 
+PAIRS = {"experts_few": 512, "experts": 4096, "experts_wide": 16384}
+"""Pairs of a token and one of 128 experts, which the shape is chosen for."""
+
+
 def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     """Compile a kernel; a row of its name, its instructions of interest and its spills."""
     kernel, fixed, warps, types = KERNELS[name]
     gpu, asm = TARGETS[target]
     fixed = {**fixed, **(_of_layout(name, layout) if layout else {})}
+    if name in PAIRS:
+        shape = shape_of(PAIRS[name], 128, 2048, target)
+        fixed, warps = {**fixed, "BM": shape.pairs, "BN": shape.rows, "STAGES": shape.stages}, shape.warps
     if name == "few" and gpu.backend == "hip":  # its matrix units take 16 columns at least
         fixed |= {"T": 16, "TP": 16}
         if target == "gfx1100" and _layout(layout).group == 16:
             fixed |= {"BN": 16, "STAGES": 1}
-    if target == "gfx1100" and name in ("prefill", "decode", "decode_q8") or (name, target) == ("prefill", "sm_80"):
+    if (target == "gfx1100" and name in ("prefill", "decode", "decode_q8")) or (name, target) == ("prefill", "sm_80"):
         warps = 8
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
@@ -139,9 +152,9 @@ def _types(layout: str, as_bytes: bool) -> dict[str, str]:
 
 
 def _spills(made: Any, text: str) -> int:
-    """Bytes (NVIDIA) or registers (AMD) that did not fit and went to memory."""
+    """Bytes (NVIDIA) or vector registers (AMD) that went to memory; AMD's scalar ones go to vector registers."""
     if "amdgcn" in made.asm:
-        return sum(int(n) for n in re.findall(r"\.[sv]gpr_spill_count:\s*(\d+)", text))
+        return sum(int(n) for n in re.findall(r"\.vgpr_spill_count:\s*(\d+)", text))
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     tool /= "ptxas-blackwell" if ".target sm_10" in text else "ptxas"
     (arch,) = re.findall(r"^\.target (sm_\w+)", text, re.MULTILINE)

@@ -25,17 +25,18 @@ INSTRUCTIONS = {
     },
 }
 NEEDS = {"matvec": "dot", "matvec_id": "dot", "few": "int8", "fragments": "int8", "fragments_32": "int8",
-         "decode": "float", "decode_q8": "float", "prefill": "wide"}  # fmt: skip
+         "decode": "float", "decode_q8": "float", "prefill": "wide",
+         "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("decode_q8", "gfx1100")}
 """What does not fit the registers of one target yet; see docs/gpu.md."""
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
 OF_NVIDIA = ("fragments", "fragments_32")
 LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4")
-OF_LAYOUT = ("matvec", "matvec_id", "few", "dequantize", "get_rows")
+OF_LAYOUT = ("matvec", "matvec_id", "few", "experts_few", "experts", "experts_wide", "dequantize", "get_rows")
 OTHERS = ("quantize", "float", "int8_token", "mmq", "decode", "decode_q8", "combine", "prefill", "rope", "set_rows",
-          "rope_set_rows", "rms_norm", "binary", "row", "top_k", "gather", "weighted_sum", "copy_rows", "float_matvec",
-          "choose_parts", "choose")  # fmt: skip
+          "rope_set_rows", "rms_norm", "binary", "row", "sort", "top_k", "gather", "weighted_sum", "copy_rows",
+          "float_matvec", "choose_parts", "choose")  # fmt: skip
 
 
 def compile_all(wanted: list[str]) -> list[dict[str, Any]]:

@@ -24,7 +24,9 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         several = case.formats[0] in THOROUGH and case.tokens in TOKENS
         return (case.formats, case.tokens if several else 0, case.shape["k"] == 264) if small else None
     if case.op == "mul_mat_id":
-        return (case.op, case.formats, case.shape["shared"]) if case.shape["n"] == 50 and case.tokens < 3 else None
+        if case.shape["n"] != 50 or (case.tokens > 9 and case.formats[0] not in THOROUGH):
+            return None
+        return case.op, case.formats, case.tokens < 9, case.shape["shared"]
     if case.op == "rope_set_rows" and case.past and not (case.shape["norms"] and case.shape["interleaved"]):
         return None
     details = ("cache", "norms", "interleaved", "dim", "row", "heads")

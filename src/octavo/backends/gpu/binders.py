@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from octavo.backends.gpu import choose
+from octavo.backends.gpu import choose, experts
 from octavo.backends.gpu.attention import attend, quantizes
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.kernels import activations, elementwise, rope
@@ -113,6 +113,8 @@ def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     weight, x, ids = inputs
     used = ids.shape[1]
     sharing = used if x.ndim == 2 else 1
+    if isinstance(weight, QuantWeight) and experts.sorts(ids.numel(), weight.experts, weight.kp):
+        return experts.sorted_product(c, weight, x, ids, out, sharing)
     x = x.reshape(-1, x.shape[-1])
     calls: list[Call] = []
     if isinstance(weight, QuantWeight):

@@ -10,7 +10,7 @@ from octavo.backends.gpu.kernels.codes import look_up, low_and_high, scales
 
 
 @triton.jit
-def _values(
+def values_of(
     word, scale, minimum, BN: tl.constexpr, BC: tl.constexpr, HAS_MIN: tl.constexpr, OFFSET: tl.constexpr,
     SIGNED: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
@@ -68,7 +68,7 @@ def dequantize_kernel(
     pointer = out + at.to(tl.int64)[:, None] * out_stride + place
     written = at[:, None] < n_rows
     SHIFT: tl.constexpr = 8 - BITS if SIGNED else 0
-    value = _values(low, s_low, m_low, BN, BC, HAS_MIN, OFFSET, SIGNED or TABLE, SHIFT)
+    value = values_of(low, s_low, m_low, BN, BC, HAS_MIN, OFFSET, SIGNED or TABLE, SHIFT)
     tl.store(pointer, value.to(out.dtype.element_ty), mask=written & (place < k))
-    value = _values(high, s_high, m_high, BN, BC, HAS_MIN, OFFSET, SIGNED or TABLE, SHIFT)
+    value = values_of(high, s_high, m_high, BN, BC, HAS_MIN, OFFSET, SIGNED or TABLE, SHIFT)
     tl.store(pointer + 64, value.to(out.dtype.element_ty), mask=written & (place + 64 < k))

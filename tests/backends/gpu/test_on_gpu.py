@@ -1,0 +1,88 @@
+"""What only a GPU can show: run with TRITON_INTERPRET=0 where there is one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import octavo
+from octavo.backends import select
+from octavo.backends.gpu import GpuBackend
+from octavo.bench import gpu
+from octavo.bench.cases import OpCase
+from octavo.bench.limits import read_limit_of
+from octavo.bench.ops import time_cases
+from octavo.bench.profile import profile
+from octavo.errors import BackendError
+
+PROMPTS = ("What is 12 times 7?", "Convert 3 km to meters.")
+MIB = 1 << 20
+
+
+def replies(**options: object) -> list[str]:
+    with octavo.load("demo", **options) as model:  # type: ignore[arg-type]
+        return ["".join(model.generate(p, temperature=0.0, max_tokens=60)) for p in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> list[str]:
+    return replies(device="cpu")
+
+
+@pytest.mark.parametrize("layers", ["all", 1, 5, 9, "auto", 99])
+def test_layers_on_both_say_what_either_says(layers: int | str, on_cpu: list[str]) -> None:
+    assert replies(device="gpu", gpu_layers=layers) == on_cpu
+
+
+def test_a_q8_0_cache_on_both() -> None:
+    assert replies(device="gpu", gpu_layers=5, cache_type="q8_0") == replies(device="gpu", cache_type="q8_0")
+
+
+def test_auto_is_the_gpu() -> None:
+    assert select("auto")[0].name == "gpu"
+
+
+@pytest.fixture
+def scarce() -> Iterator[None]:
+    """Memory taken so that some layers of the demo model do not fit."""
+    with octavo.load("demo", device="gpu") as model:
+        placement = model.engine._placement
+        wanted = placement.needed(placement.n_layer) - 4 * MIB
+    del model, placement
+    torch.cuda.empty_cache()
+    taken = [torch.empty(GpuBackend().free() - wanted, dtype=torch.uint8, device="cuda")]
+    yield
+    taken.clear()
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.usefixtures("scarce")
+def test_what_does_not_fit_says_what_would(on_cpu: list[str]) -> None:
+    with pytest.raises(
+        BackendError, match=r"device gpu: 10 of 10 layers take .* --gpu-layers \d+ would fit$"
+    ) as raised:
+        octavo.load("demo", device="gpu")
+    (layers,) = re.findall(r"--gpu-layers (\d+)", str(raised.value))
+    assert 0 < int(layers) < 10
+    assert replies(device="gpu", gpu_layers=int(layers)) == on_cpu
+    assert replies(device="auto") == on_cpu
+
+
+def test_a_profile_has_every_node() -> None:
+    with octavo.load("demo", device="gpu") as model:
+        for new in (1, 64):
+            found = profile(model.engine, new, depth=20, rounds=2)
+            assert all(0 < n.seconds < 1 for n in found.nodes)
+            assert 0 < found.step_seconds < 1
+
+
+def test_ops_are_timed_with_the_gpu_s_events() -> None:
+    case = OpCase("mul_mat", 1, {"n": 1024, "k": 1024}, ("Q4_K",))
+    backends = select("gpu")
+    limit = read_limit_of(backends[0], 1)
+    assert limit is gpu.read_limit
+    (row,) = time_cases([case], backends, limit=limit)
+    assert 0 < row["share_of_read_limit"] < 1
