@@ -4,15 +4,19 @@
 
 Calls are captured in one graph over copies of the weights that no cache holds, as many bytes as 5 times the L2, and
 the median of some replays counts. The read limit, and the library's float16 product, are measured in the same run.
+Kernels are compiled first, on all cores; a matrix is some random rows again and again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +41,7 @@ from octavo.graph.ops import apply
 FORMATS = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 MATVEC = ((4096, 4096), (14336, 4096), (4096, 14336), (128256, 4096))
 MATMUL = ((4096, 14336), (14336, 4096))
+ROWS = 1024  # of a matrix, before it repeats them
 COLD_BYTES = 250e6
 Call = Callable[[], object]
 
@@ -86,6 +91,31 @@ def read_limit() -> float:
     return best
 
 
+def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight, int]:
+    """A matrix of n rows, and its bytes as a file has it."""
+    tensor = random_matrix("w", by_name(name), (min(n, ROWS), k), np.random.default_rng(0))
+    some = backend.load(tensor)
+    parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
+    return QuantWeight(some.layout, 1, n, k, parts, some.constants), tensor.nbytes // min(n, ROWS) * n
+
+
+def numbers_of_tokens(n: int, k: int) -> tuple[int, ...]:
+    few = (1, 2, 4, 8, 16, 32) if (n, k) in MATVEC else ()
+    return (*few, *((128, 512, 2048) if (n, k) in MATMUL else ()))
+
+
+def compile_products(name: str, n: int, k: int) -> None:
+    """Run each product once, so that its kernel is in Triton's cache."""
+    backend = GpuBackend()
+    context = Context(backend.target)
+    weight, _ = matrix(backend, name, n, k)
+    for tokens in numbers_of_tokens(n, k):
+        y = torch.empty(tokens, n, device="cuda")
+        for call in product(context, weight, activations(context, tokens, k), y, ()):
+            call()
+    torch.cuda.synchronize()
+
+
 def copies(weight: QuantWeight, nbytes: int) -> list[QuantWeight]:
     """The weight in as many copies as no cache holds."""
     count = max(2, min(32, int(COLD_BYTES / nbytes) + 1))
@@ -110,21 +140,20 @@ def products(backend: GpuBackend, limit: float, formats: Sequence[str]) -> list[
     rows = []
     for n, k in dict.fromkeys((*MATVEC, *MATMUL)):
         for name in formats:
-            tensor = random_matrix("w", by_name(name), (n, k), np.random.default_rng(0))
-            weights = copies(backend.load(tensor), tensor.nbytes)
-            few = (1, 2, 4, 8, 16, 32) if (n, k) in MATVEC else ()
-            for tokens in (*few, *((128, 512, 2048) if (n, k) in MATMUL else ())):
+            weight, nbytes = matrix(backend, name, n, k)
+            weights = copies(weight, nbytes)
+            for tokens in numbers_of_tokens(n, k):
                 x, y = activations(context, tokens, k), torch.empty(tokens, n, device="cuda")
                 used = weights if tokens <= choose.SOME else weights[:4]
                 calls = [product(context, w, x, y, ()) for w in used]
                 time = seconds([_together(c) for c in calls])
-                gbps = tensor.nbytes / time / 1e9
+                gbps = nbytes / time / 1e9
                 rows.append({
                     "op": "mul_mat", "format": name, "n": n, "k": k, "tokens": tokens, "microseconds": time * 1e6,
                     "gbps": gbps, "share_of_read_limit": gbps / limit, "tflops": 2 * tokens * n * k / time / 1e12,
                 })  # fmt: skip
                 print(rows[-1], flush=True)
-            del weights
+            del weight, weights
             torch.cuda.empty_cache()
     return rows
 
@@ -192,6 +221,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--formats", nargs="*", default=FORMATS)
     options = parser.parse_args()
+    shapes = [(name, n, k) for n, k in dict.fromkeys((*MATVEC, *MATMUL)) for name in options.formats]
+    with ProcessPoolExecutor(min(16, os.cpu_count() or 1), multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(compile_products, *zip(*shapes, strict=True)))
     backend = GpuBackend()
     limit = read_limit()
     print(f"read limit {limit:.0f} GB/s", flush=True)
