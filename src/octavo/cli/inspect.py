@@ -92,12 +92,13 @@ def find_non_finite(file: GGUFFile) -> dict[str, int]:
 
 
 def _graph(file: GGUFFile, device: str, ctx: int | None, as_json: bool) -> Any:
-    from octavo.backends import select
     from octavo.graph.show import rows, text
     from octavo.models import read_architecture
     from octavo.runtime import Engine, EngineConfig
+    from octavo.runtime.placement import backends_for
 
-    engine = Engine(read_architecture(file), select(device), EngineConfig(n_ctx=ctx))
+    backends, layers = backends_for(device)
+    engine = Engine(read_architecture(file), backends, EngineConfig(n_ctx=ctx, gpu_layers=layers))
     show = rows if as_json else text
     return list(show(engine.schedule, engine.backends))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.io.gguf import GGUFFile, write_gguf
@@ -37,3 +38,22 @@ def test_prompt_and_token_by_token(tmp_path: Path) -> None:
     scale = float((expected.astype(np.float64) ** 2).mean())
     assert float(((at_once - expected) ** 2).mean()) / scale < 1e-3
     assert float(((one_by_one - expected[:1]) ** 2).mean()) / scale < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["qwen3", "qwen3moe"])
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_some_layers_on_the_cpu(tmp_path: Path, name: str) -> None:
+    """Both backends quantize activations, each in a layout of its own, and keep the caches of their layers."""
+    case = CASES[name]
+    model = make(case)
+    write_gguf(tmp_path / "m.gguf", case.arch, metadata(case, model.config), stored(case, model, "Q8_0"))
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        backends = [GpuBackend(), CpuBackend(threads=1)]
+        alone = Engine(read_architecture(file), backends[1:], EngineConfig(n_ctx=64)).logits(TOKENS)
+        engine = Engine(read_architecture(file), backends, EngineConfig(n_ctx=64, strict=True, gpu_layers=1))
+        assert {0, 1} == {split.backend for split in engine.schedule.splits}
+        both = engine.logits(TOKENS)
+    assert float(((both - alone) ** 2).mean()) / float((alone.astype(np.float64) ** 2).mean()) < 1e-3
