@@ -25,7 +25,7 @@ def activation(tokens: int) -> Kind:
 
 def padded_tokens(tokens: int) -> int:
     """Tokens between two groups' scales: TP of `kernels.activations`."""
-    return tokens if tokens == 1 else -(-tokens // 8) * 8
+    return tokens if tokens <= TWO else -(-tokens // 8) * 8
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def fragments(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Fragme
     if tokens <= 8:
         found = tuned.FRAGMENTS[tuned.kind(layout), size]
     else:
-        found = (tuned.FRAGMENTS_16 if tokens <= 16 else tuned.FRAGMENTS_32).get(size)
+        found = (tuned.FRAGMENTS_16 if tokens <= 16 else tuned.FRAGMENTS_32).get((tuned.kind(layout), size))
     if found is None:
         return None
     row_tiles, warps, splits, ahead = found

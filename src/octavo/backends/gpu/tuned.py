@@ -57,8 +57,18 @@ FRAGMENTS: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
 }  # fmt: skip
 """Three to eight tokens."""
 
-FRAGMENTS_16: dict[Size, tuple[int, int, int, int]] = {
-    "small": (1, 8, 1, 0), "wide": (1, 4, 1, 0), "huge": (1, 4, 1, 0), "deep": (1, 8, 1, 0),
+FRAGMENTS_16: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    ("bytes", "small"): (1, 4, 1, 1), ("one level", "small"): (1, 8, 1, 0),
+    ("bytes", "wide"): (1, 4, 1, 0), ("one level", "wide"): (1, 4, 1, 0),
+    ("bytes", "deep"): (1, 4, 1, 1), ("one level", "deep"): (1, 8, 1, 0),
+    ("two levels", "small"): (1, 8, 1, 0), ("sixteens", "small"): (1, 8, 1, 0),
+    ("two levels", "wide"): (1, 4, 1, 0), ("two levels", "deep"): (1, 8, 1, 0),
+    ("sixteens", "deep"): (1, 8, 1, 0),
 }  # fmt: skip
-FRAGMENTS_32: dict[Size, tuple[int, int, int, int]] = {"small": (1, 4, 1, 0), "deep": (1, 4, 1, 0)}
-"""Up to so many tokens; `few` is faster where there are many rows."""
+FRAGMENTS_32: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    ("bytes", "small"): (1, 4, 1, 0), ("bytes", "deep"): (1, 4, 1, 0),
+    ("one level", "small"): (1, 4, 1, 0),
+    ("two levels", "small"): (1, 4, 1, 0), ("two levels", "deep"): (1, 4, 1, 0),
+    ("sixteens", "small"): (1, 4, 1, 0), ("sixteens", "deep"): (1, 4, 1, 0),
+}  # fmt: skip
+"""Up to so many tokens; for those that are not here `few` is as fast or faster."""
