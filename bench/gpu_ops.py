@@ -24,14 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 import triton
-import triton.language as tl
 
 from octavo.backends.gpu import GpuBackend, choose
 from octavo.backends.gpu.binders import BINDERS, Context
 from octavo.backends.gpu.products import library_product, product
 from octavo.backends.gpu.values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.weights import QuantWeight
-from octavo.bench import machine
+from octavo.bench import gpu, machine
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name
 from octavo.graph.builder import GraphBuilder
@@ -46,49 +45,9 @@ COLD_BYTES = 250e6
 Call = Callable[[], object]
 
 
-@triton.jit
-def read_kernel(x, out, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
-    """Sums BLOCKS blocks of BLOCK int32; a sum a program, so that every byte is read."""
-    at = tl.program_id(0).to(tl.int64) * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.int32)
-    for i in tl.static_range(BLOCKS):
-        total += tl.load(x + at + i * BLOCK)
-    tl.store(out + tl.program_id(0), tl.sum(total))
-
-
-def seconds(calls: Sequence[Call], replays: int = 9) -> float:
+def seconds(calls: Sequence[Call]) -> float:
     """Median seconds of one call; `calls` run in turn inside one graph."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(max(1, 8 // len(calls))):
-            for call in calls:
-                call()
-    count = max(1, 8 // len(calls)) * len(calls)
-    times = []
-    for i in range(replays + 1):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        stop.record()
-        torch.cuda.synchronize()
-        if i:
-            times.append(start.elapsed_time(stop) / count * 1e-3)
-    return statistics.median(times)
-
-
-def read_limit() -> float:
-    """GB/s of the fastest of some ways to read 1 GiB."""
-    x = torch.randint(-(2**31), 2**31 - 1, (1 << 28,), dtype=torch.int32, device="cuda")
-    out = torch.zeros(x.numel(), dtype=torch.int32, device="cuda")
-    best = 0.0
-    for block, blocks, warps in ((2048, 4, 4), (4096, 4, 8), (1024, 8, 4)):
-        grid = (x.numel() // (block * blocks),)
-        time = seconds([lambda g=grid, b=block, n=blocks, w=warps: read_kernel[g](x, out, b, n, num_warps=w)])
-        best = max(best, x.numel() * 4 / time / 1e9)
-    return best
+    return statistics.median(gpu.seconds(calls))
 
 
 def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight, int]:
@@ -225,7 +184,7 @@ def main() -> None:
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1), multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compile_products, *zip(*shapes, strict=True)))
     backend = GpuBackend()
-    limit = read_limit()
+    limit = gpu.read_limit()
     print(f"read limit {limit:.0f} GB/s", flush=True)
     result: dict[str, Any] = {
         "command": machine.shortened(["python", *sys.argv]),
