@@ -33,7 +33,7 @@ def test_text(octavo: Run, alphabet: str) -> None:
         (["--system", "be brief"], ALPHABET + "\n"),
         (["--kv", "f32", "--threads", "1", "--device", "reference", "--ctx", "64"], ALPHABET + "\n"),
         (["--device", "gpu", "--gpu-layers", "0"], ALPHABET + "\n"),
-        (["--gpu-layers", "auto"], ALPHABET + "\n"),
+        (["--device", "auto", "--gpu-layers", "auto"], ALPHABET + "\n"),
         (["--seed", "1", "--temp", "0.5", "--top-k", "5", "--top-p", "0.9", "--min-p", "0.1"], ALPHABET + "\n"),
     ],
 )
@@ -103,7 +103,11 @@ def test_a_full_context_shows_the_text_and_fails(octavo: Run, alphabet: str) -> 
         (["hi", "--ctx", "20"], b"", "the prompt of 21 tokens does not fit the context of 20"),
         (["hi", "--gpu-layers", "-1"], b"", "gpu_layers is -1 (allowed: 0 or more, all, auto)"),
         (["hi", "--gpu-layers", "2x"], b"", "--gpu-layers is '2x' (allowed: 0 or more, all, auto)"),
-        (["hi", "-ngl", "2", "--device", "cpu"], b"", "gpu_layers is 2 on device cpu (allowed: 0, or device gpu or auto)"),
+        (
+            ["hi", "-ngl", "2", "--device", "cpu"],
+            b"",
+            "gpu_layers is 2 on device cpu (allowed: 0, or device gpu or auto)",
+        ),
         (["hi", "--temp", "-1"], b"", "temperature is -1.0"),
         (["hi", "--temp", "nan"], b"", "temperature is nan"),
         (["hi", "--top-k", "-1"], b"", "top_k is -1"),
