@@ -12,7 +12,7 @@ from octavo.bench.cases import CASES, OpCase, compare, run
 
 THOROUGH = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4")
 """Formats that are tested with several numbers of tokens: every width of code, one level and two, a table."""
-TOKENS = {1: "matvec", 2: "matvec of two", 5: "fragments", 9: "few", 127: "many"}
+TOKENS = {1: "matvec", 2: "matvec of two", 5: "fragments", 9: "few", 16: "fragments of more", 127: "many"}
 
 
 def _kind(case: OpCase) -> tuple[Any, ...] | None:

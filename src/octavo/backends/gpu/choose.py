@@ -98,6 +98,8 @@ class FragmentsShape:
 def fragments(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FragmentsShape | None:
     """The shape of a product with some tokens whose lanes' registers are written out, or None for another way."""
     if arch == "interpreter":
+        if tokens == 16:
+            return FragmentsShape(1, 1)
         return FragmentsShape(1 if tokens % 2 else 2, 2, 2, tokens % 3) if TWO < tokens <= 8 else None
     if not arch.startswith("sm_") or not TWO < tokens <= SOME:
         return None
