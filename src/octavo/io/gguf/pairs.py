@@ -13,6 +13,8 @@ from octavo.io.gguf.metadata import shown
 from octavo.io.gguf.values import DTYPES, FLOATS, INTEGERS, TypedValue, ValueType
 
 _BY_DTYPE = {dtype: kind for kind, dtype in DTYPES.items()}
+_RANGE = {kind: (int(np.iinfo(DTYPES[kind]).min), int(np.iinfo(DTYPES[kind]).max)) for kind in INTEGERS}
+_LARGEST = {kind: float(np.finfo(DTYPES[kind]).max) for kind in FLOATS}
 _BY_RANGE = (ValueType.U32, ValueType.I32, ValueType.U64, ValueType.I64)
 _BY_RANGE_IN_ARRAY = (ValueType.I32, ValueType.U32, ValueType.I64, ValueType.U64)
 _WRITABLE = "int, float, bool, str, bytes, NumPy numbers, lists or one-dimensional arrays of one of these, TypedValue"
@@ -75,8 +77,7 @@ def _python_type(key: str, values: list[Any], by_range: tuple[ValueType, ...]) -
     if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
         low, high = min(values), max(values)
         for kind in by_range:
-            info = np.iinfo(DTYPES[kind])
-            if info.min <= low and high <= info.max:
+            if _RANGE[kind][0] <= low and high <= _RANGE[kind][1]:
                 return kind
         raise _unfit(key, f"integers from {low} to {high}", "64 bits")
     kinds = sorted({type(v).__name__ for v in values})
@@ -91,15 +92,14 @@ def _fit(key: str, kind: ValueType, value: Any) -> Any:
     if kind is ValueType.BOOL and isinstance(value, bool):
         return value
     if kind in INTEGERS and isinstance(value, int) and not isinstance(value, bool):
-        info = np.iinfo(DTYPES[kind])
-        if info.min <= value <= info.max:
+        low, high = _RANGE[kind]
+        if low <= value <= high:
             return value
-        raise _unfit(key, f"{value} does not fit {kind.name}", f"{info.min} to {info.max}")
+        raise _unfit(key, f"{value} does not fit {kind.name}", f"{low} to {high}")
     if kind in FLOATS and isinstance(value, float | int) and not isinstance(value, bool):
-        largest = float(np.finfo(DTYPES[kind]).max)
-        if not largest < abs(value) < float("inf"):
+        if not _LARGEST[kind] < abs(value) < float("inf"):
             return float(value)
-        raise _unfit(key, f"{value} does not fit {kind.name}", f"at most {largest}")
+        raise _unfit(key, f"{value} does not fit {kind.name}", f"at most {_LARGEST[kind]}")
     raise _unfit(key, f"{type(value).__name__} as {kind.name}", _WRITABLE)
 
 
