@@ -1,7 +1,7 @@
-"""Writes the README's table of speeds from bench/results/*.json; `--check` compares, and exits with 1 if it is stale.
+"""Writes the README's tables of speeds from bench/results/*.json; `--check` compares, and exits with 1 if it is stale.
 
-The table goes between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
-device, threads, KV cache and model the newest counts.
+The tables go between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
+device, threads, KV cache and model the newest counts, and of bench/gpu_models.py the newest result.
 """
 
 from __future__ import annotations
@@ -80,6 +80,26 @@ def _test(result: Result, kind: str) -> dict[str, Any] | None:
     return next((t for t in result["tests"] if t["kind"] == kind and t["batch"] == 1), None)
 
 
+GPU_TESTS = {
+    "prefill 512": "prefill 512",
+    "prefill 2048": "prefill 2048",
+    "decode 1 at 0": "decode",
+    "decode 1 at 4096": "at depth 4096",
+    "decode 8 at 0": "8 sequences",
+}
+
+
+def gpu_table(result: Result) -> str:
+    """Tokens a second of each model in a result of bench/gpu_models.py."""
+    where, versions = result["machine"], result["versions"]
+    title = f"{where['gpu']}, gpu, KV f16; torch {versions['torch']}, Triton {versions['triton']}; tokens a second"
+    lines = [title, "", "| model | " + " | ".join(GPU_TESTS.values()) + " |", "|---|" + "---:|" * len(GPU_TESTS)]
+    for model, tests in result["models"].items():
+        rates = {test["test"]: test["tokens_per_second"] for test in tests}
+        lines.append(f"| {model} | " + " | ".join(f"{rates[name]:,.0f}" for name in GPU_TESTS) + " |")
+    return "\n".join(lines)
+
+
 def _rate(test: dict[str, Any] | None) -> str:
     if test is None:
         return ""
@@ -102,9 +122,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check = parser.parse_args(arguments).check
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
     results = [r for r in found if any(test["ratio"] for test in r.get("tests", []))]  # `octavo bench model --peer`
+    gpu = [r for r in found if "models" in r and "gpu" in r["machine"]]  # bench/gpu_models.py
+    tables = [table(results), *(gpu_table(r) for r in sorted(gpu, key=lambda r: r["date"])[-1:])]
     old = README.read_text(encoding="utf-8")
     try:
-        new = with_table(old, table(results))
+        new = with_table(old, "\n\n".join(tables))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

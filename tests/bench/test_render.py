@@ -122,6 +122,22 @@ def test_the_readme_has_the_newest_result_of_each_model(tool: ModuleType, tmp_pa
     ]
 
 
+def test_the_readme_has_the_newest_result_of_a_gpu(tool: ModuleType, tmp_path: Path) -> None:
+    def measured(date: str, rate: float) -> dict[str, Any]:
+        return {
+            "date": date,
+            "machine": {"gpu": "Some GPU"},
+            "versions": {"torch": "2.11", "triton": "3.6"},
+            "models": {"small": [{"test": name, "tokens_per_second": rate} for name in tool.GPU_TESTS]},
+        }
+
+    write(tmp_path, measured("2025-01-02", 1234.5), measured("2025-01-01", 1.0), result())
+    assert tool.main([]) == 0
+    text = (tmp_path / "README.md").read_text()
+    assert "\n\nSome GPU, gpu, KV f16; torch 2.11, Triton 3.6; tokens a second\n\n| model | prefill 512 |" in text
+    assert "| small | 1,234 | 1,234 | 1,234 | 1,234 | 1,234 |\n<!-- bench:end -->" in text
+
+
 def test_without_results_or_marks(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.main([]) == 0
     assert tool.NONE_YET in (tmp_path / "README.md").read_text()
