@@ -45,7 +45,7 @@ def quantize_int8(x: F32, granularity: Granularity = "tensor") -> tuple[npt.NDAr
     code = round(x / scale), halves to even, and scale = max|x| / 127. Zeros have the scale 0 and codes 0.
     """
     groups = groups_of(x, granularity)
-    scale = _largest(groups) / np.float32(127)
+    scale = np.asarray(_largest(groups) / np.float32(127))
     codes = np.clip(np.rint(_over(groups, scale[..., None])), -127, 127).astype(np.int8)
     return codes.reshape(x.shape), scale
 
@@ -82,7 +82,7 @@ def quantize_fp8(x: F32, kind: Fp8 = "e4m3", granularity: Granularity = "tensor"
         values = _over(x, spread_blocks(scale, x.shape))
     else:
         groups = groups_of(x, granularity)
-        scale = _largest(groups) / top
+        scale = np.asarray(_largest(groups) / top)
         values = _over(groups, scale[..., None]).reshape(x.shape)
     return np.clip(values, -top, top).astype(fp8_dtype(kind)), scale
 
@@ -118,13 +118,14 @@ def w4a8_gemm(
 def fp8_gemm(
     a: AnyArray, b: AnyArray, scale_a: AnyArray, scale_b: AnyArray, *, bias: AnyArray | None = None,
     activation: Activation | None = None, residual: AnyArray | None = None, out_dtype: OutDType = "f32",
+    sums: type[np.floating[Any]] = np.float64,
 ) -> AnyArray:  # fmt: skip
-    """y [M, N] of fp8 a [M, K] and b [N, K].
+    """y [M, N] of fp8 a [M, K] and b [N, K]; `sums` is the type of the sums over K.
 
     Scales are those of `int8_gemm`; or scale_a is [M, ceil(K / 128)], and scale_b [ceil(N / 128), ceil(K / 128)], and
     the part of the sum that each 128 values of K make is scaled by both.
     """
-    left, right = a.astype(np.float64), b.astype(np.float64)
+    left, right = a.astype(sums), b.astype(sums)
     if np.ndim(scale_b) == 2 and np.shape(scale_b) != (len(b), 1):
         left = left * spread_blocks(scale_a, a.shape, rows=1)
         right = right * spread_blocks(scale_b, b.shape)
@@ -158,8 +159,7 @@ def activate(y: F32, activation: Activation | None) -> F32:
     if activation == "gelu":
         z = y * (np.float32(1.5957691216) + np.float32(0.0713548162726) * y * y)
     with np.errstate(over="ignore"):
-        result: F32 = y / (np.float32(1) + np.exp(-z))
-    return result
+        return (y / (np.float32(1) + np.exp(-z))).astype(np.float32, copy=False)
 
 
 def spread_blocks(scale: AnyArray, shape: tuple[int, ...], rows: int = BLOCK) -> AnyArray:

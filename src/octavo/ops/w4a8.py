@@ -115,11 +115,11 @@ def quantize_w4a8(w: npt.ArrayLike, group: Literal[128] | None = None) -> W4A8We
         raise QuantFormatError(f"groups of {group} (allowed: {GROUP}, or None for whole channels)")
     require_finite(values, "weights")
     n, k = values.shape
-    groups = values.reshape(n, k // GROUP if group else 1, -1) if n and k else values.reshape(n, 0, GROUP)
+    groups = values.reshape((n, k // GROUP, GROUP) if group else (n, 1, k))
     scale = np.abs(groups).max(axis=-1, initial=0) / np.float32(TOP)
     codes = np.clip(np.rint(_over(groups, scale[..., None])), -TOP, TOP).astype(np.int8).reshape(n, k)
     if group is None:
-        return W4A8Weight(pack_codes(codes), scale[:, 0] if k else np.zeros(n, np.float32))
+        return W4A8Weight(pack_codes(codes), scale[:, 0])
     channel = scale.max(axis=-1, initial=0) * np.float32(TOP / 127)
     return W4A8Weight(pack_codes(codes), channel, _over(scale, channel[:, None]).astype(np.float16))
 

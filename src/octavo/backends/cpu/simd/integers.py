@@ -1,0 +1,230 @@
+"""Integer sums of products of whole rows: weights in panels of 16 rows, or row by row, and 64 values of K at a time.
+
+A byte of a weight is kept as itself plus an offset, since dot products take one factor unsigned: 128 for 8 bits and for
+4 bits with scales of groups, 8 for plain 4 bits. Nothing here takes the offset off.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from octavo.backends.cpu import host
+from octavo.backends.cpu.simd.codes import _shift, _shuffle
+from octavo.backends.cpu.simd.dots import dot4
+from octavo.backends.cpu.simd.emit import (
+    F16,
+    F32,
+    I8,
+    I32,
+    I64,
+    V_I32,
+    V_U8,
+    Block,
+    f32x16,
+    fill,
+    i32x16,
+    i64,
+    literal,
+    load_at,
+    repeat,
+    slice_lanes,
+    store_at,
+    to_float,
+    widen_f16,
+)
+
+INT8, INT4, INT4_GROUPS = 0, 1, 2
+"""Kinds of weights: bytes; 4 bits as `ops.w4a8` packs them; the same with an f16 scale for each 128 of them."""
+
+OFFSETS = {INT8: 128, INT4: 8, INT4_GROUPS: 128}
+"""What is added to a weight to make it a byte without sign."""
+
+STEP = 64
+"""Bytes of a row that are read at a time: 64 values of 8 bits, 128 of 4."""
+
+
+@intrinsic(prefer_literal=True)
+def zero_sums(ty, n):
+    """n vectors of 16 integers, all 0; `n` is a constant."""
+    block = Block(i32x16, literal(n))
+    return block(n), lambda c, b, s, a: ir.Constant(block.llvm, None)
+
+
+@intrinsic(prefer_literal=True)
+def load_sums(ty, address, n):
+    """n vectors of 16 integers, one after the other."""
+    count = literal(n)
+    block = Block(i32x16, count)
+
+    def gen(c, b, s, a):
+        value = ir.Constant(block.llvm, ir.Undefined)
+        for t in range(count):
+            value = b.insert_value(value, load_at(b, a[0], V_I32, 64 * t), t)
+        return value
+
+    return block(types.intp, n), gen
+
+
+@intrinsic
+def store_sums(ty, address, block):
+    """The vectors of a block, one after the other."""
+
+    def gen(c, b, s, a):
+        for t in range(s.args[1].n):
+            store_at(b, a[0], b.extract_value(a[1], t), 64 * t)
+        return c.get_dummy_value()
+
+    return types.void(types.intp, block), gen
+
+
+@intrinsic(prefer_literal=True)
+def store_row_sums(ty, address, block, n):
+    """The sum of the lanes of vector r * n + t, an int32, to address + 64 t + 4 r; n is a constant."""
+    tokens = literal(n)
+
+    def gen(c, b, s, a):
+        for i in range(s.args[1].n):
+            total = b.extract_value(a[1], i)
+            while total.type.count > 1:
+                half = total.type.count // 2
+                total = b.add(slice_lanes(b, total, 0, half), slice_lanes(b, total, half, half))
+            row, token = divmod(i, tokens)
+            store_at(b, a[0], b.extract_element(total, ir.Constant(I32, 0)), 64 * token + 4 * row)
+        return c.get_dummy_value()
+
+    return types.void(types.intp, block, n), gen
+
+
+@intrinsic
+def dot_panel(ty, sums, panel, x):
+    """sums[t][r] += the dot product of row r and token t, for 64 values: 16 x 4 of 16 rows, n x 64 bytes."""
+
+    def gen(c, b, s, a):
+        acc = [b.extract_value(a[0], t) for t in range(s.args[0].n)]
+        for j in range(16):
+            w = load_at(b, a[1], V_U8, 64 * j)
+            for t in range(len(acc)):
+                four = b.bitcast(repeat(b, load_at(b, a[2], I32, 64 * t + 4 * j)), V_U8)
+                acc[t] = dot4(b, acc[t], w, four)
+        value = a[0]
+        for t, total in enumerate(acc):
+            value = b.insert_value(value, total, t)
+        return value
+
+    return sums(sums, types.intp, types.intp), gen
+
+
+@intrinsic(prefer_literal=True)
+def dot_rows(ty, sums, w, stride, last, scales, scales_stride, x, x_stride, kind):
+    """sums[r * n + t] += the products of row r and token t, lane by lane: 4 rows, 64 bytes of each.
+
+    Rows lie `stride` bytes apart; those after row `last` are that row again. `scales` is where the first row's f16 for
+    these values lies.
+    """
+    weights = literal(kind)
+
+    def gen(c, b, s, a):
+        value, n = a[0], s.args[0].n // 4
+        width = 1 if weights == INT8 else 2
+        tokens = [b.add(a[6], b.mul(a[7], i64(t))) for t in range(n)]
+        xs = [[load_at(b, token, V_U8, 64 * i) for i in range(width)] for token in tokens]
+        for r in range(4):
+            row = _bytes_of_row(b, weights, r, *a[1:6])
+            for t in range(n):
+                total = b.extract_value(value, r * n + t)
+                for codes, signed in zip(row, xs[t], strict=True):
+                    total = dot4(b, total, codes, signed)
+                value = b.insert_value(value, total, r * n + t)
+        return value
+
+    signature = sums(sums, *[types.intp] * 7, kind)
+    return signature, gen
+
+
+@intrinsic(prefer_literal=True)
+def pack_panel(ty, panel, w, stride, last, scales, scales_stride, kind):
+    """64 bytes of each of 16 rows, as `dot_rows` reads them, as one or two panels for `dot_panel`."""
+    weights = literal(kind)
+
+    def gen(c, b, s, a):
+        rows = [_bytes_of_row(b, weights, r, *a[1:6]) for r in range(16)]
+        for i, columns in enumerate(zip(*rows, strict=True)):
+            for j, vector in enumerate(_transposed([b.bitcast(v, V_I32) for v in columns], b)):
+                store_at(b, a[0], vector, 1024 * i + 64 * j)
+        return c.get_dummy_value()
+
+    return types.void(*[types.intp] * 6, kind), gen
+
+
+def _bytes_of_row(b, kind, r, w, stride, last, scales, scales_stride):
+    """64 or 2 x 64 weights of row r, as bytes without sign."""
+    number = b.select(b.icmp_signed("<", i64(r), last), i64(r), last)
+    packed = load_at(b, b.add(w, b.mul(number, stride)), V_U8)
+    if kind == INT8:
+        return [b.xor(packed, fill(V_U8, 0x80))]
+    low, high = (b.and_(_shift(b, packed, -up), fill(V_U8, 15)) for up in (0, 4))
+    if kind == INT4:
+        return [b.xor(v, fill(V_U8, 8)) for v in (low, high)]
+    scale = load_at(b, b.add(scales, b.mul(number, scales_stride)), F16)
+    scale = b.extract_element(widen_f16(b, repeat(b, scale)), ir.Constant(I32, 0))
+    if host.has_byte_shuffle():
+        table = _rounded(b, ir.Constant(ir.VectorType(F32, 16), [*range(8), *range(-8, 0)]), scale)
+        return [_shuffle(b, table, v) for v in (low, high)]
+    wide = ir.VectorType(F32, 64)
+    signed = (b.sub(b.xor(v, fill(V_U8, 8)), fill(V_U8, 8)) for v in (low, high))
+    return [_rounded(b, b.sitofp(v, wide), scale) for v in signed]
+
+
+def _rounded(b, codes, scale):
+    """round(code * scale) + 128 as bytes: adding 1.5 * 2^23 leaves whole numbers in the low bits."""
+    lanes = codes.type.count
+    product = b.fmul(codes, repeat(b, scale, lanes))
+    shifted = b.fadd(product, fill(codes.type, 12582912.0))
+    whole = b.trunc(b.bitcast(shifted, ir.VectorType(I32, lanes)), ir.VectorType(I8, lanes))
+    return b.xor(whole, fill(whole.type, 0x80))
+
+
+def _transposed(rows, b):
+    """16 vectors of 16 words: word j of vector i and word i of vector j change places."""
+    for distance in (1, 2, 4, 8):
+        done = list(rows)
+        for i in range(16):
+            if not i & distance:
+                x, y = rows[i], rows[i + distance]
+                lanes = range(16)
+                first = [j if not j & distance else 16 + j - distance for j in lanes]
+                second = [j + distance if not j & distance else 16 + j for j in lanes]
+                for at, places in ((i, first), (i + distance, second)):
+                    done[at] = b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, 16), places))
+        rows = done
+    return rows
+
+
+@intrinsic
+def copy_and_sum(ty, out, x):
+    """Copy 64 signed bytes, and return their sum."""
+
+    def gen(c, b, s, a):
+        values = load_at(b, a[1], V_U8)
+        store_at(b, a[0], values)
+        total = dot4(b, fill(V_I32, 0), fill(V_U8, 1), values)
+        while total.type.count > 1:
+            half = total.type.count // 2
+            total = b.add(slice_lanes(b, total, 0, half), slice_lanes(b, total, half, half))
+        return b.sext(b.extract_element(total, ir.Constant(I32, 0)), I64)
+
+    return types.intp(types.intp, types.intp), gen
+
+
+@intrinsic
+def sums_to_f32(ty, sums, begin, zero, columns):
+    """float(sums + begin - zero * columns), of 16 int32 at `sums` and `columns`; modulo 2^32 up to the conversion."""
+
+    def gen(c, b, s, a):
+        begin, zero = (repeat(b, b.trunc(v, I32)) for v in (a[1], a[2]))
+        total = b.add(load_at(b, a[0], V_I32), begin)
+        return to_float(b, b.sub(total, b.mul(zero, load_at(b, a[3], V_I32))))
+
+    return f32x16(*[types.intp] * 4), gen

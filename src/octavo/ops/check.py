@@ -1,0 +1,57 @@
+"""Checks of NumPy arguments: each names the argument, what it is and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import numpy as np
+
+from octavo.errors import UsageError
+from octavo.formats.spec import AnyArray
+from octavo.ops.definition import Activation, OutDType
+
+FLOATS = ("float32", "float16", "bfloat16")
+
+
+def words(x: AnyArray) -> str:
+    """Type and shape, for an error."""
+    return f"{x.dtype.name} {list(x.shape)}"
+
+
+def matrix(name: str, x: AnyArray, types: Iterable[str]) -> None:
+    """Raise UsageError unless x has two dimensions and one of these types."""
+    if x.ndim != 2 or x.dtype.name not in types:
+        raise UsageError(f"{name} is {words(x)} (allowed: {' or '.join(types)} of two dimensions)")
+
+
+def factors(a: AnyArray, b: AnyArray, types: Iterable[str]) -> tuple[int, int, int]:
+    """M, N and K of a [M, K] and b [N, K]. Raises UsageError for other types, or rows of different length."""
+    matrix("a", a, types)
+    matrix("b", b, types)
+    same_k(a, *b.shape)
+    return len(a), len(b), a.shape[1]
+
+
+def same_k(a: AnyArray, n: int, k: int) -> None:
+    """Raise UsageError unless rows of a are as long as those of the weight."""
+    if a.shape[1] != k:
+        raise UsageError(f"a is {words(a)}, but the weight is {[n, k]} (allowed: rows of one length)")
+
+
+def per_row(name: str, x: AnyArray, rows: int, dtype: str = "float32") -> AnyArray:
+    """A number for each of `rows`, [rows], from one for all, or one for each as [rows] or [rows, 1]."""
+    if x.dtype.name != dtype or x.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
+        raise UsageError(f"{name} is {words(x)} (allowed: {dtype} [], [{rows}] or [{rows}, 1])")
+    return np.broadcast_to(x.reshape(-1), (rows,))
+
+
+def epilogue(m: int, n: int, bias: AnyArray | None, activation: Any, residual: AnyArray | None, out_dtype: Any) -> None:
+    """Raise UsageError for what does not fit a result [m, n]."""
+    for name, x, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
+        if x is not None and (x.shape != shape or x.dtype.name not in FLOATS):
+            raise UsageError(f"{name} is {words(x)} (allowed: {' or '.join(FLOATS)} {list(shape)})")
+    if activation is not None and activation not in get_args(Activation):
+        raise UsageError(f"activation {activation!r} (allowed: {', '.join(get_args(Activation))}, or None)")
+    if out_dtype not in get_args(OutDType):
+        raise UsageError(f"out_dtype {out_dtype!r} (allowed: {', '.join(get_args(OutDType))})")

@@ -1,0 +1,74 @@
+"""Where arguments lie: NumPy arrays, torch tensors in the host's memory, or torch tensors on a GPU."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import UsageError
+from octavo.formats.spec import AnyArray
+
+BYTE_TYPES = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+"""Types that NumPy has from ml_dtypes, and a type of their width through which torch hands them over."""
+
+
+def on_gpu(*arguments: Any) -> bool:
+    """Whether the arguments (None left out) are torch tensors on a GPU.
+
+    Raises UsageError where some are NumPy's and some torch's, or some are in the host's memory and some are not.
+    """
+    given = [x for x in arguments if x is not None]
+    if not any(is_torch(x) for x in given):
+        odd = next((x for x in given if not isinstance(x, np.ndarray | np.generic)), None)
+        if odd is not None:
+            raise UsageError(f"an argument is {type(odd).__name__} (allowed: NumPy arrays or torch tensors)")
+        return False
+    kinds = {f"torch on {x.device.type}" if is_torch(x) else "NumPy" for x in given}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"arguments are {' and '.join(sorted(kinds))} (allowed: all NumPy, or all torch on one device)"
+        )
+    return kinds != {"torch on cpu"}
+
+
+def is_torch(x: Any) -> bool:
+    """Whether it is a torch tensor; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def to_numpy(x: Any) -> Any:
+    """A NumPy array that shares memory with an argument; None stays None."""
+    if not is_torch(x):
+        return None if x is None else np.asarray(x)
+    name = str(x.dtype).removeprefix("torch.")
+    if name not in BYTE_TYPES:
+        return x.detach().numpy()
+    import ml_dtypes
+    import torch
+
+    return x.detach().view(getattr(torch, BYTE_TYPES[name])).numpy().view(getattr(ml_dtypes, name))
+
+
+def like(given: Any, result: AnyArray) -> Any:
+    """A NumPy result as what the argument is: NumPy, or torch, sharing memory."""
+    if not is_torch(given):
+        return result
+    import torch
+
+    name = result.dtype.name
+    if name not in BYTE_TYPES:
+        return torch.from_numpy(result)
+    return torch.from_numpy(result.view(BYTE_TYPES[name])).view(getattr(torch, name))
+
+
+def gpu_module(name: str) -> Any:
+    """A module of the GPU backend. Raises BackendError where torch, Triton or a GPU is missing."""
+    from importlib import import_module
+
+    from octavo.backends.gpu.device import target
+
+    target()
+    return import_module(f"octavo.backends.gpu.{name}")

@@ -1,0 +1,46 @@
+"""Products of floats with stored tensors of any format, whose values are worked out as they are needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import UsageError
+from octavo.formats import QTensor
+from octavo.formats import dequantize as decode
+from octavo.ops import check
+from octavo.ops.place import like, on_gpu, to_numpy
+
+CHUNK = 1 << 22
+"""Values of a weight that are decoded at a time."""
+
+
+def matmul(x: Any, weight: QTensor) -> Any:
+    """y [M, N] float32 of x [M, K], float32, float16 or bfloat16, and a stored weight [N, K] of any format.
+
+    Activations stay floats: this is what a weight's error alone does to a product. Beside the result it takes memory
+    for 16 MiB of decoded weights. For NumPy arrays and tensors in the host's memory. Raises UsageError for other
+    shapes and types.
+    """
+    if on_gpu(x):
+        raise UsageError("matmul of a tensor on a GPU (allowed: NumPy, or torch on cpu)")
+    given = to_numpy(x)
+    check.matrix("x", given, check.FLOATS)
+    if len(weight.shape) != 2:
+        raise UsageError(f"weight is {weight!r} (allowed: two dimensions)")
+    n, k = weight.shape
+    check.same_k(given, n, k)
+    values = np.ascontiguousarray(given, np.float32)
+    out = np.empty((len(values), n), np.float32)
+    step = max(1, CHUNK // max(k, 1))
+    for start in range(0, n, step):
+        part = weight.data[start : start + step]
+        rows = decode(QTensor(weight.format, (len(part), k), part, weight.name))
+        np.matmul(values, rows.T, out=out[:, start : start + len(part)])
+    return like(x, out)
+
+
+def dequantize(weight: QTensor) -> Any:
+    """The values of a stored tensor of any format, NumPy float32 of its shape."""
+    return decode(weight)

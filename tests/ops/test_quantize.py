@@ -1,0 +1,100 @@
+"""Quantizers as functions: the definition's results for every kind of input, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from octavo import ops
+from octavo.backends.gpu.quantize import mmq_reference
+from octavo.errors import NonFiniteError, QuantFormatError, UsageError
+from octavo.formats import dequantize, quantize_reference
+from octavo.formats.table import FORMATS
+from octavo.ops import definition
+
+X = np.random.default_rng(3).standard_normal((6, 256)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("granularity", ["tensor", "token", 64])
+def test_int8(dtype: Any, granularity: Any) -> None:
+    x = X.astype(dtype)
+    codes, scale = ops.quantize_int8(x, granularity)
+    expected = definition.quantize_int8(x.astype(np.float32), granularity)
+    assert (codes == expected[0]).all()
+    assert (scale == expected[1]).all()
+    codes, scale, zero = ops.quantize_int8(x.T.copy().T, granularity, symmetric=False)
+    wide = [np.repeat(s, 64, axis=1) if granularity == 64 else s for s in (scale, zero)]
+    assert np.abs((codes.astype(np.float32) - wide[1]) * wide[0] - x.astype(np.float32)).max() <= scale.max() * 0.501
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_torch(dtype: torch.dtype) -> None:
+    x = torch.from_numpy(X).to(dtype)
+    codes, scale, zero = ops.quantize_int8(x, "token", symmetric=False)
+    assert (codes.dtype, scale.dtype, zero.dtype) == (torch.int8, torch.float32, torch.int32)
+    for kind, type_ in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
+        values, scale = ops.quantize_fp8(x, kind, "token")  # type: ignore[arg-type]
+        assert values.dtype == type_
+        assert (values.float() == (x.float() / scale).to(type_).float()).all()
+
+
+def test_blocks_for_products() -> None:
+    codes, scale, sums = ops.quantize_q8_1(X)
+    assert (codes.shape, scale.shape, sums.shape) == ((6, 256), (6, 8), (6, 8))
+    assert sums == pytest.approx(codes.reshape(6, 8, 32).sum(axis=-1) * scale)
+    blocks = X.reshape(1, 2, 3, 256)
+    ids = np.array([2, 0], np.int32)
+    made = ops.quantize_mmq_q8_1(blocks, "DS4", ids=ids)
+    assert (made == mmq_reference(blocks, "DS4", 512, ids)).all()
+    assert (ops.quantize_mmq_q8_1(torch.from_numpy(blocks), "DS4", ids=torch.from_numpy(ids)).numpy() == made).all()
+
+
+@pytest.mark.parametrize("name", [f.name for f in FORMATS if f.encode is not None])
+@pytest.mark.parametrize("m", [0, 1, 5])
+def test_weight_only_products(name: str, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo.formats import by_name
+    from octavo.ops import weight_only
+
+    monkeypatch.setattr(weight_only, "CHUNK", 256 * 4)  # of rows: 4 at a time, and a rest
+    weight = quantize_reference(np.random.default_rng(0).standard_normal((7, 256)), by_name(name))
+    y = ops.matmul(X[:m], weight)
+    assert y == pytest.approx(X[:m].astype(np.float64) @ dequantize(weight).T.astype(np.float64), abs=1e-4)
+    assert (ops.dequantize(weight) == dequantize(weight)).all()
+    assert ops.matmul(torch.from_numpy(X[:m]).half(), weight).shape == (m, 7)
+
+
+def test_what_is_refused() -> None:
+    for granularity, said in ((0, "groups of 0"), (100, "what divides K = 256"), ("row", "granularity 'row'"),
+                              ("block", "of int8")):  # fmt: skip
+        with pytest.raises(UsageError, match=said):
+            ops.quantize_int8(X, granularity)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="x is float64"):
+        ops.quantize_int8(X.astype(np.float64))
+    with pytest.raises(UsageError, match="fp8 type 'e3m4'"):
+        ops.quantize_fp8(X, "e3m4")  # type: ignore[arg-type]
+    with pytest.raises(NonFiniteError, match=r"nan at \[0, 3\]"):
+        ops.quantize_fp8(np.where(np.arange(256) == 3, np.nan, X).astype(np.float32))
+    with pytest.raises(QuantFormatError, match="multiples of 32"):
+        ops.quantize_q8_1(X[:, :40])
+    weight = quantize_reference(X, FORMATS[0])
+    with pytest.raises(UsageError, match="rows of one length"):
+        ops.matmul(X[:, :128], weight)
+    with pytest.raises(UsageError, match="two dimensions"):
+        ops.matmul(X, quantize_reference(X[None], FORMATS[0]))
+    with pytest.raises(UsageError, match="layout 'D5'"):
+        ops.quantize_mmq_q8_1(X[None, None], "D5")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="padded is 100"):
+        ops.quantize_mmq_q8_1(X[None, None], "D4", padded=100)
+    with pytest.raises(UsageError, match=r"ids from 0 to 9 \(allowed: 0 to 5\)"):
+        ops.quantize_mmq_q8_1(X[None, None], "D4", ids=np.array([0, 9], np.int32))
+
+
+def test_names_that_there_are_none_of() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'int4_gemm'"):
+        ops.int4_gemm  # noqa: B018
+    assert all(callable(getattr(ops, name)) for name in ops.__all__)
