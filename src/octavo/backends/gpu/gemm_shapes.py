@@ -1,0 +1,101 @@
+"""Tiles of 8-bit products: as they measured fastest on an H100 (`bench/gpu_gemm.py --tune`), and what others take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Scheme = Literal["int8", "w4a8", "w4a8_g128", "fp8", "fp8_blocks"]
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """Tokens, rows of the weights and values of K of a program's step; rows of tiles that share the L2; programs that
+    share K (0: as many as there is room for); stages of loads; warps; programs that go from tile to tile."""
+
+    tokens: int
+    rows: int
+    depth: int
+    group: int = 8
+    splits: int = 0
+    stages: int = 4
+    warps: int = 8
+    persistent: bool = False
+
+    def programs(self, m: int, n: int) -> int:
+        """How many there are without splits."""
+        return -(-m // self.tokens) * -(-n // self.rows)
+
+    def stage_bytes(self, packed: bool) -> int:
+        """Bytes that a stage takes in shared memory."""
+        return self.depth * self.tokens + self.depth * self.rows // (2 if packed else 1)
+
+    def divided(self, splits: int) -> GemmShape:
+        """The same with so many programs that share K."""
+        return replace(self, splits=splits)
+
+
+# fmt: off
+H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
+    # up to so many tokens, and tokens times rows of the whole product
+    "int8": (
+        (64, 1 << 40, GemmShape(64, 128, 128, warps=4)),
+        (128, 1 << 40, GemmShape(128, 128, 128)),
+        (1 << 40, 1 << 22, GemmShape(128, 128, 256, stages=3)),
+        (1 << 40, 1 << 24, GemmShape(256, 128, 128)),
+        (1 << 40, 1 << 40, GemmShape(128, 256, 128)),
+    ),
+    "w4a8": (
+        (16, 1 << 40, GemmShape(16, 128, 128, warps=8)),
+        (32, 1 << 40, GemmShape(32, 128, 128, warps=4)),
+        (64, 1 << 40, GemmShape(64, 128, 128, stages=3, warps=4)),
+        (128, 1 << 40, GemmShape(128, 128, 128, warps=4)),
+        (1 << 40, 1 << 40, GemmShape(128, 128, 128, stages=3, warps=4)),
+    ),
+    "w4a8_g128": (
+        (16, 1 << 40, GemmShape(16, 128, 128, warps=8)),
+        (32, 1 << 40, GemmShape(32, 128, 128, warps=8)),
+        (64, 1 << 40, GemmShape(64, 128, 128, warps=8)),
+        (128, 1 << 40, GemmShape(128, 128, 128, warps=8)),
+        (1 << 40, 1 << 40, GemmShape(256, 128, 128, stages=3, warps=8)),
+    ),
+    "fp8": (
+        (64, 1 << 40, GemmShape(64, 128, 128, warps=4)),
+        (128, 1 << 40, GemmShape(128, 128, 128)),
+        (1 << 40, 1 << 40, GemmShape(128, 256, 128)),
+    ),
+    "fp8_blocks": (
+        (64, 1 << 40, GemmShape(64, 128, 128, warps=4)),
+        (1 << 40, 1 << 40, GemmShape(128, 128, 128)),
+    ),
+}
+# fmt: on
+
+
+def shape_of(scheme: Scheme, m: int, n: int, k: int, arch: str, multiprocessors: int) -> GemmShape:
+    """The shape for m tokens, n rows and k values on a device of so many multiprocessors, its splits known."""
+    packed = scheme.startswith("w4a8")
+    if arch == "interpreter":
+        return GemmShape(16, 32, 128, splits=1, warps=4)
+    if arch in ("sm_90", "sm_100", "sm_103"):
+        shape = next(s for tokens, size, s in H100[scheme] if m <= tokens and m * n <= size)
+        room = max(1, (220 << 10) // (shape.stages * shape.stage_bytes(packed)))
+    else:
+        shape = _elsewhere(packed or scheme == "fp8_blocks", m, arch)
+        room = 1
+    return _with_splits(shape, m, n, k, multiprocessors * min(room, 2))
+
+
+def _elsewhere(deep: bool, m: int, arch: str) -> GemmShape:
+    """Tiles that fit 64 KiB of shared memory, and the registers of a GPU without tensor memory."""
+    tokens = 16 if m <= 16 else 32 if m <= 32 else 64
+    rows = 64 if arch.startswith("gfx1") or m <= 32 else 128
+    return GemmShape(tokens, rows, 128 if deep else 64, stages=3 if arch.startswith("sm_") else 2)
+
+
+def _with_splits(shape: GemmShape, m: int, n: int, k: int, slots: int) -> GemmShape:
+    """As many programs share K as there are slots for, but each has four steps at least."""
+    if shape.splits:
+        return shape
+    most = max(1, -(-k // shape.depth) // 4)
+    return shape.divided(max(1, min(slots // shape.programs(m, n), most, 16)))

@@ -1,0 +1,121 @@
+"""y [M, N] of int8 a [M, K] and 4-bit weights [N, K], as y^T = W a^T: weights are unpacked in registers, which is where
+the matrix units take their first factor from.
+
+Weights are packed in bytes int8 [N, K / 2]: of each 64, byte j holds the codes j and 64 + j of 128 values of K, the
+first in its low nibble; signed, from -8 to 7. Each nibble at the top of a byte is 16 times its code, so that without
+groups a shift and two masks unpack eight codes, and the scale pays for the 16.
+
+With groups of 128 codes become int8 before the product, round(code * group_scale), as QQQ defines it (arXiv
+2406.09904): in float16, where the sum of 1536 and a number is rounded to an integer, and its low byte is that of the
+number.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from octavo.backends.gpu.kernels.epilogue import finish, load_tile, steps_of, tile_of, together
+
+HALF = tl.constexpr(64)  # bytes of 128 codes, a step
+ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it and taking it away rounds to the nearest integer, ties to even
+
+UNPACK_PTX = tl.constexpr("""{ .reg .b32 t; shl.b32 t, $2, 4;
+and.b32 $1, $2, 0xF0F0F0F0; and.b32 $0, t, 0xF0F0F0F0; }""")
+UNPACK_GCN = tl.constexpr("""v_lshlrev_b32 $0, 4, $2
+v_and_b32 $0, 0xF0F0F0F0, $0
+v_and_b32 $1, 0xF0F0F0F0, $2""")
+
+# bytes 0 and 2, then 1 and 3; (nibble ^ 8) + 1024 in float16; less 1032, times the scale, plus 1536; low bytes
+FOLD_PTX = tl.constexpr("""{ .reg .b32 q, a, b, c, d, m, n, r, s, t;
+mov.b32 m, 0x64086408; mov.b32 r, 0x66006600; mov.b32 s, 0x2C002C00; mov.b32 t, 0xD480D480; mov.b32 n, 0x64806480;
+shr.u32 q, $2, 8;
+lop3.b32 a, $2, 0x000F000F, m, 0x6A; lop3.b32 b, q, 0x000F000F, m, 0x6A;
+lop3.b32 c, $2, 0x00F000F0, n, 0x6A; lop3.b32 d, q, 0x00F000F0, n, 0x6A;
+sub.f16x2 a, a, m; sub.f16x2 b, b, m; fma.rn.f16x2 c, c, s, t; fma.rn.f16x2 d, d, s, t;
+fma.rn.f16x2 a, a, $3, r; fma.rn.f16x2 b, b, $3, r; fma.rn.f16x2 c, c, $3, r; fma.rn.f16x2 d, d, $3, r;
+prmt.b32 $0, a, b, 0x6240; prmt.b32 $1, c, d, 0x6240; }""")
+
+
+@triton.jit
+def unpacked(packed, ASM: tl.constexpr):
+    """16 times the codes of the low and the high nibbles, int8."""
+    if ASM == "ptx":
+        low, high = tl.inline_asm_elementwise(
+            UNPACK_PTX, "=r,=r,r", [packed], dtype=(tl.int8, tl.int8), is_pure=True, pack=4
+        )
+    elif ASM == "gcn" or ASM == "gcn11":  # noqa: PLR1714
+        low, high = tl.inline_asm_elementwise(
+            UNPACK_GCN, "=&v,=&v,v", [packed], dtype=(tl.int8, tl.int8), is_pure=True, pack=4
+        )
+    else:
+        low, high = (packed << 4).to(tl.int8), (packed & -16).to(tl.int8)
+    return low, high
+
+
+@triton.jit
+def folded(packed, scale, ASM: tl.constexpr):
+    """round(code * scale) of the low and the high nibbles, int8; scale float16 [N, 1]."""
+    if ASM == "ptx":
+        both = tl.broadcast_to(_twice(scale), packed.shape)
+        low, high = tl.inline_asm_elementwise(
+            FOLD_PTX, "=r,=r,r,r,r,r,r", [packed, both], dtype=(tl.int8, tl.int8), is_pure=True, pack=4
+        )
+    else:
+        low, high = _rounded((packed << 4).to(tl.int8) >> 4, scale), _rounded(packed >> 4, scale)
+    return low, high
+
+
+@triton.jit
+def _twice(scale):
+    """The bits of a float16, in both halves of an int32."""
+    bits = scale.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+    return bits | (bits << 16)
+
+
+@triton.jit
+def _rounded(code, scale):
+    return (code.to(tl.float32) * scale.to(tl.float32) + ROUND - ROUND).to(tl.int8)
+
+
+@triton.jit
+def w4a8_gemm_kernel(
+    a, packed, scale_a, scale_b, group_scale, bias, residual, y, shares, finished,
+    m, n, k, a_stride, packed_stride, group_row, group_step, y_stride, residual_stride,
+    A_STEP: tl.constexpr, B_STEP: tl.constexpr, GROUPED: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+    RESIDUAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
+    SPLITS: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """A program a tile of BN rows of W and BM tokens, and a share of K, a multiple of 128.
+
+    group_scale is float16 [N, K / 128], its rows group_row apart and neighbours group_step. Other arguments are those
+    of `gemm_int8`.
+    """
+    tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
+    tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    row, column = tile_of(tile, tl.cdiv(n, BN), tl.cdiv(m, BM), GROUP)
+    first, end = steps_of(split, k, 2 * HALF, SPLITS)
+    at, token = tl.arange(0, BN)[:, None], tl.arange(0, BM)[None, :]
+    acc = tl.zeros((BN, BM), tl.int32)
+    groups = group_scale + (row * BN + at).to(tl.int64) * group_row
+    scale = tl.load(groups + first * group_step, mask=at < n - row * BN, other=0.0) if GROUPED else 0.0
+    for i in tl.range(first, end, num_stages=STAGES):
+        codes = load_tile(packed, row * BN, i * HALF, n, k // 2, packed_stride, BN, HALF, TMA, True)
+        if GROUPED:
+            low, high = folded(codes, scale, ASM)
+            scale = tl.load(groups + tl.minimum(i + 1, end - 1) * group_step, mask=at < n - row * BN, other=0.0)
+        else:
+            low, high = unpacked(codes, ASM)
+        left = load_tile(a, column * BM, i * 2 * HALF, m, k, a_stride, BM, HALF, TMA, True)
+        acc = tl.dot(low, left.T, acc, out_dtype=tl.int32)
+        left = load_tile(a, column * BM, i * 2 * HALF + HALF, m, k, a_stride, BM, HALF, TMA, True)
+        acc = tl.dot(high, left.T, acc, out_dtype=tl.int32)
+    last = True
+    total = acc
+    if SPLITS > 1:
+        last, total = together(acc, shares, finished, tile, split, BN, BM, SPLITS, WIDE)
+    if last:
+        finish(
+            total, scale_a, scale_b, scale_a, scale_a, bias, residual, y, column * BM, row * BN, token, at, m, n,
+            y_stride, residual_stride, A_STEP, B_STEP, 0, 1.0 if GROUPED else 0.0625, False, BIAS, ACTIVATION, RESIDUAL,
+        )  # fmt: skip

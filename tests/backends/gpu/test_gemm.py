@@ -1,0 +1,257 @@
+"""Products of 8-bit numbers: what `octavo.ops.definition` says, for every option, odd sizes and divided K."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from octavo.backends.gpu import device, gemm
+from octavo.backends.gpu.gemm import Workspace, fp8_gemm, int8_gemm, row_sums, w4a8_gemm
+from octavo.backends.gpu.gemm_shapes import H100, GemmShape, Scheme, shape_of
+from octavo.errors import UsageError
+from octavo.ops import definition
+from octavo.ops.w4a8 import W4A8Weight, pack_codes
+
+WHERE = device.target().device
+SMALL = GemmShape(16, 32, 128, splits=1, warps=4)
+SIZES = [(1, 1, 32), (1, 40, 256), (17, 33, 130), (32, 64, 384), (5, 70, 100)]
+rng = np.random.default_rng(5)
+
+
+def on(x: Any) -> Any:
+    """On the device; fp8 by its bytes, as torch does not know the types of ml_dtypes."""
+    if x is None:
+        return None
+    x = np.asarray(x)
+    if x.dtype.name in ("float8_e4m3fn", "float8_e5m2"):
+        return torch.from_numpy(x.view(np.uint8)).to(WHERE).view(getattr(torch, x.dtype.name))
+    return torch.from_numpy(x).to(WHERE)
+
+
+def codes(*shape: int) -> np.ndarray:
+    return rng.integers(-128, 128, shape).astype(np.int8)
+
+
+def scales(*shape: int) -> np.ndarray:
+    return (rng.random(shape) * 0.01 + 1e-3).astype(np.float32)
+
+
+def check(y: torch.Tensor, expected: np.ndarray, tolerance: float = 2e-6) -> None:
+    expected = expected.astype(np.float32)
+    largest = float(np.abs(expected).max(initial=0))
+    np.testing.assert_allclose(y.float().cpu().numpy(), expected, rtol=tolerance, atol=tolerance * largest)
+
+
+def w4a8(n: int, k: int, grouped: bool) -> W4A8Weight:
+    q = rng.integers(-8, 8, (n, k)).astype(np.int8)
+    groups = (rng.random((n, k // 128)) * 15.8 + 0.01).astype(np.float16) if grouped else None
+    return W4A8Weight(pack_codes(q), scales(n), groups)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_int8(size: tuple[int, int, int]) -> None:
+    m, n, k = size
+    args = codes(m, k), codes(n, k), scales(m, 1), scales(n, 1)
+    check(int8_gemm(*map(on, args)), definition.int8_gemm(*args))
+
+
+@pytest.mark.parametrize("a_scales", ["tensor", "token"])
+@pytest.mark.parametrize("b_scales", ["tensor", "channel"])
+def test_int8_scales_and_zero_points(a_scales: str, b_scales: str) -> None:
+    m, n, k = 18, 35, 160
+    per_a = (m, 1) if a_scales == "token" else ()
+    args = codes(m, k), codes(n, k), scales(*per_a), scales(*((n, 1) if b_scales == "channel" else ()))
+    zero = np.asarray(rng.integers(-128, 128, per_a), np.int32)
+    expected = definition.int8_gemm(*args, zero_a=zero)
+    check(int8_gemm(*map(on, args), zero_a=on(zero)), expected)
+    check(int8_gemm(*map(on, args), zero_a=on(zero), sums=row_sums(on(args[1]))), expected)
+
+
+@pytest.mark.parametrize("out_dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+def test_epilogue(activation: Any, out_dtype: Any) -> None:
+    m, n, k = 3, 40, 128
+    args = codes(m, k), codes(n, k), scales(m, 1) / 50, scales(n, 1)
+    bias, residual = rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, n)).astype(np.float16)
+    how = {"activation": activation, "out_dtype": out_dtype}
+    y = int8_gemm(*map(on, args), bias=on(bias), residual=on(residual), **how)
+    assert y.dtype == gemm.OUT_TYPES[out_dtype]
+    check(y, definition.int8_gemm(*args, bias=bias, residual=residual, **how),
+          {"f32": 2e-6, "f16": 1e-3, "bf16": 8e-3}[out_dtype])  # fmt: skip
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("size", [(1, 1, 128), (1, 40, 384), (17, 33, 256), (40, 64, 128)])
+def test_w4a8(size: tuple[int, int, int], grouped: bool) -> None:
+    m, n, k = size
+    a, weight, scale = codes(m, k), w4a8(n, k, grouped), scales(m, 1)
+    bias, residual = scales(n), scales(m, n)
+    there = weight.to(WHERE)
+    args = there.packed, on(scale), there.channel_scale, there.group_scale
+    y = w4a8_gemm(on(a), *args, bias=on(bias), residual=on(residual), activation="silu")
+    check(y, definition.w4a8_gemm(a, weight, scale, bias=bias, residual=residual, activation="silu"))
+
+
+def test_scales_of_groups_may_lie_group_by_group() -> None:
+    a, weight, scale = codes(2, 256), w4a8(40, 256, True), scales(2, 1)
+    there = weight.to(WHERE)
+    turned = there.group_scale.t().contiguous().t()
+    check(w4a8_gemm(on(a), there.packed, on(scale), there.channel_scale, turned),
+          definition.w4a8_gemm(a, weight, scale))  # fmt: skip
+
+
+def test_group_scales_round_halves_to_even() -> None:
+    """Codes times 0.5, 1.5 and so on, each of which is half an integer for odd codes."""
+    q = np.tile(np.arange(-8, 8, dtype=np.int8), (6, 8))
+    groups = np.array([[0.5], [1.5], [2.5], [15.5], [2.0**-14], [0.0]], np.float16)
+    weight = W4A8Weight(pack_codes(q), np.ones(6, np.float32), groups)
+    there = weight.to(WHERE)
+    one = np.ones((), np.float32)
+    y = w4a8_gemm(on(np.eye(128, dtype=np.int8)), there.packed, on(one), there.channel_scale, there.group_scale)
+    np.testing.assert_array_equal(y.cpu().numpy().T, weight.int8().astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_fp8(size: tuple[int, int, int], fast: bool, kind: Any) -> None:
+    m, n, k = size
+    x, w = (rng.standard_normal((rows, k)).astype(np.float32) for rows in (m, n))
+    a, scale_a = definition.quantize_fp8(x, kind, "token")
+    b, scale_b = definition.quantize_fp8(w, kind, "channel")
+    y = fp8_gemm(on(a), on(b), on(scale_a), on(scale_b), fast=fast)
+    check(y, definition.fp8_gemm(a, b, scale_a, scale_b), 1e-5)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 32), (17, 130, 300), (5, 256, 256)])
+def test_fp8_blocks(size: tuple[int, int, int]) -> None:
+    m, n, k = size
+    x, w = (rng.standard_normal((rows, k)).astype(np.float32) for rows in (m, n))
+    a, scale_a = definition.quantize_fp8(np.pad(x, ((0, 0), (0, -k % 128))), "e4m3", 128)
+    b, scale_b = definition.quantize_fp8(w, "e4m3", "block")
+    a = a[:, :k]
+    y = fp8_gemm(on(a), on(b), on(scale_a), on(scale_b), bias=on(scales(n) * 0))
+    check(y, definition.fp8_gemm(a, b, scale_a, scale_b), 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_fp8_without_units_of_its_own(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number of the type, minus zero and the smallest among them, by units of float16."""
+    monkeypatch.setattr(gemm, "fp8_units", lambda arch, kind: "f16")
+    every = np.arange(256, dtype=np.uint8).view(definition.fp8_dtype(kind))
+    with np.errstate(invalid="ignore"):
+        every = np.where(np.isfinite(every.astype(np.float32)), every, 0).astype(every.dtype)
+    a, b = every.reshape(8, 32), np.eye(32, dtype=np.float32).astype(every.dtype)
+    one = np.ones((), np.float32)
+    y = fp8_gemm(on(a), on(b), on(one), on(one))
+    np.testing.assert_array_equal(y.cpu().numpy(), a.astype(np.float32))
+
+
+def test_e4m3_is_twice_what_gfx942_takes_its_bits_for() -> None:
+    every = np.array([b for b in range(256) if b & 0x7F != 0x7F and b != 0x80], np.uint8)
+    twice = every.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    np.testing.assert_array_equal(every.view(ml_dtypes.float8_e4m3fnuz).astype(np.float32) * 2, twice)
+
+
+@pytest.mark.parametrize("splits", [2, 3, 7])
+def test_programs_that_share_k(splits: int) -> None:
+    shape, workspace = SMALL.divided(splits), Workspace()
+    a, b, sa, sb = codes(17, 640), codes(33, 640), scales(17, 1), scales(33, 1)
+    weight = w4a8(33, 640, True)
+    there = weight.to(WHERE)
+    for _ in range(2):  # the second time with counters that the first has left
+        y = int8_gemm(*map(on, (a, b, sa, sb)), shape=shape, workspace=workspace)
+        check(y, definition.int8_gemm(a, b, sa, sb))
+        y = w4a8_gemm(on(a), there.packed, on(sa), there.channel_scale, there.group_scale, shape=shape,
+                      workspace=workspace)  # fmt: skip
+        check(y, definition.w4a8_gemm(a, weight, sa))
+    x, one = rng.standard_normal((17, 640)).astype(definition.fp8_dtype("e4m3")), np.ones((), np.float32)
+    again = [fp8_gemm(on(x), on(x), on(one), on(one), shape=shape, workspace=workspace) for _ in range(2)]
+    check(again[0], definition.fp8_gemm(x, x, one, one), 1e-5)
+    assert torch.equal(*again)
+
+
+def test_programs_that_go_from_tile_to_tile() -> None:
+    args = codes(40, 256), codes(70, 256), scales(40, 1), scales(70, 1)
+    for shape in (replace(SMALL, persistent=True), replace(SMALL, persistent=True, splits=2)):
+        check(int8_gemm(*map(on, args), shape=shape), definition.int8_gemm(*args))
+
+
+@pytest.mark.parametrize("k", [65_792, 131_072, 131_200])
+@pytest.mark.parametrize("zero", [None, 127])
+def test_sums_that_int32_does_not_hold(k: int, zero: int | None) -> None:
+    """-128 by -128 131,072 times is 2^31; with a zero point each product is twice as large."""
+    shape = GemmShape(16, 16, 4096, splits=1)
+    a, b, one = np.full((2, k), -128, np.int8), np.full((3, k), -128, np.int8), np.ones((), np.float32)
+    b[1] = 127
+    zeros = None if zero is None else np.array(zero, np.int32)
+    y = int8_gemm(*map(on, (a, b, one, one)), zero_a=on(zeros), shape=shape)
+    check(y, definition.int8_gemm(a, b, one, one, zero_a=zeros))
+
+
+def test_4_bit_sums_that_int32_does_not_hold() -> None:
+    k, one = 131_072, np.ones((), np.float32)
+    a, weight = np.full((1, k), -128, np.int8), W4A8Weight(np.full((2, k // 2), 0x88, np.uint8), np.ones(2, np.float32))
+    there = weight.to(WHERE)
+    check(w4a8_gemm(on(a), there.packed, on(one), there.channel_scale), definition.w4a8_gemm(a, weight, one))
+
+
+def test_memory_that_is_not_aligned_or_not_in_order() -> None:
+    a, b, sa, sb = codes(6, 300), codes(80, 300), scales(6, 1), scales(40, 1)
+    expected = definition.int8_gemm(a[:, 3:259], b[::2, 5:261], sa, sb)
+    check(int8_gemm(on(a)[:, 3:259], on(b)[::2, 5:261], on(sa), on(sb)), expected)
+    turned = on(np.ascontiguousarray(b[::2, 5:261].T)).t()
+    check(int8_gemm(on(a)[:, 3:259], turned, on(sa), on(sb)), expected)
+
+
+def test_no_tokens_no_rows_no_values() -> None:
+    for m, n, k in ((0, 4, 128), (4, 0, 128)):
+        assert int8_gemm(on(codes(m, k)), on(codes(n, k)), on(scales()), on(scales())).shape == (m, n)
+    y = int8_gemm(on(codes(2, 0)), on(codes(3, 0)), on(scales()), on(scales()), bias=on(np.ones(3, np.float32)))
+    np.testing.assert_array_equal(y.cpu().numpy(), np.ones((2, 3), np.float32))
+
+
+A, B, ONE = on(codes(2, 128)), on(codes(4, 128)), on(np.ones((), np.float32))
+WRONG: dict[str, tuple[Any, str]] = {
+    "K": (lambda: int8_gemm(A, B[:, :64], ONE, ONE), r"a is int8 \[2, 128\] and b int8 \[4, 64\]"),
+    "type": (lambda: int8_gemm(A.float(), B, ONE, ONE), "allowed: int8"),
+    "dimensions": (lambda: int8_gemm(A[0], B, ONE, ONE), r"\[M, K\] and \[N, K\]"),
+    "scale_a": (lambda: int8_gemm(A, B, ONE.repeat(3), ONE), r"scale_a is float32 \[3\].*\[\] or \[2, 1\]"),
+    "scale_b": (lambda: int8_gemm(A, B, ONE, ONE.half()), "scale_b is float16"),
+    "zero_a": (lambda: int8_gemm(A, B, ONE, ONE, zero_a=ONE), "zero_a is float32"),
+    "sums": (lambda: int8_gemm(A, B, ONE, ONE, zero_a=ONE.int(), sums=ONE.int()), r"allowed: int32 \[4\]"),
+    "bias": (lambda: int8_gemm(A, B, ONE, ONE, bias=ONE), r"bias is float32 \[\].*\[4\]"),
+    "residual": (lambda: int8_gemm(A, B, ONE, ONE, residual=A.float()), r"residual is .*\[2, 4\]"),
+    "activation": (lambda: int8_gemm(A, B, ONE, ONE, activation="tanh"), "'tanh' .allowed: relu, gelu, silu"),
+    "out_dtype": (lambda: int8_gemm(A, B, ONE, ONE, out_dtype="i8"), "'i8' .allowed: f32, f16, bf16"),
+    "device": (lambda: int8_gemm(A.to("meta"), B, ONE, ONE), "one device"),
+    "packed": (lambda: w4a8_gemm(A, B[:, :60].view(torch.uint8), ONE, ONE), "packed is uint8"),
+    "groups": (lambda: w4a8_gemm(A, B[:, :64].view(torch.uint8), ONE, ONE, ONE), r"float16 \[4, 1\]"),
+    "fp8": (lambda: fp8_gemm(A, B, ONE, ONE), "float8_e4m3fn or float8_e5m2"),
+    "kinds": (lambda: fp8_gemm(A.view(torch.float8_e5m2), B.view(torch.float8_e4m3fn), ONE, ONE), "e4m3fn"),
+    "blocks": (lambda: fp8_gemm(*(x.view(torch.float8_e5m2) for x in (A, B)), ONE, ONE.repeat(2, 3)), r"\[2, 1\]"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_does_not_fit_is_said(what: str) -> None:
+    call, words = WRONG[what]
+    with pytest.raises(UsageError, match=words):
+        call()
+
+
+@pytest.mark.parametrize("scheme", H100)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "gfx942", "gfx1100"])
+def test_shapes_fit(scheme: Scheme, arch: str) -> None:
+    """Each is within shared memory, and each program of a divided K has work."""
+    memory = {"sm_80": 160, "sm_89": 99, "gfx942": 64, "gfx1100": 64}.get(arch, 224) << 10
+    for m in (1, 16, 64, 128, 512, 2048, 8192):
+        for n, k in ((8192, 21504), (4096, 4096), (128, 256)):
+            s = shape_of(scheme, m, n, k, arch, 132)
+            assert s.stages * s.stage_bytes(scheme.startswith("w4a8")) <= memory
+            assert 1 <= s.splits <= -(-k // s.depth)
