@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from octavo.graph.fuse import fuse, quantize_activations
 from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
+from tests.backends.cpu_levels import environment
 
 STEPS = {
     "one token": (1, (0,)), "one after 63": (1, (63,)), "one after 64": (1, (64,)), "one after 700": (1, (700,)),
@@ -109,3 +113,19 @@ def test_heads_that_kernels_lack_run_elsewhere(dim: int, cache: str, op: str) ->
         ready = Executor(planned, backends, built.limits)
         found = [ready.run(*step)[0] for step in built.steps]
         assert compare(OpCase(op, 3), found, run(built, [ReferenceBackend()])).ok
+
+
+def test_compiled_now_and_read_from_disk(tmp_path: Path) -> None:
+    """What is kept on disk was optimized once more than what ran when it was compiled, and lost sums of two heads."""
+    code = (
+        "from octavo.backends import select\n"
+        "from octavo.bench.cases import OpCase, compare, run\n"
+        "case = OpCase('attention', 1, {'heads': 2, 'kv_heads': 1, 'dim': 80}, past=(30,))\n"
+        "built = case.build()\n"
+        "print(compare(case, run(built, select('cpu', 1)), run(built, select('reference'))))\n"
+    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment(None, tmp_path), capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip().endswith("ok=True)"), done.stdout

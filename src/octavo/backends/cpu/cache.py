@@ -30,11 +30,17 @@ def prepare() -> None:
     """Point Numba at our cache and at OpenMP. Raises BackendError where Numba or its OpenMP layer is missing.
 
     The folder's name holds a hash of the sources: Numba itself would miss changes in the intrinsics that a kernel uses.
+
+    LLVM must not write an integer that is used as an address as an offset from a null pointer. It does so late, where
+    that is no harm; but Numba optimizes functions once more when it links them into their callers, and by then an
+    access through null is undefined: sums were left out (LLVM 22).
     """
     try:
+        import llvmlite.binding
         import numba
     except ImportError as error:
         raise BackendError(f"device cpu: Numba can't be imported ({error}); `pip install numba`") from None
+    llvmlite.binding.set_option("octavo", "-addr-sink-using-gep=false")
     config: Any = numba.config
     sources = sorted(Path(__file__).parent.rglob("*.py"))
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources) + numba.__version__.encode()).hexdigest()[:16]
