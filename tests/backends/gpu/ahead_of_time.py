@@ -33,6 +33,7 @@ from octavo.backends.gpu.kernels import (
     matvec,
     mmq,
     rope,
+    weight_only,
 )
 from octavo.backends.gpu.layout import Layout, layout_of
 from octavo.backends.gpu.weights import constants
@@ -72,6 +73,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
                   "SPLITS": 1, "SMALL": False}, 2, {"xq": "*i8"}),
     "fragments_32": (fragments.fragments_kernel, {"RT": 1, "NT": 4, "TP": 32, "TERMS": 0, "WARPS": 2, "AHEAD": 0,
                      "SPLITS": 2, "SMALL": True}, 2, {"xq": "*i8"}),
+    "weight_only": (weight_only.weight_only_kernel, {"T": 2, "BN": 2, "BC": 32}, 1, {"x": "*i32"}),
     "dequantize": (dequantize.dequantize_kernel, {"ROWS": False, "BN": 4, "BC": 32}, 4, {"out": "*fp16", "k": "i32"}),
     "get_rows": (dequantize.dequantize_kernel, {"ROWS": True, "BN": 1, "BC": 32}, 1, {"k": "i32"}),
     "quantize": (activations.quantize_kernel, {"SOURCE": "rms_norm", "B": 4096}, 8, {"k": "i32"}),

@@ -33,7 +33,8 @@ SPILL = {("prefill", "gfx1100"), ("decode_q8", "gfx1100")}
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
 OF_NVIDIA = ("fragments", "fragments_32")
 LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4")
-OF_LAYOUT = ("matvec", "matvec_id", "few", "experts_few", "experts", "experts_wide", "dequantize", "get_rows")
+OF_LAYOUT = ("matvec", "matvec_id", "few", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
+             "get_rows")  # fmt: skip
 OTHERS = ("quantize", "float", "int8_token", "mmq", "decode", "decode_q8", "combine", "prefill", "rope", "set_rows",
           "rope_set_rows", "rms_norm", "binary", "row", "sort", "top_k", "gather", "weighted_sum", "copy_rows",
           "float_matvec", "choose_parts", "choose")  # fmt: skip
@@ -65,6 +66,7 @@ QUICK = {
     "attention": [f"{name}::{t}" for t in TARGETS for name in ("prefill", "decode")],
     "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
     "layouts": [f"{name}:{layout}:sm_90" for name in ("few", "matvec") for layout in ("Q6_K", "Q5_K", "MXFP4", "Q2_K")],
+    "weight only": [f"weight_only:{layout}:sm_90" for layout in ("Q4_K", "Q6_K", "MXFP4")],
 }
 
 

@@ -87,16 +87,21 @@ def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequ
 
 def _many(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
     """The weights as float16 in memory that all products share, and a library product."""
-    halves = c.shared("weights", w.n * w.kp, torch.float16).view(w.n, w.kp)
-    rows, chunks = choose.unpacking(w.kp)
-    grid = (-(-w.n // rows), -(-w.kp // (32 * chunks)))
-    unpack = c.launch(
-        dequantize.dequantize_kernel, grid, *w.arguments, halves, halves, w.n, w.n, w.kp, w.kp, **w.constants,
-        ROWS=False, BN=rows, BC=chunks, ASM=c.target.asm,
-    )  # fmt: skip
+    halves, unpack = unpacked(c, w)
     activations = x.halves
     calls: list[Call] = [unpack, lambda: library_product(activations, halves, y)]
     return calls + _added(c, y, terms)
+
+
+def unpacked(c: Context, w: QuantWeight) -> tuple[torch.Tensor, Call]:
+    """Memory for the weights as float16 [n, kp], which lasts until the next call, and the call that fills it."""
+    halves = c.shared("weights", w.n * w.kp, torch.float16).view(w.n, w.kp)
+    rows, chunks = choose.unpacking(w.kp)
+    grid = (-(-w.n // rows), -(-w.kp // (32 * chunks)))
+    return halves, c.launch(
+        dequantize.dequantize_kernel, grid, *w.arguments, halves, halves, w.n, w.n, w.kp, w.kp, **w.constants,
+        ROWS=False, BN=rows, BC=chunks, ASM=c.target.asm,
+    )  # fmt: skip
 
 
 def library_product(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
