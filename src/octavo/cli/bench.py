@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.bench_gemm import gemm
 from octavo.cli.options import Device, Layers, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.errors import UsageError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Threads = Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")]
 
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
+app.command("gemm")(gemm)
 
 
 @app.command("model")

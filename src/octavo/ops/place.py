@@ -53,15 +53,18 @@ def to_numpy(x: Any) -> Any:
 
 
 def like(given: Any, result: AnyArray) -> Any:
-    """A NumPy result as what the argument is: NumPy, or torch, sharing memory."""
-    if not is_torch(given):
-        return result
+    """A NumPy result as what the argument is: NumPy, or torch."""
+    return to_torch(result) if is_torch(given) else result
+
+
+def to_torch(array: AnyArray) -> Any:
+    """A torch tensor that shares memory with an array."""
     import torch
 
-    name = result.dtype.name
+    name = array.dtype.name
     if name not in BYTE_TYPES:
-        return torch.from_numpy(result)
-    return torch.from_numpy(result.view(BYTE_TYPES[name])).view(getattr(torch, name))
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(BYTE_TYPES[name])).view(getattr(torch, name))
 
 
 def gpu_module(name: str) -> Any:

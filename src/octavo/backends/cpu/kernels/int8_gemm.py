@@ -118,7 +118,7 @@ def many_kernel(kind: int) -> Any:
     memory for sums where K is more than a slice; then those of `epilogue`, and how many wide and narrow tiles.
     """
     finish, wide, narrow = epilogue(), WIDE, NARROW
-    wide_tile, narrow_tile = _tile(wide), _tile(narrow)
+    wide_tile, narrow_tile = tile_sums(wide), tile_sums(narrow)
     step, panels = STEP, 1 if kind == INT8 else 2
     panel_bytes, slice_bytes = 1024 * panels, SLICE // panels
     memory_bytes, sums_bytes = SLICE * 16, wide * 64
@@ -160,7 +160,7 @@ def many_kernel(kind: int) -> Any:
     return many
 
 
-def _tile(n: int) -> Any:
+def tile_sums(n: int) -> Any:
     """A function that adds to n x 16 sums the products of a panel and a tile of n tokens."""
 
     def tile(sums, panel, x, chunks, begins):

@@ -1,0 +1,201 @@
+"""Products of 8-bit activations: are they right, how fast are they, and how fast is the library's product."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from octavo import ops
+from octavo.bench import gemm_limits
+from octavo.bench.gemm_limits import Limit
+from octavo.bench.machine import cores
+from octavo.errors import UsageError
+from octavo.formats.spec import F32, AnyArray
+from octavo.ops import definition
+from octavo.ops.place import to_torch
+from octavo.ops.w4a8 import W4A8Weight
+
+OWN_BOUND = 1e-3
+"""Of the kernel's own error: that of a product against the exact one of the same quantized operands."""
+
+COLD_BYTES, FEW = 256 << 20, 16
+"""With up to FEW tokens, weights lie in as many copies as no cache holds, which take turns."""
+
+CHECKED_ROWS = 256
+"""Tokens whose results are compared: all, or so many of them."""
+
+SECONDS, ROUNDS = 1.0, 100
+MOST = 1 << 34
+"""Values of an operand or of the result that fit memory, at most."""
+
+Operand = AnyArray | W4A8Weight
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How both operands are quantized, and what multiplies them.
+
+    bound     of the error against the product of the floats (rel_L2)
+    product   name of the function, in `octavo.ops` and in its definition
+    quantize  activations and weights, to its arguments: codes of both, and scales of tokens before those of channels
+    whole     what K has to be a multiple of
+    """
+
+    bound: float
+    product: str
+    quantize: Callable[[F32, F32], tuple[Operand, ...]]
+    whole: int = 1
+
+
+def _int8(x: F32, w: F32) -> tuple[Operand, ...]:
+    (a, scale_a), (b, scale_b) = ops.quantize_int8(x, "token"), ops.quantize_int8(w, "channel")
+    return a, b, scale_a, scale_b
+
+
+def _w4a8(group: Any, x: F32, w: F32) -> tuple[Operand, ...]:
+    a, scale_a = ops.quantize_int8(x, "token")
+    return a, ops.quantize_w4a8(w, group), scale_a
+
+
+def _fp8(by: tuple[Any, Any], x: F32, w: F32) -> tuple[Operand, ...]:
+    (a, scale_a), (b, scale_b) = ops.quantize_fp8(x, "e4m3", by[0]), ops.quantize_fp8(w, "e4m3", by[1])
+    return a, b, scale_a, scale_b
+
+
+SCHEMES = {
+    "int8": Scheme(0.03, "int8_gemm", _int8),
+    "w4a8": Scheme(0.2, "w4a8_gemm", partial(_w4a8, None), 128),
+    "w4a8-g128": Scheme(0.15, "w4a8_gemm", partial(_w4a8, 128), 128),
+    "fp8": Scheme(0.05, "fp8_gemm", partial(_fp8, ("token", "channel"))),
+    "fp8-blocks": Scheme(0.05, "fp8_gemm", partial(_fp8, (128, "block")), 128),
+}
+
+
+def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, Any]:
+    """Check and time a product [m, k] x [n, k] of Gaussian values on "cpu" or "gpu".
+
+    Returns rel_l2 and max_abs_err against the float32 product, bound, own_error (rel_L2 against the exact product of
+    the same operands), own_bound, passed, seconds, gops, share_of_limit, limit, library, library_seconds, ratio.
+    Raises UsageError for sizes that there is no product of, BackendError where the device is missing.
+    """
+    how = SCHEMES[scheme]
+    if min(m, n, k) < 1 or k % how.whole or max(m * n, m * k, n * k) > MOST:
+        raise UsageError(
+            f"a product of {m} x {n} x {k} (allowed: from 1 on, up to 2^34 values of a matrix, K a multiple of"
+            f" {how.whole})"
+        )
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(size, np.float32) for size in ((m, k), (n, k)))
+    operands = how.quantize(x, w)
+    place = _on_gpu if device == "gpu" else _on_cpu
+    function = getattr(ops, how.product)
+    placed = tuple(place(o) for o in operands)
+    y = np.asarray(_host(function(*placed)))
+    checked = _errors(how, operands, x, w, y)
+    copies = min(32, -(-COLD_BYTES // _nbytes(operands[1]))) if m <= FEW else 1
+    weights = [placed[1], *(place(operands[1], copy=True) for _ in range(copies - 1))]
+    seconds = _seconds([partial(function, placed[0], each, *placed[2:]) for each in weights], device)
+    library, calls = _library(scheme, x, w, placed, device)
+    library_seconds = _seconds(calls, device)
+    operations, nbytes = 2 * m * n * k, sum(map(_nbytes, operands)) + y.nbytes
+    limit = gemm_limits.limit(operations, nbytes, cores() if device == "cpu" else 0, scheme)
+    return {
+        "m": m, "n": n, "k": k, "scheme": scheme, "device": device, **checked, "seconds": seconds,
+        "gops": operations / seconds / 1e9, **_share(limit, seconds), "library": library,
+        "library_seconds": library_seconds, "ratio": library_seconds / seconds,
+    }  # fmt: skip
+
+
+def _errors(how: Scheme, operands: tuple[Operand, ...], x: F32, w: F32, y: F32) -> dict[str, Any]:
+    rows = np.linspace(0, len(x) - 1, min(len(x), CHECKED_ROWS)).astype(np.intp)
+    a, weight, scale_a, *rest = operands
+    assert not isinstance(a, W4A8Weight)
+    assert not isinstance(scale_a, W4A8Weight)
+    exact = getattr(definition, how.product)(a[rows], weight, scale_a[rows], *rest)
+    floats = x[rows] @ w.T
+    got = y[rows]
+    error, own = _rel_l2(got, floats), _rel_l2(got, exact)
+    return {
+        "rel_l2": error, "max_abs_err": float(np.abs(got - floats).max()), "bound": how.bound,
+        "own_error": own, "own_bound": OWN_BOUND, "passed": error <= how.bound and own <= OWN_BOUND,
+    }  # fmt: skip
+
+
+def _rel_l2(y: F32, expected: F32) -> float:
+    """|y - expected| / |expected|; infinite where y is not finite."""
+    if not np.isfinite(y).all():
+        return float("inf")
+    norm = float(np.linalg.norm(expected))
+    return float(np.linalg.norm(y - expected)) / norm if norm else float(np.linalg.norm(y))
+
+
+def _share(limit: Limit | None, seconds: float) -> dict[str, Any]:
+    if limit is None:
+        return {"share_of_limit": None, "limit": None}
+    return {"share_of_limit": limit.seconds / seconds, "limit": limit.name}
+
+
+def _on_cpu(operand: Operand, copy: bool = False) -> Operand:
+    if not copy:
+        return operand
+    if isinstance(operand, W4A8Weight):
+        groups = operand.group_scale
+        return W4A8Weight(operand.packed.copy(), operand.channel_scale, None if groups is None else groups.copy())
+    return operand.copy()
+
+
+def _on_gpu(operand: Operand, copy: bool = False) -> Any:
+    from octavo.backends.gpu.device import target
+
+    where = target().device
+    return operand.to(where) if isinstance(operand, W4A8Weight) else to_torch(operand).to(where, copy=copy)
+
+
+def _host(y: Any) -> Any:
+    return y if isinstance(y, np.ndarray) else y.cpu().numpy()
+
+
+def _nbytes(operand: Operand) -> int:
+    return int(operand.nbytes)
+
+
+def _library(
+    scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str
+) -> tuple[str, Sequence[Callable[[], object]]]:
+    """The library's product next to which a scheme's is set, by name, and calls of it over copies of the weights."""
+    copies = -(-COLD_BYTES // w.nbytes) if len(x) <= FEW else 1
+    if device == "cpu":
+        out = np.empty((len(x), len(w)), np.float32)
+        all_weights = [w, *(w.copy() for _ in range(min(copies, 8) - 1))]
+        return "float32 BLAS", [partial(np.matmul, x, each.T, out=out) for each in all_weights]
+    from octavo.bench import gemm_library
+
+    return gemm_library.calls(scheme, x, w, placed, copies)
+
+
+def _seconds(calls: Sequence[Callable[[], object]], device: str) -> float:
+    """The median time of a call."""
+    if device == "gpu":
+        from octavo.backends.gpu.device import interpreted
+        from octavo.bench import gpu
+
+        if not interpreted():
+            return statistics.median(gpu.seconds(calls))
+    for call in calls:
+        call()
+    times: list[float] = []
+    end = time.perf_counter() + SECONDS
+    for call in itertools.cycle(calls):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+        if len(times) >= ROUNDS or time.perf_counter() > end:
+            break
+    return statistics.median(times)

@@ -1,0 +1,77 @@
+"""The least time that a product could take: to read its operands, or to do its multiplications."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+DOTS_PER_CLOCK = {"sm_80": 4096, "sm_86": 2048, "sm_89": 2048, "sm_90": 8192, "sm_100": 16384, "sm_103": 16384}
+"""Operations on 8-bit numbers that a multiprocessor's matrix units do in a clock, without sparsity."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What bounds a product, in words with its figure, and the seconds that it takes at least."""
+
+    name: str
+    seconds: float
+
+
+def limit(operations: int, nbytes: int, threads: int, scheme: str) -> Limit | None:
+    """The limit of so many operations and bytes, on so many threads of the CPU or (0) on the GPU; None if unknown.
+
+    The CPU is measured: how fast memory is read, and how fast the product's inner loop runs on what the first cache
+    holds; of fp8, which BLAS multiplies there, nothing is known. A GPU's memory is measured, and its operations follow
+    from its multiprocessors and their clock.
+    """
+    if threads and scheme.startswith("fp8"):
+        return None
+    rates = _cpu(threads) if threads else _gpu()
+    found = [
+        Limit(f"{rate:,.0f} {unit}", count / rate / 1e9)
+        for rate, unit, count in ((rates[0], "GB/s", nbytes), (rates[1], "GOPS", operations))
+        if rate
+    ]
+    return max(found, key=lambda each: each.seconds, default=None)
+
+
+def _cpu(threads: int) -> tuple[float, float]:
+    from octavo.bench import limits
+
+    return limits.read_limit(threads), dot_limit(threads)
+
+
+def dot_limit(threads: int, rounds: int = 5, tasks: int = 256) -> float:
+    """GOPS of `threads` threads that add up products of int8 in the first cache: the most of some rounds."""
+    from octavo.backends.cpu.cache import prepare
+
+    prepare()
+    from octavo.backends.cpu.kernels.dot_limit import OPERATIONS, dot_limit_kernel
+    from octavo.backends.cpu.program import KernelCall, Program, address
+
+    out = np.ones(tasks, np.int64)
+    run = Program([KernelCall(dot_limit_kernel(), [address(out)], tasks, keep=(out,))], threads)
+    run()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    assert not out.any(), "sums of products of zeros"
+    return OPERATIONS * tasks / min(times) / 1e9
+
+
+def _gpu() -> tuple[float, float]:
+    from octavo.backends.gpu.device import interpreted, target
+    from octavo.bench import gpu
+
+    if interpreted():
+        return 0.0, 0.0
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    clock = getattr(properties, "clock_rate", 0)  # kHz; not in every version of torch
+    per_clock = DOTS_PER_CLOCK.get(target().arch, 0)
+    return gpu.read_limit(), per_clock * properties.multi_processor_count * clock * 1e-6

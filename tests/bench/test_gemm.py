@@ -1,0 +1,102 @@
+"""`octavo bench gemm`: what it says, and when it fails. Times are not looked at."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo import ops
+from octavo.bench import gemm, gemm_limits, limits
+from tests.cli.conftest import Run
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "read_limit", lambda threads: 40.0)
+    monkeypatch.setattr(gemm, "SECONDS", 0.01)
+    monkeypatch.setattr(gemm, "COLD_BYTES", 1 << 16)
+
+
+@pytest.mark.parametrize("scheme", gemm.SCHEMES)
+@pytest.mark.parametrize("m", [1, 40])
+def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
+    done = octavo("bench", "gemm", str(m), "48", "256", "--scheme", scheme, "--device", "cpu", "--json")
+    result = json.loads(done.out)
+    assert done.status == 0
+    assert result["passed"]
+    assert 0 < result["rel_l2"] <= result["bound"] == gemm.SCHEMES[scheme].bound
+    assert result["own_error"] < 1e-6
+    assert result["seconds"] > 0
+    assert result["ratio"] == pytest.approx(result["library_seconds"] / result["seconds"])
+    assert (result["limit"] is None) == scheme.startswith("fp8")
+
+
+def test_default_prints_its_lines(octavo: Run) -> None:
+    lines = octavo("bench", "gemm", "--device", "cpu").out.splitlines()
+    assert lines[0] == "int8 on cpu, 512 x 512 x 1024"
+    assert lines[1].startswith("Validation: rel_L2=0.011")
+    assert ", max_abs_err=" in lines[1]
+    assert lines[2].startswith("Kernel: rel_L2=")
+    assert lines[3].startswith("Time: ")
+    assert " ms  Throughput: " in lines[3]
+    assert " GOPS  Limit: " in lines[3]
+    assert lines[4].startswith("Library: float32 BLAS ")
+    assert lines[5] == "PASSED"
+
+
+def spoiled(change: Any) -> Any:
+    right = ops.int8_gemm
+    return lambda *arguments: change(right(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "size"),
+    [
+        (lambda y: y * np.float32(1.002), "own_error", 0.002),  # still within the scheme's bound
+        (lambda y: np.roll(y, 1, axis=1), "rel_l2", 1.41),
+        (lambda y: np.where(y == y[0, 0], np.nan, y), "rel_l2", float("inf")),
+    ],
+)
+def test_wrong_results_fail(
+    octavo: Run, change: Any, field: str, size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(ops, "int8_gemm", spoiled(change), raising=False)
+    result = gemm.bench_gemm(40, 48, 256, "int8", "cpu")
+    assert not result["passed"]
+    assert result[field] == pytest.approx(size, rel=0.1)
+    done = octavo("bench", "gemm", "40", "48", "256", "--device", "cpu")
+    assert done.status == 1
+    assert done.out.splitlines()[-1] == "FAILED"
+
+
+def test_every_product_of_many_tokens_is_looked_at_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more tokens than are checked, the first and the last are among those that are."""
+    monkeypatch.setattr(gemm, "CHECKED_ROWS", 5)
+
+    def last_row(y: Any) -> Any:
+        y[-1] = 0
+        return y
+
+    monkeypatch.setattr(ops, "int8_gemm", spoiled(last_row), raising=False)
+    assert not gemm.bench_gemm(64, 32, 64, "int8", "cpu")["passed"]
+
+
+def test_what_is_refused(octavo: Run) -> None:
+    wrong = octavo("bench", "gemm", "1", "1", "100", "--scheme", "w4a8", "--device", "cpu")
+    assert "a product of 1 x 1 x 100" in wrong.error()
+    assert "K a multiple of 128" in wrong.error()
+    assert "0 x 1 x 1" in octavo("bench", "gemm", "0", "1", "1", "--device", "cpu").error()
+    assert "values of a matrix" in octavo("bench", "gemm", "999999", "999999", "1", "--device", "cpu").error()
+
+
+def test_limit_is_what_takes_longer() -> None:
+    memory = gemm_limits.limit(1, 40_000_000, 1, "int8")
+    assert memory is not None
+    assert memory.name == "40 GB/s"
+    assert memory.seconds == pytest.approx(1e-3)
+    work = gemm_limits.limit(10**12, 1, 1, "int8")
+    assert work is not None
+    assert work.name.endswith(" GOPS")

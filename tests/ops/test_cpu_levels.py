@@ -1,0 +1,17 @@
+"""Products of 8 bits on CPUs with less than this one has, in processes that compile for those."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from tests.backends.cpu_levels import run_tests
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("level", ["avx2", pytest.param("x86-64", marks=pytest.mark.slow)])
+def test_products_on_lower_levels(level: str, tmp_path: Path) -> None:
+    assert "passed" in run_tests(level, tmp_path, "../ops/test_products.py", leaving_out="refuse or torch or gpu")
