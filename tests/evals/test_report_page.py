@@ -22,6 +22,7 @@ from octavo.evals.report.quality import Point, Quality
 from octavo.evals.stats import Estimate
 from octavo.io.gguf import write_gguf
 from octavo.quantizers import quantize_file
+from octavo.runtime import resolve
 from tests.quantizers import small
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -304,3 +305,9 @@ def test_without_matplotlib(base: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UsageError, match=r"pip install 'octavo\[report\]'"):
         write_report(base, tmp_path / "r.html")
+
+
+def test_the_demo_model_by_its_name(tmp_path: Path) -> None:
+    found = write_report("demo", tmp_path / "demo.html")
+    assert (found.model.path, found.model.base) == ("demo", "demo")
+    assert resolve("demo") not in (tmp_path / "demo.html").read_text()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from octavo.errors import FileError
 from octavo.evals.report.advice import advise
+from octavo.evals.report.findings import ModelFindings
 from octavo.evals.report.page import Findings, render
 from octavo.evals.report.quality import Plan, check, measure_quality
 from octavo.evals.report.svg import require_matplotlib
@@ -47,7 +49,7 @@ def write_report(
         raise FileError("can't be written", file=out, allowed="a file in a folder that exists")
     if plan is not None:
         check(plan)
-    measured = measure(path, reference, threads=threads, progress=progress)
+    measured = _as_named(measure(path, reference, threads=threads, progress=progress))
     quality = measure_quality(path, reference, plan) if plan is not None else None
     found = Findings(measured, advise(measured), quality)
     page = render(found)
@@ -57,3 +59,10 @@ def write_report(
     except OSError as error:
         raise FileError(f"can't be written: {error.strerror or error}", file=out) from None
     return found
+
+
+def _as_named(model: ModelFindings) -> ModelFindings:
+    """The findings with the demo model by its name, not by where it is installed."""
+    demo = resolve("demo")
+    base = "demo" if model.base == demo else model.base
+    return replace(model, path="demo" if model.path == demo else model.path, base=base)
