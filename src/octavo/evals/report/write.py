@@ -49,9 +49,10 @@ def write_report(
         raise FileError("can't be written", file=out, allowed="a file in a folder that exists")
     if plan is not None:
         check(plan)
-    measured = _as_named(measure(path, reference, threads=threads, progress=progress))
+    measured = measure(path, reference, threads=threads, progress=progress)
+    advice = advise(measured)
     quality = measure_quality(path, reference, plan) if plan is not None else None
-    found = Findings(measured, advise(measured), quality)
+    found = Findings(_as_named(measured), advice, quality)
     page = render(found)
     try:
         with replace_file(out) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
