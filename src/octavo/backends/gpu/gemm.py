@@ -167,7 +167,7 @@ def fp8_gemm(
         scale_b = _per("scale_b", scale_b, n, torch.float32, a.device)
     if not end.y.numel():
         return end.y
-    s = _shape("fp8_blocks" if blocks else "fp8", m, n, k, shape)
+    s = _shape("fp8_blocks" if blocks else "fp8_fast" if fast else "fp8", m, n, k, shape)
     shares, finished = _room(s, m, n, torch.float32, a.device, workspace)
     units = fp8_units(device.target().arch, kind)
     if units != "fp8":

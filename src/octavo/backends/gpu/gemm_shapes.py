@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Scheme = Literal["int8", "w4a8", "w4a8_g128", "fp8", "fp8_blocks"]
+Scheme = Literal["int8", "w4a8", "w4a8_g128", "fp8", "fp8_fast", "fp8_blocks"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,10 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
     ),
     "fp8": (
         (64, 1 << 40, GemmShape(64, 128, 128, warps=4)),
+        (1 << 40, 1 << 40, GemmShape(128, 128, 128, stages=3, warps=4)),
+    ),
+    "fp8_fast": (
+        (64, 1 << 40, GemmShape(64, 128, 128, warps=4)),
         (128, 1 << 40, GemmShape(128, 128, 128)),
         (1 << 40, 1 << 40, GemmShape(128, 256, 128)),
     ),
@@ -77,20 +81,21 @@ def shape_of(scheme: Scheme, m: int, n: int, k: int, arch: str, multiprocessors:
     packed = scheme.startswith("w4a8")
     if arch == "interpreter":
         return GemmShape(16, 32, 128, splits=1, warps=4)
-    if arch in ("sm_90", "sm_100", "sm_103"):
+    if arch == "sm_90" or (arch.startswith("sm_10") and scheme.startswith("fp8")):
         shape = next(s for tokens, size, s in H100[scheme] if m <= tokens and m * n <= size)
-        room = max(1, (220 << 10) // (shape.stages * shape.stage_bytes(packed)))
     else:
-        shape = _elsewhere(packed or scheme == "fp8_blocks", m, arch)
-        room = 1
-    return _with_splits(shape, m, n, k, multiprocessors * min(room, 2))
+        shape = _elsewhere(packed, m, arch)
+    room = (220 << 10) // (shape.stages * shape.stage_bytes(packed)) if arch == "sm_90" else 1
+    return _with_splits(shape, m, n, k, multiprocessors * max(1, min(room, 2)))
 
 
-def _elsewhere(deep: bool, m: int, arch: str) -> GemmShape:
-    """Tiles that fit 64 KiB of shared memory, and the registers of a GPU without tensor memory."""
+def _elsewhere(packed: bool, m: int, arch: str) -> GemmShape:
+    """Tiles that fit the shared memory of others, 64 KiB at least, and whose sums fit the registers."""
     tokens = 16 if m <= 16 else 32 if m <= 32 else 64
+    if m > 64 and arch in ("sm_80", "sm_100", "sm_103"):
+        tokens = 128
     rows = 64 if arch.startswith("gfx1") or m <= 32 else 128
-    return GemmShape(tokens, rows, 128 if deep else 64, stages=3 if arch.startswith("sm_") else 2)
+    return GemmShape(tokens, rows, 128 if packed else 64, stages=3 if arch.startswith("sm_") else 2)
 
 
 def _with_splits(shape: GemmShape, m: int, n: int, k: int, slots: int) -> GemmShape:

@@ -1,7 +1,6 @@
 """What all products of 8-bit numbers share: tiles in, and what follows their sums.
 
-A kernel says where in its tile sums lie by `token` and `column`, one [R, 1] and the other [1, C], so that products
-whose factors are swapped end here too.
+Products whose factors are swapped end here too: a tile is [tokens, rows of b], or the other way round.
 """
 
 from __future__ import annotations
@@ -83,18 +82,14 @@ def activated(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def finish(
+def _finish(
     total, scale_a, scale_b, zero_a, sums, bias, residual, y, first, start, token, column, m, n,
     y_stride, residual_stride,
     A_STEP: tl.constexpr, B_STEP: tl.constexpr, ZERO_STEP: tl.constexpr, FACTOR: tl.constexpr, ZERO: tl.constexpr,
     BIAS: tl.constexpr, ACTIVATION: tl.constexpr, RESIDUAL: tl.constexpr,
 ):  # fmt: skip
-    """y = activation((total - zero_a * sums) * scale_a * (FACTOR * scale_b) + bias) + residual, and its store.
-
-    Integers are exact up to the first scale. A step is 1 where each token or column has a scale of its own, 0 where
-    all share one, and None without scales; sums [n] are those of the rows of b. The tile begins at token `first` and
-    column `start`.
-    """
+    """`finish` for sums that lie at `token` and `column`, one [R, 1] and the other [1, C], of a tile from token `first`
+    and column `start` on."""
     here, there = token < m - first, column < n - start
     inside = here & there
     at, where = first + token, start + column
@@ -115,3 +110,31 @@ def finish(
         value += tl.load(residual + (token * residual_stride + column), mask=inside, other=0.0).to(tl.float32)
     y += first.to(tl.int64) * y_stride + start
     tl.store(y + (token * y_stride + column), value.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def finish(
+    total, scale_a, scale_b, zero_a, sums, bias, residual, y, first, start, m, n, y_stride, residual_stride,
+    A_STEP: tl.constexpr, B_STEP: tl.constexpr, ZERO_STEP: tl.constexpr, FACTOR: tl.constexpr, ZERO: tl.constexpr,
+    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, RESIDUAL: tl.constexpr, SWAPPED: tl.constexpr,
+):  # fmt: skip
+    """y = activation((total - zero_a * sums) * scale_a * (FACTOR * scale_b) + bias) + residual, and its store.
+
+    Integers are exact up to the first scale. A step is 1 where each token or column has a scale of its own, 0 where
+    all share one, and None without scales; sums [n] are those of the rows of b. The tile begins at token `first` and
+    column `start`. Wide tiles go half by half, as the registers do not hold all that is loaded for a whole one.
+    """
+    R: tl.constexpr = total.shape[0]
+    C: tl.constexpr = total.shape[1]
+    PIECES: tl.constexpr = 2 if C >= 128 else 1
+    if PIECES == 2:
+        parts = tl.split(tl.permute(tl.reshape(total, (R, 2, C // 2)), (0, 2, 1)))
+    else:
+        parts = (total,)
+    for i in tl.static_range(PIECES):
+        down, across = tl.arange(0, R)[:, None], i * (C // PIECES) + tl.arange(0, C // PIECES)[None, :]
+        _finish(
+            parts[i], scale_a, scale_b, zero_a, sums, bias, residual, y, first, start, across if SWAPPED else down,
+            down if SWAPPED else across, m, n, y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, FACTOR, ZERO,
+            BIAS, ACTIVATION, RESIDUAL,
+        )  # fmt: skip

@@ -62,7 +62,7 @@ def fp8_gemm_kernel(
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     row, column = tile_of(tile, tl.cdiv(m, BM), tl.cdiv(n, BN), GROUP)
     first, end = steps_of(split, k, BK, SPLITS)
-    token, at = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :]
+    token = tl.arange(0, BM)[:, None]
     FACTOR: tl.constexpr = factor_of(KIND, UNITS)
     acc = tl.zeros((BM, BN), tl.float32)
     for i in tl.range(first, end, num_stages=STAGES):
@@ -85,6 +85,6 @@ def fp8_gemm_kernel(
         last, total = together(acc, shares, finished, tile, split, BM, BN, SPLITS, False)
     if last:
         finish(
-            total, scale_a, scale_b, scale_a, scale_a, bias, residual, y, row * BM, column * BN, token, at, m, n,
-            y_stride, residual_stride, A_STEP, B_STEP, 0, FACTOR, False, BIAS, ACTIVATION, RESIDUAL,
+            total, scale_a, scale_b, scale_a, scale_a, bias, residual, y, row * BM, column * BN, m, n,
+            y_stride, residual_stride, A_STEP, B_STEP, 0, FACTOR, False, BIAS, ACTIVATION, RESIDUAL, False,
         )  # fmt: skip

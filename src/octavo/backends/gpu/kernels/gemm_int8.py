@@ -31,10 +31,9 @@ def _tile(
     if SPLITS > 1:
         last, total = together(acc, shares, finished, tile, split, BM, BN, SPLITS, WIDE)
     if last:
-        token, at = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :]
         finish(
-            total, scale_a, scale_b, zero_a, sums, bias, residual, y, row * BM, column * BN, token, at, m, n,
-            y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, 1.0, ZERO, BIAS, ACTIVATION, RESIDUAL,
+            total, scale_a, scale_b, zero_a, sums, bias, residual, y, row * BM, column * BN, m, n,
+            y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, 1.0, ZERO, BIAS, ACTIVATION, RESIDUAL, False,
         )  # fmt: skip
 
 

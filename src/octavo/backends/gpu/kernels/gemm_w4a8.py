@@ -22,10 +22,6 @@ ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it and taking it away rou
 
 UNPACK_PTX = tl.constexpr("""{ .reg .b32 t; shl.b32 t, $2, 4;
 and.b32 $1, $2, 0xF0F0F0F0; and.b32 $0, t, 0xF0F0F0F0; }""")
-UNPACK_GCN = tl.constexpr("""v_lshlrev_b32 $0, 4, $2
-v_and_b32 $0, 0xF0F0F0F0, $0
-v_and_b32 $1, 0xF0F0F0F0, $2""")
-
 # bytes 0 and 2, then 1 and 3; (nibble ^ 8) + 1024 in float16; less 1032, times the scale, plus 1536; low bytes
 FOLD_PTX = tl.constexpr("""{ .reg .b32 q, a, b, c, d, m, n, r, s, t;
 mov.b32 m, 0x64086408; mov.b32 r, 0x66006600; mov.b32 s, 0x2C002C00; mov.b32 t, 0xD480D480; mov.b32 n, 0x64806480;
@@ -43,10 +39,6 @@ def unpacked(packed, ASM: tl.constexpr):
     if ASM == "ptx":
         low, high = tl.inline_asm_elementwise(
             UNPACK_PTX, "=r,=r,r", [packed], dtype=(tl.int8, tl.int8), is_pure=True, pack=4
-        )
-    elif ASM == "gcn" or ASM == "gcn11":  # noqa: PLR1714
-        low, high = tl.inline_asm_elementwise(
-            UNPACK_GCN, "=&v,=&v,v", [packed], dtype=(tl.int8, tl.int8), is_pure=True, pack=4
         )
     else:
         low, high = (packed << 4).to(tl.int8), (packed & -16).to(tl.int8)
@@ -95,7 +87,7 @@ def w4a8_gemm_kernel(
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     row, column = tile_of(tile, tl.cdiv(n, BN), tl.cdiv(m, BM), GROUP)
     first, end = steps_of(split, k, 2 * HALF, SPLITS)
-    at, token = tl.arange(0, BN)[:, None], tl.arange(0, BM)[None, :]
+    at = tl.arange(0, BN)[:, None]
     acc = tl.zeros((BN, BM), tl.int32)
     groups = group_scale + (row * BN + at).to(tl.int64) * group_row
     scale = tl.load(groups + first * group_step, mask=at < n - row * BN, other=0.0) if GROUPED else 0.0
@@ -116,6 +108,7 @@ def w4a8_gemm_kernel(
         last, total = together(acc, shares, finished, tile, split, BN, BM, SPLITS, WIDE)
     if last:
         finish(
-            total, scale_a, scale_b, scale_a, scale_a, bias, residual, y, column * BM, row * BN, token, at, m, n,
+            total, scale_a, scale_b, scale_a, scale_a, bias, residual, y, column * BM, row * BN, m, n,
             y_stride, residual_stride, A_STEP, B_STEP, 0, 1.0 if GROUPED else 0.0625, False, BIAS, ACTIVATION, RESIDUAL,
+            True,
         )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Compiles the products of 8-bit numbers for GPUs that are not here; as `ahead_of_time`, a row of JSON a kernel.
+
+python -m tests.backends.gpu.ahead_of_time_gemm SCHEME:TOKENS:TARGET ...
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+import triton
+from triton.compiler import ASTSource
+
+from octavo.backends.gpu.gemm import fp8_units
+from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
+from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
+from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
+from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
+from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
+from tests.backends.gpu.ahead_of_time import TARGETS, _spills
+
+N, K = 8192, 8192
+KERNELS = {"int8": int8_gemm_kernel, "w4a8": w4a8_gemm_kernel, "fp8": fp8_gemm_kernel}
+END = {"BIAS": True, "ACTIVATION": "gelu", "RESIDUAL": True, "A_STEP": 1, "B_STEP": 1}
+TYPES = {
+    "packed": "*i8", "scale_a": "*fp32", "scale_b": "*fp32", "zero_a": "*i32", "sums": "*i32", "group_scale": "*fp16",
+    "bias": "*fp16", "residual": "*fp16", "y": "*bf16", "shares": "*i32", "finished": "*i32", "b": "*i8", "x": "*fp16",
+    "codes": "*i8", "scales": "*fp32", "zeros": "*i32", "top": "fp32",
+}  # fmt: skip
+OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "row_sums": (row_sums_kernel, {"B": 1024}),
+    **{f"quantize_{kind}": (quantize8_kernel, {"KIND": kind, "GIVEN": False, "B": 1024})
+       for kind in ("int8", "zero", "e4m3", "e5m2")},
+}  # fmt: skip
+
+
+def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
+    """Compile a kernel in the shape that is chosen for so many tokens; see `ahead_of_time.compiled`."""
+    if name in OTHERS:
+        kernel, fixed = OTHERS[name]
+        return _row(name, target, kernel, fixed, TYPES, 4, 3)
+    scheme: Scheme = name  # type: ignore[assignment]
+    kernel = KERNELS[name.split("_", maxsplit=1)[0]]
+    s = shape_of(scheme, tokens, N, K, target, 132)
+    tma, types = target in ("sm_90", "sm_100"), dict(TYPES)
+    fixed = {
+        **END, "BM": s.tokens, "BN": s.rows, "BK": s.depth, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages,
+        "TMA": tma, "EVEN": True, "WIDE": False, "PERSISTENT": s.persistent, "ZERO": True, "ZERO_STEP": 1,
+        "ASM": TARGETS[target][1], "GROUPED": name == "w4a8_g128", "KIND": "e4m3", "FAST": name == "fp8_fast",
+        "BLOCKS": name == "fp8_blocks", "UNITS": fp8_units(target, "e4m3"),
+    }  # fmt: skip
+    if name.startswith("fp8"):
+        types["shares"] = "*fp32"
+    if name == "fp8_blocks":
+        fixed |= {"A_STEP": None, "B_STEP": None}
+    element = "fp8e4nv" if name.startswith("fp8") and fixed["UNITS"] == "fp8" else "i8"
+    depth = 64 if name.startswith("w4a8") else s.depth
+    for factor, rows in (("a", s.tokens), ("b", s.rows), ("packed", s.rows)):
+        types[factor] = f"tensordesc<{element}[{rows}, {depth}]>" if tma else f"*{element}"
+    return _row(
+        name, target, kernel, {k: v for k, v in fixed.items() if k in kernel.arg_names}, types, s.warps, s.stages
+    )
+
+
+def _row(
+    name: str, target: str, kernel: Any, fixed: dict[str, Any], types: dict[str, str], warps: int, stages: int
+) -> dict[str, Any]:
+    signature = {arg: "constexpr" if arg in fixed else types.get(arg, "i32") for arg in kernel.arg_names}
+    even = [
+        i
+        for i, (arg, kind) in enumerate(signature.items())
+        if kind[0] == "*" or (kind == "i32" and (arg in ("n", "k") or arg.endswith("_stride")))
+    ]
+    source = ASTSource(
+        fn=kernel, signature=signature, constexprs=fixed, attrs={(i,): [["tt.divisibility", 16]] for i in even}
+    )
+    made = triton.compile(source, target=TARGETS[target][0], options={"num_warps": warps, "num_stages": stages})
+    text = made.asm.get("ptx") or made.asm["amdgcn"]
+    found = re.findall(r"w?g?mma[.\w:]*(?:s8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
+    return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": _spills(made, text)}
+
+
+if __name__ == "__main__":
+    print(json.dumps([compiled(n, int(m), t) for n, m, t in (wanted.split(":") for wanted in sys.argv[1:])]))
