@@ -24,6 +24,7 @@ from octavo.backends.cpu.simd import (
     load_f32x16,
     maximum,
     mul,
+    prefetch,
     splat,
     stack,
     sub,
@@ -33,7 +34,7 @@ from octavo.backends.cpu.simd.integers import (
     STEP,
     copy_and_sum,
     dot_panel,
-    dot_rows,
+    dot_row,
     load_sums,
     pack_panel,
     store_row_sums,
@@ -48,6 +49,9 @@ WIDE, NARROW = (16, 4) if host.level() == "avx512vnni" else (4, 4)
 
 SLICE = 4096
 """Values of K in a panel: 64 kB, which the second cache holds."""
+
+AHEAD = 2176
+"""Bytes from what is multiplied to what is fetched, where rows are read once."""
 
 RELU, GELU, SILU = 1, 2, 3
 
@@ -89,22 +93,19 @@ def few_kernel(kind: int, n: int) -> Any:
     Arguments: w, w stride, scales of groups, their stride, bytes of a row, x, x stride; then those of `epilogue`.
     """
     finish, sums_bytes, x_step = epilogue(), n * 64, 64 if kind == INT8 else 128
-    vectors, step = 4 * n, STEP
+    step, ahead = STEP, AHEAD
 
     def few(args, task):
         columns = min(arg(args, 8) - task * 16, 16)
-        stride, scales_stride, x_stride = arg(args, 1), arg(args, 3), arg(args, 6)
-        sums = stack(sums_bytes)
-        for r in range(0, 16, 4):
-            first = min(r, columns - 1)
-            w, scales, x = arg(args, 0) + (task * 16 + first) * stride, arg(args, 2), arg(args, 5)
-            scales += (task * 16 + first) * scales_stride
-            last = columns - 1 - first
-            acc = zero_sums(vectors)
+        x_stride, sums = arg(args, 6), stack(sums_bytes)
+        for r in range(columns):
+            w, scales = arg(args, 0) + (task * 16 + r) * arg(args, 1), arg(args, 2) + (task * 16 + r) * arg(args, 3)
+            x, acc = arg(args, 5), zero_sums(n)
             for _step in range(arg(args, 4) // step):
-                acc = dot_rows(acc, w, stride, last, scales, scales_stride, x, x_stride, kind)
+                prefetch(w + ahead)
+                acc = dot_row(acc, w, scales, x, x_stride, kind)
                 w, scales, x = w + step, scales + 2, x + x_step
-            store_row_sums(sums + 4 * r, acc, n)
+            store_row_sums(sums + 4 * r, acc)
         finish(args, task, sums, 0, n)
 
     return few

@@ -79,22 +79,23 @@ def store_sums(ty, address, block):
     return types.void(types.intp, block), gen
 
 
-@intrinsic(prefer_literal=True)
-def store_row_sums(ty, address, block, n):
-    """The sum of the lanes of vector r * n + t, an int32, to address + 64 t + 4 r; n is a constant."""
-    tokens = literal(n)
+@intrinsic
+def store_row_sums(ty, address, block):
+    """The sum of the lanes of vector t, an int32, to address + 64 t."""
 
     def gen(c, b, s, a):
-        for i in range(s.args[1].n):
-            total = b.extract_value(a[1], i)
-            while total.type.count > 1:
-                half = total.type.count // 2
-                total = b.add(slice_lanes(b, total, 0, half), slice_lanes(b, total, half, half))
-            row, token = divmod(i, tokens)
-            store_at(b, a[0], b.extract_element(total, ir.Constant(I32, 0)), 64 * token + 4 * row)
+        for t in range(s.args[1].n):
+            store_at(b, a[0], _sum_of_lanes(b, b.extract_value(a[1], t)), 64 * t)
         return c.get_dummy_value()
 
-    return types.void(types.intp, block, n), gen
+    return types.void(types.intp, block), gen
+
+
+def _sum_of_lanes(b, vector):
+    while vector.type.count > 1:
+        half = vector.type.count // 2
+        vector = b.add(slice_lanes(b, vector, 0, half), slice_lanes(b, vector, half, half))
+    return b.extract_element(vector, ir.Constant(I32, 0))
 
 
 @intrinsic
@@ -117,39 +118,37 @@ def dot_panel(ty, sums, panel, x):
 
 
 @intrinsic(prefer_literal=True)
-def dot_rows(ty, sums, w, stride, last, scales, scales_stride, x, x_stride, kind):
-    """sums[r * n + t] += the products of row r and token t, lane by lane: 4 rows, 64 bytes of each.
-
-    Rows lie `stride` bytes apart; those after row `last` are that row again. `scales` is where the first row's f16 for
-    these values lies.
-    """
+def dot_row(ty, sums, w, scale, x, x_stride, kind):
+    """sums[t] += the products of 64 bytes of a row and of token t, lane by lane; `scale` is where their f16 lies."""
     weights = literal(kind)
 
     def gen(c, b, s, a):
-        value, n = a[0], s.args[0].n // 4
-        width = 1 if weights == INT8 else 2
-        tokens = [b.add(a[6], b.mul(a[7], i64(t))) for t in range(n)]
-        xs = [[load_at(b, token, V_U8, 64 * i) for i in range(width)] for token in tokens]
-        for r in range(4):
-            row = _bytes_of_row(b, weights, r, *a[1:6])
-            for t in range(n):
-                total = b.extract_value(value, r * n + t)
-                for codes, signed in zip(row, xs[t], strict=True):
-                    total = dot4(b, total, codes, signed)
-                value = b.insert_value(value, total, r * n + t)
+        value = a[0]
+        row = _bytes_of_row(b, weights, load_at(b, a[1], V_U8), a[2])
+        for t in range(s.args[0].n):
+            total, token = b.extract_value(value, t), b.add(a[3], b.mul(a[4], i64(t)))
+            for i, codes in enumerate(row):
+                total = dot4(b, total, codes, load_at(b, token, V_U8, 64 * i))
+            value = b.insert_value(value, total, t)
         return value
 
-    signature = sums(sums, *[types.intp] * 7, kind)
-    return signature, gen
+    return sums(sums, *[types.intp] * 4, kind), gen
 
 
 @intrinsic(prefer_literal=True)
 def pack_panel(ty, panel, w, stride, last, scales, scales_stride, kind):
-    """64 bytes of each of 16 rows, as `dot_rows` reads them, as one or two panels for `dot_panel`."""
+    """64 bytes of each of 16 rows as one or two panels for `dot_panel`.
+
+    Rows lie `stride` bytes apart, their scales, f16, `scales_stride`; rows after row `last` are that row again.
+    """
     weights = literal(kind)
 
     def gen(c, b, s, a):
-        rows = [_bytes_of_row(b, weights, r, *a[1:6]) for r in range(16)]
+        rows = []
+        for r in range(16):
+            number = b.select(b.icmp_signed("<", i64(r), a[3]), i64(r), a[3])
+            packed = load_at(b, b.add(a[1], b.mul(number, a[2])), V_U8)
+            rows.append(_bytes_of_row(b, weights, packed, b.add(a[4], b.mul(number, a[5]))))
         for i, columns in enumerate(zip(*rows, strict=True)):
             for j, vector in enumerate(_transposed([b.bitcast(v, V_I32) for v in columns], b)):
                 store_at(b, a[0], vector, 1024 * i + 64 * j)
@@ -158,16 +157,14 @@ def pack_panel(ty, panel, w, stride, last, scales, scales_stride, kind):
     return types.void(*[types.intp] * 6, kind), gen
 
 
-def _bytes_of_row(b, kind, r, w, stride, last, scales, scales_stride):
-    """64 or 2 x 64 weights of row r, as bytes without sign."""
-    number = b.select(b.icmp_signed("<", i64(r), last), i64(r), last)
-    packed = load_at(b, b.add(w, b.mul(number, stride)), V_U8)
+def _bytes_of_row(b, kind, packed, scale_at):
+    """64 or 2 x 64 weights of a row, as bytes without sign."""
     if kind == INT8:
         return [b.xor(packed, fill(V_U8, 0x80))]
     low, high = (b.and_(_shift(b, packed, -up), fill(V_U8, 15)) for up in (0, 4))
     if kind == INT4:
         return [b.xor(v, fill(V_U8, 8)) for v in (low, high)]
-    scale = load_at(b, b.add(scales, b.mul(number, scales_stride)), F16)
+    scale = load_at(b, scale_at, F16)
     scale = b.extract_element(widen_f16(b, repeat(b, scale)), ir.Constant(I32, 0))
     if host.has_byte_shuffle():
         table = _rounded(b, ir.Constant(ir.VectorType(F32, 16), [*range(8), *range(-8, 0)]), scale)
@@ -209,11 +206,7 @@ def copy_and_sum(ty, out, x):
     def gen(c, b, s, a):
         values = load_at(b, a[1], V_U8)
         store_at(b, a[0], values)
-        total = dot4(b, fill(V_I32, 0), fill(V_U8, 1), values)
-        while total.type.count > 1:
-            half = total.type.count // 2
-            total = b.add(slice_lanes(b, total, 0, half), slice_lanes(b, total, half, half))
-        return b.sext(b.extract_element(total, ir.Constant(I32, 0)), I64)
+        return b.sext(_sum_of_lanes(b, dot4(b, fill(V_I32, 0), fill(V_U8, 1), values)), I64)
 
     return types.intp(types.intp, types.intp), gen
 
