@@ -253,6 +253,5 @@ def test_shapes_fit(scheme: Scheme, arch: str) -> None:
     for m in (1, 16, 64, 128, 512, 2048, 8192):
         for n, k in ((8192, 21504), (4096, 4096), (128, 256)):
             s = shape_of(scheme, m, n, k, arch, 132)
-
             assert s.stages * s.stage_bytes(scheme.startswith("w4a8")) <= memory
             assert 1 <= s.splits <= -(-k // s.depth)

@@ -90,12 +90,13 @@ def w4a8_gemm_kernel(
     at = tl.arange(0, BN)[:, None]
     acc = tl.zeros((BN, BM), tl.int32)
     groups = group_scale + (row * BN + at).to(tl.int64) * group_row
-    scale = tl.load(groups + first * group_step, mask=at < n - row * BN, other=0.0) if GROUPED else 0.0
+    there = at < n - row * BN
+    scale = tl.load(groups + first * group_step, mask=there & (first < end), other=0.0) if GROUPED else 0.0
     for i in tl.range(first, end, num_stages=STAGES):
         codes = load_tile(packed, row * BN, i * HALF, n, k // 2, packed_stride, BN, HALF, TMA, True)
         if GROUPED:
             low, high = folded(codes, scale, ASM)
-            scale = tl.load(groups + tl.minimum(i + 1, end - 1) * group_step, mask=at < n - row * BN, other=0.0)
+            scale = tl.load(groups + tl.minimum(i + 1, end - 1) * group_step, mask=there, other=0.0)
         else:
             low, high = unpacked(codes, ASM)
         left = load_tile(a, column * BM, i * 2 * HALF, m, k, a_stride, BM, HALF, TMA, True)
