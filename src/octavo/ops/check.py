@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, get_args
 
 import numpy as np
@@ -14,6 +15,12 @@ from octavo.ops.definition import Activation, OutDType
 FLOATS = ("float32", "float16", "bfloat16")
 
 
+@cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """A type's name, which NumPy works out anew each time."""
+    return dtype.name
+
+
 def words(x: AnyArray) -> str:
     """Type and shape, for an error."""
     return f"{x.dtype.name} {list(x.shape)}"
@@ -21,7 +28,7 @@ def words(x: AnyArray) -> str:
 
 def matrix(name: str, x: AnyArray, types: Iterable[str]) -> None:
     """Raise UsageError unless x has two dimensions and one of these types."""
-    if x.ndim != 2 or x.dtype.name not in types:
+    if x.ndim != 2 or name_of(x.dtype) not in types:
         raise UsageError(f"{name} is {words(x)} (allowed: {' or '.join(types)} of two dimensions)")
 
 
@@ -41,15 +48,15 @@ def same_k(a: AnyArray, n: int, k: int) -> None:
 
 def per_row(name: str, x: AnyArray, rows: int, dtype: str = "float32") -> AnyArray:
     """A number for each of `rows`, [rows], from one for all, or one for each as [rows] or [rows, 1]."""
-    if x.dtype.name != dtype or x.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
+    if name_of(x.dtype) != dtype or x.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
         raise UsageError(f"{name} is {words(x)} (allowed: {dtype} [], [{rows}] or [{rows}, 1])")
-    return np.broadcast_to(x.reshape(-1), (rows,))
+    return x.reshape(-1) if x.size == rows else np.full(rows, x.reshape(-1)[0])
 
 
 def epilogue(m: int, n: int, bias: AnyArray | None, activation: Any, residual: AnyArray | None, out_dtype: Any) -> None:
     """Raise UsageError for what does not fit a result [m, n]."""
     for name, x, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
-        if x is not None and (x.shape != shape or x.dtype.name not in FLOATS):
+        if x is not None and (x.shape != shape or name_of(x.dtype) not in FLOATS):
             raise UsageError(f"{name} is {words(x)} (allowed: {' or '.join(FLOATS)} {list(shape)})")
     if activation is not None and activation not in get_args(Activation):
         raise UsageError(f"activation {activation!r} (allowed: {', '.join(get_args(Activation))}, or None)")
