@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from octavo.cli.bench_gemm import gemm
-from octavo.cli.options import Device, Layers, gpu_layers
+from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.bench.render import Result
-
-Threads = Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")]
 
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(gemm)
@@ -34,12 +32,12 @@ def model(
         Literal["llama.cpp"] | None, typer.Option(help="Another program to run in turn, for the ratio.")
     ] = None,
     peer_python: Annotated[
-        str | None, typer.Option(help="The Python that has the peer's package. [default: this one]")
+        str | None, typer.Option(help="The Python that has the peer's package (default: this one).")
     ] = None,
     threads: Threads = None,
     device: Device = "auto",
     layers: Layers = None,
-    kv: Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")] = "f16",
+    kv: Kv = "f16",
     format: Annotated[Literal["md", "json", "csv"], typer.Option(help="Of the output.")] = "md",
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")

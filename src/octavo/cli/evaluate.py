@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octavo.cli.options import Device, Kv, Threads
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -25,9 +26,6 @@ TextFile = Annotated[
 Context = Annotated[int, typer.Option("-c", "--context", help="Tokens of a window.")]
 Chunks = Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")]
 ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")]
-Device = Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")]
-Threads = Annotated[int | None, typer.Option(help="Threads to use (default: all cores).")]
-Kv = Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from octavo.cli.options import Device, Threads
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def imatrix(
     parse_special: Annotated[
         bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")
     ] = False,
-    device: Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="Threads to use (default: all cores).")] = None,
+    device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Run a text and add up squared activations: `octavo imatrix model.gguf text.txt -o imatrix.gguf`.
 

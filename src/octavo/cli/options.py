@@ -1,4 +1,7 @@
-"""Options that several commands share: where to run."""
+"""Options that several commands share: where to run, and with what.
+
+Defaults are told in round brackets: help texts are Rich markup, to which square ones are tags that it leaves out.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ if TYPE_CHECKING:
 Device = Annotated[
     Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run; auto: the GPU if there is one.")
 ]
+Threads = Annotated[int | None, typer.Option(help="Threads to use (default: all cores).")]
+Kv = Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")]
 Layers = Annotated[
     str | None,
     typer.Option(
         "--gpu-layers", "-ngl", metavar="N|all|auto",
-        help="The last N layers run on the GPU, the others on the CPU; auto: as many as fit. [default: with --device "
-        "auto what fits, with gpu all]",
+        help="The last N layers run on the GPU, the others on the CPU; auto: as many as fit (default: with --device "
+        "auto what fits, with gpu all).",
     ),
 ]  # fmt: skip
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.options import Device, Layers, gpu_layers
+from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ def profile(
     decode: Annotated[bool, typer.Option("--decode", help="Profile a decode step instead: one token.")] = False,
     depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
     rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that the step is run.")] = 5,
-    threads: Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")] = None,
+    threads: Threads = None,
     device: Device = "auto",
     layers: Layers = None,
-    kv: Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")] = "f16",
+    kv: Kv = "f16",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""

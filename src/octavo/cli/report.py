@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from octavo.cli.options import Device
 from octavo.cli.plain import printable
+from octavo.cli.quantize import Threads
 from octavo.errors import UsageError
 
 DEMO_PRESETS = "Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K"
@@ -28,8 +30,8 @@ def report(
     ] = None,
     context: Annotated[int, typer.Option("-c", "--context", help="Tokens of a window of the text.")] = 512,
     chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,
-    device: Annotated[Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run the text.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use. [default: all cores]")] = None,
+    device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Write a page on a model: errors by layer, worst tensors, weights, codes, scales, size against quality.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from octavo.cli.options import Device, Layers, gpu_layers
+from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.errors import OctavoError, UsageError
 
@@ -33,18 +33,18 @@ def run(
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the reply; may be given again.")] = None,
     temp: Annotated[
         float | None,
-        typer.Option(help="Temperature; 0 is greedy. [default: the model's own, or 0.8]", rich_help_panel=SAMPLING),
+        typer.Option(help="Temperature; 0 is greedy (default: the model's own, or 0.8).", rich_help_panel=SAMPLING),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="Only the k most likely (0: all). [default: 40]", rich_help_panel=SAMPLING)
+        int | None, typer.Option(help="Only the k most likely; 0: all (default: 40).", rich_help_panel=SAMPLING)
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(help="Only the likeliest of this total probability. [default: 0.95]", rich_help_panel=SAMPLING),
+        typer.Option(help="Only the likeliest of this total probability (default: 0.95).", rich_help_panel=SAMPLING),
     ] = None,
     min_p: Annotated[
         float | None,
-        typer.Option(help="Only those at least this likely, relative to the best. [default: 0.05]",
+        typer.Option(help="Only those at least this likely, relative to the best (default: 0.05).",
                      rich_help_panel=SAMPLING),
     ] = None,
     repeat_penalty: Annotated[
@@ -53,11 +53,11 @@ def run(
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same reply.", rich_help_panel=SAMPLING)
     ] = None,
-    ctx: Annotated[int | None, typer.Option(help="Tokens of context. [default: the model's, up to 4096]")] = None,
-    kv: Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")] = "f16",
+    ctx: Annotated[int | None, typer.Option(help="Tokens of context (default: the model's, up to 4096).")] = None,
+    kv: Kv = "f16",
     device: Device = "auto",
     layers: Layers = None,
-    threads: Annotated[int | None, typer.Option(help="Threads to use. [default: all cores]")] = None,
+    threads: Threads = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print speeds afterwards.", rich_help_panel=OUTPUT)] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
