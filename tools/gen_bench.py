@@ -6,17 +6,15 @@ device, threads, KV cache and model the newest counts, and of bench/gpu_models.p
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "results"
-README = ROOT / "README.md"
-START, END = "<!-- bench:start -->", "<!-- bench:end -->"
+import marked
+
+RESULTS = Path(__file__).resolve().parent.parent / "bench" / "results"
 NONE_YET = "No results have been committed yet."
 
 Result = dict[str, Any]
@@ -107,35 +105,17 @@ def _rate(test: dict[str, Any] | None) -> str:
     return f"{median:,.0f}" if median >= 100 else f"{median:.1f}"
 
 
-def with_table(readme: str, text: str) -> str:
-    """The README with `text` between the marks. Raises ValueError where a mark is missing."""
-    if readme.count(START) != 1 or readme.count(END) != 1 or readme.index(START) > readme.index(END):
-        raise ValueError(f"README.md needs a line {START} and, after it, a line {END}")
-    before, rest = readme.split(START)
-    return f"{before}{START}\n{text}\n{END}{rest.split(END)[1]}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 1 where `--check` finds the table stale or the marks are missing, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare only; exit 1 where the table is stale")
-    check = parser.parse_args(arguments).check
+def tables() -> str:
+    """The tables of all results."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
     results = [r for r in found if any(test["ratio"] for test in r.get("tests", []))]  # `octavo bench model --peer`
     gpu = [r for r in found if "models" in r and "gpu" in r["machine"]]  # bench/gpu_models.py
-    tables = [table(results), *(gpu_table(r) for r in sorted(gpu, key=lambda r: r["date"])[-1:])]
-    old = README.read_text(encoding="utf-8")
-    try:
-        new = with_table(old, "\n\n".join(tables))
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if check and old != new:
-        print("the table in README.md is stale: run python tools/gen_bench.py", file=sys.stderr)
-        return 1
-    if not check:
-        README.write_text(new, encoding="utf-8")
-    return 0
+    return "\n\n".join([table(results), *(gpu_table(r) for r in sorted(gpu, key=lambda r: r["date"])[-1:])])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 1 where `--check` finds the tables stale or the marks are missing, 0 otherwise."""
+    return marked.main(arguments, __file__, __doc__, "bench", tables)
 
 
 if __name__ == "__main__":

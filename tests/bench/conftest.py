@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -8,6 +11,7 @@ from octavo.bench import limits
 from tests.cli.conftest import octavo as octavo  # noqa: PLC0414  (the fixture)
 from tests.runtime import tiny
 
+ROOT = Path(__file__).parents[2]
 FAKE = Path(__file__).parent / "fake_peer"
 """A folder with a module named llama_cpp."""
 
@@ -28,3 +32,18 @@ def fixed_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def fake_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `import llama_cpp` find the fake in processes started from here."""
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
+
+
+@pytest.fixture
+def load_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], ModuleType]:
+    """Gives tools/<name>.py with results of its own, and a README with a part between the marks that it is told."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+
+    def load(name: str, mark: str) -> ModuleType:
+        module = import_module(name)
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+        monkeypatch.setattr("marked.README", tmp_path / "README.md")
+        (tmp_path / "README.md").write_text(f"# Title\n<!-- {mark}:start -->\nold\n<!-- {mark}:end -->\nrest\n")
+        return module
+
+    return load

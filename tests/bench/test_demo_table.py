@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.bench.conftest import ROOT
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """tools/gen_demo_table.py with a README and results of its own."""
-    spec = importlib.util.spec_from_file_location("gen_demo_table", ROOT / "tools" / "gen_demo_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "README", tmp_path / "README.md")
-    monkeypatch.setattr(module, "RESULTS", tmp_path)
-    (tmp_path / "README.md").write_text("# Title\n<!-- demo:start -->\nold\n<!-- demo:end -->\nrest\n")
-    return module
+def tool(load_tool: Callable[[str, str], ModuleType]) -> ModuleType:
+    return load_tool("gen_demo_table", "demo")
 
 
 def row(name: str, bits: float, kl: float, **more: Any) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import csv
-import importlib.util
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,8 +16,7 @@ import pytest
 from octavo.bench.cost import Cost
 from octavo.bench.model import Timing, Trial, report
 from octavo.bench.render import file_name, to_csv, to_json, to_markdown
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.bench.conftest import ROOT
 
 
 def result(**changes: Any) -> dict[str, Any]:
@@ -83,17 +82,8 @@ def test_names_of_result_files() -> None:
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """tools/gen_bench.py with a README and results of its own."""
-    spec = importlib.util.spec_from_file_location("gen_bench", ROOT / "tools" / "gen_bench.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "README", tmp_path / "README.md")
-    monkeypatch.setattr(module, "RESULTS", tmp_path)
-    (tmp_path / "README.md").write_text("# Title\n<!-- bench:start -->\nold\n<!-- bench:end -->\nrest\n")
-    return module
+def tool(load_tool: Callable[[str, str], ModuleType]) -> ModuleType:
+    return load_tool("gen_bench", "bench")
 
 
 def write(folder: Path, *results: dict[str, Any]) -> None:
