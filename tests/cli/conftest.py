@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from octavo.cli import main
@@ -86,3 +88,18 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A model that answers with the alphabet over and over."""
     path = tmp_path_factory.mktemp("cli") / "endless.gguf"
     return tiny.write(path, weights=tiny.alphabet(endless=True), keys={"qwen3.context_length": 1 << 15})
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A model and another near it."""
+    folder = tmp_path_factory.mktemp("models")
+    rng = np.random.default_rng(0)
+    near = {n: v + 0.02 * v.std() * rng.standard_normal(v.shape).astype(np.float32) for n, v in tiny.tensors().items()}
+    return tiny.write(folder / "base.gguf"), tiny.write(folder / "near.gguf", weights=near)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 20)
+    return str(tmp_path / "text.txt")

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.cli.conftest import Run
-from tests.runtime import tiny
 
 REFERENCE = ("--device", "reference")
 SMALL = ("-c", "64", "--chunks", "3", *REFERENCE)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A model and another near it."""
-    folder = tmp_path_factory.mktemp("eval")
-    rng = np.random.default_rng(0)
-    near = {n: v + 0.02 * v.std() * rng.standard_normal(v.shape).astype(np.float32) for n, v in tiny.tensors().items()}
-    return tiny.write(folder / "base.gguf"), tiny.write(folder / "near.gguf", weights=near)
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 20)
-    return str(tmp_path / "text.txt")
 
 
 def test_perplexity(octavo: Run, models: tuple[str, str], text: str) -> None:

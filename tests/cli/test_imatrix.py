@@ -24,12 +24,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny.write(tmp_path_factory.mktemp("imatrix") / "random.gguf")
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 20)
-    return str(tmp_path / "text.txt")
-
-
 def test_makes_a_file(octavo: Run, model: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / "out.gguf"
     done = octavo("imatrix", model, text, "-o", str(path), "-c", "64", "--chunks", "3", *REFERENCE)

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.cli.conftest import Run
-from tests.runtime import tiny
 
 REFERENCE = ("--device", "reference", "--threads", "1")
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A model and another near it."""
-    folder = tmp_path_factory.mktemp("report")
-    rng = np.random.default_rng(0)
-    near = {n: v + 0.02 * v.std() * rng.standard_normal(v.shape).astype(np.float32) for n, v in tiny.tensors().items()}
-    return tiny.write(folder / "base.gguf"), tiny.write(folder / "near.gguf", weights=near)
 
 
 @pytest.fixture
@@ -38,10 +27,9 @@ def test_tensors(octavo: Run, models: tuple[str, str], out: str) -> None:
     assert f"<dd>{done.out.split()[-2]} %</dd>" in page
 
 
-def test_a_text_and_presets(octavo: Run, models: tuple[str, str], out: str, tmp_path: Path) -> None:
+def test_a_text_and_presets(octavo: Run, models: tuple[str, str], out: str, text: str) -> None:
     base, near = models
-    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 20)
-    options = ("--text", str(tmp_path / "text.txt"), "-c", "64", "--chunks", "2", *REFERENCE)
+    options = ("--text", text, "-c", "64", "--chunks", "2", *REFERENCE)
     assert octavo("report", near, "--base", base, "--presets", "Q8_0, q5_0", *options, "-o", out).status == 0
     page = Path(out).read_text(encoding="utf-8")
     for name in ("near.gguf", "base.gguf", "Q8_0", "Q5_0"):

@@ -24,16 +24,6 @@ from octavo.runtime import resolve
 from tests.quantizers import small
 
 
-@pytest.fixture
-def src(tmp_path: Path) -> Path:
-    return small.write(tmp_path / "src.gguf")
-
-
-@pytest.fixture
-def dst(tmp_path: Path) -> Path:
-    return tmp_path / "dst.gguf"
-
-
 def types(path: Path) -> dict[str, str]:
     with GGUFFile.open(path) as file:
         return {name: info.type_name for name, info in file.tensors.items()}

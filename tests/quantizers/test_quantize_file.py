@@ -30,16 +30,6 @@ TYPES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def src(tmp_path: Path) -> Path:
-    return small.write(tmp_path / "src.gguf")
-
-
-@pytest.fixture
-def dst(tmp_path: Path) -> Path:
-    return tmp_path / "dst.gguf"
-
-
 def read(path: Path) -> dict[str, QTensor]:
     with GGUFFile.open(path) as file:
         return {name: file.tensor(name, copy=True) for name in file.tensors}
