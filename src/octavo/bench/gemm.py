@@ -16,6 +16,7 @@ from octavo import ops
 from octavo.bench import gemm_limits
 from octavo.bench.gemm_limits import Limit
 from octavo.bench.machine import cores
+from octavo.bench.ops import COLD_BYTES, MOST_COPIES
 from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
 from octavo.ops import definition
@@ -25,8 +26,8 @@ from octavo.ops.w4a8 import W4A8Weight
 OWN_BOUND = 1e-3
 """Of the kernel's own error: that of a product against the exact one of the same quantized operands."""
 
-COLD_BYTES, FEW = 256 << 20, 16
-"""With up to FEW tokens, weights lie in as many copies as no cache holds, which take turns."""
+FEW = 16
+"""With up to so many tokens, weights lie in as many copies as no cache holds, which take turns."""
 
 CHECKED_ROWS = 256
 """Tokens whose results are compared: all, or so many of them."""
@@ -99,7 +100,7 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, An
     placed = tuple(place(o) for o in operands)
     y = np.asarray(_host(function(*placed)))
     checked = _errors(how, operands, x, w, y)
-    copies = min(32, -(-COLD_BYTES // _nbytes(operands[1]))) if m <= FEW else 1
+    copies = _copies(m, _nbytes(operands[1]))
     weights = [placed[1], *(place(operands[1], copy=True) for _ in range(copies - 1))]
     seconds = _seconds([partial(function, placed[0], each, *placed[2:]) for each in weights], device)
     library, calls = _library(scheme, x, w, placed, device)
@@ -162,6 +163,11 @@ def _host(y: Any) -> Any:
     return y if isinstance(y, np.ndarray) else y.cpu().numpy()
 
 
+def _copies(tokens: int, nbytes: int) -> int:
+    """How many copies of a weight take turns."""
+    return min(MOST_COPIES, -(-COLD_BYTES // nbytes)) if tokens <= FEW else 1
+
+
 def _nbytes(operand: Operand) -> int:
     return int(operand.nbytes)
 
@@ -170,7 +176,7 @@ def _library(
     scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str
 ) -> tuple[str, Sequence[Callable[[], object]]]:
     """The library's product next to which a scheme's is set, by name, and calls of it over copies of the weights."""
-    copies = -(-COLD_BYTES // w.nbytes) if len(x) <= FEW else 1
+    copies = _copies(len(x), w.nbytes)
     if device == "cpu":
         out = np.empty((len(x), len(w)), np.float32)
         all_weights = [w, *(w.copy() for _ in range(min(copies, 8) - 1))]

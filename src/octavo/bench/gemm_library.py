@@ -40,4 +40,4 @@ def _has_fp8() -> bool:
 
 
 def _copies(weights: torch.Tensor, copies: int) -> list[torch.Tensor]:
-    return [weights, *(weights.clone() for _ in range(min(copies, 32) - 1))]
+    return [weights, *(weights.clone() for _ in range(copies - 1))]

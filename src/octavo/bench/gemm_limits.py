@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
+
+from octavo.bench import limits
 
 DOTS_PER_CLOCK = {"sm_80": 4096, "sm_86": 2048, "sm_89": 2048, "sm_90": 8192, "sm_100": 16384, "sm_103": 16384}
 """Operations on 8-bit numbers that a multiprocessor's matrix units do in a clock, without sparsity."""
@@ -38,8 +39,6 @@ def limit(operations: int, nbytes: int, threads: int, scheme: str) -> Limit | No
 
 
 def _cpu(threads: int) -> tuple[float, float]:
-    from octavo.bench import limits
-
     return limits.read_limit(threads), dot_limit(threads)
 
 
@@ -53,14 +52,9 @@ def dot_limit(threads: int, rounds: int = 5, tasks: int = 256) -> float:
 
     out = np.ones(tasks, np.int64)
     run = Program([KernelCall(dot_limit_kernel(), [address(out)], tasks, keep=(out,))], threads)
-    run()
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
+    seconds = limits.fastest(run, rounds)
     assert not out.any(), "sums of products of zeros"
-    return OPERATIONS * tasks / min(times) / 1e9
+    return OPERATIONS * tasks / seconds / 1e9
 
 
 def _gpu() -> tuple[float, float]:

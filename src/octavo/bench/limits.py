@@ -25,15 +25,20 @@ def read_limit(threads: int, *, nbytes: int = 1 << 29, rounds: int = 5) -> float
     data, out = np.ones(nbytes // 4, np.float32), np.zeros(1024, np.float32)
     part = nbytes // 1024
     call = KernelCall(read_kernel(), [address(data), address(out), part], 1024, keep=(data, out))
-    run = Program([call], threads)
-    run()
+    seconds = fastest(Program([call], threads), rounds)
+    assert float(out.sum()) == nbytes // 4, "every byte was read"
+    return nbytes / seconds / 1e9
+
+
+def fastest(call: Callable[[], object], rounds: int) -> float:
+    """Seconds of the fastest of some rounds; one before them warms up."""
+    call()
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
-        run()
+        call()
         times.append(time.perf_counter() - start)
-    assert float(out.sum()) == nbytes // 4, "every byte was read"
-    return nbytes / min(times) / 1e9
+    return min(times)
 
 
 def read_limit_of(backend: Backend, threads: int) -> Callable[[], float] | None:
