@@ -7,9 +7,9 @@ from octavo.formats import QTensor, by_name
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.quantizers.recode import recode
-from octavo.runtime import Engine, EngineConfig, Model
+from octavo.runtime import EngineConfig, Model
+from octavo.runtime.model import model_of
 from octavo.runtime.placement import backends_for
-from octavo.text import Tokenizer
 
 FORMAT = by_name("Q8_0")
 SMALL = 1 << 28
@@ -34,19 +34,12 @@ def open_to_probe(path: str, context: int, *, device: str = "auto", threads: int
     A large one is Q8_0 on a CPU, and one with quantized weights everywhere. Raises as `octavo.load` does.
     """
     backends, gpu_layers = backends_for(device, threads)
-    file = GGUFFile.open(path)
-    floats = all(t.type_name in ("F32", "F16", "BF16") for t in file.tensors.values() if len(t.shape) > 1)
-    if not floats or (file.nbytes > SMALL and backends[0].name != "gpu"):
-        file.close()
-        file = WorkingCopy.open(path)
-    try:
-        architecture = read_architecture(file)
-        tokenizer = Tokenizer.from_gguf(file)
-        outputs = outputs_for(architecture.hparams.n_vocab, context)
-        config = EngineConfig(n_ctx=context, n_batch=context, n_outputs=outputs, gpu_layers=gpu_layers)
-        engine = Engine(architecture, backends, config)
-        engine.load()
-        return Model(file, engine, tokenizer)
-    except BaseException:
-        file.close()
-        raise
+    with GGUFFile.open(path) as file:
+        n_vocab = read_architecture(file).hparams.n_vocab
+        floats = all(t.type_name in ("F32", "F16", "BF16") for t in file.tensors.values() if len(t.shape) > 1)
+        large = file.nbytes > SMALL and backends[0].name != "gpu"
+    config = EngineConfig(
+        n_ctx=context, n_batch=context, n_outputs=outputs_for(n_vocab, context), gpu_layers=gpu_layers
+    )  # fmt: skip
+    opened = GGUFFile.open(path) if floats and not large else WorkingCopy.open(path)
+    return model_of(opened, backends, config)

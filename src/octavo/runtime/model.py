@@ -203,7 +203,11 @@ def load(
 
 def open_model(path: str | os.PathLike[str], backends: Sequence[Backend], config: EngineConfig) -> Model:
     """Load a GGUF model, or "demo", into an engine of this configuration; see `load`."""
-    file = GGUFFile.open(resolve(path))
+    return model_of(GGUFFile.open(resolve(path)), backends, config)
+
+
+def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig) -> Model:
+    """The model in an open file, loaded into an engine; the file is the model's, and is closed where this fails."""
     try:
         architecture = read_architecture(file)
         tokenizer = Tokenizer.from_gguf(file)
