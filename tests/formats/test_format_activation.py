@@ -22,6 +22,10 @@ def test_round_trip_is_within_half_a_step(a):
         assert np.all(error <= allowed)
     else:
         groups = error.reshape(*q.scales.shape, -1)
+        if a.name == "fp8_token":  # steps are a sixteenth of a number's size at most, and 2^-9 near zero
+            values = np.abs(X).reshape(groups.shape)
+            assert np.all(groups <= np.maximum(values * 0.0626, q.scales[..., None] * 2.0**-9))
+            return
         # half a step, and half a step more at the ends where the zero point is rounded
         assert np.all(groups <= q.scales[..., None] * (1.001 if q.zeros is not None else 0.501))
 

@@ -1,5 +1,6 @@
 """How numbers are stored: the format table, packed tensors, and the way from bytes to values."""
 
+from octavo.formats.channel import channel_format
 from octavo.formats.codec import decode, dequantize, dequantize_rows, pack, quantize_reference, unpack
 from octavo.formats.qtensor import QTensor
 from octavo.formats.spec import BlockFormat, Planes
@@ -12,6 +13,7 @@ __all__ = [
     "QTensor",
     "by_gguf_id",
     "by_name",
+    "channel_format",
     "decode",
     "dequantize",
     "dequantize_rows",

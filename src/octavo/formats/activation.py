@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import BackendError, QuantFormatError
+from octavo.formats.channel import FP8_TOP
 from octavo.formats.codec import require_finite
+from octavo.formats.scalars import e4m3_to_f32, f32_to_e4m3
 from octavo.formats.spec import F32, AnyArray, BlockFormat
 from octavo.formats.table import by_name
 
@@ -24,7 +26,7 @@ ROW = 0  # `group` of a format whose scale belongs to a whole row
 class QuantizedActivation:
     """Activations [..., K] in a format; groups = K / group, or 1 where a row shares its scale.
 
-    codes   [..., K]: float32, float16, int8 or uint8
+    codes   [..., K]: float32 (also of e4m3 numbers), float16, int8 or uint8
     scales  float32 [..., groups]; None for plain floats
     sums    float32 [..., groups]: the sum of the group's values as they are stored, scale * sum(codes)
     zeros   int32 [..., groups]: the code of 0.0
@@ -120,6 +122,14 @@ def _uint8_token(x: npt.ArrayLike) -> QuantizedActivation:
     return QuantizedActivation(activation("uint8_token"), codes, scale, zeros=zero.astype(np.int32))
 
 
+def _fp8_token(x: npt.ArrayLike) -> QuantizedActivation:
+    """The largest magnitude of the row is e4m3's, 448; codes are e4m3 numbers, kept as float32."""
+    values = _values(x)
+    scale = np.abs(values).max(axis=-1, keepdims=True) / FP8_TOP
+    codes = e4m3_to_f32(f32_to_e4m3(np.clip(_scaled(values, scale), -FP8_TOP, FP8_TOP)))
+    return QuantizedActivation(activation("fp8_token"), codes, scale)
+
+
 ACTIVATIONS: tuple[ActivationFormat, ...] = (
     ActivationFormat("f32", 32, ROW, "f32 values", _f32),
     ActivationFormat("f16", 16, ROW, "f16 values", _f16),
@@ -127,7 +137,7 @@ ACTIVATIONS: tuple[ActivationFormat, ...] = (
     ActivationFormat("q8_1_mmq", 8, 128, "s8 codes; 16 bytes of scales and sums per 128, in one of three layouts"),
     ActivationFormat("int8_token", 8, ROW, "s8 codes; f32 scale per token", _int8_token),
     ActivationFormat("uint8_token", 8, ROW, "u8 codes; f32 scale and zero point per token", _uint8_token),
-    ActivationFormat("fp8_token", 8, ROW, "e4m3 values; f32 scale per token"),
+    ActivationFormat("fp8_token", 8, ROW, "e4m3 values; f32 scale per token", _fp8_token),
 )
 
 _BY_NAME = {row.name: row for row in ACTIVATIONS}

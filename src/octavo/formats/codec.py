@@ -36,6 +36,12 @@ def decode(p: Planes, fmt: BlockFormat) -> F32:
         return code
     groups = code.reshape(*code.shape[:-1], code.shape[-1] // fmt.group, fmt.group)  # [..., K / G, G]
     with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN scales give what float arithmetic gives
+        if fmt.folds:
+            assert p.sc is not None
+            groups *= p.sc[..., None].astype(np.float32)
+            np.rint(groups, out=groups)
+            groups *= np.repeat(p.d, fmt.super // fmt.group, axis=-1)[..., None]
+            return code
         groups *= _per_group(p.d, p.sc, fmt)[..., None]
         if p.dmin is not None:
             groups -= _per_group(p.dmin, p.m, fmt)[..., None]

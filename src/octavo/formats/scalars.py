@@ -7,6 +7,8 @@ ue4m3  an 8-bit float without sign (4 exponent bits, bias 7, 3 mantissa bits), t
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -61,6 +63,27 @@ _UE4M3_HALF = _ue4m3_half_table()
 UE4M3_HALF_MAX = 224.0
 
 
+@cache
+def _e4m3_table() -> F32:
+    import ml_dtypes
+
+    with np.errstate(invalid="ignore"):
+        table: F32 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    return table
+
+
+def e4m3_to_f32(x: U8) -> F32:
+    """The float32 values of e4m3 bytes (OCP's e4m3fn: no infinities, 0x7F and 0xFF are NaN)."""
+    return _e4m3_table()[x]
+
+
+def f32_to_e4m3(x: F32) -> U8:
+    """The e4m3 bytes nearest to values from -448 to 448, ties to even."""
+    import ml_dtypes
+
+    return np.ascontiguousarray(x).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+
+
 def e8m0_half_to_f32(x: U8) -> F32:
     """2^(x - 128), half the value of an e8m0 scale: the 4-bit table beside it holds doubled values."""
     return _E8M0_HALF[x]
@@ -91,4 +114,5 @@ F32_NUMBER = Number("f32", decode=_to_f32, encode=_as_is)
 F16_NUMBER = Number("f16", decode=_to_f32, encode=_to_f16)
 BF16_NUMBER = Number("bf16", decode=bf16_to_f32, encode=f32_to_bf16)
 F64_NUMBER = Number("f64", decode=_to_f32, encode=_to_f64)
+E4M3_NUMBER = Number("e4m3", decode=e4m3_to_f32, encode=f32_to_e4m3)
 INTEGER = Number("integer", decode=_to_f32)

@@ -55,7 +55,7 @@ class Planes:
 
     q     codes: uint8 [..., K]; for a format of plain numbers, the numbers as they are stored
     d     scale of a super-block: float32 [..., K / S]; None for plain numbers
-    sc    scale of a group: int8 or uint8 [..., K / G]; None where there is one level only
+    sc    scale of a group: int8 or uint8 [..., K / G] (float16 where it folds); None with one level only
     dmin  minimum of a super-block: float32 [..., K / S]; None without minima
     m     minimum of a group: uint8 [..., K / G]; None where there is one level only
     """
@@ -100,6 +100,7 @@ class BlockFormat:
     offset      code(q) = q - offset
     table       or code(q) = table[q]: the signed bytes of a non-linear code
     number      or code(q) = the number that the bits of q are
+    folds       sc * code(q) is rounded to an integer, halves to even, before d: so a sum over K is one of integers
     activation  format that a product wants its activations in ("f32" for weight-only products)
     note        how codes and scales lie in the fields, for the documentation
     """
@@ -119,6 +120,7 @@ class BlockFormat:
     offset: int = 0
     table: tuple[int, ...] | None = None
     number: Number | None = None
+    folds: bool = False
     activation: str = "q8_1"
     note: str = ""
 
@@ -133,8 +135,8 @@ class BlockFormat:
 
     @property
     def is_float(self) -> bool:
-        """The codes are plain numbers (floating-point, or the integers of index tensors)."""
-        return self.number is not None
+        """Values are plain numbers without a scale (floating-point, or the integers of index tensors)."""
+        return self.number is not None and self.block == 1
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
