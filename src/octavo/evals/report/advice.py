@@ -49,12 +49,13 @@ def advise(model: ModelFindings, most: int = MOST) -> list[Advice]:
 
 
 def _larger(tensor: TensorFindings, base: GGUFFile | None) -> Advice:
-    own = _bits(tensor.error_type)
+    own = _format(tensor.error_type)
+    if own is None:
+        return Advice(tensor)
     larger = [by_name(name) for name in (LARGER_OF_32 if tensor.shape[-1] % 256 else LARGER)]
-    options = [fmt for fmt in larger if own is not None and fmt.bits_per_weight > own]
+    options = [fmt for fmt in larger if fmt.bits_per_weight > own.bits_per_weight]
     if base is None:
-        now = _code_bits(tensor.error_type)
-        options = [fmt for fmt in options if now is not None and fmt.bits > now]
+        options = [fmt for fmt in options if fmt.bits > own.bits]
         return _advice(tensor, options[0]) if options else Advice(tensor)
     rows = some_rows(base.tensor(tensor.name, copy=True))
     best = Advice(tensor)
@@ -79,16 +80,6 @@ def _format(kind: str) -> BlockFormat | None:
         return by_name(kind)
     except QuantFormatError:
         return None
-
-
-def _bits(kind: str) -> float | None:
-    fmt = _format(kind)
-    return fmt.bits_per_weight if fmt else None
-
-
-def _code_bits(kind: str) -> int | None:
-    fmt = _format(kind)
-    return fmt.bits if fmt else None
 
 
 def option(advice: Advice, names: Iterable[str]) -> str:

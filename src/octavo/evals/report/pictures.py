@@ -8,26 +8,15 @@ import numpy as np
 
 from octavo.evals.report.findings import EDGES, I64, Steps
 from octavo.evals.report.names import label
-from octavo.evals.report.svg import (
-    ACCENT,
-    MUTED,
-    figure,
-    flat_axes,
-    panels,
-    plain_ticks,
-    to_svg,
-)
+from octavo.evals.report.svg import ACCENT, MUTED, panels, plain_ticks, to_svg
 
 
 def weights_picture(counts: dict[str, I64]) -> str:
     """Histograms by kind of tensor, counts over `EDGES`, beside the normal distribution."""
-    rows, columns, height = panels(len(counts), 1.25)
     middle = (EDGES[1:] + EDGES[:-1]) / 2
     normal = np.exp(-(middle**2) / 2) / math.sqrt(2 * math.pi)
-    with figure(height + 0.2) as fig:
-        for ax, (kind, found) in zip(
-            flat_axes(fig, rows, columns, len(counts), sharex=True, sharey=True), counts.items(), strict=True
-        ):
+    with panels(len(counts), 1.25, "weight / root mean square", "density", shared=True) as (fig, axes):
+        for ax, (kind, found) in zip(axes, counts.items(), strict=True):
             density = found / max(1, found.sum()) / np.diff(EDGES)
             ax.stairs(density, EDGES, baseline=1e-9, fill=True, color=ACCENT, alpha=0.35, linewidth=0)
             ax.stairs(density, EDGES, baseline=None, color=ACCENT, linewidth=1.1)
@@ -35,8 +24,6 @@ def weights_picture(counts: dict[str, I64]) -> str:
             ax.set(title=label(kind), yscale="log", ylim=(1e-6, 2), xlim=(-8, 8), xticks=(-6, -3, 0, 3, 6))
             ax.set_yticks([1e-6, 1e-4, 1e-2, 1])
             plain_ticks(ax.yaxis)
-        fig.supxlabel("weight / root mean square", fontsize=9, color=MUTED)
-        fig.supylabel("density", fontsize=9, color=MUTED)
         about = (
             f"Histograms of weights of {', '.join(map(label, counts))}, on a logarithmic scale; dashed: a normal"
             " distribution."
@@ -46,9 +33,8 @@ def weights_picture(counts: dict[str, I64]) -> str:
 
 def codes_picture(codes: dict[str, I64]) -> str:
     """How often each code of each type is used; the dotted line is even use."""
-    rows, columns, height = panels(len(codes), 1.35)
-    with figure(height + 0.2) as fig:
-        for ax, (kind, counts) in zip(flat_axes(fig, rows, columns, len(codes)), codes.items(), strict=True):
+    with panels(len(codes), 1.35, "code", "share, %") as (fig, axes):
+        for ax, (kind, counts) in zip(axes, codes.items(), strict=True):
             share = 100 * counts / max(1, counts.sum())
             edges = np.arange(len(share) + 1) - 0.5
             if len(share) <= 64:
@@ -62,8 +48,6 @@ def codes_picture(codes: dict[str, I64]) -> str:
             ax.locator_params(axis="y", nbins=4)
             plain_ticks(ax.yaxis)
             ax.grid(False, axis="x")
-        fig.supxlabel("code", fontsize=9, color=MUTED)
-        fig.supylabel("share, %", fontsize=9, color=MUTED)
         about = "; ".join(
             f"{label(kind)} uses {entropy(c):.2f} of {math.log2(len(c)):g} bits" for kind, c in codes.items()
         )
@@ -78,14 +62,11 @@ def entropy(counts: I64) -> float:
 
 def scales_picture(steps: dict[str, dict[int, Steps]]) -> str:
     """By kind and layer: the median step, and between which values nine of ten lie."""
-    rows, columns, height = panels(len(steps), 1.25)
     lows = [s.low for by_layer in steps.values() for s in by_layer.values() if s.low > 0]
     highs = [s.high for by_layer in steps.values() for s in by_layer.values() if s.high > 0]
     limits = (min(lows, default=0.1) / 1.3, max(highs, default=1) * 1.3)
-    with figure(height + 0.2) as fig:
-        for ax, (kind, by_layer) in zip(
-            flat_axes(fig, rows, columns, len(steps), sharex=True, sharey=True), steps.items(), strict=True
-        ):
+    with panels(len(steps), 1.25, "layer", "step between codes", shared=True) as (fig, axes):
+        for ax, (kind, by_layer) in zip(axes, steps.items(), strict=True):
             layers = sorted(by_layer)
             low, median, high = ([getattr(by_layer[i], name) for i in layers] for name in ("low", "median", "high"))
             if len(layers) > 1:
@@ -101,8 +82,6 @@ def scales_picture(steps: dict[str, dict[int, Steps]]) -> str:
             ax.set_yticks(_round_values(*limits))
             ax.xaxis.get_major_locator().set_params(integer=True, nbins=6)
             plain_ticks(ax.yaxis)
-        fig.supxlabel("layer", fontsize=9, color=MUTED)
-        fig.supylabel("step between codes", fontsize=9, color=MUTED)
         about = (
             f"The distance between neighbouring codes for {', '.join(map(label, steps))}, layer by layer, on a"
             " logarithmic scale: the line is the median, nine of ten groups lie in the band."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from octavo.errors import FileError, UsageError
 from octavo.evals.kl import divergence
-from octavo.evals.likelihood import perplexity
+from octavo.evals.likelihood import Perplexity, perplexity
 from octavo.evals.stats import Estimate
 from octavo.evals.subject import open_subject
 from octavo.evals.texts import Text, named_text
@@ -120,10 +120,8 @@ class _Run:
         self.text: Text | None = None
         self.extent = 0, 0
 
-    @contextmanager
-    def open(self, path: str) -> Iterator[Model]:
-        with open_subject(path, self.plan.context, device=self.plan.device, threads=self.plan.threads) as model:
-            yield model
+    def open(self, path: str) -> Model:
+        return open_subject(path, self.plan.context, device=self.plan.device, threads=self.plan.threads)
 
     def add(self, name: str, role: str, model: Model, reference: Model | None) -> None:
         plan = self.plan
@@ -131,19 +129,19 @@ class _Run:
         text = self.text = self.text or named_text(plan.text, model.tokenizer, "test")
         size = _size(model.file)
         if reference is None:
-            own = perplexity(model, text.tokens, scored=text.scored, context=plan.context, chunks=plan.chunks)
+            own = self._perplexity(model, text)
             self.extent = self.extent if self.points else (own.tokens, own.chunks)
             self.points.append(Point(name, role, *size, own.perplexity))
         else:
             found = divergence(model, reference, text.tokens, context=plan.context, chunks=plan.chunks)
-            ppl = found.perplexity
-            if text.scored is not None:
-                ppl = perplexity(
-                    model, text.tokens, scored=text.scored, context=plan.context, chunks=plan.chunks
-                ).perplexity
+            ppl = self._perplexity(model, text).perplexity if text.scored is not None else found.perplexity
             self.extent = found.tokens, found.chunks
             self.points.append(Point(name, role, *size, ppl, found.kl, found.same_top))
         plan.progress(len(self.points), self.total, name)
+
+    def _perplexity(self, model: Model, text: Text) -> Perplexity:
+        plan = self.plan
+        return perplexity(model, text.tokens, scored=text.scored, context=plan.context, chunks=plan.chunks)
 
     def quality(self) -> Quality:
         assert self.text is not None

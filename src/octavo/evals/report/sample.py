@@ -13,7 +13,6 @@ from octavo.formats.spec import F32
 
 F64 = npt.NDArray[np.float64]
 
-
 SAMPLE = 1 << 18
 """Values of a tensor that histograms and trials are made of; rows evenly spaced."""
 

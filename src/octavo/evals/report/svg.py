@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,7 +50,7 @@ def require_matplotlib() -> None:
 
 
 @contextmanager
-def figure(height: float, **kwargs: Any) -> Iterator[Any]:
+def figure(height: float) -> Iterator[Any]:
     """An empty figure of `WIDTH` by `height` inches in the report's style. What is drawn in the block has the style."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def figure(height: float, **kwargs: Any) -> Iterator[Any]:
         matplotlib.rcdefaults()  # a user's own style may not fit the page
         parameters: Any = matplotlib.rcParams
         parameters.update(STYLE)
-        yield Figure(figsize=(WIDTH, height), layout="constrained", **kwargs)
+        yield Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def to_svg(fig: Any, key: str, title: str, description: str, tips: Mapping[str, str] | None = None) -> str:
@@ -97,26 +97,29 @@ def _with_tips(body: str, tips: Mapping[str, str]) -> str:
     return re.sub(r'<g id="([^"]*)">', add, body)
 
 
-def plain_ticks(axis: Any, show: Callable[[float], str] = lambda x: f"{x:g}") -> None:
+def plain_ticks(axis: Any) -> None:
     """Tick labels without powers of ten."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    axis.set_major_formatter(FuncFormatter(lambda x, _: show(x)))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
-def panels(count: int, height: float, columns: int = 2) -> tuple[int, int, float]:
-    """Rows and columns for small multiples, and the figure's height when each is `height` inches high."""
-    columns = min(columns, count)
+@contextmanager
+def panels(count: int, height: float, x: str, y: str, *, shared: bool = False) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """A figure of small multiples, two in a row, each `height` inches high, and their axes in reading order.
+
+    x, y    what the axes are, said once for all
+    shared  all axes go from and to the same values
+    """
+    columns = min(2, count)
     rows = -(-count // columns)
-    return rows, columns, rows * height
-
-
-def flat_axes(fig: Any, rows: int, columns: int, used: int, **kwargs: Any) -> Sequence[Any]:
-    """Axes of small multiples in reading order; those beyond `used` are taken away."""
-    axes = fig.subplots(rows, columns, squeeze=False, **kwargs).reshape(-1)
-    for ax in axes[used:]:
-        ax.remove()
-    for ax in axes[max(0, used - columns) : used]:
-        ax.tick_params(labelbottom=True)  # also above a place that is empty
-    return list(axes[:used])
+    with figure(rows * height + 0.2) as fig:
+        axes = fig.subplots(rows, columns, squeeze=False, sharex=shared, sharey=shared).reshape(-1)
+        for ax in axes[count:]:
+            ax.remove()
+        for ax in axes[max(0, count - columns) : count]:
+            ax.tick_params(labelbottom=True)  # also above a place that is empty
+        fig.supxlabel(x, fontsize=9, color=MUTED)
+        fig.supylabel(y, fontsize=9, color=MUTED)
+        yield fig, list(axes[:count])
