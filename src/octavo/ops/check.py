@@ -46,6 +46,18 @@ def same_k(a: AnyArray, n: int, k: int) -> None:
         raise UsageError(f"a is {words(a)}, but the weight is {[n, k]} (allowed: rows of one length)")
 
 
+def packed(codes: AnyArray, channel: AnyArray, groups: AnyArray | None) -> None:
+    """Raise UsageError unless these are the parts of a W4A8Weight, whatever their values."""
+    if codes.ndim != 2 or name_of(codes.dtype) != "uint8" or codes.shape[1] % 64:
+        raise UsageError(f"packed is {words(codes)} (allowed: uint8 [N, K / 2], K a multiple of 128)")
+    n, k = len(codes), 2 * codes.shape[1]
+    for name, x, dtype, shape in (
+        ("channel_scale", channel, "float32", (n,)), ("group_scale", groups, "float16", (n, k // 128)),
+    ):  # fmt: skip
+        if x is not None and (x.shape != shape or name_of(x.dtype) != dtype):
+            raise UsageError(f"{name} is {words(x)} (allowed: {dtype} {list(shape)})")
+
+
 def per_row(name: str, x: AnyArray, rows: int, dtype: str = "float32") -> AnyArray:
     """A number for each of `rows`, [rows], from one for all, or one for each as [rows] or [rows, 1]."""
     if name_of(x.dtype) != dtype or x.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):

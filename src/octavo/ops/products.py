@@ -69,23 +69,37 @@ def w4a8_gemm(
     It is `int8_gemm` with `weight.int8()`, which it never makes as a whole, and scales of channels. The weight's parts
     are NumPy arrays or torch tensors as `a` is.
     """
-    arguments = (a, weight.packed, scale_a, weight.channel_scale, weight.group_scale, bias, residual)
+    return w4a8_parts(
+        a, weight.packed, scale_a, weight.channel_scale, weight.group_scale, bias=bias, activation=activation,
+        residual=residual, out_dtype=out_dtype,
+    )  # fmt: skip
+
+
+def w4a8_parts(
+    a: Any, packed: Any, scale_a: Any, channel_scale: Any, group_scale: Any = None, *, bias: Any = None,
+    activation: Activation | None = None, residual: Any = None, out_dtype: OutDType = "f32",
+) -> Any:  # fmt: skip
+    """`w4a8_gemm` with the parts of a W4A8Weight, whose shapes and types are looked at, but not their values: scales
+    that no W4A8Weight has make results that mean nothing."""
+    arguments = (a, packed, scale_a, channel_scale, group_scale, bias, residual)
     if on_gpu(*arguments):
         return gpu_module("gemm").w4a8_gemm(
-            a, weight.packed, scale_a, weight.channel_scale, weight.group_scale, bias=bias, activation=activation,
-            residual=residual, out_dtype=out_dtype,
+            a, packed, scale_a, channel_scale, group_scale, bias=bias, activation=activation, residual=residual,
+            out_dtype=out_dtype,
         )  # fmt: skip
-    x, packed, scale, channel, groups, bias_, residual_ = map(to_numpy, arguments)
+    x, codes, scale, channel, groups, bias_, residual_ = map(to_numpy, arguments)
     check.matrix("a", x, ("int8",))
-    check.same_k(x, *weight.shape)
-    m, (n, k) = len(x), weight.shape
+    check.packed(codes, channel, groups)
+    check.same_k(x, len(codes), 2 * codes.shape[1])
+    m, n, k = len(x), len(codes), x.shape[1]
     end = _Epilogue(m, n, scale, channel, None, bias_, residual_, activation, out_dtype)
     if not m * n * k or k > MOST_K:
         y = definition.w4a8_gemm(
-            x, weight, end.scale_a, bias=bias_, activation=activation, residual=residual_, out_dtype=out_dtype
-        )
+            x, W4A8Weight(codes, channel, groups), end.scale_a, bias=bias_, activation=activation, residual=residual_,
+            out_dtype=out_dtype,
+        )  # fmt: skip
     else:
-        y = end.product(_rows(x, 64), _rows(packed, 64), None if groups is None else _rows(groups, 1))
+        y = end.product(_rows(x, 64), _rows(codes, 64), None if groups is None else _rows(groups, 1))
     return like(a, y)
 
 

@@ -1,0 +1,41 @@
+"""Quantized layers for models in torch, and the products behind them as operators that torch.compile knows.
+
+    model = octavo.torch.quantize_(model, "int8-w8a8")      # every nn.Linear but the head, in place
+    layer = octavo.torch.QuantLinear.from_linear(linear, "w4a8-g128")
+    y = octavo.torch.int8_gemm(a, b, scale_a, scale_b)      # torch.ops.octavo.int8_gemm
+
+Importing this imports torch; the rest of the package does not need it.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from octavo.errors import BackendError
+
+if find_spec("torch") is None:
+    raise BackendError("octavo.torch: torch is not installed (pip install 'octavo[gpu]')")
+
+from octavo.torch.linear import QuantLinear
+from octavo.torch.operators import (
+    fp8_gemm,
+    int8_gemm,
+    quantize_fp8,
+    quantize_int8,
+    quantize_int8_zero,
+    w4a8_gemm,
+)
+from octavo.torch.quantize import quantize_
+from octavo.torch.schemes import SCHEMES
+
+__all__ = [
+    "SCHEMES",
+    "QuantLinear",
+    "fp8_gemm",
+    "int8_gemm",
+    "quantize_",
+    "quantize_fp8",
+    "quantize_int8",
+    "quantize_int8_zero",
+    "w4a8_gemm",
+]

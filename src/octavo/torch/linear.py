@@ -1,0 +1,134 @@
+"""`QuantLinear`: what nn.Linear does, with a quantized weight and activations that are quantized as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from octavo.errors import NonFiniteError, OctavoError, UsageError
+from octavo.ops.w4a8 import GROUP
+from octavo.torch import operators
+from octavo.torch.schemes import scheme_of
+
+OUT_NAMES = {dtype: name for name, dtype in operators.OUT_TYPES.items()}
+
+
+class QuantLinear(nn.Module):
+    """y [..., N] = x [..., K] W^T + bias, for inference: backward through it raises UsageError.
+
+    x is of any float type, which y has too; each of its rows is quantized with a scale of its own. Buffers, which are
+    in the state_dict and keep their types whatever the module is cast to:
+
+    weight        int8 or float8_e4m3fn [N, K]; of w4a8 uint8 [N, K / 2]
+    weight_scale  float32 [N]
+    group_scale   float16 [N, K / 128], of w4a8-g128
+    bias          float32, float16 or bfloat16 [N], or None
+
+    A new layer's weight is zeros, for `load_state_dict`; `from_linear` quantizes one. Raises UsageError for an unknown
+    scheme, or sizes that it has no weight of.
+    """
+
+    weight: Tensor
+    weight_scale: Tensor
+    group_scale: Tensor | None
+    bias: Tensor | None
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, scheme: str = "int8-w8a8", *, device: Any = None
+    ) -> None:
+        super().__init__()
+        kind, n, k = scheme_of(scheme), out_features, in_features
+        if min(n, k) < 1 or not kind.fits(k):
+            raise UsageError(f"a layer of {k} inputs and {n} outputs as {scheme} (allowed: inputs {_allowed(kind)})")
+        self.in_features, self.out_features, self.scheme, self._kind = k, n, scheme, kind
+        weight = torch.zeros(n, k // 2 if kind.packed else k, dtype=torch.uint8, device=device)
+        groups = torch.zeros(n, k // GROUP, dtype=torch.float16, device=device) if kind.groups else None
+        self.register_buffer("weight", weight.view(kind.dtype))
+        self.register_buffer("weight_scale", torch.zeros(n, device=device))
+        self.register_buffer("group_scale", groups)
+        self.register_buffer("bias", torch.zeros(n, device=device) if bias else None)
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, scheme: str = "int8-w8a8") -> QuantLinear:
+        """The layer of a float one's weight, on its device; the bias is kept as it is.
+
+        Raises UsageError as the class does, and NonFiniteError for a weight with NaN or Inf.
+        """
+        require_values(linear, "the layer")
+        made = cls(linear.in_features, linear.out_features, False, scheme, device="meta")
+        made.weight, made.weight_scale, made.group_scale = made._kind.quantize(linear.weight)
+        if linear.bias is not None:
+            bias = linear.bias.detach().clone()
+            made.bias = bias if bias.dtype in OUT_NAMES else bias.float()
+        return made.train(linear.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y of x, of its type and with its leading dimensions."""
+        if not x.is_floating_point():
+            raise UsageError(f"x is {x.dtype} (allowed: floats)")
+        rows = x.reshape(-1, x.shape[-1])
+        if rows.dtype not in OUT_NAMES:
+            rows = rows.float()
+        after: dict[str, Any] = {"bias": self.bias, "out_dtype": OUT_NAMES[rows.dtype]}
+        if self._kind.packed:
+            codes, scale = operators.quantize_int8(rows, "token")
+            y = operators.w4a8_gemm(codes, self.weight, scale, self.weight_scale, self.group_scale, **after)
+        elif self._kind.dtype == torch.int8:
+            codes, scale = operators.quantize_int8(rows, "token")
+            y = operators.int8_gemm(codes, self.weight, scale, self.weight_scale, **after)
+        else:
+            values, scale = operators.quantize_fp8(rows, "e4m3", "token")
+            y = operators.fp8_gemm(values, self.weight, scale, self.weight_scale, **after)
+        made: Tensor = y.reshape(*x.shape[:-1], self.out_features).to(x.dtype)
+        return made
+
+    def extra_repr(self) -> str:
+        """Sizes, whether there is a bias, and the scheme."""
+        bias = self.bias is not None
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={bias}, scheme={self.scheme!r}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantLinear:
+        """Moves to devices and the like; casts to other types are undone, for they would change what weights mean."""
+
+        def keeping_type(x: Tensor) -> Tensor:
+            moved = fn(x)
+            return moved if moved.dtype == x.dtype else x.to(moved.device)
+
+        super()._apply(keeping_type, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
+        unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """As every module's, but tensors of another type are errors, where torch would cast them, and so are scales
+        that no weight has."""
+        for name, own in self.named_buffers(recurse=False):
+            given = state_dict.get(prefix + name)
+            if given is not None and not (given.dtype == own.dtype or (name == "bias" and given.dtype in OUT_NAMES)):
+                error_msgs.append(f"{prefix}{name} is {given.dtype} (allowed: {own.dtype})")
+        if error_msgs:
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if not self.weight.is_meta:
+            try:
+                self._kind.require(self.weight, self.weight_scale, self.group_scale)
+            except OctavoError as error:
+                error_msgs.append(f"{prefix}weight: {error}")
+
+
+def require_values(linear: nn.Linear, name: str) -> None:
+    """Raise UsageError for a layer without values, NonFiniteError for a weight with NaN or Inf."""
+    if linear.weight.is_meta:
+        raise UsageError(f"{name} has no values: its weight is on meta")
+    if not bool(torch.isfinite(linear.weight.detach()).all()):
+        raise NonFiniteError(f"{name}: the weight holds NaN or Inf")
+
+
+def _allowed(kind: Any) -> str:
+    return f"from {GROUP} on, multiples of {GROUP}" if kind.packed else "and outputs from 1 on"

@@ -1,0 +1,137 @@
+"""`octavo.ops` as operators of torch, `torch.ops.octavo.*`: torch.compile and torch.export keep them whole.
+
+Arguments and results are those of `octavo.ops`, as torch tensors of one device, except that
+
+    a granularity is a string, also one that is a number of values: "128"
+    without `symmetric`, numbers are quantized by `quantize_int8_zero`
+    w4a8_gemm takes a W4A8Weight's parts, whose values it does not look at
+
+There are no derivatives: backward through one of these raises UsageError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from octavo import ops
+from octavo.errors import UsageError
+from octavo.ops.definition import BLOCK
+from octavo.ops.products import w4a8_parts
+
+OUT_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+FP8_TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+AFTER = 'Tensor? bias=None, Tensor? residual=None, *, str? activation=None, str out_dtype="f32"'
+"""Arguments of the epilogue: tensors come first, for operators with tensors by keyword alone can't be registered."""
+
+
+def _operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """What registers a function as an operator, with another that makes results of the right shape for tracing."""
+    name, arguments = schema.split("(", 1)
+
+    def register(function: Callable[..., Any]) -> Any:
+        made = torch.library.custom_op(f"octavo::{name}", mutates_args=(), schema=f"({arguments}")(function)
+        made.register_fake(fake)
+        made.register_autograd(_no_derivative)
+        return made
+
+    return register
+
+
+def _no_derivative(context: Any, *gradients: Any) -> NoReturn:
+    raise UsageError("backward through a quantized product (allowed: calls under torch.no_grad or inference_mode)")
+
+
+def _granularity(text: str) -> Any:
+    return int(text) if text.isdecimal() else text
+
+
+def _scale_shape(x: Tensor, granularity: str) -> tuple[Any, ...]:
+    """The shape of the scales of x [M, K]."""
+    if x.ndim != 2:
+        raise UsageError(f"x has the shape {list(x.shape)} (allowed: [M, K])")
+    rows, k = x.shape
+    if granularity == "tensor":
+        return ()
+    if granularity == "block":
+        return -(-rows // BLOCK), -(-k // BLOCK)
+    return rows, k // max(int(granularity), 1) if granularity.isdecimal() else 1
+
+
+def _fake_int8(x: Tensor, granularity: str = "tensor") -> tuple[Tensor, Tensor]:
+    scale = x.new_empty(_scale_shape(x, granularity), dtype=torch.float32)
+    return torch.empty_like(x, dtype=torch.int8, memory_format=torch.contiguous_format), scale
+
+
+def _fake_int8_zero(x: Tensor, granularity: str = "tensor") -> tuple[Tensor, Tensor, Tensor]:
+    codes, scale = _fake_int8(x, granularity)
+    return codes, scale, torch.empty_like(scale, dtype=torch.int32)
+
+
+def _fake_fp8(x: Tensor, kind: str = "e4m3", granularity: str = "tensor") -> tuple[Tensor, Tensor]:
+    codes, scale = _fake_int8(x, granularity)
+    return torch.empty_like(codes, dtype=FP8_TYPES[kind]), scale
+
+
+def _fake_product(a: Tensor, b: Tensor, *others: Any, out_dtype: str = "f32", **more: Any) -> Tensor:
+    if a.ndim != 2 or b.ndim != 2 or out_dtype not in OUT_TYPES:
+        raise UsageError(
+            f"a product of shapes {list(a.shape)} and {list(b.shape)}, out_dtype {out_dtype!r} (allowed: two"
+            f" dimensions, {', '.join(OUT_TYPES)})"
+        )
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=OUT_TYPES[out_dtype])
+
+
+@_operator('quantize_int8(Tensor x, str granularity="tensor") -> (Tensor, Tensor)', _fake_int8)
+def quantize_int8(x: Tensor, granularity: str = "tensor") -> tuple[Any, ...]:
+    """Codes int8 and float32 scales of x [M, K]."""
+    return ops.quantize_int8(x, _granularity(granularity))
+
+
+@_operator('quantize_int8_zero(Tensor x, str granularity="tensor") -> (Tensor, Tensor, Tensor)', _fake_int8_zero)
+def quantize_int8_zero(x: Tensor, granularity: str = "tensor") -> tuple[Any, ...]:
+    """Codes int8, float32 scales and int32 zero points of x [M, K]."""
+    return ops.quantize_int8(x, _granularity(granularity), symmetric=False)
+
+
+@_operator('quantize_fp8(Tensor x, str kind="e4m3", str granularity="tensor") -> (Tensor, Tensor)', _fake_fp8)
+def quantize_fp8(x: Tensor, kind: Any = "e4m3", granularity: str = "tensor") -> tuple[Any, ...]:
+    """Values of float8_e4m3fn or float8_e5m2, and float32 scales, of x [M, K]."""
+    return ops.quantize_fp8(x, kind, _granularity(granularity))
+
+
+@_operator(
+    f"int8_gemm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? zero_a=None, {AFTER}) -> Tensor",
+    _fake_product,
+)
+def int8_gemm(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, zero_a: Tensor | None = None, bias: Tensor | None = None,
+    residual: Tensor | None = None, **after: Any,
+) -> Any:  # fmt: skip
+    """y [M, N] of codes int8 a [M, K] and b [N, K]."""
+    return ops.int8_gemm(a, b, scale_a, scale_b, zero_a=zero_a, bias=bias, residual=residual, **after)
+
+
+@_operator(
+    "w4a8_gemm(Tensor a, Tensor packed, Tensor scale_a, Tensor channel_scale, Tensor? group_scale=None,"
+    f" {AFTER}) -> Tensor",
+    _fake_product,
+)
+def w4a8_gemm(
+    a: Tensor, packed: Tensor, scale_a: Tensor, channel_scale: Tensor, group_scale: Tensor | None = None,
+    bias: Tensor | None = None, residual: Tensor | None = None, **after: Any,
+) -> Any:  # fmt: skip
+    """y [M, N] of codes int8 a [M, K] and the parts of a W4A8Weight [N, K]."""
+    return w4a8_parts(a, packed, scale_a, channel_scale, group_scale, bias=bias, residual=residual, **after)
+
+
+@_operator(f"fp8_gemm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, {AFTER}) -> Tensor", _fake_product)
+def fp8_gemm(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None, residual: Tensor | None = None,
+    **after: Any,
+) -> Any:  # fmt: skip
+    """y [M, N] of float8 a [M, K] and b [N, K]."""
+    return ops.fp8_gemm(a, b, scale_a, scale_b, bias=bias, residual=residual, **after)

@@ -1,0 +1,132 @@
+"""Models whose layers are replaced: which are, which stay, and what is refused before any is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from octavo.errors import NonFiniteError, UsageError
+from octavo.torch import SCHEMES, QuantLinear, quantize_
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(128, 256), nn.Linear(128, 256, False), nn.Linear(256, 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+        return y
+
+
+class Model(nn.Module):
+    """Two blocks, one of which is passed twice, and a head that shares the embedding's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(50, 128)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.again = self.blocks[0]
+        self.lm_head = nn.Linear(128, 50, False)
+        self.lm_head.weight = self.embedding.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for block in (*self.blocks, self.again):
+            x = block(x)
+        y: torch.Tensor = self.lm_head(x)
+        return y
+
+
+IDS = torch.arange(12).reshape(2, 6)
+
+
+def quantized(model: nn.Module) -> list[str]:
+    return [name for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, QuantLinear)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_a_model(scheme: str) -> None:
+    model = Model().eval()
+    right = model(IDS)
+    assert quantize_(model, scheme) is model
+    assert type(model.lm_head) is nn.Linear
+    assert len(quantized(model)) == 9
+    assert model.again.gate is model.blocks[0].gate
+    assert not model.blocks[1].gate.training
+    y = model(IDS)
+    assert 0 < (y - right).norm() / right.norm() < (0.2 if scheme.startswith("w4") else 0.05)
+    other = Model().eval()
+    quantize_(other, scheme).load_state_dict(model.state_dict())
+    assert torch.equal(other(IDS), y)
+
+
+@pytest.mark.parametrize(
+    ("skip", "left"),
+    [
+        ("*.down", {"gate", "up"}),
+        (("*.gate", "blocks.*.up"), {"up", "down"}),  # the names begin within what is given
+        (lambda name, layer: layer.bias is None, {"gate", "down"}),
+    ],
+)
+def test_what_stays(skip: Any, left: set[str]) -> None:
+    found = quantized(quantize_(Model().blocks, "int8-w8a8", skip=skip))
+    assert set(found) == {f"{i}.{name}" for i in (0, 1) for name in left}
+
+
+def test_a_head_is_quantized_where_nothing_is_skipped() -> None:
+    model = quantize_(Model(), "fp8", skip=())
+    assert "lm_head" in quantized(model)
+    assert model.get_parameter("embedding.weight").dtype == torch.float32
+
+
+@torch.no_grad()
+def test_layers_of_torch_keep_what_others_read() -> None:
+    """Attention reads its output's weight itself, and in inference a whole encoder layer reads all, unless told not to:
+    it says so."""
+    layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True).eval()
+    x = torch.randn(2, 5, 128)
+    right = layer(x)
+    quantize_(layer, "int8-w8a8")
+    assert quantized(layer) == ["linear1", "linear2"]
+    with pytest.raises(RuntimeError, match="must have the same dtype"):
+        layer(x)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        assert (layer(x) - right).norm() / right.norm() < 0.03
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+def test_a_layer_itself_and_one_in_a_list() -> None:
+    layer = nn.Linear(128, 8)
+    made = quantize_(layer, "w4a8")
+    assert isinstance(made, QuantLinear)
+    assert type(layer) is nn.Linear
+    model = quantize_(nn.Sequential(layer, nn.ReLU(), layer), "w4a8")
+    assert isinstance(model, nn.Sequential)
+    assert model[0] is model[2]
+    assert isinstance(model[0], QuantLinear)
+
+
+def test_what_is_refused_leaves_all_as_it_was() -> None:
+    model: Any = nn.Sequential(nn.Linear(256, 100), nn.Linear(100, 60), nn.Linear(60, 128))
+    with pytest.raises(UsageError, match=r"multiple of 128: 1 \(100\), 2 \(60\) \(allowed"):
+        quantize_(model, "w4a8-g128")
+    with pytest.raises(UsageError, match=r"scheme 'q4' .allowed: int8-w8a8"):
+        quantize_(model, "q4")
+    with torch.no_grad():
+        model[2].weight[0, 0] = float("inf")
+    with pytest.raises(NonFiniteError, match="2: the weight holds NaN or Inf"):
+        quantize_(model, "int8-w8a8")
+    assert not quantized(model)
+    assert quantized(quantize_(model, "w4a8", skip=["1", "2"])) == ["0"]
+    with pytest.raises(UsageError, match=r"no nn.Linear to quantize in ReLU \(skipped: lm_head, \*.lm_head\)"):
+        quantize_(nn.ReLU(), "fp8")
+    with pytest.raises(UsageError, match=r"no nn.Linear to quantize in Sequential \(skipped: \*\)"):
+        quantize_(model, "fp8", skip="*")
