@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from typing import Any
 from octavo.bench.cost import Cost, Load, cost
 from octavo.bench.subject import tokens
 from octavo.errors import UsageError
+from octavo.graph.names import split_layer
 from octavo.graph.node import Node
 from octavo.graph.plan import Plan
 from octavo.runtime.batch import Feed, make_batch
@@ -136,4 +136,4 @@ def by_op(t: NodeTime) -> tuple[str, ...]:
 def by_node(t: NodeTime) -> tuple[str, ...]:
     """Key of `group`: the op, its place in a layer, and the formats of its weights: the same node of all layers."""
     formats = [i.tensor.format.name for i in t.node.inputs if i.op == "weight" and len(i.shape) > 1]
-    return t.node.op, re.sub(r"^blk\.\d+\.", "", t.node.name), ", ".join(dict.fromkeys(formats))
+    return t.node.op, split_layer(t.node.name)[1], ", ".join(dict.fromkeys(formats))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
+from octavo.graph.names import split_layer
 
 
 def layer_groups(names: Iterable[str], most: int) -> list[list[str]]:
@@ -16,8 +15,7 @@ def layer_groups(names: Iterable[str], most: int) -> list[list[str]]:
     """
     kinds: dict[str, list[str]] = {}
     for name in sorted(names, key=_layer):
-        match = _LAYER.fullmatch(name)
-        kinds.setdefault(match[2] if match else name, []).append(name)
+        kinds.setdefault(split_layer(name)[1], []).append(name)
     longest = max(map(len, kinds.values()), default=1)
     sizes = range(1, longest + 1)
     size = next((s for s in sizes if sum(-(-len(k) // s) for k in kinds.values()) <= most), longest)
@@ -25,5 +23,5 @@ def layer_groups(names: Iterable[str], most: int) -> list[list[str]]:
 
 
 def _layer(name: str) -> int:
-    match = _LAYER.fullmatch(name)
-    return int(match[1]) if match else -1
+    layer, _ = split_layer(name)
+    return -1 if layer is None else layer

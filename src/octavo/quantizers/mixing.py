@@ -13,6 +13,7 @@ from functools import cached_property
 
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, by_name
+from octavo.graph.names import split_layer
 from octavo.quantizers.encoder import ENCODABLE
 from octavo.quantizers.presets import EIGHT_EXPERTS, FALLBACKS, Place, Preset
 
@@ -39,7 +40,6 @@ KEPT = tuple(
 )
 """Parts of the names of tensors that stay as they are: norms, routers, and small ones of other architectures."""
 _KEPT_NAMES = frozenset({"position_embd.weight", "token_types.weight"})
-_LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def _kind(name: str) -> str:
 
 
 def _layer(name: str) -> int:
-    match = _LAYER.match(name)
-    return int(match[1]) if match else -1
+    layer, _ = split_layer(name)
+    return -1 if layer is None else layer
 
 
 def fallback(fmt: BlockFormat, k: int) -> BlockFormat:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+
+from octavo.graph.names import split_layer
 
 KINDS = {"attn_v": 2.0, "attn_output": 1.0, "ffn_down": 1.0}
 """By kind of weight, next to those that write to the residual stream; attn_v serves several heads at once."""
 OTHERS = 0.5
 ENDS = 4.0
 """More of it in the first and the last eighth of the layers, which llama.cpp's mixes give more bits too."""
-
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)")
 
 
 def guessed_slopes(names: Iterable[str], layers: int) -> dict[str, float]:
@@ -26,9 +25,9 @@ def guessed_slopes(names: Iterable[str], layers: int) -> dict[str, float]:
 
 
 def _share(name: str, layers: int) -> float:
-    match = _LAYER.match(name)
-    if match is None:
+    layer, within = split_layer(name)
+    if layer is None:
         return OTHERS
-    share = next((share for kind, share in KINDS.items() if match[2].startswith(kind)), OTHERS)
+    share = next((share for kind, share in KINDS.items() if within.startswith(kind)), OTHERS)
     eighth = max(1, layers // 8)
-    return share * (1.0 if eighth <= int(match[1]) < layers - eighth else ENDS)
+    return share * (1.0 if eighth <= layer < layers - eighth else ENDS)

@@ -8,13 +8,13 @@ too lies with it.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from octavo.backends import select
 from octavo.errors import BackendError, UsageError
 from octavo.graph.lower import lower
+from octavo.graph.names import split_layer
 from octavo.graph.node import Graph, Node, Sizes
 from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.graph.schedule import Place, schedule
@@ -63,9 +63,9 @@ def last_layers(graph: Graph, n_layer: int, count: int) -> Place:
     first = n_layer - count
 
     def place(weight: Node) -> int:
-        layer = re.match(r"blk\.(\d+)\.", weight.name)
-        if layer:
-            return int(int(layer[1]) < first)
+        layer, _ = split_layer(weight.name)
+        if layer is not None:
+            return int(layer < first)
         if weight.name == "token_embd.weight" and not tied:
             return int(first > 0)
         return int(count == 0)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-_IN_LAYER = re.compile(r"blk\.(\d{1,6})\.(.+)", re.DOTALL)
+from octavo.graph.names import split_layer
 
 
 class Place(NamedTuple):
@@ -17,10 +16,8 @@ class Place(NamedTuple):
 
 def place(name: str) -> Place:
     """ "blk.3.ffn_down.weight" is Place(3, "ffn_down"), "output.weight" is Place(None, "output")."""
-    match = _IN_LAYER.fullmatch(name)
-    if match is None:
-        return Place(None, name.removesuffix(".weight"))
-    return Place(int(match[1]), match[2].removesuffix(".weight"))
+    layer, within = split_layer(name)
+    return Place(layer, within.removesuffix(".weight"))
 
 
 def label(text: str, most: int = 24) -> str:
