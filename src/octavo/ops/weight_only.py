@@ -10,7 +10,7 @@ from octavo.errors import UsageError
 from octavo.formats import QTensor
 from octavo.formats import dequantize as decode
 from octavo.ops import check
-from octavo.ops.place import like, on_gpu, to_numpy
+from octavo.ops.place import gpu_module, like, on_gpu, to_numpy, to_torch
 
 CHUNK = 1 << 22
 """Values of a weight that are decoded at a time."""
@@ -19,12 +19,13 @@ CHUNK = 1 << 22
 def matmul(x: Any, weight: QTensor) -> Any:
     """y [M, N] float32 of x [M, K], float32, float16 or bfloat16, and a stored weight [N, K] of any format.
 
-    Activations stay floats: this is what a weight's error alone does to a product. Beside the result it takes memory
-    for 16 MiB of decoded weights. For NumPy arrays and tensors in the host's memory. Raises UsageError for other
-    shapes and types.
+    Activations stay floats: this is what a weight's error alone does to a product. On the CPU it takes, beside the
+    result, memory for 16 MiB of decoded weights. On a GPU quantized weights are multiplied with x rounded to float16
+    (above 65,504: Inf), and the first product with a weight packs it and sends it to the device, where it stays as
+    long as `weight` lives. Raises UsageError for other shapes and types.
     """
     if on_gpu(x):
-        raise UsageError("matmul of a tensor on a GPU (allowed: NumPy, or torch on cpu)")
+        return gpu_module("weight_only").matmul_stored(x, weight)
     given = to_numpy(x)
     check.matrix("x", given, check.FLOATS)
     if len(weight.shape) != 2:
@@ -41,6 +42,17 @@ def matmul(x: Any, weight: QTensor) -> Any:
     return like(x, out)
 
 
-def dequantize(weight: QTensor) -> Any:
-    """The values of a stored tensor of any format, NumPy float32 of its shape."""
-    return decode(weight)
+def dequantize(weight: QTensor, device: Any = None) -> Any:
+    """The values of a stored tensor of any format, float32 of its shape: NumPy, or a torch tensor on a device, where a
+    GPU's are worked out there."""
+    if device is None:
+        return decode(weight)
+    import torch
+
+    where = torch.device(device)
+    values = to_torch(decode(weight)) if _on_host(where) else gpu_module("weight_only").dequantize_stored(weight)
+    return values.to(where)
+
+
+def _on_host(device: Any) -> bool:
+    return bool(device.type == "cpu")

@@ -1,19 +1,21 @@
-"""Products of quantized weights with activations that are not quantized: `matmul`, on torch tensors."""
+"""Products of quantized weights with activations that are not quantized, on torch tensors: `matmul` with weights on the
+device; `matmul_stored` and `dequantize_stored` with tensors as files have them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from weakref import WeakKeyDictionary
 
 import torch
 
-from octavo.backends.gpu import choose
-from octavo.backends.gpu.kernels import weight_only
+from octavo.backends.gpu import choose, device
+from octavo.backends.gpu.binders import Context
+from octavo.backends.gpu.kernels import dequantize, weight_only
+from octavo.backends.gpu.load import load
 from octavo.backends.gpu.products import library_product, unpacked
+from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 from octavo.errors import UsageError
-
-if TYPE_CHECKING:
-    from octavo.backends.gpu.binders import Context
-    from octavo.backends.gpu.weights import QuantWeight
+from octavo.formats import QTensor
 
 MOST = 8
 """Up to so many tokens weights are dequantized where they are multiplied; beyond, in memory for the library."""
@@ -27,8 +29,7 @@ def matmul(c: Context, x: torch.Tensor, w: QuantWeight) -> torch.Tensor:
     """
     if x.ndim != 2 or x.shape[1] != w.k or not x.is_floating_point():
         raise UsageError(f"x is {x.dtype} {list(x.shape)} (allowed: floats [tokens, {w.k}])")
-    if x.device.type != c.target.device:
-        raise UsageError(f"x is on {x.device.type}, the weights on {c.target.device} (allowed: the same)")
+    _require_same_device(x, next(iter(w.parts.values())))
     y = torch.empty((len(x), w.n), dtype=torch.float32, device=x.device)
     if not len(x):
         return y
@@ -39,6 +40,58 @@ def matmul(c: Context, x: torch.Tensor, w: QuantWeight) -> torch.Tensor:
     else:
         _few(c, w, halves, y)
     return y
+
+
+_loaded: WeakKeyDictionary[QTensor, QuantWeight | FloatWeight] = WeakKeyDictionary()
+"""Stored tensors on the device, for as long as somebody holds them in the host's memory."""
+
+
+def matmul_stored(x: torch.Tensor, tensor: QTensor) -> torch.Tensor:
+    """float32 [T, n] = x [T, k] @ w.T, of a stored tensor [n, k] of any format.
+
+    The weight is packed and sent to the device by the first product with it, and stays there as long as `tensor` lives.
+    Quantized weights take x as `matmul` does; floats are multiplied in float32. Raises UsageError where x does not fit.
+    """
+    if len(tensor.shape) != 2:
+        raise UsageError(f"weight is {tensor!r} (allowed: two dimensions)")
+    n, k = tensor.shape
+    if x.ndim != 2 or x.shape[1] != k or not x.is_floating_point():
+        raise UsageError(f"x is {x.dtype} {list(x.shape)} (allowed: floats [tokens, {k}])")
+    if not len(x) * n * k:
+        return torch.zeros((len(x), n), dtype=torch.float32, device=x.device)
+    weight = _loaded.get(tensor)
+    if weight is None:
+        weight = _loaded[tensor] = load(tensor, device.target().device)
+    if isinstance(weight, FloatWeight):
+        _require_same_device(x, weight.data)
+        return x.float() @ weight.data[0].float().T
+    return matmul(Context(device.target()), x, weight)
+
+
+def dequantize_stored(tensor: QTensor) -> torch.Tensor:
+    """float32 of a stored tensor's shape, on the device, from its packed bytes."""
+    *leading, k = tensor.shape
+    n = math.prod(leading)
+    if not n * k:
+        return torch.zeros(tensor.shape, dtype=torch.float32, device=device.target().device)
+    rows = QTensor(tensor.format, (n, k), tensor.data.reshape(n, -1), tensor.name)
+    c = Context(device.target())
+    w = load(rows, c.target.device)
+    if isinstance(w, FloatWeight):
+        return w.data.float().reshape(tensor.shape)
+    out = torch.empty((n, k), dtype=torch.float32, device=c.target.device)
+    height, chunks = choose.unpacking(w.kp)
+    grid = (-(-n // height), -(-w.kp // (32 * chunks)))
+    c.launch(
+        dequantize.dequantize_kernel, grid, *w.arguments, out, out, n, n, k, k, **w.constants, ROWS=False, BN=height,
+        BC=chunks, ASM=c.target.asm,
+    )()  # fmt: skip
+    return out.reshape(tensor.shape)
+
+
+def _require_same_device(x: torch.Tensor, weight: torch.Tensor) -> None:
+    if x.device != weight.device:
+        raise UsageError(f"x is on {x.device}, the weight on {weight.device} (allowed: the same)")
 
 
 def _few(c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor) -> None:
