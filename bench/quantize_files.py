@@ -18,6 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from octavo.backends.cores import cores
 from octavo.bench import machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -80,7 +81,7 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="a GGUF file of F16 or BF16 weights")
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--presets", default=PRESETS)
-    parser.add_argument("--threads", type=int, default=machine.cores())
+    parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     rows = []

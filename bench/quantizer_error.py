@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.backends.cores import cores
 from octavo.bench import machine
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize
 from octavo.io.gguf import GGUFFile
@@ -202,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ggml", type=Path, default=None, help="libggml-base of the peer")
     parser.add_argument("--peer-version", default=None, help="what to call it, where it is not installed here")
-    parser.add_argument("--threads", type=int, default=machine.cores())
+    parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     peer = Peer(find_peer(options.ggml))

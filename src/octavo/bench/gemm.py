@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from octavo import ops
+from octavo.backends.cores import cores
 from octavo.bench import gemm_limits
 from octavo.bench.gemm_limits import Limit
-from octavo.bench.machine import cores
 from octavo.bench.ops import COLD_BYTES, MOST_COPIES
 from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray

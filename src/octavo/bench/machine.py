@@ -12,15 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import octavo
+from octavo.backends.cores import cores
 
 PACKAGES = ("numpy", "numba", "llvmlite")
 NOTEWORTHY = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm")
 """CPU features that change which instructions kernels use, as Linux calls them."""
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine() -> dict[str, Any]:

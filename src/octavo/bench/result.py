@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.backends.cores import cores
 from octavo.bench import machine
 from octavo.bench.limits import read_limit_of
 from octavo.bench.model import Progress, Trial, make_tests, peers_for, report, room, time_test
@@ -50,7 +51,7 @@ def bench_model(path: str, options: Options, progress: Progress = lambda text: N
     tests = make_tests(options.prompt, options.generate, options.batches, options.depths)
     if options.rounds < 1:
         raise UsageError(f"-r is {options.rounds} (allowed: 1 or more)")
-    threads = machine.cores() if options.threads is None else options.threads
+    threads = cores() if options.threads is None else options.threads
     with ExitStack() as stack:
         file = stack.enter_context(GGUFFile.open(path))
         subject, seconds = _load(file, tests, options, threads, progress)

@@ -74,9 +74,9 @@ def ops(
 ) -> None:
     """Time single ops on the shapes of real models, weights read from memory."""
     from octavo.backends import select as backends_of
+    from octavo.backends.cores import cores
     from octavo.bench.cases import SPEED_CASES, select
     from octavo.bench.limits import read_limit_of
-    from octavo.bench.machine import cores
     from octavo.bench.ops import time_cases
 
     wanted = [f.upper() for f in format or ()]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.cores import cores
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, by_name, quantize_reference
 from octavo.formats.spec import F32, U8
@@ -97,7 +96,7 @@ def _importance(importance: npt.ArrayLike | None, k: int) -> F32 | None:
 
 def _threads(threads: int | None) -> int:
     if threads is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cores()
     if not 1 <= threads <= 1024:
         raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
     return threads

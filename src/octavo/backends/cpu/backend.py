@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 
+from octavo.backends.cores import cores
 from octavo.backends.cpu.cache import end_progress, prepare
 from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.formats import QTensor, dequantize
@@ -32,7 +32,7 @@ class CpuBackend:
         prepare()
         from octavo.backends.cpu import binders
 
-        self.threads = threads or _cores()
+        self.threads = threads or cores()
         self._binders, self._arena = binders, Arena()
         self._shared: dict[Any, Any] = {}
 
@@ -113,8 +113,3 @@ class CpuBackend:
 
     def synchronize(self) -> None:
         return
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

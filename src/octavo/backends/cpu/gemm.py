@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from octavo.backends.cores import cores
 from octavo.backends.cpu.cache import end_progress, prepare
-from octavo.backends.cpu.program import KernelCall, address
+from octavo.backends.cpu.program import KernelCall, Program, address
 from octavo.formats.spec import AnyArray
 
 ACTIVATIONS = (None, "relu", "gelu", "silu")
@@ -18,6 +18,8 @@ ACTIVATIONS = (None, "relu", "gelu", "silu")
 
 FEW = 8
 """Fewer tokens than these are multiplied with rows as they lie, not with panels."""
+
+_threads = cache(cores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +66,7 @@ def integer_product(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray)
 
 
 def _run(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray, columns: AnyArray) -> None:
-    from octavo.backends.cpu.program import Program
-
-    program = Program(_calls(a, weight, after, out, columns), _threads())
-    program()
+    Program(_calls(a, weight, after, out, columns), _threads())()
 
 
 def _calls(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray, columns: AnyArray) -> list[KernelCall]:
@@ -151,9 +150,3 @@ def _float_kind(x: AnyArray) -> int:
 def _whole(n: int) -> int:
     """n rounded up to whole vectors."""
     return -(-n // 16) * 16
-
-
-@cache
-def _threads() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
