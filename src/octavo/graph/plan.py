@@ -73,7 +73,7 @@ class Executor:
         self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]
         self._leaves: dict[tuple[int, int], Any] = {}
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._nodes: dict[tuple[int, ...], Graph] = {}
+        self._graphs: dict[tuple[int, ...], Graph] = {}
         self.begun = 0
         """Steps so far."""
         input_bytes = [0] * len(self.backends)
@@ -117,12 +117,12 @@ class Executor:
 
     def _needed(self, wanted: tuple[int, ...]) -> Graph:
         """The part of the graph that some of its outputs need, its nodes in the order of the schedule."""
-        if wanted not in self._nodes:
+        if wanted not in self._graphs:
             graph = self.schedule.graph
             outputs = tuple(graph.outputs[i] for i in wanted)
             needed = {id(n) for n in Graph.of(*outputs).nodes}
-            self._nodes[wanted] = Graph(tuple(n for n in graph.nodes if id(n) in needed), outputs)
-        return self._nodes[wanted]
+            self._graphs[wanted] = Graph(tuple(n for n in graph.nodes if id(n) in needed), outputs)
+        return self._graphs[wanted]
 
     def run(self, inputs: Mapping[str, AnyArray], sizes: Sizes) -> list[AnyArray]:
         """Run a step: fill the inputs, make the calls, read the outputs."""

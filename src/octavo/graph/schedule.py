@@ -2,8 +2,8 @@
 
 A node runs where its weights were placed, if that backend supports it, and else on the first that does; a node without
 weights stays where the last of its inputs was made. Activations are quantized where they are read, since each backend
-has a layout of its own for them. Runs of nodes on one backend are a split; values that cross a seam
-are copied. Values that are never alive at the same time share memory.
+has a layout of its own for them. Runs of nodes on one backend are a split; values that cross a seam are copied. Values
+that are never alive at the same time share memory.
 """
 
 from __future__ import annotations
