@@ -12,9 +12,9 @@ import torch
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
-from octavo.convert.pretokenizer import PROBE
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import dequantize
+from octavo.huggingface.pretokenizer import PROBE
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.runtime.engine import Engine, EngineConfig

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from octavo.convert.pretokenizer import cuts, find_pre_tokenizer
-from octavo.convert.sentencepiece import read_sentencepiece
-from octavo.convert.specials import chat_templates, special_tokens
-from octavo.convert.tokenizer_json import TokenizerJson
-from octavo.convert.vocab import vocabulary
 from octavo.errors import TokenizerError
+from octavo.huggingface.pretokenizer import cuts, find_pre_tokenizer
+from octavo.huggingface.sentencepiece import read_sentencepiece
+from octavo.huggingface.specials import chat_templates, special_tokens
+from octavo.huggingface.tokenizer_json import TokenizerJson
+from octavo.huggingface.vocab import vocabulary
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
 from octavo.text.bpe import word_splitter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from octavo.convert.config import FAMILIES
+from octavo.huggingface.config import FAMILIES
 from octavo.quantizers.presets import ALIASES, FALLBACKS, PRESETS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "quantize.md").read_text()

@@ -53,7 +53,7 @@ def two_levels(scales: F32, largest_code: AnyArray) -> tuple[F32, npt.NDArray[np
     largest_code  [...] the largest magnitude of a row's codes: its largest scale times that becomes 127 steps
     """
     steps = np.asarray(largest_code, np.float32) / np.float32(127)
-    channel = (scales.max(axis=-1, initial=0) * steps)[..., None]
+    channel = (np.abs(scales).max(axis=-1, initial=0) * steps)[..., None]
     return channel, _over(scales, channel).astype(np.float16)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from octavo.errors import FileError
 from octavo.formats import QTensor, by_name
+from octavo.formats.spec import U8, AnyArray
 from octavo.io.gguf.metadata import shown
 from octavo.io.safetensors.json_file import parse_object
 
@@ -28,6 +29,11 @@ ITEM_BYTES = {
 """Bytes of a value by the dtype's name."""
 FLOATS = ("F32", "F16", "BF16", "F64")
 """Dtypes that are formats of the table too."""
+NUMPY = {
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1",
+    "F8_E4M3": "u1", "F8_E5M2": "u1",
+}  # fmt: skip
+"""Types of arrays by the dtype's name; 8-bit floats as their bytes."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,15 @@ class StoredTensor:
             raise _fault(self, f"holds {self.dtype}", ", ".join(FLOATS))
         if 0 in self.shape or not self.shape:
             raise _fault(self, f"has shape {list(self.shape)}", "sizes of 1 or more")
-        fmt = by_name(self.dtype)
+        return QTensor(by_name(self.dtype), self.shape, self._bytes().reshape(*self.shape[:-1], -1), self.name)
+
+    def array(self) -> AnyArray:
+        """An integer tensor or one of 8-bit floats (as uint8), read into memory. Raises FileError as `load` does."""
+        if self.dtype not in NUMPY:
+            raise _fault(self, f"holds {self.dtype}", ", ".join(NUMPY))
+        return self._bytes().view(NUMPY[self.dtype]).reshape(self.shape)
+
+    def _bytes(self) -> U8:
         data = np.empty(self.nbytes, dtype=np.uint8)
         try:
             with open(self.file, "rb", buffering=0) as file:
@@ -58,7 +72,7 @@ class StoredTensor:
                 self._fill(file, data.data)
         except OSError as error:
             raise _fault(self, f"reading failed: {error.strerror}", None) from None
-        return QTensor(fmt, self.shape, data.reshape(*self.shape[:-1], -1), self.name)
+        return data
 
     def _fill(self, file: Any, wanted: memoryview) -> None:
         while wanted:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.convert.config import Config, rope_parameters
 from octavo.formats.spec import F32
+from octavo.huggingface.config import Config, rope_parameters
 from octavo.io.gguf.metadata import shown
 from octavo.models.hparams import LIMITS, Hyperparams
 

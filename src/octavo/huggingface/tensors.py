@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.convert.config import Family
 from octavo.errors import ModelError
-from octavo.formats import QTensor, by_name, dequantize, quantize_reference
+from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
+from octavo.huggingface.compressed import stored_tensors
+from octavo.huggingface.config import Config, Family
+from octavo.io.gguf import LazyTensor
 from octavo.io.gguf.metadata import shown
-from octavo.io.safetensors import Checkpoint, StoredTensor
-from octavo.io.safetensors.file import FLOATS
+from octavo.io.safetensors import Checkpoint
 from octavo.models.hparams import Hyperparams
 from octavo.models.weights import Tensors
-from octavo.quantizers.source import SourceTensor
 
 OUTER = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -48,26 +48,28 @@ _FUSED = re.compile(r"(?:block_sparse_moe|mlp)\.experts\.(gate_up_proj|down_proj
 class _Found:
     """The tensors of a checkpoint by GGUF name: one each, or one an expert, or a half of a tensor for all experts."""
 
-    single: dict[str, StoredTensor] = field(default_factory=dict)
-    experts: dict[str, dict[int, StoredTensor]] = field(default_factory=dict)
-    halves: dict[str, tuple[StoredTensor, int]] = field(default_factory=dict)
+    single: dict[str, LazyTensor] = field(default_factory=dict)
+    experts: dict[str, dict[int, LazyTensor]] = field(default_factory=dict)
+    halves: dict[str, tuple[LazyTensor, int]] = field(default_factory=dict)
 
 
-def source_tensors(
-    checkpoint: Checkpoint, hp: Hyperparams, family: Family, *, tied: bool, divisors: F32 | None = None
-) -> tuple[SourceTensor, ...]:
-    """The tensors in file order: vectors and routers as F32, matrices as they are stored.
+def gguf_tensors(
+    checkpoint: Checkpoint, config: Config, hp: Hyperparams, family: Family, *, divisors: F32 | None = None
+) -> tuple[LazyTensor, ...]:
+    """The tensors in the order of the model: vectors and routers as F32, matrices as they are stored.
 
-    tied      the embedding is the output matrix, and an output matrix in the checkpoint is left out
+    Where config.json says that the embedding is the output matrix, one in the checkpoint is left out.
+
     divisors  of rope frequencies, which become a tensor
 
     Raises ModelError for a tensor that is missing, not known, or of another shape than the configuration says.
     """
-    found = _find(checkpoint, tied)
+    tied = config.flag("tie_word_embeddings", False)
+    found = _find(stored_tensors(checkpoint, config, _left_out(tied)))
     expected: Tensors = importlib.import_module(f"octavo.models.{hp.arch}").tensors(hp)
     if not tied and "output.weight" not in found.single:
         raise _fault(checkpoint, "lm_head.weight", "is missing", "with tie_word_embeddings")
-    made: list[SourceTensor] = []
+    made: list[LazyTensor] = []
     for name, want in expected.items():
         if name == "rope_freqs.weight" and divisors is not None:
             made.append(_constant(name, divisors))
@@ -84,20 +86,20 @@ def source_tensors(
     return tuple(made)
 
 
-def _find(checkpoint: Checkpoint, tied: bool) -> _Found:
+def _left_out(tied: bool) -> Callable[[str], bool]:
+    return lambda name: name.endswith(IGNORED) or (tied and name.startswith("lm_head."))
+
+
+def _find(tensors: Mapping[str, LazyTensor]) -> _Found:
     found = _Found()
-    for name, tensor in checkpoint.tensors.items():
-        if name.endswith(IGNORED) or (tied and name == "lm_head.weight"):
-            continue
-        if tensor.dtype not in FLOATS:
-            raise _fault(checkpoint, name, f"holds {tensor.dtype}", ", ".join(FLOATS))
+    for name, tensor in tensors.items():
         layer = _LAYER.fullmatch(name)
         if layer is None or not _find_in_layer(found, f"blk.{layer[1]}.", layer[2], tensor):
             found.single[OUTER.get(name, name)] = tensor
     return found
 
 
-def _find_in_layer(found: _Found, prefix: str, part: str, tensor: StoredTensor) -> bool:
+def _find_in_layer(found: _Found, prefix: str, part: str, tensor: LazyTensor) -> bool:
     """Put a layer's tensor where it belongs; whether it is known."""
     if (expert := _EXPERT.fullmatch(part)) and expert[2] in EXPERT:
         found.experts.setdefault(f"{prefix}{EXPERT[expert[2]]}.weight", {})[int(expert[1])] = tensor
@@ -116,35 +118,35 @@ def _find_in_layer(found: _Found, prefix: str, part: str, tensor: StoredTensor) 
     return True
 
 
-def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, family: Family) -> SourceTensor | None:
+def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, family: Family) -> LazyTensor | None:
     """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it."""
     if name in found.experts:
         parts = found.experts[name]
         rows = [parts[i] for i in range(hp.n_expert) if i in parts]
         if len(rows) < hp.n_expert or len(parts) > hp.n_expert:
             raise _fault(checkpoint, name, f"has experts {_few(sorted(parts))}", f"0 to {hp.n_expert - 1}")
-        if len({(t.dtype, t.shape) for t in rows}) > 1:
+        if len({(t.format, t.shape) for t in rows}) > 1:
             raise _fault(checkpoint, name, "has experts of different shapes or types", "one shape and type")
-        return _source(name, rows[0].dtype, (len(rows), *rows[0].shape), lambda: _stacked(rows))
+        return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: _stacked(rows))
     if name in found.halves:
         both, half = found.halves[name]
         if len(both.shape) != 3 or both.shape[1] % 2:
             raise _fault(checkpoint, name, f"has shape {list(both.shape)} for gate and up", "two halves of rows")
         shape = both.shape[0], both.shape[1] // 2, both.shape[2]
-        return _source(name, both.dtype, shape, lambda: _half(both, half))
+        return _source(name, both.format, shape, lambda: _half(both, half))
     if name not in found.single:
         return None
     tensor = found.single[name]
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(name.rpartition(".")[0].rpartition(".")[2])
     if family.permuted and heads and tensor.shape[0] % (2 * heads) == 0:
-        return _source(name, tensor.dtype, tensor.shape, lambda: _interleaved(tensor.load(), heads))
-    return _source(name, tensor.dtype, tensor.shape, tensor.load)
+        return _source(name, tensor.format, tensor.shape, lambda: _interleaved(tensor.load(), heads))
+    return _source(name, tensor.format, tensor.shape, tensor.load)
 
 
-def _source(name: str, dtype: str, shape: tuple[int, ...], load: Callable[[], QTensor]) -> SourceTensor:
+def _source(name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor]) -> LazyTensor:
     if len(shape) > 1 and not name.endswith("ffn_gate_inp.weight"):
-        return SourceTensor(name, shape, dtype, lambda: _named(load(), name))
-    return SourceTensor(name, shape, "F32", lambda: _named(_as_f32(load()), name))
+        return LazyTensor(name, fmt, shape, lambda: _named(load(), name))
+    return LazyTensor(name, by_name("F32"), shape, lambda: _named(_as_f32(load()), name))
 
 
 def _named(tensor: QTensor, name: str) -> QTensor:
@@ -156,21 +158,22 @@ def _as_f32(tensor: QTensor) -> QTensor:
     return QTensor(by_name("F32"), tensor.shape, values.view(np.uint8))
 
 
-def _constant(name: str, values: F32) -> SourceTensor:
-    return SourceTensor(name, values.shape, "F32", lambda: quantize_reference(values, by_name("F32"), name))
+def _constant(name: str, values: F32) -> LazyTensor:
+    plain = by_name("F32")
+    return LazyTensor(name, plain, values.shape, lambda: quantize_reference(values, plain, name))
 
 
-def _stacked(parts: list[StoredTensor]) -> QTensor:
+def _stacked(parts: list[LazyTensor]) -> QTensor:
     """Experts [N, K] each as one tensor [E, N, K]."""
     first = parts[0]
-    fmt, shape = by_name(first.dtype), (len(parts), *first.shape)
+    fmt, shape = first.format, (len(parts), *first.shape)
     data = np.empty((*shape[:-1], fmt.row_bytes(shape[-1])), dtype=np.uint8)
     for i, part in enumerate(parts):
         data[i] = part.load().data
     return QTensor(fmt, shape, data)
 
 
-def _half(both: StoredTensor, half: int) -> QTensor:
+def _half(both: LazyTensor, half: int) -> QTensor:
     """The gate's rows or the up projection's of [E, 2 N, K]."""
     loaded = both.load()
     n = loaded.shape[1] // 2

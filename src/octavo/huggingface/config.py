@@ -133,8 +133,6 @@ def _read_experts(config: Config, family: Family) -> tuple[int, int, int]:
 def _refuse(config: Config, family: Family) -> None:
     """Raises ModelError for what would change the result and can't be said in the file."""
     get = config.values.get
-    if get("quantization_config") is not None:
-        raise config.error("quantization_config", "is a quantized checkpoint", "weights of F32, F16 or BF16")
     if get("hidden_act", "silu") != "silu":
         raise config.error("hidden_act", f"is {_brief(get('hidden_act'))}", "silu")
     if get("partial_rotary_factor", 1.0) not in (None, 1, 1.0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.convert.tokenizer_json import TokenizerJson
+from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.text.bpe import word_splitter
 from octavo.text.pretokenize import PRE_TOKENIZERS
 

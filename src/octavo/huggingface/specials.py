@@ -6,8 +6,8 @@ import os
 import re
 from typing import Any
 
-from octavo.convert.tokenizer_json import TokenizerJson
 from octavo.errors import TemplateError, TokenizerError
+from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.io.safetensors import Checkpoint
 
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from octavo.convert import sentencepiece, tokenizer_json
-from octavo.convert.pretokenizer import PROBE, find_pre_tokenizer
-from octavo.convert.sentencepiece import Piece, read_sentencepiece
-from octavo.convert.tokenizer_json import AddedToken, TokenizerJson
 from octavo.errors import TokenizerError
+from octavo.huggingface import sentencepiece, tokenizer_json
+from octavo.huggingface.pretokenizer import PROBE, find_pre_tokenizer
+from octavo.huggingface.sentencepiece import Piece, read_sentencepiece
+from octavo.huggingface.tokenizer_json import AddedToken, TokenizerJson
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
 from octavo.text.vocab import SPACE

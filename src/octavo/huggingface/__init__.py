@@ -1,0 +1,29 @@
+"""Checkpoint folders of Hugging Face's libraries: read as if they were GGUF files, and written.
+
+    file = octavo.huggingface.open_model_file("Qwen3-0.6B-W8A8")  # what a GGUFFile has: metadata, tensors by GGUF name
+
+Public names come from their modules when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.huggingface.file import CheckpointFile, open_model_file
+    from octavo.huggingface.schemes import SCHEMES, Scheme
+
+__all__ = ["SCHEMES", "CheckpointFile", "Scheme", "open_model_file"]
+
+_HOME = {
+    **dict.fromkeys(("CheckpointFile", "open_model_file"), "octavo.huggingface.file"),
+    **dict.fromkeys(("SCHEMES", "Scheme"), "octavo.huggingface.schemes"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'octavo.huggingface' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

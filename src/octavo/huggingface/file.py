@@ -1,0 +1,71 @@
+"""CheckpointFile: a checkpoint folder, read as the GGUF file that it would be converted to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Self
+
+from octavo.errors import FileError
+from octavo.formats import BlockFormat, QTensor
+from octavo.huggingface.folder import Folder, read_folder
+from octavo.io.gguf import GGUFFile, LazyTensor, PlainMetadata, TensorInfo
+from octavo.io.gguf.metadata import shown
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTensor(TensorInfo):
+    """A tensor that may be made of several of the folder's, so its offset says nothing; `load` makes it."""
+
+    format: BlockFormat
+    load: Callable[[], QTensor]
+
+    @property
+    def type_name(self) -> str:
+        """Name of the format, as in "BF16" or "INT8"."""
+        return self.format.name
+
+
+class CheckpointFile(GGUFFile):
+    """A folder of safetensors with its tokenizer. `version` and `alignment` are 0; `folder` is what was read.
+
+    A tensor is read when it is asked for, and is a copy.
+    """
+
+    def __init__(self, path: str, folder: Folder) -> None:
+        self.path, self.version, self.alignment, self.folder = path, 0, 0, folder
+        self.metadata = PlainMetadata(path, {"general.architecture": folder.hparams.arch, **folder.metadata})
+        self.tensors = {t.name: _info(t, path) for t in folder.tensors}
+        self._sources = {}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open a folder. Raises what `read_folder` raises."""
+        return cls(os.fsdecode(path), read_folder(path))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of the files with tensors."""
+        return tuple(dict.fromkeys(tensor.file for tensor in self.folder.checkpoint.tensors.values()))
+
+    def tensor(self, name: str, *, copy: bool = False) -> QTensor:
+        """The tensor called `name`. Raises FileError where there is none, or the folder's files were changed."""
+        info = self.tensors.get(name)
+        if not isinstance(info, CheckpointTensor):
+            allowed = f"one of its {len(self.tensors)} tensors"
+            raise FileError(f"no tensor {shown(name)}", file=self.path, allowed=allowed)
+        loaded = info.load()
+        return QTensor(loaded.format, loaded.shape, loaded.data, name)
+
+
+def _info(tensor: LazyTensor, path: str) -> CheckpointTensor:
+    nbytes = prod(tensor.shape[:-1]) * tensor.format.row_bytes(tensor.shape[-1])
+    number = -1 if tensor.format.gguf is None else tensor.format.gguf
+    return CheckpointTensor(tensor.name, tensor.shape, number, 0, nbytes, path, tensor.format, tensor.load)
+
+
+def open_model_file(path: str | os.PathLike[str]) -> GGUFFile:
+    """A GGUF file, or a checkpoint folder. Raises a FileError for what is neither."""
+    return CheckpointFile.open(path) if os.path.isdir(path) else GGUFFile.open(path)

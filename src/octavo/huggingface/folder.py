@@ -1,0 +1,107 @@
+"""A checkpoint folder under GGUF's names: metadata, and tensors to be loaded one at a time."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.huggingface.config import Config, find_family, read_hyperparams
+from octavo.huggingface.rope import rope_divisors, rope_metadata
+from octavo.huggingface.specials import chat_templates, special_tokens
+from octavo.huggingface.tensors import gguf_tensors
+from octavo.huggingface.vocab import open_tokenizer, vocabulary
+from octavo.io.gguf import LazyTensor, TypedValue, ValueType
+from octavo.io.safetensors import Checkpoint
+from octavo.models.hparams import Hyperparams
+
+SAMPLING = {
+    "temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "penalty_repeat",
+}  # fmt: skip
+"""Values of generation_config.json that a model recommends, and the ends of their keys under `general.sampling.`."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A checkpoint as GGUF would have it, its config.json, and the sizes that this says."""
+
+    checkpoint: Checkpoint
+    config: Config
+    hparams: Hyperparams
+    metadata: dict[str, Any]
+    tensors: tuple[LazyTensor, ...]
+
+
+def read_folder(folder: str | os.PathLike[str]) -> Folder:
+    """The checkpoint in a folder; nothing but headers and the tokenizer is read.
+
+    Raises FileError for files that are wrong and for pickles, ModelError for an architecture, a quantization or tensors
+    that are not known or contradict one another, and TokenizerError for a tokenizer that GGUF can't describe.
+    """
+    checkpoint = Checkpoint.open(folder)
+    config = Config(checkpoint.config, checkpoint.path("config.json"))
+    family = find_family(config)
+    hp = read_hyperparams(config, family)
+    rope = rope_metadata(config, hp)
+    tensors = gguf_tensors(checkpoint, config, hp, family, divisors=rope_divisors(config, hp))
+    tokenizer = open_tokenizer(checkpoint)
+    words = vocabulary(checkpoint, tokenizer, hp.n_vocab)
+    metadata = {
+        "general.type": "model",
+        **_sampling(checkpoint),
+        "general.name": os.path.basename(os.path.realpath(checkpoint.folder)) or "model",
+        "general.size_label": _size_label(tensors, hp.n_expert),
+        **{f"{hp.arch}.{key}": value for key, value in (_sizes(hp) | _prefixed("rope", rope)).items()},
+        **words,
+        **special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"]),
+        **chat_templates(checkpoint),
+    }
+    return Folder(checkpoint, config, hp, metadata, tensors)
+
+
+def _size_label(tensors: tuple[LazyTensor, ...], experts: int) -> str:
+    """The parameters as models are named by them: "1.7B", or "8x7B" where there are experts."""
+    from gguf import size_label
+
+    apart = sum(math.prod(tensor.shape) for tensor in tensors if "_exps." in tensor.name)
+    total = sum(math.prod(tensor.shape) for tensor in tensors)
+    return str(size_label(total, total - apart, apart // max(1, experts), experts))
+
+
+def _sizes(hp: Hyperparams) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        "block_count": hp.n_layer,
+        "context_length": hp.n_ctx_train,
+        "embedding_length": hp.n_embd,
+        "feed_forward_length": hp.n_ff,
+        "attention.head_count": hp.n_head,
+        "attention.head_count_kv": hp.n_head_kv,
+        "attention.layer_norm_rms_epsilon": hp.eps,
+        "attention.key_length": hp.head_dim,
+        "attention.value_length": hp.head_dim,
+        "vocab_size": hp.n_vocab,
+        "rope.dimension_count": hp.rope.dims,
+    }
+    if hp.n_expert:
+        keys |= {"expert_count": hp.n_expert, "expert_used_count": hp.n_expert_used}
+    if hp.arch == "qwen3moe":
+        keys["expert_feed_forward_length"] = hp.n_ff_expert
+    return keys
+
+
+def _prefixed(prefix: str, keys: dict[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}.{key}": value for key, value in keys.items()}
+
+
+def _sampling(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What generation_config.json recommends; values that are no numbers are left out."""
+    config = checkpoint.json("generation_config.json") or {}
+    keys: dict[str, Any] = {}
+    for name, end in SAMPLING.items():
+        value = config.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            continue
+        kind = ValueType.I32 if name == "top_k" else ValueType.F32
+        keys[f"general.sampling.{end}"] = TypedValue(kind, int(value) if name == "top_k" else float(value))
+    return keys
