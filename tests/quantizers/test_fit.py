@@ -14,6 +14,7 @@ from octavo.evals.sensitivity import Measured
 from octavo.evals.subject import open_subject
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import quantize_file
+from octavo.quantizers.candidates import offers
 from octavo.quantizers.fit import GUESSED, MEASURED, Fitted, fit_types, quantize_to_size
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.mixing import Choices
@@ -59,9 +60,9 @@ def test_a_weight_that_matters_gets_more_bits(src: Path) -> None:
     with GGUFFile.open(src) as file:
         source = gguf_source(file)
         plain = guessed_slopes([t.name for t in source.tensors], source.facts.layers)
-        budget = Target(bits_per_weight=4.5).tensor_bytes(source, 0)
+        offered, budget = offers(source, Choices()), Target(bits_per_weight=4.5).tensor_bytes(source, 0)
         name, twin = "blk.1.ffn_down_exps.weight", "blk.2.ffn_down_exps.weight"
-        first, steep = (fit_types(source, budget, s).types for s in (plain, plain | {name: 10.0, twin: 1e-6}))
+        first, steep = (fit_types(source, offered, budget, s).types for s in (plain, plain | {name: 10.0, twin: 1e-6}))
     assert steep[name].bits > first[name].bits
     assert steep[twin].bits < first[twin].bits
 

@@ -79,12 +79,11 @@ def quantize_to_size(
     Other arguments, and what is raised, are as of `quantize_file`; also UsageError, naming the least that is possible,
     for a target that no types reach.
     """
-    choices = choices or Choices()
     weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
     with GGUFFile.open(src) as file:
         require_ready(dst, file.files)
         source = gguf_source(file)
-        offered = offers(source, choices)
+        offered = offers(source, choices or Choices())
         stored = {t.name: t.type_name for t in source.tensors}
         changed = {name: kinds[0] for name, kinds in offered.items() if kinds[0].name != stored[name]}
         require_sources(Job(source, str(target), changed, None), allow_requantize)
@@ -95,7 +94,7 @@ def quantize_to_size(
             raise UsageError(f"a model of {target} (allowed: at least {target.least(source, header, least)})")
         names = list(offered)
         cost = slopes(source, names) if slopes else guessed_slopes(names, source.facts.layers)
-        fit = fit_types(source, budget, cost, imatrix=weights, choices=choices, threads=threads, progress=progress)
+        fit = fit_types(source, offered, budget, cost, imatrix=weights, threads=threads, progress=progress)
         types = {name: fmt for name, fmt in fit.types.items() if fmt.name != stored[name]}
         job = Job(source, f"fitted to {target}", types, file_type(source, fit), weights)
         report = run(job, dst, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads, progress=progress)
@@ -104,28 +103,24 @@ def quantize_to_size(
 
 def fit_types(
     source: Source,
+    offered: Offers,
     nbytes: int,
     slopes: Mapping[str, float],
     *,
     imatrix: Imatrix | None = None,
-    choices: Choices | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """The types with which the tensors of `source` take at most `nbytes` and lose the least.
 
+    offered  types that tensors may be given, of `offers`; the others stay as they are
     slopes   what a relative squared error of 1 costs, by tensor
     imatrix  weighs the errors
-    choices  types that are set; tensors that no preset changes stay as they are
 
     Raises UsageError for a size that the smallest types do not reach.
     """
-    offered = offers(source, choices or Choices())
     free = [t for t in source.tensors if t.name in offered]
     kept = source.nbytes - sum(t.nbytes for t in free)
-    least = least_bytes(source, offered)
-    if nbytes < least:
-        raise UsageError(f"{nbytes:,} bytes for all tensors (allowed: at least {least:,}, the smallest types)")
     done = iter(range(len(free)))
     tell = (lambda name: progress(f"trying types of {name}", next(done), len(free))) if progress is not None else None
     found = candidates(free, offered, slopes, imatrix=imatrix, threads=threads, progress=tell)
