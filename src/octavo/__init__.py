@@ -9,9 +9,10 @@ for text in model.generate("What is the result of 5/0 in math?"):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from octavo.errors import OctavoError
+from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.runtime import Generation, Model, SamplingParams, load
@@ -29,11 +30,4 @@ _HOME = {
     "load": "octavo.runtime",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Public names come from their modules when first used, so that `import octavo` stays light."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOME[name]), name)
+__getattr__ = names_from(__name__, _HOME)
