@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from octavo import ops
-from octavo.bench import gemm, gemm_limits, limits
+from octavo.bench import gemm, gemm_limits, gemm_stored, limits
+from octavo.graph.plan import Executor
 from tests.cli.conftest import Run
 
 
@@ -32,6 +33,40 @@ def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
     assert result["seconds"] > 0
     assert result["ratio"] == pytest.approx(result["library_seconds"] / result["seconds"])
     assert (result["limit"] is None) == scheme.startswith("fp8")
+
+
+@pytest.mark.parametrize("name", gemm_stored.STORED)
+@pytest.mark.parametrize("m", [1, 40])
+def test_every_stored_format_passes(name: str, m: int) -> None:
+    result = gemm.bench_gemm(m, 48, 512, name.upper(), "cpu")
+    bits = gemm_stored.STORED[name].bits
+    assert result["passed"]
+    assert result["scheme"] == name
+    assert result["bound"] / 8 < result["rel_l2"] <= result["bound"] == gemm_stored.BOUNDS[bits]
+    assert result["own_error"] < 1e-6
+    assert result["library"] == "float32 BLAS"
+
+
+def test_bounds_that_are_promised(octavo: Run) -> None:
+    bounds = {name: gemm_stored.BOUNDS[fmt.bits] for name, fmt in gemm_stored.STORED.items()}
+    assert bounds["q8_0"] == gemm.SCHEMES["int8"].bound == 0.03
+    assert {bounds[name] for name in ("q4_0", "q4_1", "q4_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4")} == {0.15}
+    lines = octavo("bench", "gemm", "2", "16", "256", "--scheme", "q8_0", "--device", "cpu").out.splitlines()
+    assert lines[0] == "q8_0 on cpu, 2 x 16 x 256"
+    assert lines[1].endswith("(allowed: rel_L2 0.03)")
+    assert lines[-1] == "PASSED"
+
+
+def test_a_wrong_stored_product_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Executor.run
+
+    def wrong(self: Any, *arguments: Any) -> Any:
+        return [y * np.float32(1.002) for y in right(self, *arguments)]
+
+    monkeypatch.setattr(Executor, "run", wrong)
+    result = gemm.bench_gemm(3, 16, 256, "q8_0", "cpu")
+    assert result["own_error"] == pytest.approx(0.002, rel=0.01)
+    assert not result["passed"]
 
 
 def test_default_prints_its_lines(octavo: Run) -> None:
@@ -88,6 +123,10 @@ def test_what_is_refused(octavo: Run) -> None:
     wrong = octavo("bench", "gemm", "1", "1", "100", "--scheme", "w4a8", "--device", "cpu")
     assert "a product of 1 x 1 x 100" in wrong.error()
     assert "K a multiple of 128" in wrong.error()
+    unknown = octavo("bench", "gemm", "--scheme", "q9_0", "--device", "cpu").error()
+    assert "scheme 'q9_0' (allowed: int8, w4a8, w4a8-g128, fp8, fp8-blocks, q4_0, " in unknown
+    blocks = octavo("bench", "gemm", "1", "1", "128", "--scheme", "q4_k", "--device", "cpu").error()
+    assert "K a multiple of 256" in blocks
     assert "0 x 1 x 1" in octavo("bench", "gemm", "0", "1", "1", "--device", "cpu").error()
     assert "values of a matrix" in octavo("bench", "gemm", "999999", "999999", "1", "--device", "cpu").error()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +14,9 @@ import numpy as np
 
 from octavo import ops
 from octavo.backends.cores import cores
-from octavo.bench import gemm_limits
+from octavo.bench import gemm_limits, gemm_stored
 from octavo.bench.gemm_limits import Limit
+from octavo.bench.gemm_subject import Calls, Subject
 from octavo.bench.ops import COLD_BYTES, MOST_COPIES
 from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
@@ -82,31 +83,21 @@ SCHEMES = {
 def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, Any]:
     """Check and time a product [m, k] x [n, k] of Gaussian values on "cpu" or "gpu".
 
-    Returns rel_l2 and max_abs_err against the float32 product, bound, own_error (rel_L2 against the exact product of
-    the same operands), own_bound, passed, seconds, gops, share_of_limit, limit, library, library_seconds, ratio.
-    Raises UsageError for sizes that there is no product of, BackendError where the device is missing.
+    `scheme` is one of SCHEMES, or a stored format's name in lower or upper case. Returns rel_l2 and max_abs_err against
+    the float32 product, bound, own_error (rel_L2 against the exact product of the same operands), own_bound, passed,
+    seconds, gops, share_of_limit, limit, library, library_seconds, ratio. Raises UsageError for schemes and sizes that
+    there is no product of, BackendError where the device is missing.
     """
-    how = SCHEMES[scheme]
-    if min(m, n, k) < 1 or k % how.whole or max(m * n, m * k, n * k) > MOST:
-        raise UsageError(
-            f"a product of {m} x {n} x {k} (allowed: from 1 on, up to 2^34 values of a matrix, K a multiple of"
-            f" {how.whole})"
-        )
-    rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal(size, np.float32) for size in ((m, k), (n, k)))
-    operands = how.quantize(x, w)
-    place = _on_gpu if device == "gpu" else _on_cpu
-    function = getattr(ops, how.product)
-    placed = tuple(place(o) for o in operands)
-    y = np.asarray(_host(function(*placed)))
-    checked = _errors(how, operands, x, w, y)
-    copies = _copies(m, _nbytes(operands[1]))
-    weights = [placed[1], *(place(operands[1], copy=True) for _ in range(copies - 1))]
-    seconds = _seconds([partial(function, placed[0], each, *placed[2:]) for each in weights], device)
-    library, calls = _library(scheme, x, w, placed, device)
+    scheme = scheme.lower()
+    x, w = _drawn(m, n, k, _whole(scheme))
+    fmt = gemm_stored.STORED.get(scheme)
+    subject = gemm_stored.subject(fmt, x, w, device) if fmt else _subject(SCHEMES[scheme], x, w, device)
+    checked = _errors(subject, x, w)
+    seconds = _seconds(subject.calls(_copies(m, subject.weight_bytes)), device)
+    library, calls = _library(scheme, x, w, subject.operands, device)
     library_seconds = _seconds(calls, device)
-    operations, nbytes = 2 * m * n * k, sum(map(_nbytes, operands)) + y.nbytes
-    limit = gemm_limits.limit(operations, nbytes, cores() if device == "cpu" else 0, scheme)
+    operations = 2 * m * n * k
+    limit = gemm_limits.limit(operations, subject.bytes, cores() if device == "cpu" else 0, scheme)
     return {
         "m": m, "n": n, "k": k, "scheme": scheme, "device": device, **checked, "seconds": seconds,
         "gops": operations / seconds / 1e9, **_share(limit, seconds), "library": library,
@@ -114,18 +105,54 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, An
     }  # fmt: skip
 
 
-def _errors(how: Scheme, operands: tuple[Operand, ...], x: F32, w: F32, y: F32) -> dict[str, Any]:
-    rows = np.linspace(0, len(x) - 1, min(len(x), CHECKED_ROWS)).astype(np.intp)
+def _whole(scheme: str) -> int:
+    """What K has to be a multiple of. Raises UsageError for a scheme that there is none of."""
+    if scheme in gemm_stored.STORED:
+        return gemm_stored.STORED[scheme].block
+    if scheme not in SCHEMES:
+        raise UsageError(f"scheme {scheme!r} (allowed: {', '.join((*SCHEMES, *gemm_stored.STORED))})")
+    return SCHEMES[scheme].whole
+
+
+def _drawn(m: int, n: int, k: int, whole: int) -> tuple[F32, F32]:
+    """Gaussian activations [m, k] and weights [n, k]."""
+    if min(m, n, k) < 1 or k % whole or max(m * n, m * k, n * k) > MOST:
+        raise UsageError(
+            f"a product of {m} x {n} x {k} (allowed: from 1 on, up to 2^34 values of a matrix, K a multiple of {whole})"
+        )
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((m, k), np.float32), rng.standard_normal((n, k), np.float32)
+
+
+def _subject(how: Scheme, x: F32, w: F32, device: str) -> Subject:
+    """A product of `octavo.ops`."""
+    operands = how.quantize(x, w)
+    place = _on_gpu if device == "gpu" else _on_cpu
+    function, define = getattr(ops, how.product), getattr(definition, how.product)
+    placed = tuple(place(o) for o in operands)
     a, weight, scale_a, *rest = operands
     assert not isinstance(a, W4A8Weight)
     assert not isinstance(scale_a, W4A8Weight)
-    exact = getattr(definition, how.product)(a[rows], weight, scale_a[rows], *rest)
-    floats = x[rows] @ w.T
-    got = y[rows]
-    error, own = _rel_l2(got, floats), _rel_l2(got, exact)
+
+    def calls(copies: int) -> Calls:
+        weights = [placed[1], *(place(weight, copy=True) for _ in range(copies - 1))]
+        return [partial(function, placed[0], each, *placed[2:]) for each in weights]
+
+    nbytes = sum(int(o.nbytes) for o in operands) + 4 * len(x) * len(w)
+    return Subject(
+        how.bound, lambda: np.asarray(_host(function(*placed))),
+        lambda rows: np.asarray(define(a[rows], weight, scale_a[rows], *rest)), calls, placed, int(weight.nbytes),
+        nbytes,
+    )  # fmt: skip
+
+
+def _errors(subject: Subject, x: F32, w: F32) -> dict[str, Any]:
+    rows = np.linspace(0, len(x) - 1, min(len(x), CHECKED_ROWS)).astype(np.intp)
+    floats, got = x[rows] @ w.T, subject.run()[rows]
+    error, own = _rel_l2(got, floats), _rel_l2(got, subject.exact(rows))
     return {
-        "rel_l2": error, "max_abs_err": float(np.abs(got - floats).max()), "bound": how.bound,
-        "own_error": own, "own_bound": OWN_BOUND, "passed": error <= how.bound and own <= OWN_BOUND,
+        "rel_l2": error, "max_abs_err": float(np.abs(got - floats).max()), "bound": subject.bound,
+        "own_error": own, "own_bound": OWN_BOUND, "passed": error <= subject.bound and own <= OWN_BOUND,
     }  # fmt: skip
 
 
@@ -168,13 +195,7 @@ def _copies(tokens: int, nbytes: int) -> int:
     return min(MOST_COPIES, -(-COLD_BYTES // nbytes)) if tokens <= FEW else 1
 
 
-def _nbytes(operand: Operand) -> int:
-    return int(operand.nbytes)
-
-
-def _library(
-    scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str
-) -> tuple[str, Sequence[Callable[[], object]]]:
+def _library(scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str) -> tuple[str, Calls]:
     """The library's product next to which a scheme's is set, by name, and calls of it over copies of the weights."""
     copies = _copies(len(x), w.nbytes)
     if device == "cpu":
@@ -186,7 +207,7 @@ def _library(
     return gemm_library.calls(scheme, x, w, placed, copies)
 
 
-def _seconds(calls: Sequence[Callable[[], object]], device: str) -> float:
+def _seconds(calls: Calls, device: str) -> float:
     """The median time of a call."""
     if device == "gpu":
         from octavo.backends.gpu.device import interpreted

@@ -8,14 +8,14 @@ import typer
 
 from octavo.cli.plain import to_json
 
-Scheme = Literal["int8", "w4a8", "w4a8-g128", "fp8", "fp8-blocks"]
+SCHEMES = "int8, w4a8, w4a8-g128, fp8, fp8-blocks; or a stored format's name: q8_0, q4_k, mxfp4, ..."
 
 
 def gemm(
     m: Annotated[int, typer.Argument(metavar="M", help="Tokens.")] = 512,
     n: Annotated[int, typer.Argument(metavar="N", help="Outputs.")] = 512,
     k: Annotated[int, typer.Argument(metavar="K", help="Inputs.")] = 1024,
-    scheme: Annotated[Scheme, typer.Option(help="How both operands are quantized.")] = "int8",
+    scheme: Annotated[str, typer.Option(help=f"How both operands are quantized: {SCHEMES}.")] = "int8",
     device: Annotated[
         Literal["auto", "cpu", "gpu"], typer.Option(help="Where to run; auto: the GPU if there is one.")
     ] = "auto",
