@@ -136,7 +136,7 @@ def test_options_that_are_no_options(octavo: Run, alphabet: str, option: list[st
 def test_files_that_are_no_models(octavo: Run, tmp_path: Path) -> None:
     missing = tmp_path / "none.gguf"
     assert "No such file" in octavo("run", str(missing), "hi").error()
-    assert "not a regular file" in octavo("run", str(tmp_path), "hi").error()
+    assert "has no config.json" in octavo("run", str(tmp_path), "hi").error()
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(b"GGUF\3\0\0\0")
     assert str(cut) in octavo("run", str(cut), "hi").error()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TYPES = "Types"
 SIZE = "A size instead of a preset"
+SCHEME = "A scheme instead of a preset"
 Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use (default: all cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what types and sizes it would give.")]
@@ -39,8 +40,15 @@ LeaveOutput = Annotated[
 
 
 def quantize(
-    src: Annotated[str, typer.Argument(metavar="SRC", help="A GGUF file, or `demo`.")],
-    dst: Annotated[str, typer.Argument(metavar="DST", help="The file to write; it is replaced when all is done.")],
+    src: Annotated[
+        str, typer.Argument(metavar="SRC", help="A GGUF file, or `demo`; with --scheme also a checkpoint folder.")
+    ],
+    dst: Annotated[
+        str,
+        typer.Argument(
+            metavar="DST", help="The file to write; it is replaced when all is done. With --scheme a new folder."
+        ),
+    ],
     preset: Annotated[
         str | None, typer.Argument(metavar="PRESET", help="Q4_K_M, Q8_0, ...: llama-quantize's names.")
     ] = None,
@@ -57,6 +65,14 @@ def quantize(
             metavar="TEXT",
             rich_help_panel=SIZE,
             help="Measure what each tensor's errors cost on this file, or `demo`; without it that is a guess.",
+        ),
+    ] = None,
+    scheme: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCHEME",
+            rich_help_panel=SCHEME,
+            help="For products with 8-bit activations: int8-w8a8, w4a8, w4a8-g128 or fp8, as safetensors.",
         ),
     ] = None,
     imatrix: ImatrixFile = None,
@@ -76,16 +92,23 @@ def quantize(
 
     With --target-bpw or --target-size each tensor gets the type with which the whole loses least:
     `octavo quantize model-f16.gguf small.gguf --target-bpw 4.5 --text notes.txt`.
+    With --scheme the result is a checkpoint folder: `octavo quantize model-f16.gguf model-int8 --scheme int8-w8a8`.
     """
     from octavo.quantizers.job import quantize_file
     from octavo.quantizers.mixing import Choices
     from octavo.runtime import resolve
 
-    target = _target(preset, target_bpw, target_size, text, pure)
     choices = Choices(
         pure=pure, leave_output=leave_output_tensor, output_type=output_tensor_type,
         embedding_type=token_embedding_type, tensor_types=tensor_types(tensor_type or []),
     )  # fmt: skip
+    if scheme is not None:
+        given = {"PRESET": preset, "--target-bpw": target_bpw, "--target-size": target_size, "--text": text,
+                 "--imatrix": imatrix, "options of types": choices != Choices()}  # fmt: skip
+        _refuse_with_scheme(scheme, given)
+        show(_quantize_scheme(resolve(src), dst, scheme, allow_requantize, dry_run, threads), as_json)
+        return
+    target = _target(preset, target_bpw, target_size, text, pure)
     options: Any = {
         "choices": choices, "allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads,
     }  # fmt: skip
@@ -100,10 +123,26 @@ def quantize(
     show(report, as_json, fitted)
 
 
+def _refuse_with_scheme(scheme: str, given: dict[str, Any]) -> None:
+    """Raise UsageError for what a scheme leaves nothing to say about."""
+    other = next((name for name, value in given.items() if value), None)
+    if other is not None:
+        raise UsageError(f"{other} with --scheme {scheme} (allowed: --allow-requantize, --dry-run, --threads, --json)")
+
+
+def _quantize_scheme(src: str, dst: str, scheme: str, requantize: bool, dry_run: bool, threads: int | None) -> Report:
+    from octavo.quantizers.schemes import quantize_checkpoint
+
+    with Bar() as bar:
+        return quantize_checkpoint(
+            src, dst, scheme, allow_requantize=requantize, dry_run=dry_run, threads=threads, progress=bar.show
+        )
+
+
 def _target(preset: str | None, bits: float | None, size: str | None, text: str | None, pure: bool) -> Target | None:
     """The size that is wished for, None for a preset. Raises UsageError for what does not go together."""
     given = [name for name, value in (("PRESET", preset), ("--target-bpw", bits), ("--target-size", size)) if value]
-    allowed = "(allowed: one of PRESET, as Q4_K_M, --target-bpw and --target-size)"
+    allowed = "(allowed: one of PRESET, as Q4_K_M, --target-bpw, --target-size and --scheme)"
     if bits is not None and not bits > 0:
         raise UsageError(f"--target-bpw is {bits:g} (allowed: above 0)")
     if len(given) != 1:

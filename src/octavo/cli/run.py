@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 
 def run(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
     prompt: Annotated[
         str | None,
         typer.Argument(metavar="[PROMPT]", help="What to ask (`-` or a pipe: read it). Without: a conversation."),

@@ -57,6 +57,11 @@ def two_levels(scales: F32, largest_code: AnyArray) -> tuple[F32, npt.NDArray[np
     return channel, _over(scales, channel).astype(np.float16)
 
 
+def group_scales(x: F32) -> F32:
+    """Plain scales [..., K / 128] of values [..., K] that are rounded to codes from -7 to 7."""
+    return _largest(x.reshape(*x.shape[:-1], -1, GROUP)) / np.float32(7)
+
+
 def _int8(name: str, k: int) -> BlockFormat:
     return BlockFormat(name, block=k, bits=8, group=k, super=k, offset=128, activation="int8_token",
                        fields=(f32("d"), s8("qs", k)), unpack=_unpack_bytes, pack=_pack_bytes, encode=_encode_int8,
@@ -145,7 +150,7 @@ def _encode_int4(fmt: BlockFormat, x: F32) -> Planes:
 
 def _encode_int4_groups(fmt: BlockFormat, x: F32) -> Planes:
     groups = x.reshape(*x.shape[:-1], -1, fmt.block // GROUP, GROUP)
-    scales = _largest(groups) / np.float32(7)
+    scales = group_scales(groups)[..., 0]
     d, sc = two_levels(scales, np.full(scales.shape[:-1], 7))
     return Planes(_codes(groups, scales, 7, 8).reshape(x.shape), d=d[..., 0], sc=_rows(sc))
 

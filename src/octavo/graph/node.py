@@ -23,7 +23,7 @@ SYMBOLS = {
     "rows": "rows of the KV cache",
 }
 
-DType = Literal["f32", "f16", "i32", "i64", "q8_0", "q8_1", "weight"]
+DType = Literal["f32", "f16", "i32", "i64", "q8_0", "q8_1", "int8_token", "fp8_token", "weight"]
 Device = Literal["auto", "cpu", "gpu", "reference"]
 Sizes = Mapping[str, int]
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.errors import ModelError, QuantFormatError
 from octavo.formats import BlockFormat, Planes, QTensor, by_name, channel_format, dequantize, pack
@@ -88,19 +87,24 @@ class _Module:
         step = max(1, CHUNK_VALUES // self.k)
         for start in range(0, self.n, step):
             part = slice(start, start + step)
-            out[part] = pack(self._planes(raw[part], scales[part]), self.format)
+            out[part] = pack(row_planes(self.format, self._codes(raw[part]), scales[part]), self.format)
         return QTensor(self.format, (self.n, self.k), out, self.codes.name)
 
-    def _planes(self, raw: AnyArray, scales: F32) -> Planes:
+    def _codes(self, raw: AnyArray) -> U8:
+        """Codes as planes have them, uint8 [N, K]."""
+        if self.shape is not None:
+            return _unpacked(raw)
         if self.format.number is not None:
-            return Planes(raw.view(np.uint8), d=scales)
-        if self.format.bits == 8:
-            return Planes(raw.view(np.uint8) ^ np.uint8(0x80), d=scales)
-        q = _unpacked(raw) if self.shape is not None else _checked_nibbles(raw, self.codes)
-        if not self.format.folds:
-            return Planes(q, d=scales)
-        channel, groups = two_levels(scales, np.abs(q.view(np.int8) - 8).max(axis=-1))
-        return Planes(q, d=channel, sc=groups)
+            return raw.view(np.uint8)
+        return raw.view(np.uint8) ^ np.uint8(0x80) if self.format.bits == 8 else _checked_nibbles(raw, self.codes)
+
+
+def row_planes(fmt: BlockFormat, q: U8, scales: F32) -> Planes:
+    """Planes of a format of rows: codes uint8 [N, K], and the scales that a checkpoint has for them."""
+    if not fmt.folds:
+        return Planes(q, d=scales)
+    channel, groups = two_levels(scales, np.abs(q.view(np.int8) - fmt.offset).max(axis=-1))
+    return Planes(q, d=channel, sc=groups)
 
 
 def _module(checkpoint: Checkpoint, scheme: Scheme, module: str, parts: dict[str, StoredTensor]) -> LazyTensor:
@@ -116,7 +120,7 @@ def _module(checkpoint: Checkpoint, scheme: Scheme, module: str, parts: dict[str
         fmt = channel_format(scheme.format, k)
     except QuantFormatError as error:
         raise _fault(checkpoint, codes.name, str(error), None) from None
-    if packed and fmt.bits != 4:
+    if packed and not scheme.packs:
         raise _fault(checkpoint, codes.name, f"is packed, and {scheme.name} is not", f"{module}.weight")
     shapes = [(n, k // GROUP)] if fmt.folds else [(n, 1), (n,)]
     if scale.dtype not in FLOATS or scale.shape not in shapes:
@@ -132,11 +136,6 @@ def _unpacked(words: AnyArray) -> U8:
     """int32 [N, K / 8] as codes 0 to 15, uint8 [N, K]."""
     both = np.ascontiguousarray(words.astype("<i4", copy=False)).view(np.uint8)
     return np.stack([both & 15, both >> 4], axis=-1).reshape(len(words), -1)
-
-
-def packed_words(codes: U8) -> npt.NDArray[np.int32]:
-    """Codes 0 to 15, uint8 [N, K], as int32 [N, K / 8]: the inverse of what is read here."""
-    return (codes[:, 0::2] | (codes[:, 1::2] << 4)).view("<i4")
 
 
 def _checked_nibbles(raw: AnyArray, codes: StoredTensor) -> U8:

@@ -31,6 +31,11 @@ class Scheme:
     layouts: tuple[str, ...]
     arguments: Mapping[str, Any]
 
+    @property
+    def packs(self) -> bool:
+        """Codes are written several to a word."""
+        return self.layouts[0] == "pack-quantized"
+
     def config(self, ignored: list[str]) -> dict[str, Any]:
         """The value of `quantization_config`; `ignored` names the linear layers that are not quantized."""
         weights = {"symmetric": True, "dynamic": False, "actorder": None, "observer": "minmax", **self.arguments}
@@ -38,7 +43,10 @@ class Scheme:
             "num_bits": 8, "type": self.arguments["type"], "strategy": "token", "group_size": None, "symmetric": True,
             "dynamic": True, "actorder": None, "observer": None,
         }  # fmt: skip
-        group = {"targets": ["Linear"], "weights": weights, "input_activations": tokens, "output_activations": None}
+        group = {
+            "targets": ["Linear"], "weights": weights, "input_activations": tokens, "output_activations": None,
+            "format": self.layouts[0],
+        }  # fmt: skip
         return {
             "quant_method": METHOD, "format": self.layouts[0], "quantization_status": "compressed",
             "config_groups": {"group_0": group}, "ignore": ignored, "kv_cache_scheme": None,

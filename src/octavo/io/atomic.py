@@ -1,9 +1,10 @@
-"""Files that appear whole or not at all."""
+"""Files and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -31,6 +32,34 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
         raise
     if os.name == "posix":
         _flush(folder, os.O_RDONLY)
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
+    """A temporary folder to fill in place of `path`, beside it; at the end it becomes `path`, which is new or empty.
+
+    Gives the path of an empty folder, `.octavo-<hex>.tmp`. When the block ends its files are flushed to the disk, it is
+    renamed, and the folder that holds it is flushed. When the block or any of this fails it is removed. A process that
+    is killed leaves the temporary folder and no `path`. Raises OSError, also where `path` has something in it by then.
+    """
+    target = os.path.realpath(path)
+    parent = os.path.dirname(target)
+    temporary = os.path.join(parent, f".octavo-{secrets.token_hex(8)}.tmp")
+    os.mkdir(temporary)
+    try:
+        yield temporary
+        for name in os.listdir(temporary):
+            _flush(os.path.join(temporary, name), os.O_RDWR)
+        if os.name == "posix":
+            _flush(temporary, os.O_RDONLY)
+        elif os.path.isdir(target):
+            os.rmdir(target)  # renaming onto an empty folder is POSIX's
+        os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if os.name == "posix":
+        _flush(parent, os.O_RDONLY)
 
 
 def _flush(path: str, flags: int) -> None:

@@ -1,4 +1,4 @@
-"""Model: a GGUF file, ready to generate. What `octavo.load` returns."""
+"""Model: a GGUF file or a checkpoint folder, ready to generate. What `octavo.load` returns."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from octavo.errors import ModelError, UsageError
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
 from octavo.graph.protocol import Backend
+from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.runtime.engine import Engine, EngineConfig
@@ -183,9 +184,9 @@ def load(
     strict: bool = False,
     gpu_layers: GpuLayers | None = None,
 ) -> Model:
-    """Load a GGUF model.
+    """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
 
-    path        of the file, or "demo" for the model that comes with Octavo
+    path        of the file or folder, or "demo" for the model that comes with Octavo
     device      "auto" (the GPU if there is one, else the CPU), "cpu", "gpu" or "reference"
     n_ctx       tokens that a conversation may hold (default: what the model was made for, at most 4096)
     threads     that products use (default: all cores)
@@ -202,8 +203,8 @@ def load(
 
 
 def open_model(path: str | os.PathLike[str], backends: Sequence[Backend], config: EngineConfig) -> Model:
-    """Load a GGUF model, or "demo", into an engine of this configuration; see `load`."""
-    return model_of(GGUFFile.open(resolve(path)), backends, config)
+    """Load a model, or "demo", into an engine of this configuration; see `load`."""
+    return model_of(open_model_file(resolve(path)), backends, config)
 
 
 def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig) -> Model:

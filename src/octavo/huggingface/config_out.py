@@ -1,0 +1,77 @@
+"""A model's hyperparameters as config.json: the inverse of `config` and `rope`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import ModelError
+from octavo.huggingface.config import FAMILIES
+from octavo.huggingface.folder import SAMPLING
+from octavo.io.gguf import GGUFFile
+from octavo.models.hparams import Hyperparams
+from octavo.models.rope import Rope
+
+DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+
+
+def config_json(file: GGUFFile, hp: Hyperparams) -> dict[str, Any]:
+    """config.json of a dense model in a GGUF file, without `quantization_config`.
+
+    Raises ModelError for experts, and for a rope that config.json has no exact word for.
+    """
+    if hp.n_expert:
+        raise ModelError(f"has {hp.n_expert} experts", file=file.path, field="expert_count", allowed="dense models")
+    name = next(name for name, family in FAMILIES.items() if family.arch == hp.arch)
+    biased = any(tensor.endswith("attn_q.bias") for tensor in file.tensors)
+    stored = file.tensors["token_embd.weight"].type_name
+    config: dict[str, Any] = {
+        "architectures": [name],
+        "model_type": hp.arch,
+        "hidden_size": hp.n_embd,
+        "intermediate_size": hp.n_ff,
+        "num_hidden_layers": hp.n_layer,
+        "num_attention_heads": hp.n_head,
+        "num_key_value_heads": hp.n_head_kv,
+        "head_dim": hp.head_dim,
+        "vocab_size": hp.n_vocab,
+        "max_position_embeddings": hp.n_ctx_train,
+        "rms_norm_eps": _short(hp.eps),
+        "hidden_act": "silu",
+        "attention_bias": biased,
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "torch_dtype": DTYPES.get(stored, "float16"),
+        **_rope(file, hp.rope, hp.head_dim),
+    }
+    for role in ("bos", "eos"):
+        number = file.metadata.int(f"tokenizer.ggml.{role}_token_id", None)
+        if number is not None:
+            config[f"{role}_token_id"] = number
+    return config
+
+
+def generation_config(file: GGUFFile) -> dict[str, Any]:
+    """generation_config.json: the sampling that the file recommends; empty where it recommends none."""
+    keys = {name: f"general.sampling.{end}" for name, end in SAMPLING.items()}
+    return {name: _short(file.metadata[key]) for name, key in keys.items() if key in file.metadata}
+
+
+def _rope(file: GGUFFile, rope: Rope, head_dim: int) -> dict[str, Any]:
+    kept = rope.dims == head_dim and rope.attention_factor == 1 and "rope_freqs.weight" not in file.tensors
+    if not kept or rope.kind not in ("none", "linear", "yarn"):
+        problem = "turns frequencies in a way that config.json has no exact words for"
+        raise ModelError(problem, file=file.path, field="rope", allowed="none, linear, yarn; or the checkpoint itself")
+    scaling: dict[str, Any] | None = None
+    if rope.kind != "none":
+        scaling = {"rope_type": rope.kind, "factor": _short(rope.factor)}
+    if rope.kind == "yarn":
+        assert scaling is not None
+        scaling["original_max_position_embeddings"] = rope.n_ctx_original
+        scaling |= {"beta_fast": _short(rope.beta_fast), "beta_slow": _short(rope.beta_slow)}
+    return {"rope_theta": _short(rope.base), "rope_scaling": scaling}
+
+
+def _short(value: float) -> float:
+    """The shortest decimal that is the same float32: 1e-06, not 9.999999974752427e-07."""
+    return value if isinstance(value, int) else float(str(np.float32(value)))

@@ -1,0 +1,253 @@
+"""Checkpoints whose linear layers are quantized with 8-bit activations in mind, as compressed-tensors lays them out.
+
+Rounding is to the nearest; what calibrates comes on top of it. A model goes through GGUF's names, whatever it was, so
+one way leads from GGUF files and from checkpoint folders to a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.cores import cores
+from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageError
+from octavo.formats import QTensor, by_name, channel_format, decode, dequantize, quantize_reference, unpack
+from octavo.formats.channel import group_scales
+from octavo.formats.spec import F32, U8, AnyArray
+from octavo.huggingface import SCHEMES, CheckpointFile, Scheme, open_model_file
+from octavo.huggingface.compressed import row_planes
+from octavo.huggingface.compressed_out import module_arrays, module_heads
+from octavo.huggingface.config_out import config_json, generation_config
+from octavo.huggingface.folder import read_folder
+from octavo.huggingface.names import checkpoint_name, is_linear, rows_apart
+from octavo.huggingface.schemes import KEY
+from octavo.huggingface.tokenizer_out import tokenizer_files
+from octavo.io.atomic import new_folder
+from octavo.io.gguf import GGUFFile
+from octavo.io.gguf.metadata import shown
+from octavo.io.safetensors import TensorHead, write_safetensors
+from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
+from octavo.io.safetensors.file import FLOATS
+from octavo.models import read_architecture
+from octavo.models.hparams import Hyperparams
+from octavo.quantizers.report import Report, TensorRow
+
+_log = logging.getLogger(__name__)
+
+StrPath = str | os.PathLike[str]
+Progress = Callable[[str, int, int], None]
+
+CARRIED = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
+)  # fmt: skip
+"""Files of a checkpoint that go with its weights."""
+SLAB = 1 << 20
+"""Values that a thread encodes at a time."""
+
+
+def quantize_checkpoint(
+    src: StrPath,
+    dst: StrPath,
+    scheme: str,
+    *,
+    allow_requantize: bool = False,
+    dry_run: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Quantize the linear layers of a dense model into the new folder `dst`, readable by compressed-tensors and vLLM.
+
+    src               a GGUF file, or a checkpoint folder
+    scheme            "int8-w8a8", "w4a8", "w4a8-g128" or "fp8", see `octavo.huggingface.SCHEMES`
+    allow_requantize  quantized tensors may be quantized again, at a loss
+    dry_run           nothing is written; the report has types and sizes
+
+    The embedding, the output matrix and vectors stay as they are. Holds a tensor at a time; `dst` appears when all of
+    it is written and was read again. Raises what opening `src` raises, UsageError for what does not go together,
+    FileError where `dst` has something in it or can't be written, ModelError for a model with experts, NonFiniteError
+    and QuantFormatError for values that can't be stored.
+    """
+    if scheme not in SCHEMES:
+        raise UsageError(f"scheme {scheme!r} (allowed: {', '.join(SCHEMES)})")
+    if threads is not None and not 1 <= threads <= 1024:
+        raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
+    _require_new(dst)
+    with open_model_file(src) as file:
+        config = _config(file, SCHEMES[scheme])
+        job = _Job(file, SCHEMES[scheme], threads or cores(), allow_requantize, progress)
+        report = Report(file.path, os.fsdecode(dst), scheme, dry_run)
+        if dry_run:
+            report.rows.extend(job.row(name) for name in file.tensors)
+            return report
+        _require_room(dst, sum(head.nbytes for head in job.heads()))
+        try:
+            with new_folder(dst) as folder:
+                write_safetensors(os.path.join(folder, SINGLE), job.heads(), job.arrays(report))
+                _write_others(folder, file, config)
+                read_folder(folder)
+        except OSError as error:
+            raise FileError(f"can't be written: {error.strerror}", file=dst) from None
+    return report
+
+
+def _require_new(dst: StrPath) -> None:
+    parent = os.path.dirname(os.path.realpath(dst))
+    if not os.path.isdir(parent):
+        raise FileError(f"there is no folder {parent}", file=dst, allowed="a new folder in one that exists")
+    if os.path.lexists(dst) and not (os.path.isdir(dst) and not os.listdir(dst)):
+        problem = "has files in it" if os.path.isdir(dst) else "is a file"
+        raise FileError(problem, file=dst, allowed="a folder that is new or empty")
+
+
+def _require_room(dst: StrPath, needed: int) -> None:
+    free = shutil.disk_usage(os.path.dirname(os.path.realpath(dst))).free
+    if free < needed:
+        raise FileError(f"{needed:,} bytes are to be written, but the disk has {free:,} free", file=dst)
+
+
+def _config(file: GGUFFile, scheme: Scheme) -> dict[str, Any]:
+    """config.json of what is written. Raises ModelError for a model that has none, UsageError for a quantized one."""
+    hp = read_architecture(file).hparams
+    config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(file, hp)
+    if config.get(KEY) is not None:
+        raise UsageError(f"{file.path} is quantized already (allowed: a model of floats)")
+    if hp.n_expert:
+        raise UsageError(f"{file.path} has {hp.n_expert} experts (allowed: dense models)")
+    return config | {KEY: scheme.config(["lm_head"])}
+
+
+def _write_others(folder: str, file: GGUFFile, config: dict[str, Any]) -> None:
+    """config.json, and the tokenizer's files."""
+    made = {CONFIG: config}
+    if isinstance(file, CheckpointFile):
+        checkpoint = file.folder.checkpoint
+        for name in CARRIED:
+            if os.path.isfile(checkpoint.path(name)):
+                shutil.copyfile(checkpoint.path(name), os.path.join(folder, name))
+    else:
+        sampling = generation_config(file)
+        made |= tokenizer_files(file) | ({"generation_config.json": sampling} if sampling else {})
+    for name, values in made.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
+            json.dump(values, out, indent=2, ensure_ascii=False)
+            out.write("\n")
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What becomes of a tensor: its name, and its format in the result."""
+
+    name: str
+    format: str
+
+
+class _Job:
+    """The tensors of a model on their way into a checkpoint, in the order of the model."""
+
+    def __init__(
+        self, file: GGUFFile, scheme: Scheme, threads: int, allow_requantize: bool, progress: Progress | None
+    ) -> None:
+        self.file, self.scheme, self.threads, self.progress = file, scheme, threads, progress
+        self.hparams: Hyperparams = read_architecture(file).hparams
+        self.total, self.done = sum(info.size for info in file.tensors.values()), 0
+        self.stored = {name: self._stored(name, allow_requantize) for name in file.tensors}
+
+    def _stored(self, name: str, allow_requantize: bool) -> _Stored:
+        info = self.file.tensors[name]
+        plain = info.type_name in FLOATS
+        if not plain and not allow_requantize:
+            problem = f"{self.file.path}: tensor {shown(name)} is {info.type_name}, and quantizing it again loses more"
+            raise UsageError(f"{problem} (allowed: with --allow-requantize, allow_requantize=True)")
+        target = checkpoint_name(name)
+        if target is None:
+            raise UsageError(f"{self.file.path}: tensor {shown(name)} has no place in a checkpoint (allowed: others)")
+        if not is_linear(name):
+            return _Stored(target, info.type_name if plain else "F16")
+        try:
+            channel_format(self.scheme.format, info.shape[-1])
+        except QuantFormatError as error:
+            raise QuantFormatError(f"tensor {shown(name)}: {error}") from None
+        return _Stored(target, self.scheme.format)
+
+    def heads(self) -> list[TensorHead]:
+        """The tensors of the file to write."""
+        heads: list[TensorHead] = []
+        for name, stored in self.stored.items():
+            shape = self.file.tensors[name].shape
+            if stored.format in FLOATS:
+                heads.append(TensorHead(stored.name, stored.format, shape))
+            else:
+                heads += module_heads(stored.name, self.scheme, shape)
+        return heads
+
+    def arrays(self, report: Report) -> Iterator[AnyArray]:
+        """The values of `heads`, each tensor made when its turn comes; rows are added to the report."""
+        for name, stored in self.stored.items():
+            self._advance(name, 0)
+            tensor = self.file.tensor(name, copy=True)
+            rows = rows_apart(name, self.hparams, tensor.data)
+            tensor = QTensor(tensor.format, tensor.shape, rows, name)
+            if stored.format in FLOATS:
+                error = None
+                yield self._float(tensor, stored.format).data
+            else:
+                codes, scales, error = self._quantized(tensor)
+                yield from module_arrays(self.scheme, codes, scales)
+            report.rows.append(self.row(name, error))
+            self._advance(name, self.file.tensors[name].size)
+
+    def row(self, name: str, error: float | None = None) -> TensorRow:
+        """What becomes of a tensor."""
+        info, stored = self.file.tensors[name], self.stored[name]
+        plain = stored.format in FLOATS
+        heads = [TensorHead("", stored.format, info.shape)] if plain else module_heads("", self.scheme, info.shape)
+        nbytes = sum(head.nbytes for head in heads)
+        return TensorRow(name, info.shape, info.type_name, stored.format, info.nbytes, nbytes, error)
+
+    def _float(self, tensor: QTensor, name: str) -> QTensor:
+        if tensor.format.name != name:
+            return quantize_reference(dequantize(tensor), by_name(name), tensor.name)
+        return tensor
+
+    def _quantized(self, tensor: QTensor) -> tuple[U8, F32, float]:
+        """Codes uint8 [N, K] and scales as the file has them, and the root of sum (x - x')^2 / sum x^2."""
+        n, k = tensor.shape
+        fmt = channel_format(self.scheme.format, k)
+        codes, scales = np.empty((n, k), np.uint8), np.empty((n, k // fmt.group), np.float32)
+
+        def encode(part: slice) -> tuple[float, float]:
+            values = dequantize(QTensor(tensor.format, (part.stop - part.start, k), tensor.data[part]))
+            planes = unpack(quantize_reference(values, fmt))
+            assert planes.d is not None
+            codes[part], scales[part] = planes.q, group_scales(values) if fmt.folds else planes.d
+            got = decode(row_planes(fmt, codes[part], scales[part]), fmt)
+            return _square_sum(got - values), _square_sum(values)
+
+        step = max(1, SLAB // k)
+        parts = [slice(i, min(i + step, n)) for i in range(0, n, step)]
+        try:
+            with ThreadPoolExecutor(self.threads) as pool:
+                sums = list(pool.map(encode, parts))
+        except (NonFiniteError, QuantFormatError) as error:
+            raise type(error)(f"tensor {shown(tensor.name)}: {error}") from None
+        wrong, right = (math.fsum(column) for column in zip(*sums, strict=True))
+        return codes, scales, math.sqrt(wrong / right) if right else 0.0
+
+    def _advance(self, name: str, values: int) -> None:
+        self.done += values
+        if self.progress is not None:
+            self.progress(name, self.done, self.total)
+
+
+def _square_sum(x: F32) -> float:
+    return float(np.square(x, dtype=np.float64).sum())
