@@ -133,7 +133,7 @@ def arm_assembly(kind: str, features: str) -> str:
             b, emit.load_at(b, acc, emit.V_I32), emit.load_at(b, x, emit.V_U8), emit.load_at(b, y, emit.V_U8)
         )
     elif kind == "table":
-        result = codes._shuffle(b, emit.load_at(b, x, ir.VectorType(emit.I8, 16)), emit.load_at(b, y, emit.V_U8))
+        result = codes.shuffle(b, emit.load_at(b, x, ir.VectorType(emit.I8, 16)), emit.load_at(b, y, emit.V_U8))
     else:
         halves = emit.widen_f16(b, emit.load_at(b, x, ir.VectorType(emit.F16, 16)))
         result = emit.multiply_add(b, halves, emit.load_at(b, y, emit.V_F32), emit.load_at(b, acc, emit.V_F32))

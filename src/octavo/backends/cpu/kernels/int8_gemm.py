@@ -27,8 +27,9 @@ from octavo.backends.cpu.simd import (
     prefetch,
     splat,
     stack,
+    store_block,
     sub,
-)  # fmt: skip
+)
 from octavo.backends.cpu.simd.integers import (
     INT8,
     STEP,
@@ -38,7 +39,6 @@ from octavo.backends.cpu.simd.integers import (
     load_sums,
     pack_panel,
     store_row_sums,
-    store_sums,
     sums_to_f32,
     zero_sums,
 )
@@ -169,7 +169,7 @@ def tile_sums(n: int) -> Any:
         for _chunk in range(chunks):
             acc = dot_panel(acc, panel, x)
             panel, x = panel + 1024, x + n * 64
-        store_sums(sums, acc)
+        store_block(sums, 64, acc)
 
     return inner(tile, n)
 

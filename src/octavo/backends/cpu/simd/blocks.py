@@ -55,24 +55,22 @@ def store_block(ty, address, stride, block):
 @intrinsic(prefer_literal=True)
 def load_block(ty, address, stride, n):
     """n vectors of 16 floats, vector t from address + t * stride; n is a constant."""
-    block, count = Block(f32x16, literal(n)), literal(n)
+    block = Block(f32x16, literal(n))
 
     def gen(c, b, s, a):
-        value = ir.Constant(block.llvm, ir.Undefined)
-        for t in range(count):
-            value = b.insert_value(value, load_at(b, b.add(a[0], b.mul(a[1], i64(t))), V_F32), t)
-        return value
+        return block.of(b, (load_at(b, b.add(a[0], b.mul(a[1], i64(t))), V_F32) for t in range(block.n)))
 
     return block(types.intp, types.intp, n), gen
 
 
-def _mask(b, count):
+def lane_mask(b, count):
     """<16 x i1>: lanes below `count`."""
     numbers = ir.Constant(ir.VectorType(I64, 16), list(range(16)))
     return b.icmp_signed("<", numbers, repeat(b, count))
 
 
-def _masked(b, name, result, *args):
+def masked(b, name, result, *args):
+    """A call of LLVM's masked load or store called `name`."""
     function = cgutils.get_or_insert_function(b.module, ir.FunctionType(result, [a.type for a in args]), name)
     return b.call(function, args)
 
@@ -82,10 +80,10 @@ def store_block_masked(ty, address, stride, lanes, block):
     """The first `lanes` lanes of vector t of a block to address + t * stride."""
 
     def gen(c, b, s, a):
-        mask, align = _mask(b, a[2]), ir.Constant(I32, 1)
+        mask, align = lane_mask(b, a[2]), ir.Constant(I32, 1)
         for t in range(s.args[3].n):
             pointer = pointer_at(b, b.add(a[0], b.mul(a[1], i64(t))), V_F32)
-            _masked(b, "llvm.masked.store.v16f32.p0", VOID, b.extract_value(a[3], t), pointer, align, mask)
+            masked(b, "llvm.masked.store.v16f32.p0", VOID, b.extract_value(a[3], t), pointer, align, mask)
         return c.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp, block), gen
@@ -94,16 +92,16 @@ def store_block_masked(ty, address, stride, lanes, block):
 @intrinsic(prefer_literal=True)
 def load_block_masked(ty, address, stride, lanes, n):
     """n vectors of 16 floats, vector t from address + t * stride; lanes from `lanes` on are 0 and not read."""
-    block, count = Block(f32x16, literal(n)), literal(n)
+    block = Block(f32x16, literal(n))
 
     def gen(c, b, s, a):
-        value = ir.Constant(block.llvm, ir.Undefined)
-        mask, align = _mask(b, a[2]), ir.Constant(I32, 1)
-        for t in range(count):
+        mask, align = lane_mask(b, a[2]), ir.Constant(I32, 1)
+        vectors = []
+        for t in range(block.n):
             pointer = pointer_at(b, b.add(a[0], b.mul(a[1], i64(t))), V_F32)
-            vector = _masked(b, "llvm.masked.load.v16f32.p0", V_F32, pointer, align, mask, fill(V_F32, 0.0))
-            value = b.insert_value(value, vector, t)
-        return value
+            rest = fill(V_F32, 0.0)
+            vectors.append(masked(b, "llvm.masked.load.v16f32.p0", V_F32, pointer, align, mask, rest))
+        return block.of(b, vectors)
 
     return block(types.intp, types.intp, types.intp, n), gen
 

@@ -35,14 +35,7 @@ def load_codes(ty, address, bits):
     """
     width = literal(bits)
     block = Block(u8x64, 8)
-
-    def gen(c, b, s, a):
-        value = ir.Constant(block.llvm, ir.Undefined)
-        for j, vector in enumerate(_codes(b, a[0], width)):
-            value = b.insert_value(value, vector, j)
-        return value
-
-    return block(types.intp, bits), gen
+    return block(types.intp, bits), lambda c, b, s, a: block.of(b, _codes(b, a[0], width))
 
 
 @intrinsic
@@ -62,14 +55,7 @@ def load_high_codes(ty, address, bits):
     """The codes of `load_codes` moved to the high bits of their bytes: code << (8 - bits)."""
     width = literal(bits)
     block = Block(u8x64, 8)
-
-    def gen(c, b, s, a):
-        value = ir.Constant(block.llvm, ir.Undefined)
-        for j, vector in enumerate(_high_codes(b, a[0], width)):
-            value = b.insert_value(value, vector, j)
-        return value
-
-    return block(types.intp, bits), gen
+    return block(types.intp, bits), lambda c, b, s, a: block.of(b, _high_codes(b, a[0], width))
 
 
 def _high_codes(b, address, bits):
@@ -89,7 +75,7 @@ def _codes(b, address, bits):
     if bits == 8:
         return [load_at(b, address, V_U8, 64 * j) for j in range(8)]
     if bits == 6:
-        return [b.and_(_shift(b, x, -2), fill(V_U8, 63)) for x in _six_bits(b, address)]
+        return [b.and_(shift(b, x, -2), fill(V_U8, 63)) for x in _six_bits(b, address)]
     low_bits = {4: 4, 5: 4, 2: 2, 3: 2}[bits]
     low = _unpack(b, address, low_bits)
     if bits == low_bits:
@@ -105,7 +91,7 @@ def _six_bits(b, address):
         words = [load_at(b, address, V_U8, half + 64 * i) for i in range(3)]
         fourth = fill(V_U8, 0)
         for word, up in zip(words, (6, 4, 2), strict=True):
-            fourth = b.or_(fourth, b.and_(_shift(b, word, up), fill(V_U8, 3 << up)))
+            fourth = b.or_(fourth, b.and_(shift(b, word, up), fill(V_U8, 3 << up)))
         vectors += [*(b.and_(word, fill(V_U8, 0xFC)) for word in words), fourth]
     return vectors
 
@@ -114,10 +100,10 @@ def _unpack(b, address, bits, up=0):
     """8 vectors of 64 codes of 1, 2 or 4 bits from `bits` x 64 bytes, each code shifted left by `up`."""
     words = [load_at(b, address, V_U8, 64 * j) for j in range(bits)]
     mask = fill(V_U8, ((1 << bits) - 1) << up)
-    return [b.and_(_shift(b, words[j % bits], up - bits * (j // bits)), mask) for j in range(8)]
+    return [b.and_(shift(b, words[j % bits], up - bits * (j // bits)), mask) for j in range(8)]
 
 
-def _shift(b, bytes_, n):
+def shift(b, bytes_, n):
     """Each byte shifted left by n, or right, with junk from its neighbour (x86 shifts no bytes): to be masked."""
     if n == 0:
         return bytes_
@@ -138,13 +124,14 @@ def look_up(ty, codes, address):
         table = load_at(b, a[1], ir.VectorType(I8, 16))
         value = a[0]
         for j in range(8):
-            value = b.insert_value(value, _shuffle(b, table, b.extract_value(a[0], j)), j)
+            value = b.insert_value(value, shuffle(b, table, b.extract_value(a[0], j)), j)
         return value
 
     return codes(codes, types.intp), gen
 
 
-def _shuffle(b, table, codes):
+def shuffle(b, table, codes):
+    """Bytes of a table of 16, by 64 codes below 16."""
     level = host.level()
     if level == "avx512vnni":
         return call_llvm(b, "llvm.x86.avx512.pshuf.b.512", V_U8, join_lanes(b, [table] * 4), codes)

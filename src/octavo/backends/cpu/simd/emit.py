@@ -39,6 +39,13 @@ class Block(types.Type):
         self.llvm = ir.ArrayType(vec.llvm, n)
         super().__init__(f"block<{vec.name} x {n}>")
 
+    def of(self, b, vectors):
+        """The block that these vectors are."""
+        value = ir.Constant(self.llvm, ir.Undefined)
+        for t, vector in enumerate(vectors):
+            value = b.insert_value(value, vector, t)
+        return value
+
 
 @register_model(Vec)
 @register_model(Block)

@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from octavo.backends.cpu import host
-from octavo.backends.cpu.simd.codes import _shift, _shuffle
+from octavo.backends.cpu.simd.codes import shift, shuffle
 from octavo.backends.cpu.simd.dots import dot4
 from octavo.backends.cpu.simd.emit import (
     F16,
@@ -55,28 +55,12 @@ def zero_sums(ty, n):
 @intrinsic(prefer_literal=True)
 def load_sums(ty, address, n):
     """n vectors of 16 integers, one after the other."""
-    count = literal(n)
-    block = Block(i32x16, count)
+    block = Block(i32x16, literal(n))
 
     def gen(c, b, s, a):
-        value = ir.Constant(block.llvm, ir.Undefined)
-        for t in range(count):
-            value = b.insert_value(value, load_at(b, a[0], V_I32, 64 * t), t)
-        return value
+        return block.of(b, (load_at(b, a[0], V_I32, 64 * t) for t in range(block.n)))
 
     return block(types.intp, n), gen
-
-
-@intrinsic
-def store_sums(ty, address, block):
-    """The vectors of a block, one after the other."""
-
-    def gen(c, b, s, a):
-        for t in range(s.args[1].n):
-            store_at(b, a[0], b.extract_value(a[1], t), 64 * t)
-        return c.get_dummy_value()
-
-    return types.void(types.intp, block), gen
 
 
 @intrinsic
@@ -109,10 +93,7 @@ def dot_panel(ty, sums, panel, x):
             for t in range(len(acc)):
                 four = b.bitcast(repeat(b, load_at(b, a[2], I32, 64 * t + 4 * j)), V_U8)
                 acc[t] = dot4(b, acc[t], w, four)
-        value = a[0]
-        for t, total in enumerate(acc):
-            value = b.insert_value(value, total, t)
-        return value
+        return sums.of(b, acc)
 
     return sums(sums, types.intp, types.intp), gen
 
@@ -123,14 +104,13 @@ def dot_row(ty, sums, w, scale, x, x_stride, kind):
     weights = literal(kind)
 
     def gen(c, b, s, a):
-        value = a[0]
         row = _bytes_of_row(b, weights, load_at(b, a[1], V_U8), a[2])
-        for t in range(s.args[0].n):
-            total, token = b.extract_value(value, t), b.add(a[3], b.mul(a[4], i64(t)))
+        acc = [b.extract_value(a[0], t) for t in range(s.args[0].n)]
+        for t in range(len(acc)):
+            token = b.add(a[3], b.mul(a[4], i64(t)))
             for i, codes in enumerate(row):
-                total = dot4(b, total, codes, load_at(b, token, V_U8, 64 * i))
-            value = b.insert_value(value, total, t)
-        return value
+                acc[t] = dot4(b, acc[t], codes, load_at(b, token, V_U8, 64 * i))
+        return sums.of(b, acc)
 
     return sums(sums, *[types.intp] * 4, kind), gen
 
@@ -161,14 +141,14 @@ def _bytes_of_row(b, kind, packed, scale_at):
     """64 or 2 x 64 weights of a row, as bytes without sign."""
     if kind == INT8:
         return [b.xor(packed, fill(V_U8, 0x80))]
-    low, high = (b.and_(_shift(b, packed, -up), fill(V_U8, 15)) for up in (0, 4))
+    low, high = (b.and_(shift(b, packed, -up), fill(V_U8, 15)) for up in (0, 4))
     if kind == INT4:
         return [b.xor(v, fill(V_U8, 8)) for v in (low, high)]
     scale = load_at(b, scale_at, F16)
     scale = b.extract_element(widen_f16(b, repeat(b, scale)), ir.Constant(I32, 0))
     if host.has_byte_shuffle():
         table = _rounded(b, ir.Constant(ir.VectorType(F32, 16), [*range(8), *range(-8, 0)]), scale)
-        return [_shuffle(b, table, v) for v in (low, high)]
+        return [shuffle(b, table, v) for v in (low, high)]
     wide = ir.VectorType(F32, 64)
     signed = (b.sub(b.xor(v, fill(V_U8, 8)), fill(V_U8, 8)) for v in (low, high))
     return [_rounded(b, b.sitofp(v, wide), scale) for v in signed]

@@ -6,7 +6,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.backends.cpu.simd.blocks import _mask, _masked
+from octavo.backends.cpu.simd.blocks import lane_mask, masked
 from octavo.backends.cpu.simd.emit import (
     F16,
     I16,
@@ -33,9 +33,9 @@ def load_lanes(ty, address, lanes, kind):
     stored = literal(kind)
 
     def gen(c, b, s, a):
-        mask, align = _mask(b, a[1]), ir.Constant(I32, 1)
+        mask, align = lane_mask(b, a[1]), ir.Constant(I32, 1)
         llvm, name = (V_F32, "v16f32") if stored == F32_KIND else (HALVES, "v16i16")
-        value = _masked(
+        value = masked(
             b, f"llvm.masked.load.{name}.p0", llvm, pointer_at(b, a[0], llvm), align, mask, ir.Constant(llvm, None)
         )
         if stored == F16_KIND:
@@ -53,13 +53,13 @@ def store_lanes(ty, address, lanes, value, kind):
     stored = literal(kind)
 
     def gen(c, b, s, a):
-        mask, align, value = _mask(b, a[1]), ir.Constant(I32, 1), a[2]
+        mask, align, value = lane_mask(b, a[1]), ir.Constant(I32, 1), a[2]
         if stored == F16_KIND:
             value = b.bitcast(narrow_f16(b, value), HALVES)
         elif stored == BF16_KIND:
             value = _narrow_bf16(b, value)
         name = "v16f32" if stored == F32_KIND else "v16i16"
-        _masked(b, f"llvm.masked.store.{name}.p0", VOID, value, pointer_at(b, a[0], value.type), align, mask)
+        masked(b, f"llvm.masked.store.{name}.p0", VOID, value, pointer_at(b, a[0], value.type), align, mask)
         return c.get_dummy_value()
 
     return types.void(types.intp, types.intp, f32x16, kind), gen

@@ -42,10 +42,7 @@ def load_panel(ty, address, stride, n, width):
     block = Block(f32x16, rows * columns)
 
     def gen(c, b, s, a):
-        value = ir.Constant(block.llvm, ir.Undefined)
-        for i, place in _places(b, a[0], a[1], rows, columns):
-            value = b.insert_value(value, load_at(b, place, V_F32), i)
-        return value
+        return block.of(b, (load_at(b, place, V_F32) for _, place in _places(b, a[0], a[1], rows, columns)))
 
     return block(types.intp, types.intp, n, width), gen
 
