@@ -17,7 +17,7 @@ from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import DType, Node
 from octavo.graph.protocol import Call
 
-DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
+DTYPES = {"f32": np.float32, "fp8_token": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 PAGE_SIZE = 64
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows"})
 
@@ -46,22 +46,38 @@ class CpuBackend:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: multiples of {multiple}, {PAGE_SIZE})"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
+        if node.dtype == "fp8_token" and node.op != "quantize":
+            return False, f"no kernel for {node.op} to {node.dtype}"
+        weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
+        if any(w.format.activation == "int8_token" for w in weights):
+            from octavo.backends.cpu.row_products import supports
+
+            return supports(node)
         return True, ""
 
     def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
-        if weight.format.is_float or weight.shape[-1] % 32 or op != "mul_mat":
+        if weight.format.is_float or op != "mul_mat":
+            return "f32"
+        if weight.shape[-1] % 32 and weight.format.activation == "q8_1":
             return "f32"
         return cast(DType, default_activation(weight.format, 1, self.name).name)
 
     def load(self, tensor: QTensor) -> Any:
         from octavo.backends.cpu.pack import pack
+        from octavo.backends.cpu.row_products import is_row_weight, pack_rows
 
         if len(tensor.shape) == 1:
             return dequantize(tensor)
+        if is_row_weight(tensor):
+            return pack_rows(tensor, self.threads, self._arena)
         return pack(tensor, self.threads, self._arena)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         size = math.prod(shape)
+        if dtype == "int8_token":
+            from octavo.backends.cpu.tokens import token_bytes
+
+            return token_bytes(*shape)
         if dtype == "q8_1":
             from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 
@@ -73,8 +89,12 @@ class CpuBackend:
         start = -raw.ctypes.data % 64
         return raw[start : start + nbytes]
 
-    def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+    def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         raw = memory[offset : offset + self.nbytes(shape, dtype)]
+        if dtype == "int8_token":
+            from octavo.backends.cpu.tokens import TokenCodes
+
+            return TokenCodes(raw, *shape)
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:

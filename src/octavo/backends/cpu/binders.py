@@ -10,8 +10,11 @@ import numpy as np
 from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, stride
 from octavo.backends.cpu.experts import product_of_experts
 from octavo.backends.cpu.kernels import attention, elementwise, float_mul_mat, quantize, rope, rows
+from octavo.backends.cpu.kernels.quantize_token import round_fp8_kernel
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight
 from octavo.backends.cpu.program import KernelCall, address
+from octavo.backends.cpu.row_products import RowWeight, row_product, sums_in_memory
+from octavo.backends.cpu.tokens import TokenCodes, quantize_tokens
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 
@@ -34,7 +37,7 @@ def _binds(*names: str) -> Callable[[Bind], Bind]:
 @_binds("mul_mat", "mul_mat_add")
 def _mul_mat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
     weight, x, *terms = inputs
-    return product(weight, x, out, terms)
+    return product(weight, x, out, terms, shared)
 
 
 @_binds("mul_mat_concat")
@@ -42,14 +45,20 @@ def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared)
     x, *weights = inputs
     calls, start = [], 0
     for weight in weights:
-        calls += product(weight, x, out[:, start : start + weight.n], ())
-        calls[-1].overlaps = weight is not weights[-1]
+        made = product(weight, x, out[:, start : start + weight.n], (), shared)
+        if made:
+            made[-1].overlaps = weight is not weights[-1] and not sums_in_memory(weight)
+        calls += made
         start += weight.n
     return calls
 
 
-def product(weight: Weight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray], expert: int = 0) -> list[KernelCall]:
-    """The call for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, and a chain of tails for the rest."""
+def product(
+    weight: Weight | RowWeight, x: Any, y: AnyArray, terms: Sequence[AnyArray], shared: Shared, expert: int = 0
+) -> list[KernelCall]:
+    """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, a chain of tails for the rest."""
+    if isinstance(weight, RowWeight):
+        return row_product(weight, x, y, terms, shared)
     sizes, left = [], len(y)
     for n in TILES:
         count, left = divmod(left, n)
@@ -103,15 +112,20 @@ def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
 
 
 @_binds("quantize", "rms_norm_quantize", "swiglu_quantize")
-def _quantize(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
     x, *other = inputs
     tokens, k = x.shape
+    if node.dtype == "fp8_token":
+        args = [address(out), k, address(x), stride(x)]
+        return [KernelCall(round_fp8_kernel(), args, tokens, keep=(x, out))]
     source: quantize.Source = "values"
     more: list[int | float] = [0, 0]
     if node.op == "rms_norm_quantize":
         source, more = "rms_norm", [address(other[0]), float(node.attrs["eps"])]
     elif node.op == "swiglu_quantize":
         source, more = "swiglu", [address(other[0]), stride(other[0])]
+    if isinstance(out, TokenCodes):
+        return [quantize_tokens(out, x, source, tuple(more), keep=tuple(other))]
     tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
     args = [address(out), tokens, k, address(x), stride(x), chunks, *more]
     return [KernelCall(quantize.quantize_kernel(source, TILES[0]), args, tiles * chunks, keep=(x, *other, out))]

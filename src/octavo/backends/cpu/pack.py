@@ -59,7 +59,7 @@ def pack(tensor: QTensor, threads: int, arena: Arena) -> QuantWeight | FloatWeig
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
     rows = tensor.data.reshape(experts, n, -1)
-    if tensor.format.is_float or k % STEP:
+    if tensor.format.number is not None or k % STEP:
         return _pack_float(tensor, rows, n, k, threads, arena)
     layout, table = _layout(tensor)
     shape = experts, -(-n // ROWS), layout.tile_bytes(k)

@@ -1,0 +1,130 @@
+"""Activations with a scale for each token: int8 codes as `int8_gemm` reads them, or values rounded to e4m3.
+
+Alone, or as the last step of a norm or of SwiGLU. Codes are round(x / scale), halves to even, scale = max|x| / 127.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.backends.cpu.compile import inner, kernels
+from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE
+from octavo.backends.cpu.kernels.math import rms_factor, silu
+from octavo.backends.cpu.kernels.quantize import Source
+from octavo.backends.cpu.simd import (
+    arg,
+    arg_f32,
+    div,
+    f32_pointer,
+    i32_pointer,
+    largest_magnitude,
+    mul,
+    quantize16,
+    splat,
+    stack,
+)  # fmt: skip
+from octavo.backends.cpu.simd.lanes import F32_KIND, load_lanes
+
+CHUNK = 64
+"""Codes of a token that lie together."""
+
+
+@kernels
+def quantize_token_kernel(source: Source) -> Any:
+    """Task i writes the codes of token i, its scale, and -128 and -8 times the sum of its codes.
+
+    Arguments: codes, tokens in wide tiles, tiled, scales, the two products of sums, k, x, x stride, then weight and eps
+    (norm), or up and its stride. A tile of n tokens is [K / 64, n, 64], K filled up with zeros; where not `tiled`, a
+    token is a tile. Strides are in bytes.
+    """
+    normed, gated, wide, narrow, chunk_bytes = source == "rms_norm", source == "swiglu", WIDE, NARROW, CHUNK
+    value = _value(source)
+
+    def quantize(args, task):
+        k, x = arg(args, 6), arg(args, 7) + task * arg(args, 8)
+        other = arg(args, 9) + (task * arg(args, 10) if gated else 0)
+        factor = rms_factor(x, k, arg_f32(args, 10)) if normed else 1.0
+        largest = 0.0
+        for i in range(0, k, 32):
+            low, high = value(x, other, i, k, factor), value(x, other, i + 16, k, factor)
+            here = largest_magnitude(low, high)
+            largest = here if not here <= largest else largest
+        scale = largest / 127.0
+        divisor = splat(scale if scale > 0 else 1.0)
+        chunks = (k + chunk_bytes - 1) // chunk_bytes
+        first, tile = (task // wide * wide, wide) if task < arg(args, 1) else (0, narrow)
+        if task >= arg(args, 1):
+            first = arg(args, 1) + (task - arg(args, 1)) // narrow * narrow
+        if arg(args, 2) == 0:
+            first, tile = task, 1
+        out = arg(args, 0) + first * chunks * chunk_bytes + (task - first) * chunk_bytes
+        total = 0.0
+        for chunk in range(chunks):
+            for j in range(0, chunk_bytes, 16):
+                at = chunk * chunk_bytes + j
+                total += quantize16(out + j, div(value(x, other, at, k, factor), divisor))
+            out += tile * chunk_bytes
+        f32_pointer(arg(args, 3))[task] = scale
+        i32_pointer(arg(args, 4))[task] = -128 * int(total)
+        i32_pointer(arg(args, 5))[task] = -8 * int(total)
+
+    return quantize
+
+
+def _value(source: Source) -> Any:
+    """A function that gives values i to i + 15 of a token, 0 from k on."""
+    normed, gated = source == "rms_norm", source == "swiglu"
+
+    def value(x, other, i, k, factor):
+        lanes = min(max(k - i, 0), 16)
+        v = load_lanes(x + i * 4, lanes, F32_KIND)
+        if normed:
+            v = mul(mul(v, splat(factor)), load_lanes(other + i * 4, lanes, F32_KIND))
+        if gated:
+            v = mul(silu(v), load_lanes(other + i * 4, lanes, F32_KIND))
+        return v
+
+    return inner(value, source)
+
+
+@kernels
+def round_fp8_kernel() -> Any:
+    """Task i writes token i rounded to e4m3 under a scale of its own, max|x| / 448, as float32.
+
+    Arguments: out, k, x, x stride; rows of out follow one another.
+    """
+    rounded = inner(_rounded_e4m3)
+
+    def round_fp8(args, task):
+        k, x = arg(args, 1), f32_pointer(arg(args, 2) + task * arg(args, 3))
+        out = f32_pointer(arg(args, 0) + task * k * 4)
+        largest = f32_pointer(stack(64))
+        largest[0] = 0.0
+        for i in range(k):
+            here = abs(x[i])
+            if not here <= largest[0]:
+                largest[0] = here
+        scale = largest[0] / 448.0
+        divisor = scale if scale > 0 else 1.0
+        for i in range(k):
+            out[i] = rounded(x[i] / divisor) * scale
+
+    return round_fp8
+
+
+def _rounded_e4m3(value):
+    """The e4m3 number nearest to a float32 of up to 448, halves to even; steps are equal below 2^-6."""
+    memory = stack(64)
+    f32_pointer(memory)[0] = value
+    bits = i32_pointer(memory)[0]
+    magnitude = bits & 0x7FFFFFFF
+    if magnitude < (127 - 6) << 23:
+        steps = abs(value) * 512.0
+        whole = int(steps)
+        rest = steps - whole
+        if rest > 0.5 or (rest == 0.5 and whole & 1):
+            whole += 1
+        result = whole / 512.0
+        return -result if bits < 0 else result
+    i32_pointer(memory)[0] = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000
+    return f32_pointer(memory)[0]

@@ -1,0 +1,75 @@
+"""Activations of int8 with a scale for each token, as the integer kernels read them: where each part lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.backends.cpu.gemm import FEW
+from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE
+from octavo.backends.cpu.kernels.quantize import Source
+from octavo.backends.cpu.kernels.quantize_token import CHUNK, quantize_token_kernel
+from octavo.backends.cpu.program import KernelCall, address
+from octavo.formats.spec import U8, AnyArray
+
+CODE_ALIGNMENT = 64
+
+
+def whole(k: int) -> int:
+    """Values of a row filled up to whole chunks."""
+    return -(-k // CHUNK) * CHUNK
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCodes:
+    """Activations [tokens, k] in `raw`: codes, then float32 scales, then two int32 for each token, in which sums begin.
+
+    Few tokens are rows of codes; more are tiles of WIDE and then of NARROW tokens.
+    """
+
+    raw: U8
+    tokens: int
+    k: int
+
+    @property
+    def wide(self) -> int:
+        """Tiles of WIDE tokens."""
+        return self.tokens // WIDE if self.tokens >= FEW else 0
+
+    @property
+    def narrow(self) -> int:
+        """Tiles of NARROW tokens."""
+        return -(-(self.tokens - self.wide * WIDE) // NARROW) if self.tokens >= FEW else 0
+
+    @property
+    def scales(self) -> int:
+        """Where the scales lie."""
+        return address(self.raw) + _rows(self.tokens) * whole(self.k)
+
+    def begins(self, offset: int) -> int:
+        """Where -offset times the sum of each token's codes lies; `offset` is 128 or 8."""
+        return self.scales + 4 * self.tokens * (1 if offset == 128 else 2)
+
+
+def _rows(tokens: int) -> int:
+    """Tokens with those that fill the last tile."""
+    return tokens if tokens < FEW else -(-tokens // NARROW) * NARROW
+
+
+def token_bytes(tokens: int, k: int) -> int:
+    """Bytes that hold TokenCodes; more for more tokens."""
+    return _rows(tokens) * whole(k) + 12 * tokens
+
+
+def quantize_tokens(out: TokenCodes, x: AnyArray, source: Source = "values", more: tuple[float, ...] = (0, 0),
+                    keep: tuple[AnyArray, ...] = ()) -> KernelCall:  # fmt: skip
+    """The call that quantizes x [T, K]; `more` are the kernel's last arguments."""
+    args = [address(out.raw), out.wide * WIDE, int(out.tokens >= FEW), out.scales, out.begins(128), out.begins(8),
+            out.k, address(x), x.strides[0], *more]  # fmt: skip
+    return KernelCall(quantize_token_kernel(source), args, out.tokens, keep=(out.raw, x, *keep))
+
+
+def zeros(n: int) -> AnyArray:
+    """int32 zeros for whole vectors."""
+    return np.zeros(-(-n // 16) * 16, np.int32)
