@@ -17,6 +17,7 @@ from octavo.bench.peer import PeerSubject, worker_command
 from octavo.bench.subject import EngineSubject, Subject
 from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
+from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.runtime.engine import Engine, EngineConfig
@@ -53,7 +54,7 @@ def bench_model(path: str, options: Options, progress: Progress = lambda text: N
         raise UsageError(f"-r is {options.rounds} (allowed: 1 or more)")
     threads = cores() if options.threads is None else options.threads
     with ExitStack() as stack:
-        file = stack.enter_context(GGUFFile.open(path))
+        file = stack.enter_context(open_model_file(path))
         subject, seconds = _load(file, tests, options, threads, progress)
         subjects: list[Subject] = [subject]
         if options.peer:

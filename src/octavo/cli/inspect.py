@@ -1,4 +1,4 @@
-"""`octavo inspect`: what is in a GGUF file."""
+"""`octavo inspect`: what is in a GGUF file, or in a checkpoint folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph: nodes, splits, buffers.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Look for NaN and Inf in all tensors.")] = False,
@@ -25,10 +25,10 @@ def inspect(
     ctx: Annotated[int | None, typer.Option(help="Tokens of context for the graph.")] = None,
 ) -> None:
     """Show a model file: metadata, parameters, tensor types; optionally every tensor and the graph."""
-    from octavo.io.gguf import GGUFFile
+    from octavo.huggingface import open_model_file
     from octavo.runtime import resolve
 
-    with GGUFFile.open(resolve(model)) as file:
+    with open_model_file(resolve(model)) as file:
         report = summarize(file)
         if tensors:
             report["tensors"] = tensor_rows(file)

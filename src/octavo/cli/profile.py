@@ -31,13 +31,13 @@ def profile(
 ) -> None:
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
     from octavo.bench.profile import profile as measure
-    from octavo.io.gguf import GGUFFile
+    from octavo.huggingface import open_model_file
     from octavo.models import read_architecture
     from octavo.runtime import Engine, EngineConfig, resolve
     from octavo.runtime.placement import backends_for
 
     new = 1 if decode else prompt
-    with GGUFFile.open(resolve(model)) as file:
+    with open_model_file(resolve(model)) as file:
         backends, count = backends_for(device, threads, gpu_layers(layers))
         size = max(new, 512)
         config = EngineConfig(n_ctx=depth + max(new, 1), n_batch=size, cache_type=kv, gpu_layers=count)

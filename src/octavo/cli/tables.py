@@ -20,7 +20,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     bpw = report["bits_per_weight"]
     facts = {
         "file": report["path"] + (f" and {len(report['files']) - 1} more" if len(report["files"]) > 1 else ""),
-        "GGUF version": report["version"],
+        **({"GGUF version": report["version"]} if report["version"] else {"layout": "safetensors"}),
         "parameters": f"{report['parameters']:,} in {report['tensor_count']} tensors",
         "size": f"{size(report['bytes'])}" + (f", {bpw:.2f} bits per weight" if bpw else ""),
     }

@@ -6,7 +6,7 @@ import os
 
 from octavo.evals.windows import LEAST_CONTEXT, outputs_for
 from octavo.graph.builder import CacheType
-from octavo.io.gguf import GGUFFile
+from octavo.huggingface import open_model_file
 from octavo.models import read_architecture
 from octavo.runtime import EngineConfig, Model, open_model, resolve
 from octavo.runtime.placement import backends_for
@@ -28,7 +28,7 @@ def open_subject(
     The other arguments and what is raised are as of `octavo.load`.
     """
     backends, gpu_layers = backends_for(device, threads)
-    with GGUFFile.open(resolve(path)) as file:
+    with open_model_file(resolve(path)) as file:
         n_vocab = read_architecture(file).hparams.n_vocab
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
     config = EngineConfig(
