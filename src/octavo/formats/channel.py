@@ -62,6 +62,13 @@ def group_scales(x: F32) -> F32:
     return _largest(x.reshape(*x.shape[:-1], -1, GROUP)) / np.float32(7)
 
 
+def nibbles(q: U8) -> U8:
+    """Codes 0 to 15 [..., K], less 8, as bytes [..., K / 2]: of each 64, low nibbles first and high nibbles after."""
+    low, high = np.moveaxis((q ^ np.uint8(8)).reshape(*q.shape[:-1], -1, 2, GROUP // 2), -2, 0)
+    packed: U8 = low | (high << np.uint8(4))
+    return packed.reshape(*q.shape[:-1], -1)
+
+
 def _int8(name: str, k: int) -> BlockFormat:
     return BlockFormat(name, block=k, bits=8, group=k, super=k, offset=128, activation="int8_token",
                        fields=(f32("d"), s8("qs", k)), unpack=_unpack_bytes, pack=_pack_bytes, encode=_encode_int8,
@@ -126,8 +133,7 @@ def _unpack_nibbles(fields: Fields) -> Planes:
 
 def _pack_nibbles(planes: Planes) -> Fields:
     d = _d(planes)
-    low, high = np.moveaxis((planes.q ^ np.uint8(8)).reshape(*d.shape, -1, 2, GROUP // 2), -2, 0)
-    fields = {"d": d[..., None], "qs": (low | (high << 4)).reshape(*d.shape, -1)}
+    fields: Fields = {"d": d[..., None], "qs": nibbles(planes.q).reshape(*d.shape, -1)}
     return fields if planes.sc is None else {**fields, "sc": planes.sc.reshape(*d.shape, -1)}
 
 

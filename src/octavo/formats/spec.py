@@ -138,6 +138,11 @@ class BlockFormat:
         """Values are plain numbers without a scale (floating-point, or the integers of index tensors)."""
         return self.number is not None and self.block == 1
 
+    @property
+    def per_row(self) -> bool:
+        """A row has one floating scale, and products want activations of 8 bits that have one for each token."""
+        return self.activation in ("int8_token", "fp8_token")
+
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The packed block as a NumPy structured type."""

@@ -49,7 +49,7 @@ class CpuBackend:
         if node.dtype == "fp8_token" and node.op != "quantize":
             return False, f"no kernel for {node.op} to {node.dtype}"
         weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
-        if any(w.format.activation == "int8_token" for w in weights):
+        if any(w.format.per_row and w.format.number is None for w in weights):
             from octavo.backends.cpu.row_products import supports
 
             return supports(node)
@@ -58,7 +58,7 @@ class CpuBackend:
     def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
         if weight.format.is_float or op != "mul_mat":
             return "f32"
-        if weight.shape[-1] % 32 and weight.format.activation == "q8_1":
+        if weight.shape[-1] % 32 and not weight.format.per_row:
             return "f32"
         return cast(DType, default_activation(weight.format, 1, self.name).name)
 

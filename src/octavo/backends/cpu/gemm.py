@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,7 +21,10 @@ ACTIVATIONS = (None, "relu", "gelu", "silu")
 FEW = 8
 """Fewer tokens than these are multiplied with rows as they lie, not with panels."""
 
+PLANS_KEPT = 256
+
 _threads = cache(cores)
+_kept = threading.local()
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,80 +60,133 @@ def integer_product(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray)
     K is a multiple of 64 (of 128 for 4 bits), and m, n and k are not 0.
     """
     prepare()
-    columns = np.zeros(_whole(len(weight.data)), np.int32)
-    if after.zero_a is not None:  # the product of ones: below 2^24, and so exact in float32
-        n = len(weight.data)
+    n = len(weight.data)
+    if after.zero_a is None:
+        _run(a, weight, after, out, _zeros_at(n))
+    else:  # the sums of rows are the product of ones: below 2^24, and so exact in float32
         sums, one = np.empty((1, n), np.float32), np.ones(n, np.float32)
-        _run(np.ones((1, a.shape[1]), np.int8), weight, Epilogue(one[:1], one), sums, columns)
+        _run(np.ones((1, a.shape[1]), np.int8), weight, Epilogue(one[:1], one), sums, _zeros_at(n))
+        columns = np.zeros(_whole(n), np.int32)
         columns[:n] = sums[0]
-    _run(a, weight, after, out, columns)
+        _run(a, weight, after, out, address(columns))
     end_progress()
 
 
-def _run(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray, columns: AnyArray) -> None:
-    Program(_calls(a, weight, after, out, columns), _threads())()
-
-
-def _calls(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray, columns: AnyArray) -> list[KernelCall]:
-    """The calls of a product; `columns` holds the sums of the weight's rows where there are zero points."""
-    from octavo.backends.cpu.kernels import int8_gemm as kernels
-    from octavo.backends.cpu.simd.integers import OFFSETS
-
-    (m, k), n, kind = a.shape, len(weight.data), weight.kind
-    wide = m // kernels.WIDE if m >= FEW else 0
-    narrow = -(-(m - wide * kernels.WIDE) // kernels.NARROW) if m >= FEW else 0
-    begins = np.empty(m, np.int32)
-    rest, keep = _epilogue_args(after, out, begins, columns)
+def _run(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray, columns: int) -> None:
+    """A product; at `columns` lie the sums of the weight's rows where there are zero points, else zeros."""
     data, scales = weight.data, weight.scales
     source = [address(data), data.strides[0], 0, 0, data.shape[1]]
     if scales is not None:
         source[2:4] = address(scales), scales.strides[0]
-    keep = (*keep, a, data, scales)
-    if m < FEW:
-        np.multiply(a.sum(axis=1, dtype=np.int32), -OFFSETS[kind], out=begins)
-        calls, first = [], 0
-        for tokens in (4, 2, 1):
-            while m - first >= tokens:
-                args = [*source, address(a) + first * a.strides[0], a.strides[0], *_from(rest, first)]
-                calls.append(KernelCall(kernels.few_kernel(kind, tokens), args, -(-n // 16), keep=keep, overlaps=True))
-                first += tokens
-        return calls
-    padded = wide * kernels.WIDE + narrow * kernels.NARROW
-    tiles = np.empty((padded, k), np.int8)
-    parts = np.empty(_whole(n) * padded if k > kernels.SLICE else 0, np.int32)
-    calls = []
-    for first, count, tile in ((0, wide, kernels.WIDE), (wide * kernels.WIDE, narrow, kernels.NARROW)):
-        if count:
-            args = [address(tiles) + first * k, address(begins) + 4 * first, address(a) + first * a.strides[0],
-                    a.strides[0], m - first, k // 64, tile, OFFSETS[kind]]  # fmt: skip
-            calls.append(KernelCall(kernels.tiles_kernel(), args, count, keep=keep, overlaps=wide > 0 and not first))
-    args = [*source, address(tiles), address(parts), *rest, wide, narrow]
-    calls.append(KernelCall(kernels.many_kernel(kind), args, -(-n // 16), keep=(*keep, tiles, parts)))
-    return calls
+    plan = _plan(weight.kind, *out.shape)
+    rest, keep = _epilogue_args(after, out, plan.begins, columns)
+    plan(a, source, rest)
+    del keep  # arguments are addresses of these
 
 
+def _plan(kind: int, m: int, n: int) -> _Plan:
+    """The plan of a kind of weight and a size of result; each thread has its own, for it fills in their arguments."""
+    plans: dict[tuple[int, int, int], _Plan] = _kept.__dict__.setdefault("plans", {})
+    key = kind, m, n
+    if key not in plans:
+        if len(plans) >= PLANS_KEPT:
+            plans.clear()
+        plans[key] = (_FewPlan if m < FEW else _ManyPlan)(*key)
+    return plans[key]
+
+
+class _Plan:
+    """The calls of products of one size, whose arguments are filled in each time: making calls takes longer.
+
+    `begins` is where sums over tokens begin, [m] int32: with what takes the offset off the weights.
+    """
+
+    def __init__(self, kind: int, m: int, calls: Sequence[tuple[Any, int, bool]]) -> None:
+        from octavo.backends.cpu.simd.integers import OFFSETS
+
+        self.offset, self._sums = OFFSETS[kind], np.empty(m, np.int32)
+        self.begins = address(self._sums)
+        none = [0] * MOST_ARGUMENTS
+        self.program = Program([KernelCall(k, none, tasks, overlaps=o) for k, tasks, o in calls], _threads())
+
+    def run(self, *arguments: list[int]) -> None:
+        """Run the calls with these arguments."""
+        for call, given in zip(self.program.calls, arguments, strict=True):
+            call.args[: len(given)] = given
+        self.program()
+
+    def __call__(self, a: AnyArray, source: list[int], rest: list[int]) -> None:
+        """Run a product: `source` says where the weight lies, `rest` is for the epilogue."""
+        raise NotImplementedError
+
+
+class _FewPlan(_Plan):
+    """Rows as they lie times up to four tokens at once."""
+
+    def __init__(self, kind: int, m: int, n: int) -> None:
+        from octavo.backends.cpu.kernels import int8_gemm as kernels
+
+        sizes = [4] * (m // 4) + [2] * (m % 4 // 2) + [1] * (m % 2)
+        self.firsts = [sum(sizes[:i]) for i in range(len(sizes))]
+        few = [(kernels.few_kernel(kind, size), -(-n // 16), True) for size in sizes]
+        super().__init__(kind, m, [(kernels.begins_kernel(), m, False), *few])
+
+    def __call__(self, a: AnyArray, source: list[int], rest: list[int]) -> None:
+        at, stride = address(a), a.strides[0]
+        few = ([*source, at + first * stride, stride, *_from(rest, first)] for first in self.firsts)
+        self.run([self.begins, at, stride, a.shape[1] // 64, self.offset], *few)
+
+
+class _ManyPlan(_Plan):
+    """Panels of rows times tiles of tokens."""
+
+    def __init__(self, kind: int, m: int, n: int) -> None:
+        from octavo.backends.cpu.kernels import int8_gemm as kernels
+
+        wide = m // kernels.WIDE
+        narrow = -(-(m - wide * kernels.WIDE) // kernels.NARROW)
+        tiles = ((0, wide, kernels.WIDE), (wide * kernels.WIDE, narrow, kernels.NARROW))
+        self.tiles = [(first, size) for first, count, size in tiles if count]
+        self.counts, self.slice = [wide, narrow], kernels.SLICE
+        self.padded = wide * kernels.WIDE + narrow * kernels.NARROW
+        copies = [
+            (kernels.tiles_kernel(), count, not first and wide > 0 and narrow > 0) for first, count, _ in tiles if count
+        ]
+        super().__init__(kind, m, [*copies, (kernels.many_kernel(kind), -(-n // 16), False)])
+
+    def __call__(self, a: AnyArray, source: list[int], rest: list[int]) -> None:
+        (m, k), stride = a.shape, a.strides[0]
+        tiles = np.empty(self.padded * k, np.int8)
+        parts = np.empty(_whole(rest[1]) * self.padded if k > self.slice else 0, np.int32)
+        copies = (
+            [address(tiles) + first * k, self.begins + 4 * first, address(a) + first * stride, stride, m - first,
+             k // 64, size, self.offset]
+            for first, size in self.tiles
+        )  # fmt: skip
+        self.run(*copies, [*source, address(tiles), address(parts), *rest, *self.counts])
+
+
+MOST_ARGUMENTS = 24
 RESIDUAL, RESIDUAL_STRIDE, OUT, OUT_STRIDE = 9, 10, 11, 12  # places among the arguments of the epilogue
 PER_TOKEN = (2, 3, 5)
 
 
 def _epilogue_args(
-    after: Epilogue, out: AnyArray, begins: AnyArray, columns: AnyArray
-) -> tuple[list[int], tuple[Any, ...]]:
+    after: Epilogue, out: AnyArray, begins: int, columns: int
+) -> tuple[list[int], tuple[AnyArray | None, ...]]:
     """What `kernels.int8_gemm.epilogue` reads, and the arrays whose addresses are in it."""
     m, n = out.shape
-    zeros = np.zeros(m, np.int32) if after.zero_a is None else np.ascontiguousarray(after.zero_a, np.int32)
-    scale_a = np.ascontiguousarray(after.scale_a, np.float32)
-    scale_b, bias = np.zeros(_whole(n), np.float32), np.zeros(_whole(n), np.float32)
-    scale_b[:n] = after.scale_b
-    if after.bias is not None:
-        bias[:n] = after.bias
+    zero_a = None if after.zero_a is None else np.ascontiguousarray(after.zero_a, np.int32)
+    bias = None if after.bias is None else _vectors(after.bias)
+    scale_a, scale_b = np.ascontiguousarray(after.scale_a, np.float32), _vectors(after.scale_b)
     residual = after.residual
     place = [0, 0] if residual is None else [address(residual), residual.strides[0]]
     args = [
-        m, n, *map(address, (begins, zeros, columns, scale_a, scale_b, bias)), ACTIVATIONS.index(after.activation),
-        *place, address(out), out.strides[0], 0 if residual is None else _float_kind(residual), _float_kind(out),
+        m, n, begins, _zeros_at(m) if zero_a is None else address(zero_a), columns, address(scale_a), address(scale_b),
+        _zeros_at(n) if bias is None else address(bias), ACTIVATIONS.index(after.activation), *place, address(out),
+        out.strides[0], 0 if residual is None else _float_kind(residual.dtype), _float_kind(out.dtype),
     ]  # fmt: skip
-    return args, (begins, zeros, columns, scale_a, scale_b, bias, residual, out)
+    return args, (zero_a, scale_a, scale_b, bias, residual, out)
 
 
 def _from(rest: list[int], first: int) -> list[int]:
@@ -142,9 +200,30 @@ def _from(rest: list[int], first: int) -> list[int]:
     return moved
 
 
-def _float_kind(x: AnyArray) -> int:
-    """The kind of `simd.lanes` that an array's values are."""
-    return {"float32": 0, "float16": 1, "bfloat16": 2}[x.dtype.name]
+def _vectors(x: AnyArray) -> AnyArray:
+    """x [n] as float32, contiguous, filled up to whole vectors."""
+    if x.dtype == np.float32 and len(x) % 16 == 0 and x.flags.c_contiguous:
+        return x
+    whole = np.zeros(_whole(len(x)), np.float32)
+    whole[: len(x)] = x
+    return whole
+
+
+def _zeros_at(n: int) -> int:
+    """Where at least n zeros lie, int32 and, by their bits, float32, in whole vectors; all share them."""
+    return _zeros(max(n - 1, 15).bit_length())[1]
+
+
+@cache
+def _zeros(bits: int) -> tuple[AnyArray, int]:
+    zeros = np.zeros(1 << bits, np.int32)
+    return zeros, address(zeros)
+
+
+@cache
+def _float_kind(dtype: np.dtype[Any]) -> int:
+    """The kind of `simd.lanes` that values of a type are."""
+    return {"float32": 0, "float16": 1, "bfloat16": 2}[dtype.name]
 
 
 def _whole(n: int) -> int:

@@ -16,13 +16,13 @@ from octavo.backends.cpu.program import KernelCall, address
 from octavo.backends.cpu.simd.integers import INT4, INT4_GROUPS, INT8, OFFSETS
 from octavo.backends.cpu.tokens import TokenCodes, whole, zeros
 from octavo.formats import Planes, QTensor, unpack
+from octavo.formats.channel import nibbles
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import Node
 
 log = logging.getLogger("octavo")
 
 Shared = dict[object, AnyArray]
-HALF = 64  # codes of 4 bits: the low nibbles of as many bytes, then the high ones
 CHUNK_VALUES = 1 << 20
 
 
@@ -51,10 +51,8 @@ MOST = (1 << 17) - 1
 
 
 def is_row_weight(tensor: QTensor) -> bool:
-    """Whether a matrix is one of integers with a scale for each row, and its product takes int8 tokens."""
-    fmt = tensor.format
-    integers = fmt.number is None and fmt.table is None and not fmt.has_min
-    return len(tensor.shape) == 2 and fmt.activation == "int8_token" and integers and fmt.super == tensor.shape[1]
+    """Whether a tensor is a matrix of integers with a scale for each row."""
+    return len(tensor.shape) == 2 and tensor.format.per_row and tensor.format.number is None
 
 
 def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> RowWeight:
@@ -70,7 +68,7 @@ def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> RowWeight:
     def work(part: slice) -> bool:
         planes = unpack(QTensor(fmt, (part.stop - part.start, k), tensor.data[part]))
         assert planes.d is not None
-        codes[part] = _bytes(planes, width) if kind == INT8 else _nibbles(planes.q)
+        codes[part] = _bytes(planes, width) if kind == INT8 else nibbles(planes.q)
         scale[part] = planes.d[:, 0]
         if groups is not None:
             assert planes.sc is not None
@@ -89,12 +87,6 @@ def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> RowWeight:
 def _bytes(planes: Planes, width: int) -> U8:
     signed = planes.q ^ np.uint8(0x80)
     return np.pad(signed, ((0, 0), (0, width - signed.shape[1])))
-
-
-def _nibbles(q: U8) -> U8:
-    low, high = np.moveaxis((q ^ np.uint8(8)).reshape(len(q), -1, 2, HALF), 2, 0)
-    packed: U8 = low | (high << np.uint8(4))
-    return packed.reshape(len(q), -1)
 
 
 def supports(node: Node) -> tuple[bool, str]:

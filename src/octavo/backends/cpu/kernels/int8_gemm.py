@@ -87,6 +87,20 @@ def tiles_kernel() -> Any:
 
 
 @kernels
+def begins_kernel() -> Any:
+    """Task i writes -offset * sum(x) of token i. Arguments: sums, x, x stride, K / 64, offset."""
+
+    def begins(args, task):
+        x, copy, total = arg(args, 1) + task * arg(args, 2), stack(64), 0
+        for _chunk in range(arg(args, 3)):
+            total += copy_and_sum(copy, x)
+            x += 64
+        i32_pointer(arg(args, 0))[task] = -arg(args, 4) * total
+
+    return begins
+
+
+@kernels
 def few_kernel(kind: int, n: int) -> Any:
     """Task i makes 16 columns of y, from column 16 i on, for n tokens.
 

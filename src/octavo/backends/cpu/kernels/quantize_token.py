@@ -5,6 +5,7 @@ Alone, or as the last step of a norm or of SwiGLU. Codes are round(x / scale), h
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from octavo.backends.cpu.compile import inner, kernels
@@ -48,7 +49,8 @@ def quantize_token_kernel(source: Source) -> Any:
         for i in range(0, k, 32):
             low, high = value(x, other, i, k, factor), value(x, other, i + 16, k, factor)
             here = largest_magnitude(low, high)
-            largest = here if not here <= largest else largest
+            if not math.isnan(largest) and not here <= largest:  # NaN stays
+                largest = here
         scale = largest / 127.0
         divisor = splat(scale if scale > 0 else 1.0)
         chunks = (k + chunk_bytes - 1) // chunk_bytes
@@ -102,7 +104,7 @@ def round_fp8_kernel() -> Any:
         largest[0] = 0.0
         for i in range(k):
             here = abs(x[i])
-            if not here <= largest[0]:
+            if not math.isnan(largest[0]) and not here <= largest[0]:  # NaN stays
                 largest[0] = here
         scale = largest[0] / 448.0
         divisor = scale if scale > 0 else 1.0

@@ -1,0 +1,89 @@
+"""Graphs with weights that have a scale for each row, and what they mean in float64."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from octavo.formats import QTensor, channel_format, dequantize, quantize_reference
+from octavo.formats.activation import activation
+from octavo.formats.spec import F32
+from octavo.graph.builder import constant, weight
+from octavo.graph.lower import lower
+from octavo.graph.node import Graph, Node
+from octavo.graph.ops import apply
+from octavo.graph.plan import Executor
+from octavo.graph.protocol import Backend
+from octavo.graph.schedule import schedule
+
+NAMES = ("INT8", "INT4", "INT4_G128", "FP8")
+EPS = 1e-5
+
+
+def random(*shape: int, seed: int = 0) -> F32:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def matrix(name: str, n: int, k: int, seed: int = 1) -> QTensor:
+    return quantize_reference(random(n, k, seed=seed), channel_format(name, k), "w")
+
+
+def tokens_of(k: int, name: str = "x") -> Node:
+    return Node("input", (), ("tokens", k), "f32", MappingProxyType({}), name)
+
+
+def run(backend: Backend, graph: Graph, inputs: dict[str, F32]) -> tuple[list[str], list[F32]]:
+    """The ops that a graph becomes on a backend, and its results."""
+    sizes = {"tokens": len(next(iter(inputs.values())))}
+    lowered = lower(graph, [backend])
+    planned = schedule(lowered, [backend], sizes, strict=True)
+    results: list[F32] = Executor(planned, [backend], sizes).run(inputs, sizes)
+    return [n.op for n in lowered.nodes if not n.is_leaf], results
+
+
+def rounded(x: F32, tensor: QTensor) -> F32:
+    quantize = activation(tensor.format.activation).quantize
+    assert quantize is not None
+    return quantize(x).dequantize()
+
+
+def product(tensor: QTensor, x: F32) -> Any:
+    """The product with rounded activations, in float64."""
+    return rounded(x, tensor).astype(np.float64) @ dequantize(tensor).astype(np.float64).T
+
+
+def nmse(got: F32, want: Any) -> float:
+    return float(((got - want) ** 2).sum() / (np.asarray(want, np.float64) ** 2).sum())
+
+
+def one_product(tensor: QTensor) -> Graph:
+    return Graph.of(apply("mul_mat", weight(tensor), tokens_of(tensor.shape[1])))
+
+
+def with_terms(tensor: QTensor, bias: F32) -> Graph:
+    """x @ w.T + bias + residual."""
+    y = apply("add", apply("mul_mat", weight(tensor), tokens_of(tensor.shape[1])), constant(bias, "bias"))
+    return Graph.of(apply("add", y, tokens_of(tensor.shape[0], "residual")))
+
+
+def normed(tensors: list[QTensor], norm: F32) -> Graph:
+    """Products of one normed activation with several weights."""
+    h = apply("rms_norm", tokens_of(tensors[0].shape[1]), constant(norm, "norm"), eps=EPS)
+    return Graph.of(*(apply("mul_mat", weight(t), h) for t in tensors))
+
+
+def gated(tensor: QTensor) -> Graph:
+    k = tensor.shape[1]
+    return Graph.of(apply("mul_mat", weight(tensor), apply("swiglu", tokens_of(k, "gate"), tokens_of(k, "up"))))
+
+
+def norm_of(x: F32, weight: F32) -> F32:
+    wide = x.astype(np.float64)
+    return (wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + EPS) * weight).astype(np.float32)
+
+
+def swiglu_of(gate: F32, up: F32) -> F32:
+    wide = gate.astype(np.float64)
+    return (wide / (1 + np.exp(-wide)) * up).astype(np.float32)
