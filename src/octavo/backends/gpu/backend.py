@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PAGE_SIZE = 64
 MOST_DIM = 256  # values of a head
+TOKEN_KINDS = ("int8_token", "fp8_token")
 FUSIONS = frozenset(
     {"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows", "attention_quantize"}
 )
@@ -51,8 +52,14 @@ class GpuBackend:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: up to {MOST_DIM}, {PAGE_SIZE})"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
+        if node.op == "attention_quantize" and node.dtype in TOKEN_KINDS:
+            return False, f"no kernel for {node.op} to {node.dtype}"
         from octavo.backends.gpu.load import supported
 
+        if any(i.op == "weight" and i.tensor.format.per_row for i in node.inputs):
+            from octavo.backends.gpu.row_products import supports
+
+            return supports(node)
         for weight in (i for i in node.inputs if i.op == "weight" and len(i.shape) > 1):
             ok, reason = supported(weight.tensor)
             if not ok:
@@ -60,15 +67,26 @@ class GpuBackend:
         return True, ""
 
     def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
+        if weight.format.per_row and op == "mul_mat":
+            return cast(DType, weight.format.activation)
         return "f32" if weight.format.is_float or op != "mul_mat" else "q8_1"
 
     def load(self, tensor: QTensor) -> Any:
         from octavo.backends.gpu.load import load, vector
 
+        if tensor.format.per_row:
+            from octavo.backends.gpu.row_products import load_rows
+
+            with self._enough_memory(f"tensor {tensor.name}"):
+                return load_rows(tensor, self.target.device)
         with self._enough_memory(f"tensor {tensor.name}"):
             return (vector if len(tensor.shape) == 1 else load)(tensor, self.target.device)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
+        if dtype in TOKEN_KINDS:
+            from octavo.backends.gpu.values import token_bytes
+
+            return token_bytes(*shape)
         if dtype == "q8_1":
             from octavo.backends.gpu.values import activation_bytes
 
@@ -81,6 +99,11 @@ class GpuBackend:
 
     def view(self, memory: torch.Tensor, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         raw = memory[offset : offset + self.nbytes(shape, dtype)]
+        if dtype in TOKEN_KINDS:
+            from octavo.backends.gpu.values import TokenCodes
+
+            tokens, k = shape
+            return TokenCodes(raw, tokens, k, dtype)
         if dtype == "q8_1":
             from octavo.backends.gpu.values import Activation
 

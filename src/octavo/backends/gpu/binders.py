@@ -12,15 +12,18 @@ import torch
 from octavo.backends.gpu import choose, experts
 from octavo.backends.gpu.attention import attend, quantizes
 from octavo.backends.gpu.device import Target
+from octavo.backends.gpu.gemm import Workspace
 from octavo.backends.gpu.kernels import activations, elementwise, rope
 from octavo.backends.gpu.kernels import choose as choice
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.products import product, product_by_id, rows_of
-from octavo.backends.gpu.values import Activation, parts
+from octavo.backends.gpu.row_products import RowWeight, joined_rows, quantize_tokens, row_product
+from octavo.backends.gpu.values import Activation, TokenCodes, parts
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, joined
 from octavo.graph.node import Node
 
 Call = Callable[[], None]
+Weight = QuantWeight | FloatWeight | RowWeight
 
 QUANTIZE_BLOCK = 256  # values that a program quantizes, unless it needs a whole row
 
@@ -31,7 +34,8 @@ class Context:
 
     target: Target
     scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
-    together: dict[tuple[int, ...], QuantWeight] = field(default_factory=dict)
+    together: dict[tuple[int, ...], QuantWeight | RowWeight] = field(default_factory=dict)
+    workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> Launch:
         return Launch(self.target, kernel, grid, *arguments, **options)
@@ -50,17 +54,22 @@ class Context:
             found = self.scratch["counters"] = torch.zeros(size, dtype=torch.int32, device=self.target.device)
         return found
 
-    def joined(self, weights: Sequence[QuantWeight | FloatWeight]) -> list[QuantWeight | FloatWeight]:
+    def workspace(self, m: int, n: int, k: int) -> Workspace:
+        """What products of this size, one after the other, have in common; it does not move once it is used."""
+        return self.workspaces.setdefault((m, n, k), Workspace())
+
+    def joined(self, weights: Sequence[Weight]) -> list[Weight]:
         """The weights in order, neighbours of one layout joined to one."""
-        out: list[QuantWeight | FloatWeight] = []
-        for _, run in groupby(weights, lambda w: (w.layout, w.k) if isinstance(w, QuantWeight) else id(w)):
+        out: list[Weight] = []
+        for _, run in groupby(weights, lambda w: id(w) if isinstance(w, FloatWeight) else (w.layout, w.k)):
             group = list(run)
             if len(group) == 1:
                 out += group
                 continue
             key = tuple(id(w) for w in group)
             if key not in self.together:
-                self.together[key] = joined(cast("list[QuantWeight]", group))
+                rows = isinstance(group[0], RowWeight)
+                self.together[key] = (joined_rows if rows else joined)(cast("Any", group))
             out.append(self.together[key])
         return out
 
@@ -94,7 +103,11 @@ def _row_warps(block: int) -> int:
 @_binds("mul_mat", "mul_mat_add")
 def _mul_mat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     weight, x, *terms = inputs
-    return product(c, weight, x, out, terms)
+    return _product(c, weight, x, out, terms)
+
+
+def _product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    return row_product(c, weight, x, y, terms) if isinstance(weight, RowWeight) else product(c, weight, x, y, terms)
 
 
 @_binds("mul_mat_concat")
@@ -102,7 +115,7 @@ def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     x, *weights = inputs
     calls, start = [], 0
     for weight in c.joined(weights):
-        calls += product(c, weight, x, out[:, start : start + weight.n], ())
+        calls += _product(c, weight, x, out[:, start : start + weight.n], ())
         start += weight.n
     return calls
 
@@ -148,10 +161,14 @@ def _rms_norm(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
 
 
 @_binds("quantize", "rms_norm_quantize", "swiglu_quantize")
-def _quantize(c: Context, node: Node, inputs: Sequence[Any], out: Activation) -> list[Call]:
+def _quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, *others = inputs
     source = {"rms_norm_quantize": "rms_norm", "swiglu_quantize": "swiglu"}.get(node.op, "values")
-    return _quantized(c, x, out, others[0] if others else x, source, float(node.attrs.get("eps", 0.0)))
+    other, eps = others[0] if others else x, float(node.attrs.get("eps", 0.0))
+    if isinstance(out, TokenCodes):
+        block = power_of_two(out.k)
+        return [quantize_tokens(c, out, x, other, source, eps, block, _row_warps(block))]
+    return _quantized(c, x, out, other, source, eps)
 
 
 def _quantized(

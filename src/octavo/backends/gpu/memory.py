@@ -41,7 +41,7 @@ def weight_bytes(tensor: QTensor) -> int:
     """Bytes of a weight as it lies on the device."""
     if len(tensor.shape) == 1:
         return 4 * tensor.size
-    if tensor.format.is_float:
+    if tensor.format.is_float or tensor.format.per_row:
         return tensor.nbytes
     k = tensor.shape[-1]
     return tensor.size // k * layout_of(tensor.format, "f16").row_bytes(padded(k))
@@ -61,7 +61,7 @@ def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:
 
 def _half_bytes(leaf: Node) -> int:
     """Bytes of a quantized matrix as float16; 0 of anything else."""
-    if leaf.op != "weight" or len(leaf.shape) != 2 or leaf.tensor.format.is_float:
+    if leaf.op != "weight" or len(leaf.shape) != 2 or leaf.tensor.format.is_float or leaf.tensor.format.per_row:
         return 0
     n, k = leaf.tensor.shape
     return 2 * n * padded(k)

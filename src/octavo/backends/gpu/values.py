@@ -66,6 +66,47 @@ def activation_bytes(tokens: int, k: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
+class TokenCodes:
+    """Activations [tokens, k] of 8 bits with a scale for each token; `kind` is "int8_token" or "fp8_token"."""
+
+    raw: torch.Tensor
+    tokens: int
+    k: int
+    kind: str
+
+    @property
+    def bytes(self) -> torch.Tensor:
+        """The codes as they lie, int8 [tokens, k]."""
+        import torch
+
+        return self.raw[: self.tokens * self.k].view(torch.int8).view(self.tokens, self.k)
+
+    @property
+    def codes(self) -> torch.Tensor:
+        """int8 or float8_e4m3fn [tokens, k]."""
+        import torch
+
+        return self.bytes if self.kind == "int8_token" else self.bytes.view(torch.float8_e4m3fn)
+
+    @property
+    def scales(self) -> torch.Tensor:
+        """float32 [tokens]."""
+        import torch
+
+        start = _after_codes(self.tokens, self.k)
+        return self.raw[start : start + 4 * self.tokens].view(torch.float32)
+
+
+def token_bytes(tokens: int, k: int) -> int:
+    """Bytes that hold TokenCodes."""
+    return _after_codes(tokens, k) + 4 * tokens
+
+
+def _after_codes(tokens: int, k: int) -> int:
+    return -(-tokens * k // 16) * 16
+
+
+@dataclass(frozen=True, eq=False)
 class Cache:
     """A KV cache [rows, heads, dim]; with `scales`, float16 [rows, heads, dim / 32], its data are int8 codes."""
 

@@ -1,0 +1,39 @@
+"""Activations of 8 bits with a scale for each token: int8 or e4m3. Alone, or at the end of a norm or of SwiGLU."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.backends.gpu.kernels.activations import read, weight_of
+from octavo.backends.gpu.kernels.quantize8 import ROUND, fp8_bits
+
+
+@triton.jit
+def token_codes_kernel(
+    x, other, codes, scales, x_stride, other_stride, codes_stride, k, eps, top,
+    SOURCE: tl.constexpr, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Program token: its codes, bytes [T, K], and its scale, float32 [T]: max|value| / top. B >= K.
+
+    KIND: "int8", round(value / scale), halves to even; or "e4m3", the nearest number. A token with NaN has the scale
+    NaN, so that it is not lost.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, B)
+    weight = weight_of(other, at, at < k, SOURCE)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    value = read(x, other, weight, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
+    odd = tl.max((value != value).to(tl.int32), 0)  # noqa: PLR0124 - NaN
+    scale = tl.div_rn(tl.max(tl.abs(value), 0), top)
+    value = tl.div_rn(value, tl.where(scale > 0, scale, 1.0))
+    value = tl.minimum(tl.maximum(value, -top), top)
+    if KIND == "int8":
+        code = (value + ROUND - ROUND).to(tl.int8)
+    else:
+        code = fp8_bits(value, False)
+    tl.store(codes + token * codes_stride + at, code, mask=at < k)
+    tl.store(scales + token, tl.where(odd > 0, float("nan"), scale))

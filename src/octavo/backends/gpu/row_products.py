@@ -1,0 +1,138 @@
+"""Weights that have a scale for each row, and their products with 8-bit activations that have one for each token."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from octavo.backends.cores import cores
+from octavo.backends.gpu import gemm
+from octavo.backends.gpu.kernels.token_codes import token_codes_kernel
+from octavo.backends.gpu.values import TokenCodes
+from octavo.formats import QTensor, unpack
+from octavo.formats.channel import nibbles
+from octavo.graph.node import Node
+
+if TYPE_CHECKING:
+    from octavo.backends.gpu.binders import Context
+
+log = logging.getLogger("octavo")
+
+Call = Callable[[], None]
+CHUNK_VALUES = 1 << 22
+TOPS = {"int8_token": 127.0, "fp8_token": 448.0}
+
+
+@dataclass(eq=False)
+class RowWeight:
+    """Weights [n, k]: `codes` are int8 or float8_e4m3fn [n, k], or uint8 [n, k / 2] as `ops.w4a8` packs them.
+
+    scale   float32 [n]
+    groups  float16 [n, k / 128], or None
+    """
+
+    n: int
+    k: int
+    codes: torch.Tensor
+    scale: torch.Tensor
+    groups: torch.Tensor | None
+
+    @property
+    def layout(self) -> tuple[torch.dtype, int, bool]:
+        """What weights have in common that can be joined."""
+        return self.codes.dtype, self.k, self.groups is not None
+
+
+def supports(node: Node) -> tuple[bool, str]:
+    """Whether a node with weights of rows is a product that is computed here: with at most a bias and a residual."""
+    weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
+    if node.op not in ("mul_mat", "mul_mat_concat", "mul_mat_add") or any(len(w.shape) != 2 for w in weights):
+        return False, f"no kernel for {node.op} of {weights[0].format.name}"
+    ranks = [len(term.shape) for term in node.inputs[2:]] if node.op == "mul_mat_add" else [1]
+    return ranks in ([1], [2], [1, 2]), f"terms of {ranks} dimensions added to a product (allowed: a bias, a residual)"
+
+
+def load_rows(tensor: QTensor, device: str) -> RowWeight:
+    """A matrix of a format of rows on the device."""
+    n, k = tensor.shape
+    fmt = tensor.format
+    width = k if fmt.bits == 8 else k // 2
+    codes, scale = np.empty((n, width), np.uint8), np.empty(n, np.float32)
+    groups = np.empty((n, k // fmt.group), np.float16) if fmt.folds else None
+
+    def work(part: slice) -> None:
+        planes = unpack(QTensor(fmt, (part.stop - part.start, k), tensor.data[part]))
+        assert planes.d is not None
+        scale[part] = planes.d[:, 0]
+        if fmt.bits == 4:
+            codes[part] = nibbles(planes.q)
+        else:
+            codes[part] = planes.q if fmt.number is not None else planes.q ^ np.uint8(0x80)
+        if groups is not None:
+            assert planes.sc is not None
+            groups[part] = planes.sc
+
+    step = max(1, CHUNK_VALUES // k)
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(work, [slice(i, min(i + step, n)) for i in range(0, n, step)]))
+    if not np.isfinite(scale).all():
+        log.warning("tensor %s holds NaN or Inf", tensor.name)
+    on = torch.from_numpy(codes).to(device)
+    typed = on if fmt.bits == 4 else on.view(torch.float8_e4m3fn if fmt.number is not None else torch.int8)
+    return RowWeight(
+        n, k, typed, torch.from_numpy(scale).to(device),
+        None if groups is None else torch.from_numpy(groups).to(device),
+    )  # fmt: skip
+
+
+def joined_rows(weights: Sequence[RowWeight]) -> RowWeight:
+    """Weights of one layout as one, their rows one after the other. They become views of its tensors, so that nothing
+    is kept twice."""
+    first, groups = weights[0], [w.groups for w in weights if w.groups is not None]
+    whole = RowWeight(
+        sum(w.n for w in weights), first.k,
+        torch.cat([w.codes.view(torch.uint8) for w in weights]).view(first.codes.dtype),
+        torch.cat([w.scale for w in weights]), torch.cat(groups) if groups else None,
+    )  # fmt: skip
+    row = 0
+    for w in weights:
+        rows = slice(row, row + w.n)
+        w.codes, w.scale = whole.codes[rows], whole.scale[rows]
+        w.groups = None if whole.groups is None else whole.groups[rows]
+        row += w.n
+    return whole
+
+
+def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    """The call for y [T, n] = x [T, k] @ w.T + terms."""
+    bias = next((t for t in terms if t.ndim == 1), None)
+    residual = next((t for t in terms if t.ndim == 2), None)
+    after: dict[str, Any] = {"bias": bias, "residual": residual, "workspace": c.workspace(x.tokens, w.n, w.k)}
+
+    def run() -> None:
+        if w.codes.dtype == torch.uint8:
+            made = gemm.w4a8_gemm(x.codes, w.codes, x.scales, w.scale, w.groups, **after)
+        elif w.codes.dtype == torch.int8:
+            made = gemm.int8_gemm(x.codes, w.codes, x.scales, w.scale, **after)
+        else:
+            made = gemm.fp8_gemm(x.codes, w.codes, x.scales, w.scale, **after)
+        y.copy_(made)
+
+    return [run]
+
+
+def quantize_tokens(
+    c: Context, out: TokenCodes, x: torch.Tensor, other: torch.Tensor, source: str, eps: float, block: int, warps: int
+) -> Call:
+    """The call that quantizes x [T, K]; `other` is a norm's weight, or what silu(x) is multiplied with."""
+    return c.launch(
+        token_codes_kernel, (out.tokens,), x, other, out.bytes, out.scales, x.stride(0),
+        other.stride(0) if other.ndim > 1 else 0, out.k, out.k, eps, TOPS[out.kind], SOURCE=source,
+        KIND="int8" if out.kind == "int8_token" else "e4m3", B=block, warps=warps, exact=True,
+    )  # fmt: skip

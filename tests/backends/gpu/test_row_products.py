@@ -1,0 +1,82 @@
+"""Products of weights of rows on the GPU, kernels interpreted, held to their definition in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.backends.gpu import GpuBackend
+from octavo.graph.builder import weight
+from octavo.graph.node import Node
+from octavo.graph.ops import apply
+from tests.backends import row_products as rows
+
+EXACT = 1e-12
+ROUNDED = 1e-5  # a norm in another order may move a value over half a step
+
+
+@pytest.fixture(scope="module")
+def gpu() -> GpuBackend:
+    return GpuBackend()
+
+
+@pytest.mark.parametrize("n_tokens", [1, 5, 33])
+@pytest.mark.parametrize("name", rows.NAMES)
+def test_products(gpu, name, n_tokens):
+    tensor, x = rows.matrix(name, 37, 256), rows.random(n_tokens, 256)
+    ops, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
+    assert ops == ["quantize", "mul_mat"]
+    assert rows.nmse(y, rows.product(tensor, x)) < EXACT
+
+
+@pytest.mark.parametrize("k", [33, 100])
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+def test_rows_of_any_length(gpu, name, k):
+    tensor, x = rows.matrix(name, 19, k), rows.random(6, k)
+    _, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
+    assert rows.nmse(y, rows.product(tensor, x)) < EXACT
+
+
+@pytest.mark.parametrize("name", rows.NAMES)
+def test_a_bias_and_a_residual(gpu, name):
+    tensor, x = rows.matrix(name, 37, 256), rows.random(3, 256)
+    bias, residual = rows.random(37, seed=2), rows.random(3, 37, seed=3)
+    ops, (y,) = rows.run(gpu, rows.with_terms(tensor, bias), {"x": x, "residual": residual})
+    assert ops == ["quantize", "mul_mat_add"]
+    assert rows.nmse(y, rows.product(tensor, x) + bias + residual) < EXACT
+
+
+@pytest.mark.parametrize("name", rows.NAMES)
+def test_products_of_a_norm_are_one(gpu, name):
+    """Weights of one layout are joined, and stay what they were."""
+    tensors = [rows.matrix(name, n, 256, seed=n) for n in (37, 16, 5)]
+    x, norm = rows.random(3, 256), 1 + rows.random(256, seed=4) / 10
+    ops, made = rows.run(gpu, rows.normed(tensors, norm), {"x": x})
+    assert ops[:2] == ["rms_norm_quantize", "mul_mat_concat"]
+    for tensor, y in zip(tensors, made, strict=True):
+        assert rows.nmse(y, rows.product(tensor, rows.norm_of(x, norm))) < ROUNDED
+
+
+@pytest.mark.parametrize("name", rows.NAMES)
+def test_products_of_swiglu(gpu, name):
+    tensor, gate, up = rows.matrix(name, 37, 384), rows.random(3, 384), rows.random(3, 384, seed=5)
+    ops, (y,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
+    assert ops == ["swiglu_quantize", "mul_mat"]
+    assert rows.nmse(y, rows.product(tensor, rows.swiglu_of(gate, up))) < ROUNDED
+
+
+@pytest.mark.parametrize("name", rows.NAMES)
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_a_token_of_zeros_and_one_with_nan(gpu, name):
+    tensor, x = rows.matrix(name, 37, 256), rows.random(4, 256)
+    x[1], x[2, 7] = 0, np.nan
+    _, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
+    assert not y[1].any()
+    assert np.isnan(y[2]).all()
+    assert np.isfinite(y[[0, 3]]).all()
+
+
+def test_what_has_no_kernel_says_so(gpu):
+    ids = Node("input", (), ("tokens",), "i32", name="ids")
+    table = apply("get_rows", weight(rows.matrix("INT8", 8, 64)), ids)
+    assert gpu.supports(table) == (False, "no kernel for get_rows of INT8")
