@@ -14,11 +14,17 @@ BYTE_TYPES = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uin
 """Types that NumPy has from ml_dtypes, and a type of their width through which torch hands them over."""
 
 
+PLAIN = frozenset((np.ndarray, type(None)))
+"""Types of arguments that need no further look: most products have no others."""
+
+
 def on_gpu(*arguments: Any) -> bool:
     """Whether the arguments (None left out) are torch tensors on a GPU.
 
     Raises UsageError where some are NumPy's and some torch's, or some are in the host's memory and some are not.
     """
+    if PLAIN.issuperset(map(type, arguments)):
+        return False
     given = [x for x in arguments if x is not None]
     if not any(is_torch(x) for x in given):
         odd = next((x for x in given if not isinstance(x, np.ndarray | np.generic)), None)
@@ -41,9 +47,13 @@ def is_torch(x: Any) -> bool:
 
 def to_numpy(x: Any) -> Any:
     """A NumPy array that shares memory with an argument; None stays None."""
+    if type(x) in PLAIN:
+        return x
     if not is_torch(x):
-        return None if x is None else np.asarray(x)
-    name = str(x.dtype).removeprefix("torch.")
+        return np.asarray(x)
+    name, layout = str(x.dtype).removeprefix("torch."), str(x.layout)
+    if layout != "torch.strided":
+        raise UsageError(f"a tensor is {layout} (allowed: torch.strided)")
     if name not in BYTE_TYPES:
         return x.detach().numpy()
     import ml_dtypes
