@@ -17,13 +17,13 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 @cache
 def name_of(dtype: np.dtype[Any]) -> str:
-    """A type's name, which NumPy works out anew each time."""
-    return dtype.name
+    """A type's name, which NumPy works out anew each time; of a foreign byte order as ">f4"."""
+    return dtype.name if dtype.isnative else dtype.str
 
 
 def words(x: AnyArray) -> str:
     """Type and shape, for an error."""
-    return f"{x.dtype.name} {list(x.shape)}"
+    return f"{name_of(x.dtype)} {list(x.shape)}"
 
 
 def matrix(name: str, x: AnyArray, types: Iterable[str]) -> None:

@@ -78,7 +78,7 @@ def quantize_fp8(x: F32, kind: Fp8 = "e4m3", granularity: Granularity = "tensor"
         rows, k = x.shape
         padded = np.pad(x, ((0, -rows % BLOCK), (0, -k % BLOCK)))
         tiles = padded.reshape(padded.shape[0] // BLOCK, BLOCK, padded.shape[1] // BLOCK, BLOCK)
-        scale = _largest(tiles.swapaxes(1, 2).reshape(tiles.shape[0], tiles.shape[2], -1)) / top
+        scale = _largest(tiles.swapaxes(1, 2).reshape(tiles.shape[0], tiles.shape[2], BLOCK * BLOCK)) / top
         values = _over(x, spread_blocks(scale, x.shape))
     else:
         groups = groups_of(x, granularity)
@@ -125,7 +125,7 @@ def fp8_gemm(
     Scales are those of `int8_gemm`; or scale_a is [M, ceil(K / 128)], and scale_b [ceil(N / 128), ceil(K / 128)], and
     the part of the sum that each 128 values of K make is scaled by both.
     """
-    left, right = a.astype(sums), b.astype(sums)
+    left, right = a.astype(sums, order="C"), b.astype(sums, order="C")  # BLAS adds in an order that follows this one
     if np.ndim(scale_b) == 2 and np.shape(scale_b) != (len(b), 1):
         left = left * spread_blocks(scale_a, a.shape, rows=1)
         right = right * spread_blocks(scale_b, b.shape)
