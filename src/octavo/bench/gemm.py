@@ -89,20 +89,25 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, An
     there is no product of, BackendError where the device is missing.
     """
     scheme = scheme.lower()
-    x, w = _drawn(m, n, k, _whole(scheme))
-    fmt = gemm_stored.STORED.get(scheme)
-    subject = gemm_stored.subject(fmt, x, w, device) if fmt else _subject(SCHEMES[scheme], x, w, device)
-    checked = _errors(subject, x, w)
-    seconds = _seconds(subject.calls(_copies(m, subject.weight_bytes)), device)
-    library, calls = _library(scheme, x, w, subject.operands, device)
-    library_seconds = _seconds(calls, device)
+    x, w = drawn(m, n, k, _whole(scheme))
+    subject = subject_of(scheme, x, w, device)
+    checked = errors(subject, x, w)
+    seconds = median_seconds(subject.calls(copies_of(m, subject.weight_bytes)), device)
+    library, calls = library_calls(scheme, x, w, subject.operands, device)
+    library_seconds = median_seconds(calls, device)
     operations = 2 * m * n * k
     limit = gemm_limits.limit(operations, subject.bytes, cores() if device == "cpu" else 0, scheme)
     return {
         "m": m, "n": n, "k": k, "scheme": scheme, "device": device, **checked, "seconds": seconds,
-        "gops": operations / seconds / 1e9, **_share(limit, seconds), "library": library,
+        "gops": operations / seconds / 1e9, **share(limit, seconds), "library": library,
         "library_seconds": library_seconds, "ratio": library_seconds / seconds,
     }  # fmt: skip
+
+
+def subject_of(scheme: str, x: F32, w: F32, device: str) -> Subject:
+    """The product of x and w in a scheme, on "cpu" or "gpu"."""
+    fmt = gemm_stored.STORED.get(scheme)
+    return gemm_stored.subject(fmt, x, w, device) if fmt else _subject(SCHEMES[scheme], x, w, device)
 
 
 def _whole(scheme: str) -> int:
@@ -114,8 +119,8 @@ def _whole(scheme: str) -> int:
     return SCHEMES[scheme].whole
 
 
-def _drawn(m: int, n: int, k: int, whole: int) -> tuple[F32, F32]:
-    """Gaussian activations [m, k] and weights [n, k]."""
+def drawn(m: int, n: int, k: int, whole: int = 1) -> tuple[F32, F32]:
+    """Gaussian activations [m, k] and weights [n, k]. Raises UsageError unless K is a multiple of `whole`."""
     if min(m, n, k) < 1 or k % whole or max(m * n, m * k, n * k) > MOST:
         raise UsageError(
             f"a product of {m} x {n} x {k} (allowed: from 1 on, up to 2^34 values of a matrix, K a multiple of {whole})"
@@ -146,7 +151,8 @@ def _subject(how: Scheme, x: F32, w: F32, device: str) -> Subject:
     )  # fmt: skip
 
 
-def _errors(subject: Subject, x: F32, w: F32) -> dict[str, Any]:
+def errors(subject: Subject, x: F32, w: F32) -> dict[str, Any]:
+    """How far results are from the product of the floats, and from what they should be, and whether that is allowed."""
     rows = np.linspace(0, len(x) - 1, min(len(x), CHECKED_ROWS)).astype(np.intp)
     floats, got = x[rows] @ w.T, subject.run()[rows]
     error, own = _rel_l2(got, floats), _rel_l2(got, subject.exact(rows))
@@ -164,7 +170,8 @@ def _rel_l2(y: F32, expected: F32) -> float:
     return float(np.linalg.norm(y - expected)) / norm if norm else float(np.linalg.norm(y))
 
 
-def _share(limit: Limit | None, seconds: float) -> dict[str, Any]:
+def share(limit: Limit | None, seconds: float) -> dict[str, Any]:
+    """The part of a limit that is reached, and the limit in words; None where it is not known."""
     if limit is None:
         return {"share_of_limit": None, "limit": None}
     return {"share_of_limit": limit.seconds / seconds, "limit": limit.name}
@@ -190,14 +197,14 @@ def _host(y: Any) -> Any:
     return y if isinstance(y, np.ndarray) else y.cpu().numpy()
 
 
-def _copies(tokens: int, nbytes: int) -> int:
+def copies_of(tokens: int, nbytes: int) -> int:
     """How many copies of a weight take turns."""
     return min(MOST_COPIES, -(-COLD_BYTES // nbytes)) if tokens <= FEW else 1
 
 
-def _library(scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str) -> tuple[str, Calls]:
+def library_calls(scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str) -> tuple[str, Calls]:
     """The library's product next to which a scheme's is set, by name, and calls of it over copies of the weights."""
-    copies = _copies(len(x), w.nbytes)
+    copies = copies_of(len(x), w.nbytes)
     if device == "cpu":
         out = np.empty((len(x), len(w)), np.float32)
         all_weights = [w, *(w.copy() for _ in range(min(copies, 8) - 1))]
@@ -207,7 +214,7 @@ def _library(scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str) 
     return gemm_library.calls(scheme, x, w, placed, copies)
 
 
-def _seconds(calls: Calls, device: str) -> float:
+def median_seconds(calls: Calls, device: str) -> float:
     """The median time of a call."""
     if device == "gpu":
         from octavo.backends.gpu.device import interpreted
