@@ -127,6 +127,8 @@ def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, fam
             raise _fault(checkpoint, name, f"has experts {_few(sorted(parts))}", f"0 to {hp.n_expert - 1}")
         if len({(t.format, t.shape) for t in rows}) > 1:
             raise _fault(checkpoint, name, "has experts of different shapes or types", "one shape and type")
+        if not rows[0].format.is_float:
+            raise _fault(checkpoint, name, f"has experts of {rows[0].format.name}", "experts of F32, F16 or BF16")
         return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: _stacked(rows))
     if name in found.halves:
         both, half = found.halves[name]

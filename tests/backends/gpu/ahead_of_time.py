@@ -33,6 +33,7 @@ from octavo.backends.gpu.kernels import (
     matvec,
     mmq,
     rope,
+    token_codes,
     weight_only,
 )
 from octavo.backends.gpu.layout import Layout, layout_of
@@ -79,6 +80,10 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     "quantize": (activations.quantize_kernel, {"SOURCE": "rms_norm", "B": 4096}, 8, {"k": "i32"}),
     "float": (activations.float_kernel, {"SOURCE": "swiglu", "B": 1024}, 4, {"out": "*fp16", "k": "i32"}),
     "int8_token": (activations.int8_token_kernel, {"B": 1024}, 4, {"k": "i32"}),
+    "token_int8": (token_codes.token_codes_kernel, {"SOURCE": "rms_norm", "KIND": "int8", "B": 4096}, 16,
+                   {"k": "i32", "top": "fp32"}),
+    "token_fp8": (token_codes.token_codes_kernel, {"SOURCE": "swiglu", "KIND": "e4m3", "B": 16384}, 16,
+                  {"k": "i32", "top": "fp32"}),
     "mmq": (mmq.quantize_mmq_kernel, {"LAYOUT": "DS4", "IDS": True}, 1, {"rows": "i32", "k": "i32"}),
     "decode": (decode.decode_kernel, {**DECODE, "Q8": False}, 4, {}),
     "decode_q8": (decode.decode_kernel, {**DECODE, "Q8": True}, 4, {"k_cache": "*i8", "v_cache": "*i8"}),

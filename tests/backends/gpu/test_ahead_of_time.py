@@ -35,9 +35,9 @@ OF_NVIDIA = ("fragments", "fragments_32")
 LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4")
 OF_LAYOUT = ("matvec", "matvec_id", "few", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")  # fmt: skip
-OTHERS = ("quantize", "float", "int8_token", "mmq", "decode", "decode_q8", "combine", "prefill", "rope", "set_rows",
-          "rope_set_rows", "rms_norm", "binary", "row", "sort", "top_k", "gather", "weighted_sum", "copy_rows",
-          "float_matvec", "choose_parts", "choose")  # fmt: skip
+OTHERS = ("quantize", "float", "int8_token", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
+          "prefill", "rope", "set_rows", "rope_set_rows", "rms_norm", "binary", "row", "sort", "top_k", "gather",
+          "weighted_sum", "copy_rows", "float_matvec", "choose_parts", "choose")  # fmt: skip
 
 
 def compile_all(wanted: list[str]) -> list[dict[str, Any]]:
