@@ -68,7 +68,8 @@ def _rope(file: GGUFFile, rope: Rope, head_dim: int) -> dict[str, Any]:
     if rope.kind == "yarn":
         assert scaling is not None
         scaling["original_max_position_embeddings"] = rope.n_ctx_original
-        scaling |= {"beta_fast": _short(rope.beta_fast), "beta_slow": _short(rope.beta_slow)}
+        betas = {"beta_fast": (rope.beta_fast, 32), "beta_slow": (rope.beta_slow, 1)}
+        scaling |= {name: _short(value) for name, (value, usual) in betas.items() if value != usual}
     return {"rope_theta": _short(rope.base), "rope_scaling": scaling}
 
 

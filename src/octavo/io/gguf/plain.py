@@ -39,5 +39,7 @@ class PlainMetadata(Metadata):
 
 def _entry(pair: TypedValue) -> Entry:
     scalar = None if pair.type in (ValueType.STRING, ValueType.ARRAY) else pair.value
+    if pair.type is ValueType.F32:
+        scalar = float(np.float32(pair.value))  # as a file would give it back
     count = len(pair.value) if pair.type is ValueType.ARRAY else 0
     return Entry(pair.type, 0, 0, pair.element, count, scalar)
