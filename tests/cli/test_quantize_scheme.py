@@ -1,0 +1,83 @@
+"""`octavo quantize --scheme`: a folder that `run`, `inspect` and `eval` take, and options that don't go with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import octavo
+from octavo.huggingface import SCHEMES
+from tests.cli.conftest import Run
+
+QUESTIONS = ("What is 12 times 7?", "Convert 3 miles to km", "What is 15% of 240?")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    from octavo.quantizers.schemes import quantize_checkpoint
+    from octavo.runtime import resolve
+
+    made = tmp_path_factory.mktemp("schemes")
+    for scheme in SCHEMES:
+        quantize_checkpoint(resolve("demo"), made / scheme, scheme)
+    return {scheme: made / scheme for scheme in SCHEMES}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_cpu_says_what_the_reference_says(folders: dict[str, Path], scheme: str) -> None:
+    texts = {}
+    for device in ("reference", "cpu"):
+        with octavo.load(folders[scheme], device=device, threads=1, strict=device == "cpu") as model:
+            texts[device] = ["".join(model.generate(q, temperature=0.0)) for q in QUESTIONS]
+    assert texts["cpu"] == texts["reference"]
+    assert "84" in texts["cpu"][0]
+
+
+def test_a_folder_is_written_run_and_shown(octavo: Run, tmp_path: Path) -> None:
+    out = tmp_path / "demo-int8"
+    made = octavo("quantize", "demo", str(out), "--scheme", "int8-w8a8", "--json")
+    report = json.loads(made.out)
+    assert (report["preset"], report["target"]) == ("int8-w8a8", str(out))
+    assert {row["type"] for row in report["tensors"]} == {"INT8", "F16", "F32"}
+    assert octavo("run", str(out), "What is 12 times 7?").out == "12 times 7 is 84.\n"
+    shown = json.loads(octavo("inspect", str(out), "--json", "--check", "--graph", "--device", "cpu").out)
+    assert shown["types"][0]["type"] == "INT8"
+    assert shown["non_finite"] == {}
+    assert {row["dtype"] for row in shown["graph"]} >= {"int8_token", "f32"}
+    assert "safetensors" in octavo("inspect", str(out)).out
+    assert "has files in it" in octavo("quantize", "demo", str(out), "--scheme", "fp8").error()
+
+
+def test_a_table_for_people(octavo: Run, tmp_path: Path) -> None:
+    got = octavo("quantize", "demo", str(tmp_path / "out"), "--scheme", "w4a8-g128", "--dry-run")
+    assert "would be w4a8-g128" in got.out
+    assert "INT4_G128" in got.out
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["Q4_K_M"], "PRESET"), (["--target-bpw", "4"], "--target-bpw"), (["--imatrix", "x"], "--imatrix"),
+        (["--pure"], "options of types"), (["--text", "demo"], "--text"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_with_a_scheme(octavo: Run, tmp_path: Path, more: list[str], named: str) -> None:
+    error = octavo("quantize", "demo", str(tmp_path / "out"), *more, "--scheme", "fp8").error()
+    assert f"{named} with --scheme fp8 (allowed: " in error
+
+
+def test_a_scheme_that_there_is_none_of(octavo: Run, tmp_path: Path) -> None:
+    error = octavo("quantize", "demo", str(tmp_path / "out"), "--scheme", "w2a2").error()
+    assert "'w2a2' (allowed: int8-w8a8, w4a8, w4a8-g128, fp8)" in error
+
+
+def test_a_folder_of_floats_runs_as_it_is(octavo: Run, tmp_path: Path) -> None:
+    """Nothing but the weights' type tells a quantized folder from one that is not."""
+    from tests.convert.folders import save
+    from tests.models.checkpoints import CASES
+
+    save(tmp_path / "hf", CASES["qwen3"])
+    got = octavo("run", str(tmp_path / "hf"), "hi", "-n", "3", "--temp", "0", "--json")
+    assert len(json.loads(got.out)["tokens"]) == 3
