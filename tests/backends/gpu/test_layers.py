@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from octavo.backends.gpu.device import target
-from octavo.errors import UsageError
 from octavo.ops import place, products, quantize
 from octavo.torch import SCHEMES, QuantLinear, int8_gemm, quantize_, quantize_int8
 
@@ -77,10 +76,3 @@ def test_operators() -> None:
     (a, scale_a), (b, scale_b) = quantize_int8(x, "token"), quantize_int8(w, "channel")
     torch.library.opcheck(quantize_int8, (x, "token"))
     torch.library.opcheck(int8_gemm, (a, b, scale_a, scale_b, None, bias), {"activation": "relu", "out_dtype": "bf16"})
-
-
-@pytest.mark.skipif(WHERE == "cpu", reason="kernels are interpreted: there is one device")
-def test_what_lies_elsewhere_is_refused() -> None:
-    layer = QuantLinear.from_linear(linear())
-    with pytest.raises(UsageError, match="all torch on one device"):
-        layer.cpu()(torch.zeros(2, 256, device=WHERE))

@@ -16,7 +16,8 @@ from octavo.bench.cases import OpCase
 from octavo.bench.limits import read_limit_of
 from octavo.bench.ops import time_cases
 from octavo.bench.profile import profile
-from octavo.errors import BackendError
+from octavo.errors import BackendError, UsageError
+from octavo.torch import QuantLinear
 
 PROMPTS = ("What is 12 times 7?", "Convert 3 km to meters.")
 MIB = 1 << 20
@@ -86,3 +87,10 @@ def test_ops_are_timed_with_the_gpu_s_events() -> None:
     assert limit is gpu.read_limit
     (row,) = time_cases([case], backends, limit=limit)
     assert 0 < row["share_of_read_limit"] < 1
+
+
+def test_a_layer_elsewhere_is_refused() -> None:
+    layer = QuantLinear.from_linear(torch.nn.Linear(128, 8))
+    with pytest.raises(UsageError, match="all torch on one device"):
+        layer(torch.zeros(2, 128, device="cuda"))
+    assert layer.to("cuda")(torch.zeros(2, 128, device="cuda")).device.type == "cuda"
