@@ -90,10 +90,11 @@ def quantize_checkpoint(
             report.rows.extend(job.row(name) for name in file.tensors)
             return report
         _require_room(dst, sum(head.nbytes for head in job.heads()))
+        others = {CONFIG: config} | _tokenizer(file)
         try:
             with new_folder(dst) as folder:
                 write_safetensors(os.path.join(folder, SINGLE), job.heads(), job.arrays(report))
-                _write_others(folder, file, config)
+                _write_others(folder, file, others)
                 read_folder(folder)
         except OSError as error:
             raise FileError(f"can't be written: {error.strerror}", file=dst) from None
@@ -126,17 +127,21 @@ def _config(file: GGUFFile, scheme: Scheme) -> dict[str, Any]:
     return config | {KEY: scheme.config(["lm_head"])}
 
 
-def _write_others(folder: str, file: GGUFFile, config: dict[str, Any]) -> None:
-    """config.json, and the tokenizer's files."""
-    made = {CONFIG: config}
+def _tokenizer(file: GGUFFile) -> dict[str, dict[str, Any]]:
+    """Files that a checkpoint needs and a GGUF file has as metadata, by name; none for a checkpoint."""
+    if isinstance(file, CheckpointFile):
+        return {}
+    sampling = generation_config(file)
+    return tokenizer_files(file) | ({"generation_config.json": sampling} if sampling else {})
+
+
+def _write_others(folder: str, file: GGUFFile, made: dict[str, dict[str, Any]]) -> None:
+    """The files that were made, and those that a checkpoint has beside its weights."""
     if isinstance(file, CheckpointFile):
         checkpoint = file.folder.checkpoint
         for name in CARRIED:
             if os.path.isfile(checkpoint.path(name)):
                 shutil.copyfile(checkpoint.path(name), os.path.join(folder, name))
-    else:
-        sampling = generation_config(file)
-        made |= tokenizer_files(file) | ({"generation_config.json": sampling} if sampling else {})
     for name, values in made.items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
             json.dump(values, out, indent=2, ensure_ascii=False)
