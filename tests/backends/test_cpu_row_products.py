@@ -47,6 +47,14 @@ def test_long_rows_of_nibbles(cpu, name):
     assert rows.nmse(y, rows.product(tensor, x)) < EXACT
 
 
+@pytest.mark.parametrize("name", ["INT8", "INT4", "INT4_G128"])
+def test_a_token_is_alike_alone_and_among_others(cpu, name):
+    tensor, x = rows.matrix(name, 37, 4224), rows.random(19, 4224)
+    _, (together,) = rows.run(cpu, rows.one_product(tensor), {"x": x})
+    alone = [rows.run(cpu, rows.one_product(tensor), {"x": x[t : t + 1]})[1][0] for t in range(len(x))]
+    assert np.array_equal(together, np.concatenate(alone))
+
+
 @pytest.mark.parametrize("n_tokens", [1, 3, 17])
 @pytest.mark.parametrize("name", ["INT8", "INT4", "INT4_G128"])
 def test_a_bias_and_a_residual(cpu, name, n_tokens):

@@ -2,6 +2,8 @@
 
     w[n, k] = d[n, k // S] * sc[n, k // G] * code(q[n, k])  -  dmin[n, k // S] * m[n, k // G]
 
+Where a format folds, sc * code(q) is rounded to an integer before it meets d (`channel` has such a one).
+
 A `BlockFormat` is one row of the format table; `Planes` are the parts of a tensor stored in it, taken out of their
 packed bytes. Kernels are specialised on the planes' properties (bits, group, super-block, min, table) and never on a
 format's name.
