@@ -12,9 +12,12 @@ from typing import Any
 
 import triton
 from triton.compiler import ASTSource
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
 
-from octavo.backends.gpu.gemm import fp8_units
+from octavo.backends.gpu.gemm import KEPT, fp8_units
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
+from octavo.backends.gpu.kernels import hopper
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
@@ -43,12 +46,15 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
         return _row(name, target, kernel, fixed, TYPES, 4, 3)
     scheme: Scheme = name  # type: ignore[assignment]
     kernel = KERNELS[name.split("_", maxsplit=1)[0]]
+    if target == "sm_90" and not name.startswith("fp8"):
+        return _for_hopper(scheme, tokens)
     s = shape_of(scheme, tokens, N, K, target, 132)
     tma, types = target in ("sm_90", "sm_100"), dict(TYPES)
     fixed = {
         **END, "BM": s.tokens, "BN": s.rows, "BK": s.depth, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages,
         "TMA": tma, "EVEN": True, "WIDE": False, "PERSISTENT": s.persistent, "ZERO": True, "ZERO_STEP": 1,
-        "ASM": TARGETS[target][1], "GROUPED": name == "w4a8_g128", "KIND": "e4m3", "FAST": name == "fp8_fast",
+        "ASM": TARGETS[target][1], "GROUPED": name == "w4a8_g128", "KIND": "e4m3",
+        "KEPT": KEPT if name == "fp8" and target == "sm_90" else 0,
         "BLOCKS": name == "fp8_blocks", "UNITS": fp8_units(target, "e4m3"),
     }  # fmt: skip
     if name.startswith("fp8"):
@@ -64,19 +70,39 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     )
 
 
+def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
+    """Compile the kernel of Gluon that a product of integers takes on compute capability 9.0."""
+    s = shape_of(scheme, tokens, N, K, "sm_90", 132, hopper=True)
+    kernel = hopper.int8_hopper_kernel if scheme == "int8" else hopper.w4a8_hopper_kernel
+    fixed = {
+        **END, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "ZERO": True, "ZERO_STEP": 1,
+        "GROUPED": scheme == "w4a8_g128", "num_warps": s.warps,
+    }  # fmt: skip
+    blocks = {"a": [s.tokens, 128 if scheme != "int8" else s.depth], "b": [s.rows, s.depth]}
+    blocks["packed"] = [s.rows, s.depth // 2]
+    types = dict(TYPES)
+    for factor, block in blocks.items():
+        types[factor] = f"tensordesc<i8{block},{gl.NVMMASharedLayout.get_default_for(block, gl.int8)!r}>"
+    fixed = {k: v for k, v in fixed.items() if k in kernel.arg_names}
+    return _row(scheme, "sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+
+
 def _row(
-    name: str, target: str, kernel: Any, fixed: dict[str, Any], types: dict[str, str], warps: int, stages: int
-) -> dict[str, Any]:
+    name: str, target: str, kernel: Any, fixed: dict[str, Any], types: dict[str, str], warps: int, stages: int,
+    source: Any = ASTSource,
+) -> dict[str, Any]:  # fmt: skip
     signature = {arg: "constexpr" if arg in fixed else types.get(arg, "i32") for arg in kernel.arg_names}
     even = [
         i
         for i, (arg, kind) in enumerate(signature.items())
         if kind[0] == "*" or (kind == "i32" and (arg in ("n", "k") or arg.endswith("_stride")))
     ]
-    source = ASTSource(
-        fn=kernel, signature=signature, constexprs=fixed, attrs={(i,): [["tt.divisibility", 16]] for i in even}
+    attributes = {(i,): [["tt.divisibility", 16]] for i in even}
+    made = triton.compile(
+        source(kernel, signature, fixed, attributes),
+        target=TARGETS[target][0],
+        options={"num_warps": warps, "num_stages": stages},
     )
-    made = triton.compile(source, target=TARGETS[target][0], options={"num_warps": warps, "num_stages": stages})
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"w?g?mma[.\w:]*(?:s8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": _spills(made, text)}

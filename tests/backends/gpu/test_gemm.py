@@ -18,7 +18,9 @@ from octavo.ops import definition
 from octavo.ops.w4a8 import W4A8Weight, pack_codes
 
 WHERE = device.target().device
-SMALL = GemmShape(16, 32, 128, splits=1, warps=4)
+SMALL = GemmShape(16, 64, 128, splits=1, warps=4)
+FP8 = 1e-5 if device.target().arch == "interpreter" else 2e-3
+"""Of the largest sum: matrix units may keep 14 bits of one."""
 SIZES = [(1, 1, 32), (1, 40, 256), (17, 33, 130), (32, 64, 384), (5, 70, 100)]
 rng = np.random.default_rng(5)
 
@@ -125,7 +127,16 @@ def test_fp8(size: tuple[int, int, int], fast: bool, kind: Any) -> None:
     a, scale_a = definition.quantize_fp8(x, kind, "token")
     b, scale_b = definition.quantize_fp8(w, kind, "channel")
     y = fp8_gemm(on(a), on(b), on(scale_a), on(scale_b), fast=fast)
-    check(y, definition.fp8_gemm(a, b, scale_a, scale_b), 1e-5)
+    check(y, definition.fp8_gemm(a, b, scale_a, scale_b), FP8)
+
+
+def test_sums_of_fp8_that_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that end with a share of K and that do not; the first sums are lost nowhere."""
+    monkeypatch.setattr(gemm, "KEPT", 256)
+    a, b = (definition.quantize_fp8(rng.standard_normal((17, 1700)).astype(np.float32), "e4m3") for _ in range(2))
+    expected = definition.fp8_gemm(a[0], b[0], a[1], b[1])
+    for splits in (1, 3):
+        check(fp8_gemm(on(a[0]), on(b[0]), on(a[1]), on(b[1]), shape=SMALL.divided(splits)), expected, FP8)
 
 
 @pytest.mark.parametrize("size", [(1, 1, 32), (17, 130, 300), (5, 256, 256)])
@@ -136,7 +147,7 @@ def test_fp8_blocks(size: tuple[int, int, int]) -> None:
     b, scale_b = definition.quantize_fp8(w, "e4m3", "block")
     a = a[:, :k]
     y = fp8_gemm(on(a), on(b), on(scale_a), on(scale_b), bias=on(scales(n) * 0))
-    check(y, definition.fp8_gemm(a, b, scale_a, scale_b), 1e-5)
+    check(y, definition.fp8_gemm(a, b, scale_a, scale_b), FP8)
 
 
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
@@ -172,7 +183,7 @@ def test_programs_that_share_k(splits: int) -> None:
         check(y, definition.w4a8_gemm(a, weight, sa))
     x, one = rng.standard_normal((17, 640)).astype(definition.fp8_dtype("e4m3")), np.ones((), np.float32)
     again = [fp8_gemm(on(x), on(x), on(one), on(one), shape=shape, workspace=workspace) for _ in range(2)]
-    check(again[0], definition.fp8_gemm(x, x, one, one), 1e-5)
+    check(again[0], definition.fp8_gemm(x, x, one, one), FP8)
     assert torch.equal(*again)
 
 
@@ -252,6 +263,7 @@ def test_shapes_fit(scheme: Scheme, arch: str) -> None:
     memory = {"sm_80": 160, "sm_89": 99, "gfx942": 64, "gfx1100": 64}.get(arch, 224) << 10
     for m in (1, 16, 64, 128, 512, 2048, 8192):
         for n, k in ((8192, 21504), (4096, 4096), (128, 256)):
-            s = shape_of(scheme, m, n, k, arch, 132)
-            assert s.stages * s.stage_bytes(scheme.startswith("w4a8")) <= memory
-            assert 1 <= s.splits <= -(-k // s.depth)
+            for hopper in {False, arch == "sm_90" and not scheme.startswith("fp8")}:
+                s = shape_of(scheme, m, n, k, arch, 132, hopper)
+                assert s.stages * s.stage_bytes(scheme.startswith("w4a8")) <= memory
+                assert 1 <= s.splits <= -(-k // s.depth)

@@ -33,6 +33,11 @@ OUT_TYPES: dict[OutDType, torch.dtype] = {"f32": torch.float32, "f16": torch.flo
 MOST = (1 << 17) - 1
 """Values of K whose products, 2^14 at most each, an int32 sum holds; with a zero point a product is below 2^15."""
 
+SHORT_SUMS = ("sm_89", "sm_90", "interpreter")
+"""Architectures whose matrix units keep some 14 bits of a sum of fp8 (and the interpreter, for tests)."""
+KEPT = 1024
+"""Values of K that such units add up before float32 sums take over: an error of 4e-4, and half the cost of 256."""
+
 
 class Workspace:
     """Memory for products that divide K: partial sums, and counters that are zero between calls.
@@ -85,17 +90,29 @@ def int8_gemm(
     scale_b = _per("scale_b", scale_b, n, torch.float32, a.device)
     if not end.y.numel():
         return end.y
-    s, wide = _exact(_shape("int8", m, n, k, shape), k, zero_a is not None)
+    how = _how("int8", m, n, k, zero_a is not None, shape, a, b)
+    s = how.shape
     shares, finished = _room(s, m, n, torch.int32, a.device, workspace)
-    tma = _tma(a, b)
-    int8_gemm_kernel[_grid(s, m, n)](
-        _tiles(a, s.tokens, s.depth, tma), _tiles(b, s.rows, s.depth, tma), scale_a, scale_b,
-        scale_a if zero_a is None else zero_a, scale_a if sums is None else sums, end.bias, end.residual, end.y, shares,
-        finished, m, n, k, a.stride(0), b.stride(0), n, end.residual.stride(0), A_STEP=_step(scale_a),
-        B_STEP=_step(scale_b), ZERO_STEP=0 if zero_a is None else _step(zero_a), ZERO=zero_a is not None,
-        **end.constants, BM=s.tokens, BN=s.rows, BK=s.depth, GROUP=s.group, SPLITS=s.splits, STAGES=s.stages,
-        PERSISTENT=s.persistent, WIDE=wide, TMA=tma, EVEN=k % s.depth == 0, num_warps=s.warps,
+    arguments = (
+        scale_a, scale_b, scale_a if zero_a is None else zero_a, scale_a if sums is None else sums, end.bias,
+        end.residual, end.y, shares, finished, m, n, k,
     )  # fmt: skip
+    constants = {
+        "A_STEP": _step(scale_a), "B_STEP": _step(scale_b), "ZERO_STEP": 0 if zero_a is None else _step(zero_a),
+        "ZERO": zero_a is not None, **end.constants, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages,
+        "num_warps": s.warps,
+    }  # fmt: skip
+    if how.hopper:
+        _hopper().int8_hopper_kernel[_grid(s, m, n)](
+            _laid_out(a, s.tokens, s.depth), _laid_out(b, s.rows, s.depth), *arguments, n, end.residual.stride(0),
+            **constants,
+        )  # fmt: skip
+    else:
+        int8_gemm_kernel[_grid(s, m, n)](
+            _tiles(a, s.tokens, s.depth, how.tma), _tiles(b, s.rows, s.depth, how.tma), *arguments, a.stride(0),
+            b.stride(0), n, end.residual.stride(0), **constants, BM=s.tokens, BN=s.rows, BK=s.depth,
+            PERSISTENT=s.persistent, WIDE=how.wide, TMA=how.tma, EVEN=k % s.depth == 0,
+        )  # fmt: skip
     return end.y
 
 
@@ -127,17 +144,26 @@ def w4a8_gemm(
         group_scale = _like("group_scale", group_scale, (n, k // BLOCK), torch.float16, a.device)
     if not end.y.numel():
         return end.y
-    s, wide = _exact(_shape("w4a8" if group_scale is None else "w4a8_g128", m, n, k, shape), k, False)
+    how = _how("w4a8" if group_scale is None else "w4a8_g128", m, n, k, False, shape, a, packed)
+    s = how.shape
     shares, finished = _room(s, m, n, torch.int32, a.device, workspace)
-    tma = _tma(a, packed)
     groups = channel_scale.view(-1, 1) if group_scale is None else group_scale
-    w4a8_gemm_kernel[_grid(s, m, n)](
-        _tiles(a, s.tokens, BLOCK // 2, tma), _tiles(packed, s.rows, BLOCK // 2, tma), scale_a, channel_scale, groups,
-        end.bias, end.residual, end.y, shares, finished, m, n, k, a.stride(0), packed.stride(0), groups.stride(0),
-        groups.stride(1), n, end.residual.stride(0), A_STEP=_step(scale_a), B_STEP=_step(channel_scale),
-        GROUPED=group_scale is not None, **end.constants, BM=s.tokens, BN=s.rows, GROUP=s.group, SPLITS=s.splits,
-        STAGES=s.stages, WIDE=wide, TMA=tma, ASM=device.target().asm, num_warps=s.warps,
-    )  # fmt: skip
+    arguments = (scale_a, channel_scale, groups, end.bias, end.residual, end.y, shares, finished, m, n, k)
+    strides = (groups.stride(0), groups.stride(1), n, end.residual.stride(0))
+    constants = {
+        "A_STEP": _step(scale_a), "B_STEP": _step(channel_scale), "GROUPED": group_scale is not None, **end.constants,
+        "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "num_warps": s.warps,
+    }  # fmt: skip
+    if how.hopper:
+        _hopper().w4a8_hopper_kernel[_grid(s, m, n)](
+            _laid_out(a, s.tokens, BLOCK), _laid_out(packed, s.rows, s.depth // 2), *arguments, *strides, **constants
+        )
+    else:
+        w4a8_gemm_kernel[_grid(s, m, n)](
+            _tiles(a, s.tokens, BLOCK // 2, how.tma), _tiles(packed, s.rows, BLOCK // 2, how.tma), *arguments,
+            a.stride(0), packed.stride(0), *strides, **constants, BM=s.tokens, BN=s.rows, WIDE=how.wide, TMA=how.tma,
+            ASM=device.target().asm,
+        )  # fmt: skip
     return end.y
 
 
@@ -167,17 +193,18 @@ def fp8_gemm(
         scale_b = _per("scale_b", scale_b, n, torch.float32, a.device)
     if not end.y.numel():
         return end.y
-    s = _shape("fp8_blocks" if blocks else "fp8_fast" if fast else "fp8", m, n, k, shape)
+    s = _how("fp8_blocks" if blocks else "fp8_fast" if fast else "fp8", m, n, k, False, shape, a, b).shape
     shares, finished = _room(s, m, n, torch.float32, a.device, workspace)
     units = fp8_units(device.target().arch, kind)
     if units != "fp8":
         a, b = a.view(torch.int8), b.view(torch.int8)
     tma = _tma(a, b)
+    kept = KEPT if not fast and device.target().arch in SHORT_SUMS else 0
     fp8_gemm_kernel[_grid(s, m, n)](
         _tiles(a, s.tokens, s.depth, tma), _tiles(b, s.rows, s.depth, tma), scale_a, scale_b, end.bias, end.residual,
         end.y, shares, finished, m, n, k, a.stride(0), b.stride(0), n, end.residual.stride(0), grid[1],
         A_STEP=None if blocks else _step(scale_a), B_STEP=None if blocks else _step(scale_b), BLOCKS=blocks,
-        **end.constants, KIND=kind, UNITS=units, FAST=fast, BM=s.tokens, BN=s.rows, BK=s.depth, GROUP=s.group,
+        **end.constants, KIND=kind, UNITS=units, KEPT=kept, BM=s.tokens, BN=s.rows, BK=s.depth, GROUP=s.group,
         SPLITS=s.splits, STAGES=s.stages, TMA=tma, EVEN=k % s.depth == 0, num_warps=s.warps,
     )  # fmt: skip
     return end.y
@@ -251,15 +278,25 @@ def _multiprocessors() -> int:
     return int(torch.cuda.get_device_properties(0).multi_processor_count)
 
 
-def _shape(scheme: Scheme, m: int, n: int, k: int, given: GemmShape | None) -> GemmShape:
-    return given or shape_of(scheme, m, n, k, device.target().arch, _multiprocessors())
+@dataclass(frozen=True)
+class _How:
+    """Which kernel computes a product: its shape, whether sums need int64, descriptors, and the one for Hopper."""
+
+    shape: GemmShape
+    wide: bool
+    tma: bool
+    hopper: bool
 
 
-def _exact(shape: GemmShape, k: int, zero: bool) -> tuple[GemmShape, bool]:
-    """The shape with as many splits as int32 sums need, and whether their total needs int64."""
-    needed = -(-k // (MOST // shape.depth * shape.depth))
-    wide = k > (MOST // 2 if zero else MOST)
-    return shape.divided(max(shape.splits, needed, 2 if wide else 1)), wide
+def _how(scheme: Scheme, m: int, n: int, k: int, zero: bool, given: GemmShape | None, a: Tensor, b: Tensor) -> _How:
+    """Products of integers with as many splits as int32 sums need; those whose total does not fit are Triton's."""
+    arch, tma = device.target().arch, _tma(a, b)
+    integers = not scheme.startswith("fp8")
+    wide = integers and k > (MOST // 2 if zero else MOST)
+    hopper = integers and arch == "sm_90" and tma and not wide
+    shape = given or shape_of(scheme, m, n, k, arch, _multiprocessors(), hopper)
+    needed = max(-(-k // (MOST // shape.depth * shape.depth)), 2 if wide else 1) if integers else 1
+    return _How(shape.divided(max(shape.splits, needed)), wide, tma, hopper)
 
 
 def _room(shape: GemmShape, m: int, n: int, dtype: torch.dtype, where: Any, workspace: Workspace | None) -> Any:
@@ -283,3 +320,19 @@ def _tma(*tensors: Tensor) -> bool:
 
 def _tiles(x: Tensor, rows: int, columns: int, tma: bool) -> Any:
     return TensorDescriptor.from_tensor(x, [rows, columns]) if tma else x
+
+
+def _hopper() -> Any:
+    """The kernels for compute capability 9.0; Gluon is imported where there is one."""
+    from octavo.backends.gpu.kernels import hopper
+
+    return hopper
+
+
+def _laid_out(x: Tensor, rows: int, columns: int) -> Any:
+    """A descriptor of tiles int8 that lie in shared memory as Hopper's matrix units read them."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.int8)
+    return TensorDescriptor.from_tensor(x, [rows, columns], layout)

@@ -11,7 +11,8 @@ Scheme = Literal["int8", "w4a8", "w4a8_g128", "fp8", "fp8_fast", "fp8_blocks"]
 @dataclass(frozen=True)
 class GemmShape:
     """Tokens, rows of the weights and values of K of a program's step; rows of tiles that share the L2; programs that
-    share K (0: as many as there is room for); stages of loads; warps; programs that go from tile to tile."""
+    share K (0: as many as there is room for); stages of loads; warps; programs of a multiprocessor that K is divided
+    for; programs that go from tile to tile."""
 
     tokens: int
     rows: int
@@ -20,6 +21,7 @@ class GemmShape:
     splits: int = 0
     stages: int = 4
     warps: int = 8
+    each: int = 1
     persistent: bool = False
 
     def programs(self, m: int, n: int) -> int:
@@ -36,57 +38,69 @@ class GemmShape:
 
 
 # fmt: off
+ANY = 1 << 40
 H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
     # up to so many tokens, and tokens times rows of the whole product
     "int8": (
-        (64, 1 << 40, GemmShape(64, 128, 128, warps=4)),
-        (128, 1 << 40, GemmShape(128, 128, 128)),
-        (1 << 40, 1 << 22, GemmShape(128, 128, 256, stages=3)),
-        (1 << 40, 1 << 24, GemmShape(256, 128, 128)),
-        (1 << 40, 1 << 40, GemmShape(128, 256, 128)),
+        (8, ANY, GemmShape(8, 64, 256, stages=5, warps=4)),
+        (16, ANY, GemmShape(16, 64, 256, stages=5, warps=4)),
+        (32, ANY, GemmShape(32, 64, 256, stages=5, warps=4)),
+        (64, ANY, GemmShape(64, 64, 256, stages=5, warps=4)),
+        (128, ANY, GemmShape(128, 64, 128, stages=5, warps=4)),
+        (ANY, 1 << 22, GemmShape(128, 128, 128, stages=5)),
+        (ANY, ANY, GemmShape(256, 128, 128)),
     ),
     "w4a8": (
-        (16, 1 << 40, GemmShape(16, 128, 128, warps=8)),
-        (32, 1 << 40, GemmShape(32, 128, 128, warps=4)),
-        (64, 1 << 40, GemmShape(64, 128, 128, stages=3, warps=4)),
-        (128, 1 << 40, GemmShape(128, 128, 128, warps=4)),
-        (1 << 40, 1 << 40, GemmShape(128, 128, 128, stages=3, warps=4)),
+        (8, ANY, GemmShape(8, 64, 256, stages=8, warps=4)),
+        (16, ANY, GemmShape(16, 64, 256, stages=8, warps=4)),
+        (32, ANY, GemmShape(32, 64, 256, stages=8, warps=4)),
+        (64, ANY, GemmShape(64, 64, 256, stages=8, warps=4)),
+        (128, ANY, GemmShape(128, 64, 256, stages=5, warps=4)),
+        (256, ANY, GemmShape(128, 128, 128, warps=4)),
+        (ANY, ANY, GemmShape(256, 128, 128)),
     ),
     "w4a8_g128": (
-        (16, 1 << 40, GemmShape(16, 128, 128, warps=8)),
-        (32, 1 << 40, GemmShape(32, 128, 128, warps=8)),
-        (64, 1 << 40, GemmShape(64, 128, 128, warps=8)),
-        (128, 1 << 40, GemmShape(128, 128, 128, warps=8)),
-        (1 << 40, 1 << 40, GemmShape(256, 128, 128, stages=3, warps=8)),
+        (8, ANY, GemmShape(8, 64, 256, stages=3, warps=4, each=5)),
+        (16, ANY, GemmShape(16, 64, 256, stages=3, warps=4, each=4)),
+        (32, ANY, GemmShape(32, 64, 256, stages=3, warps=4, each=4)),
+        (64, ANY, GemmShape(64, 64, 128, stages=3, warps=4, each=4)),
+        (128, ANY, GemmShape(128, 64, 128, stages=5, warps=4, each=2)),
+        (256, ANY, GemmShape(128, 128, 128, warps=4)),
+        (ANY, ANY, GemmShape(256, 128, 128)),
     ),
     "fp8": (
-        (64, 1 << 40, GemmShape(64, 128, 128, warps=4)),
-        (1 << 40, 1 << 40, GemmShape(128, 128, 128, stages=3, warps=4)),
+        (64, ANY, GemmShape(64, 128, 128, warps=4, each=2)),
+        (ANY, ANY, GemmShape(128, 128, 128, group=16, stages=6)),
     ),
     "fp8_fast": (
-        (64, 1 << 40, GemmShape(64, 128, 128, warps=4)),
-        (128, 1 << 40, GemmShape(128, 128, 128)),
-        (1 << 40, 1 << 40, GemmShape(128, 256, 128)),
+        (64, ANY, GemmShape(64, 128, 128, warps=4, each=2)),
+        (ANY, 1 << 22, GemmShape(128, 128, 128, warps=4)),
+        (ANY, ANY, GemmShape(128, 256, 128, group=16)),
     ),
     "fp8_blocks": (
-        (64, 1 << 40, GemmShape(64, 128, 128, warps=4)),
-        (1 << 40, 1 << 40, GemmShape(128, 128, 128)),
+        (64, ANY, GemmShape(64, 128, 128, warps=4, each=2)),
+        (ANY, 1 << 22, GemmShape(64, 128, 128, warps=4)),
+        (ANY, ANY, GemmShape(128, 128, 128)),
     ),
 }
 # fmt: on
 
 
-def shape_of(scheme: Scheme, m: int, n: int, k: int, arch: str, multiprocessors: int) -> GemmShape:
-    """The shape for m tokens, n rows and k values on a device of so many multiprocessors, its splits known."""
+def shape_of(
+    scheme: Scheme, m: int, n: int, k: int, arch: str, multiprocessors: int, hopper: bool = False
+) -> GemmShape:
+    """The shape for m tokens, n rows and k values on a device of so many multiprocessors, its splits known.
+
+    hopper: for the kernels of compute capability 9.0, as far as there are such.
+    """
     packed = scheme.startswith("w4a8")
     if arch == "interpreter":
         return GemmShape(16, 32, 128, splits=1, warps=4)
-    if arch == "sm_90" or (arch.startswith("sm_10") and scheme.startswith("fp8")):
+    if hopper or (scheme.startswith("fp8") and arch.startswith(("sm_90", "sm_10"))):
         shape = next(s for tokens, size, s in H100[scheme] if m <= tokens and m * n <= size)
     else:
         shape = _elsewhere(packed, m, arch)
-    room = (220 << 10) // (shape.stages * shape.stage_bytes(packed)) if arch == "sm_90" else 1
-    return _with_splits(shape, m, n, k, multiprocessors * max(1, min(room, 2)))
+    return _with_splits(shape, m, n, k, multiprocessors * shape.each)
 
 
 def _elsewhere(packed: bool, m: int, arch: str) -> GemmShape:

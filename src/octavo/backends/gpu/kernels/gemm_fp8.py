@@ -1,7 +1,7 @@
 """y [M, N] of fp8 a [M, K] and b [N, K]: sums in float32, the matrix units' own for a step of K at a time.
 
-Hopper's matrix units keep some 14 bits of an fp8 product's sum. So what they add up is added to float32 sums after each
-step, as DeepSeek-V3 does it (arXiv 2412.19437); `FAST` leaves all sums to them. Where there are none for fp8, or none
+Hopper's matrix units keep some 14 bits of an fp8 product's sum. So what they add up is added to float32 sums from time
+to time, as DeepSeek-V3 does it (arXiv 2412.19437). Where there are none for fp8, or none
 for these types, the values become float16, which holds each of them.
 """
 
@@ -48,15 +48,15 @@ def fp8_gemm_kernel(
     a, b, scale_a, scale_b, bias, residual, y, shares, finished,
     m, n, k, a_stride, b_stride, y_stride, residual_stride, blocks,
     A_STEP: tl.constexpr, B_STEP: tl.constexpr, BLOCKS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
-    RESIDUAL: tl.constexpr, KIND: tl.constexpr, UNITS: tl.constexpr, FAST: tl.constexpr, BM: tl.constexpr,
+    RESIDUAL: tl.constexpr, KIND: tl.constexpr, UNITS: tl.constexpr, KEPT: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr,
     TMA: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """A program a tile of BM x BN and a share of K.
 
     Scales are those of `epilogue.finish`; or, BLOCKS (steps are None then), scale_a [M, blocks] and scale_b [N / 128,
-    blocks], blocks of 128 values of K; BK divides 128, and BN too. `shares`, float32, and `finished` are those of
-    `epilogue.together`.
+    blocks], blocks of 128 values of K; BK divides 128, and BN too. KEPT is how many values of K the matrix units add
+    up, a multiple of BK, or 0 for all. `shares`, float32, and `finished` are those of `epilogue.together`.
     """
     tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
@@ -65,6 +65,7 @@ def fp8_gemm_kernel(
     token = tl.arange(0, BM)[:, None]
     FACTOR: tl.constexpr = factor_of(KIND, UNITS)
     acc = tl.zeros((BM, BN), tl.float32)
+    part = acc
     for i in tl.range(first, end, num_stages=STAGES):
         left = operand(load_tile(a, row * BM, i * BK, m, k, a_stride, BM, BK, TMA, EVEN), KIND, UNITS)
         right = operand(load_tile(b, column * BN, i * BK, n, k, b_stride, BN, BK, TMA, EVEN), KIND, UNITS)
@@ -75,10 +76,15 @@ def fp8_gemm_kernel(
             )
             scale *= tl.load(scale_b + (column * BN // 128).to(tl.int64) * blocks + block)
             acc += tl.dot(left, right.T) * scale
-        elif FAST:
+        elif KEPT == 0:
             acc = tl.dot(left, right.T, acc)
         else:
-            acc = tl.dot(left, right.T, acc, max_num_imprecise_acc=BK)
+            part = tl.dot(left, right.T, part)
+            if (i - first + 1) % (KEPT // BK) == 0:
+                acc += part
+                part = tl.zeros((BM, BN), tl.float32)
+    if KEPT and not BLOCKS:
+        acc += part
     last = True
     total = acc
     if SPLITS > 1:

@@ -1,0 +1,249 @@
+"""Products of int8 numbers for compute capability 9.0, in Gluon: two of a warp group's products are under way at once.
+
+Triton waits for each product of integers before it goes on, and so the matrix units wait while codes are unpacked. Here
+they still add up the part before. All compute y^T = W a^T, rows of the weights by tokens; a ring of tiles in shared
+memory is filled ahead by the bulk copy engine. What is computed is what `gemm_int8` and `gemm_w4a8` say.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+
+from octavo.backends.gpu.kernels.epilogue import activated, steps_of, tile_of
+from octavo.backends.gpu.kernels.gemm_w4a8 import FOLD_PTX, UNPACK_PTX
+
+HALF = gl.constexpr(64)  # bytes of 128 codes of 4 bits
+
+
+@gluon.constexpr_function
+def units_of(tokens, num_warps):
+    """How the matrix units lay out sums [rows, tokens], warps one below the other."""
+    return gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, min(tokens, 128), 32])
+
+
+@gluon.jit
+def _ring(weights, a, STAGES: gl.constexpr, TILES: gl.constexpr):
+    """Shared memory for STAGES tiles of weights and of tokens (TILES a stage), and a barrier for each stage."""
+    left = gl.allocate_shared_memory(gl.int8, [STAGES] + weights.block_type.shape, weights.layout)  # noqa: RUF005
+    right = gl.allocate_shared_memory(gl.int8, [STAGES * TILES] + a.block_type.shape, a.layout)  # noqa: RUF005
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ready.index(stage), count=1)
+    return left, right, ready
+
+
+@gluon.jit
+def _send_for(
+    weights, a, left, right, ready, stage, step, row, token, there, STAGES: gl.constexpr, TILES: gl.constexpr
+):
+    """Have the tiles of a step copied to a stage of the ring, if there is such a step."""
+    slot = stage % STAGES
+    bar = ready.index(slot)
+    mbarrier.expect(bar, weights.block_type.nbytes + TILES * a.block_type.nbytes, pred=there)
+    tma.async_copy_global_to_shared(
+        weights, [row, step * weights.block_type.shape[1]], bar, left.index(slot), pred=there
+    )
+    for i in gl.static_range(TILES):
+        at = (step * TILES + i) * a.block_type.shape[1]
+        tma.async_copy_global_to_shared(a, [token, at], bar, right.index(slot * TILES + i), pred=there)
+
+
+@gluon.jit
+def _scales(groups, there, group, group_step, end):
+    """Float16 scales of rows of a group, each twice in an int32."""
+    scale = gl.load(groups + group * group_step, mask=there & (group < end), other=0.0)
+    bits = scale.to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF
+    return bits | (bits << 16)
+
+
+@gluon.jit
+def _together(acc, shares, finished, tile, split, SPLITS: gl.constexpr):
+    """`epilogue.together`."""
+    R: gl.constexpr = acc.shape[0]
+    C: gl.constexpr = acc.shape[1]
+    down = gl.arange(0, R, gl.SliceLayout(1, acc.type.layout))[:, None]
+    across = gl.arange(0, C, gl.SliceLayout(0, acc.type.layout))[None, :]
+    at = shares + tile.to(gl.int64) * (SPLITS * R * C) + down * C + across
+    gl.store(at + split * (R * C), acc)
+    gl.thread_barrier()
+    last = gl.atomic_add(finished + tile, 1, sem="acq_rel") == SPLITS - 1
+    if last:
+        gl.store(finished + tile, 0)
+        acc = gl.load(at, cache_modifier=".cg")
+        for other in range(1, SPLITS):
+            acc += gl.load(at + other * (R * C), cache_modifier=".cg")
+    return acc, last
+
+
+@gluon.jit
+def _finish_part(
+    acc, scale_a, scale_b, zero_a, sums, bias, residual, y, row, token, m, n, y_stride, residual_stride,
+    A_STEP: gl.constexpr, B_STEP: gl.constexpr, ZERO_STEP: gl.constexpr, FACTOR: gl.constexpr, ZERO: gl.constexpr,
+    BIAS: gl.constexpr, ACTIVATION: gl.constexpr, RESIDUAL: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """`_finish` of sums from `row` and `token` on; stored with rows side by side."""
+    R: gl.constexpr = acc.shape[0]
+    C: gl.constexpr = acc.shape[1]
+    down = row + gl.arange(0, R, gl.SliceLayout(1, acc.type.layout))
+    across = token + gl.arange(0, C, gl.SliceLayout(0, acc.type.layout))
+    if ZERO:
+        zero = gl.load(zero_a + across * ZERO_STEP, mask=across < m, other=0)
+        acc -= zero[None, :] * gl.load(sums + down, mask=down < n, other=0)[:, None]
+    of_token = gl.load(scale_a + across * A_STEP, mask=across < m, other=0.0)
+    of_row = gl.load(scale_b + down * B_STEP, mask=down < n, other=0.0) * FACTOR
+    value = acc.to(gl.float32) * of_token[None, :] * of_row[:, None]
+    if BIAS:
+        value += gl.load(bias + down, mask=down < n, other=0.0).to(gl.float32)[:, None]
+    value = activated(value, ACTIVATION)
+    if not RESIDUAL:
+        value = value.to(y.dtype.element_ty)
+    BELOW: gl.constexpr = 2 if R >= 128 else 1
+    out: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [BELOW, num_warps // BELOW], [0, 1])
+    value = gl.convert_layout(value, out)
+    rows = row + gl.arange(0, R, gl.SliceLayout(1, out))[:, None]
+    tokens = token + gl.arange(0, C, gl.SliceLayout(0, out))[None, :]
+    inside = (rows < n) & (tokens < m)
+    if RESIDUAL:
+        at = residual + tokens.to(gl.int64) * residual_stride + rows
+        value += gl.load(at, mask=inside, other=0.0).to(gl.float32)
+    gl.store(y + tokens.to(gl.int64) * y_stride + rows, value.to(y.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
+def _finish(
+    acc, scale_a, scale_b, zero_a, sums, bias, residual, y, row, token, m, n, y_stride, residual_stride,
+    A_STEP: gl.constexpr, B_STEP: gl.constexpr, ZERO_STEP: gl.constexpr, FACTOR: gl.constexpr, ZERO: gl.constexpr,
+    BIAS: gl.constexpr, ACTIVATION: gl.constexpr, RESIDUAL: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """`epilogue.finish` of sums [rows, tokens]; of many tokens half by half, as all there is to a whole tile does not
+    fit the registers."""
+    C: gl.constexpr = acc.shape[1]
+    PIECES: gl.constexpr = 2 if C >= 256 else 1
+    if PIECES == 2:
+        parts = acc.reshape([acc.shape[0], 2, C // 2]).permute((0, 2, 1)).split()
+    else:
+        parts = (acc,)
+    for i in gl.static_range(PIECES):
+        _finish_part(
+            parts[i], scale_a, scale_b, zero_a, sums, bias, residual, y, row, token + i * (C // PIECES), m, n,
+            y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, FACTOR, ZERO, BIAS, ACTIVATION, RESIDUAL, num_warps,
+        )  # fmt: skip
+
+
+@gluon.jit
+def int8_hopper_kernel(
+    a, b, scale_a, scale_b, zero_a, sums, bias, residual, y, shares, finished,
+    m, n, k, y_stride, residual_stride,
+    A_STEP: gl.constexpr, B_STEP: gl.constexpr, ZERO_STEP: gl.constexpr, ZERO: gl.constexpr, BIAS: gl.constexpr,
+    ACTIVATION: gl.constexpr, RESIDUAL: gl.constexpr, GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
+    num_warps: gl.constexpr,
+):  # fmt: skip
+    """A program a tile of rows of b by tokens, as the blocks of the descriptors a and b say, and a share of K."""
+    BM: gl.constexpr = a.block_type.shape[0]
+    BN: gl.constexpr = b.block_type.shape[0]
+    tiles = gl.cdiv(m, BM) * gl.cdiv(n, BN)
+    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
+    row, token = tile_of(tile, gl.cdiv(n, BN), gl.cdiv(m, BM), GROUP)
+    first, end = steps_of(split, k, b.block_type.shape[1], SPLITS)
+    end = gl.maximum(end, first + 1)
+    gl.assume(end > first)
+    row, token = row * BN, token * BM
+    left, right, ready = _ring(b, a, STAGES, 1)
+    for i in gl.static_range(STAGES - 1):
+        _send_for(b, a, left, right, ready, i, first + i, row, token, first + i < end, STAGES, 1)
+    acc = gl.zeros([BN, BM], gl.int32, units_of(BM, num_warps))
+    for i in range(first, end):
+        stage = i - first
+        slot = stage % STAGES
+        mbarrier.wait(ready.index(slot), (stage // STAGES) & 1)
+        acc = warpgroup_mma(left.index(slot), right.index(slot).permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma_wait(1, [acc])
+        ahead = i + STAGES - 1
+        _send_for(b, a, left, right, ready, ahead - first, ahead, row, token, ahead < end, STAGES, 1)
+    acc = warpgroup_mma_wait(0, [acc])
+    for stage in gl.static_range(STAGES):
+        mbarrier.invalidate(ready.index(stage))
+    last = True
+    if SPLITS > 1:
+        acc, last = _together(acc, shares, finished, tile, split, SPLITS)
+    if last:
+        _finish(
+            acc, scale_a, scale_b, zero_a, sums, bias, residual, y, row, token, m, n, y_stride, residual_stride,
+            A_STEP, B_STEP, ZERO_STEP, 1.0, ZERO, BIAS, ACTIVATION, RESIDUAL, num_warps,
+        )  # fmt: skip
+
+
+@gluon.jit
+def w4a8_hopper_kernel(
+    a, packed, scale_a, scale_b, group_scale, bias, residual, y, shares, finished,
+    m, n, k, group_row, group_step, y_stride, residual_stride,
+    A_STEP: gl.constexpr, B_STEP: gl.constexpr, GROUPED: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+    RESIDUAL: gl.constexpr, GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """A program a tile of rows of W by tokens, as the blocks of the descriptors packed and a say, and a share of K.
+
+    A stage of the ring has 128 or 256 values of K, tiles of tokens 128. A turn of the loop is always 256 values, two
+    parts: the matrix units read a part's codes from the registers where they were unpacked, so the next part needs
+    others, and the one after it may take them again once the first is done. What lies beyond K is zero.
+    """
+    BM: gl.constexpr = a.block_type.shape[0]
+    BN: gl.constexpr = packed.block_type.shape[0]
+    TILES: gl.constexpr = packed.block_type.shape[1] // HALF  # of tokens, a stage
+    SHARE: gl.constexpr = 2 // TILES  # stages a turn
+    tiles = gl.cdiv(m, BM) * gl.cdiv(n, BN)
+    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
+    row, token = tile_of(tile, gl.cdiv(n, BN), gl.cdiv(m, BM), GROUP)
+    first, end = steps_of(split, k, 4 * HALF, SPLITS)
+    end = gl.maximum(end, first + 1)
+    gl.assume(end > first)
+    row, token = row * BN, token * BM
+    start, stop = first * SHARE, end * SHARE
+    left, right, ready = _ring(packed, a, STAGES, TILES)
+    for i in gl.static_range(STAGES - 1):
+        _send_for(packed, a, left, right, ready, i, start + i, row, token, start + i < stop, STAGES, TILES)
+    units: gl.constexpr = units_of(BM, num_warps)
+    factor: gl.constexpr = gl.DotOperandLayout(0, units, 4)
+    acc = gl.zeros([BN, BM], gl.int32, units)
+    down = gl.arange(0, BN, gl.SliceLayout(1, factor))
+    groups = group_scale + (row + down).to(gl.int64) * group_row
+    there = down < n - row
+    if GROUPED:
+        scales = _scales(groups, there, first * 2, group_step, k // (2 * HALF))
+    for turn in range(first, end):
+        for part in gl.static_range(2):
+            step = turn * SHARE + part // TILES
+            stage = step - start
+            slot = stage % STAGES
+            if part % TILES == 0:
+                mbarrier.wait(ready.index(slot), (stage // STAGES) & 1)
+            codes = left.index(slot).slice(part % TILES * HALF, HALF, 1).load(factor)
+            if GROUPED:
+                both, codes = gl.broadcast(scales.expand_dims(1), codes)
+                low, high = gl.inline_asm_elementwise(
+                    FOLD_PTX, "=r,=r,r,r,r,r,r", [codes, both], dtype=(gl.int8, gl.int8), is_pure=True, pack=4
+                )
+                scales = _scales(groups, there, turn * 2 + part + 1, group_step, k // (2 * HALF))
+            else:
+                low, high = gl.inline_asm_elementwise(
+                    UNPACK_PTX, "=r,=r,r", [codes], dtype=(gl.int8, gl.int8), is_pure=True, pack=4
+                )
+            tokens = right.index(slot * TILES + part % TILES)
+            acc = warpgroup_mma(low, tokens.slice(0, HALF, 1).permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma(high, tokens.slice(HALF, HALF, 1).permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma_wait(2, [acc])
+            if part % TILES == TILES - 1:
+                step += STAGES - 1
+                _send_for(packed, a, left, right, ready, step - start, step, row, token, step < stop, STAGES, TILES)
+    acc = warpgroup_mma_wait(0, [acc])
+    for stage in gl.static_range(STAGES):
+        mbarrier.invalidate(ready.index(stage))
+    last = True
+    if SPLITS > 1:
+        acc, last = _together(acc, shares, finished, tile, split, SPLITS)
+    if last:
+        _finish(
+            acc, scale_a, scale_b, scale_a, scale_a, bias, residual, y, row, token, m, n, y_stride, residual_stride,
+            A_STEP, B_STEP, 0, 1.0 if GROUPED else 0.0625, False, BIAS, ACTIVATION, RESIDUAL, num_warps,
+        )  # fmt: skip
