@@ -13,6 +13,7 @@ from octavo.formats.spec import AnyArray
 from octavo.ops.definition import Activation, OutDType
 
 FLOATS = ("float32", "float16", "bfloat16")
+ACTIVATIONS, OUT_DTYPES = get_args(Activation), get_args(OutDType)
 
 
 @cache
@@ -70,7 +71,7 @@ def epilogue(m: int, n: int, bias: AnyArray | None, activation: Any, residual: A
     for name, x, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
         if x is not None and (x.shape != shape or name_of(x.dtype) not in FLOATS):
             raise UsageError(f"{name} is {words(x)} (allowed: {' or '.join(FLOATS)} {list(shape)})")
-    if activation is not None and activation not in get_args(Activation):
-        raise UsageError(f"activation {activation!r} (allowed: {', '.join(get_args(Activation))}, or None)")
-    if out_dtype not in get_args(OutDType):
-        raise UsageError(f"out_dtype {out_dtype!r} (allowed: {', '.join(get_args(OutDType))})")
+    if activation is not None and activation not in ACTIVATIONS:
+        raise UsageError(f"activation {activation!r} (allowed: {', '.join(ACTIVATIONS)}, or None)")
+    if out_dtype not in OUT_DTYPES:
+        raise UsageError(f"out_dtype {out_dtype!r} (allowed: {', '.join(OUT_DTYPES)})")

@@ -27,7 +27,7 @@ _threads = cache(cores)
 _kept = threading.local()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Weight:
     """A weight [n, k] of bytes: int8 [n, k]; or uint8 [n, k / 2], two codes each as `ops.w4a8` packs them, and perhaps
     with float16 `scales` [n, k / 128]. Rows are contiguous and begin at any address."""
@@ -41,7 +41,7 @@ class Weight:
         return 0 if self.data.dtype == np.int8 else 1 if self.scales is None else 2
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Epilogue:
     """What comes after the sums [m, n]: float32 scales [m] and [n], and int32 zero points [m], float32 bias [n],
     the name of an activation, a residual [m, n] of float32, float16 or bfloat16."""
