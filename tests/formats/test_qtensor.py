@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import QuantFormatError
-from octavo.formats import FORMATS, QTensor, by_name, dequantize
+from octavo.formats import FORMATS, DeferredQTensor, QTensor, by_name, dequantize, quantize_reference
 
 Q4_0 = by_name("Q4_0")
 
@@ -44,3 +44,20 @@ def test_a_tensor_goes_to_another_process():
     assert t.format == Q4_0
     assert np.array_equal(dequantize(t), dequantize(QTensor(Q4_0, (1, 32), np.arange(18, dtype=np.uint8)[None])))
     assert [f.name for f in pickle.loads(pickle.dumps(FORMATS))] == [f.name for f in FORMATS]
+
+
+def test_a_deferred_tensor_reads_when_it_is_asked():
+    reads = []
+    whole = quantize_reference(np.ones((2, 64), np.float32), by_name("Q8_0"))
+
+    def load():
+        reads.append(1)
+        return whole
+
+    tensor = DeferredQTensor(whole.format, whole.shape, load, "w")
+    assert (tensor.nbytes, tensor.size, repr(tensor)) == (whole.nbytes, 128, "QTensor(Q8_0, [2, 64], w)")
+    assert not reads
+    assert np.array_equal(dequantize(tensor), dequantize(whole))
+    assert len(reads) == 1
+    with pytest.raises(QuantFormatError, match="'w'"):
+        assert DeferredQTensor(whole.format, (2, 32), load, "w").data.size

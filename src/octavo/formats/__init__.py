@@ -2,13 +2,14 @@
 
 from octavo.formats.channel import channel_format
 from octavo.formats.codec import decode, dequantize, dequantize_rows, pack, quantize_reference, unpack
-from octavo.formats.qtensor import QTensor
+from octavo.formats.qtensor import DeferredQTensor, QTensor
 from octavo.formats.spec import BlockFormat, Planes
 from octavo.formats.table import FORMATS, by_gguf_id, by_name
 
 __all__ = [
     "FORMATS",
     "BlockFormat",
+    "DeferredQTensor",
     "Planes",
     "QTensor",
     "by_gguf_id",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -52,3 +54,22 @@ class QTensor:
 
     def __repr__(self) -> str:
         return f"QTensor({self.format.name}, {list(self.shape)}{', ' + self.name if self.name else ''})"
+
+
+class DeferredQTensor(QTensor):
+    """A tensor that holds no bytes: `data` reads them whenever it is asked for, so who needs them twice keeps them."""
+
+    def __init__(
+        self, format: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor], name: str = ""
+    ) -> None:
+        for field, value in (("format", format), ("shape", shape), ("name", name), ("_load", load)):
+            object.__setattr__(self, field, value)
+
+    @property
+    def data(self) -> U8:
+        loaded: QTensor = self._load()  # type: ignore[attr-defined]
+        return QTensor(self.format, self.shape, loaded.data, self.name).data  # checked to be what was promised
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape[:-1]) * self.format.row_bytes(self.shape[-1])

@@ -9,7 +9,7 @@ from math import prod
 from typing import Self
 
 from octavo.errors import FileError
-from octavo.formats import BlockFormat, QTensor
+from octavo.formats import BlockFormat, DeferredQTensor, QTensor
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.io.gguf import GGUFFile, LazyTensor, PlainMetadata, TensorInfo
 from octavo.io.gguf.metadata import shown
@@ -31,7 +31,7 @@ class CheckpointTensor(TensorInfo):
 class CheckpointFile(GGUFFile):
     """A folder of safetensors with its tokenizer. `version` and `alignment` are 0; `folder` is what was read.
 
-    A tensor is read when it is asked for, and is a copy.
+    A tensor is read from its files whenever its data are asked for; `copy` reads it now.
     """
 
     def __init__(self, path: str, folder: Folder) -> None:
@@ -51,13 +51,13 @@ class CheckpointFile(GGUFFile):
         return tuple(dict.fromkeys(tensor.file for tensor in self.folder.checkpoint.tensors.values()))
 
     def tensor(self, name: str, *, copy: bool = False) -> QTensor:
-        """The tensor called `name`. Raises FileError where there is none, or the folder's files were changed."""
+        """The tensor called `name`. Raises FileError where there is none; so does reading one whose file was changed."""
         info = self.tensors.get(name)
         if not isinstance(info, CheckpointTensor):
             allowed = f"one of its {len(self.tensors)} tensors"
             raise FileError(f"no tensor {shown(name)}", file=self.path, allowed=allowed)
-        loaded = info.load()
-        return QTensor(loaded.format, loaded.shape, loaded.data, name)
+        tensor = DeferredQTensor(info.format, info.shape, info.load, name)
+        return QTensor(info.format, info.shape, tensor.data, name) if copy else tensor
 
 
 def _info(tensor: LazyTensor, path: str) -> CheckpointTensor:

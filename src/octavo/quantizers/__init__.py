@@ -2,6 +2,7 @@
 
     packed = octavo.quantizers.encode(values, "Q4_K", importance=imatrix)      # [rows, K] -> uint8 [rows, bytes]
     report = octavo.quantizers.quantize_file("f16.gguf", "q4.gguf", "Q4_K_M")  # a whole model
+    report = octavo.quantizers.quantize_checkpoint("f16.gguf", "int8", "int8-w8a8")  # to a checkpoint folder
 
 Public names come from their modules when first used.
 """
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from octavo.quantizers.mixing import Choices
     from octavo.quantizers.presets import PRESETS, Preset
     from octavo.quantizers.report import Report
+    from octavo.quantizers.schemes import quantize_checkpoint
     from octavo.quantizers.symmetric import SymmetricInt8, quantize_symmetric
     from octavo.quantizers.zero_point import ZeroPointUint8, quantize_zero_point
 
@@ -28,6 +30,7 @@ __all__ = [
     "SymmetricInt8",
     "ZeroPointUint8",
     "encode",
+    "quantize_checkpoint",
     "quantize_file",
     "quantize_symmetric",
     "quantize_zero_point",
@@ -42,6 +45,7 @@ _HOME = {
     "SymmetricInt8": "octavo.quantizers.symmetric",
     "ZeroPointUint8": "octavo.quantizers.zero_point",
     "encode": "octavo.quantizers.encoder",
+    "quantize_checkpoint": "octavo.quantizers.schemes",
     "quantize_file": "octavo.quantizers.job",
     "quantize_symmetric": "octavo.quantizers.symmetric",
     "quantize_zero_point": "octavo.quantizers.zero_point",

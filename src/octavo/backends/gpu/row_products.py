@@ -61,13 +61,13 @@ def supports(node: Node) -> tuple[bool, str]:
 def load_rows(tensor: QTensor, device: str) -> RowWeight:
     """A matrix of a format of rows on the device."""
     n, k = tensor.shape
-    fmt = tensor.format
+    fmt, data = tensor.format, tensor.data
     width = k if fmt.bits == 8 else k // 2
     codes, scale = np.empty((n, width), np.uint8), np.empty(n, np.float32)
     groups = np.empty((n, k // fmt.group), np.float16) if fmt.folds else None
 
     def work(part: slice) -> None:
-        planes = unpack(QTensor(fmt, (part.stop - part.start, k), tensor.data[part]))
+        planes = unpack(QTensor(fmt, (part.stop - part.start, k), data[part]))
         assert planes.d is not None
         scale[part] = planes.d[:, 0]
         if fmt.bits == 4:

@@ -53,7 +53,7 @@ class ReferenceBackend:
     def load(self, tensor: QTensor) -> Any:
         nbytes = 4 * tensor.size
         if len(tensor.shape) > 1 and self._kept + nbytes > KEPT_BYTES:
-            return _Stored(tensor)
+            return _Stored(QTensor(tensor.format, tensor.shape, tensor.data, tensor.name))
         self._kept += nbytes
         with _enough_memory(nbytes, f"tensor {tensor.name}"):
             values = dequantize(tensor)
