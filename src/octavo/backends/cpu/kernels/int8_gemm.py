@@ -51,8 +51,8 @@ SLICE = 4096
 """Values of K in a panel: 64 kB, which the second cache holds."""
 
 AHEAD = 256
-"""Bytes from what is multiplied to what is fetched, where rows of 4 bits are read once. Rows of 8 bits are read faster by
-the CPU's own prefetching alone, which fetching further ahead disturbs too."""
+"""Bytes from what is multiplied to what is fetched, where rows of 4 bits are read once. Rows of 8 bits are read faster
+by the CPU's own prefetching alone, which fetching further ahead disturbs too."""
 
 RELU, GELU, SILU = 1, 2, 3
 
