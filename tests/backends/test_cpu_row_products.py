@@ -110,3 +110,9 @@ def test_what_has_no_kernel_says_so(cpu):
     ids = Node("input", (), ("tokens",), "i32", name="ids")
     table = apply("get_rows", weight(rows.matrix("INT8", 8, 64)), ids)
     assert cpu.supports(table) == (False, "no kernel for get_rows of INT8")
+
+
+@pytest.mark.parametrize("name", rows.NAMES)
+def test_no_tokens_make_no_rows(cpu, name):
+    _, (y,) = rows.run(cpu, rows.one_product(rows.matrix(name, 37, 256)), {"x": rows.random(0, 256)})
+    assert y.shape == (0, 37)

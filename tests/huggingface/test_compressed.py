@@ -11,7 +11,7 @@ import torch
 
 import octavo
 from octavo.backends.reference import ReferenceBackend
-from octavo.errors import ModelError, OctavoError
+from octavo.errors import ModelError, NonFiniteError, OctavoError
 from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.models import read_architecture
@@ -85,6 +85,23 @@ def test_codes_of_minus_8_fit_two_levels(tmp_path: Path) -> None:
     save(tmp_path, CASES["int4-groups"][0], tensors)
     with open_model_file(tmp_path) as file:
         assert np.allclose(dequantize(file.tensor("blk.0.ffn_up.weight")), -0.08, rtol=1e-3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("name", ["int8", "int4-groups"])
+def test_a_scale_that_is_no_number_ends_in_an_error(
+    tmp_path: Path, name: str, device: str, value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, tensors, _ = CASES[name]
+    save(tmp_path, config, tensors)
+    scale = np.full((256, 1 if name == "int8" else 4), 0.01, np.float32)
+    scale[3] = value
+    edit_tensors(tmp_path, weight_scale=scale)
+    with octavo.load(tmp_path, device=device, threads=1) as model:
+        assert "blk.0.ffn_down.weight holds NaN or Inf" in caplog.text
+        with pytest.raises(NonFiniteError):
+            model.logits(TOKENS)
 
 
 def test_a_folder_is_what_its_file_would_be(folder: Path) -> None:

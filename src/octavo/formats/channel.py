@@ -180,4 +180,6 @@ def _codes(groups: F32, scale: F32, top: int, offset: int) -> U8:
 
 def _over(x: F32, scale: F32) -> F32:
     """x / scale, 0 where the scale is 0."""
-    return np.divide(x, scale, out=np.zeros(np.broadcast_shapes(x.shape, scale.shape), np.float32), where=scale > 0)
+    out = np.zeros(np.broadcast_shapes(x.shape, scale.shape), np.float32)
+    with np.errstate(invalid="ignore"):  # scales of a damaged file
+        return np.divide(x, scale, out=out, where=~(scale <= 0))

@@ -76,7 +76,23 @@ def test_a_token_of_zeros_and_one_with_nan(gpu, name):
     assert np.isfinite(y[[0, 3]]).all()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_a_weight_that_is_nan_is_not_lost(gpu, caplog):
+    tensor, x = rows.matrix("FP8", 37, 256), rows.random(2, 256)
+    tensor.data[5, 4 + 17] = 0x7F
+    _, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
+    assert np.isnan(y[:, 5]).all()
+    assert np.isfinite(np.delete(y, 5, axis=1)).all()
+    assert "tensor w holds NaN or Inf" in caplog.text
+
+
 def test_what_has_no_kernel_says_so(gpu):
     ids = Node("input", (), ("tokens",), "i32", name="ids")
     table = apply("get_rows", weight(rows.matrix("INT8", 8, 64)), ids)
     assert gpu.supports(table) == (False, "no kernel for get_rows of INT8")
+
+
+@pytest.mark.parametrize("name", rows.NAMES)
+def test_no_tokens_make_no_rows(gpu, name):
+    _, (y,) = rows.run(gpu, rows.one_product(rows.matrix(name, 37, 256)), {"x": rows.random(0, 256)})
+    assert y.shape == (0, 37)

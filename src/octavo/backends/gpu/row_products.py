@@ -72,8 +72,11 @@ def load_rows(tensor: QTensor, device: str) -> RowWeight:
         scale[part] = planes.d[:, 0]
         if fmt.bits == 4:
             codes[part] = nibbles(planes.q)
-        else:
-            codes[part] = planes.q if fmt.number is not None else planes.q ^ np.uint8(0x80)
+        elif fmt.number is None:
+            codes[part] = planes.q ^ np.uint8(0x80)
+        else:  # some matrix units take NaN for a number
+            codes[part] = planes.q
+            scale[part][np.isnan(fmt.number.decode(planes.q)).any(axis=1)] = np.nan
         if groups is not None:
             assert planes.sc is not None
             groups[part] = planes.sc
