@@ -22,7 +22,7 @@ app.command("gemm")(gemm)
 
 @app.command("model")
 def model(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
     prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the prompt (0: no prefill test).")] = 256,
     generate: Annotated[int, typer.Option("-n", "--generate", help="Tokens to decode (0: no decode test).")] = 64,
     rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that each test is run.")] = 5,

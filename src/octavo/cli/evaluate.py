@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure how good a model is.", no_args_is_help=True)
 
-ModelFile = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")]
+ModelFile = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")]
 TextFile = Annotated[
     str,
     typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),

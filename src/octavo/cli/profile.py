@@ -18,7 +18,7 @@ WIDTH = 110
 
 
 def profile(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
     prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the step that is profiled.")] = 256,
     decode: Annotated[bool, typer.Option("--decode", help="Profile a decode step instead: one token.")] = False,
     depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
