@@ -15,13 +15,16 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from octavo.backends.gpu import choose
 from octavo.backends.gpu.gemm import KEPT, fp8_units
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
-from octavo.backends.gpu.kernels import hopper
+from octavo.backends.gpu.kernels import hopper, hopper_matmul
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
+from octavo.backends.gpu.layout import layout_of
+from octavo.formats import by_name
 from tests.backends.gpu.ahead_of_time import TARGETS, _spills
 
 N, K = 8192, 8192
@@ -41,6 +44,8 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     """Compile a kernel in the shape that is chosen for so many tokens; see `ahead_of_time.compiled`."""
+    if name.startswith("matmul_"):
+        return _matmul(name, tokens)
     if name in OTHERS:
         kernel, fixed = OTHERS[name]
         return _row(name, target, kernel, fixed, TYPES, 4, 3)
@@ -85,6 +90,24 @@ def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
         types[factor] = f"tensordesc<i8{block},{gl.NVMMASharedLayout.get_default_for(block, gl.int8)!r}>"
     fixed = {k: v for k, v in fixed.items() if k in kernel.arg_names}
     return _row(scheme, "sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+
+
+def _matmul(name: str, tokens: int) -> dict[str, Any]:
+    """Compile the product of floats with the codes of a format that has a kernel of Gluon."""
+    layout = layout_of(by_name(name.removeprefix("matmul_")), "f16")
+    s = choose.fused(layout, N, K, tokens, "sm_90")
+    assert s is not None
+    blocks = {"x": ([s.tokens, 64], "fp16", gl.float16), "codes2": ([s.rows, 32], "i8", gl.int8)}
+    blocks["codes"] = ([s.rows, 16 * layout.planes[0]], "i8", gl.int8)
+    types = {"y": "*fp32", "shares": "*fp32", "finished": "*i32", "scale": "*i32", "minimum": "*i32",
+             "term0": "*fp32", "term1": "*fp32"}  # fmt: skip
+    for factor, (block, kind, dtype) in blocks.items():
+        types[factor] = f"tensordesc<{kind}{block},{gl.NVMMASharedLayout.get_default_for(block, dtype)!r}>"
+    fixed = {
+        "BITS": layout.bits, "G": layout.group, "SIGNED": layout.signed, "HAS_MIN": layout.has_min, "TERMS": 2,
+        "GROUP": 8, "SPLITS": s.splits, "STAGES": s.stages, "num_warps": s.warps,
+    }  # fmt: skip
+    return _row(name, "sm_90", hopper_matmul.matmul_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
 def _row(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from octavo.backends.gpu import tuned
-from octavo.backends.gpu.layout import Layout
+from octavo.backends.gpu.layout import TILE, Layout
 
 Kind = Literal["q8_1", "f16"]
 
@@ -115,6 +115,34 @@ def fragments(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Fragme
     units = -(-kp // 256)
     warps = min(warps, 1 << (units - 1).bit_length())
     return FragmentsShape(row_tiles, warps, splits if units >= 2 * warps else 1, ahead)
+
+
+@dataclass(frozen=True)
+class FusedShape:
+    """Tokens and rows of a program, stages of loads, warps, programs that share K."""
+
+    tokens: int
+    rows: int
+    stages: int
+    warps: int
+    splits: int = 1
+
+
+def fused(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FusedShape | None:
+    """The shape of a product with many tokens whose weights become float16 in registers, or None for memory."""
+    plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8) and layout.group < 64
+    if arch != "sm_90" or not plain or layout.scale == "f32":
+        return None
+    narrow = layout.bits == 4
+    if tokens > 1024:  # the library's tiles are better by more than unpacking into memory takes
+        return FusedShape(256, 128, 3, 8) if narrow and not layout.has_min and n >= 8192 else None
+    if tokens > 256:
+        wide = narrow and -(-tokens // 256) * n >= 200 * 128
+        return FusedShape(256, 128, 3, 8) if wide else FusedShape(256, 64, 3, 4)
+    shape = FusedShape(64, 64, 4, 4) if tokens <= 64 else FusedShape(128, 64, 3, 4)
+    programs = -(-tokens // shape.tokens) * -(-n // shape.rows)
+    slots = 264 if tokens <= 64 else 132  # that run at once on an H100
+    return replace(shape, splits=max(1, min(slots // programs, kp // TILE // 8)))
 
 
 def unpacking(kp: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from octavo.backends.gpu import choose
+from octavo.backends.gpu.fused import fused
 from octavo.backends.gpu.kernels import dequantize, elementwise, few, fragments, matvec
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight
@@ -86,10 +87,19 @@ def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequ
 
 
 def _many(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
-    """The weights as float16 in memory that all products share, and a library product."""
+    return halves_product(c, w, x.halves, y, terms)
+
+
+def halves_product(
+    c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor] = ()
+) -> list[Call]:
+    """The calls for y [T, n] = x float16 [T, kp] @ w.T + terms: weights become float16 in registers; or, where that has
+    no kernel, in memory that all products share, for a library product."""
+    shape = choose.fused(w.layout, w.n, w.kp, len(x), c.target.arch)
+    if shape:
+        return fused(c, shape, w, x, y, terms)
     halves, unpack = unpacked(c, w)
-    activations = x.halves
-    calls: list[Call] = [unpack, lambda: library_product(activations, halves, y)]
+    calls: list[Call] = [unpack, lambda: library_product(x, halves, y)]
     return calls + _added(c, y, terms)
 
 

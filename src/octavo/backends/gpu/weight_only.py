@@ -12,7 +12,7 @@ from octavo.backends.gpu import choose, device
 from octavo.backends.gpu.binders import Context
 from octavo.backends.gpu.kernels import dequantize, weight_only
 from octavo.backends.gpu.load import load
-from octavo.backends.gpu.products import library_product, unpacked
+from octavo.backends.gpu.products import halves_product
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 from octavo.errors import UsageError
 from octavo.formats import QTensor
@@ -103,6 +103,5 @@ def _few(c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def _many(c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor) -> None:
-    halves, unpack = unpacked(c, w)
-    unpack()
-    library_product(x, halves, y)
+    for call in halves_product(c, w, x, y):
+        call()

@@ -59,7 +59,7 @@ def _scales(groups, there, group, group_step, end):
 
 
 @gluon.jit
-def _together(acc, shares, finished, tile, split, SPLITS: gl.constexpr):
+def together(acc, shares, finished, tile, split, SPLITS: gl.constexpr):
     """`epilogue.together`."""
     R: gl.constexpr = acc.shape[0]
     C: gl.constexpr = acc.shape[1]
@@ -167,7 +167,7 @@ def int8_hopper_kernel(
         mbarrier.invalidate(ready.index(stage))
     last = True
     if SPLITS > 1:
-        acc, last = _together(acc, shares, finished, tile, split, SPLITS)
+        acc, last = together(acc, shares, finished, tile, split, SPLITS)
     if last:
         _finish(
             acc, scale_a, scale_b, zero_a, sums, bias, residual, y, row, token, m, n, y_stride, residual_stride,
@@ -241,7 +241,7 @@ def w4a8_hopper_kernel(
         mbarrier.invalidate(ready.index(stage))
     last = True
     if SPLITS > 1:
-        acc, last = _together(acc, shares, finished, tile, split, SPLITS)
+        acc, last = together(acc, shares, finished, tile, split, SPLITS)
     if last:
         _finish(
             acc, scale_a, scale_b, scale_a, scale_a, bias, residual, y, row, token, m, n, y_stride, residual_stride,

@@ -1,0 +1,69 @@
+"""Products with many tokens whose weights become float16 in registers, on compute capability 9.0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from octavo.backends.gpu.choose import FusedShape
+from octavo.backends.gpu.layout import TILE
+from octavo.backends.gpu.weights import QuantWeight
+
+if TYPE_CHECKING:
+    from octavo.backends.gpu.binders import Context
+
+Call = Callable[[], None]
+
+
+def fused(
+    c: Context, shape: FusedShape, w: QuantWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
+) -> list[Call]:
+    """The calls for y f32 [T, n] = x float16 [T, kp] @ w.T + terms, two at the most."""
+    from triton.experimental import gluon
+
+    from octavo.backends.gpu.kernels import hopper_matmul as kernels
+
+    m, kp, layout = len(x), w.kp, w.layout
+    groups = kp // layout.group * w.n
+    ordered = c.shared("ordered", m * kp, torch.float16)
+    scale = c.shared("scales", groups, torch.int32)
+    minimum = c.shared("minima", groups, torch.int32) if layout.has_min else scale
+    pairs = kp // (2 * layout.group)
+    before = [
+        c.launch(kernels.reorder_kernel, (-(-m * kp // 2048),), x, ordered, m * kp, B=2048),
+        c.launch(
+            kernels.scales_kernel, (-(-w.n // 64), -(-pairs // 16)), *w.arguments[4:8], scale, minimum, w.n, kp=kp,
+            **{name: w.constants[name] for name in ("G", "S", "KIND", "HAS_MIN", "MIN_BITS")}, BN=64, BG=16,
+        ),
+    ]  # fmt: skip
+
+    def tiles(of: torch.Tensor, rows: int, columns: int, kind: Any) -> Any:
+        block = [rows, columns]
+        layout = gluon.language.NVMMASharedLayout.get_default_for(block, kind)
+        return gluon.nvidia.hopper.TensorDescriptor.from_tensor(of, block, layout)
+
+    int8 = gluon.language.int8
+    planes = dict(zip((8, 4, 2), w.byte_arguments, strict=False))
+    widest = layout.planes[0]
+    codes = tiles(planes[widest].view(w.n, -1), shape.rows, TILE * widest // 8, int8)
+    codes2 = tiles(planes[2].view(w.n, -1), shape.rows, TILE // 4, int8) if 2 in layout.planes else codes
+    values = tiles(ordered.view(m, kp), shape.tokens, TILE // 2, gluon.language.float16)
+    programs = -(-m // shape.tokens) * -(-w.n // shape.rows)
+    shares, counters = y, y
+    if shape.splits > 1:
+        shares = c.shared("shares", programs * shape.splits * shape.tokens * shape.rows, torch.float32)
+        counters = c.counters(programs)
+    padded = [*terms, *(y for _ in range(2 - len(terms)))]
+    strides = [t.stride(0) if t.ndim == 2 else 0 for t in padded]
+    run = kernels.matmul_hopper_kernel[(programs * shape.splits,)]
+
+    def multiply() -> None:
+        run(
+            values, codes, codes2, scale, minimum, *padded, y, shares, counters, m, w.n, kp, y.stride(0), *strides,
+            BITS=layout.bits, G=layout.group, SIGNED=layout.signed, HAS_MIN=layout.has_min, TERMS=len(terms), GROUP=8,
+            SPLITS=shape.splits, STAGES=shape.stages, num_warps=shape.warps,
+        )  # fmt: skip
+
+    return [*before, multiply]
