@@ -129,6 +129,7 @@ def main() -> None:
                      "triton": triton.__version__},
         "models": {},
     }  # fmt: skip
+    options.folder.mkdir(parents=True, exist_ok=True)
     for shape, preset in MODELS:
         name = f"{shape}-{preset.lower()}"
         if options.only is not None and name not in options.only:

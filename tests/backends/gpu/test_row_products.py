@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu import GpuBackend, device
 from octavo.graph.builder import weight
 from octavo.graph.node import Node
 from octavo.graph.ops import apply
 from tests.backends import row_products as rows
 
-EXACT = 1e-12
+SHORT = 1e-12 if device.target().arch == "interpreter" else 1e-6  # matrix units may keep 14 bits of a sum of fp8
 ROUNDED = 1e-5  # a norm in another order may move a value over half a step
+
+
+def exact(name: str) -> float:
+    return SHORT if name == "FP8" else 1e-12
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +30,7 @@ def test_products(gpu, name, n_tokens):
     tensor, x = rows.matrix(name, 37, 256), rows.random(n_tokens, 256)
     ops, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
     assert ops == ["quantize", "mul_mat"]
-    assert rows.nmse(y, rows.product(tensor, x)) < EXACT
+    assert rows.nmse(y, rows.product(tensor, x)) < exact(name)
 
 
 @pytest.mark.parametrize("k", [33, 100])
@@ -34,7 +38,7 @@ def test_products(gpu, name, n_tokens):
 def test_rows_of_any_length(gpu, name, k):
     tensor, x = rows.matrix(name, 19, k), rows.random(6, k)
     _, (y,) = rows.run(gpu, rows.one_product(tensor), {"x": x})
-    assert rows.nmse(y, rows.product(tensor, x)) < EXACT
+    assert rows.nmse(y, rows.product(tensor, x)) < exact(name)
 
 
 @pytest.mark.parametrize("name", rows.NAMES)
@@ -43,7 +47,7 @@ def test_a_bias_and_a_residual(gpu, name):
     bias, residual = rows.random(37, seed=2), rows.random(3, 37, seed=3)
     ops, (y,) = rows.run(gpu, rows.with_terms(tensor, bias), {"x": x, "residual": residual})
     assert ops == ["quantize", "mul_mat_add"]
-    assert rows.nmse(y, rows.product(tensor, x) + bias + residual) < EXACT
+    assert rows.nmse(y, rows.product(tensor, x) + bias + residual) < exact(name)
 
 
 @pytest.mark.parametrize("name", rows.NAMES)
