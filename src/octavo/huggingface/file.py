@@ -51,7 +51,7 @@ class CheckpointFile(GGUFFile):
         return tuple(dict.fromkeys(tensor.file for tensor in self.folder.checkpoint.tensors.values()))
 
     def tensor(self, name: str, *, copy: bool = False) -> QTensor:
-        """The tensor called `name`. Raises FileError where there is none; reading one whose file was changed does too."""
+        """The tensor called `name`. Raises FileError where there is none, or where its file was changed."""
         info = self.tensors.get(name)
         if not isinstance(info, CheckpointTensor):
             allowed = f"one of its {len(self.tensors)} tensors"

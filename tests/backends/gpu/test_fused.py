@@ -37,6 +37,17 @@ def test_values_are_reordered_as_lanes_hold_them() -> None:
     assert out.tolist() == expected
 
 
+def test_quantized_values_are_reordered_alike() -> None:
+    c = Context(target())
+    codes = torch.arange(-96, 96, dtype=torch.int8, device=c.target.device).view(3, 64).repeat(1, 2)
+    d = torch.rand(4, 8, dtype=torch.float32, device=c.target.device)
+    out, expected = (torch.zeros(3, 128, dtype=torch.float16, device=c.target.device) for _ in range(2))
+    c.launch(hopper_matmul.reorder_codes_kernel, (1,), codes, d, out, codes.numel(), 8, kp=128, B=512)()
+    values = (codes.float() * d[:, :3].T.repeat_interleave(32, 1)).half()
+    c.launch(hopper_matmul.reorder_kernel, (1,), values, expected, values.numel(), B=512)()
+    assert torch.equal(out, expected)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_scales_of_groups(name: str) -> None:
     """Of each group and row once, in K's order, as float16 twice; minima negative."""
@@ -72,7 +83,7 @@ def _check_halves(found: torch.Tensor, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_shapes_fit(name: str) -> None:
     layout = layout_of(by_name(name), "f16")
-    for tokens in (33, 64, 65, 128, 300, 1024, 1025, 8192):
+    for tokens in (17, 33, 64, 65, 128, 300, 1024, 1025, 8192):
         for n, k in ((32, 128), (4096, 4096), (128256, 4096)):
             shape = choose.fused(layout, n, k, tokens, "sm_90")
             if shape is None:

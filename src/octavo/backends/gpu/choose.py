@@ -139,9 +139,15 @@ def fused(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FusedShape
     if tokens > 256:
         wide = narrow and -(-tokens // 256) * n >= 200 * 128
         return FusedShape(256, 128, 3, 8) if wide else FusedShape(256, 64, 3, 4)
-    shape = FusedShape(64, 64, 4, 4) if tokens <= 64 else FusedShape(128, 64, 3, 4)
-    programs = -(-tokens // shape.tokens) * -(-n // shape.rows)
-    slots = 264 if tokens <= 64 else 132  # that run at once on an H100
+    if tokens <= 16:
+        return None
+    if tokens <= 32:
+        shape, slots = FusedShape(32, 128 if n > 32768 else 64, 3, 4), 528
+    elif tokens <= 64:
+        shape, slots = FusedShape(64, 64, 4, 4), 264
+    else:
+        shape, slots = FusedShape(128, 64, 3, 4), 132
+    programs = -(-tokens // shape.tokens) * -(-n // shape.rows)  # an H100 runs `slots` at once
     return replace(shape, splits=max(1, min(slots // programs, kp // TILE // 8)))
 
 

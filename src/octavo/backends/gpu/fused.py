@@ -9,6 +9,7 @@ import torch
 
 from octavo.backends.gpu.choose import FusedShape
 from octavo.backends.gpu.layout import TILE
+from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import QuantWeight
 
 if TYPE_CHECKING:
@@ -18,21 +19,28 @@ Call = Callable[[], None]
 
 
 def fused(
-    c: Context, shape: FusedShape, w: QuantWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
-) -> list[Call]:
-    """The calls for y f32 [T, n] = x float16 [T, kp] @ w.T + terms, two at the most."""
+    c: Context, shape: FusedShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
+    terms: Sequence[torch.Tensor],
+) -> list[Call]:  # fmt: skip
+    """The calls for y f32 [T, n] = x @ w.T + terms, two at the most; x is float16 [T, kp], or q8_1."""
     from triton.experimental import gluon
 
     from octavo.backends.gpu.kernels import hopper_matmul as kernels
 
-    m, kp, layout = len(x), w.kp, w.layout
+    m, kp, layout = len(y), w.kp, w.layout
     groups = kp // layout.group * w.n
     ordered = c.shared("ordered", m * kp, torch.float16)
     scale = c.shared("scales", groups, torch.int32)
     minimum = c.shared("minima", groups, torch.int32) if layout.has_min else scale
     pairs = kp // (2 * layout.group)
+    grid = (-(-m * kp // 2048),)
+    if isinstance(x, torch.Tensor):
+        reorder = c.launch(kernels.reorder_kernel, grid, x, ordered, m * kp, B=2048)
+    else:
+        codes_of_x, d, _, _ = x.q8_1
+        reorder = c.launch(kernels.reorder_codes_kernel, grid, codes_of_x, d, ordered, m * kp, x.tp, kp=kp, B=2048)
     before = [
-        c.launch(kernels.reorder_kernel, (-(-m * kp // 2048),), x, ordered, m * kp, B=2048),
+        reorder,
         c.launch(
             kernels.scales_kernel, (-(-w.n // 64), -(-pairs // 16)), *w.arguments[4:8], scale, minimum, w.n, kp=kp,
             **{name: w.constants[name] for name in ("G", "S", "KIND", "HAS_MIN", "MIN_BITS")}, BN=64, BG=16,

@@ -47,6 +47,7 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
         (32, ANY, GemmShape(32, 64, 256, stages=5, warps=4)),
         (64, ANY, GemmShape(64, 64, 256, stages=5, warps=4)),
         (128, ANY, GemmShape(128, 64, 128, stages=5, warps=4)),
+        (ANY, 1 << 19, GemmShape(64, 64, 256, warps=4)),
         (ANY, 1 << 22, GemmShape(128, 128, 128, stages=5)),
         (ANY, ANY, GemmShape(256, 128, 128)),
     ),

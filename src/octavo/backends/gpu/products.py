@@ -26,6 +26,9 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if isinstance(weight, FloatWeight):
         return _float_product(c, weight, x, y, terms)
     assert isinstance(x, Activation)
+    in_registers = choose.fused(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    if in_registers:
+        return fused(c, in_registers, weight, x if x.tokens <= choose.SOME else x.halves, y, terms)
     shape = choose.fragments(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if shape:
         return [_fragments(c, shape, weight, x, y, terms)]

@@ -36,6 +36,20 @@ def reorder_kernel(x, out, size, B: tl.constexpr, PDL: tl.constexpr):
 
 
 @triton.jit
+def reorder_codes_kernel(codes, d, out, size, tp, kp: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """`reorder_kernel` of q8_1: codes int8 [tokens, kp] times d [kp / 32, tp]."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    inside = at < size
+    code = tl.load(codes + at, mask=inside, other=0).to(tl.float32)
+    scale = tl.load(d + at % kp // 32 * tp + at // kp, mask=inside, other=0.0)
+    value = tl.reshape((code * scale).to(tl.float16), (B // 16, 4, 2, 2))
+    tl.store(out + at, tl.reshape(tl.permute(value, (0, 3, 1, 2)), (B,)), mask=inside)
+
+
+@triton.jit
 def _twice(value):
     bits = value.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
     return bits | (bits << 16)
