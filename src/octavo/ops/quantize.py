@@ -29,11 +29,19 @@ def quantize_int8(x: Any, granularity: Granularity = "tensor", symmetric: bool =
     if on_gpu(x):
         result: tuple[Any, ...] = gpu_module("gemm").quantize_int8(x, granularity, symmetric)
         return result
-    values = _values(x, granularity)
+    given = _matrix(x, granularity)
     if granularity == "block":
         raise UsageError("granularity 'block' of int8 (allowed: 'tensor', 'token', 'channel', or values of a group)")
-    quantize = definition.quantize_int8 if symmetric else definition.quantize_int8_zero
-    return tuple(like(x, part) for part in quantize(values, granularity))
+    if granularity == "tensor" or not given.size:
+        quantize = definition.quantize_int8 if symmetric else definition.quantize_int8_zero
+        return tuple(like(x, part) for part in quantize(_values(given), granularity))
+    from octavo.backends.cpu.gemm import quantize_groups
+
+    group = granularity if isinstance(granularity, int) else given.shape[1]
+    codes, scale, zero = quantize_groups(np.ascontiguousarray(given), group, symmetric)
+    if np.isnan(scale).any():
+        _values(given)  # raises: a NaN or Inf is among them
+    return tuple(like(x, part) for part in ((codes, scale) if symmetric else (codes, scale, zero)))
 
 
 def quantize_fp8(x: Any, kind: Fp8 = "e4m3", granularity: Granularity = "tensor") -> tuple[Any, Any]:
@@ -48,7 +56,7 @@ def quantize_fp8(x: Any, kind: Fp8 = "e4m3", granularity: Granularity = "tensor"
         return made
     if kind not in get_args(Fp8):
         raise UsageError(f"fp8 type {kind!r} (allowed: {', '.join(get_args(Fp8))})")
-    codes, scale = definition.quantize_fp8(_values(x, granularity), kind, granularity)
+    codes, scale = definition.quantize_fp8(_values(_matrix(x, granularity)), kind, granularity)
     return like(x, codes), like(x, scale)
 
 
@@ -89,8 +97,8 @@ def quantize_mmq_q8_1(x: Any, layout: Literal["D4", "DS4", "D2S6"], padded: int 
     return like(x, blocks.mmq_reference(values, layout, padded, rows))
 
 
-def _values(x: Any, granularity: Granularity) -> F32:
-    """The finite values of a matrix, float32, if the granularity fits it."""
+def _matrix(x: Any, granularity: Granularity) -> AnyArray:
+    """A matrix of floats, if the granularity fits it."""
     given: AnyArray = to_numpy(x)
     check.matrix("x", given, check.FLOATS)
     if isinstance(granularity, int):
@@ -98,6 +106,11 @@ def _values(x: Any, granularity: Granularity) -> F32:
             raise UsageError(f"groups of {granularity} (allowed: what divides K = {given.shape[1]})")
     elif granularity not in ("tensor", "token", "channel", "block"):
         raise UsageError(f"granularity {granularity!r} (allowed: 'tensor', 'token', 'channel', 'block', or a number)")
+    return given
+
+
+def _values(given: AnyArray) -> F32:
+    """Its finite values, float32."""
     values = np.ascontiguousarray(given, np.float32)
     require_finite(values, "x")
     return values

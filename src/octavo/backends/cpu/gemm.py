@@ -1,4 +1,4 @@
-"""Integer products of NumPy arrays with everything after them, as one program of kernel calls."""
+"""Integer products of NumPy arrays with everything after them, as one program of kernel calls; and int8 codes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ FEW = 8
 """Fewer tokens than these are multiplied with rows as they lie, not with panels."""
 
 PLANS_KEPT = 256
+
+ALONE = 1 << 15
+"""So many values are quantized by the calling thread, in less time than others need to come."""
 
 _threads = cache(cores)
 _kept = threading.local()
@@ -70,6 +73,31 @@ def integer_product(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray)
         columns[:n] = sums[0]
         _run(a, weight, after, out, address(columns))
     end_progress()
+
+
+def quantize_groups(x: AnyArray, group: int, symmetric: bool) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """int8 codes [m, k], float32 scales and int32 zero points [m, k / group] of contiguous x [m, k], float32,
+    float16 or bfloat16: those of `octavo.ops.definition`, to the bit.
+
+    Zero points are 0 if `symmetric`. The scale of values that are not all finite is NaN. k is not 0.
+    """
+    prepare()
+    from octavo.backends.cpu.kernels.quantize_token import quantize_groups_kernel
+
+    m, k = x.shape
+    codes, scales, zeros = (
+        np.empty((m, k), np.int8),
+        np.empty((m, k // group), np.float32),
+        np.empty((m, k // group), np.int32),
+    )
+    args = [address(codes), address(scales), address(zeros), k, address(x), group, int(symmetric)]
+    call = KernelCall(quantize_groups_kernel(_float_kind(x.dtype)), args, m)
+    if x.size > ALONE:
+        Program([call], _threads())()
+    else:
+        call.run()
+    end_progress()
+    return codes, scales, zeros
 
 
 def _run(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray, columns: int) -> None:
