@@ -24,7 +24,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("scheme", gemm.SCHEMES)
 @pytest.mark.parametrize("m", [1, 40])
 def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
-    done = octavo("bench", "gemm", str(m), "48", "256", "--scheme", scheme, "--device", "cpu", "--json")
+    done = octavo("bench", "gemm", str(m), "264", "256", "--scheme", scheme, "--device", "cpu", "--json")
     result = json.loads(done.out)
     assert done.status == 0
     assert result["passed"]
@@ -38,7 +38,7 @@ def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
 @pytest.mark.parametrize("name", gemm_stored.STORED)
 @pytest.mark.parametrize("m", [1, 40])
 def test_every_stored_format_passes(name: str, m: int) -> None:
-    result = gemm.bench_gemm(m, 48, 512, name.upper(), "cpu")
+    result = gemm.bench_gemm(m, 264, 512, name.upper(), "cpu")
     bits = gemm_stored.STORED[name].bits
     assert result["passed"]
     assert result["scheme"] == name
@@ -51,10 +51,21 @@ def test_bounds_that_are_promised(octavo: Run) -> None:
     bounds = {name: gemm_stored.BOUNDS[fmt.bits] for name, fmt in gemm_stored.STORED.items()}
     assert bounds["q8_0"] == gemm.SCHEMES["int8"].bound == 0.03
     assert {bounds[name] for name in ("q4_0", "q4_1", "q4_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4")} == {0.15}
-    lines = octavo("bench", "gemm", "2", "16", "256", "--scheme", "q8_0", "--device", "cpu").out.splitlines()
-    assert lines[0] == "q8_0 on cpu, 2 x 16 x 256"
+    lines = octavo("bench", "gemm", "16", "16", "256", "--scheme", "q8_0", "--device", "cpu").out.splitlines()
+    assert lines[0] == "q8_0 on cpu, 16 x 16 x 256"
     assert lines[1].endswith("(allowed: rel_L2 0.03)")
     assert lines[-1] == "PASSED"
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_results_too_few_to_average_are_not_judged(octavo: Run, n: int) -> None:
+    """A single result may be nearly zero, and its error any multiple of it."""
+    done = octavo("bench", "gemm", "1", str(n), "256", "--scheme", "w4a8", "--device", "cpu")
+    assert done.status == 0
+    assert done.out.splitlines()[1].endswith(" (too few results to judge)")
+    result = gemm.bench_gemm(1, n, 256, "w4a8", "cpu")
+    assert result["rel_l2"] > gemm.SCHEMES["w4a8"].bound
+    assert result["bound"] is None
 
 
 def test_a_wrong_stored_product_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +138,18 @@ def test_what_is_refused(octavo: Run) -> None:
     assert "scheme 'q9_0' (allowed: int8, w4a8, w4a8-g128, fp8, fp8-blocks, q4_0, " in unknown
     blocks = octavo("bench", "gemm", "1", "1", "128", "--scheme", "q4_k", "--device", "cpu").error()
     assert "K a multiple of 256" in blocks
-    assert "0 x 1 x 1" in octavo("bench", "gemm", "0", "1", "1", "--device", "cpu").error()
+    zero = octavo("bench", "gemm", "0", "1", "1", "--device", "cpu").error()
+    assert zero.endswith("a product of 0 x 1 x 1 (allowed: from 1 on, up to 2^31 values of a matrix)")
     assert "values of a matrix" in octavo("bench", "gemm", "999999", "999999", "1", "--device", "cpu").error()
+
+
+def test_too_little_memory_is_a_line(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(*sizes: int) -> None:
+        raise MemoryError("Unable to allocate 8.00 GiB")
+
+    monkeypatch.setattr(gemm, "drawn", drawn)
+    error = octavo("bench", "gemm", "--device", "cpu").error()
+    assert error == "octavo: error: out of memory: Unable to allocate 8.00 GiB"
 
 
 def test_limit_is_what_takes_longer() -> None:

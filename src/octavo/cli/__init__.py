@@ -72,6 +72,8 @@ def main() -> None:
         sys.exit(130)
     except _UsageError as error:
         _fail(error.format_message() or "a command is missing; `octavo --help` lists them")
+    except MemoryError as error:
+        _fail(f"out of memory: {error}" if str(error) else "out of memory")
     except BrokenPipeError:  # who reads has left; what is still buffered goes nowhere, and nobody is told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

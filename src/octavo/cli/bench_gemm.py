@@ -8,7 +8,7 @@ import typer
 
 from octavo.cli.plain import to_json
 
-SCHEMES = "int8, w4a8, w4a8-g128, fp8, fp8-blocks; or a stored format's name: q8_0, q4_k, mxfp4, ..."
+SCHEMES = "int8, w4a8, w4a8-g128, fp8, fp8-blocks, or a stored format by its name, as q8_0, q4_k or mxfp4"
 
 
 def gemm(
@@ -23,8 +23,8 @@ def gemm(
 ) -> int:
     """Check and time y = x w of Gaussian values, x [M, K] and w [N, K]: `octavo bench gemm 512 4096 4096`.
 
-    Exit status 1 if the result is further from the product of the floats than the scheme allows, or further than 1e-3
-    from the exact product of the same quantized numbers.
+    Exit status 1 if the result is further from the product of the floats than the scheme allows, or further than 1e-3 \
+from the exact product of the same quantized numbers.
     """
     from octavo.backends.gpu.device import unusable
     from octavo.bench.gemm import bench_gemm
@@ -36,10 +36,11 @@ def gemm(
 
 
 def _lines(r: dict[str, Any]) -> list[str]:
+    allowed = "too few results to judge" if r["bound"] is None else f"allowed: rel_L2 {r['bound']}"
     limit = "" if r["limit"] is None else f"  Limit: {r['share_of_limit']:.0%} of {r['limit']}"
     return [
         f"{r['scheme']} on {r['device']}, {r['m']} x {r['n']} x {r['k']}",
-        f"Validation: rel_L2={r['rel_l2']:.6f}, max_abs_err={r['max_abs_err']:.6f} (allowed: rel_L2 {r['bound']})",
+        f"Validation: rel_L2={r['rel_l2']:.6f}, max_abs_err={r['max_abs_err']:.6f} ({allowed})",
         f"Kernel: rel_L2={r['own_error']:.2e} against the exact product of the same codes (allowed: {r['own_bound']})",
         f"Time: {r['seconds'] * 1e3:.4f} ms  Throughput: {r['gops']:,.1f} GOPS{limit}",
         f"Library: {r['library']} {r['library_seconds'] * 1e3:.4f} ms  Ratio: {r['ratio']:.2f}x",
