@@ -46,7 +46,10 @@ def test_a_folder_is_written_run_and_shown(octavo: Run, tmp_path: Path) -> None:
     assert shown["types"][0]["type"] == "INT8"
     assert shown["non_finite"] == {}
     assert {row["dtype"] for row in shown["graph"]} >= {"int8_token", "f32"}
-    assert "safetensors" in octavo("inspect", str(out)).out
+    assert (shown["version"], shown["alignment"]) == (None, None)
+    listed = octavo("inspect", str(out), "--tensors").out
+    assert "safetensors" in listed
+    assert "offset" not in listed
     assert "has files in it" in octavo("quantize", "demo", str(out), "--scheme", "fp8").error()
 
 
@@ -66,6 +69,12 @@ def test_a_table_for_people(octavo: Run, tmp_path: Path) -> None:
 def test_options_that_do_not_go_with_a_scheme(octavo: Run, tmp_path: Path, more: list[str], named: str) -> None:
     error = octavo("quantize", "demo", str(tmp_path / "out"), *more, "--scheme", "fp8").error()
     assert f"{named} with --scheme fp8 (allowed: " in error
+
+
+def test_a_folder_without_a_scheme(octavo: Run, tmp_path: Path) -> None:
+    error = octavo("quantize", str(tmp_path), str(tmp_path / "out.gguf"), "Q4_K_M").error()
+    assert f"{tmp_path} is a folder (allowed: a GGUF file, " in error
+    assert "folders with --scheme" in error
 
 
 def test_a_scheme_that_there_is_none_of(octavo: Run, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_models_that_no_scheme_takes(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"4 experts.*dense"):
         quantize_checkpoint(tmp_path / "moe.gguf", tmp_path / "out", "int8-w8a8")
     quantize_checkpoint(resolve("demo"), tmp_path / "once", "int8-w8a8")
-    with pytest.raises(UsageError, match="is quantized already"):
+    with pytest.raises(UsageError, match=r"is quantized already.*--allow-requantize"):
         quantize_checkpoint(tmp_path / "once", tmp_path / "out", "int8-w8a8")
     model = make(CASES["llama3-rope"])
     words = tiny.TOKENIZER
@@ -232,6 +232,18 @@ def test_a_quantized_file_is_taken_when_it_is_asked_for(tmp_path: Path) -> None:
         quantize_checkpoint(tmp_path / "q8.gguf", tmp_path / "out", "int8-w8a8")
     report = quantize_checkpoint(tmp_path / "q8.gguf", tmp_path / "out", "int8-w8a8", allow_requantize=True)
     assert {row.type for row in report.rows} == {"INT8", "F16", "F32"}
+
+
+def test_a_quantized_folder_is_taken_when_it_is_asked_for(tmp_path: Path) -> None:
+    """What int8 holds exactly, 4 bits by 8 with groups, is the same model afterwards."""
+    quantize_checkpoint(resolve("demo"), tmp_path / "once", "w4a8-g128")
+    report = quantize_checkpoint(tmp_path / "once", tmp_path / "again", "int8-w8a8", allow_requantize=True)
+    linear = [row for row in report.rows if row.error is not None]
+    assert {(row.source_type, row.type) for row in linear} == {("INT4_G128", "INT8")}
+    assert max(row.error for row in linear if row.error is not None) < 1e-6
+    with open_model_file(tmp_path / "once") as once, open_model_file(tmp_path / "again") as again:
+        for name in ("blk.3.attn_q.weight", "token_embd.weight"):
+            np.testing.assert_allclose(dequantize(again.tensor(name)), dequantize(once.tensor(name)), rtol=1e-6)
 
 
 def test_transformers_takes_the_tokenizer_and_the_template(tmp_path: Path) -> None:

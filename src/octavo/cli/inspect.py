@@ -61,8 +61,8 @@ def summarize(file: GGUFFile) -> dict[str, Any]:
     return {
         "path": file.path,
         "files": list(file.files),
-        "version": file.version,
-        "alignment": file.alignment,
+        "version": file.version or None,
+        "alignment": file.alignment or None,
         "tensor_count": len(file.tensors),
         "parameters": parameters,
         "bytes": file.nbytes,
@@ -73,11 +73,11 @@ def summarize(file: GGUFFile) -> dict[str, Any]:
 
 
 def tensor_rows(file: GGUFFile) -> list[dict[str, Any]]:
-    """A row for each tensor in file order; shapes in NumPy order (outputs, inputs)."""
+    """A row for each tensor in file order; shapes in NumPy order (outputs, inputs). Offsets are those of GGUF files."""
     return [
         {
             "name": info.name, "type": info.type_name, "shape": list(info.shape), "parameters": info.size,
-            "bytes": info.nbytes, "offset": info.offset,
+            "bytes": info.nbytes, "offset": info.offset if file.version else None,
         }
         for info in file.tensors.values()
     ]  # fmt: skip

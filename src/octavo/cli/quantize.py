@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
 from types import TracebackType
@@ -109,6 +110,10 @@ def quantize(
         show(_quantize_scheme(resolve(src), dst, scheme, allow_requantize, dry_run, threads), as_json)
         return
     target = _target(preset, target_bpw, target_size, text, pure)
+    if os.path.isdir(src):
+        raise UsageError(
+            f"{src} is a folder (allowed: a GGUF file, as `octavo convert` makes of one; folders with --scheme)"
+        )
     options: Any = {
         "choices": choices, "allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads,
     }  # fmt: skip

@@ -81,8 +81,10 @@ def _types(report: dict[str, Any]) -> Table:
 
 
 def _tensors(rows: list[dict[str, Any]]) -> Table:
-    table = _table("tensor", "type", "shape", "size", "offset", numbers=("size", "offset"))
+    offsets = all(row["offset"] is not None for row in rows)
+    table = _table("tensor", "type", "shape", "size", *(["offset"] if offsets else []), numbers=("size", "offset"))
     for row in rows:
         shape = " x ".join(str(d) for d in row["shape"])
-        table.add_row(escape(printable(row["name"])), row["type"], shape, size(row["bytes"]), f"{row['offset']:,}")
+        offset = [f"{row['offset']:,}"] if offsets else []
+        table.add_row(escape(printable(row["name"])), row["type"], shape, size(row["bytes"]), *offset)
     return table

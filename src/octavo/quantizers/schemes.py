@@ -51,6 +51,7 @@ CARRIED = (
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
 """Files of a checkpoint that go with its weights."""
+REQUANTIZE = "(allowed: with --allow-requantize, allow_requantize=True)"
 SLAB = 1 << 20
 """Values that a thread encodes at a time."""
 
@@ -83,7 +84,7 @@ def quantize_checkpoint(
         raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
     _require_new(dst)
     with open_model_file(src) as file:
-        config = _config(file, SCHEMES[scheme])
+        config = _config(file, SCHEMES[scheme], allow_requantize)
         job = _Job(file, SCHEMES[scheme], threads or cores(), allow_requantize, progress)
         report = Report(file.path, os.fsdecode(dst), scheme, dry_run)
         if dry_run:
@@ -116,12 +117,12 @@ def _require_room(dst: StrPath, needed: int) -> None:
         raise FileError(f"{needed:,} bytes are to be written, but the disk has {free:,} free", file=dst)
 
 
-def _config(file: GGUFFile, scheme: Scheme) -> dict[str, Any]:
+def _config(file: GGUFFile, scheme: Scheme, allow_requantize: bool) -> dict[str, Any]:
     """config.json of what is written. Raises ModelError for a model that has none, UsageError for a quantized one."""
     hp = read_architecture(file).hparams
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(file, hp)
-    if config.get(KEY) is not None:
-        raise UsageError(f"{file.path} is quantized already (allowed: a model of floats)")
+    if config.get(KEY) is not None and not allow_requantize:
+        raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more {REQUANTIZE}")
     if hp.n_expert:
         raise UsageError(f"{file.path} has {hp.n_expert} experts (allowed: dense models)")
     return config | {KEY: scheme.config(["lm_head"])}
@@ -172,7 +173,7 @@ class _Job:
         plain = info.type_name in FLOATS
         if not plain and not allow_requantize:
             problem = f"{self.file.path}: tensor {shown(name)} is {info.type_name}, and quantizing it again loses more"
-            raise UsageError(f"{problem} (allowed: with --allow-requantize, allow_requantize=True)")
+            raise UsageError(f"{problem} {REQUANTIZE}")
         target = checkpoint_name(name)
         if target is None:
             raise UsageError(f"{self.file.path}: tensor {shown(name)} has no place in a checkpoint (allowed: others)")
