@@ -69,6 +69,8 @@ class QuantLinear(nn.Module):
         """y of x, of its type and with its leading dimensions."""
         if not x.is_floating_point():
             raise UsageError(f"x is {x.dtype} (allowed: floats)")
+        if x.ndim == 0 or x.shape[-1] != self.in_features:
+            raise UsageError(f"x has the shape {list(x.shape)} (allowed: [..., {self.in_features}])")
         rows = x.reshape(-1, x.shape[-1])
         if rows.dtype not in OUT_NAMES:
             rows = rows.float()
