@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tests.cli.conftest import Run
@@ -20,3 +23,21 @@ def test_defaults_are_told(octavo: Run, command: tuple[str, ...], monkeypatch: p
     monkeypatch.setenv("COLUMNS", "300")
     shown = octavo(*command, "--help").out
     assert [said for said in SAID[command] if said not in shown] == []
+
+
+def test_options_have_their_own_names() -> None:
+    """Some releases of Typer name an option by what its help calls the value, where it has no name of its own."""
+    from typer.main import get_command
+
+    from octavo.cli import app
+
+    names = [name for name in _option_names(get_command(app)) if name.startswith("--")]
+    assert len(names) > 100
+    assert [name for name in names if name != name.lower()] == []
+
+
+def _option_names(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        yield from parameter.opts
+    for below in getattr(command, "commands", {}).values():
+        yield from _option_names(below)

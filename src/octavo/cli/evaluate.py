@@ -67,7 +67,7 @@ def ppl(
 def kl(
     model: ModelFile,
     text: TextFile,
-    base: Annotated[str, typer.Option(metavar="MODEL", help="The model to compare with, as it was before.")],
+    base: Annotated[str, typer.Option("--base", metavar="MODEL", help="The model to compare with, as it was before.")],
     answers: Annotated[bool, typer.Option("--answers", help="Of the demo text, score the answers only.")] = False,
     context: Context = 512,
     chunks: Chunks = None,

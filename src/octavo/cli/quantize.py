@@ -30,11 +30,16 @@ Pure = Annotated[
 ]
 TensorType = Annotated[
     list[str] | None,
-    typer.Option(metavar="REGEX=TYPE", help="This type where a name has a match; may be given again.",
+    typer.Option("--tensor-type", metavar="REGEX=TYPE", help="This type where a name has a match; may be given again.",
                  rich_help_panel=TYPES),
 ]  # fmt: skip
-OutputType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of output.weight.", rich_help_panel=TYPES)]
-EmbeddingType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of token_embd.weight.", rich_help_panel=TYPES)]
+OutputType = Annotated[
+    str | None, typer.Option("--output-tensor-type", metavar="TYPE", help="Of output.weight.", rich_help_panel=TYPES)
+]
+EmbeddingType = Annotated[
+    str | None,
+    typer.Option("--token-embedding-type", metavar="TYPE", help="Of token_embd.weight.", rich_help_panel=TYPES),
+]
 LeaveOutput = Annotated[
     bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.", rich_help_panel=TYPES)
 ]
@@ -55,14 +60,20 @@ def quantize(
     ] = None,
     target_bpw: Annotated[
         float | None,
-        typer.Option(metavar="BITS", help="At most so many bits a weight, as 4.5.", rich_help_panel=SIZE),
+        typer.Option(
+            "--target-bpw", metavar="BITS", help="At most so many bits a weight, as 4.5.", rich_help_panel=SIZE
+        ),
     ] = None,
     target_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="A file of at most 4.2GiB, 700MB, ...", rich_help_panel=SIZE)
+        str | None,
+        typer.Option(
+            "--target-size", metavar="SIZE", help="A file of at most 4.2GiB, 700MB, ...", rich_help_panel=SIZE
+        ),
     ] = None,
     text: Annotated[
         str | None,
         typer.Option(
+            "--text",
             metavar="TEXT",
             rich_help_panel=SIZE,
             help="Measure what each tensor's errors cost on this file, or `demo`; without it that is a guess.",
@@ -71,6 +82,7 @@ def quantize(
     scheme: Annotated[
         str | None,
         typer.Option(
+            "--scheme",
             metavar="SCHEME",
             rich_help_panel=SCHEME,
             help="For products with 8-bit activations: int8-w8a8, w4a8, w4a8-g128 or fp8, as safetensors.",

@@ -18,15 +18,20 @@ def report(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The page to write, an HTML file.")],
     base: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The model that it was made of: errors are measured against it.")
+        str | None,
+        typer.Option("--base", metavar="MODEL", help="The model that it was made of: errors are measured against it."),
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="A file of UTF-8 text, or `demo`, to measure divergence and perplexity on."),
+        typer.Option(
+            "--text", metavar="TEXT", help="A file of UTF-8 text, or `demo`, to measure divergence and perplexity on."
+        ),
     ] = None,
     presets: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Presets of the base to compare with, as Q8_0,Q4_K_M. Needs --text."),
+        typer.Option(
+            "--presets", metavar="NAMES", help="Presets of the base to compare with, as Q8_0,Q4_K_M. Needs --text."
+        ),
     ] = None,
     context: Annotated[int, typer.Option("-c", "--context", help="Tokens of a window of the text.")] = 512,
     chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,
