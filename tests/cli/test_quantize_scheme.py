@@ -51,6 +51,7 @@ def test_a_folder_is_written_run_and_shown(octavo: Run, tmp_path: Path) -> None:
     assert "safetensors" in listed
     assert "offset" not in listed
     assert "has files in it" in octavo("quantize", "demo", str(out), "--scheme", "fp8").error()
+    assert "has no name" in octavo("quantize", "demo", "", "--scheme", "fp8").error()
 
 
 def test_a_table_for_people(octavo: Run, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ weights and for its activations, and a format says how the weights lie in the fi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -152,4 +153,5 @@ def _mapping(config: Config, path: str, value: Any) -> Mapping[str, Any]:
 
 
 def _brief(value: object) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else shown(str(value))
+    """A value as JSON has it; of strings as everywhere."""
+    return shown(value) if isinstance(value, str) else shown(json.dumps(value))[1:-1]

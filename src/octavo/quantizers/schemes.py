@@ -103,6 +103,8 @@ def quantize_checkpoint(
 
 
 def _require_new(dst: StrPath) -> None:
+    if not os.fspath(dst):
+        raise UsageError("the destination has no name (allowed: a folder that is new or empty)")
     parent = os.path.dirname(os.path.realpath(dst))
     if not os.path.isdir(parent):
         raise FileError(f"there is no folder {parent}", file=dst, allowed="a new folder in one that exists")
