@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Call = Callable[[], None]
 Weight = QuantWeight | FloatWeight
-BYTES = ("codes8", "codes4", "codes2", "codes1")
 
 
 def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
@@ -26,17 +25,17 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if isinstance(weight, FloatWeight):
         return _float_product(c, weight, x, y, terms)
     assert isinstance(x, Activation)
+    if x.tokens > choose.SOME:
+        return halves_product(c, weight, x.halves, y, terms)
     in_registers = choose.fused(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if in_registers:
-        return fused(c, in_registers, weight, x if x.tokens <= choose.SOME else x.halves, y, terms)
+        return fused(c, in_registers, weight, x, y, terms)
     shape = choose.fragments(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if shape:
         return [_fragments(c, shape, weight, x, y, terms)]
     if x.tokens <= choose.FEW:
         return [_matvec(c, weight, x, y, terms)]
-    if x.tokens <= choose.SOME:
-        return [_few(c, weight, x, y, terms)]
-    return _many(c, weight, x, y, terms)
+    return [_few(c, weight, x, y, terms)]
 
 
 def _terms(terms: Sequence[torch.Tensor], some: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
@@ -87,10 +86,6 @@ def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequ
         B=shape.warps, BN=shape.rows, STAGES=shape.stages, SPLITS=shape.splits, ASM=c.target.asm, warps=shape.warps,
         stages=shape.stages,
     )  # fmt: skip
-
-
-def _many(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
-    return halves_product(c, w, x.halves, y, terms)
 
 
 def halves_product(
