@@ -147,12 +147,21 @@ def test_torch_in_torch_out(out_dtype: Any) -> None:
     assert y.dtype == (torch.bfloat16 if out_dtype == "bf16" else torch.float32)
     exact = x @ w.T + bias.float()
     assert (y.float() - exact).norm() / exact.norm() < 0.03
-    weight = ops.quantize_w4a8(w.numpy(), 128).to("cpu")
+    weight = ops.quantize_w4a8(w.bfloat16(), 128)
     assert (ops.w4a8_gemm(a, weight, scale_a) - x @ w.T).norm() / (x @ w.T).norm() < 0.15
     fp8, fp8_scale = ops.quantize_fp8(x, "e4m3", "token")
     assert fp8.dtype == torch.float8_e4m3fn
     y = ops.fp8_gemm(fp8, ops.quantize_fp8(w)[0], fp8_scale, ops.quantize_fp8(w)[1])
     assert (y - x @ w.T).norm() / (x @ w.T).norm() < 0.05
+
+
+@pytest.mark.parametrize(("n", "k"), [(4, 512), (1, 128), (130, 100), (2, 256)])
+def test_blocks_of_as_many_scales_as_rows(n: int, k: int) -> None:
+    """A row of blocks has as many scales as there are channels, and still none for each of these."""
+    x, w = gaussian(3, k), gaussian(n, k)
+    a, scale_a = ops.quantize_fp8(np.pad(x, ((0, 0), (0, -k % 128))), "e4m3", 128)
+    b, scale_b = ops.quantize_fp8(w, "e4m3", "block")
+    near(ops.fp8_gemm(a[:, :k], b, scale_a, scale_b), definition.fp8_gemm(a[:, :k], b, scale_a, scale_b))
 
 
 A, B = np.ones((3, 64), np.int8), np.ones((5, 64), np.int8)

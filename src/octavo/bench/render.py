@@ -30,9 +30,9 @@ def to_markdown(result: Result) -> str:
     lines = [
         f"**{model['file']}**: {model['bytes'] / 1e9:.2f} GB, {model['bits_per_weight']:.2f} bits per weight",
         "",
-        f"{card}{where['cpu']}, {where['cores']} cores, {where['os']}; {result['device']}, {result['threads']} threads"
-        f", KV {result['kv']}; {', '.join([built, *(f'{name} {versions[name]}' for name in names_of)])}; "
-        f"{result['date'][:10]}",
+        f"{card}{where['cpu']}, {_count(where['cores'], 'core')}, {where['os']}; {result['device']}, "
+        f"{_count(result['threads'], 'thread')}, KV {result['kv']}; "
+        f"{', '.join([built, *(f'{name} {versions[name]}' for name in names_of)])}; {result['date'][:10]}",
         "",
     ]
     limits = [value for test in result["tests"] for value in test["read_limits"]]
@@ -52,6 +52,10 @@ def to_markdown(result: Result) -> str:
     for test in result["tests"]:
         lines += _row(_cells(test, names))
     return "\n".join(lines) + "\n"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def to_csv(result: Result) -> str:

@@ -124,7 +124,8 @@ def fp8_gemm(
         raise UsageError(f"a is {x.dtype.name} and b {w.dtype.name} (allowed: one type of both)")
     check.epilogue(m, n, bias_, activation, residual_, out_dtype)
     blocks = (-(-n // BLOCK), -(-k // BLOCK))
-    if scale_w.shape == blocks and scale_x.shape == (m, blocks[1]) and scale_w.size not in (1, n):
+    of_blocks = scale_w.shape == blocks and scale_x.shape == (m, blocks[1])
+    if of_blocks and (blocks[1] > 1 or scale_w.size not in (1, n)):
         for name, scale in (("scale_a", scale_x), ("scale_b", scale_w)):
             check.matrix(name, scale, ("float32",))
     else:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from octavo.errors import NonFiniteError, QuantFormatError
 from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32, U8, AnyArray
+from octavo.ops.place import is_torch, to_numpy
 
 GROUP = 128
 TOP = 7
@@ -102,12 +103,15 @@ class W4A8Weight:
         return values
 
 
-def quantize_w4a8(w: npt.ArrayLike, group: Literal[128] | None = None) -> W4A8Weight:
+def quantize_w4a8(w: Any, group: Literal[128] | None = None) -> W4A8Weight:
     """Weights [N, K] rounded to the nearest of 15 codes, with a scale for each channel, or for `group` = 128 values.
 
-    Of groups, the scale is float16, relative to the channel's, which makes the channel's largest weight 127.
+    w is a NumPy array, or a torch tensor anywhere, beside which the result lies then; codes are worked out in NumPy. Of
+    groups, the scale is float16, relative to the channel's, which makes the channel's largest weight 127.
     Raises NonFiniteError at the first NaN or Inf, QuantFormatError where K is not a multiple of 128 or `group` not 128.
     """
+    if is_torch(w):
+        return quantize_w4a8(to_numpy(w.cpu()), group).to(w.device)
     values = np.ascontiguousarray(w, np.float32)
     if values.ndim != 2 or values.shape[1] % GROUP:
         raise QuantFormatError(f"weights of shape {list(values.shape)} (allowed: [N, K], K a multiple of {GROUP})")
