@@ -123,7 +123,7 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
         fixed, warps = {**fixed, "BM": shape.pairs, "BN": shape.rows, "STAGES": shape.stages}, shape.warps
     if name == "few" and gpu.backend == "hip":  # its matrix units take 16 columns at least
         fixed |= {"T": 16, "TP": 16}
-        if target == "gfx1100" and _layout(layout).group == 16:
+        if target == "gfx1100" and (_layout(layout).group == 16 or _layout(layout).bits == 5):
             fixed |= {"BN": 16, "STAGES": 1}
     if (target == "gfx1100" and name in ("prefill", "decode", "decode_q8")) or (name, target) == ("prefill", "sm_80"):
         warps = 8

@@ -70,7 +70,7 @@ def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
     width = max(narrowest, 1 << (min(tokens, SOME) - 1).bit_length())
     if kp < 512 or arch == "interpreter":
         return FewShape(width, 64 if arch == "interpreter" else 16, 1, 2, 2 if arch == "interpreter" else 1)
-    if arch.startswith("gfx11") and layout.group == 16:
+    if arch.startswith("gfx11") and (layout.group == 16 or layout.bits == 5):
         return FewShape(width, 16, 2, 1)  # more does not fit its registers
     if width >= 32:
         return FewShape(width, 64, 4, 2) if n >= 8192 else FewShape(width, 32, 8, 2)
