@@ -193,6 +193,32 @@ def test_programs_that_go_from_tile_to_tile() -> None:
         check(int8_gemm(*map(on, args), shape=shape), definition.int8_gemm(*args))
 
 
+def test_results_go_where_the_caller_says() -> None:
+    """Into a part of something larger, and onto the residual."""
+    a, b, sa, sb = codes(5, 256), codes(40, 256), scales(5, 1), scales(40, 1)
+    weight = w4a8(40, 256, True)
+    there = weight.to(WHERE)
+    x, w = (rng.standard_normal((rows, 256)).astype(definition.fp8_dtype("e4m3")) for rows in (5, 40))
+    expected = (
+        definition.int8_gemm(a, b, sa, sb),
+        definition.w4a8_gemm(a, weight, sa),
+        definition.fp8_gemm(x, w, sa, sb),
+    )
+    whole = torch.ones(5, 64, device=WHERE)
+    for right, call in zip(
+        expected,
+        (lambda **to: int8_gemm(*map(on, (a, b, sa, sb)), **to),
+         lambda **to: w4a8_gemm(on(a), there.packed, on(sa), there.channel_scale, there.group_scale, **to),
+         lambda **to: fp8_gemm(*map(on, (x, w, sa, sb)), **to)),
+        strict=True,
+    ):  # fmt: skip
+        out = whole.fill_(1)[:, 8:48]
+        assert call(out=out, residual=out) is out
+        check(out, right + 1, FP8)
+        assert whole[:, :8].eq(1).all()
+        assert whole[:, 48:].eq(1).all()
+
+
 @pytest.mark.parametrize("k", [65_792, 131_072, 131_200])
 @pytest.mark.parametrize("zero", [None, 127])
 def test_sums_that_int32_does_not_hold(k: int, zero: int | None) -> None:
@@ -238,6 +264,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "sums": (lambda: int8_gemm(A, B, ONE, ONE, zero_a=ONE.int(), sums=ONE.int()), r"allowed: int32 \[4\]"),
     "bias": (lambda: int8_gemm(A, B, ONE, ONE, bias=ONE), r"bias is float32 \[\].*\[4\]"),
     "residual": (lambda: int8_gemm(A, B, ONE, ONE, residual=A.float()), r"residual is .*\[2, 4\]"),
+    "out": (lambda: int8_gemm(A, B, ONE, ONE, out=A.float()), r"out is .*\[2, 4\]"),
+    "out's strides": (lambda: int8_gemm(A, B, ONE, ONE, out=torch.empty(4, 2, device=WHERE).t()), "side by side"),
     "activation": (lambda: int8_gemm(A, B, ONE, ONE, activation="tanh"), "'tanh' .allowed: relu, gelu, silu"),
     "out_dtype": (lambda: int8_gemm(A, B, ONE, ONE, out_dtype="i8"), "'i8' .allowed: f32, f16, bf16"),
     "device": (lambda: int8_gemm(A.to("meta"), B, ONE, ONE), "one device"),

@@ -74,15 +74,17 @@ def int8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, zero_a: Tensor | None = None, bias: Tensor | None = None,
     activation: Activation | None = None, residual: Tensor | None = None, out_dtype: OutDType = "f32",
     sums: Tensor | None = None, workspace: Workspace | None = None, shape: GemmShape | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """y [M, N] of codes int8 a [M, K] and b [N, K]: acc = sum((a - zero_a) * b).
 
     Scales are float32: scale_a [] or [M, 1] (or [M]), scale_b [] or [N, 1]; zero_a is int32 like scale_a. bias is [N],
-    residual [M, N], of any float type. `sums` are `row_sums(b)`, which are worked out if zero_a is given without.
+    residual [M, N], of any float type. `sums` are `row_sums(b)`, which are worked out if zero_a is given without. The
+    result goes to `out` if there is one, [M, N] of out_dtype; the residual may be the same.
     Raises UsageError for what does not fit.
     """
     a, b, m, n, k = _factors(a, b, torch.int8)
-    end = _end(m, n, a.device, bias, activation, residual, out_dtype)
+    end = _end(m, n, a.device, bias, activation, residual, out_dtype, out)
     if zero_a is not None:
         sums = row_sums(b) if sums is None else _like("sums", sums, (n,), torch.int32, a.device)
         zero_a = _per("zero_a", zero_a, m, torch.int32, a.device)
@@ -104,13 +106,13 @@ def int8_gemm(
     }  # fmt: skip
     if how.hopper:
         _hopper().int8_hopper_kernel[_grid(s, m, n)](
-            _laid_out(a, s.tokens, s.depth), _laid_out(b, s.rows, s.depth), *arguments, n, end.residual.stride(0),
-            **constants,
+            _laid_out(a, s.tokens, s.depth), _laid_out(b, s.rows, s.depth), *arguments, end.y.stride(0),
+            end.residual.stride(0), **constants,
         )  # fmt: skip
     else:
         int8_gemm_kernel[_grid(s, m, n)](
             _tiles(a, s.tokens, s.depth, how.tma), _tiles(b, s.rows, s.depth, how.tma), *arguments, a.stride(0),
-            b.stride(0), n, end.residual.stride(0), **constants, BM=s.tokens, BN=s.rows, BK=s.depth,
+            b.stride(0), end.y.stride(0), end.residual.stride(0), **constants, BM=s.tokens, BN=s.rows, BK=s.depth,
             PERSISTENT=s.persistent, WIDE=how.wide, TMA=how.tma, EVEN=k % s.depth == 0,
         )  # fmt: skip
     return end.y
@@ -128,6 +130,7 @@ def w4a8_gemm(
     a: Tensor, packed: Tensor, scale_a: Tensor, channel_scale: Tensor, group_scale: Tensor | None = None, *,
     bias: Tensor | None = None, activation: Activation | None = None, residual: Tensor | None = None,
     out_dtype: OutDType = "f32", workspace: Workspace | None = None, shape: GemmShape | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """y [M, N] of codes int8 a [M, K] and 4-bit weights [N, K] as `octavo.ops.W4A8Weight` has them.
 
@@ -137,7 +140,7 @@ def w4a8_gemm(
     if packed.dtype != torch.uint8 or packed.ndim != 2 or packed.shape[1] % (BLOCK // 2):
         raise UsageError(f"packed is {_words(packed)} (allowed: uint8 [N, K / 2], K a multiple of {BLOCK})")
     a, packed, m, n, k = _factors(a, packed.view(torch.int8), torch.int8, 2)
-    end = _end(m, n, a.device, bias, activation, residual, out_dtype)
+    end = _end(m, n, a.device, bias, activation, residual, out_dtype, out)
     scale_a = _per("scale_a", scale_a, m, torch.float32, a.device)
     channel_scale = _per("channel_scale", channel_scale, n, torch.float32, a.device)
     if group_scale is not None:
@@ -149,7 +152,7 @@ def w4a8_gemm(
     shares, finished = _room(s, m, n, torch.int32, a.device, workspace)
     groups = channel_scale.view(-1, 1) if group_scale is None else group_scale
     arguments = (scale_a, channel_scale, groups, end.bias, end.residual, end.y, shares, finished, m, n, k)
-    strides = (groups.stride(0), groups.stride(1), n, end.residual.stride(0))
+    strides = (groups.stride(0), groups.stride(1), end.y.stride(0), end.residual.stride(0))
     constants = {
         "A_STEP": _step(scale_a), "B_STEP": _step(channel_scale), "GROUPED": group_scale is not None, **end.constants,
         "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "num_warps": s.warps,
@@ -171,6 +174,7 @@ def fp8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bias: Tensor | None = None,
     activation: Activation | None = None, residual: Tensor | None = None, out_dtype: OutDType = "f32",
     fast: bool = False, workspace: Workspace | None = None, shape: GemmShape | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """y [M, N] of float8_e4m3fn or float8_e5m2 a [M, K] and b [N, K], NaN excluded.
 
@@ -182,7 +186,7 @@ def fp8_gemm(
     if kind is None:
         raise UsageError(f"a is {_words(a)} (allowed: float8_e4m3fn or float8_e5m2 [M, K])")
     a, b, m, n, k = _factors(a, b, a.dtype)
-    end = _end(m, n, a.device, bias, activation, residual, out_dtype)
+    end = _end(m, n, a.device, bias, activation, residual, out_dtype, out)
     grid = (-(-n // BLOCK), -(-k // BLOCK))
     blocks = scale_b.numel() not in (1, n) or (scale_a.ndim == 2 and scale_a.shape[1] > 1)
     if blocks:
@@ -202,7 +206,7 @@ def fp8_gemm(
     kept = KEPT if not fast and device.target().arch in SHORT_SUMS else 0
     fp8_gemm_kernel[_grid(s, m, n)](
         _tiles(a, s.tokens, s.depth, tma), _tiles(b, s.rows, s.depth, tma), scale_a, scale_b, end.bias, end.residual,
-        end.y, shares, finished, m, n, k, a.stride(0), b.stride(0), n, end.residual.stride(0), grid[1],
+        end.y, shares, finished, m, n, k, a.stride(0), b.stride(0), end.y.stride(0), end.residual.stride(0), grid[1],
         A_STEP=None if blocks else _step(scale_a), B_STEP=None if blocks else _step(scale_b), BLOCKS=blocks,
         **end.constants, KIND=kind, UNITS=units, KEPT=kept, BM=s.tokens, BN=s.rows, BK=s.depth, GROUP=s.group,
         SPLITS=s.splits, STAGES=s.stages, TMA=tma, EVEN=k % s.depth == 0, num_warps=s.warps,
@@ -232,13 +236,18 @@ def _factors(a: Tensor, b: Tensor, dtype: torch.dtype, codes: int = 1) -> tuple[
 
 def _end(
     m: int, n: int, where: Any, bias: Tensor | None, activation: Activation | None, residual: Tensor | None,
-    out_dtype: OutDType,
+    out_dtype: OutDType, out: Tensor | None,
 ) -> _End:  # fmt: skip
     if out_dtype not in OUT_TYPES:
         raise UsageError(f"out_dtype {out_dtype!r} (allowed: {', '.join(OUT_TYPES)})")
     if activation is not None and activation not in get_args(Activation):
         raise UsageError(f"activation {activation!r} (allowed: {', '.join(get_args(Activation))})")
-    y = torch.empty((m, n), dtype=OUT_TYPES[out_dtype], device=where)
+    if out is None:
+        y = torch.empty((m, n), dtype=OUT_TYPES[out_dtype], device=where)
+    else:
+        y = _like("out", out, (m, n), OUT_TYPES[out_dtype], where)
+        if n > 1 and y.stride(1) != 1:
+            raise UsageError(f"out has strides {list(y.stride())} (allowed: neighbours in a row side by side)")
     constants = {"BIAS": bias is not None, "ACTIVATION": activation, "RESIDUAL": residual is not None}
     bias = y if bias is None else _like("bias", bias, (n,), None, where).contiguous()
     residual = y if residual is None else _like("residual", residual, (m, n), None, where)

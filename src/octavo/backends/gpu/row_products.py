@@ -34,7 +34,7 @@ class RowWeight:
     """Weights [n, k]: `codes` are int8 or float8_e4m3fn [n, k], or uint8 [n, k / 2] as `ops.w4a8` packs them.
 
     scale   float32 [n]
-    groups  float16 [n, k / 128], or None
+    groups  float16 [n, k / 128], those of neighbouring rows side by side, or None
     """
 
     n: int
@@ -64,7 +64,7 @@ def load_rows(tensor: QTensor, device: str) -> RowWeight:
     fmt, data = tensor.format, tensor.data
     width = k if fmt.bits == 8 else k // 2
     codes, scale = np.empty((n, width), np.uint8), np.empty(n, np.float32)
-    groups = np.empty((n, k // fmt.group), np.float16) if fmt.folds else None
+    groups = np.empty((k // fmt.group, n), np.float16).T if fmt.folds else None
 
     def work(part: slice) -> None:
         planes = unpack(QTensor(fmt, (part.stop - part.start, k), data[part]))
@@ -101,7 +101,7 @@ def joined_rows(weights: Sequence[RowWeight]) -> RowWeight:
     whole = RowWeight(
         sum(w.n for w in weights), first.k,
         torch.cat([w.codes.view(torch.uint8) for w in weights]).view(first.codes.dtype),
-        torch.cat([w.scale for w in weights]), torch.cat(groups) if groups else None,
+        torch.cat([w.scale for w in weights]), torch.cat([g.t() for g in groups], dim=1).t() if groups else None,
     )  # fmt: skip
     row = 0
     for w in weights:
@@ -116,16 +116,15 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
     """The call for y [T, n] = x [T, k] @ w.T + terms."""
     bias = next((t for t in terms if t.ndim == 1), None)
     residual = next((t for t in terms if t.ndim == 2), None)
-    after: dict[str, Any] = {"bias": bias, "residual": residual, "workspace": c.workspace(x.tokens, w.n, w.k)}
+    after: dict[str, Any] = {"bias": bias, "residual": residual, "workspace": c.workspace(x.tokens, w.n, w.k), "out": y}
 
     def run() -> None:
         if w.codes.dtype == torch.uint8:
-            made = gemm.w4a8_gemm(x.codes, w.codes, x.scales, w.scale, w.groups, **after)
+            gemm.w4a8_gemm(x.codes, w.codes, x.scales, w.scale, w.groups, **after)
         elif w.codes.dtype == torch.int8:
-            made = gemm.int8_gemm(x.codes, w.codes, x.scales, w.scale, **after)
+            gemm.int8_gemm(x.codes, w.codes, x.scales, w.scale, **after)
         else:
-            made = gemm.fp8_gemm(x.codes, w.codes, x.scales, w.scale, **after)
-        y.copy_(made)
+            gemm.fp8_gemm(x.codes, w.codes, x.scales, w.scale, **after)
 
     return [run]
 
