@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from octavo.quantizers import quantize_checkpoint
+from octavo.runtime import resolve
 from tests.cli.conftest import Run
 
 REFERENCE = ("--device", "reference", "--threads", "1")
@@ -44,6 +46,19 @@ def test_the_demo_has_a_text(octavo: Run, out: str) -> None:
     assert done.status == 0
     assert "trial error" in done.out
     assert "On demo, test" in Path(out).read_text(encoding="utf-8")
+
+
+def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path) -> None:
+    """Against the file that it was made of; a report does not take the place of one of its files."""
+    folder = tmp_path / "w8"
+    quantize_checkpoint(resolve("demo"), folder, "int8-w8a8")
+    done = octavo("report", str(folder), "--base", "demo", "-o", out, "--threads", "1")
+    assert done.status == 0
+    assert done.out.startswith(f"{out}: 112 tensors, 8.4 bits per weight, measured error 0.65")
+    config = (folder / "config.json").read_bytes()
+    refused = octavo("report", str(folder), "-o", str(folder / "config.json"), "--threads", "1")
+    assert "is the model that is read" in refused.error()
+    assert (folder / "config.json").read_bytes() == config
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ DEMO_PRESETS = "Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K"
 
 
 def report(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or `demo`.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The page to write, an HTML file.")],
     base: Annotated[
         str | None,

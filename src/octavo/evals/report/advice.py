@@ -14,6 +14,7 @@ from octavo.evals.report.findings import ModelFindings, TensorFindings
 from octavo.evals.report.sample import some_rows
 from octavo.evals.report.tensors import trial_error
 from octavo.formats import BlockFormat, by_name
+from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.mixing import Choices, is_kept
 
@@ -44,7 +45,7 @@ def advise(model: ModelFindings, most: int = MOST) -> list[Advice]:
     """The `most` matrices with the largest errors, and a larger type for each, tried on a sample of its rows."""
     worst = [t for t in model.matrices if t.error and not is_kept(t.name, t.shape, Choices())]
     worst = sorted(worst, key=lambda t: -(t.error or 0))[:most]
-    with GGUFFile.open(model.base) if model.base else nullcontext() as base:
+    with open_model_file(model.base) if model.base else nullcontext() as base:
         return [_larger(tensor, base) for tensor in worst]
 
 

@@ -14,6 +14,7 @@ from octavo.evals.likelihood import Perplexity, perplexity
 from octavo.evals.stats import Estimate
 from octavo.evals.subject import open_subject
 from octavo.evals.texts import Text, named_text
+from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.job import quantize_file
 from octavo.quantizers.presets import find_preset
@@ -88,7 +89,7 @@ def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
     """
     presets = [find_preset(name).name for name in plan.presets]
     if presets and base is None:
-        with GGUFFile.open(model) as file:
+        with open_model_file(model) as file:
             if any(info.type_name not in FLOATS for info in file.tensors.values()):
                 raise UsageError("presets of a quantized model (allowed: with a base, a model of floats)")
         base = model

@@ -15,6 +15,7 @@ from octavo.evals.report.findings import Basis, ModelFindings, TensorFindings
 from octavo.evals.report.sample import look, some_rows
 from octavo.formats import BlockFormat, QTensor, dequantize
 from octavo.formats.spec import F32
+from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, TensorInfo
 from octavo.io.gguf.metadata import shown
 from octavo.quantizers.job import plan
@@ -57,10 +58,10 @@ def measure(
 
     Raises GGUFError or ModelError for files that are wrong, UsageError for two that do not belong together.
     """
-    with GGUFFile.open(model) as file:
+    with open_model_file(model) as file:
         if base is None:
             return _measure(file, _without_base(file, threads), progress)
-        with GGUFFile.open(base) as other:
+        with open_model_file(base) as other:
             _check_pair(file, other)
             return _measure(file, Errors("measured", other, {}), progress)
 

@@ -12,8 +12,8 @@ from octavo.evals.report.page import Findings, render
 from octavo.evals.report.quality import Plan, check, measure_quality
 from octavo.evals.report.svg import require_matplotlib
 from octavo.evals.report.tensors import Progress, measure
+from octavo.huggingface import open_model_file
 from octavo.io.atomic import replace_file
-from octavo.io.gguf import GGUFFile
 from octavo.quantizers.job import require_other
 from octavo.runtime import resolve
 
@@ -29,7 +29,9 @@ def write_report(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Findings:
-    """Write a report on the GGUF model at `model` (or "demo") to the HTML file `out`, and give what is in it.
+    """Write a report on the model at `model`, a GGUF file, a checkpoint folder or "demo", to the HTML file `out`.
+
+    Returns what is in it.
 
     base      the model it was made of, to measure errors against
     plan      a text to run, and presets of the base to compare with; None: tensors only
@@ -42,8 +44,8 @@ def write_report(
     path, reference = resolve(model), None if base is None else resolve(base)
     for source in (path, reference):
         if source is not None:
-            with GGUFFile.open(source) as file:
-                require_other(out, file.files)
+            with open_model_file(source) as file:
+                require_other(out, _folder_files(source) or file.files)
     folder = os.path.dirname(os.path.realpath(out))
     if os.path.isdir(out) or not os.path.isdir(folder):
         raise FileError("can't be written", file=out, allowed="a file in a folder that exists")
@@ -60,6 +62,11 @@ def write_report(
     except OSError as error:
         raise FileError(f"can't be written: {error.strerror or error}", file=out) from None
     return found
+
+
+def _folder_files(path: StrPath) -> list[str]:
+    """Whatever a checkpoint folder holds, its configuration and tokenizer too; nothing for a file."""
+    return [os.path.join(os.fsdecode(path), name) for name in os.listdir(path)] if os.path.isdir(path) else []
 
 
 def _as_named(model: ModelFindings) -> ModelFindings:
