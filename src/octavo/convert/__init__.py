@@ -6,18 +6,13 @@ converting to F16 are the same thing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.convert.checkpoint import convert_checkpoint
 
 __all__ = ["convert_checkpoint"]
 
-
-def __getattr__(name: str) -> Any:
-    """Public names come from their modules when first used."""
-    if name not in __all__:
-        raise AttributeError(f"module 'octavo.convert' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module("octavo.convert.checkpoint"), name)
+__getattr__ = names_from(__name__, {"convert_checkpoint": "octavo.convert.checkpoint"})

@@ -7,7 +7,9 @@ Public names come from their modules when first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.huggingface.file import CheckpointFile, open_model_file
@@ -20,10 +22,4 @@ _HOME = {
     **dict.fromkeys(("SCHEMES", "Scheme"), "octavo.huggingface.schemes"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'octavo.huggingface' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOME[name]), name)
+__getattr__ = names_from(__name__, _HOME)

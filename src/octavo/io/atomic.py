@@ -8,6 +8,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from octavo.errors import FileError
+
+
+def require_room(path: str | os.PathLike[str], needed: int) -> None:
+    """Raise FileError unless the disk of what is to be written has room for `needed` bytes."""
+    free = shutil.disk_usage(os.path.dirname(os.path.realpath(path))).free
+    if free < needed:
+        raise FileError(f"{needed:,} bytes are to be written, but the disk has {free:,} free", file=path)
+
 
 @contextmanager
 def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:

@@ -10,7 +10,9 @@ Public names come from their modules when first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.ops.products import fp8_gemm, int8_gemm, w4a8_gemm
@@ -43,10 +45,4 @@ _HOME = {
     **dict.fromkeys(("dequantize", "matmul"), "octavo.ops.weight_only"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'octavo.ops' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOME[name]), name)
+__getattr__ = names_from(__name__, _HOME)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Self, cast
 
 from octavo.errors import FileError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name
+from octavo.io.atomic import require_room
 from octavo.io.gguf import GGUFFile, LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.io.gguf.metadata import shown
 from octavo.quantizers.ahead import Ahead, worker
@@ -107,7 +107,7 @@ def run(
         return report
     require_sources(job, allow_requantize)
     _require_weighted(job)
-    _require_room(job, dst)
+    require_room(dst, sum(_row(job, tensor).nbytes for tensor in job.source.tensors))
     with _Writer(job, report, threads, progress) as writer:
         write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.source.tensors])
     return report
@@ -241,14 +241,6 @@ def require_other(dst: StrPath, sources: Iterable[str]) -> None:
     for source in sources:
         if os.path.realpath(dst) == os.path.realpath(source) or (os.path.exists(dst) and os.path.samefile(dst, source)):
             raise UsageError(f"{os.fsdecode(dst)} is the model that is read (allowed: another file)")
-
-
-def _require_room(job: Job, dst: StrPath) -> None:
-    """Raises FileError where the disk has no room for the tensors."""
-    needed = sum(_row(job, tensor).nbytes for tensor in job.source.tensors)
-    free = shutil.disk_usage(os.path.dirname(os.path.realpath(dst))).free
-    if free < needed:
-        raise FileError(f"{needed:,} bytes are to be written, but the disk has {free:,} free", file=dst)
 
 
 def require_sources(job: Job, allow_requantize: bool) -> None:

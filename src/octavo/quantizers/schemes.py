@@ -31,7 +31,7 @@ from octavo.huggingface.folder import read_folder
 from octavo.huggingface.names import checkpoint_name, is_linear, rows_apart
 from octavo.huggingface.schemes import KEY
 from octavo.huggingface.tokenizer_out import tokenizer_files
-from octavo.io.atomic import new_folder
+from octavo.io.atomic import new_folder, require_room
 from octavo.io.gguf import GGUFFile
 from octavo.io.gguf.metadata import shown
 from octavo.io.safetensors import TensorHead, write_safetensors
@@ -90,7 +90,7 @@ def quantize_checkpoint(
         if dry_run:
             report.rows.extend(job.row(name) for name in file.tensors)
             return report
-        _require_room(dst, sum(head.nbytes for head in job.heads()))
+        require_room(dst, sum(head.nbytes for head in job.heads()))
         others = {CONFIG: config} | _tokenizer(file)
         try:
             with new_folder(dst) as folder:
@@ -111,12 +111,6 @@ def _require_new(dst: StrPath) -> None:
     if os.path.lexists(dst) and not (os.path.isdir(dst) and not os.listdir(dst)):
         problem = "has files in it" if os.path.isdir(dst) else "is a file"
         raise FileError(problem, file=dst, allowed="a folder that is new or empty")
-
-
-def _require_room(dst: StrPath, needed: int) -> None:
-    free = shutil.disk_usage(os.path.dirname(os.path.realpath(dst))).free
-    if free < needed:
-        raise FileError(f"{needed:,} bytes are to be written, but the disk has {free:,} free", file=dst)
 
 
 def _config(file: GGUFFile, scheme: Scheme, allow_requantize: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -123,7 +124,7 @@ def _plan(kind: int, m: int, n: int) -> _Plan:
     return plans[key]
 
 
-class _Plan:
+class _Plan(ABC):
     """The calls of products of one size, whose arguments are filled in each time: making calls takes longer.
 
     `begins` is where sums over tokens begin, [m] int32: with what takes the offset off the weights.
@@ -143,9 +144,9 @@ class _Plan:
             call.args[: len(given)] = given
         self.program()
 
+    @abstractmethod
     def __call__(self, a: AnyArray, source: list[int], rest: list[int]) -> None:
         """Run a product: `source` says where the weight lies, `rest` is for the epilogue."""
-        raise NotImplementedError
 
 
 class _FewPlan(_Plan):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from octavo.backends.cores import cores
 from octavo.backends.gpu.layout import ScaleKind, layout_of, padded
 from octavo.backends.gpu.pack import Packed, pack
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, constants, kernel_views
@@ -33,7 +33,7 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     if tensor.format.is_float:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
     parts = list(_parts(len(rows), k))
-    with ThreadPoolExecutor(_cores()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         packed = _packed(tensor, rows, parts, pool)
     layout = packed[0].layout
     views = [kernel_views(p) for p in packed]
@@ -90,10 +90,6 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
         return torch.from_numpy(dequantize(tensor)).to(device)
     raw = torch.from_numpy(np.array(tensor.data, copy=True)).to(device)
     return raw.view(getattr(torch, KINDS[number.name]))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def supported(tensor: QTensor) -> tuple[bool, str]:

@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE
 from octavo.backends.cpu.kernels.math import rms_factor, silu
 from octavo.backends.cpu.kernels.quantize import Source
 from octavo.backends.cpu.simd import (
+    add_as_written,
     arg,
     arg_f32,
     div,
+    div_as_written,
     f32_pointer,
-    f32x16,
     fma,
     i8_pointer,
     i32_pointer,
@@ -31,12 +28,12 @@ from octavo.backends.cpu.simd import (
     maximum,
     mul,
     quantize16,
+    round16,
     splat,
     stack,
     sub,
     sum_lanes,
 )
-from octavo.backends.cpu.simd.emit import AS_WRITTEN, I8, I32, V_F32, V_I32, fill, repeat, store_at
 from octavo.backends.cpu.simd.lanes import F32_KIND, load_lanes
 
 CHUNK = 64
@@ -124,54 +121,26 @@ def quantize_groups_kernel(kind: int) -> Any:
                 odd = fma(v, none, odd)  # NaN of NaN and of Inf
             below, above, zero = splat(max_lanes(low)), splat(max_lanes(high)), 0
             if symmetric:
-                wide = quotient(maximum(below, above), splat(127.0))
+                wide = div_as_written(maximum(below, above), splat(127.0))
             else:
-                wide = plus(quotient(above, splat(255.0)), quotient(below, splat(255.0)))
+                wide = add_as_written(div_as_written(above, splat(255.0)), div_as_written(below, splat(255.0)))
             scale = max_lanes(wide)
             divisor = splat(scale if scale > 0 else math.inf)
             if not symmetric:
-                round16(spare, quotient(below, divisor), 0.0, 255.0, -128)
+                round16(spare, div_as_written(below, divisor), 0.0, 255.0, -128)
                 zero = i8_pointer(spare)[0]
             f32_pointer(arg(args, 1))[g] = scale + sum_lanes(odd)
             i32_pointer(arg(args, 2))[g] = zero
             for i in range(0, group, 16):
                 lanes = min(group - i, 16)
                 at = out + i if lanes == 16 else spare
-                round16(at, quotient(load_lanes(x + i * item, lanes, kind), divisor), lowest - zero, 127 - zero, zero)
+                round16(
+                    at, div_as_written(load_lanes(x + i * item, lanes, kind), divisor), lowest - zero, 127 - zero, zero
+                )
                 for j in range(lanes if lanes < 16 else 0):
                     i8_pointer(out + i)[j] = i8_pointer(spare)[j]
 
     return quantize
-
-
-def _as_written(name: str) -> Any:
-    """An operation on 16 floats that is not reordered, nor a division made a product, as the flags of kernels allow."""
-
-    @intrinsic
-    def op(ty, x, y):
-        return f32x16(f32x16, f32x16), lambda c, b, s, a: getattr(b, name)(*a, flags=AS_WRITTEN)
-
-    return op
-
-
-plus, quotient = _as_written("fadd"), _as_written("fdiv")
-
-
-@intrinsic
-def round16(ty, address, values, low, high, zero):
-    """16 floats, no less than `low` and no more than `high`, rounded to integers (nearest, ties to even), plus `zero`:
-    as s8 at `address`."""
-
-    def gen(c, b, s, a):
-        low, high, value = repeat(b, a[2]), repeat(b, a[3]), a[1]
-        value = b.select(b.fcmp_ordered("<", value, low), low, value)
-        value = b.select(b.fcmp_ordered(">", value, high), high, value)
-        shifted = b.fadd(value, fill(V_F32, 12582912.0), flags=AS_WRITTEN)  # 1.5 * 2^23: units in the low bits
-        whole = b.add(b.bitcast(shifted, V_I32), repeat(b, b.trunc(a[4], I32)))  # low bytes: the constant's is 0
-        store_at(b, a[0], b.trunc(whole, ir.VectorType(I8, 16)))
-        return c.get_dummy_value()
-
-    return types.void(types.intp, f32x16, types.float32, types.float32, types.intp), gen
 
 
 @kernels

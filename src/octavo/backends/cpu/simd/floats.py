@@ -30,15 +30,17 @@ def splat(ty, x):
     return f32x16(types.float32), lambda c, b, s, a: repeat(b, a[0])
 
 
-def _binary(name):
+def _binary(name, **how):
     @intrinsic
     def op(ty, x, y):
-        return f32x16(f32x16, f32x16), lambda c, b, s, a: getattr(b, name)(*a)
+        return f32x16(f32x16, f32x16), lambda c, b, s, a: getattr(b, name)(*a, **how)
 
     return op
 
 
 add, sub, mul, div = _binary("fadd"), _binary("fsub"), _binary("fmul"), _binary("fdiv")
+# Not reordered, nor a division made a product, as the flags of kernels allow.
+add_as_written, div_as_written = _binary("fadd", flags=AS_WRITTEN), _binary("fdiv", flags=AS_WRITTEN)
 
 
 @intrinsic
@@ -131,6 +133,23 @@ def quantize16(ty, address, values):
         return b.sitofp(b.extract_element(total, ir.Constant(I32, 0)), F32)
 
     return types.float32(types.intp, f32x16), gen
+
+
+@intrinsic
+def round16(ty, address, values, low, high, zero):
+    """16 floats, no less than `low` and no more than `high`, rounded to integers (nearest, ties to even), plus `zero`:
+    as s8 at `address`."""
+
+    def gen(c, b, s, a):
+        low, high, value = repeat(b, a[2]), repeat(b, a[3]), a[1]
+        value = b.select(b.fcmp_ordered("<", value, low), low, value)
+        value = b.select(b.fcmp_ordered(">", value, high), high, value)
+        shifted = b.fadd(value, fill(V_F32, 12582912.0), flags=AS_WRITTEN)  # 1.5 * 2^23: units in the low bits
+        whole = b.add(b.bitcast(shifted, V_I32), repeat(b, b.trunc(a[4], I32)))  # low bytes: the constant's is 0
+        store_at(b, a[0], b.trunc(whole, ir.VectorType(I8, 16)))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, f32x16, types.float32, types.float32, types.intp), gen
 
 
 def _round32(x):

@@ -49,17 +49,22 @@ def unpacked(packed, ASM: tl.constexpr):
 def folded(packed, scale, ASM: tl.constexpr):
     """round(code * scale) of the low and the high nibbles, int8; scale float16 [N, 1]."""
     if ASM == "ptx":
-        both = tl.broadcast_to(_twice(scale), packed.shape)
-        low, high = tl.inline_asm_elementwise(
-            FOLD_PTX, "=r,=r,r,r,r,r,r", [packed, both], dtype=(tl.int8, tl.int8), is_pure=True, pack=4
-        )
+        low, high = folded_twice(packed, tl.broadcast_to(twice(scale), packed.shape))
     else:
         low, high = _rounded((packed << 4).to(tl.int8) >> 4, scale), _rounded(packed >> 4, scale)
     return low, high
 
 
 @triton.jit
-def _twice(scale):
+def folded_twice(packed, both):
+    """`folded` by scales that are each twice in an int32, of the shape of `packed`."""
+    return tl.inline_asm_elementwise(
+        FOLD_PTX, "=r,=r,r,r,r,r,r", [packed, both], dtype=(tl.int8, tl.int8), is_pure=True, pack=4
+    )
+
+
+@triton.jit
+def twice(scale):
     """The bits of a float16, in both halves of an int32."""
     bits = scale.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
     return bits | (bits << 16)

@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from octavo.backends.gpu.kernels.epilogue import activated, steps_of, tile_of
-from octavo.backends.gpu.kernels.gemm_w4a8 import FOLD_PTX, UNPACK_PTX
+from octavo.backends.gpu.kernels.gemm_w4a8 import folded_twice, twice, unpacked
 
 HALF = gl.constexpr(64)  # bytes of 128 codes of 4 bits
 
@@ -24,14 +24,49 @@ def units_of(tokens, num_warps):
 
 
 @gluon.jit
+def share_of(
+    m, n, k, BM: gl.constexpr, BN: gl.constexpr, STEP: gl.constexpr, GROUP: gl.constexpr, SPLITS: gl.constexpr
+):
+    """A program's tile, which of those that share it it is, the tile's first row and token, its first step and the one
+    after its last. There is one at least, beyond K if need be, where all is zero: of a loop that may run no times the
+    compiler makes one whose matrix instructions wait for each other."""
+    tiles = gl.cdiv(m, BM) * gl.cdiv(n, BN)
+    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
+    row, token = tile_of(tile, gl.cdiv(n, BN), gl.cdiv(m, BM), GROUP)
+    first, end = steps_of(split, k, STEP, SPLITS)
+    end = gl.maximum(end, first + 1)
+    gl.assume(end > first)
+    return tile, split, row * BN, token * BM, first, end
+
+
+@gluon.jit
+def barriers(STAGES: gl.constexpr):
+    """A barrier for each stage of a ring."""
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ready.index(stage), count=1)
+    return ready
+
+
+@gluon.jit
+def release(ready, STAGES: gl.constexpr):
+    """Give back what `barriers` took."""
+    for stage in gl.static_range(STAGES):
+        mbarrier.invalidate(ready.index(stage))
+
+
+@gluon.jit
+def in_two(acc):
+    """The left and the right half of columns."""
+    return acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute((0, 2, 1)).split()
+
+
+@gluon.jit
 def _ring(weights, a, STAGES: gl.constexpr, TILES: gl.constexpr):
     """Shared memory for STAGES tiles of weights and of tokens (TILES a stage), and a barrier for each stage."""
     left = gl.allocate_shared_memory(gl.int8, [STAGES] + weights.block_type.shape, weights.layout)  # noqa: RUF005
     right = gl.allocate_shared_memory(gl.int8, [STAGES * TILES] + a.block_type.shape, a.layout)  # noqa: RUF005
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(ready.index(stage), count=1)
-    return left, right, ready
+    return left, right, barriers(STAGES)
 
 
 @gluon.jit
@@ -54,8 +89,7 @@ def _send_for(
 def _scales(groups, there, group, group_step, end):
     """Float16 scales of rows of a group, each twice in an int32."""
     scale = gl.load(groups + group * group_step, mask=there & (group < end), other=0.0)
-    bits = scale.to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF
-    return bits | (bits << 16)
+    return twice(scale)
 
 
 @gluon.jit
@@ -122,7 +156,7 @@ def _finish(
     C: gl.constexpr = acc.shape[1]
     PIECES: gl.constexpr = 2 if C >= 256 else 1
     if PIECES == 2:
-        parts = acc.reshape([acc.shape[0], 2, C // 2]).permute((0, 2, 1)).split()
+        parts = in_two(acc)
     else:
         parts = (acc,)
     for i in gl.static_range(PIECES):
@@ -143,13 +177,7 @@ def int8_hopper_kernel(
     """A program a tile of rows of b by tokens, as the blocks of the descriptors a and b say, and a share of K."""
     BM: gl.constexpr = a.block_type.shape[0]
     BN: gl.constexpr = b.block_type.shape[0]
-    tiles = gl.cdiv(m, BM) * gl.cdiv(n, BN)
-    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
-    row, token = tile_of(tile, gl.cdiv(n, BN), gl.cdiv(m, BM), GROUP)
-    first, end = steps_of(split, k, b.block_type.shape[1], SPLITS)
-    end = gl.maximum(end, first + 1)
-    gl.assume(end > first)
-    row, token = row * BN, token * BM
+    tile, split, row, token, first, end = share_of(m, n, k, BM, BN, b.block_type.shape[1], GROUP, SPLITS)
     left, right, ready = _ring(b, a, STAGES, 1)
     for i in gl.static_range(STAGES - 1):
         _send_for(b, a, left, right, ready, i, first + i, row, token, first + i < end, STAGES, 1)
@@ -163,8 +191,7 @@ def int8_hopper_kernel(
         ahead = i + STAGES - 1
         _send_for(b, a, left, right, ready, ahead - first, ahead, row, token, ahead < end, STAGES, 1)
     acc = warpgroup_mma_wait(0, [acc])
-    for stage in gl.static_range(STAGES):
-        mbarrier.invalidate(ready.index(stage))
+    release(ready, STAGES)
     last = True
     if SPLITS > 1:
         acc, last = together(acc, shares, finished, tile, split, SPLITS)
@@ -192,13 +219,7 @@ def w4a8_hopper_kernel(
     BN: gl.constexpr = packed.block_type.shape[0]
     TILES: gl.constexpr = packed.block_type.shape[1] // HALF  # of tokens, a stage
     SHARE: gl.constexpr = 2 // TILES  # stages a turn
-    tiles = gl.cdiv(m, BM) * gl.cdiv(n, BN)
-    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
-    row, token = tile_of(tile, gl.cdiv(n, BN), gl.cdiv(m, BM), GROUP)
-    first, end = steps_of(split, k, 4 * HALF, SPLITS)
-    end = gl.maximum(end, first + 1)
-    gl.assume(end > first)
-    row, token = row * BN, token * BM
+    tile, split, row, token, first, end = share_of(m, n, k, BM, BN, 4 * HALF, GROUP, SPLITS)
     start, stop = first * SHARE, end * SHARE
     left, right, ready = _ring(packed, a, STAGES, TILES)
     for i in gl.static_range(STAGES - 1):
@@ -221,14 +242,10 @@ def w4a8_hopper_kernel(
             codes = left.index(slot).slice(part % TILES * HALF, HALF, 1).load(factor)
             if GROUPED:
                 both, codes = gl.broadcast(scales.expand_dims(1), codes)
-                low, high = gl.inline_asm_elementwise(
-                    FOLD_PTX, "=r,=r,r,r,r,r,r", [codes, both], dtype=(gl.int8, gl.int8), is_pure=True, pack=4
-                )
+                low, high = folded_twice(codes, both)
                 scales = _scales(groups, there, turn * 2 + part + 1, group_step, k // (2 * HALF))
             else:
-                low, high = gl.inline_asm_elementwise(
-                    UNPACK_PTX, "=r,=r,r", [codes], dtype=(gl.int8, gl.int8), is_pure=True, pack=4
-                )
+                low, high = unpacked(codes, "ptx")
             tokens = right.index(slot * TILES + part % TILES)
             acc = warpgroup_mma(low, tokens.slice(0, HALF, 1).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma(high, tokens.slice(HALF, HALF, 1).permute((1, 0)), acc, is_async=True)
@@ -237,8 +254,7 @@ def w4a8_hopper_kernel(
                 step += STAGES - 1
                 _send_for(packed, a, left, right, ready, step - start, step, row, token, step < stop, STAGES, TILES)
     acc = warpgroup_mma_wait(0, [acc])
-    for stage in gl.static_range(STAGES):
-        mbarrier.invalidate(ready.index(stage))
+    release(ready, STAGES)
     last = True
     if SPLITS > 1:
         acc, last = together(acc, shares, finished, tile, split, SPLITS)

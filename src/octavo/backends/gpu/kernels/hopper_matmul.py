@@ -17,8 +17,8 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.codes import scales
-from octavo.backends.gpu.kernels.epilogue import steps_of, tile_of
-from octavo.backends.gpu.kernels.hopper import together
+from octavo.backends.gpu.kernels.gemm_w4a8 import twice
+from octavo.backends.gpu.kernels.hopper import barriers, in_two, release, share_of, together
 
 TILE = gl.constexpr(128)  # values of K of a tile: its low codes, then its high ones
 
@@ -50,12 +50,6 @@ def reorder_codes_kernel(codes, d, out, size, tp, kp: tl.constexpr, B: tl.conste
 
 
 @triton.jit
-def _twice(value):
-    bits = value.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-    return bits | (bits << 16)
-
-
-@triton.jit
 def scales_kernel(
     scale, minimum, small, rest, out, out_minimum, n,
     kp: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr, HAS_MIN: tl.constexpr,
@@ -75,11 +69,11 @@ def scales_kernel(
     )
     place = (pair // HALF * (2 * HALF) + pair % HALF).to(tl.int64) * n + at
     written = inside & (at < n)
-    tl.store(out + place, _twice(low), mask=written)
-    tl.store(out + place + HALF * n, _twice(high), mask=written)
+    tl.store(out + place, twice(low.to(tl.float16)), mask=written)
+    tl.store(out + place + HALF * n, twice(high.to(tl.float16)), mask=written)
     if HAS_MIN:
-        tl.store(out_minimum + place, _twice(-low_min), mask=written)
-        tl.store(out_minimum + place + HALF * n, _twice(-high_min), mask=written)
+        tl.store(out_minimum + place, twice(-low_min.to(tl.float16)), mask=written)
+        tl.store(out_minimum + place + HALF * n, twice(-high_min.to(tl.float16)), mask=written)
 
 
 @gluon.constexpr_function
@@ -205,12 +199,6 @@ def _halves(
 
 
 @gluon.jit
-def _in_two(acc):
-    """The left and the right half of columns."""
-    return acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute((0, 2, 1)).split()
-
-
-@gluon.jit
 def _store(acc, term0, term1, y, row, token, m, n, y_stride, stride0, stride1, TERMS: gl.constexpr,
            num_warps: gl.constexpr):  # fmt: skip
     """y f32 [tokens, rows] = acc [rows, tokens] + terms."""
@@ -242,21 +230,13 @@ def matmul_hopper_kernel(
     """
     BM: gl.constexpr = x.block_type.shape[0]
     BN: gl.constexpr = codes.block_type.shape[0]
-    tiles = gl.cdiv(m, BM) * gl.cdiv(n, BN)
-    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
-    row, token = tile_of(tile, gl.cdiv(n, BN), gl.cdiv(m, BM), GROUP)
-    first, end = steps_of(split, k, TILE, SPLITS)
-    end = gl.maximum(end, first + 1)
-    gl.assume(end > first)
-    row, token = row * BN, token * BM
+    tile, split, row, token, first, end = share_of(m, n, k, BM, BN, TILE, GROUP, SPLITS)
     left = gl.allocate_shared_memory(gl.int8, [STAGES, BN, codes.block_type.shape[1]], codes.layout)
     left2 = left
     if BITS == 6:
         left2 = gl.allocate_shared_memory(gl.int8, [STAGES, BN, codes2.block_type.shape[1]], codes2.layout)
     right = gl.allocate_shared_memory(gl.float16, [STAGES * 2, BM, TILE // 2], x.layout)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(STAGES):
-        mbarrier.init(ready.index(each), count=1)
+    ready = barriers(STAGES)
     for i in gl.static_range(STAGES - 1):
         _send_for(codes, codes2, x, left, left2, right, ready, i, first + i, row, token, first + i < end, BITS, STAGES)
     units: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, BM, 16])
@@ -292,15 +272,14 @@ def matmul_hopper_kernel(
             codes, codes2, x, left, left2, right, ready, ahead - first, ahead, row, token, ahead < end, BITS, STAGES
         )
     acc = warpgroup_mma_wait(0, [acc])
-    for each in gl.static_range(STAGES):
-        mbarrier.invalidate(ready.index(each))
+    release(ready, STAGES)
     last = True
     if SPLITS > 1:
         acc, last = together(acc, shares, finished, tile, split, SPLITS)
     if last:
         if BM >= 256:  # all that is loaded for a whole tile does not fit the registers
-            halves = _in_two(acc)
-            parts = _in_two(halves[0]) + _in_two(halves[1])
+            halves = in_two(acc)
+            parts = in_two(halves[0]) + in_two(halves[1])
         else:
             parts = (acc,)
         for i in gl.static_range(4 if BM >= 256 else 1):
