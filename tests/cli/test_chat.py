@@ -181,7 +181,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
-    def until(self, text: str, seconds: float = 20) -> str:
+    def until(self, text: str, seconds: float = 60) -> str:
         """What is shown up to `text`, which must come in time."""
         end = time.monotonic() + seconds
         while text not in self.text:
@@ -206,7 +206,7 @@ class Terminal:
             if not data:
                 break
             self.text += data.decode()
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
     def close(self) -> None:
         self.process.kill()

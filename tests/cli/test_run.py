@@ -191,7 +191,7 @@ def test_a_reader_that_leaves_is_no_error_to_shout_about(alphabet: str, endless:
     assert child.stdout is not None
     assert len(child.stdout.read(read)) == read
     child.stdout.close()
-    _, err = child.communicate(timeout=30)
+    _, err = child.communicate(timeout=60)
     assert err == b""
     assert child.returncode == (0 if (command, read) == ("json", 3) else 1)
 
@@ -221,7 +221,7 @@ def test_ctrl_c_keeps_the_text_and_says_so_by_its_status(endless: str) -> None:
     assert child.stdout is not None
     assert child.stdout.read(5) == b"abcde"
     child.send_signal(2)
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=60)
     reply = b"abcde" + out
     assert reply.endswith(b"\n")
     assert (ALPHABET * (len(reply) // 26 + 1)).encode().startswith(reply[:-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import octavo
 from octavo.errors import FileError, GGUFError, ModelError
 from octavo.io.gguf import GGUFFile, TypedValue, ValueType
 from octavo.models import read_architecture
+from tests.limits import processor_time
 from tests.runtime import tiny
 
 SECONDS, BYTES = 1.0, 64 << 20
@@ -26,14 +26,12 @@ SECONDS, BYTES = 1.0, 64 << 20
 def bounded() -> Iterator[None]:
     """Fails what takes a second or 64 MiB."""
     tracemalloc.start()
-    start = time.perf_counter()
     try:
-        yield
-        seconds, peak = time.perf_counter() - start, tracemalloc.get_traced_memory()[1]
+        with processor_time(SECONDS):
+            yield
+        assert tracemalloc.get_traced_memory()[1] < BYTES
     finally:
         tracemalloc.stop()
-    assert seconds < SECONDS
-    assert peak < BYTES
 
 
 def refused(path: str, kind: type[FileError], *parts: str) -> None:

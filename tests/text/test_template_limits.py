@@ -138,7 +138,7 @@ SOURCE = [
 def refused(source: str, times: list[float]) -> bool:
     try:
         template = ChatTemplate(source)
-        times.append(time.monotonic())
+        times.append(time.thread_time())
         template.render(USER)
     except TemplateError:
         return True
@@ -147,10 +147,10 @@ def refused(source: str, times: list[float]) -> bool:
 
 @pytest.mark.parametrize("source", [*INJECTION, *TIME, *SIZE, *SOURCE], ids=lambda s: s[-40:])
 def test_it_is_stopped(source: str) -> None:
-    times = [time.monotonic()]
+    times = [time.thread_time()]
     assert refused(source, times)
-    times.append(time.monotonic())
-    # Compiling and rendering each take half a second and one operation: more than a second on a busy machine only.
+    times.append(time.thread_time())
+    # Compiling and rendering each take half a second and one operation, all of the processor's time.
     assert max(b - a for a, b in pairwise(times)) < 1.5
 
 
@@ -176,7 +176,7 @@ def test_it_is_stopped_in_any_thread() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert len(caught) == 1
 
 
