@@ -11,16 +11,15 @@ weights lie in as many copies as no cache holds, which take turns. `gbps` is of 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_info
 
+import results_file
 from octavo.backends.cores import cores
-from octavo.bench import gemm, gemm_limits, machine
+from octavo.bench import gemm, gemm_limits
 
 PRODUCTS = ((512, 4096, 4096), (1, 4096, 4096), (1, 4096, 14336))
 SCHEMES = ("int8", "w4a8", "w4a8-g128", "fp8")
@@ -60,22 +59,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schemes", nargs="*", choices=SCHEMES, default=SCHEMES)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     gemm.SECONDS = SECONDS
     rows = [measured(scheme, *size, options.rounds) for size in PRODUCTS for scheme in options.schemes]
     blas: dict[str, Any] = next((info for info in threadpool_info() if info["user_api"] == "blas"), {})
     result: dict[str, Any] = {
-        "command": machine.shortened(["python", *sys.argv]),
-        "date": machine.now(),
-        "machine": machine.machine(),
-        "versions": {**machine.versions(), "blas": f"{blas.get('internal_api')} {blas.get('version')}"},
+        **results_file.described(blas=f"{blas.get('internal_api')} {blas.get('version')}"),
         "threads": {"ours": cores(), "blas": blas.get("num_threads")},
         "products": rows,
     }
-    path = options.output / f"cpu-gemm-{result['date'][:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(path)
+    results_file.write("cpu-gemm", result, options.output)
 
 
 if __name__ == "__main__":

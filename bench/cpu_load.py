@@ -17,12 +17,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-from octavo.bench import machine
-
-RESULTS = Path(__file__).resolve().parent / "results"
+import results_file
 
 LOAD = """
 import json, sys, threading, time
@@ -89,17 +86,8 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    names = " ".join(os.path.basename(m) for m in options.models)
-    result = {
-        "command": f"python bench/cpu_load.py {names} --rounds {options.rounds}",
-        "date": machine.now(),
-        "machine": machine.machine(),
-        "versions": machine.versions(),
-        "models": [measure(path, options.rounds) for path in options.models],
-    }
-    path = RESULTS / f"cpu-load-{result['date'][:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(path)
+    models = [measure(path, options.rounds) for path in options.models]
+    results_file.write("cpu-load", {**results_file.described(), "rounds": options.rounds, "models": models})
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import octavo
+import results_file
 from octavo.bench import machine
 from octavo.evals import collect_imatrix, demo_text, divergence, perplexity
 from octavo.evals.demo import evaluate
@@ -30,7 +30,6 @@ from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.target import Target
 from octavo.runtime import resolve
 
-RESULTS = Path(__file__).resolve().parent / "results"
 CONTEXT = 512
 
 
@@ -105,19 +104,15 @@ def main() -> None:
     options = parser.parse_args()
     wanted = [row for row in ROWS if options.only is None or row.name in options.only]
     imatrix = importance() if any(row.imatrix for row in wanted) else None
-    now = machine.now()
-    path = RESULTS / f"demo-presets-{now[:10]}.json"
+    described = results_file.described()
+    path = results_file.path_of("demo-presets", described)
     rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
     for row in wanted:
         rows[row.name] = {**measure(row, imatrix, options.questions), "commit": machine.commit()}
         print(f"{row.name}: KL {rows[row.name]['kl'][0]:.5f}, accuracy {rows[row.name]['accuracy']:.1%}", flush=True)
-        result = {
-            "command": f"python bench/demo_presets.py --questions {options.questions}",
-            "date": now, "machine": machine.machine(), "versions": machine.versions(), "context": CONTEXT,
-            "rows": [rows[r.name] for r in ROWS if r.name in rows],
-        }  # fmt: skip
-        path.write_text(json.dumps(result, indent=1) + "\n")
-    print(path)
+        how = {"questions": options.questions, "context": CONTEXT}
+        found = [rows[r.name] for r in ROWS if r.name in rows]
+        results_file.write("demo-presets", {**described, **how, "rows": found})
 
 
 if __name__ == "__main__":

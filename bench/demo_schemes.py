@@ -9,14 +9,12 @@ model was not trained on (divergence of all tokens, perplexity of the answers). 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import octavo
-from octavo.bench import machine
+import results_file
 from octavo.evals import demo_text, divergence, perplexity
 from octavo.evals.demo import evaluate
 from octavo.evals.subject import open_subject
@@ -24,7 +22,6 @@ from octavo.huggingface import SCHEMES
 from octavo.quantizers.schemes import quantize_checkpoint
 from octavo.runtime import resolve
 
-RESULTS = Path(__file__).resolve().parent / "results"
 CONTEXT = 512
 
 
@@ -59,14 +56,8 @@ def main() -> None:
     for scheme in SCHEMES:
         rows.append(measure(scheme, options.questions))
         print(f"{scheme}: KL {rows[-1]['kl'][0]:.5f}, accuracy {rows[-1]['accuracy']:.1%}", flush=True)
-    now = machine.now()
-    result = {
-        "command": f"python bench/demo_schemes.py --questions {options.questions}",
-        "date": now, "machine": machine.machine(), "versions": machine.versions(), "context": CONTEXT, "rows": rows,
-    }  # fmt: skip
-    path = RESULTS / f"demo-schemes-{now[:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(path)
+    how = {"questions": options.questions, "context": CONTEXT}
+    results_file.write("demo-schemes", {**results_file.described(), **how, "rows": rows})
 
 
 if __name__ == "__main__":

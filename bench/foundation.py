@@ -9,19 +9,16 @@ compiled before). Accuracy is the share of exactly right greedy answers to held-
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import octavo
-from octavo.bench import machine
+import results_file
 from octavo.evals.demo import evaluate
 
-RESULTS = Path(__file__).resolve().parent / "results"
 QUESTION = "What is the result of 5/0 in math?"
 
 
@@ -51,10 +48,9 @@ def main() -> None:
     answer = ["-m", "octavo", "run", "demo", QUESTION]
     subprocess.run([sys.executable, *answer], check=True)  # compiles what is not compiled yet
     result = {
-        "command": f"python bench/foundation.py --questions {options.questions} --rounds {options.rounds}",
-        "date": machine.now(),
-        "machine": machine.machine(),
-        "versions": machine.versions(),
+        **results_file.described(),
+        "questions": options.questions,
+        "rounds": options.rounds,
         "python_start_seconds": seconds(options.rounds, "-c", "pass"),
         "import_seconds": seconds(options.rounds, "-c", "import octavo"),
         "help_seconds": seconds(options.rounds, "-m", "octavo", "--help"),
@@ -64,9 +60,7 @@ def main() -> None:
             "reference": accuracy("reference", options.questions // 5),  # the same first ones; it is slow
         },
     }
-    path = RESULTS / f"foundation-{result['date'][:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(path)
+    results_file.write("foundation", result)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,6 +24,7 @@ from typing import Any
 import torch
 import triton
 
+import results_file
 from octavo.backends.gpu import GpuBackend, gemm
 from octavo.backends.gpu.gemm_shapes import GemmShape, Scheme
 from octavo.bench import gpu, machine
@@ -211,7 +210,7 @@ def main() -> None:
     parser.add_argument("--schemes", nargs="*", choices=PRODUCTS, default=list(PRODUCTS))
     parser.add_argument("--tokens", type=int, nargs="*", help="only products of so many tokens")
     parser.add_argument("--commit", default=machine.commit())
-    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     backend = GpuBackend()
     rows = []
@@ -221,16 +220,8 @@ def main() -> None:
                 continue
             rows.append(measured(scheme, m, n, k, options.tune))
             torch.cuda.empty_cache()
-    result: dict[str, Any] = {
-        "command": machine.shortened(["python", *sys.argv]),
-        "date": machine.now(),
-        "machine": {**machine.machine(), **gpu.describe(backend)},
-        "versions": {**machine.versions(), **gpu.versions(), "commit": options.commit},
-        "products": rows,
-    }
-    path = options.output / f"gpu-gemm-{result['date'][:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(path)
+    described = results_file.described(gpu.describe(backend), **gpu.versions(), commit=options.commit)
+    results_file.write("gpu-gemm", {**described, "products": rows}, options.output)
 
 
 if __name__ == "__main__":

@@ -11,21 +11,18 @@ Then the demo model's greedy replies, compared with the reference backend's.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import triton
 
+import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench import machine
+from octavo.bench import gpu, machine
 from octavo.bench.subject import EngineSubject, tokens
 from octavo.bench.synthetic import make
 from octavo.io.gguf import GGUFFile
@@ -117,18 +114,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--commit", default=machine.commit())
-    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     parser.add_argument("--only", nargs="*", default=None, help="names such as qwen3-1.7b-q8_0")
     options = parser.parse_args()
     backend = GpuBackend()
-    result: dict[str, Any] = {
-        "command": machine.shortened(["python", *sys.argv]),
-        "date": machine.now(),
-        "machine": {**machine.machine(), "gpu": backend.target.name, "arch": backend.target.arch},
-        "versions": {**machine.versions(), "commit": options.commit, "torch": torch.__version__,
-                     "triton": triton.__version__},
-        "models": {},
-    }  # fmt: skip
+    described = results_file.described(gpu.describe(backend), **gpu.versions(), commit=options.commit)
+    models = {}
     options.folder.mkdir(parents=True, exist_ok=True)
     for shape, preset in MODELS:
         name = f"{shape}-{preset.lower()}"
@@ -137,12 +128,12 @@ def main() -> None:
         path = options.folder / f"{name}.gguf"
         if not path.exists():
             make(shape, preset, path)
-        result["models"][name] = measure(path, backend)
-        print(name, *result["models"][name], sep="\n  ", flush=True)
-    result["demo_agrees_with_reference"] = demo_agrees()
-    path = options.output / f"gpu-models-{result['date'][:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(path, "demo agrees:", result["demo_agrees_with_reference"])
+        models[name] = measure(path, backend)
+        print(name, *models[name], sep="\n  ", flush=True)
+    agrees = demo_agrees()
+    print("demo agrees:", agrees)
+    result = {**described, "models": models, "demo_agrees_with_reference": agrees}
+    results_file.write("gpu-models", result, options.output)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,9 @@ Kernels are compiled first, on all cores; a matrix is some random rows again and
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -23,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import triton
 
+import results_file
 from octavo.backends.gpu import GpuBackend, choose
 from octavo.backends.gpu.binders import BINDERS, Context
 from octavo.backends.gpu.products import library_product, product
@@ -177,7 +175,7 @@ def _attention_node(cache: Any) -> Node:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commit", default=machine.commit())
-    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     parser.add_argument("--formats", nargs="*", default=FORMATS)
     options = parser.parse_args()
     shapes = [(name, n, k) for n, k in dict.fromkeys((*MATVEC, *MATMUL)) for name in options.formats]
@@ -186,20 +184,14 @@ def main() -> None:
     backend = GpuBackend()
     limit = gpu.read_limit()
     print(f"read limit {limit:.0f} GB/s", flush=True)
-    result: dict[str, Any] = {
-        "command": machine.shortened(["python", *sys.argv]),
-        "date": machine.now(),
-        "machine": {**machine.machine(), "gpu": backend.target.name, "arch": backend.target.arch},
-        "versions": {**machine.versions(), "commit": options.commit, "torch": torch.__version__,
-                     "triton": triton.__version__},
+    result = {
+        **results_file.described(gpu.describe(backend), **gpu.versions(), commit=options.commit),
         "read_limit_gbps": limit,
-    }  # fmt: skip
-    result["library"] = library()
-    result["products"] = products(backend, limit, options.formats)
-    result["attention"] = attention(backend, limit)
-    path = options.output / f"gpu-ops-{result['date'][:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(path)
+        "library": library(),
+        "products": products(backend, limit, options.formats),
+        "attention": attention(backend, limit),
+    }
+    results_file.write("gpu-ops", result, options.output)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ A file for the job: `octavo bench make qwen3-0.6b F16 model-f16.gguf`.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -18,10 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import results_file
 from octavo.backends.cores import cores
-from octavo.bench import machine
 
-RESULTS = Path(__file__).resolve().parent / "results"
 PRESETS = "Q4_K_M,Q5_K_M,Q6_K,Q3_K_M,Q8_0"
 
 OURS = """
@@ -90,17 +88,13 @@ def main() -> None:
         print(f"{preset:8} {row['octavo_seconds']:8} s  llama.cpp {row['llama.cpp_seconds']:8} s  {row['ratio']}x")
         rows.append(row)
     result = {
-        "command": f"python bench/quantize_files.py {options.model.name} --rounds {options.rounds}",
-        "date": machine.now(),
-        "machine": machine.machine(),
-        "versions": {**machine.versions(), "llama-cpp-python": call(options.peer_python, VERSION)},
+        **results_file.described(**{"llama-cpp-python": call(options.peer_python, VERSION)}),
         "model": {"name": options.model.name, "bytes": options.model.stat().st_size},
         "threads": options.threads,
+        "rounds": options.rounds,
         "rows": rows,
     }
-    path = RESULTS / f"quantize-files-{str(result['date'])[:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(path)
+    results_file.write("quantize-files", result)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib.util
-import json
 import os
 import statistics
 import sys
@@ -30,13 +29,12 @@ from typing import Any
 
 import numpy as np
 
+import results_file
 from octavo.backends.cores import cores
-from octavo.bench import machine
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers import encode
 
-RESULTS = Path(__file__).resolve().parent / "results"
 FORMATS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 ROWS, K = 512, 1024
 SPEED_VALUES = 1 << 23
@@ -212,18 +210,14 @@ def main() -> None:
         rates = speed(peer, options.threads, options.rounds)
         comparison = compare(peer)
     result = {
-        "command": f"python bench/quantizer_error.py --threads {options.threads} --rounds {options.rounds}",
-        "date": machine.now(),
-        "machine": machine.machine(),
-        "versions": {**machine.versions(), "llama-cpp-python": options.peer_version or peer_version()},
+        **results_file.described(**{"llama-cpp-python": options.peer_version or peer_version()}),
         "threads": options.threads,
+        "rounds": options.rounds,
         "errors": comparison,
         "million_values_per_second": rates,
     }
-    path = RESULTS / f"quantizer-error-{result['date'][:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
     show(result)
-    print(path)
+    results_file.write("quantizer-error", result)
 
 
 if __name__ == "__main__":

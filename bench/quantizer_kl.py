@@ -10,24 +10,22 @@ with the same types by ggml's `ggml_quantize_chunk`, and the divergence from the
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quantizer_error import Peer, find_peer, peer_version
 
-from octavo.bench import machine
+import results_file
 from octavo.evals import demo_text, divergence
 from octavo.evals.subject import open_subject
 from octavo.formats import QTensor, dequantize
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import quantize_file
 from octavo.runtime import resolve
+from quantizer_error import Peer, find_peer, peer_version
 
-RESULTS = Path(__file__).resolve().parent / "results"
 CONTEXT = 512
 ROWS = ("attn_output.weight", "ffn_down.weight")  # whose rows are channels of the residual stream
 
@@ -124,16 +122,8 @@ def main() -> None:
                 "kl": pairs,
             })  # fmt: skip
             print({key: value for key, value in rows[-1].items() if key != "kl"}, flush=True)
-    now = machine.now()
-    result = {
-        "command": f"python bench/quantizer_kl.py --presets {options.presets} --orders {options.orders}",
-        "date": now, "machine": machine.machine(),
-        "versions": {**machine.versions(), "llama-cpp-python": options.peer_version or peer_version()},
-        "rows": rows,
-    }  # fmt: skip
-    path = RESULTS / f"quantizer-kl-{now[:10]}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(path)
+    described = results_file.described(**{"llama-cpp-python": options.peer_version or peer_version()})
+    results_file.write("quantizer-kl", {**described, "orders": options.orders, "rows": rows})
 
 
 if __name__ == "__main__":
