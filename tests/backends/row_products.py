@@ -34,6 +34,11 @@ def tokens_of(k: int, name: str = "x") -> Node:
     return Node("input", (), ("tokens", k), "f32", MappingProxyType({}), name)
 
 
+def rows_of_table() -> Node:
+    """What no backend has a kernel for: rows of a table in a format of rows."""
+    return apply("get_rows", weight(matrix("INT8", 8, 64)), Node("input", (), ("tokens",), "i32", name="ids"))
+
+
 def run(backend: Backend, graph: Graph, inputs: dict[str, F32]) -> tuple[list[str], list[F32]]:
     """The ops that a graph becomes on a backend, and its results."""
     sizes = {"tokens": len(next(iter(inputs.values())))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import get_args
 
+from octavo.backends.cores import threads_of
 from octavo.errors import UsageError
 from octavo.graph.node import Device
 from octavo.graph.protocol import Backend
@@ -21,8 +22,8 @@ def select(device: str, threads: int | None = None) -> list[Backend]:
     """
     if device not in get_args(Device):
         raise UsageError(f"unknown device {device!r} (allowed: {', '.join(get_args(Device))})")
-    if threads is not None and not 1 <= threads <= 1024:
-        raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
+    if threads is not None:
+        threads = threads_of(threads)
     if device == "gpu" or (device == "auto" and _gpu_usable()):
         from octavo.backends.cpu import CpuBackend
         from octavo.backends.gpu import GpuBackend

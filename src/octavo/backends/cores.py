@@ -1,10 +1,21 @@
-"""How many threads to use where nobody says."""
+"""How many threads to use."""
 
 from __future__ import annotations
 
 import os
 
+from octavo.errors import UsageError
+
 
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_of(threads: int | None) -> int:
+    """So many threads, or one for each core. Raises UsageError for fewer than 1 and more than 1024."""
+    if threads is None:
+        return cores()
+    if not 1 <= threads <= 1024:
+        raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
+    return threads

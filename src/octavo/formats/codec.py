@@ -55,9 +55,9 @@ def _per_group(d: F32, sc: npt.NDArray[np.integer] | None, fmt: BlockFormat) -> 
     return np.repeat(d, fmt.super // fmt.group, axis=-1) * sc.astype(np.float32)
 
 
-def chunks(blocks: int, block: int) -> Iterator[slice]:
-    """Slices over `blocks` blocks of `block` values, so that each holds few values."""
-    step = max(1, _CHUNK // block)
+def chunks(blocks: int, block: int, values: int = _CHUNK) -> Iterator[slice]:
+    """Slices over `blocks` blocks of `block` values, so that each holds about `values`, and one block at least."""
+    step = max(1, values // block)
     return (slice(i, min(i + step, blocks)) for i in range(0, blocks, step))
 
 

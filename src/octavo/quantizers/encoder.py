@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from octavo.backends.cores import cores
+from octavo.backends.cores import threads_of
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, by_name, quantize_reference
 from octavo.formats.spec import F32, U8
@@ -45,7 +45,7 @@ def encode(
     fmt = _format(format)
     rows = _rows(values, fmt)
     weights = _importance(importance, rows.shape[1])
-    count = _threads(threads)
+    count = threads_of(threads)
     if not rows.size:
         return np.zeros((len(rows), fmt.row_bytes(rows.shape[1])), np.uint8)
     from octavo.quantizers import run
@@ -92,14 +92,6 @@ def _importance(importance: npt.ArrayLike | None, k: int) -> F32 | None:
     mean = weights.mean(dtype=np.float64) if k else 0.0
     scaled = weights / mean if mean > 0 else np.ones(k)
     return np.maximum(scaled, LEAST_IMPORTANCE).astype(np.float32)
-
-
-def _threads(threads: int | None) -> int:
-    if threads is None:
-        return cores()
-    if not 1 <= threads <= 1024:
-        raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
-    return threads
 
 
 def _raise_non_finite(rows: F32) -> None:

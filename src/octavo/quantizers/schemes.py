@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cores import cores
+from octavo.backends.cores import threads_of
 from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import QTensor, by_name, channel_format, decode, dequantize, quantize_reference, unpack
 from octavo.formats.channel import group_scales
+from octavo.formats.codec import chunks
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.huggingface import SCHEMES, CheckpointFile, Scheme, open_model_file
 from octavo.huggingface.compressed import row_planes
@@ -80,12 +81,12 @@ def quantize_checkpoint(
     """
     if scheme not in SCHEMES:
         raise UsageError(f"scheme {scheme!r} (allowed: {', '.join(SCHEMES)})")
-    if threads is not None and not 1 <= threads <= 1024:
-        raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
+    count = threads_of(threads)
     _require_new(dst)
     with open_model_file(src) as file:
-        config = _config(file, SCHEMES[scheme], allow_requantize)
-        job = _Job(file, SCHEMES[scheme], threads or cores(), allow_requantize, progress)
+        hparams = read_architecture(file).hparams
+        config = _config(file, hparams, SCHEMES[scheme], allow_requantize)
+        job = _Job(file, hparams, SCHEMES[scheme], count, allow_requantize, progress)
         report = Report(file.path, os.fsdecode(dst), scheme, dry_run)
         if dry_run:
             report.rows.extend(job.row(name) for name in file.tensors)
@@ -113,9 +114,8 @@ def _require_new(dst: StrPath) -> None:
         raise FileError(problem, file=dst, allowed="a folder that is new or empty")
 
 
-def _config(file: GGUFFile, scheme: Scheme, allow_requantize: bool) -> dict[str, Any]:
+def _config(file: GGUFFile, hp: Hyperparams, scheme: Scheme, allow_requantize: bool) -> dict[str, Any]:
     """config.json of what is written. Raises ModelError for a model that has none, UsageError for a quantized one."""
-    hp = read_architecture(file).hparams
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(file, hp)
     if config.get(KEY) is not None and not allow_requantize:
         raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more {REQUANTIZE}")
@@ -157,10 +157,10 @@ class _Job:
     """The tensors of a model on their way into a checkpoint, in the order of the model."""
 
     def __init__(
-        self, file: GGUFFile, scheme: Scheme, threads: int, allow_requantize: bool, progress: Progress | None
-    ) -> None:
-        self.file, self.scheme, self.threads, self.progress = file, scheme, threads, progress
-        self.hparams: Hyperparams = read_architecture(file).hparams
+        self, file: GGUFFile, hparams: Hyperparams, scheme: Scheme, threads: int, allow_requantize: bool,
+        progress: Progress | None,
+    ) -> None:  # fmt: skip
+        self.file, self.hparams, self.scheme, self.threads, self.progress = file, hparams, scheme, threads, progress
         self.total, self.done = sum(info.size for info in file.tensors.values()), 0
         self.stored = {name: self._stored(name, allow_requantize) for name in file.tensors}
 
@@ -235,11 +235,9 @@ class _Job:
             got = decode(row_planes(fmt, codes[part], scales[part]), fmt)
             return _square_sum(got - values), _square_sum(values)
 
-        step = max(1, SLAB // k)
-        parts = [slice(i, min(i + step, n)) for i in range(0, n, step)]
         try:
             with ThreadPoolExecutor(self.threads) as pool:
-                sums = list(pool.map(encode, parts))
+                sums = list(pool.map(encode, chunks(n, k, SLAB)))
         except (NonFiniteError, QuantFormatError) as error:
             raise type(error)(f"tensor {shown(tensor.name)}: {error}") from None
         wrong, right = (math.fsum(column) for column in zip(*sums, strict=True))

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 from octavo.backends.gpu import GpuBackend, device
-from octavo.graph.builder import weight
-from octavo.graph.node import Node
-from octavo.graph.ops import apply
 from tests.backends import row_products as rows
 
 SHORT = 1e-12 if device.target().arch == "interpreter" else 1e-6  # matrix units may keep 14 bits of a sum of fp8
@@ -91,9 +88,7 @@ def test_a_weight_that_is_nan_is_not_lost(gpu, caplog):
 
 
 def test_what_has_no_kernel_says_so(gpu):
-    ids = Node("input", (), ("tokens",), "i32", name="ids")
-    table = apply("get_rows", weight(rows.matrix("INT8", 8, 64)), ids)
-    assert gpu.supports(table) == (False, "no kernel for get_rows of INT8")
+    assert gpu.supports(rows.rows_of_table()) == (False, "no kernel for get_rows of INT8")
 
 
 @pytest.mark.parametrize("name", rows.NAMES)

@@ -66,11 +66,11 @@ def integer_product(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray)
     prepare()
     n = len(weight.data)
     if after.zero_a is None:
-        _run(a, weight, after, out, _zeros_at(n))
+        _run(a, weight, after, out, zeros_at(n))
     else:  # the sums of rows are the product of ones: below 2^24, and so exact in float32
         sums, one = np.empty((1, n), np.float32), np.ones(n, np.float32)
-        _run(np.ones((1, a.shape[1]), np.int8), weight, Epilogue(one[:1], one), sums, _zeros_at(n))
-        columns = np.zeros(_whole(n), np.int32)
+        _run(np.ones((1, a.shape[1]), np.int8), weight, Epilogue(one[:1], one), sums, zeros_at(n))
+        columns = np.zeros(whole_vectors(n), np.int32)
         columns[:n] = sums[0]
         _run(a, weight, after, out, address(columns))
     end_progress()
@@ -155,14 +155,14 @@ class _FewPlan(_Plan):
     def __init__(self, kind: int, m: int, n: int) -> None:
         from octavo.backends.cpu.kernels import int8_gemm as kernels
 
-        sizes = [4] * (m // 4) + [2] * (m % 4 // 2) + [1] * (m % 2)
-        self.firsts = [sum(sizes[:i]) for i in range(len(sizes))]
-        few = [(kernels.few_kernel(kind, size), -(-n // 16), True) for size in sizes]
+        parts = kernels.parts_of(m)
+        self.firsts = [first for first, _ in parts]
+        few = [(kernels.few_kernel(kind, size), -(-n // 16), True) for _, size in parts]
         super().__init__(kind, m, [(kernels.begins_kernel(), m, False), *few])
 
     def __call__(self, a: AnyArray, source: list[int], rest: list[int]) -> None:
         at, stride = address(a), a.strides[0]
-        few = ([*source, at + first * stride, stride, *_from(rest, first)] for first in self.firsts)
+        few = ([*source, at + first * stride, stride, *from_token(rest, first)] for first in self.firsts)
         self.run([self.begins, at, stride, a.shape[1] // 64, self.offset], *few)
 
 
@@ -172,8 +172,7 @@ class _ManyPlan(_Plan):
     def __init__(self, kind: int, m: int, n: int) -> None:
         from octavo.backends.cpu.kernels import int8_gemm as kernels
 
-        wide = m // kernels.WIDE
-        narrow = -(-(m - wide * kernels.WIDE) // kernels.NARROW)
+        wide, narrow = kernels.tiles_of(m)
         tiles = ((0, wide, kernels.WIDE), (wide * kernels.WIDE, narrow, kernels.NARROW))
         self.tiles = [(first, size) for first, count, size in tiles if count]
         self.counts, self.slice = [wide, narrow], kernels.SLICE
@@ -186,7 +185,7 @@ class _ManyPlan(_Plan):
     def __call__(self, a: AnyArray, source: list[int], rest: list[int]) -> None:
         (m, k), stride = a.shape, a.strides[0]
         tiles = np.empty(self.padded * k, np.int8)
-        parts = np.empty(_whole(rest[1]) * self.padded if k > self.slice else 0, np.int32)
+        parts = np.empty(whole_vectors(rest[1]) * self.padded if k > self.slice else 0, np.int32)
         copies = (
             [address(tiles) + first * k, self.begins + 4 * first, address(a) + first * stride, stride, m - first,
              k // 64, size, self.offset]
@@ -206,19 +205,19 @@ def _epilogue_args(
     """What `kernels.int8_gemm.epilogue` reads, and the arrays whose addresses are in it."""
     m, n = out.shape
     zero_a = None if after.zero_a is None else np.ascontiguousarray(after.zero_a, np.int32)
-    bias = None if after.bias is None else _vectors(after.bias)
-    scale_a, scale_b = np.ascontiguousarray(after.scale_a, np.float32), _vectors(after.scale_b)
+    bias = None if after.bias is None else vectors(after.bias)
+    scale_a, scale_b = np.ascontiguousarray(after.scale_a, np.float32), vectors(after.scale_b)
     residual = after.residual
     place = [0, 0] if residual is None else [address(residual), residual.strides[0]]
     args = [
-        m, n, begins, _zeros_at(m) if zero_a is None else address(zero_a), columns, address(scale_a), address(scale_b),
-        _zeros_at(n) if bias is None else address(bias), ACTIVATIONS.index(after.activation), *place, address(out),
+        m, n, begins, zeros_at(m) if zero_a is None else address(zero_a), columns, address(scale_a), address(scale_b),
+        zeros_at(n) if bias is None else address(bias), ACTIVATIONS.index(after.activation), *place, address(out),
         out.strides[0], 0 if residual is None else _float_kind(residual.dtype), _float_kind(out.dtype),
     ]  # fmt: skip
     return args, (zero_a, scale_a, scale_b, bias, residual, out)
 
 
-def _from(rest: list[int], first: int) -> list[int]:
+def from_token(rest: list[int], first: int) -> list[int]:
     """The arguments of an epilogue for the tokens from `first` on."""
     moved = list(rest)
     moved[0] -= first
@@ -229,16 +228,16 @@ def _from(rest: list[int], first: int) -> list[int]:
     return moved
 
 
-def _vectors(x: AnyArray) -> AnyArray:
+def vectors(x: AnyArray) -> AnyArray:
     """x [n] as float32, contiguous, filled up to whole vectors."""
     if x.dtype == np.float32 and len(x) % 16 == 0 and x.flags.c_contiguous:
         return x
-    whole = np.zeros(_whole(len(x)), np.float32)
+    whole = np.zeros(whole_vectors(len(x)), np.float32)
     whole[: len(x)] = x
     return whole
 
 
-def _zeros_at(n: int) -> int:
+def zeros_at(n: int) -> int:
     """Where at least n zeros lie, int32 and, by their bits, float32, in whole vectors; all share them."""
     return _zeros(max(n - 1, 15).bit_length())[1]
 
@@ -255,6 +254,6 @@ def _float_kind(dtype: np.dtype[Any]) -> int:
     return {"float32": 0, "float16": 1, "bfloat16": 2}[dtype.name]
 
 
-def _whole(n: int) -> int:
+def whole_vectors(n: int) -> int:
     """n rounded up to whole vectors."""
     return -(-n // 16) * 16

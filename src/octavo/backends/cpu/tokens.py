@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from octavo.backends.cpu.gemm import FEW
-from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE
+from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE, tiles_of
 from octavo.backends.cpu.kernels.quantize import Source
 from octavo.backends.cpu.kernels.quantize_token import CHUNK, quantize_token_kernel
 from octavo.backends.cpu.program import KernelCall, address
 from octavo.formats.spec import U8, AnyArray
-
-CODE_ALIGNMENT = 64
 
 
 def whole(k: int) -> int:
@@ -35,31 +31,31 @@ class TokenCodes:
     @property
     def wide(self) -> int:
         """Tiles of WIDE tokens."""
-        return self.tokens // WIDE if self.tokens >= FEW else 0
+        return tiles_of(self.tokens)[0] if self.tokens >= FEW else 0
 
     @property
     def narrow(self) -> int:
         """Tiles of NARROW tokens."""
-        return -(-(self.tokens - self.wide * WIDE) // NARROW) if self.tokens >= FEW else 0
+        return tiles_of(self.tokens)[1] if self.tokens >= FEW else 0
 
     @property
     def scales(self) -> int:
         """Where the scales lie."""
-        return address(self.raw) + _rows(self.tokens) * whole(self.k)
+        return address(self.raw) + rows_of(self.tokens) * whole(self.k)
 
     def begins(self, offset: int) -> int:
         """Where -offset times the sum of each token's codes lies; `offset` is 128 or 8."""
         return self.scales + 4 * self.tokens * (1 if offset == 128 else 2)
 
 
-def _rows(tokens: int) -> int:
+def rows_of(tokens: int) -> int:
     """Tokens with those that fill the last tile."""
     return tokens if tokens < FEW else -(-tokens // NARROW) * NARROW
 
 
 def token_bytes(tokens: int, k: int) -> int:
     """Bytes that hold TokenCodes; more for more tokens."""
-    return _rows(tokens) * whole(k) + 12 * tokens
+    return rows_of(tokens) * whole(k) + 12 * tokens
 
 
 def quantize_tokens(out: TokenCodes, x: AnyArray, source: Source = "values", more: tuple[float, ...] = (0, 0),
@@ -68,8 +64,3 @@ def quantize_tokens(out: TokenCodes, x: AnyArray, source: Source = "values", mor
     args = [address(out.raw), out.wide * WIDE, int(out.tokens >= FEW), out.scales, out.begins(128), out.begins(8),
             out.k, address(x), x.strides[0], *more]  # fmt: skip
     return KernelCall(quantize_token_kernel(source), args, out.tokens, keep=(out.raw, x, *keep))
-
-
-def zeros(n: int) -> AnyArray:
-    """int32 zeros for whole vectors."""
-    return np.zeros(-(-n // 16) * 16, np.int32)

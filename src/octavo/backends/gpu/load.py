@@ -14,6 +14,7 @@ from octavo.backends.gpu.pack import Packed, pack
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, constants, kernel_views
 from octavo.errors import QuantFormatError
 from octavo.formats import Planes, QTensor, dequantize, unpack
+from octavo.formats.codec import chunks
 from octavo.formats.spec import U8
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     rows = tensor.data.reshape(experts * n, -1)
     if tensor.format.is_float:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
-    parts = list(_parts(len(rows), k))
+    parts = list(chunks(len(rows), k, CHUNK_VALUES))
     with ThreadPoolExecutor(cores()) as pool:
         packed = _packed(tensor, rows, parts, pool)
     layout = packed[0].layout
@@ -68,11 +69,6 @@ def _packed(tensor: QTensor, rows: U8, parts: list[slice], pool: ThreadPoolExecu
 
 def _finite(p: Packed) -> bool:
     return all(a is None or a.dtype == np.uint8 or bool(np.isfinite(a).all()) for a in (p.scale, p.minimum))
-
-
-def _parts(n: int, k: int) -> list[slice]:
-    size = max(1, CHUNK_VALUES // k)
-    return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 
 def _joined(parts: list[Any], device: str) -> torch.Tensor:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from octavo.backends import row_products
 from octavo.backends.cores import cores
 from octavo.backends.gpu import gemm
 from octavo.backends.gpu.kernels.token_codes import token_codes_kernel
 from octavo.backends.gpu.values import TokenCodes
 from octavo.formats import QTensor, unpack
 from octavo.formats.channel import nibbles
+from octavo.formats.codec import chunks
 from octavo.graph.node import Node
 
 if TYPE_CHECKING:
@@ -50,12 +52,8 @@ class RowWeight:
 
 
 def supports(node: Node) -> tuple[bool, str]:
-    """Whether a node with weights of rows is a product that is computed here: with at most a bias and a residual."""
-    weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
-    if node.op not in ("mul_mat", "mul_mat_concat", "mul_mat_add") or any(len(w.shape) != 2 for w in weights):
-        return False, f"no kernel for {node.op} of {weights[0].format.name}"
-    ranks = [len(term.shape) for term in node.inputs[2:]] if node.op == "mul_mat_add" else [1]
-    return ranks in ([1], [2], [1, 2]), f"terms of {ranks} dimensions added to a product (allowed: a bias, a residual)"
+    """Whether a node with weights of rows is a product that is computed here; see `backends.row_products`."""
+    return row_products.supports(node, lambda w: len(w.shape) == 2)
 
 
 def load_rows(tensor: QTensor, device: str) -> RowWeight:
@@ -81,9 +79,8 @@ def load_rows(tensor: QTensor, device: str) -> RowWeight:
             assert planes.sc is not None
             groups[part] = planes.sc
 
-    step = max(1, CHUNK_VALUES // k)
     with ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(work, [slice(i, min(i + step, n)) for i in range(0, n, step)]))
+        list(pool.map(work, chunks(n, k, CHUNK_VALUES)))
     if not np.isfinite(scale).all():
         log.warning("tensor %s holds NaN or Inf", tensor.name)
     on = torch.from_numpy(codes).to(device)
@@ -114,8 +111,7 @@ def joined_rows(weights: Sequence[RowWeight]) -> RowWeight:
 
 def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
     """The call for y [T, n] = x [T, k] @ w.T + terms."""
-    bias = next((t for t in terms if t.ndim == 1), None)
-    residual = next((t for t in terms if t.ndim == 2), None)
+    bias, residual = row_products.bias_and_residual(terms)
     after: dict[str, Any] = {"bias": bias, "residual": residual, "workspace": c.workspace(x.tokens, w.n, w.k), "out": y}
 
     def run() -> None:

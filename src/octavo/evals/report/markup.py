@@ -9,6 +9,8 @@ from typing import NewType
 Html = NewType("Html", str)
 """Markup, as opposed to text, which has to go through `text` first."""
 
+NOTHING = Html("")
+
 
 def text(value: object, most: int = 300) -> Html:
     """Text in a page: escaped, control characters and what turns the direction of writing as escapes, not too long."""

@@ -11,7 +11,7 @@ from octavo import __version__
 from octavo.evals.report import sections, spreads
 from octavo.evals.report.advice import Advice
 from octavo.evals.report.findings import ModelFindings
-from octavo.evals.report.markup import Html, join, paragraph, text
+from octavo.evals.report.markup import NOTHING, Html, join, paragraph, text
 from octavo.evals.report.quality import Quality
 from octavo.io.gguf.metadata import shown
 
@@ -62,14 +62,14 @@ def render(found: Findings) -> str:
 
 
 def _subtitle(model: ModelFindings) -> Html:
-    against = Html(f", against <code>{text(model.base)}</code>") if model.basis == "measured" else Html("")
+    against = Html(f", against <code>{text(model.base)}</code>") if model.basis == "measured" else NOTHING
     return paragraph(Html(f"<code>{text(model.path)}</code>"), against, kind="soft")
 
 
 def _warning(model: ModelFindings) -> Html:
     bad = [t for t in model.tensors if t.bad]
     if not bad:
-        return Html("")
+        return NOTHING
     named = ", ".join(f"{shown(t.name)} ({t.bad:,} values)" for t in bad[:5])
     more = f", and {len(bad) - 5} more" if len(bad) > 5 else ""
     return paragraph(Html("<strong>NaN or Inf</strong> in "), text(named + more, 2000), Html("."), kind="warning")

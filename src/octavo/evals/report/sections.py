@@ -12,6 +12,7 @@ from octavo.evals.report.advice import Advice, command, option
 from octavo.evals.report.findings import ModelFindings, TensorFindings, by_kind, total_error
 from octavo.evals.report.heat import grid, heat_map
 from octavo.evals.report.markup import (
+    NOTHING,
     Html,
     bar,
     join,
@@ -26,8 +27,6 @@ from octavo.evals.report.markup import (
 )
 from octavo.evals.report.quality import Point, Quality
 from octavo.evals.stats import Estimate
-
-NOTHING = Html("")
 
 ABOUT_ERRORS = {
     "measured": "Errors are relative: the root of the squared difference from the base over the squared weights of the"

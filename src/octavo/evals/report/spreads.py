@@ -9,9 +9,20 @@ import numpy as np
 
 from octavo.evals.report import pictures
 from octavo.evals.report.findings import I64, ModelFindings, Steps, TensorFindings, by_kind
-from octavo.evals.report.markup import Html, details, number, paragraph, percent, picture, section, size, table, text
+from octavo.evals.report.markup import (
+    NOTHING,
+    Html,
+    details,
+    number,
+    paragraph,
+    percent,
+    picture,
+    section,
+    size,
+    table,
+    text,
+)
 
-NOTHING = Html("")
 MOST_PANELS = 12
 
 

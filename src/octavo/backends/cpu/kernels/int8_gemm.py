@@ -47,6 +47,18 @@ from octavo.backends.cpu.simd.lanes import BF16_KIND, F16_KIND, F32_KIND, load_l
 WIDE, NARROW = (16, 4) if host.level() == "avx512vnni" else (4, 4)
 """Tokens of a tile: as many as the registers hold sums for; and of the tiles for the rest."""
 
+
+def tiles_of(tokens: int) -> tuple[int, int]:
+    """How many wide and narrow tiles hold so many tokens."""
+    return tokens // WIDE, -(-(tokens % WIDE) // NARROW)
+
+
+def parts_of(tokens: int) -> list[tuple[int, int]]:
+    """The first token and the count of each call of `few_kernel` that so many tokens take."""
+    sizes = [4] * (tokens // 4) + [2] * (tokens % 4 // 2) + [1] * (tokens % 2)
+    return [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
+
+
 SLICE = 4096
 """Values of K in a panel: 64 kB, which the second cache holds."""
 

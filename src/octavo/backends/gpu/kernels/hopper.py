@@ -112,6 +112,25 @@ def together(acc, shares, finished, tile, split, SPLITS: gl.constexpr):
 
 
 @gluon.jit
+def ended(acc, ready, shares, finished, tile, split, SPLITS: gl.constexpr, STAGES: gl.constexpr):
+    """A tile's sums after the last product, and whether they are whole; the ring's barriers are given back."""
+    acc = warpgroup_mma_wait(0, [acc])
+    release(ready, STAGES)
+    last = True
+    if SPLITS > 1:
+        acc, last = together(acc, shares, finished, tile, split, SPLITS)
+    return acc, last
+
+
+@gluon.jit
+def places(row, token, m, n, R: gl.constexpr, C: gl.constexpr, LAYOUT: gl.constexpr):
+    """Rows [R, 1] and tokens [1, C] from `row` and `token` on, and [R, C] which of them there are."""
+    rows = row + gl.arange(0, R, gl.SliceLayout(1, LAYOUT))[:, None]
+    tokens = token + gl.arange(0, C, gl.SliceLayout(0, LAYOUT))[None, :]
+    return rows, tokens, (rows < n) & (tokens < m)
+
+
+@gluon.jit
 def _finish_part(
     acc, scale_a, scale_b, zero_a, sums, bias, residual, y, row, token, m, n, y_stride, residual_stride,
     A_STEP: gl.constexpr, B_STEP: gl.constexpr, ZERO_STEP: gl.constexpr, FACTOR: gl.constexpr, ZERO: gl.constexpr,
@@ -136,9 +155,7 @@ def _finish_part(
     BELOW: gl.constexpr = 2 if R >= 128 else 1
     out: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [BELOW, num_warps // BELOW], [0, 1])
     value = gl.convert_layout(value, out)
-    rows = row + gl.arange(0, R, gl.SliceLayout(1, out))[:, None]
-    tokens = token + gl.arange(0, C, gl.SliceLayout(0, out))[None, :]
-    inside = (rows < n) & (tokens < m)
+    rows, tokens, inside = places(row, token, m, n, R, C, out)
     if RESIDUAL:
         at = residual + tokens.to(gl.int64) * residual_stride + rows
         value += gl.load(at, mask=inside, other=0.0).to(gl.float32)
@@ -190,11 +207,7 @@ def int8_hopper_kernel(
         acc = warpgroup_mma_wait(1, [acc])
         ahead = i + STAGES - 1
         _send_for(b, a, left, right, ready, ahead - first, ahead, row, token, ahead < end, STAGES, 1)
-    acc = warpgroup_mma_wait(0, [acc])
-    release(ready, STAGES)
-    last = True
-    if SPLITS > 1:
-        acc, last = together(acc, shares, finished, tile, split, SPLITS)
+    acc, last = ended(acc, ready, shares, finished, tile, split, SPLITS, STAGES)
     if last:
         _finish(
             acc, scale_a, scale_b, zero_a, sums, bias, residual, y, row, token, m, n, y_stride, residual_stride,
@@ -253,11 +266,7 @@ def w4a8_hopper_kernel(
             if part % TILES == TILES - 1:
                 step += STAGES - 1
                 _send_for(packed, a, left, right, ready, step - start, step, row, token, step < stop, STAGES, TILES)
-    acc = warpgroup_mma_wait(0, [acc])
-    release(ready, STAGES)
-    last = True
-    if SPLITS > 1:
-        acc, last = together(acc, shares, finished, tile, split, SPLITS)
+    acc, last = ended(acc, ready, shares, finished, tile, split, SPLITS, STAGES)
     if last:
         _finish(
             acc, scale_a, scale_b, scale_a, scale_a, bias, residual, y, row, token, m, n, y_stride, residual_stride,

@@ -18,7 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.codes import scales
 from octavo.backends.gpu.kernels.gemm_w4a8 import twice
-from octavo.backends.gpu.kernels.hopper import barriers, in_two, release, share_of, together
+from octavo.backends.gpu.kernels.hopper import barriers, ended, in_two, places, share_of
 
 TILE = gl.constexpr(128)  # values of K of a tile: its low codes, then its high ones
 
@@ -207,9 +207,7 @@ def _store(acc, term0, term1, y, row, token, m, n, y_stride, stride0, stride1, T
     BELOW: gl.constexpr = 2 if R >= 64 else 1
     out: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [BELOW, num_warps // BELOW], [0, 1])
     value = gl.convert_layout(acc, out)
-    rows = row + gl.arange(0, R, gl.SliceLayout(1, out))[:, None]
-    tokens = token + gl.arange(0, C, gl.SliceLayout(0, out))[None, :]
-    inside = (rows < n) & (tokens < m)
+    rows, tokens, inside = places(row, token, m, n, R, C, out)
     if TERMS > 0:
         value += gl.load(term0 + tokens.to(gl.int64) * stride0 + rows, mask=inside, other=0.0)
     if TERMS > 1:
@@ -271,11 +269,7 @@ def matmul_hopper_kernel(
         _send_for(
             codes, codes2, x, left, left2, right, ready, ahead - first, ahead, row, token, ahead < end, BITS, STAGES
         )
-    acc = warpgroup_mma_wait(0, [acc])
-    release(ready, STAGES)
-    last = True
-    if SPLITS > 1:
-        acc, last = together(acc, shares, finished, tile, split, SPLITS)
+    acc, last = ended(acc, ready, shares, finished, tile, split, SPLITS, STAGES)
     if last:
         if BM >= 256:  # all that is loaded for a whole tile does not fit the registers
             halves = in_two(acc)
