@@ -16,12 +16,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from octavo.backends.gpu import choose
-from octavo.backends.gpu.gemm import KEPT, fp8_units
+from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_units
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
-from octavo.backends.gpu.kernels import hopper, hopper_matmul
+from octavo.backends.gpu.kernels import hopper_matmul
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
+from octavo.backends.gpu.kernels.hopper import int8_hopper_kernel, w4a8_hopper_kernel
+from octavo.backends.gpu.kernels.hopper_fp8 import fp8_hopper_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
 from octavo.formats import by_name
@@ -51,7 +53,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
         return _row(name, target, kernel, fixed, TYPES, 4, 3)
     scheme: Scheme = name  # type: ignore[assignment]
     kernel = KERNELS[name.split("_", maxsplit=1)[0]]
-    if target == "sm_90" and not name.startswith("fp8"):
+    if target == "sm_90" and (not name.startswith("fp8") or tokens > 64):
         return _for_hopper(scheme, tokens)
     s = shape_of(scheme, tokens, N, K, target, 132)
     tma, types = target in ("sm_90", "sm_100"), dict(TYPES)
@@ -76,20 +78,26 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
 
 
 def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
-    """Compile the kernel of Gluon that a product of integers takes on compute capability 9.0."""
+    """Compile the kernel of Gluon that a product takes on compute capability 9.0."""
     s = shape_of(scheme, tokens, N, K, "sm_90", 132, hopper=True)
-    kernel = hopper.int8_hopper_kernel if scheme == "int8" else hopper.w4a8_hopper_kernel
+    float8 = scheme.startswith("fp8")
+    kernel = fp8_hopper_kernel if float8 else w4a8_hopper_kernel if scheme.startswith("w4a8") else int8_hopper_kernel
     fixed = {
         **END, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "ZERO": True, "ZERO_STEP": 1,
-        "GROUPED": scheme == "w4a8_g128", "num_warps": s.warps,
+        "GROUPED": scheme == "w4a8_g128", "num_warps": s.warps, "FAST": scheme == "fp8_fast",
+        "BLOCKS": scheme == "fp8_blocks",
     }  # fmt: skip
-    blocks = {"a": [s.tokens, 128 if scheme != "int8" else s.depth], "b": [s.rows, s.depth]}
+    if scheme == "fp8_blocks":
+        fixed |= {"A_STEP": None, "B_STEP": None}
+    blocks = {"a": [s.tokens, 128 if scheme.startswith("w4a8") else s.depth], "b": [s.rows, s.depth]}
     blocks["packed"] = [s.rows, s.depth // 2]
-    types = dict(TYPES)
+    types = TYPES | ({"shares": "*fp32"} if float8 else {})
     for factor, block in blocks.items():
-        types[factor] = f"tensordesc<i8{block},{gl.NVMMASharedLayout.get_default_for(block, gl.int8)!r}>"
+        layout = gl.NVMMASharedLayout.get_default_for(block, gl.int8)
+        types[factor] = f"tensordesc<{'fp8e4nv' if float8 else 'i8'}{block},{layout!r}>"
     fixed = {k: v for k, v in fixed.items() if k in kernel.arg_names}
-    return _row(scheme, "sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+    warps = s.warps // FP8_GROUPS if float8 else s.warps
+    return _row(scheme, "sm_90", kernel, fixed, types, warps, s.stages, GluonASTSource)
 
 
 def _matmul(name: str, tokens: int) -> dict[str, Any]:

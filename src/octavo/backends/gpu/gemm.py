@@ -38,6 +38,9 @@ SHORT_SUMS = ("sm_89", "sm_90", "interpreter")
 KEPT = 1024
 """Values of K that such units add up before float32 sums take over: an error of 4e-4, and half the cost of 256."""
 
+FP8_GROUPS = 2
+"""Of four warps, that share a tile of 128 tokens of fp8 on compute capability 9.0; each counts its partial sums."""
+
 
 class Workspace:
     """Memory for products that divide K: partial sums, and counters that are zero between calls.
@@ -197,19 +200,30 @@ def fp8_gemm(
         scale_b = _per("scale_b", scale_b, n, torch.float32, a.device)
     if not end.y.numel():
         return end.y
-    s = _how("fp8_blocks" if blocks else "fp8_fast" if fast else "fp8", m, n, k, False, shape, a, b).shape
+    how = _how("fp8_blocks" if blocks else "fp8_fast" if fast else "fp8", m, n, k, False, shape, a, b)
+    s = how.shape
     shares, finished = _room(s, m, n, torch.float32, a.device, workspace)
+    arguments = (scale_a, scale_b, end.bias, end.residual, end.y, shares, finished, m, n, k)
+    constants = {
+        "A_STEP": None if blocks else _step(scale_a), "B_STEP": None if blocks else _step(scale_b), "BLOCKS": blocks,
+        **end.constants, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages,
+    }  # fmt: skip
+    if how.hopper:
+        from octavo.backends.gpu.kernels.hopper_fp8 import fp8_hopper_kernel
+
+        fp8_hopper_kernel[min(s.programs(m, n) * s.splits, _multiprocessors()),](
+            _laid_out(a, s.tokens, s.depth), _laid_out(b, s.rows, s.depth), *arguments, end.y.stride(0),
+            end.residual.stride(0), grid[1], **constants, FAST=fast and not blocks, num_warps=s.warps // FP8_GROUPS,
+        )  # fmt: skip
+        return end.y
     units = fp8_units(device.target().arch, kind)
     if units != "fp8":
         a, b = a.view(torch.int8), b.view(torch.int8)
-    tma = _tma(a, b)
     kept = KEPT if not fast and device.target().arch in SHORT_SUMS else 0
     fp8_gemm_kernel[_grid(s, m, n)](
-        _tiles(a, s.tokens, s.depth, tma), _tiles(b, s.rows, s.depth, tma), scale_a, scale_b, end.bias, end.residual,
-        end.y, shares, finished, m, n, k, a.stride(0), b.stride(0), end.y.stride(0), end.residual.stride(0), grid[1],
-        A_STEP=None if blocks else _step(scale_a), B_STEP=None if blocks else _step(scale_b), BLOCKS=blocks,
-        **end.constants, KIND=kind, UNITS=units, KEPT=kept, BM=s.tokens, BN=s.rows, BK=s.depth, GROUP=s.group,
-        SPLITS=s.splits, STAGES=s.stages, TMA=tma, EVEN=k % s.depth == 0, num_warps=s.warps,
+        _tiles(a, s.tokens, s.depth, how.tma), _tiles(b, s.rows, s.depth, how.tma), *arguments, a.stride(0),
+        b.stride(0), end.y.stride(0), end.residual.stride(0), grid[1], **constants, KIND=kind, UNITS=units, KEPT=kept,
+        BM=s.tokens, BN=s.rows, BK=s.depth, TMA=how.tma, EVEN=k % s.depth == 0, num_warps=s.warps,
     )  # fmt: skip
     return end.y
 
@@ -298,20 +312,23 @@ class _How:
 
 
 def _how(scheme: Scheme, m: int, n: int, k: int, zero: bool, given: GemmShape | None, a: Tensor, b: Tensor) -> _How:
-    """Products of integers with as many splits as int32 sums need; those whose total does not fit are Triton's."""
+    """Products of integers with as many splits as int32 sums need; those whose total does not fit are Triton's, and
+    those of fp8 with few tokens."""
     arch, tma = device.target().arch, _tma(a, b)
     integers = not scheme.startswith("fp8")
     wide = integers and k > (MOST // 2 if zero else MOST)
-    hopper = integers and arch == "sm_90" and tma and not wide
+    hopper = arch == "sm_90" and tma and not wide
     shape = given or shape_of(scheme, m, n, k, arch, _multiprocessors(), hopper)
     needed = max(-(-k // (MOST // shape.depth * shape.depth)), 2 if wide else 1) if integers else 1
+    hopper = hopper and (integers or (shape.tokens == 128 and shape.warps == 4 * FP8_GROUPS))
     return _How(shape.divided(max(shape.splits, needed)), wide, tma, hopper)
 
 
 def _room(shape: GemmShape, m: int, n: int, dtype: torch.dtype, where: Any, workspace: Workspace | None) -> Any:
     """Partial sums and counters, or anything where there are none."""
     programs = shape.programs(m, n) if shape.splits > 1 else 0
-    return (workspace or Workspace()).take(programs * shape.splits * shape.tokens * shape.rows, programs, dtype, where)
+    values = programs * shape.splits * shape.tokens * shape.rows
+    return (workspace or Workspace()).take(values, programs * FP8_GROUPS, dtype, where)
 
 
 def _grid(shape: GemmShape, m: int, n: int) -> tuple[int]:
@@ -343,5 +360,5 @@ def _laid_out(x: Tensor, rows: int, columns: int) -> Any:
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.int8)
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.int8)  # that of fp8, too
     return TensorDescriptor.from_tensor(x, [rows, columns], layout)

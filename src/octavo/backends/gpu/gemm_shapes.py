@@ -64,24 +64,24 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
         (8, ANY, GemmShape(8, 64, 256, stages=3, warps=4, each=5)),
         (16, ANY, GemmShape(16, 64, 256, stages=3, warps=4, each=4)),
         (32, ANY, GemmShape(32, 64, 256, stages=3, warps=4, each=4)),
-        (64, ANY, GemmShape(64, 64, 128, stages=3, warps=4, each=4)),
+        (64, ANY, GemmShape(64, 64, 128, stages=5, warps=4, each=2)),
         (128, ANY, GemmShape(128, 64, 128, stages=5, warps=4, each=2)),
         (256, ANY, GemmShape(128, 128, 128, warps=4)),
         (ANY, ANY, GemmShape(256, 128, 128)),
     ),
     "fp8": (
         (64, ANY, GemmShape(64, 128, 128, warps=4, each=2)),
-        (ANY, ANY, GemmShape(128, 128, 128, group=16, stages=6)),
+        (ANY, 1 << 22, GemmShape(128, 128, 128, stages=6)),
+        (ANY, ANY, GemmShape(128, 256, 128, group=4, stages=3)),
     ),
     "fp8_fast": (
         (64, ANY, GemmShape(64, 128, 128, warps=4, each=2)),
-        (ANY, 1 << 22, GemmShape(128, 128, 128, warps=4)),
-        (ANY, ANY, GemmShape(128, 256, 128, group=16)),
+        (ANY, 1 << 22, GemmShape(128, 128, 128, stages=6)),
+        (ANY, ANY, GemmShape(128, 256, 128, group=4)),
     ),
     "fp8_blocks": (
         (64, ANY, GemmShape(64, 128, 128, warps=4, each=2)),
-        (ANY, 1 << 22, GemmShape(64, 128, 128, warps=4)),
-        (ANY, ANY, GemmShape(128, 128, 128)),
+        (ANY, ANY, GemmShape(128, 128, 128, stages=6)),
     ),
 }
 # fmt: on

@@ -22,14 +22,15 @@ ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it and taking it away rou
 
 UNPACK_PTX = tl.constexpr("""{ .reg .b32 t; shl.b32 t, $2, 4;
 and.b32 $1, $2, 0xF0F0F0F0; and.b32 $0, t, 0xF0F0F0F0; }""")
-# bytes 0 and 2, then 1 and 3; (nibble ^ 8) + 1024 in float16; less 1032, times the scale, plus 1536; low bytes
-FOLD_PTX = tl.constexpr("""{ .reg .b32 q, a, b, c, d, m, n, r, s, t;
-mov.b32 m, 0x64086408; mov.b32 r, 0x66006600; mov.b32 s, 0x2C002C00; mov.b32 t, 0xD480D480; mov.b32 n, 0x64806480;
+# bytes 0 and 2, then 1 and 3; (nibble ^ 8) + 1024 in float16; less 1032, times the scale, plus 1536; low bytes. High
+# nibbles are 16 times as much, and their scale a sixteenth: exact where the result is not zero anyway
+FOLD_PTX = tl.constexpr("""{ .reg .b32 q, a, b, c, d, m, n, r, s;
+mov.b32 m, 0x64086408; mov.b32 n, 0x64806480; mov.b32 r, 0x66006600; mov.b32 s, 0x2C002C00; mul.rn.f16x2 s, $3, s;
 shr.u32 q, $2, 8;
 lop3.b32 a, $2, 0x000F000F, m, 0x6A; lop3.b32 b, q, 0x000F000F, m, 0x6A;
 lop3.b32 c, $2, 0x00F000F0, n, 0x6A; lop3.b32 d, q, 0x00F000F0, n, 0x6A;
-sub.f16x2 a, a, m; sub.f16x2 b, b, m; fma.rn.f16x2 c, c, s, t; fma.rn.f16x2 d, d, s, t;
-fma.rn.f16x2 a, a, $3, r; fma.rn.f16x2 b, b, $3, r; fma.rn.f16x2 c, c, $3, r; fma.rn.f16x2 d, d, $3, r;
+sub.f16x2 a, a, m; sub.f16x2 b, b, m; sub.f16x2 c, c, n; sub.f16x2 d, d, n;
+fma.rn.f16x2 a, a, $3, r; fma.rn.f16x2 b, b, $3, r; fma.rn.f16x2 c, c, s, r; fma.rn.f16x2 d, d, s, r;
 prmt.b32 $0, a, b, 0x6240; prmt.b32 $1, c, d, 0x6240; }""")
 
 

@@ -25,13 +25,13 @@ def units_of(tokens, num_warps):
 
 @gluon.jit
 def share_of(
-    m, n, k, BM: gl.constexpr, BN: gl.constexpr, STEP: gl.constexpr, GROUP: gl.constexpr, SPLITS: gl.constexpr
+    item, m, n, k, BM: gl.constexpr, BN: gl.constexpr, STEP: gl.constexpr, GROUP: gl.constexpr, SPLITS: gl.constexpr
 ):
-    """A program's tile, which of those that share it it is, the tile's first row and token, its first step and the one
-    after its last. There is one at least, beyond K if need be, where all is zero: of a loop that may run no times the
-    compiler makes one whose matrix instructions wait for each other."""
+    """The tile of a program's item, which of those that share it it is, the tile's first row and token, its first step
+    and the one after its last. There is one at least, beyond K if need be, where all is zero: of a loop that may run no
+    times the compiler makes one whose matrix instructions wait for each other."""
     tiles = gl.cdiv(m, BM) * gl.cdiv(n, BN)
-    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
+    tile, split = item % tiles, item // tiles
     row, token = tile_of(tile, gl.cdiv(n, BN), gl.cdiv(m, BM), GROUP)
     first, end = steps_of(split, k, STEP, SPLITS)
     end = gl.maximum(end, first + 1)
@@ -40,11 +40,11 @@ def share_of(
 
 
 @gluon.jit
-def barriers(STAGES: gl.constexpr):
-    """A barrier for each stage of a ring."""
+def barriers(STAGES: gl.constexpr, COUNT: gl.constexpr = 1):
+    """A barrier for each stage of a ring, that so many arrive at."""
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
-        mbarrier.init(ready.index(stage), count=1)
+        mbarrier.init(ready.index(stage), count=COUNT)
     return ready
 
 
@@ -87,9 +87,9 @@ def _send_for(
 
 @gluon.jit
 def _scales(groups, there, group, group_step, end):
-    """Float16 scales of rows of a group, each twice in an int32."""
-    scale = gl.load(groups + group * group_step, mask=there & (group < end), other=0.0)
-    return twice(scale)
+    """Scales of rows of a group and of the next."""
+    one = gl.load(groups + group * group_step, mask=there & (group < end), other=0.0)
+    return one, gl.load(groups + (group + 1) * group_step, mask=there & (group + 1 < end), other=0.0)
 
 
 @gluon.jit
@@ -111,6 +111,16 @@ def together(acc, shares, finished, tile, split, SPLITS: gl.constexpr):
     return acc, last
 
 
+@gluon.constexpr_function
+def _stored(shape, tokens, num_warps):
+    """How threads hold a part of sums to store it, with eight rows of the weights side by side; `tokens` is their
+    axis."""
+    below = 2 if shape[1 - tokens] >= 128 else 1
+    if tokens == 1:
+        return gl.BlockedLayout([8, 1], [8, 4], [below, num_warps // below], [0, 1])
+    return gl.BlockedLayout([1, 8], [4, 8], [num_warps // below, below], [1, 0])
+
+
 @gluon.jit
 def ended(acc, ready, shares, finished, tile, split, SPLITS: gl.constexpr, STAGES: gl.constexpr):
     """A tile's sums after the last product, and whether they are whole; the ring's barriers are given back."""
@@ -123,39 +133,41 @@ def ended(acc, ready, shares, finished, tile, split, SPLITS: gl.constexpr, STAGE
 
 
 @gluon.jit
-def places(row, token, m, n, R: gl.constexpr, C: gl.constexpr, LAYOUT: gl.constexpr):
-    """Rows [R, 1] and tokens [1, C] from `row` and `token` on, and [R, C] which of them there are."""
-    rows = row + gl.arange(0, R, gl.SliceLayout(1, LAYOUT))[:, None]
-    tokens = token + gl.arange(0, C, gl.SliceLayout(0, LAYOUT))[None, :]
+def places(row, token, m, n, R: gl.constexpr, C: gl.constexpr, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
+    """R rows and C tokens from `row` and `token` on, along their axes, of which TOKENS is the tokens'; and which of
+    them there are."""
+    rows = (row + gl.arange(0, R, gl.SliceLayout(TOKENS, LAYOUT))).expand_dims(TOKENS)
+    tokens = (token + gl.arange(0, C, gl.SliceLayout(1 - TOKENS, LAYOUT))).expand_dims(1 - TOKENS)
     return rows, tokens, (rows < n) & (tokens < m)
 
 
 @gluon.jit
-def _finish_part(
+def finish(
     acc, scale_a, scale_b, zero_a, sums, bias, residual, y, row, token, m, n, y_stride, residual_stride,
     A_STEP: gl.constexpr, B_STEP: gl.constexpr, ZERO_STEP: gl.constexpr, FACTOR: gl.constexpr, ZERO: gl.constexpr,
-    BIAS: gl.constexpr, ACTIVATION: gl.constexpr, RESIDUAL: gl.constexpr, num_warps: gl.constexpr,
+    BIAS: gl.constexpr, ACTIVATION: gl.constexpr, RESIDUAL: gl.constexpr, TOKENS: gl.constexpr,
+    num_warps: gl.constexpr,
 ):  # fmt: skip
-    """`_finish` of sums from `row` and `token` on; stored with rows side by side."""
-    R: gl.constexpr = acc.shape[0]
-    C: gl.constexpr = acc.shape[1]
-    down = row + gl.arange(0, R, gl.SliceLayout(1, acc.type.layout))
-    across = token + gl.arange(0, C, gl.SliceLayout(0, acc.type.layout))
+    """`epilogue.finish` of sums from `row` and `token` on, [rows, tokens] or, TOKENS 0, [tokens, rows]."""
+    ROWS: gl.constexpr = 1 - TOKENS
+    tokens = token + gl.arange(0, acc.shape[TOKENS], gl.SliceLayout(ROWS, acc.type.layout))
+    rows = row + gl.arange(0, acc.shape[ROWS], gl.SliceLayout(TOKENS, acc.type.layout))
     if ZERO:
-        zero = gl.load(zero_a + across * ZERO_STEP, mask=across < m, other=0)
-        acc -= zero[None, :] * gl.load(sums + down, mask=down < n, other=0)[:, None]
-    of_token = gl.load(scale_a + across * A_STEP, mask=across < m, other=0.0)
-    of_row = gl.load(scale_b + down * B_STEP, mask=down < n, other=0.0) * FACTOR
-    value = acc.to(gl.float32) * of_token[None, :] * of_row[:, None]
+        zero = gl.load(zero_a + tokens * ZERO_STEP, mask=tokens < m, other=0)
+        acc -= zero.expand_dims(ROWS) * gl.load(sums + rows, mask=rows < n, other=0).expand_dims(TOKENS)
+    value = acc.to(gl.float32)
+    if A_STEP is not None:
+        of_token = gl.load(scale_a + tokens * A_STEP, mask=tokens < m, other=0.0)
+        of_row = gl.load(scale_b + rows * B_STEP, mask=rows < n, other=0.0) * FACTOR
+        value = value * of_token.expand_dims(ROWS) * of_row.expand_dims(TOKENS)
     if BIAS:
-        value += gl.load(bias + down, mask=down < n, other=0.0).to(gl.float32)[:, None]
+        value += gl.load(bias + rows, mask=rows < n, other=0.0).to(gl.float32).expand_dims(TOKENS)
     value = activated(value, ACTIVATION)
     if not RESIDUAL:
         value = value.to(y.dtype.element_ty)
-    BELOW: gl.constexpr = 2 if R >= 128 else 1
-    out: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [BELOW, num_warps // BELOW], [0, 1])
+    out: gl.constexpr = _stored(acc.shape, TOKENS, num_warps)
     value = gl.convert_layout(value, out)
-    rows, tokens, inside = places(row, token, m, n, R, C, out)
+    rows, tokens, inside = places(row, token, m, n, acc.shape[ROWS], acc.shape[TOKENS], TOKENS, out)
     if RESIDUAL:
         at = residual + tokens.to(gl.int64) * residual_stride + rows
         value += gl.load(at, mask=inside, other=0.0).to(gl.float32)
@@ -168,8 +180,8 @@ def _finish(
     A_STEP: gl.constexpr, B_STEP: gl.constexpr, ZERO_STEP: gl.constexpr, FACTOR: gl.constexpr, ZERO: gl.constexpr,
     BIAS: gl.constexpr, ACTIVATION: gl.constexpr, RESIDUAL: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """`epilogue.finish` of sums [rows, tokens]; of many tokens half by half, as all there is to a whole tile does not
-    fit the registers."""
+    """`finish` of sums [rows, tokens]; of many tokens half by half, as all there is to a whole tile does not fit the
+    registers."""
     C: gl.constexpr = acc.shape[1]
     PIECES: gl.constexpr = 2 if C >= 256 else 1
     if PIECES == 2:
@@ -177,9 +189,10 @@ def _finish(
     else:
         parts = (acc,)
     for i in gl.static_range(PIECES):
-        _finish_part(
+        finish(
             parts[i], scale_a, scale_b, zero_a, sums, bias, residual, y, row, token + i * (C // PIECES), m, n,
-            y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, FACTOR, ZERO, BIAS, ACTIVATION, RESIDUAL, num_warps,
+            y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, FACTOR, ZERO, BIAS, ACTIVATION, RESIDUAL, 1,
+            num_warps,
         )  # fmt: skip
 
 
@@ -194,7 +207,8 @@ def int8_hopper_kernel(
     """A program a tile of rows of b by tokens, as the blocks of the descriptors a and b say, and a share of K."""
     BM: gl.constexpr = a.block_type.shape[0]
     BN: gl.constexpr = b.block_type.shape[0]
-    tile, split, row, token, first, end = share_of(m, n, k, BM, BN, b.block_type.shape[1], GROUP, SPLITS)
+    STEP: gl.constexpr = b.block_type.shape[1]
+    tile, split, row, token, first, end = share_of(gl.program_id(0), m, n, k, BM, BN, STEP, GROUP, SPLITS)
     left, right, ready = _ring(b, a, STAGES, 1)
     for i in gl.static_range(STAGES - 1):
         _send_for(b, a, left, right, ready, i, first + i, row, token, first + i < end, STAGES, 1)
@@ -232,7 +246,7 @@ def w4a8_hopper_kernel(
     BN: gl.constexpr = packed.block_type.shape[0]
     TILES: gl.constexpr = packed.block_type.shape[1] // HALF  # of tokens, a stage
     SHARE: gl.constexpr = 2 // TILES  # stages a turn
-    tile, split, row, token, first, end = share_of(m, n, k, BM, BN, 4 * HALF, GROUP, SPLITS)
+    tile, split, row, token, first, end = share_of(gl.program_id(0), m, n, k, BM, BN, 4 * HALF, GROUP, SPLITS)
     start, stop = first * SHARE, end * SHARE
     left, right, ready = _ring(packed, a, STAGES, TILES)
     for i in gl.static_range(STAGES - 1):
@@ -244,8 +258,10 @@ def w4a8_hopper_kernel(
     groups = group_scale + (row + down).to(gl.int64) * group_row
     there = down < n - row
     if GROUPED:
-        scales = _scales(groups, there, first * 2, group_step, k // (2 * HALF))
+        one, other = _scales(groups, there, first * 2, group_step, k // (2 * HALF))
     for turn in range(first, end):
+        if GROUPED:
+            next_one, next_other = _scales(groups, there, turn * 2 + 2, group_step, k // (2 * HALF))
         for part in gl.static_range(2):
             step = turn * SHARE + part // TILES
             stage = step - start
@@ -254,9 +270,8 @@ def w4a8_hopper_kernel(
                 mbarrier.wait(ready.index(slot), (stage // STAGES) & 1)
             codes = left.index(slot).slice(part % TILES * HALF, HALF, 1).load(factor)
             if GROUPED:
-                both, codes = gl.broadcast(scales.expand_dims(1), codes)
+                both, codes = gl.broadcast(twice(other if part else one).expand_dims(1), codes)
                 low, high = folded_twice(codes, both)
-                scales = _scales(groups, there, turn * 2 + part + 1, group_step, k // (2 * HALF))
             else:
                 low, high = unpacked(codes, "ptx")
             tokens = right.index(slot * TILES + part % TILES)
@@ -266,6 +281,8 @@ def w4a8_hopper_kernel(
             if part % TILES == TILES - 1:
                 step += STAGES - 1
                 _send_for(packed, a, left, right, ready, step - start, step, row, token, step < stop, STAGES, TILES)
+        if GROUPED:
+            one, other = next_one, next_other
     acc, last = ended(acc, ready, shares, finished, tile, split, SPLITS, STAGES)
     if last:
         _finish(

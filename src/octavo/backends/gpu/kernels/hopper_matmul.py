@@ -207,7 +207,7 @@ def _store(acc, term0, term1, y, row, token, m, n, y_stride, stride0, stride1, T
     BELOW: gl.constexpr = 2 if R >= 64 else 1
     out: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [BELOW, num_warps // BELOW], [0, 1])
     value = gl.convert_layout(acc, out)
-    rows, tokens, inside = places(row, token, m, n, R, C, out)
+    rows, tokens, inside = places(row, token, m, n, R, C, 1, out)
     if TERMS > 0:
         value += gl.load(term0 + tokens.to(gl.int64) * stride0 + rows, mask=inside, other=0.0)
     if TERMS > 1:
@@ -228,7 +228,7 @@ def matmul_hopper_kernel(
     """
     BM: gl.constexpr = x.block_type.shape[0]
     BN: gl.constexpr = codes.block_type.shape[0]
-    tile, split, row, token, first, end = share_of(m, n, k, BM, BN, TILE, GROUP, SPLITS)
+    tile, split, row, token, first, end = share_of(gl.program_id(0), m, n, k, BM, BN, TILE, GROUP, SPLITS)
     left = gl.allocate_shared_memory(gl.int8, [STAGES, BN, codes.block_type.shape[1]], codes.layout)
     left2 = left
     if BITS == 6:

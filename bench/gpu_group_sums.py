@@ -1,0 +1,194 @@
+"""Times two ways to scale 4-bit groups of 128 on compute capability 9.0: bench/results/gpu-group-sums-<date>.json.
+
+    python bench/gpu_group_sums.py [--commit HASH] [-o FOLDER]
+
+The package folds scales into the codes, which then are int8 (as QQQ does it, arXiv 2406.09904), and sums are integers
+to the end. The other way is here: int32 sums of each group, which are scaled and added up in float32. Both are in
+Gluon, read the same packed weights and have a ring of tiles; the other takes the fastest of some shapes. Times are of
+one call, medians of a graph's replays over copies of the weights that no cache holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+
+import results_file
+from octavo.backends.gpu import GpuBackend, gemm
+from octavo.backends.gpu.gemm_shapes import GemmShape
+from octavo.backends.gpu.kernels import hopper
+from octavo.backends.gpu.kernels.gemm_w4a8 import unpacked
+from octavo.bench import gpu, machine
+
+N, K = 8192, 21504
+TOKENS = (1, 16, 64, 128, 512, 2048)
+COPIES = 3
+HALF = gl.constexpr(64)
+
+
+@gluon.jit
+def _group(codes, tokens, units: gl.constexpr):
+    """The sums of a group, under way."""
+    BN: gl.constexpr = codes.shape[0]
+    BM: gl.constexpr = tokens.shape[0]
+    acc = gl.zeros([BN, BM], gl.int32, units)
+    low, high = unpacked(codes.load(gl.DotOperandLayout(0, units, 4)), "ptx")
+    acc = warpgroup_mma(low, tokens.slice(0, HALF, 1).permute((1, 0)), acc, is_async=True)
+    return warpgroup_mma(high, tokens.slice(HALF, HALF, 1).permute((1, 0)), acc, is_async=True)
+
+
+@gluon.jit
+def group_sums_kernel(
+    a, packed, scale_a, scale_b, group_scale, y, shares, finished, m, n, k, group_step, y_stride,
+    GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """`hopper.w4a8_hopper_kernel` with int32 sums of a group each, which are scaled while the next are made.
+
+    group_scale is float16, neighbouring rows side by side and groups group_step apart; a stage has 256 values of K.
+    """
+    BM: gl.constexpr = a.block_type.shape[0]
+    BN: gl.constexpr = packed.block_type.shape[0]
+    tile, split, row, token, first, end = hopper.share_of(gl.program_id(0), m, n, k, BM, BN, 4 * HALF, GROUP, SPLITS)
+    left, right, ready = hopper._ring(packed, a, STAGES, 2)
+    for i in gl.static_range(STAGES):
+        hopper._send_for(packed, a, left, right, ready, i, first + i, row, token, first + i < end, STAGES, 2)
+    units: gl.constexpr = hopper.units_of(BM, num_warps)
+    total = gl.zeros([BN, BM], gl.float32, units)
+    down = row + gl.arange(0, BN, gl.SliceLayout(1, units))
+    groups = group_scale + down
+    one, other = hopper._scales(groups, down < n, first * 2, group_step, k // (2 * HALF))
+    for turn in range(first, end):
+        next_one, next_other = hopper._scales(groups, down < n, turn * 2 + 2, group_step, k // (2 * HALF))
+        slot = (turn - first) % STAGES
+        mbarrier.wait(ready.index(slot), ((turn - first) // STAGES) & 1)
+        sums = _group(left.index(slot).slice(0, HALF, 1), right.index(slot * 2), units)
+        later = _group(left.index(slot).slice(HALF, HALF, 1), right.index(slot * 2 + 1), units)
+        sums = warpgroup_mma_wait(2, [sums])
+        total += sums.to(gl.float32) * one.to(gl.float32)[:, None]
+        later = warpgroup_mma_wait(0, [later])
+        total += later.to(gl.float32) * other.to(gl.float32)[:, None]
+        ahead = turn + STAGES
+        hopper._send_for(packed, a, left, right, ready, ahead - first, ahead, row, token, ahead < end, STAGES, 2)
+        one, other = next_one, next_other
+    hopper.release(ready, STAGES)
+    last = True
+    if SPLITS > 1:
+        total, last = hopper.together(total, shares, finished, tile, split, SPLITS)
+    if last:
+        across = token + gl.arange(0, BM, gl.SliceLayout(0, units))
+        of_row = gl.load(scale_b + down, mask=down < n, other=0.0) * 0.0625
+        total *= gl.load(scale_a + across, mask=across < m, other=0.0)[None, :] * of_row[:, None]
+        out: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, num_warps], [0, 1])
+        value = gl.convert_layout(total.to(y.dtype.element_ty), out)
+        rows = row + gl.arange(0, BN, gl.SliceLayout(1, out))[:, None]
+        tokens = token + gl.arange(0, BM, gl.SliceLayout(0, out))[None, :]
+        gl.store(y + tokens.to(gl.int64) * y_stride + rows, value, mask=(rows < n) & (tokens < m))
+
+
+def sums_apart(
+    a: torch.Tensor, packed: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, groups: torch.Tensor,
+    y: torch.Tensor, workspace: gemm.Workspace, shape: GemmShape,
+) -> torch.Tensor:  # fmt: skip
+    """y [M, N] with int32 sums of each group; groups float16 [K / 128, N]."""
+    (m, k), n, s = a.shape, len(packed), shape
+    shares, finished = gemm._room(s, m, n, torch.float32, a.device, workspace)
+    group_sums_kernel[s.programs(m, n) * s.splits,](
+        gemm._laid_out(a, s.tokens, 128), gemm._laid_out(packed, s.rows, s.depth // 2), scale_a, scale_b, groups, y,
+        shares, finished, m, n, k, groups.stride(0), y.stride(0), GROUP=s.group, SPLITS=s.splits, STAGES=s.stages,
+        num_warps=s.warps,
+    )  # fmt: skip
+    return y
+
+
+def shapes(m: int) -> list[GemmShape]:
+    """Those of the package for so many tokens, and some around them."""
+    if m <= 128:
+        tokens = max(8, 1 << (m - 1).bit_length())
+        return [
+            GemmShape(tokens, rows, 256, splits=splits, stages=stages, warps=4)
+            for rows, splits, stages in itertools.product((64, 128), (1, 2, 4), (4, 6))
+            if stages * (rows * 128 + tokens * 256) <= 220 << 10 and rows * tokens <= 1 << 13
+        ]
+    return [
+        GemmShape(tokens, rows, 256, splits=1, stages=stages, warps=8)
+        for tokens, rows, stages in ((128, 128, 3), (128, 128, 4), (64, 128, 4))
+    ]
+
+
+def seconds(calls: list[Any]) -> float:
+    return statistics.median(gpu.seconds(calls))
+
+
+def fastest(calls: Any, candidates: list[GemmShape], expected: torch.Tensor) -> tuple[float, GemmShape, float]:
+    """Seconds, shape and error of the fastest of the shapes that compile."""
+    found: list[tuple[float, GemmShape, float]] = []
+    for shape in candidates:
+        try:
+            each = calls(shape)
+            y = each[0]().double()
+            error = float((y - expected).norm() / expected.norm())
+            assert error < 0.02, (shape, error)
+            found.append((seconds(each), shape, error))
+        except (triton.errors.TritonError, RuntimeError) as error:
+            print(f"  {shape}: {str(error)[:100]}", flush=True)
+    return min(found, key=lambda row: row[0])
+
+
+def measured(m: int) -> dict[str, Any]:
+    """A row: both ways, the folded one with the shape that the package takes."""
+    a = torch.randint(-127, 128, (m, K), dtype=torch.int8, device="cuda")
+    codes = torch.randint(0, 256, (N, K // 2), dtype=torch.uint8, device="cuda")
+    packed = [codes, *(codes.clone() for _ in range(COPIES - 1))]
+    scale_a, scale_b = (torch.rand(rows, device="cuda") * 0.01 + 1e-3 for rows in (m, N))
+    groups = (torch.rand(K // 128, N, device="cuda") * 15 + 0.1).half()
+    parts = codes.view(N, -1, 1, 64)
+    q = (torch.cat([parts << 4, parts & 0xF0], dim=2).view(torch.int8) >> 4).reshape(N, -1, 128)
+    exact = (q.double() * groups.t().double()[..., None]).reshape(N, K)
+    exact = (a.double() @ exact.t()) * scale_a[:, None] * scale_b
+    workspace = gemm.Workspace()
+    y = torch.empty((m, N), dtype=torch.bfloat16, device="cuda")
+
+    def apart(shape: GemmShape) -> list[Any]:
+        return [
+            partial(sums_apart, a, w.view(torch.int8), scale_a, scale_b, groups, y, workspace, shape) for w in packed
+        ]
+
+    common: dict[str, Any] = {"out_dtype": "bf16", "workspace": workspace}
+    folded = [partial(gemm.w4a8_gemm, a, w, scale_a, scale_b, groups.t(), **common) for w in packed]
+    error = float((folded[0]().double() - exact).norm() / exact.norm())
+    time, shape, apart_error = fastest(apart, shapes(m), exact)
+    before = seconds(folded)
+    row = {
+        "m": m, "n": N, "k": K, "folded_microseconds": before * 1e6, "sums_microseconds": time * 1e6,
+        "ratio": time / before, "shape": vars(shape), "folded_error": error, "sums_error": apart_error,
+    }  # fmt: skip
+    print(
+        f"{m:5}: folded {before * 1e6:7.1f} us (error {error:.4f}), sums of groups {time * 1e6:7.1f} us"
+        f" ({apart_error:.4f}), {time / before:.2f} times; {shape}",
+        flush=True,
+    )
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commit", default=machine.commit())
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
+    options = parser.parse_args()
+    rows = [measured(m) for m in TOKENS]
+    described = results_file.described(gpu.describe(GpuBackend()), **gpu.versions(), commit=options.commit)
+    results_file.write("gpu-group-sums", {**described, "products": rows}, options.output)
+
+
+if __name__ == "__main__":
+    main()
