@@ -136,7 +136,9 @@ def _row(
     )
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"w?g?mma[.\w:]*(?:s8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
-    return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": _spills(made, text)}
+    carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
+    return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": _spills(made, text),
+            "carried": carried}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ def check(wanted: list[str]) -> None:
         target, float8 = row["target"], row["kernel"].startswith("fp8")
         found = [i for i in row["instructions"] if (FP8 if float8 else INT8)[target] in i]
         assert found, row
+        assert row["carried"] in (0, 3), "each of three roles counts stages on from tile to tile"
         if target == "sm_90":
             assert all(i.endswith(TYPE_OF_90["fp8" if float8 else "int8"]) for i in found), row
             assert "cp.async.bulk.tensor" in row["instructions"], row

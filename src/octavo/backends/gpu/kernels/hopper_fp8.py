@@ -58,10 +58,10 @@ def _sums(left, right, ready, free, count, steps, WHICH: gl.constexpr, BN: gl.co
     """What the matrix units make of so many stages from `count` on."""
     acc = gl.zeros([HALF, BN], gl.float32, _units(BN))
     gl.assume(steps > 0)
-    for i in range(count, count + steps):
-        acc = _begin(left, right, ready, i, acc, True, WHICH, STAGES)
+    for i in range(steps):
+        acc = _begin(left, right, ready, count + i, acc, True, WHICH, STAGES)
         acc = warpgroup_mma_wait(1, [acc])
-        mbarrier.arrive(free.index(gl.maximum(i - 1, 0) % STAGES), pred=i > count)
+        mbarrier.arrive(free.index(gl.maximum(count + i - 1, 0) % STAGES), pred=i > 0)
     acc = warpgroup_mma_wait(0, [acc])
     mbarrier.arrive(free.index((count + steps - 1) % STAGES))
     return acc
@@ -81,9 +81,9 @@ def _sums_of_halves(
     sums = (nothing, nothing)
     if WHICH == 1:
         mbarrier.wait(begun, 0)
-    for i in range(count, count + steps):
-        slot = i % STAGES
-        mbarrier.wait(ready.index(slot), (i // STAGES) & 1)
+    for i in range(steps):
+        slot = (count + i) % STAGES
+        mbarrier.wait(ready.index(slot), ((count + i) // STAGES) & 1)
         tokens = left.index(slot).slice(WHICH * HALF, HALF, 0)
         added = ()
         for half in gl.static_range(2):
@@ -93,7 +93,7 @@ def _sums_of_halves(
             if half == 1:
                 mbarrier.arrive(free.index(slot))
             elif WHICH == 0:
-                mbarrier.arrive(begun, pred=i == 0)
+                mbarrier.arrive(begun, pred=(count == 0) & (i == 0))
             added += (sums[half] + part,)
         sums = added
     return gl.join(sums[0], sums[1]).permute((0, 2, 1)).reshape([HALF, BN])
