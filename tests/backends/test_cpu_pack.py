@@ -11,7 +11,7 @@ from octavo.backends.cpu import CpuBackend, host
 from octavo.backends.cpu.layout import ROWS, STEP
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight, pack
 from octavo.backends.cpu.pages import Arena
-from octavo.formats import FORMATS, QTensor, by_name, dequantize, quantize_reference, unpack
+from octavo.formats import FORMATS, QTensor, by_name, channel_format, dequantize, quantize_reference, unpack
 from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
 from octavo.graph.node import Node
@@ -148,3 +148,16 @@ def test_packed_weights_are_hardly_larger(fmt: BlockFormat) -> None:
 def test_floats_keep_their_size_but_for_the_widest() -> None:
     assert [size_ratio(f) for f in FLOATS] == [1, 1, 1, 0.5]
     assert isinstance(pack(tensor(FLOATS[1], 3, 8), 1, Arena()), FloatWeight)
+
+
+def test_numbers_of_8_bits_stay_so() -> None:
+    values = np.random.default_rng(3).standard_normal((21, 50)).astype(np.float32)
+    stored = quantize_reference(values, channel_format("FP8", 50))
+    stored.data[4, 11], stored.data[20, 12] = 0x7F, 0xFF
+    packed = pack(stored, 2, Arena())
+    assert isinstance(packed, FloatWeight)
+    assert (packed.kind, packed.data.nbytes) == ("e4m3", 32 * 50)
+    want = dequantize(stored)
+    assert np.isnan(want).sum() == 2
+    want[[4, 20]] = np.nan  # what a product with the row is
+    np.testing.assert_array_equal(rows_of(stored, np.arange(21, dtype=np.int32)), want)

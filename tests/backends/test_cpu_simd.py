@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,6 +14,8 @@ from octavo.backends.cpu import host, simd
 from tests.backends.compiled import compiled, fenced
 
 HALVES = np.arange(1 << 16, dtype=np.uint16)
+BYTES = np.arange(256, dtype=np.uint8)
+FINITE = np.where(BYTES & 0x7F == 0x7F, 0, BYTES).astype(np.uint8)
 
 
 @pytest.fixture(params=["instructions", "by hand"])
@@ -50,9 +53,12 @@ F32 = np.dtype(np.float32)
 SOURCES = {
     "f16": (simd.load_f16x16, HALVES, HALVES.view(np.float16).astype(np.float32)),
     "bf16": (simd.load_bf16x16, HALVES, (HALVES.astype(np.uint32) << 16).view(np.float32)),
-    "u8": (simd.load_u8x16, np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.float32)),
-    "s8": (simd.load_s8x16, np.arange(256, dtype=np.uint8), np.arange(256).astype(np.int8).astype(np.float32)),
-    "exponent": (simd.load_exponent_x16, np.arange(256, dtype=np.uint8),
+    "e4m3": (simd.load_e4m3x16, BYTES, BYTES.view(ml_dtypes.float8_e4m3fn).astype(np.float32) / 256),
+    "finite e4m3": (simd.load_finite_e4m3x16, FINITE, FINITE.view(ml_dtypes.float8_e4m3fn).astype(np.float32) / 256),
+    "e5m2": (simd.load_e5m2x16, BYTES, BYTES.view(ml_dtypes.float8_e5m2).astype(np.float32)),
+    "u8": (simd.load_u8x16, BYTES, np.arange(256, dtype=np.float32)),
+    "s8": (simd.load_s8x16, BYTES, np.arange(256).astype(np.int8).astype(np.float32)),
+    "exponent": (simd.load_exponent_x16, BYTES,
                  np.r_[0, 2.0 ** np.arange(-126, 128), np.inf].astype(np.float32)),
 }  # fmt: skip
 

@@ -91,6 +91,27 @@ def test_fp8(kind: Any, by: tuple[Any, Any]) -> None:
     assert np.linalg.norm(y - exact) / np.linalg.norm(exact) < (0.05 if kind == "e4m3" else 0.1)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_fp8_of_any_shape(shape: tuple[int, int, int], kind: Any) -> None:
+    m, n, k = shape
+    (a, scale_a), (b, scale_b) = ops.quantize_fp8(gaussian(m, k), kind), ops.quantize_fp8(gaussian(n, k), kind)
+    near(ops.fp8_gemm(a, b, scale_a, scale_b), definition.fp8_gemm(a, b, scale_a, scale_b))
+
+
+@pytest.mark.parametrize("m", [1, 9])
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_every_number_of_fp8(kind: Any, m: int) -> None:
+    """The smallest, the largest, NaN and Inf, each by one; whatever else is in a row of NaN is NaN."""
+    every = np.arange(256, dtype=np.uint8).view(definition.fp8_dtype(kind))[:, None]
+    one = np.ones((m, 1), every.dtype)
+    y = ops.fp8_gemm(one, every, ONE, ONE)
+    np.testing.assert_array_equal(y, np.tile(every.astype(np.float32).T, (m, 1)))
+    rows = np.ones((3, 70), every.dtype)
+    rows[1, 64] = np.nan
+    assert np.isnan(ops.fp8_gemm(np.ones((m, 70), every.dtype), rows, ONE, ONE)).tolist() == [[False, True, False]] * m
+
+
 @pytest.mark.parametrize("m", [1, 9])
 def test_sums_hold_up_to_their_limit(m: int) -> None:
     """The largest sum that int32 holds, and at the next K, where it would be 2^31, the right one all the same."""

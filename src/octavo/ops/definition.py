@@ -125,7 +125,10 @@ def fp8_gemm(
     Scales are those of `int8_gemm`; or scale_a is [M, ceil(K / 128)], and scale_b [ceil(N / 128), ceil(K / 128)], and
     the part of the sum that each 128 values of K make is scaled by both.
     """
-    left, right = a.astype(sums, order="C"), b.astype(sums, order="C")  # BLAS adds in an order that follows this one
+    left, right = (
+        a.astype(np.float64, order="C"),
+        b.astype(np.float64, order="C"),
+    )  # BLAS adds in an order that follows this one
     if np.ndim(scale_b) == 2 and np.shape(scale_b) != (len(b), 1):
         left = left * spread_blocks(scale_a, a.shape, rows=1)
         right = right * spread_blocks(scale_b, b.shape)

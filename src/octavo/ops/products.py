@@ -110,8 +110,7 @@ def fp8_gemm(
     """y [M, N] of a [M, K] and b [N, K], both float8_e4m3fn or both float8_e5m2 (ml_dtypes' or torch's).
 
     Scales are those of `int8_gemm`; or of blocks: scale_a [M, ceil(K / 128)] and scale_b [ceil(N / 128),
-    ceil(K / 128)]. Sums are float32; on the CPU values are widened and BLAS multiplies them. Raises UsageError for
-    shapes and types other than these.
+    ceil(K / 128)]. Sums are float32. Raises UsageError for shapes and types other than these.
     """
     arguments = (a, b, scale_a, scale_b, bias, residual)
     if on_gpu(*arguments):
@@ -125,16 +124,22 @@ def fp8_gemm(
     check.epilogue(m, n, bias_, activation, residual_, out_dtype)
     blocks = (-(-n // BLOCK), -(-k // BLOCK))
     of_blocks = scale_w.shape == blocks and scale_x.shape == (m, blocks[1])
-    if of_blocks and (blocks[1] > 1 or scale_w.size not in (1, n)):
+    of_blocks = of_blocks and (blocks[1] > 1 or scale_w.size not in (1, n))
+    if of_blocks:
         for name, scale in (("scale_a", scale_x), ("scale_b", scale_w)):
             check.matrix(name, scale, ("float32",))
     else:
         scale_x, scale_w = check.per_row("scale_a", scale_x, m), check.per_row("scale_b", scale_w, n)
-    y = definition.fp8_gemm(
-        x, w, scale_x, scale_w, bias=bias_, activation=activation, residual=residual_, out_dtype=out_dtype,
-        sums=np.float32,
-    )  # fmt: skip
-    return like(a, y)
+    after: Any = {"bias": bias_, "activation": activation, "residual": residual_, "out_dtype": out_dtype}
+    if not m * n * k:
+        return like(a, definition.fp8_gemm(x, w, scale_x, scale_w, **after))
+    from octavo.backends.cpu.fp8 import sums
+
+    if of_blocks:
+        acc, scale_x, scale_w = sums(x, w, (scale_x, scale_w)), np.ones(1), np.ones(1)
+    else:
+        acc = sums(x, w)
+    return like(a, definition.epilogue(acc, scale_x, scale_w, **after))
 
 
 class _Epilogue:

@@ -83,6 +83,7 @@ def _tile_call(
         weight.n, weight.k, stride(y), tiles, len(terms), *places[0], *places[1],
         weight.table_address if isinstance(weight, QuantWeight) else x_stride,
         tail.kernel.address if tail else 0, address(tail.args) if tail else 0,
+        0 if isinstance(weight, QuantWeight) else weight.scale_address,
     ]  # fmt: skip
     assert isinstance(weight, QuantWeight) or x.dtype == np.float32
     return KernelCall(product_kernel(weight, n), args, -(-weight.n // 16), keep=(weight, x, y, terms, tail))
@@ -97,7 +98,7 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
         return [KernelCall(rows.get_rows_kernel(table.layout), args, tasks, keep=(table, ids, out))]
     if isinstance(table, FloatWeight):
         kernel = float_mul_mat.float_get_rows_kernel(table.kind)
-        args = [address(out), stride(out), address(table.data), table.k, address(ids)]
+        args = [address(out), stride(out), address(table.data), table.k, address(ids), table.scale_address]
         return [KernelCall(kernel, args, tasks, keep=(table, ids, out))]
     return [copy_rows(out, table, ids)]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu import host
-from octavo.backends.cpu.kernels.float_mul_mat import Kind
+from octavo.backends.cpu.kernels.float_mul_mat import WIDTH, Kind
 from octavo.backends.cpu.kernels.pack import pack_kernel
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
 from octavo.backends.cpu.pages import Arena, fetch, release
@@ -21,6 +21,7 @@ from octavo.backends.cpu.program import KernelCall, address
 from octavo.backends.cpu.scale_map import ScaleMap, scale_map
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
+from octavo.formats.scalars import E4M3_NUMBER
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
 log = logging.getLogger("octavo")
@@ -46,12 +47,18 @@ class QuantWeight:
 
 @dataclass(frozen=True, eq=False)
 class FloatWeight:
-    """Float weights [experts, n, k]; `data` is [experts, tiles, k, 16]."""
+    """Float weights [experts, n, k]; `data` is [experts, tiles, k, 16], with e4m3 `scale` [16 tiles]."""
 
     kind: Kind
     n: int
     k: int
     data: AnyArray
+    scale: F32 | None = None
+
+    @property
+    def scale_address(self) -> int:
+        """Where the scales of rows lie; 0 without."""
+        return 0 if self.scale is None else address(self.scale)
 
 
 def pack(tensor: QTensor, threads: int, arena: Arena) -> QuantWeight | FloatWeight:
@@ -208,21 +215,30 @@ def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int, arena: 
     kind: Kind = "f32"
     if tensor.format.is_float and tensor.format.bits == 16:
         kind = "f16" if tensor.format.fields[0].dtype == np.dtype("<f2") else "bf16"
-    dtype = np.dtype("<f4") if kind == "f32" else np.dtype("<u2")
+    elif tensor.format.number is E4M3_NUMBER and len(tensor.shape) == 2:
+        kind = "e4m3"
+    dtype = np.dtype(f"<u{WIDTH[kind]}") if kind != "f32" else np.dtype("<f4")
     experts, tiles = len(rows), -(-n // ROWS)
     shape = experts, tiles, k, ROWS
     data = arena.take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+    scale = np.zeros(tiles * ROWS, np.float32) if kind == "e4m3" else None
     finite: list[bool] = []
 
     def work(part: tuple[int, slice]) -> None:
         expert, span = part
         raw = rows[expert, span]
         fetch(raw)
-        if kind == "f32":
-            values: AnyArray = dequantize(QTensor(tensor.format, (len(raw), k), raw))
+        if scale is not None:
+            planes = unpack(QTensor(tensor.format, (len(raw), k), raw))
+            assert planes.d is not None
+            values: AnyArray = planes.q
+            nan = ((planes.q & 0x7F) == 0x7F).any(axis=1)
+            scale[span] = np.where(nan, np.float32(np.nan), planes.d[:, 0] * np.float32(256))
+        elif kind == "f32":
+            values = dequantize(QTensor(tensor.format, (len(raw), k), raw))
         else:
             values = np.ascontiguousarray(raw).view(dtype)
-        finite.append(_is_finite(values, kind))
+        finite.append(_is_finite(values, kind) if scale is None else _is_finite(scale[span], "f32"))
         padded = np.zeros((-(-len(values) // ROWS) * ROWS, k), dtype)
         padded[: len(values)] = values
         first = span.start // ROWS
@@ -231,7 +247,7 @@ def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int, arena: 
 
     _run(work, _parts(experts, n, k), threads)
     _warn_unless(all(finite), tensor)
-    return FloatWeight(kind, n, k, data)
+    return FloatWeight(kind, n, k, data, scale)
 
 
 def _is_finite(values: AnyArray, kind: Kind) -> bool:

@@ -1,6 +1,7 @@
-"""Products of float weights (f32, f16, bf16) and float activations, and look-ups of their rows.
+"""Products of float weights (f32, f16, bf16, e4m3) and float activations, and look-ups of their rows.
 
-Weights lie in tiles of 16 rows: [N / 16, K, 16], so 16 rows are 16 lanes and each k is one vector.
+Weights lie in tiles of 16 rows: [N / 16, K, 16], so 16 rows are 16 lanes and each k is one vector. Those of e4m3 have a
+float32 scale for each row, 256 times as large as what they mean (see `load_e4m3x16`), or NaN where one of them is.
 """
 
 from __future__ import annotations
@@ -13,30 +14,33 @@ from octavo.backends.cpu.simd import (
     arg,
     call,
     f32_pointer,
+    fma_blocks,
     fma_splat_strided,
     i32_pointer,
     load_bf16x16,
     load_block_masked,
     load_f16x16,
     load_f32x16,
+    load_finite_e4m3x16,
     stack,
     store_block_masked,
     store_f32x16,
     zeros,
 )  # fmt: skip
 
-Kind = Literal["f32", "f16", "bf16"]
-WIDTH: dict[Kind, int] = {"f32": 4, "f16": 2, "bf16": 2}
-_LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16}
+Kind = Literal["f32", "f16", "bf16", "e4m3"]
+WIDTH: dict[Kind, int] = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1}
+_LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16, "e4m3": load_finite_e4m3x16}
 
 
 @kernels
 def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
     """Task i makes 16 rows of y for tiles of n tokens.
 
-    Arguments: weights, x, y, rows, k, y stride, tiles, terms, (term, stride) twice, x stride, tail, tail's arguments.
+    Arguments: weights, x, y, rows, k, y stride, tiles, terms, (term, stride) twice, x stride, tail, tail's arguments,
+    scales.
     """
-    load, width = _LOADS[kind], WIDTH[kind]
+    load, width, scaled = _LOADS[kind], WIDTH[kind], kind == "e4m3"
 
     def accumulate(w, x, stride, k):
         even, odd = zeros(n), zeros(n)
@@ -58,6 +62,8 @@ def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
         rows = min(arg(args, 3) - task * 16, 16)
         for tile in range(arg(args, 6)):
             acc = accumulate(w, arg(args, 1) + tile * n * x_stride, x_stride, k)
+            if scaled:
+                acc = fma_blocks(zeros(n), acc, load_f32x16(arg(args, 15) + task * 64))
             for term in range(arg(args, 7)):
                 stride = arg(args, 9 + 2 * term)
                 at = arg(args, 8 + 2 * term) + task * 64 + tile * n * stride
@@ -71,8 +77,8 @@ def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
 
 @kernels
 def float_get_rows_kernel(kind: Kind) -> Any:
-    """Task t copies row rows[t] to y. Arguments: y, y stride, weights, k, rows."""
-    load, width = _LOADS[kind], WIDTH[kind]
+    """Task t copies row rows[t] to y. Arguments: y, y stride, weights, k, rows, scales."""
+    load, width, scaled = _LOADS[kind], WIDTH[kind], kind == "e4m3"
 
     def float_get_rows(args, task):
         k, row = arg(args, 3), i32_pointer(arg(args, 4))[task]
@@ -80,8 +86,9 @@ def float_get_rows_kernel(kind: Kind) -> Any:
         w = arg(args, 2) + row // 16 * 16 * k * width
         lane = row % 16
         values = stack(64)
+        scale = f32_pointer(arg(args, 5))[row] if scaled else 1.0
         for i in range(k):
             store_f32x16(values, load(w + i * 16 * width))
-            y[i] = f32_pointer(values)[lane]
+            y[i] = f32_pointer(values)[lane] * scale
 
     return float_get_rows

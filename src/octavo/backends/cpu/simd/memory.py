@@ -154,6 +154,48 @@ def load_f16x16(ty, address):
 
 
 @intrinsic
+def load_finite_e4m3x16(ty, address):
+    """`load_e4m3x16` of numbers of which none is NaN, in half as many instructions."""
+
+    def gen(c, b, s, a):
+        halves = ir.VectorType(I16, 16)
+        bits = b.shl(b.sext(load_at(b, a[0], ir.VectorType(I8, 16)), halves), fill(halves, 7))
+        return widen_f16(b, b.bitcast(b.and_(bits, fill(halves, -0x4001)), ir.VectorType(F16, 16)))
+
+    return f32x16(types.intp), gen
+
+
+@intrinsic
+def load_e4m3x16(ty, address):
+    """16 e4m3 numbers over 256 as floats: as f16 they have the same bits but for the exponent's bias, and for NaN."""
+
+    def gen(c, b, s, a):
+        halves = ir.VectorType(I16, 16)
+        bits = b.sext(load_at(b, a[0], ir.VectorType(I8, 16)), halves)
+        magnitude = b.and_(bits, fill(halves, 0x7F))
+        nan = b.and_(
+            b.add(magnitude, fill(halves, 1)), fill(halves, 0x80)
+        )  # from 0x7F alone; makes all of the exponent
+        sign = b.and_(bits, fill(halves, -0x8000))
+        half = b.or_(b.shl(b.or_(magnitude, nan), fill(halves, 7)), sign)
+        return widen_f16(b, b.bitcast(half, ir.VectorType(F16, 16)))
+
+    return f32x16(types.intp), gen
+
+
+@intrinsic
+def load_e5m2x16(ty, address):
+    """16 e5m2 numbers, the upper bytes of f16, as floats."""
+
+    def gen(c, b, s, a):
+        halves = ir.VectorType(I16, 16)
+        half = b.shl(b.zext(load_at(b, a[0], ir.VectorType(I8, 16)), halves), fill(halves, 8))
+        return widen_f16(b, b.bitcast(half, ir.VectorType(F16, 16)))
+
+    return f32x16(types.intp), gen
+
+
+@intrinsic
 def store_f16x16(ty, address, value):
     """16 floats rounded to f16 (nearest, ties to even)."""
 

@@ -1,0 +1,71 @@
+"""Sums of products of fp8 numbers in NumPy arrays, float32."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.backends.cores import cores
+from octavo.backends.cpu.cache import end_progress, prepare
+from octavo.backends.cpu.gemm import FEW
+from octavo.backends.cpu.program import KernelCall, Program, address
+from octavo.formats.spec import F32, AnyArray
+
+BLOCK = 128
+"""Values of K, and rows of a weight, that share a scale."""
+
+CHUNK = 1 << 22
+"""Values of a weight that are made float32 at a time, for BLAS."""
+
+
+def sums(a: AnyArray, b: AnyArray, scales: tuple[F32, F32] | None = None) -> F32:
+    """The sums over K [m, n] of fp8 a [m, k] and b [n, k], of one type of ml_dtypes; m, n and k are not 0.
+
+    scales  of blocks: [m, ceil(k / 128)] and [ceil(n / 128), ceil(k / 128)]
+    """
+    prepare()
+    from octavo.backends.cpu.kernels.fp8_gemm import ONE, STEP, Kind
+
+    kind: Kind = "e4m3" if a.dtype.name == "float8_e4m3fn" else "e5m2"
+    (m, k), n = a.shape, len(b)
+    width, codes = -(-k // STEP) * STEP, np.ascontiguousarray(b).view(np.uint8)
+    out = np.empty((m, n), np.float32)
+    if m < FEW and scales is None:
+        _few(kind, _widened(kind, a, width, ONE[kind] ** 2), codes, out)
+    else:
+        x = _widened(kind, a, width, ONE[kind])
+        if scales is not None:
+            x *= np.repeat(scales[0], BLOCK, axis=1)[:, :width]
+        step = max(1, CHUNK // width // BLOCK) * BLOCK
+        room = np.empty((min(step, n), width), np.float32)
+        for start in range(0, n, step):
+            w = _widened(kind, codes[start : start + step], width, ONE[kind], room)
+            if scales is not None:
+                rows = np.repeat(scales[1][start // BLOCK :], BLOCK, axis=0)[: len(w)]
+                w *= np.repeat(rows, BLOCK, axis=1)[:, :width]
+            np.matmul(x, w.T, out=out[:, start : start + len(w)])
+    end_progress()
+    return out
+
+
+def _widened(kind: str, x: AnyArray, width: int, factor: float, room: F32 | None = None) -> F32:
+    """fp8 x [rows, k] times a factor, and zeros up to `width`; in `room`, if given."""
+    from octavo.backends.cpu.kernels.fp8_gemm import widen_kernel
+
+    codes = np.ascontiguousarray(x).view(np.uint8)
+    out = np.empty((len(codes), width), np.float32) if room is None else room[: len(codes)]
+    args = [address(out), out.strides[0], address(codes), codes.strides[0], codes.shape[1], factor]
+    Program([KernelCall(widen_kernel(kind), args, len(codes), keep=(out, codes))], cores())()
+    return out
+
+
+def _few(kind: str, x: F32, codes: AnyArray, out: AnyArray) -> None:
+    from octavo.backends.cpu.kernels.fp8_gemm import ROWS, few_kernel
+    from octavo.backends.cpu.kernels.int8_gemm import parts_of
+
+    n, k = codes.shape
+    calls = []
+    for first, tokens in parts_of(len(x)):
+        args = [address(out[first:]), out.strides[0], address(x[first:]), x.strides[0], address(codes),
+                codes.strides[0], n, k]  # fmt: skip
+        calls.append(KernelCall(few_kernel(kind, tokens), args, -(-n // ROWS), keep=(x, codes, out), overlaps=True))
+    Program(calls, cores())()

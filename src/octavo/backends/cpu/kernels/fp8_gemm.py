@@ -1,0 +1,98 @@
+"""Products of fp8 numbers: values made float32, and rows of weights that few tokens are multiplied with as they lie."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from octavo.backends.cpu.compile import inner, kernels
+from octavo.backends.cpu.simd import (
+    add_blocks,
+    arg,
+    arg_f32,
+    f32_pointer,
+    fma_blocks,
+    load_block,
+    load_e4m3x16,
+    load_e5m2x16,
+    load_f32x16,
+    mul,
+    splat,
+    stack,
+    store_block,
+    store_f32x16,
+    sum_lanes,
+    u8_pointer,
+    zeros,
+)
+
+Kind = Literal["e4m3", "e5m2"]
+ONE: dict[Kind, float] = {"e4m3": 256.0, "e5m2": 1.0}
+"""What a number read by the kind's load has to be multiplied with."""
+
+ROWS = 16
+"""Rows of weights that a task multiplies."""
+
+STEP = 32
+"""Values that are multiplied at a time; rows of x are filled up to these with zeros."""
+
+_LOADS = {"e4m3": load_e4m3x16, "e5m2": load_e5m2x16}
+
+
+@kernels
+def widen_kernel(kind: Kind) -> Any:
+    """Task i writes row i as float32 times a factor, and zeros up to the row's end.
+
+    Arguments: out, out stride, codes, codes' stride, k, factor; out's stride is a multiple of 64.
+    """
+    load = _LOADS[kind]
+
+    def widen(args, task):
+        out, stride, k = arg(args, 0) + task * arg(args, 1), arg(args, 1), arg(args, 4)
+        codes, factor = arg(args, 2) + task * arg(args, 3), splat(arg_f32(args, 5))
+        for i in range(k // 16):
+            store_f32x16(out + i * 64, mul(load(codes + i * 16), factor))
+        whole = k // 16 * 16
+        rest = stack(16)
+        for start in range(whole, stride // 4, 16):
+            for j in range(16):
+                u8_pointer(rest)[j] = u8_pointer(codes)[start + j] if start + j < k else 0
+            store_f32x16(out + start * 4, mul(load(rest), factor))
+
+    return widen
+
+
+@kernels
+def few_kernel(kind: Kind, n: int) -> Any:
+    """Task i makes `ROWS` columns of y, the products of rows of codes and n rows of x.
+
+    Arguments: y, y stride, x, x stride, codes, codes' stride, rows, k. x is float32, filled up to whole steps.
+    """
+    load, size, step, room = _LOADS[kind], ROWS, STEP, 64 * n
+
+    def add_step(acc, x, stride, codes):
+        even = fma_blocks(acc, load_block(x, stride, n), load(codes))
+        return fma_blocks(even, load_block(x + 64, stride, n), load(codes + 16))
+
+    add_step = inner(add_step, kind, n, inline="always")
+
+    def few(args, task):
+        y, x, stride, k = arg(args, 0), arg(args, 2), arg(args, 3), arg(args, 7)
+        whole = k // step
+        sums, rest = stack(room), stack(32)
+        for row in range(task * size, min(task * size + size, arg(args, 6))):
+            codes = arg(args, 4) + row * arg(args, 5)
+            acc, other = zeros(n), zeros(n)
+            for pair in range(whole // 2):
+                acc = add_step(acc, x + pair * 256, stride, codes + pair * 64)
+                other = add_step(other, x + pair * 256 + 128, stride, codes + pair * 64 + 32)
+            if whole % 2:
+                acc = add_step(acc, x + (whole - 1) * 128, stride, codes + (whole - 1) * 32)
+            if k % step:
+                for j in range(step):
+                    u8_pointer(rest)[j] = u8_pointer(codes)[whole * step + j] if whole * step + j < k else 0
+                other = add_step(other, x + whole * 128, stride, rest)
+            store_block(sums, 64, add_blocks(acc, other))
+            for t in range(n):
+                f32_pointer(y + t * arg(args, 1))[row] = sum_lanes(load_f32x16(sums + t * 64))
+
+    return few
