@@ -42,5 +42,6 @@ def path_of(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
 def write(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:
     """Write a result to its file, and say which that is."""
     path = path_of(name, result, folder)
+    folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(path)

@@ -54,7 +54,7 @@ def _widened(kind: str, x: AnyArray, width: int, factor: float, room: F32 | None
     codes = np.ascontiguousarray(x).view(np.uint8)
     out = np.empty((len(codes), width), np.float32) if room is None else room[: len(codes)]
     args = [address(out), out.strides[0], address(codes), codes.strides[0], codes.shape[1], factor]
-    Program([KernelCall(widen_kernel(kind), args, len(codes), keep=(out, codes))], cores())()
+    KernelCall(widen_kernel(kind), args, len(codes), keep=(out, codes)).run()  # more threads would be in BLAS's way
     return out
 
 
