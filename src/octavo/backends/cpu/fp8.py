@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from octavo.backends.cores import cores
@@ -9,6 +11,9 @@ from octavo.backends.cpu.cache import end_progress, prepare
 from octavo.backends.cpu.gemm import FEW
 from octavo.backends.cpu.program import KernelCall, Program, address
 from octavo.formats.spec import F32, AnyArray
+
+if TYPE_CHECKING:
+    from octavo.backends.cpu.kernels.fp8_gemm import Kind
 
 BLOCK = 128
 """Values of K, and rows of a weight, that share a scale."""
@@ -23,31 +28,55 @@ def sums(a: AnyArray, b: AnyArray, scales: tuple[F32, F32] | None = None) -> F32
     scales  of blocks: [m, ceil(k / 128)] and [ceil(n / 128), ceil(k / 128)]
     """
     prepare()
-    from octavo.backends.cpu.kernels.fp8_gemm import ONE, STEP, Kind
+    from octavo.backends.cpu.kernels.fp8_gemm import ONE, STEP
 
     kind: Kind = "e4m3" if a.dtype.name == "float8_e4m3fn" else "e5m2"
     (m, k), n = a.shape, len(b)
     width, codes = -(-k // STEP) * STEP, np.ascontiguousarray(b).view(np.uint8)
+    x = _widened(kind, a, width, ONE[kind] ** (2 if m < FEW else 1))
+    if scales is not None:
+        x *= np.repeat(scales[0], BLOCK, axis=1)[:, :width]
+    spread = None if scales is None else np.repeat(scales[1], BLOCK, axis=1)[:, :width]
     out = np.empty((m, n), np.float32)
-    if m < FEW and scales is None:
-        _few(kind, _widened(kind, a, width, ONE[kind] ** 2), codes, out)
-    else:
-        x = _widened(kind, a, width, ONE[kind])
-        if scales is not None:
-            x *= np.repeat(scales[0], BLOCK, axis=1)[:, :width]
-        step = max(1, CHUNK // width // BLOCK) * BLOCK
-        room = np.empty((min(step, n), width), np.float32)
-        for start in range(0, n, step):
-            w = _widened(kind, codes[start : start + step], width, ONE[kind], room)
-            if scales is not None:
-                rows = np.repeat(scales[1][start // BLOCK :], BLOCK, axis=0)[: len(w)]
-                w *= np.repeat(rows, BLOCK, axis=1)[:, :width]
-            np.matmul(x, w.T, out=out[:, start : start + len(w)])
+    (_few if m < FEW else _many)(kind, x, codes, spread, out)
     end_progress()
     return out
 
 
-def _widened(kind: str, x: AnyArray, width: int, factor: float, room: F32 | None = None) -> F32:
+def _few(kind: Kind, x: F32, codes: AnyArray, scale: F32 | None, out: F32) -> None:
+    """out [m, n] of x [m, k] and codes [n, k], whose blocks of rows have a `scale` for each value."""
+    from octavo.backends.cpu.kernels.fp8_gemm import ROWS, few_kernel
+    from octavo.backends.cpu.kernels.int8_gemm import parts_of
+
+    blocks = [(x, codes, out)]
+    if scale is not None:
+        starts = range(0, len(codes), BLOCK)
+        blocks = [(x * scale[i], codes[j : j + BLOCK], out[:, j : j + BLOCK]) for i, j in enumerate(starts)]
+    calls = []
+    for left, rows, y in blocks:
+        for first, tokens in parts_of(len(x)):
+            args = [address(y[first:]), y.strides[0], address(left[first:]), left.strides[0], address(rows),
+                    rows.strides[0], *rows.shape]  # fmt: skip
+            tasks = -(-len(rows) // ROWS)
+            calls.append(KernelCall(few_kernel(kind, tokens), args, tasks, keep=(left, rows, y), overlaps=True))
+    Program(calls, cores())()
+
+
+def _many(kind: Kind, x: F32, codes: AnyArray, scale: F32 | None, out: F32) -> None:
+    """`_few` by BLAS."""
+    from octavo.backends.cpu.kernels.fp8_gemm import ONE
+
+    width = x.shape[1]
+    step = max(1, CHUNK // width // BLOCK) * BLOCK
+    room = np.empty((min(step, len(codes)), width), np.float32)
+    for start in range(0, len(codes), step):
+        w = _widened(kind, codes[start : start + step], width, ONE[kind], room)
+        if scale is not None:
+            w *= np.repeat(scale[start // BLOCK :][: step // BLOCK], BLOCK, axis=0)[: len(w)]
+        np.matmul(x, w.T, out=out[:, start : start + len(w)])
+
+
+def _widened(kind: Kind, x: AnyArray, width: int, factor: float, room: F32 | None = None) -> F32:
     """fp8 x [rows, k] times a factor, and zeros up to `width`; in `room`, if given."""
     from octavo.backends.cpu.kernels.fp8_gemm import widen_kernel
 
@@ -56,16 +85,3 @@ def _widened(kind: str, x: AnyArray, width: int, factor: float, room: F32 | None
     args = [address(out), out.strides[0], address(codes), codes.strides[0], codes.shape[1], factor]
     KernelCall(widen_kernel(kind), args, len(codes), keep=(out, codes)).run()  # more threads would be in BLAS's way
     return out
-
-
-def _few(kind: str, x: F32, codes: AnyArray, out: AnyArray) -> None:
-    from octavo.backends.cpu.kernels.fp8_gemm import ROWS, few_kernel
-    from octavo.backends.cpu.kernels.int8_gemm import parts_of
-
-    n, k = codes.shape
-    calls = []
-    for first, tokens in parts_of(len(x)):
-        args = [address(out[first:]), out.strides[0], address(x[first:]), x.strides[0], address(codes),
-                codes.strides[0], n, k]  # fmt: skip
-        calls.append(KernelCall(few_kernel(kind, tokens), args, -(-n // ROWS), keep=(x, codes, out), overlaps=True))
-    Program(calls, cores())()

@@ -173,9 +173,7 @@ def load_e4m3x16(ty, address):
         halves = ir.VectorType(I16, 16)
         bits = b.sext(load_at(b, a[0], ir.VectorType(I8, 16)), halves)
         magnitude = b.and_(bits, fill(halves, 0x7F))
-        nan = b.and_(
-            b.add(magnitude, fill(halves, 1)), fill(halves, 0x80)
-        )  # from 0x7F alone; makes all of the exponent
+        nan = b.and_(b.add(magnitude, fill(halves, 1)), fill(halves, 0x80))  # of 0x7F alone; fills the exponent
         sign = b.and_(bits, fill(halves, -0x8000))
         half = b.or_(b.shl(b.or_(magnitude, nan), fill(halves, 7)), sign)
         return widen_f16(b, b.bitcast(half, ir.VectorType(F16, 16)))
