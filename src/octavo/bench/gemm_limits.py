@@ -24,7 +24,7 @@ def limit(operations: int, nbytes: int, threads: int, scheme: str) -> Limit | No
     """The limit of so many operations and bytes, on so many threads of the CPU or (0) on the GPU; None if unknown.
 
     The CPU is measured: how fast memory is read, and how fast the product's inner loop runs on what the first cache
-    holds; of fp8, which BLAS multiplies there, nothing is known. A GPU's memory is measured, and its operations follow
+    holds; of fp8, whose inner loops are others, nothing is known. A GPU's memory is measured, and its operations follow
     from its multiprocessors and their clock.
     """
     if threads and scheme.startswith("fp8"):
