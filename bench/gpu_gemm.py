@@ -94,10 +94,15 @@ def w4a8_case(grouped: bool, m: int, n: int, k: int, count: int) -> Case:
     return Case(ours, library, exact)
 
 
-def _int8_of(packed: torch.Tensor, groups: torch.Tensor | None) -> torch.Tensor:
+def codes4_of(packed: torch.Tensor) -> torch.Tensor:
+    """int8 codes [N, K / 128, 128] of packed ones [N, K / 2]."""
     parts = packed.view(len(packed), -1, 1, 64)
     q = torch.cat([parts << 4, parts & 0xF0], dim=2).view(torch.int8) >> 4
-    q = q.reshape(len(packed), -1, 128)
+    return q.reshape(len(packed), -1, 128)
+
+
+def _int8_of(packed: torch.Tensor, groups: torch.Tensor | None) -> torch.Tensor:
+    q = codes4_of(packed)
     if groups is not None:
         q = torch.round(q.float() * groups.float()[..., None]).to(torch.int8)
     return q.reshape(len(packed), -1)

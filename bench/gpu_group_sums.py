@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+import gpu_gemm
 import results_file
 from octavo.backends.gpu import GpuBackend, gemm
 from octavo.backends.gpu.gemm_shapes import GemmShape
@@ -125,10 +125,6 @@ def shapes(m: int) -> list[GemmShape]:
     ]
 
 
-def seconds(calls: list[Any]) -> float:
-    return statistics.median(gpu.seconds(calls))
-
-
 def fastest(calls: Any, candidates: list[GemmShape], expected: torch.Tensor) -> tuple[float, GemmShape, float]:
     """Seconds, shape and error of the fastest of the shapes that compile."""
     found: list[tuple[float, GemmShape, float]] = []
@@ -138,7 +134,7 @@ def fastest(calls: Any, candidates: list[GemmShape], expected: torch.Tensor) -> 
             y = each[0]().double()
             error = float((y - expected).norm() / expected.norm())
             assert error < 0.02, (shape, error)
-            found.append((seconds(each), shape, error))
+            found.append((gpu_gemm.seconds(each), shape, error))
         except (triton.errors.TritonError, RuntimeError) as error:
             print(f"  {shape}: {str(error)[:100]}", flush=True)
     return min(found, key=lambda row: row[0])
@@ -146,14 +142,11 @@ def fastest(calls: Any, candidates: list[GemmShape], expected: torch.Tensor) -> 
 
 def measured(m: int) -> dict[str, Any]:
     """A row: both ways, the folded one with the shape that the package takes."""
-    a = torch.randint(-127, 128, (m, K), dtype=torch.int8, device="cuda")
+    a, scale_a, scale_b = gpu_gemm.codes(m, K), gpu_gemm.scales(m), gpu_gemm.scales(N)
     codes = torch.randint(0, 256, (N, K // 2), dtype=torch.uint8, device="cuda")
     packed = [codes, *(codes.clone() for _ in range(COPIES - 1))]
-    scale_a, scale_b = (torch.rand(rows, device="cuda") * 0.01 + 1e-3 for rows in (m, N))
     groups = (torch.rand(K // 128, N, device="cuda") * 15 + 0.1).half()
-    parts = codes.view(N, -1, 1, 64)
-    q = (torch.cat([parts << 4, parts & 0xF0], dim=2).view(torch.int8) >> 4).reshape(N, -1, 128)
-    exact = (q.double() * groups.t().double()[..., None]).reshape(N, K)
+    exact = (gpu_gemm.codes4_of(codes).double() * groups.t().double()[..., None]).reshape(N, K)
     exact = (a.double() @ exact.t()) * scale_a[:, None] * scale_b
     workspace = gemm.Workspace()
     y = torch.empty((m, N), dtype=torch.bfloat16, device="cuda")
@@ -167,7 +160,7 @@ def measured(m: int) -> dict[str, Any]:
     folded = [partial(gemm.w4a8_gemm, a, w, scale_a, scale_b, groups.t(), **common) for w in packed]
     error = float((folded[0]().double() - exact).norm() / exact.norm())
     time, shape, apart_error = fastest(apart, shapes(m), exact)
-    before = seconds(folded)
+    before = gpu_gemm.seconds(folded)
     row = {
         "m": m, "n": N, "k": K, "folded_microseconds": before * 1e6, "sums_microseconds": time * 1e6,
         "ratio": time / before, "shape": vars(shape), "folded_error": error, "sums_error": apart_error,

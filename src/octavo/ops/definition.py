@@ -118,17 +118,13 @@ def w4a8_gemm(
 def fp8_gemm(
     a: AnyArray, b: AnyArray, scale_a: AnyArray, scale_b: AnyArray, *, bias: AnyArray | None = None,
     activation: Activation | None = None, residual: AnyArray | None = None, out_dtype: OutDType = "f32",
-    sums: type[np.floating[Any]] = np.float64,
 ) -> AnyArray:  # fmt: skip
-    """y [M, N] of fp8 a [M, K] and b [N, K]; `sums` is the type of the sums over K.
+    """y [M, N] of fp8 a [M, K] and b [N, K], whose sums over K are float64.
 
     Scales are those of `int8_gemm`; or scale_a is [M, ceil(K / 128)], and scale_b [ceil(N / 128), ceil(K / 128)], and
     the part of the sum that each 128 values of K make is scaled by both.
     """
-    left, right = (
-        a.astype(np.float64, order="C"),
-        b.astype(np.float64, order="C"),
-    )  # BLAS adds in an order that follows this one
+    left, right = (x.astype(np.float64, order="C") for x in (a, b))  # BLAS adds in an order that follows this one
     if np.ndim(scale_b) == 2 and np.shape(scale_b) != (len(b), 1):
         left = left * spread_blocks(scale_a, a.shape, rows=1)
         right = right * spread_blocks(scale_b, b.shape)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, stride
+from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, stride, tiles_of
 from octavo.backends.cpu.experts import product_of_experts
 from octavo.backends.cpu.kernels import attention, elementwise, float_mul_mat, quantize, rope, rows
 from octavo.backends.cpu.kernels.quantize_token import round_fp8_kernel
@@ -22,8 +22,6 @@ Bind = Callable[[Node, Sequence[Any], Any, Shared], list[KernelCall]]
 
 BINDERS: dict[str, Bind] = {}
 TILES = quantize.TILES
-FLOAT_TILES = tuple(n for n in TILES if n <= 8)
-"""Rows of as many floats lie in one set of the first cache where K is a multiple of 1,024: 8 places it has."""
 ROPE_RUN = 32  # tokens whose keys fill lines of the cache; one at a time where tokens are few
 SPLIT_TASKS = 32  # tasks of attention with one token a sequence; not by threads, so that results do not depend on those
 
@@ -62,7 +60,7 @@ def product(
     if isinstance(weight, RowWeight):
         return row_product(weight, x, y, terms, shared)
     sizes, left = [], len(y)
-    for n in TILES if isinstance(weight, QuantWeight) else FLOAT_TILES:
+    for n in tiles_of(weight):
         count, left = divmod(left, n)
         if count:
             sizes.append((n, count))

@@ -20,6 +20,15 @@ def stride(array: AnyArray) -> int:
     return array.strides[0]
 
 
+FLOAT_TILES = tuple(n for n in quantize.TILES if n <= 8)
+"""Rows of as many floats lie in one set of the first cache where K is a multiple of 1,024: 8 places it has."""
+
+
+def tiles_of(weight: Weight) -> tuple[int, ...]:
+    """Tokens of the tiles that products with a weight are made of, the largest first."""
+    return quantize.TILES if isinstance(weight, QuantWeight) else FLOAT_TILES
+
+
 def product_kernel(weight: Weight, n: int) -> Any:
     """The kernel of products for tiles of n tokens."""
     if isinstance(weight, QuantWeight):

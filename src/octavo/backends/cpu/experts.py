@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, quantize_rows, stride
+from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, quantize_rows, stride, tiles_of
 from octavo.backends.cpu.kernels import experts, quantize
 from octavo.backends.cpu.pack import QuantWeight
 from octavo.backends.cpu.program import KernelCall, address
@@ -63,12 +63,13 @@ class _Sorted:
         if isinstance(weight, QuantWeight):
             x_bytes, extra = _code_bytes(weight), weight.table_address
         products = self._memory("products", (pairs, weight.n), np.float32)
-        tiles, kernels = -(-weight.n // 16), [product_kernel(weight, n) for n in quantize.TILES]
+        sizes = tiles_of(weight)
+        tiles, kernels = -(-weight.n // 16), [product_kernel(weight, n) for n in sizes]
         args = [address(weight.data), weight.data[0].nbytes, address(starts), address(rows), x_bytes,
                 address(products), weight.n, weight.k, tiles, extra,
                 *(k.address for k in kernels)]  # fmt: skip
         keep = (weight, rows, starts, products, kernels)
-        calls.append(KernelCall(experts.mul_mat_sorted_kernel(quantize.TILES), args, n_experts * tiles, keep=keep))
+        calls.append(KernelCall(experts.mul_mat_sorted_kernel(sizes), args, n_experts * tiles, keep=keep))
         return [*calls, copy_rows(out.reshape(pairs, -1), products, places)]
 
     def _order(self, calls: list[KernelCall]) -> tuple[AnyArray, AnyArray, AnyArray]:

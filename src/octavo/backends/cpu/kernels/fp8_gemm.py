@@ -38,13 +38,19 @@ STEP = 32
 _LOADS = {"e4m3": load_e4m3x16, "e5m2": load_e5m2x16}
 
 
+def _copy_rest(rest, codes, at, k, size):
+    """Codes of a row of k from `at` on, and zeros beyond its end."""
+    for i in range(size):
+        u8_pointer(rest)[i] = u8_pointer(codes)[at + i] if at + i < k else 0
+
+
 @kernels
 def widen_kernel(kind: Kind) -> Any:
     """Task i writes row i as float32 times a factor, and zeros up to the row's end.
 
     Arguments: out, out stride, codes, codes' stride, k, factor; out's stride is a multiple of 64.
     """
-    load = _LOADS[kind]
+    load, copy_rest = _LOADS[kind], inner(_copy_rest)
 
     def widen(args, task):
         out, stride, k = arg(args, 0) + task * arg(args, 1), arg(args, 1), arg(args, 4)
@@ -54,8 +60,7 @@ def widen_kernel(kind: Kind) -> Any:
         whole = k // 16 * 16
         rest = stack(16)
         for start in range(whole, stride // 4, 16):
-            for j in range(16):
-                u8_pointer(rest)[j] = u8_pointer(codes)[start + j] if start + j < k else 0
+            copy_rest(rest, codes, start, k, 16)
             store_f32x16(out + start * 4, mul(load(rest), factor))
 
     return widen
@@ -73,7 +78,7 @@ def few_kernel(kind: Kind, n: int) -> Any:
         even = fma_blocks(acc, load_block(x, stride, n), load(codes))
         return fma_blocks(even, load_block(x + 64, stride, n), load(codes + 16))
 
-    add_step = inner(add_step, kind, n, inline="always")
+    add_step, copy_rest = inner(add_step, kind, n, inline="always"), inner(_copy_rest)
 
     def few(args, task):
         y, x, stride, k = arg(args, 0), arg(args, 2), arg(args, 3), arg(args, 7)
@@ -88,8 +93,7 @@ def few_kernel(kind: Kind, n: int) -> Any:
             if whole % 2:
                 acc = add_step(acc, x + (whole - 1) * 128, stride, codes + (whole - 1) * 32)
             if k % step:
-                for j in range(step):
-                    u8_pointer(rest)[j] = u8_pointer(codes)[whole * step + j] if whole * step + j < k else 0
+                copy_rest(rest, codes, whole * step, k, step)
                 other = add_step(other, x + whole * 128, stride, rest)
             store_block(sums, 64, add_blocks(acc, other))
             for t in range(n):
