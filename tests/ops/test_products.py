@@ -57,6 +57,22 @@ def test_epilogues(m: int, activation: Any, out_dtype: Any) -> None:
     near(ops.int8_gemm(a, b, scale_a, scale_b, **more), expected, out_dtype)
 
 
+EXTREMES = np.array([-1e38, -3e38, -3.4e38, -np.inf, np.nan, np.inf, 3e38, 1e5, -1e5, -100, -88.5, -0.0, 0, 1], "f4")
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+@pytest.mark.parametrize("m", [1, 9])
+def test_activations_of_extreme_sums(m: int, activation: Any) -> None:
+    """Sums of 0 with the extremes as bias: 0 from the least finite numbers on, NaN from -Inf."""
+    a, b, n = np.zeros((m, 128), np.int8), np.zeros((len(EXTREMES), 128), np.int8), len(EXTREMES)
+    expected = np.tile(definition.activate(EXTREMES, activation), (m, 1))
+    y = ops.int8_gemm(a, b, ONE, ONE, bias=EXTREMES, activation=activation)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-36)
+    weight = ops.quantize_w4a8(np.zeros((n, 128), np.float32))
+    y = ops.w4a8_gemm(a, weight, ONE, bias=EXTREMES, activation=activation)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-36)
+
+
 @pytest.mark.parametrize("group", [None, 128])
 @pytest.mark.parametrize("shape", [(1, 5, 128), (2, 40, 256), (7, 16, 4224), (9, 33, 384), (40, 17, 4352)], ids=str)
 def test_w4a8(shape: tuple[int, int, int], group: Any) -> None:
@@ -201,6 +217,8 @@ ONE = np.ones((), np.float32)
         ({"scale_b": np.ones((5, 2), np.float32)}, "scale_b"),
         ({"scale_b": np.ones(5)}, "scale_b is float64"),
         ({"zero_a": np.ones(3, np.int64)}, "zero_a is int64"),
+        ({"zero_a": np.array([0, 128, 0], np.int32)}, r"zero_a has 128 \(allowed: -128 to 127\)"),
+        ({"zero_a": np.full((), -(2**31), np.int32)}, "zero_a has -2147483648"),
         ({"bias": np.ones(3, np.float32)}, "bias"),
         ({"bias": np.ones(5)}, "bias is float64"),
         ({"residual": np.ones((5, 3), np.float32)}, "residual"),

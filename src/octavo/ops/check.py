@@ -66,6 +66,15 @@ def per_row(name: str, x: AnyArray, rows: int, dtype: str = "float32") -> AnyArr
     return x.reshape(-1) if x.size == rows else np.full(rows, x.reshape(-1)[0])
 
 
+def zero_points(name: str, x: AnyArray, rows: int) -> AnyArray:
+    """Zero points of int8 codes, [rows], as `per_row` takes them. Raises UsageError for one that is no code."""
+    found = per_row(name, x, rows, "int32")
+    odd = found[(found < -128) | (found > 127)]
+    if len(odd):
+        raise UsageError(f"{name} has {odd[0]} (allowed: -128 to 127)")
+    return found
+
+
 def epilogue(m: int, n: int, bias: AnyArray | None, activation: Any, residual: AnyArray | None, out_dtype: Any) -> None:
     """Raise UsageError for what does not fit a result [m, n]."""
     for name, x, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):

@@ -149,15 +149,15 @@ def epilogue(
 
 def activate(y: F32, activation: Activation | None) -> F32:
     """max(y, 0); y / (1 + e^-y); or GELU in the tanh form, y / (1 + e^-z) with z = 2 sqrt(2 / pi) (y + 0.044715 y^3)
-    (Hendrycks and Gimpel, arXiv 1606.08415)."""
+    (Hendrycks and Gimpel, arXiv 1606.08415). -Inf gives NaN with both."""
     if activation is None:
         return y
     if activation == "relu":
         return np.maximum(y, np.float32(0))
-    z = y
-    if activation == "gelu":
-        z = y * (np.float32(1.5957691216) + np.float32(0.0713548162726) * y * y)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        z = y
+        if activation == "gelu":
+            z = y * (np.float32(1.5957691216) + np.float32(0.0713548162726) * y * y)
         return (y / (np.float32(1) + np.exp(-z))).astype(np.float32, copy=False)
 
 

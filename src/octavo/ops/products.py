@@ -32,14 +32,16 @@ def int8_gemm(
 ) -> Any:  # fmt: skip
     """y [M, N] of int8 codes a [M, K] and b [N, K]: acc = sum((a - zero_a) * b).
 
-    scale_a    float32: [], or [M] or [M, 1] of tokens; zero_a int32 likewise
+    scale_a    float32: [], or [M] or [M, 1] of tokens
+    zero_a     int32 likewise, from -128 to 127
     scale_b    float32: [], or [N] or [N, 1] of channels
     bias       [N], and residual [M, N]: float32, float16 or bfloat16
     activation "relu", "silu", or "gelu", which is the tanh form
     out_dtype  "f32", "f16" or "bf16"
 
     Sums are exact. They are int32 up to K = 131,071 (65,793 with zero_a), which no codes can overflow; beyond that
-    they are made of wider numbers, on the CPU slowly. Raises UsageError for shapes and types other than these.
+    they are made of wider numbers, on the CPU slowly. Raises UsageError for shapes, types and zero points other than
+    these; but a GPU does not wait for a look at zero points: tokens with others are NaN.
     """
     arguments = (a, b, scale_a, scale_b, zero_a, bias, residual)
     if on_gpu(*arguments):
@@ -151,7 +153,7 @@ class _Epilogue:
     ) -> None:  # fmt: skip
         check.epilogue(m, n, bias, activation, residual, out_dtype)
         self.scale_a, self.scale_b = check.per_row("scale_a", scale_a, m), check.per_row("scale_b", scale_b, n)
-        self.zero_a = None if zero_a is None else check.per_row("zero_a", zero_a, m, "int32")
+        self.zero_a = None if zero_a is None else check.zero_points("zero_a", zero_a, m)
         self.bias, self.residual, self.activation = bias, residual, activation
         self.shape, self.out_dtype = (m, n), out_dtype
 

@@ -74,6 +74,28 @@ def test_int8_scales_and_zero_points(a_scales: str, b_scales: str) -> None:
     check(int8_gemm(*map(on, args), zero_a=on(zero), sums=row_sums(on(args[1]))), expected)
 
 
+@pytest.mark.parametrize("k", [64, 200])
+def test_zero_points_that_are_no_codes(k: int) -> None:
+    """Their tokens are NaN, and no others."""
+    args = codes(6, k), codes(5, k), scales(6, 1), scales(5, 1)
+    zero = np.array([-128, 127, 128, -129, 2**31 - 1, 1 << 24], np.int32)
+    expected = definition.int8_gemm(*args, zero_a=zero)
+    y = int8_gemm(*map(on, args), zero_a=on(zero))
+    check(y[:2], expected[:2])
+    assert bool(y[2:].isnan().all())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+def test_activations_of_extreme_sums(activation: Any) -> None:
+    """Sums of 0 with the extremes as bias: 0 from the least finite numbers on, NaN from -Inf."""
+    bias = np.array([-1e38, -3e38, -np.inf, np.nan, np.inf, 3e38, -1e5, -0.0], np.float32)
+    a, b, one = np.zeros((2, 32), np.int8), np.zeros((len(bias), 32), np.int8), np.ones((), np.float32)
+    expected = np.tile(definition.activate(bias, activation), (2, 1))
+    y = int8_gemm(on(a), on(b), on(one), on(one), bias=on(bias), activation=activation)
+    np.testing.assert_allclose(y.cpu().numpy(), expected, rtol=1e-5, atol=1e-36)
+
+
 @pytest.mark.parametrize("out_dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
 def test_epilogue(activation: Any, out_dtype: Any) -> None:

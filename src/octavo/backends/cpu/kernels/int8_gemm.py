@@ -12,12 +12,10 @@ from numba import njit
 
 from octavo.backends.cpu import host
 from octavo.backends.cpu.compile import inner, kernels
-from octavo.backends.cpu.kernels.math import silu
+from octavo.backends.cpu.kernels.math import gated, silu
 from octavo.backends.cpu.simd import (
     add,
     arg,
-    div,
-    exp,
     f32_pointer,
     fma,
     i32_pointer,
@@ -28,7 +26,6 @@ from octavo.backends.cpu.simd import (
     splat,
     stack,
     store_block,
-    sub,
 )
 from octavo.backends.cpu.simd.integers import (
     INT8,
@@ -226,7 +223,7 @@ def epilogue() -> Any:
                 v = maximum(splat(0.0), v)
             elif activation == gelu:
                 z = mul(v, fma(mul(v, v), splat(0.0713548162726), splat(1.5957691216)))
-                v = div(v, add(splat(1.0), exp(sub(splat(0.0), z))))
+                v = gated(v, z)
             elif activation == swish:
                 v = silu(v)
             if arg(e, 9) != 0:

@@ -10,6 +10,7 @@ from octavo.backends.cpu.simd import (
     add,
     div,
     exp,
+    exp_or_inf,
     f32_pointer,
     fma,
     load_f32x16,
@@ -38,7 +39,14 @@ def rms_factor(x, k, eps):
 @njit(error_model="numpy")
 def silu(x):
     """x / (1 + exp(-x)), 16 lanes."""
-    return div(x, add(splat(1.0), exp(sub(splat(0.0), x))))
+    return gated(x, x)
+
+
+@njit(error_model="numpy")
+def gated(x, z):
+    """x / (1 + exp(-z)), 16 lanes: 0 for the least of finite numbers, NaN for -Inf."""
+    below = sub(splat(0.0), z)
+    return div(x, add(splat(1.0), exp_or_inf(below, exp(below))))
 
 
 @njit(error_model="numpy")

@@ -119,6 +119,16 @@ def exp(ty, x):
 
 
 @intrinsic
+def exp_or_inf(ty, x, power):
+    """`power`, which is `exp` of x; Inf where that is more than a float holds."""
+
+    def gen(c, b, s, a):
+        return b.select(b.fcmp_ordered(">", a[0], fill(V_F32, 88.72284)), fill(V_F32, float("inf")), a[1])
+
+    return f32x16(f32x16, f32x16), gen
+
+
+@intrinsic
 def quantize16(ty, address, values):
     """Round 16 floats to integers (nearest, ties to even), keep them as s8 at `address`; their sum as a float."""
 

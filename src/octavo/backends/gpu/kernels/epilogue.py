@@ -97,6 +97,8 @@ def _finish(
         zero = tl.load(zero_a + at * ZERO_STEP, mask=here, other=0)
         total -= zero.to(total.dtype) * tl.load(sums + where, mask=there, other=0).to(total.dtype)
     value = total.to(tl.float32)
+    if ZERO:
+        value = tl.where((zero >= -128) & (zero <= 127), value, float("nan"))
     if A_STEP is not None:
         value *= tl.load(scale_a + at * A_STEP, mask=here, other=0.0)
         value *= tl.load(scale_b + where * B_STEP, mask=there, other=0.0) * FACTOR
@@ -120,7 +122,7 @@ def finish(
 ):  # fmt: skip
     """y = activation((total - zero_a * sums) * scale_a * (FACTOR * scale_b) + bias) + residual, and its store.
 
-    Integers are exact up to the first scale. A step is 1 where each token or column has a scale of its own, 0 where
+    Integers are exact up to the first scale; a token whose zero point is no code is NaN, for its sum may not be. A step is 1 where each token or column has a scale of its own, 0 where
     all share one, and None without scales; sums [n] are those of the rows of b. The tile begins at token `first` and
     column `start`. Wide tiles go half by half, as the registers do not hold all that is loaded for a whole one.
     """

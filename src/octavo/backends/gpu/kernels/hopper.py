@@ -158,6 +158,8 @@ def finish(
     value = acc.to(gl.float32)
     if A_STEP is not None:
         of_token = gl.load(scale_a + tokens * A_STEP, mask=tokens < m, other=0.0)
+        if ZERO:
+            of_token = gl.where((zero >= -128) & (zero <= 127), of_token, float("nan"))
         of_row = gl.load(scale_b + rows * B_STEP, mask=rows < n, other=0.0) * FACTOR
         value = value * of_token.expand_dims(ROWS) * of_row.expand_dims(TOKENS)
     if BIAS:
