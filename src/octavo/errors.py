@@ -77,4 +77,12 @@ class NonFiniteError(OctavoError):
 
 
 class UsageError(OctavoError):
-    """An argument out of its range."""
+    """An argument that is not allowed.
+
+    `argument` is its name in Python, with which the message then begins, so that another name for it (an option of the
+    command line) can be put in its place.
+    """
+
+    def __init__(self, problem: str, *, argument: str | None = None) -> None:
+        self.argument = argument
+        super().__init__(problem)

@@ -39,6 +39,12 @@ def test_max_tokens(alphabet: Model, n: int) -> None:
     assert (generation.timings.decode_seconds > 0) == (n > 1)
 
 
+def test_text_runs_to_the_end(alphabet: Model) -> None:
+    generation = alphabet.generate("hi", **GREEDY)
+    assert (next(generation), generation.text_so_far) == ("a", "a")
+    assert generation.text == generation.text_so_far == ALPHABET
+
+
 def test_an_end_token_ends_it_and_is_not_shown(alphabet: Model) -> None:
     generation = alphabet.generate("hi", **GREEDY)
     assert "".join(generation) == ALPHABET
@@ -74,7 +80,7 @@ def test_a_full_context_raises_after_the_text(alphabet_path: str) -> None:
             shown.extend(iter(generation))
         n_reply = 40 - n_prompt + 1
         assert shown == [*ALPHABET[: n_reply - 2], "st"], "what was held back comes before the error"
-        assert generation.text == ALPHABET[:n_reply] == "abcdefghijklmnopqrst"
+        assert generation.text_so_far == ALPHABET[:n_reply] == "abcdefghijklmnopqrst"
         assert generation.finish_reason == "context"
         assert str(caught.value) == (
             f"the context of 40 tokens is full: {n_prompt} of the prompt and {n_reply} of the reply"
@@ -147,7 +153,7 @@ def test_nan_weights_end_in_an_error_and_no_text(tmp_path: Path) -> None:
         generation = model.generate("hi", **GREEDY)
         with pytest.raises(NonFiniteError, match="NaN or Inf"):
             list(generation)
-        assert generation.text == ""
+        assert generation.text_so_far == ""
         with pytest.raises(NonFiniteError):
             list(model.generate("hi", **GREEDY))
 

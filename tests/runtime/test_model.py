@@ -67,8 +67,9 @@ def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
     ],
 )
 def test_wrong_prompts_and_options(alphabet: Model, prompt: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as caught:
         list(alphabet.generate(prompt, **options))
+    assert caught.value.argument in (None, *options)
     assert "".join(alphabet.generate("hi", temperature=0)) == ALPHABET, "the model is free again"
 
 
@@ -135,15 +136,17 @@ def test_wrong_recommendations_name_the_file_and_key(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"device": "tpu"}, UsageError, "unknown device 'tpu'"),
+        ({"device": "tpu"}, UsageError, "device is 'tpu'"),
         ({"threads": 0}, UsageError, "threads is 0"),
-        ({"n_ctx": 0}, UsageError, "ctx is 0"),
+        ({"n_ctx": 0}, UsageError, "n_ctx is 0"),
         ({"n_ctx": 100_000}, UsageError, "the model was made for 512 tokens"),
     ],
 )
 def test_wrong_load_options(alphabet_path: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as caught:
         octavo.load(alphabet_path, **{"device": "reference", **options})
+    assert [caught.value.argument] == list(options), "what the message begins with, for those who call it otherwise"
+    assert str(caught.value).startswith(caught.value.argument)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ def select(device: str, threads: int | None = None) -> list[Backend]:
     does not have, saying what is missing.
     """
     if device not in get_args(Device):
-        raise UsageError(f"unknown device {device!r} (allowed: {', '.join(get_args(Device))})")
+        problem = f"device is {device!r} (allowed: {', '.join(get_args(Device))})"
+        raise UsageError(problem, argument="device")
     if threads is not None:
         threads = threads_of(threads)
     if device == "gpu" or (device == "auto" and _gpu_usable()):

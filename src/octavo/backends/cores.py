@@ -17,5 +17,5 @@ def threads_of(threads: int | None) -> int:
     if threads is None:
         return cores()
     if not 1 <= threads <= 1024:
-        raise UsageError(f"threads is {threads} (allowed: 1 to 1024)")
+        raise UsageError(f"threads is {threads} (allowed: 1 to 1024)", argument="threads")
     return threads

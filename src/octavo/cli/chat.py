@@ -122,8 +122,8 @@ class Chat:
         except KeyboardInterrupt:
             generation.close()
         finally:
-            if generation.text:
-                self._messages.append({"role": "assistant", "content": generation.text})
+            if generation.text_so_far:
+                self._messages.append({"role": "assistant", "content": generation.text_so_far})
             self._write("\n")
         if self._stats:
             self._write(f"({speeds(generation)})\n")

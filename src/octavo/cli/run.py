@@ -110,7 +110,7 @@ def _answer_text(model: Model, generation: Generation, load_seconds: float, stat
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     finally:
-        if generation.text and not generation.text.endswith("\n"):
+        if generation.text_so_far and not generation.text_so_far.endswith("\n"):
             _write("\n")
         if stats:
             print(speeds(generation, load_seconds), file=sys.stderr)
@@ -135,7 +135,7 @@ def as_object(model: Model, generation: Generation, load_seconds: float) -> dict
     """What `--json` prints: text, token ids, counts and seconds, and why the reply ended."""
     t = generation.timings
     return {
-        "text": generation.text,
+        "text": generation.text_so_far,
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
         "prompt_tokens": t.prompt_tokens,

@@ -69,11 +69,12 @@ class Engine:
         train = model.hparams.n_ctx_train
         self.n_ctx = min(train, DEFAULT_CONTEXT) if config.n_ctx is None else config.n_ctx
         sizes = {name: getattr(config, name) for name in ("n_batch", "max_sequences", "n_outputs")}
-        for name, value in {"ctx": self.n_ctx, **sizes}.items():
+        for name, value in {"n_ctx": self.n_ctx, **sizes}.items():
             if value < 1:
-                raise UsageError(f"{name} is {value} (allowed: 1 or more)")
+                raise UsageError(f"{name} is {value} (allowed: 1 or more)", argument=name)
         if self.n_ctx > train:
-            raise UsageError(f"ctx is {self.n_ctx}, but the model was made for {train} tokens (allowed: 1 to {train})")
+            problem = f"n_ctx is {self.n_ctx}, but the model was made for {train} tokens (allowed: 1 to {train})"
+            raise UsageError(problem, argument="n_ctx")
         if config.cache_type == "q8_0" and model.hparams.head_dim % 32:
             raise UsageError(
                 f"a q8_0 cache needs heads of a multiple of 32 values; these have {model.hparams.head_dim}"

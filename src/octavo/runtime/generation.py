@@ -51,7 +51,8 @@ class Timings:
 class Generation:
     """A reply in the making: iterate over it for pieces of text, once. What it came to stands in its attributes.
 
-    text           all pieces so far
+    text           the whole reply: what is missing is generated first
+    text_so_far    all pieces so far
     tokens         ids generated so far, an end token included
     finish_reason  why it ended; None before that
     timings        counts and seconds so far
@@ -69,7 +70,7 @@ class Generation:
         max_tokens: int | None = None,
         lock: Lock | None = None,
     ) -> None:
-        self.text = ""
+        self.text_so_far = ""
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.timings = Timings(prompt_tokens=len(prompt))
@@ -77,6 +78,13 @@ class Generation:
         self._sampler, self._tokenizer = sampler, tokenizer
         self._stops, self._max_tokens, self._lock = StopStrings(stop), max_tokens, lock or Lock()
         self._pieces = self._run()
+
+    @property
+    def text(self) -> str:
+        """The reply, to its end. Raises what iterating raises."""
+        for _ in self:
+            pass
+        return self.text_so_far
 
     def __iter__(self) -> Iterator[str]:
         yield from self._pieces  # a loop that is left early closes this, and with it the generation
@@ -94,7 +102,7 @@ class Generation:
             raise UsageError(BUSY)
         try:
             for piece in self._decode():
-                self.text += piece
+                self.text_so_far += piece
                 if piece:
                     yield piece
         finally:

@@ -105,7 +105,7 @@ class Model:
             raise UsageError(BUSY)
         max_tokens = options.get("max_tokens")
         if max_tokens is not None and max_tokens < 0:
-            raise UsageError(f"max_tokens is {max_tokens} (allowed: 0 or more)")
+            raise UsageError(f"max_tokens is {max_tokens} (allowed: 0 or more)", argument="max_tokens")
         fields = {f.name for f in dataclasses.fields(SamplingParams)}
         sampling = {name: value for name, value in options.items() if name in fields}
         params = SamplingParams(**cast(dict[str, Any], {**self.sampling_defaults(), **sampling}))

@@ -40,7 +40,8 @@ def backends_for(
         return select(device, threads), "auto" if device == "auto" else "all"
     checked(gpu_layers)
     if device in ("cpu", "reference") and gpu_layers != 0:
-        raise UsageError(f"gpu_layers is {gpu_layers} on device {device} (allowed: 0, or device gpu or auto)")
+        problem = f"gpu_layers is {gpu_layers} on device {device} (allowed: 0, or device gpu or auto)"
+        raise UsageError(problem, argument="gpu_layers")
     if gpu_layers == 0 and device in ("auto", "gpu"):
         device = "cpu"
     elif gpu_layers != "auto" and device == "auto":
@@ -54,7 +55,7 @@ def checked(gpu_layers: GpuLayers) -> GpuLayers:
         isinstance(gpu_layers, int) and not isinstance(gpu_layers, bool) and gpu_layers >= 0
     ):
         return gpu_layers
-    raise UsageError(f"gpu_layers is {gpu_layers!r} (allowed: 0 or more, all, auto)")
+    raise UsageError(f"gpu_layers is {gpu_layers!r} (allowed: 0 or more, all, auto)", argument="gpu_layers")
 
 
 def last_layers(graph: Graph, n_layer: int, count: int) -> Place:
@@ -89,7 +90,8 @@ class Placement:
         wanted = checked(gpu_layers)
         self.layers = n_layer if isinstance(wanted, str) else min(wanted, n_layer)
         if self.layers < n_layer and len(backends) < 2:
-            raise UsageError(f"gpu_layers is {wanted}, and the other layers have no backend (allowed: all)")
+            problem = f"gpu_layers is {wanted}, and the other layers have no backend (allowed: all)"
+            raise UsageError(problem, argument="gpu_layers")
         if isinstance(backends[0], BoundedBackend) and self.layers:
             self._fit(backends[0], wanted)
         self.place = last_layers(graph, n_layer, self.layers)

@@ -55,11 +55,11 @@ class SamplingParams:
         ):  # fmt: skip
             value = getattr(self, name)
             if not (math.isfinite(value) and low <= value <= high):
-                raise UsageError(f"{name} is {value} (allowed: {low:g} to {high:g})")
+                raise UsageError(f"{name} is {value} (allowed: {low:g} to {high:g})", argument=name)
         if self.top_p == 0:
-            raise UsageError("top_p is 0 (allowed: over 0, up to 1)")
+            raise UsageError("top_p is 0 (allowed: over 0, up to 1)", argument="top_p")
         if self.seed is not None and not 0 <= self.seed < 1 << 64:
-            raise UsageError(f"seed is {self.seed} (allowed: 0 to 2^64 - 1)")
+            raise UsageError(f"seed is {self.seed} (allowed: 0 to 2^64 - 1)", argument="seed")
 
 
 def repeat_penalty(penalty: float, last_n: int) -> Filter:
