@@ -6,7 +6,11 @@ import hashlib
 import importlib
 import logging
 import os
+import re
+import shutil
 import sys
+import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,8 @@ from typing import Any
 from octavo.errors import BackendError
 
 log = logging.getLogger("octavo")
+
+_FOLDER = re.compile("[0-9a-f]{16}")
 
 
 def cache_root() -> Path:
@@ -25,11 +31,57 @@ def cache_root() -> Path:
     return Path(base) / "octavo"
 
 
+NOT_KEPT = "compiled kernels can't be kept in %s: %s"
+DAY_S = 24 * 3600.0
+UNUSED_DAYS, RECENT_FOLDERS = 30, 8
+_said: set[str] = set()
+
+
+def warn_once(message: str, *args: object) -> None:
+    """Warn, unless this process has done so with the same message, whatever its arguments were."""
+    if message not in _said:
+        _said.add(message)
+        log.warning(message, *args)
+
+
+@cache
+def kernel_folder() -> Path | None:
+    """The folder of compiled kernels, made if need be; None, with a warning, where it can't be.
+
+    Its name holds a hash of the sources: Numba itself would miss changes in the intrinsics that a kernel uses. Folders
+    of other sources that are no longer used are removed.
+    """
+    here = Path(__file__).parent
+    archive = next((p for p in here.parents if p.is_file()), Path(sys.executable))
+    sources = sorted(here.rglob("*.py")) or [archive]
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
+    folder = cache_root() / "kernels" / digest
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        warn_once(NOT_KEPT, folder, error.strerror)
+        return None
+    with suppress(OSError):  # of another user, say
+        os.utime(folder)  # it is in use
+        _remove_unused(folder)
+    return folder
+
+
+def _remove_unused(used: Path) -> None:
+    """Remove folders like `used` that no process began to use for a month, or for a day where there are many.
+
+    A process that is at work in one of them loses nothing but time: it makes its folder again. Raises OSError.
+    """
+    others = [f for f in used.parent.iterdir() if f != used and _FOLDER.fullmatch(f.name) and not f.is_symlink()]
+    ages = sorted((time.time() - f.stat().st_mtime, f) for f in others)
+    for i, (age, folder) in enumerate(ages):
+        if age > UNUSED_DAYS * DAY_S or (i >= RECENT_FOLDERS and age > DAY_S):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 @cache
 def prepare() -> None:
-    """Point Numba at our cache and at OpenMP. Raises BackendError where Numba or its OpenMP layer is missing.
-
-    The folder's name holds a hash of the sources: Numba itself would miss changes in the intrinsics that a kernel uses.
+    """Make Numba ready: its LLVM and OpenMP. Raises BackendError where Numba or its OpenMP layer is missing.
 
     LLVM must not write an integer that is used as an address as an offset from a null pointer. It does so late, where
     that is no harm; but Numba optimizes functions once more when it links them into their callers, and by then an
@@ -42,14 +94,6 @@ def prepare() -> None:
         raise BackendError(f"device cpu: Numba can't be imported ({error}); `pip install numba`") from None
     llvmlite.binding.set_option("octavo", "-addr-sink-using-gep=false")
     config: Any = numba.config
-    sources = sorted(Path(__file__).parent.rglob("*.py"))
-    digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources) + numba.__version__.encode()).hexdigest()[:16]
-    folder = cache_root() / "kernels" / digest
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        config.CACHE_DIR = str(folder)
-    except OSError as error:
-        log.warning("compiled kernels can't be kept in %s: %s", folder, error.strerror)
     config.THREADING_LAYER = "omp"
     try:
         importlib.import_module("numba.np.ufunc.omppool")

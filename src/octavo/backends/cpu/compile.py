@@ -2,8 +2,8 @@
 
 A factory is a function of constants that returns a kernel's Python function; `@kernels` makes it return the compiled
 one. Numba would find such a kernel on disk by its bytecode and by what it closes over, which differs from one process
-to the next where that is another function; so here the key is the factory's name and constants, in a folder named
-after the sources. Each compiled function also gets a name of its own: Numba's could be the same for two made of one
+to the next where that is another function; so here the key is the factory's name and constants, and its source (see
+`stored`). Each compiled function also gets a name of its own: Numba's could be the same for two made of one
 source, and the wrong one would be linked.
 """
 
@@ -13,27 +13,17 @@ import hashlib
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from numba import njit, types
-from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
 
 from octavo.backends.cpu.cache import show_progress
+from octavo.backends.cpu.stored import FunctionStore
 
 FAST = {"nsz", "arcp", "contract", "reassoc"}
 """Sums may be reordered and fused; NaN and Inf keep their meaning."""
-
-
-class _KernelCache(FunctionCache):
-    """Numba's cache on disk, with a key that we choose."""
-
-    def __init__(self, function: Callable[..., Any], key: str) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]
-        self._key = key
-
-    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return sig, codegen.magic_tuple(), self._key
 
 
 def kernels(factory: Callable[..., Callable[[int, int], None]]) -> Callable[..., Any]:
@@ -45,9 +35,12 @@ def kernels(factory: Callable[..., Callable[[int, int], None]]) -> Callable[...,
         function = _named(factory(*constants), key)
         signature = ((types.intp, types.intp), types.void)
         compiled: Any = CFunc(function, signature, locals={}, options={"error_model": "numpy", "fastmath": FAST})
-        compiled._cache = _KernelCache(function, key)
+        compiled._cache = store = _store(function, key)
         start = time.perf_counter()
-        compiled.compile()
+        try:
+            compiled.compile()
+        finally:
+            store.release()
         if not compiled._cache_hits:
             show_progress(factory.__name__, time.perf_counter() - start)
         return compiled
@@ -63,19 +56,23 @@ def inner(function: Callable[..., Any], *constants: Any, inline: str = "never") 
     return njit(**options)(named)
 
 
-def host_functions(factory: Callable[..., Callable[..., None]]) -> Callable[..., Any]:
-    """Make a factory return functions compiled for calls from Python, at their first call, without the GIL."""
+def kept(compiled: Any) -> Any:
+    """Keep on disk what a function of a module, decorated with `njit`, is compiled to."""
+    compiled._cache = _store(compiled.py_func, _key(compiled.py_func, ()))
+    return compiled
 
-    @cache
-    def make(*constants: Any) -> Any:
-        key = _key(factory, constants)
-        function = _named(factory(*constants), key)
-        compiled: Any = njit(nogil=True, boundscheck=False, error_model="numpy")(function)
-        compiled._cache = _KernelCache(function, key)
-        return compiled
 
-    make.__doc__, make.__name__ = factory.__doc__, factory.__name__
-    return make
+def _store(function: Callable[..., Any], key: str) -> FunctionStore:
+    return FunctionStore(f"{key} {_digest(function.__code__.co_filename)}")
+
+
+@cache
+def _digest(path: str) -> str:
+    """Of a source file; empty where there is none."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _key(function: Callable[..., Any], constants: tuple[Any, ...]) -> str:

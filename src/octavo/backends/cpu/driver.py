@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from numba import njit, prange
 
+from octavo.backends.cpu.compile import kept
 from octavo.backends.cpu.simd import atomic_add, atomic_load, call, pause, yield_thread
 
 SPINS = 4000
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@kept
+@njit(parallel=True, nogil=True)
 def run_program(table, counters, threads):
     """Run the calls of `table`, int64 [calls, 5]; `counters` is the address of zeroed counters, 128 bytes a call.
 
@@ -33,14 +35,16 @@ def run_program(table, counters, threads):
                     wait(counters + waited_for * 128 + 64, table[waited_for, 2])
 
 
-@njit(cache=True, nogil=True)
+@kept
+@njit(nogil=True)
 def run_tasks(kernel, args, tasks):
     """Run all tasks of one kernel in this thread."""
     for task in range(tasks):
         call(kernel, args, task)
 
 
-@njit(cache=True)
+@kept
+@njit
 def wait(counter, target):
     """Wait until the counter at an address is at its target."""
     spins = 0
