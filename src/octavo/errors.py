@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import os
 
+INSTALL_GPU = "pip install '.[gpu]' in Octavo's folder"
+INSTALL_REPORT = "pip install '.[report]' in Octavo's folder"
+"""How the optional parts are installed, as errors say it."""
+
 
 class OctavoError(Exception):
     """Base of every error that input can cause."""

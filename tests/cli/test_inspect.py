@@ -147,7 +147,7 @@ def test_a_vocabulary_alone_is_shown_but_makes_no_graph(octavo: Run, tmp_path: P
 
 
 def test_files_that_are_no_gguf(octavo: Run, tmp_path: Path) -> None:
-    assert "No such file" in octavo("inspect", str(tmp_path / "none")).error()
+    assert "there is no such file or folder" in octavo("inspect", str(tmp_path / "none")).error()
     (tmp_path / "text").write_text("not a model at all, but long enough for a header")
     assert str(tmp_path / "text") in octavo("inspect", str(tmp_path / "text")).error()
 

@@ -135,13 +135,13 @@ def test_options_that_are_no_options(octavo: Run, alphabet: str, option: list[st
 
 def test_files_that_are_no_models(octavo: Run, tmp_path: Path) -> None:
     missing = tmp_path / "none.gguf"
-    assert "No such file" in octavo("run", str(missing), "hi").error()
+    assert "there is no such file or folder" in octavo("run", str(missing), "hi").error()
     assert "has no config.json" in octavo("run", str(tmp_path), "hi").error()
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(b"GGUF\3\0\0\0")
     assert str(cut) in octavo("run", str(cut), "hi").error()
     unknown = tiny.write(tmp_path / "unknown.gguf", "gptoss\n", weights=tiny.tensors())
-    assert "unknown architecture 'gptoss\\n'" in octavo("run", unknown, "hi").error()
+    assert "can't run architecture 'gptoss\\n' yet" in octavo("run", unknown, "hi").error()
     newline = tmp_path / "two\nlines.gguf"
     newline.write_bytes(b"")
     octavo("run", str(newline), "hi").error()

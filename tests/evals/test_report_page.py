@@ -303,7 +303,7 @@ def test_without_matplotlib(base: str, tmp_path: Path, monkeypatch: pytest.Monke
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(UsageError, match=r"pip install 'octavo\[report\]'"):
+    with pytest.raises(UsageError, match=r"pip install '.\[report\]' in Octavo's folder"):
         write_report(base, tmp_path / "r.html")
 
 

@@ -79,7 +79,7 @@ def test_foreign_shard(folder: Path, foreign: dict, field: str) -> None:
 
 def test_shard_that_is_a_broken_file(folder: Path) -> None:
     place(folder, 2).write_bytes(b"<html>")
-    with pytest.raises(GGUFError, match="not a GGUF file") as caught:
+    with pytest.raises(GGUFError, match="is a web page") as caught:
         GGUFFile.open(place(folder, 0))
     assert caught.value.file == str(place(folder, 2))
 

@@ -128,4 +128,4 @@ def test_octavo_without_torch(tmp_path: Any) -> None:
         "except BackendError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "torch is not installed (pip install 'octavo[gpu]')" in done.stdout
+    assert "torch is not installed (pip install '.[gpu]' in Octavo's folder)" in done.stdout

@@ -86,7 +86,8 @@ def find_family(config: Config) -> Family:
     names = config.values.get("architectures")
     name = names[0] if isinstance(names, list) and names else names
     if not isinstance(name, str) or name not in FAMILIES:
-        raise config.error("architectures", f"is {_brief(name)}", ", ".join(FAMILIES))
+        problem = f"Octavo can't run {_brief(name)} yet; it runs {', '.join(FAMILIES)}"
+        raise config.error("architectures", problem)
     return FAMILIES[name]
 
 

@@ -13,6 +13,7 @@ from octavo.formats import BlockFormat, DeferredQTensor, QTensor
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.io.gguf import GGUFFile, LazyTensor, PlainMetadata, TensorInfo
 from octavo.io.gguf.metadata import shown
+from octavo.io.missing import require_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +68,6 @@ def _info(tensor: LazyTensor, path: str) -> CheckpointTensor:
 
 
 def open_model_file(path: str | os.PathLike[str]) -> GGUFFile:
-    """A GGUF file, or a checkpoint folder. Raises a FileError for what is neither."""
+    """A GGUF file, or a checkpoint folder. Raises a FileError for what is neither, and for what is not there."""
+    require_there(path)
     return CheckpointFile.open(path) if os.path.isdir(path) else GGUFFile.open(path)

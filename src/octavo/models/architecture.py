@@ -39,9 +39,8 @@ def read_architecture(file: GGUFFile) -> Architecture:
     name = file.metadata.str("general.architecture")
     if name not in ARCHITECTURES:
         raise ModelError(
-            f"unknown architecture {shown(name)}",
-            file=file.path, field="general.architecture", allowed=", ".join(ARCHITECTURES),
-        )  # fmt: skip
+            f"Octavo can't run architecture {shown(name)} yet; it runs {', '.join(ARCHITECTURES)}", file=file.path
+        )
     module = importlib.import_module(f"octavo.models.{name}")
     hparams = read_hyperparams(file, name, interleaved=module.INTERLEAVED_ROPE, has_experts=module.HAS_EXPERTS)
     tensors: Tensors = module.tensors(hparams)

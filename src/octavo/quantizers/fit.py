@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, by_name
 from octavo.io.gguf import GGUFFile
+from octavo.io.missing import require_there
 from octavo.quantizers.budget import choose
 from octavo.quantizers.candidates import Offers, candidates, offers, type_bytes
 from octavo.quantizers.imatrix import Imatrix
@@ -80,6 +81,7 @@ def quantize_to_size(
     for a target that no types reach.
     """
     weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
+    require_there(src)
     with GGUFFile.open(src) as file:
         require_ready(dst, file.files)
         source = gguf_source(file)

@@ -14,6 +14,7 @@ from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.io.atomic import require_room
 from octavo.io.gguf import GGUFFile, LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.io.gguf.metadata import shown
+from octavo.io.missing import require_there
 from octavo.quantizers.ahead import Ahead, worker
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.mixing import Choices, choose_types
@@ -75,6 +76,7 @@ def quantize_file(
     QuantFormatError for values that can't be stored.
     """
     weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
+    require_there(src)
     with GGUFFile.open(src) as file:
         require_ready(dst, file.files)
         job = plan(gguf_source(file), find_preset(preset), choices or Choices(), weights)

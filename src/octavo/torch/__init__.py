@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from octavo.errors import BackendError
+from octavo.errors import INSTALL_GPU, BackendError
 
 if find_spec("torch") is None:
-    raise BackendError("octavo.torch: torch is not installed (pip install 'octavo[gpu]')")
+    raise BackendError(f"octavo.torch: torch is not installed ({INSTALL_GPU})")
 
 from octavo.torch.linear import QuantLinear
 from octavo.torch.operators import (

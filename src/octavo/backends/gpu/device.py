@@ -11,13 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from octavo.backends.gpu.driver import Driver, find_driver
-from octavo.errors import BackendError
+from octavo.errors import INSTALL_GPU, BackendError
 
 Asm = Literal["ptx", "gcn", "gcn11", "none"]
 
 OLDEST = {"torch": (2, 11), "triton": (3, 6)}
 OLDEST_CAPABILITY = (8, 0)
-INSTALL = "pip install 'octavo[gpu]'"
 WITHOUT = "or take --device cpu"
 
 
@@ -65,9 +64,9 @@ def require_packages() -> None:
             importlib.import_module(package)
         except (PackageNotFoundError, ImportError) as error:
             reason = "is not installed" if isinstance(error, PackageNotFoundError) else f"can't be imported ({error})"
-            raise BackendError(f"device gpu: {package} {reason} (needed: {wanted} or later; {INSTALL})") from None
+            raise BackendError(f"device gpu: {package} {reason} (needed: {wanted} or later; {INSTALL_GPU})") from None
         if tuple(int(x) for x in found.split("+")[0].split(".")[:2]) < oldest:
-            raise BackendError(f"device gpu: {package} is {found} (needed: {wanted} or later; {INSTALL})")
+            raise BackendError(f"device gpu: {package} is {found} (needed: {wanted} or later; {INSTALL_GPU})")
 
 
 def interpreted() -> bool:
@@ -83,7 +82,7 @@ def unusable() -> str | None:
         require_driver(find_driver())
         absent = next((p for p in OLDEST if importlib.util.find_spec(p) is None), None)
         if absent is not None:
-            return f"device gpu: {absent} is not installed ({INSTALL})"
+            return f"device gpu: {absent} is not installed ({INSTALL_GPU})"
         target()
     except BackendError as error:
         return str(error)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from octavo.errors import UsageError
+from octavo.errors import INSTALL_REPORT, UsageError
 from octavo.evals.report.markup import text as safe
 
 INK, MUTED, GRID, ACCENT, SECOND = "#010101", "#020202", "#030303", "#040404", "#050505"
@@ -44,9 +44,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise UsageError(
-            "a report's pictures need matplotlib, which is not installed (allowed: after pip install 'octavo[report]')"
-        ) from None
+        raise UsageError(f"a report's pictures need matplotlib, which is not installed ({INSTALL_REPORT})") from None
 
 
 @contextmanager

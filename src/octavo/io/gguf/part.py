@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from octavo.errors import GGUFError
+from octavo.io.foreign import HEAD, foreign
 from octavo.io.gguf.cursor import Cursor
 from octavo.io.gguf.limits import (
     ALIGNMENT_RULE,
@@ -63,6 +65,9 @@ def _read_version(cursor: Cursor) -> int:
     size = cursor.source.size
     magic = cursor.take(min(size, len(MAGIC)), "magic")
     if magic != MAGIC:
+        what = foreign(cursor.source.read(0, min(size, HEAD), "magic"))
+        if what:
+            raise GGUFError(what, file=cursor.source.path)
         found = "an empty file" if not size else f"not a GGUF file: it starts with {magic!r}"
         raise cursor.fail(found, "magic", offset=0, allowed=repr(MAGIC))
     if size < _HEADER_BYTES:

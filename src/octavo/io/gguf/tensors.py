@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from octavo.errors import GGUFError
 from octavo.formats import rare
+from octavo.io.foreign import AGAIN
 from octavo.io.gguf.cursor import Cursor
 from octavo.io.gguf.limits import MAX_DIMS, MAX_NAME_BYTES, MAX_TENSOR_BYTES
 from octavo.io.gguf.metadata import shown
@@ -112,10 +113,10 @@ def place(source: Source, infos: dict[str, RawInfo], start: int, alignment: int)
     for raw in infos.values():
         if raw.offset % alignment:
             raise _misplaced(source, raw, f"misaligned at {raw.offset}", f"multiples of {alignment}")
-        room = max(source.size - start, 0)
-        if raw.offset + raw.nbytes > room:
-            problem = f"{raw.nbytes} bytes at {raw.offset} of the data, which is {room} bytes long"
-            raise _misplaced(source, raw, problem, "tensors within the file")
+        if start + raw.offset + raw.nbytes > source.size:
+            whole = start + max(r.offset + r.nbytes for r in infos.values())
+            problem = f"the file is incomplete: {source.size:,} of {whole:,} bytes; {AGAIN}"
+            raise _misplaced(source, raw, problem)
         placed[raw.name] = TensorInfo(raw.name, raw.shape, raw.gguf_id, start + raw.offset, raw.nbytes, source.path)
     end, before = 0, ""
     for raw in sorted(infos.values(), key=lambda r: r.offset):
@@ -126,7 +127,7 @@ def place(source: Source, infos: dict[str, RawInfo], start: int, alignment: int)
     return placed
 
 
-def _misplaced(source: Source, raw: RawInfo, problem: str, allowed: str) -> GGUFError:
+def _misplaced(source: Source, raw: RawInfo, problem: str, allowed: str | None = None) -> GGUFError:
     return GGUFError(
         problem, file=source.path, offset=raw.at, field=f"tensor {shown(raw.name)} offset", allowed=allowed
     )

@@ -30,7 +30,7 @@ class Checkpoint:
         path = os.fsdecode(folder)
         names = _names(path)
         if CONFIG not in names:
-            raise FileError(f"has no {CONFIG}", file=path, allowed="the folder of a checkpoint")
+            raise _no_config(path, names)
         config = read_json(os.path.join(path, CONFIG))
         if INDEX in names:
             return cls(path, config, _sharded(path, names))
@@ -52,6 +52,14 @@ def _names(path: str) -> list[str]:
         return sorted(os.listdir(path))
     except OSError as error:
         raise FileError(f"can't be opened: {error.strerror}", file=path, allowed="a folder") from None
+
+
+def _no_config(path: str, names: list[str]) -> FileError:
+    files = [os.path.join(path, name) for name in names if name.endswith(".gguf")]
+    if not files:
+        return FileError(f"has no {CONFIG}, so it is no checkpoint, and no GGUF file", file=path)
+    named = ", ".join(files[:4]) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
+    return FileError(f"has no {CONFIG}, so it is no checkpoint; give the GGUF file in it: {named}", file=path)
 
 
 def _no_weights(path: str, names: list[str]) -> FileError:

@@ -17,6 +17,7 @@ import numpy as np
 from octavo.errors import FileError
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import U8, AnyArray
+from octavo.io.foreign import AGAIN, HEAD, foreign
 from octavo.io.gguf.metadata import shown
 from octavo.io.safetensors.json_file import parse_object
 
@@ -102,8 +103,12 @@ class SafetensorsFile:
         start = 8 + len(header)
         table = parse_object(header, name, "header")
         table.pop("__metadata__", None)
-        tensors = [_tensor(name, key, entry, start, size) for key, entry in table.items()]
+        tensors = [_tensor(name, key, entry, start) for key, entry in table.items()]
         tensors.sort(key=lambda t: (t.offset, t.nbytes))
+        last = max(tensors, key=lambda t: t.offset + t.nbytes, default=None)
+        if last is not None and last.offset + last.nbytes > size:
+            problem = f"the file is incomplete: {size:,} of {last.offset + last.nbytes:,} bytes; {AGAIN}"
+            raise FileError(problem, file=name, field=f"tensor {shown(last.name)} data_offsets")
         end = start
         for tensor in tensors:
             if tensor.offset != end:
@@ -128,14 +133,18 @@ def _read_header(name: str) -> tuple[int, bytes]:
             length = int.from_bytes(first, "little")
             if len(first) == 8 and 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
                 return size, file.read(length)
+            rest = file.read(HEAD - 8)
     except (OSError, ValueError) as error:
         raise FileError(f"can't be opened: {getattr(error, 'strerror', None) or error}", file=name) from None
+    what = foreign(first + rest)
+    if what and rest[:1] != b"{":
+        raise FileError(what, file=name)
     problem = f"the file ends after {size} bytes" if len(first) < 8 else f"a header of {length} bytes in {size} bytes"
     allowed = f"2 to {MAX_HEADER_BYTES} bytes of header, within the file"
     raise FileError(problem, file=name, offset=0, field="header length", allowed=allowed)
 
 
-def _tensor(file: str, name: str, entry: Any, start: int, size: int) -> StoredTensor:
+def _tensor(file: str, name: str, entry: Any, start: int) -> StoredTensor:
     def fault(part: str, value: Any, allowed: str) -> FileError:
         return FileError(f"is {str(value)[:80]}", file=file, field=f"tensor {shown(name)} {part}", allowed=allowed)
 
@@ -149,9 +158,8 @@ def _tensor(file: str, name: str, entry: Any, start: int, size: int) -> StoredTe
     if not (isinstance(offsets, list) and len(offsets) == 2 and all(_is_size(n) for n in offsets)):
         raise fault("data_offsets", offsets, "where its data begin and end")
     tensor = StoredTensor(name, dtype, tuple(shape), start + offsets[0], file)
-    if tensor.nbytes != offsets[1] - offsets[0] or start + offsets[1] > size:
-        problem = f"{offsets} for {tensor.nbytes} bytes of {dtype} {shape} in {size - start} bytes of data"
-        raise fault("data_offsets", problem, "as many bytes as the shape has, within the file")
+    if tensor.nbytes != offsets[1] - offsets[0]:
+        raise fault("data_offsets", f"{offsets} for {tensor.nbytes} bytes of {dtype} {shape}", "its bytes")
     return tensor
 
 

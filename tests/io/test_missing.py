@@ -1,0 +1,58 @@
+"""Models that are not there: each name gets the advice that fits it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octavo.errors import FileError
+from octavo.huggingface import open_model_file
+from octavo.io.missing import advice
+from octavo.quantizers.job import quantize_file
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Qwen/Qwen3-0.6B", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`, then give Qwen3-0.6B"),
+        ("https://huggingface.co/Qwen/Qwen3-0.6B/", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
+        ("hf.co/a/b-GGUF:Q8_0", "`hf download a/b-GGUF --include '*Q8_0*.gguf' --local-dir b-GGUF`"),
+        ("a/b-GGUF", "`hf download a/b-GGUF --include '*Q4_K_M*.gguf' --local-dir b-GGUF`"),
+        (
+            "https://huggingface.co/a/b/resolve/main/c.gguf?download=true",
+            "`hf download a/b c.gguf --local-dir .`, then give ./c.gguf",
+        ),
+        (
+            "https://huggingface.co/a/b/blob/v2/d/c.gguf",
+            "`hf download a/b d/c.gguf --revision v2 --local-dir .`, then give d/c.gguf",
+        ),
+        ("https://example.com/x.gguf", "`curl -LO 'https://example.com/x.gguf'`"),
+        ("qwen3:0.6b", "search=qwen3"),
+        ("llama3.2", "search=llama3.2"),
+        ("demoo", "did you mean demo?"),
+    ],
+)
+def test_names(name: str, said: str) -> None:
+    assert said in advice(name)
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "./llama", "/no/such", "~/models/x", "a/b/c/d", "x" * 300])
+def test_paths_get_no_advice_on_names(name: str) -> None:
+    assert "hf download" not in advice(name)
+    with pytest.raises(FileError):
+        open_model_file(name)
+
+
+def test_a_file_of_nearly_that_name(tmp_path: Path) -> None:
+    (tmp_path / "qwen3-q4.gguf").touch()
+    with pytest.raises(FileError, match=r"no such file or folder; did you mean .*qwen3-q4\.gguf\?"):
+        quantize_file(tmp_path / "qwen3-q5.gguf", tmp_path / "out.gguf", "Q8_0")
+
+
+def test_a_folder_of_gguf_files(tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(FileError) as caught:
+        open_model_file(tmp_path)
+    assert f"give the GGUF file in it: {tmp_path / 'a.gguf'}, {tmp_path / 'b.gguf'}" in str(caught.value)
