@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.errors import ContextFullError, NonFiniteError, UsageError
+from octavo.errors import ContextFullError, NonFiniteError
 from octavo.runtime import Generation, Model
-from octavo.runtime.kv_cache import Sequence as CachedSequence
+from octavo.runtime.conversation import Conversation
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET, END
 
@@ -22,7 +22,7 @@ def scripted(model: Model, tokens: Sequence[int], prompt: Sequence[int] = (1, 2)
     """A generation of these very tokens."""
     script: Iterator[int] = iter(tokens)
     return Generation(
-        model.engine, CachedSequence(), prompt,
+        Conversation(model.engine), prompt,
         sampler=lambda logits, seen: next(script), tokenizer=model.tokenizer, **options,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -42,7 +42,26 @@ def test_max_tokens(alphabet: Model, n: int) -> None:
 def test_text_runs_to_the_end(alphabet: Model) -> None:
     generation = alphabet.generate("hi", **GREEDY)
     assert (next(generation), generation.text_so_far) == ("a", "a")
-    assert generation.text == generation.text_so_far == ALPHABET
+    assert generation.text == generation.text_so_far == str(generation) == ALPHABET
+    assert str(alphabet.generate("hi", max_tokens=2, **GREEDY)) == "ab"
+
+
+def test_repr_says_how_far_it_is_and_runs_nothing(alphabet: Model) -> None:
+    generation = alphabet.generate("hi", **GREEDY)
+    assert repr(generation) == "<Generation: not begun, 0 tokens, ''>"
+    next(generation)
+    assert repr(generation) == "<Generation: under way, 1 tokens, 'a'>"
+    generation.close()
+    assert repr(generation) == "<Generation: interrupted, 1 tokens, 'a'>"
+
+
+def test_who_asks_again_is_told_again_why_it_failed(alphabet: Model) -> None:
+    generation = alphabet.generate(list(b"x" * 600))
+    for _ in range(2):
+        with pytest.raises(ContextFullError, match="600 tokens does not fit"):
+            list(generation)
+    with pytest.raises(ContextFullError):
+        generation.text  # noqa: B018
 
 
 def test_an_end_token_ends_it_and_is_not_shown(alphabet: Model) -> None:
@@ -94,18 +113,6 @@ def test_a_prompt_over_the_context(alphabet_path: str) -> None:
         with pytest.raises(ContextFullError, match="does not fit the context of 40"):
             next(generation)
         assert "".join(model.generate("hi", max_tokens=2, **GREEDY)) == "ab"
-
-
-def test_one_generation_at_a_time(alphabet: Model) -> None:
-    early = alphabet.generate("early", **GREEDY)
-    running = alphabet.generate("hi", **GREEDY)
-    assert next(running) == "a"
-    with pytest.raises(UsageError, match="generating already"):
-        alphabet.generate("too")
-    with pytest.raises(UsageError, match="generating already"):
-        next(early)
-    assert "".join(running) == ALPHABET[1:]
-    assert "".join(alphabet.generate("hi", **GREEDY)) == ALPHABET
 
 
 def test_close_frees_the_model(alphabet: Model) -> None:
@@ -202,9 +209,9 @@ def test_logits_after_reuse_are_those_of_a_fresh_sequence(random_model: Model) -
         seen.append(logits)
         return 5
 
-    sequence, prompt = CachedSequence(), list(range(100))
+    conversation, prompt = Conversation(engine), list(range(100))
     for tokens in (prompt, [*prompt[:70], 3, 4]):
-        list(Generation(engine, sequence, tokens, sampler=sampler, tokenizer=random_model.tokenizer, max_tokens=1))
+        list(Generation(conversation, tokens, sampler=sampler, tokenizer=random_model.tokenizer, max_tokens=1))
     want = engine.logits([*prompt[:70], 3, 4])[-1]
     known = random_model.tokenizer.n_vocab
     np.testing.assert_allclose(seen[1][:known], want[:known], rtol=0, atol=1e-4)

@@ -91,14 +91,15 @@ def greedy_ahead(engine: Engine, feeds: Seq[Feed]) -> Generator[list[int], None,
     count = 0
     try:
         while True:
-            now = under_way or engine.begin(feeds, BEST)
-            alone = under_way is None or executor.begun == count  # no other step has used the device's memory since
-            for feed in feeds:
-                feed.sequence.tokens.extend(feed.tokens)
-            under_way = _ahead(engine, sequences, now) if alone else None
-            count = executor.begun
-            tokens = _read(engine, now)[:, 1].tolist()
-            kept = [len(s) for s in sequences]
+            with engine.lock:
+                now = under_way or engine.begin(feeds, BEST)
+                alone = under_way is None or executor.begun == count  # no other step has used the device's memory since
+                for feed in feeds:
+                    feed.sequence.tokens.extend(feed.tokens)
+                under_way = _ahead(engine, sequences, now) if alone else None
+                count = executor.begun
+                tokens = _read(engine, now)[:, 1].tolist()
+                kept = [len(s) for s in sequences]
             yield tokens
             feeds = _next(feeds, tokens)
     finally:

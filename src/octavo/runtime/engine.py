@@ -22,6 +22,7 @@ from octavo.runtime import choice
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.choice import I32
 from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
+from octavo.runtime.lock import FairLock
 from octavo.runtime.placement import GpuLayers, Placement
 
 DEFAULT_CONTEXT = 4096
@@ -54,7 +55,8 @@ class Engine:
     """Runs steps: `step` appends tokens to sequences and returns logits; `greedy` and `candidates` choose tokens.
 
     `backends` are in order of preference; the first is where weights are placed, unless `config` or `place` says
-    otherwise. `gpu_layers` is how many layers lie there.
+    otherwise. `gpu_layers` is how many layers lie there. Any thread may call: steps wait for each other, and who has
+    `lock` has the engine for more than one of them. A sequence is for one thread at a time.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Engine:
             raise UsageError(
                 f"a q8_0 cache needs heads of a multiple of 32 values; these have {model.hparams.head_dim}"
             )
+        self.lock = FairLock()
         self._max_pages = -(-self.n_ctx // PAGE_SIZE)
         self.pool = PagePool(self._max_pages * config.max_sequences)
         self.limits: Sizes = {
@@ -105,15 +108,16 @@ class Engine:
 
     def load(self) -> Executor:
         """Load the weights and make ready for steps of one token, unless that is done; the first step does it too."""
-        if self._executor is None:
-            problem = ""
-            try:
-                self._executor = self._loaded()
-            except DeviceMemoryError as error:
-                problem = str(error)
-            if self._executor is None:  # out of the handler, so that what was loaded is free again
-                raise BackendError(f"{problem}; {self._placement.advice_after()}")
-        return self._executor
+        with self.lock:
+            if self._executor is None:
+                problem = ""
+                try:
+                    self._executor = self._loaded()
+                except DeviceMemoryError as error:
+                    problem = str(error)
+                if self._executor is None:  # out of the handler, so that what was loaded is free again
+                    raise BackendError(f"{problem}; {self._placement.advice_after()}")
+            return self._executor
 
     def _loaded(self) -> Executor:
         executor = Executor(self.schedule, self.backends, self.limits, outputs=(choice.LOGITS,))
@@ -127,21 +131,22 @@ class Engine:
         Raises ContextFullError where a sequence would not fit, NonFiniteError where the model computed NaN or Inf.
         After an error every sequence is as it was.
         """
-        self._check(feeds)
-        before = [len(f.sequence) for f in feeds]
-        try:
-            inputs, sizes = self._batch(feeds)
-            executor = self.load()
-            (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
-            if not np.isfinite(logits).all():
-                raise self.not_finite()
-        except BaseException:
-            for feed, length in zip(feeds, before, strict=True):
-                self.pool.shrink(feed.sequence, length)
-            raise
-        for feed in feeds:
-            feed.sequence.tokens.extend(feed.tokens)
-        return logits
+        with self.lock:
+            self._check(feeds)
+            before = [len(f.sequence) for f in feeds]
+            try:
+                inputs, sizes = self._batch(feeds)
+                executor = self.load()
+                (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
+                if not np.isfinite(logits).all():
+                    raise self.not_finite()
+            except BaseException:
+                for feed, length in zip(feeds, before, strict=True):
+                    self.pool.shrink(feed.sequence, length)
+                raise
+            for feed in feeds:
+                feed.sequence.tokens.extend(feed.tokens)
+            return logits
 
     def candidates(self, feeds: Seq[Feed], k: int) -> tuple[I32, F32]:
         """Append each feed's tokens; of each logits the k largest: their places and values [sum of outputs, k].
@@ -150,7 +155,8 @@ class Engine:
         """
         if not self.chooses or k > choice.MOST or self.model.hparams.n_vocab < choice.MOST:
             return choice.largest_first(self.step(feeds), k)
-        return choice.on_device(self, feeds, k)
+        with self.lock:
+            return choice.on_device(self, feeds, k)
 
     def greedy(self, feeds: Seq[Feed]) -> Generator[list[int], None, None]:
         """Append each feed's tokens, choose the most likely token of each sequence, append these, and so on.
@@ -231,8 +237,9 @@ class Engine:
             raise ContextFullError(f"{len(tokens)} tokens do not fit the context of {self.n_ctx}")
         sequence = Sequence()
         size = min(self.config.n_batch, self.limits["outputs"])
-        try:
-            chunks = [tokens[i : i + size] for i in range(0, len(tokens), size)]
-            return np.concatenate([self.step([Feed(sequence, c, outputs=len(c))]) for c in chunks])
-        finally:
-            self.pool.release(sequence)
+        with self.lock:  # as long as the sequence has pages
+            try:
+                chunks = [tokens[i : i + size] for i in range(0, len(tokens), size)]
+                return np.concatenate([self.step([Feed(sequence, c, outputs=len(c))]) for c in chunks])
+            finally:
+                self.pool.release(sequence)

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
 
 import numpy as np
 
-from octavo.errors import ContextFullError, UsageError
+from octavo.errors import ContextFullError, OctavoError, UsageError
 from octavo.formats.spec import F32
 from octavo.runtime import choice
 from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine
-from octavo.runtime.kv_cache import Sequence as CachedSequence
+from octavo.runtime.conversation import ClosedError, Conversation, Speaker
 from octavo.runtime.sampling import ChainSampler, Sampler
 from octavo.runtime.stop import StopStrings
 from octavo.text import Tokenizer
-
-BUSY = "this model is generating already; finish or close that generation first"
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 """An end token or stop string; `max_tokens`; a full context (an error is raised too); the iterator was left early."""
@@ -48,36 +44,40 @@ class Timings:
         return (self.generated_tokens - 1) / self.decode_seconds if self.decode_seconds else 0.0
 
 
-class Generation:
-    """A reply in the making: iterate over it for pieces of text, once. What it came to stands in its attributes.
+class Generation(Speaker):
+    """A reply in the making: iterate over it for pieces of text, once, or take `text`. `str` of it is `text`.
 
     text           the whole reply: what is missing is generated first
     text_so_far    all pieces so far
     tokens         ids generated so far, an end token included
     finish_reason  why it ended; None before that
     timings        counts and seconds so far
+
+    Several may be under way: they take turns, see `Conversation`. One can be handed from thread to thread, but is
+    iterated over by one at a time.
     """
 
     def __init__(
         self,
-        engine: Engine,
-        sequence: CachedSequence,
+        conversation: Conversation,
         prompt: Sequence[int],
         *,
         sampler: Sampler,
         tokenizer: Tokenizer,
         stop: Sequence[str] = (),
         max_tokens: int | None = None,
-        lock: Lock | None = None,
     ) -> None:
         self.text_so_far = ""
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.timings = Timings(prompt_tokens=len(prompt))
-        self._engine, self._sequence, self._prompt = engine, sequence, list(prompt)
+        self._conversation, self._n_prompt, self._history = conversation, len(prompt), list(prompt)
         self._sampler, self._tokenizer = sampler, tokenizer
-        self._stops, self._max_tokens, self._lock = StopStrings(stop), max_tokens, lock or Lock()
+        self._stops, self._max_tokens = StopStrings(stop), max_tokens
+        self._few: ChainSampler | None = None
         self._pieces = self._run()
+        self._advancing = Lock()
+        self._failure: OctavoError | None = None
 
     @property
     def text(self) -> str:
@@ -86,89 +86,123 @@ class Generation:
             pass
         return self.text_so_far
 
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        state = self.finish_reason or ("under way" if self.tokens else "not begun")
+        return f"<Generation: {state}, {len(self.tokens)} tokens, {self.text_so_far!r}>"
+
     def __iter__(self) -> Iterator[str]:
-        yield from self._pieces  # a loop that is left early closes this, and with it the generation
+        try:
+            while (piece := next(self, None)) is not None:
+                yield piece
+        except GeneratorExit:  # a loop was left early
+            self.close()
+            raise
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        if not self._advancing.acquire(blocking=False):
+            raise UsageError("this generation is iterated over already (allowed: one thread at a time)")
+        try:
+            if self._failure is not None:
+                raise self._failure
+            return next(self._pieces)
+        except OctavoError as error:
+            self._failure = error  # whoever asks again is told again
+            raise
+        finally:
+            self._advancing.release()
 
     def close(self) -> None:
-        """End the generation; what it was given is free again."""
-        self._pieces.close()
+        """End the generation. In another thread that is in the middle of it, this ends it after the next token."""
+        self._conversation.leave(self)
+        if self._advancing.acquire(blocking=False):
+            try:
+                self._pieces.close()
+            finally:
+                self._advancing.release()
         self.finish_reason = self.finish_reason or "interrupted"
 
     def _run(self) -> Generator[str, None, None]:
-        if not self._lock.acquire(blocking=False):
-            raise UsageError(BUSY)
         try:
             for piece in self._decode():
                 self.text_so_far += piece
                 if piece:
                     yield piece
+        except ClosedError:
+            return
         finally:
             self.finish_reason = self.finish_reason or "interrupted"
-            self._lock.release()
+            self._conversation.leave(self)
 
     def _decode(self) -> Iterator[str]:
         stream = self._tokenizer.stream()
-        logits = self._prefill()
         start = time.perf_counter()
-        with closing(self._choices(logits)) as choices:
-            while self._max_tokens is None or len(self.tokens) < self._max_tokens:
-                try:
-                    token = next(choices)
-                except ContextFullError:
-                    self.finish_reason = "context"
-                    yield self._end(stream.flush())
-                    raise ContextFullError(
-                        f"the context of {self._engine.n_ctx} tokens is full: {len(self._prompt)} of the prompt and "
-                        f"{len(self.tokens)} of the reply"
-                    ) from None
-                self.tokens.append(token)
-                if token in self._tokenizer.stop_ids:
-                    self.finish_reason = "stop"
-                    break
-                shown, stopped = self._stops.push(stream.push(token))
-                self._count(start)
-                yield shown
+        if self._max_tokens == 0:
+            with self._conversation.turn(self):
+                self._prefill()
+        while self._max_tokens is None or len(self.tokens) < self._max_tokens:
+            try:
+                token = self._next_token()
+            except ContextFullError:
+                if not self.tokens:
+                    raise
+                self.finish_reason = "context"
+                yield self._end(stream.flush())
+                raise ContextFullError(
+                    f"the context of {self._conversation.engine.n_ctx} tokens is full: {self._n_prompt} of the prompt "
+                    f"and {len(self.tokens)} of the reply"
+                ) from None
+            if not self.tokens:
                 start = time.perf_counter()
-                if stopped:
-                    self.finish_reason = "stop"
-                    return
+            self.tokens.append(token)
+            if token in self._tokenizer.stop_ids:
+                self.finish_reason = "stop"
+                break
+            shown, stopped = self._stops.push(stream.push(token))
+            self._count(start)
+            yield shown
+            start = time.perf_counter()
+            if stopped:
+                self.finish_reason = "stop"
+                return
         self._count(start)
         self.finish_reason = self.finish_reason or "length"
         yield self._end(stream.flush())
 
-    def _choices(self, logits: F32) -> Generator[int, None, None]:
-        """Tokens without end, the first one chosen from `logits`, those of the prompt."""
-        engine, sampler = self._engine, self._sampler
-        history = list(self._prompt)
-        history.append(sampler(self._known(logits), history))
-        yield history[-1]
-        few = self._needs_few(logits)
-        if few is not None and few.enough == 1:
-            with closing(engine.greedy([self._feed(history)])) as chosen:
-                for (token,) in chosen:
-                    yield token
-        while True:
-            if few is not None:
-                ids, values = engine.candidates([self._feed(history)], few.enough)
-                order = np.argsort(ids[0])
-                token = few.among(ids[0][order], values[0][order], history)
-            else:
-                token = sampler(self._known(engine.step([self._feed(history)])[0]), history)
-            history.append(token)
-            yield token
+    def _next_token(self) -> int:
+        """Choose a token after those of the history, and append it to them."""
+        with self._conversation.turn(self) as kept:
+            token = self._step() if kept else self._begin()
+        self._history.append(token)
+        return token
+
+    def _begin(self) -> int:
+        """The token after a sequence that holds anything."""
+        logits = self._prefill()
+        self._few = self._needs_few(logits)
+        return self._sampler(self._known(logits), self._history)
+
+    def _step(self) -> int:
+        """The token after a sequence that holds all of the history but its last token."""
+        engine, few = self._conversation.engine, self._few
+        feed = Feed(self._conversation.sequence, self._history[-1:])
+        if few is None:
+            return self._sampler(self._known(engine.step([feed])[0]), self._history)
+        if few.enough == 1:
+            return self._conversation.greedy(feed)
+        ids, values = engine.candidates([feed], few.enough)
+        order = np.argsort(ids[0])
+        return few.among(ids[0][order], values[0][order], self._history)
 
     def _needs_few(self, logits: F32) -> ChainSampler | None:
         """The sampler, if it needs but a few of the largest logits and the device finds these."""
         sampler = self._sampler
-        if not self._engine.chooses or len(logits) > self._tokenizer.n_vocab or not isinstance(sampler, ChainSampler):
+        chooses = self._conversation.engine.chooses
+        if not chooses or len(logits) > self._tokenizer.n_vocab or not isinstance(sampler, ChainSampler):
             return None
         return None if sampler.looks_at_all or sampler.enough > choice.MOST else sampler
-
-    def _feed(self, history: Sequence[int]) -> Feed:
-        return Feed(self._sequence, history[-1:])
 
     def _count(self, start: float) -> None:
         """Add to the timings what was generated since `start`."""
@@ -188,14 +222,16 @@ class Generation:
         return shown if stopped else shown + self._stops.flush()
 
     def _prefill(self) -> F32:
-        """Bring the sequence to the prompt, keeping what it shares with it, and give the logits after the prompt."""
-        held = self._sequence.tokens
+        """Bring the sequence to the history, keeping what they share, and give the logits after its last token."""
+        engine, sequence, wanted = self._conversation.engine, self._conversation.sequence, self._history
+        held = sequence.tokens
         shared = 0
-        while shared < min(len(held), len(self._prompt) - 1) and held[shared] == self._prompt[shared]:
+        while shared < min(len(held), len(wanted) - 1) and held[shared] == wanted[shared]:
             shared += 1
-        self._engine.pool.shrink(self._sequence, shared)
-        self.timings.cached_tokens = shared
+        engine.pool.shrink(sequence, shared)
         start = time.perf_counter()
-        logits = self._engine.prefill(self._sequence, self._prompt[shared:])
-        self.timings.prefill_seconds = time.perf_counter() - start
+        logits = engine.prefill(sequence, wanted[shared:])
+        if not self.tokens:
+            self.timings.cached_tokens = shared
+            self.timings.prefill_seconds = time.perf_counter() - start
         return logits

@@ -6,7 +6,9 @@ of any length share one cache, and none is moved.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import RLock
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +30,16 @@ class Sequence:
 
 
 class PagePool:
-    """Hands out the pages of a cache of `n_pages`; the lowest free ones first."""
+    """Hands out the pages of a cache of `n_pages`; the lowest free ones first.
+
+    `when_short` is called with a sequence that too few pages are free for, and may release others.
+    """
 
     def __init__(self, n_pages: int) -> None:
         self.n_pages = n_pages
+        self.when_short: Callable[[Sequence], None] | None = None
         self._free = list(range(n_pages - 1, -1, -1))
+        self._lock = RLock()
 
     @property
     def free(self) -> int:
@@ -40,21 +47,25 @@ class PagePool:
 
     def grow(self, sequence: Sequence, length: int) -> None:
         """Give `sequence` the pages for `length` tokens. Raises ContextFullError, taking none, if too few are free."""
-        missing = -(-length // PAGE_SIZE) - len(sequence.pages)
-        if missing > len(self._free):
-            raise ContextFullError(
-                f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
-            )
-        for _ in range(missing):
-            sequence.pages.append(self._free.pop())
+        with self._lock:
+            missing = -(-length // PAGE_SIZE) - len(sequence.pages)
+            if missing > len(self._free) and self.when_short is not None:
+                self.when_short(sequence)
+            if missing > len(self._free):
+                raise ContextFullError(
+                    f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
+                )
+            for _ in range(missing):
+                sequence.pages.append(self._free.pop())
 
     def shrink(self, sequence: Sequence, length: int) -> None:
         """Forget what `sequence` holds past `length` tokens, and take back the pages that empties."""
-        del sequence.tokens[length:]
-        keep = -(-length // PAGE_SIZE)
-        released = sequence.pages[keep:]
-        del sequence.pages[keep:]
-        self._free = sorted([*self._free, *released], reverse=True)
+        with self._lock:
+            del sequence.tokens[length:]
+            keep = -(-length // PAGE_SIZE)
+            released = sequence.pages[keep:]
+            del sequence.pages[keep:]
+            self._free = sorted([*self._free, *released], reverse=True)
 
     def release(self, sequence: Sequence) -> None:
         """Take back all pages of `sequence`."""

@@ -7,7 +7,6 @@ import operator
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from threading import Lock
 from typing import Any, Self, TypedDict, Unpack, cast
 
 from octavo.errors import ModelError, UsageError
@@ -17,9 +16,9 @@ from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
+from octavo.runtime.conversation import Conversation
 from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.generation import BUSY, Generation
-from octavo.runtime.kv_cache import Sequence as CachedSequence
+from octavo.runtime.generation import Generation
 from octavo.runtime.placement import GpuLayers, backends_for
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.text import ChatTemplate, Tokenizer
@@ -75,8 +74,7 @@ class Model:
 
     def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer) -> None:
         self.file, self.engine, self.tokenizer = file, engine, tokenizer
-        self._sequence = CachedSequence()
-        self._lock = Lock()
+        self._conversation = Conversation(engine)
 
     @cached_property
     def template(self) -> ChatTemplate | None:
@@ -101,8 +99,6 @@ class Model:
         What the prompt shares with the one before it is not computed again. Raises ContextFullError, after the last
         piece of text, where the context is full before the reply ends.
         """
-        if self._lock.locked():
-            raise UsageError(BUSY)
         max_tokens = options.get("max_tokens")
         if max_tokens is not None and max_tokens < 0:
             raise UsageError(f"max_tokens is {max_tokens} (allowed: 0 or more)", argument="max_tokens")
@@ -112,8 +108,8 @@ class Model:
         tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw)
         stop = options.get("stop", ())
         return Generation(
-            self.engine, self._sequence, tokens, sampler=make_sampler(params), tokenizer=self.tokenizer,
-            stop=[stop] if isinstance(stop, str) else stop, max_tokens=max_tokens, lock=self._lock,
+            self._conversation, tokens, sampler=make_sampler(params), tokenizer=self.tokenizer,
+            stop=[stop] if isinstance(stop, str) else stop, max_tokens=max_tokens,
         )  # fmt: skip
 
     def encode_prompt(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:

@@ -1,0 +1,161 @@
+"""Several threads on one model, and several generations in a thread: all get right results, and nobody hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import octavo
+from octavo.errors import UsageError
+from octavo.runtime import Model, conversation
+from octavo.runtime.lock import FairLock
+from tests.runtime.tiny import ALPHABET
+
+GREEDY: Any = {"temperature": 0.0}
+QUESTIONS = ("12*7", "5/0", "47 times 38")
+
+
+def together(*work: Callable[[], Any]) -> list[Any]:
+    """What each gives, all run at the same time in threads of their own."""
+    start = threading.Barrier(len(work))
+
+    def begin(run: Callable[[], Any]) -> Any:
+        start.wait()
+        return run()
+
+    with ThreadPoolExecutor(len(work)) as threads:
+        return [done.result(timeout=60) for done in [threads.submit(begin, run) for run in work]]
+
+
+def test_threads_on_the_cpu_get_right_results() -> None:
+    with octavo.load("demo", device="cpu", threads=1, n_ctx=128) as model:
+        tokens = [list(range(3 + i, 70 + i)) for i in range(3)]
+        logits = [model.logits(t) for t in tokens]
+        replies = [model.generate(q, max_tokens=8, **GREEDY).text for q in QUESTIONS]
+
+        def computes(i: int) -> Callable[[], bool]:
+            return lambda: all(np.array_equal(model.logits(tokens[i]), logits[i]) for _ in range(2))
+
+        def says(i: int) -> Callable[[], bool]:
+            return lambda: model.generate(QUESTIONS[i], max_tokens=8, **GREEDY).text == replies[i]
+
+        assert together(*(computes(i) for i in range(3))) == [True] * 3
+        assert together(computes(0), *(says(i) for i in range(3))) == [True] * 4
+
+
+def test_generations_of_one_thread_take_turns(alphabet: Model) -> None:
+    first, second = alphabet.generate("hi", **GREEDY), alphabet.generate([ord("w")], **GREEDY)
+    assert [next(first) + next(second) for _ in range(3)] == ["ax", "by", "cz"]
+    assert first.text == ALPHABET
+    abandoned = alphabet.generate("hi", **GREEDY)
+    next(abandoned)
+    assert alphabet.generate("hi", **GREEDY).text == ALPHABET
+    assert abandoned.text == ALPHABET
+
+
+def test_a_thread_waits_for_the_generation_that_another_one_reads(alphabet: Model) -> None:
+    order: list[str] = []
+    running = alphabet.generate("hi", **GREEDY)
+    order.append(next(running))
+    other = threading.Thread(target=lambda: order.append(alphabet.generate([ord("w")], **GREEDY).text))
+    other.start()
+    order.extend(running)
+    other.join(30)
+    assert order == [*ALPHABET, "xyz"]
+
+
+def test_nobody_waits_long_for_a_generation_that_nobody_reads(alphabet: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "PATIENCE", 0.01)
+    left = alphabet.generate("hi", **GREEDY)
+    assert next(left) == "a"
+    (reply,) = together(lambda: alphabet.generate([ord("w")], **GREEDY).text)
+    assert reply == "xyz"
+    assert left.text == ALPHABET, "it goes on where it was"
+
+
+def test_a_generation_goes_from_thread_to_thread(alphabet: Model) -> None:
+    generation = alphabet.generate("hi", **GREEDY)
+    assert together(lambda: next(generation)) == ["a"]
+    assert together(lambda: next(generation)) == ["b"]
+    assert generation.text == ALPHABET
+
+
+def test_one_generation_in_two_threads_is_refused(alphabet: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, goes_on = threading.Event(), threading.Event()
+    run = alphabet.engine.load().run
+
+    def slow(*args: Any) -> Any:
+        inside.set()
+        assert goes_on.wait(30)
+        return run(*args)
+
+    monkeypatch.setattr(alphabet.engine.load(), "run", slow)
+    generation = alphabet.generate("hi", **GREEDY)
+    with ThreadPoolExecutor(1) as threads:
+        reply = threads.submit(lambda: list(generation))
+        assert inside.wait(30)
+        try:
+            with pytest.raises(UsageError, match="iterated over already"):
+                list(generation)
+        finally:
+            goes_on.set()
+        assert reply.result(timeout=30) == list(ALPHABET)
+
+
+def test_close_ends_a_generation_that_another_thread_reads(alphabet: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = alphabet.generate("hi", **GREEDY)
+    run, steps = alphabet.engine.load().run, []
+
+    def closing(*args: Any) -> Any:
+        steps.append(1)
+        if len(steps) == 3:
+            together(generation.close)
+        return run(*args)
+
+    monkeypatch.setattr(alphabet.engine.load(), "run", closing)
+    assert list(generation) == ["a", "b", "c"]
+    assert generation.finish_reason == "interrupted"
+    assert alphabet.generate("hi", **GREEDY).text == ALPHABET
+
+
+def test_logits_take_pages_that_a_reply_holds_and_the_reply_goes_on(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, device="reference", n_ctx=64) as model:
+        generation = model.generate("hi", **GREEDY)
+        assert next(generation) == "a"
+        assert model.logits(list(range(64))).shape[0] == 64
+        assert generation.text == ALPHABET
+
+
+def test_a_lock_goes_to_who_waits_before_who_had_it() -> None:
+    lock, order = FairLock(), []
+    waiting = threading.Event()
+
+    def other() -> None:
+        waiting.set()
+        with lock:
+            order.append("other")
+
+    thread = threading.Thread(target=other)
+    with lock, lock:
+        thread.start()
+        assert waiting.wait(30)
+        while not lock_is_waited_for(lock):
+            pass
+    for _ in range(2):
+        with lock:
+            order.append("first")
+    thread.join(30)
+    assert order == ["other", "first", "first"]
+
+
+def lock_is_waited_for(lock: FairLock) -> bool:
+    """Whether a thread stands in the door."""
+    free = lock._door.acquire(blocking=False)
+    if free:
+        lock._door.release()
+    return not free
