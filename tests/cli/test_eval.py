@@ -75,7 +75,7 @@ def test_misses(octavo: Run, models: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("eval", "ppl", "MODEL", "none.txt"), "none.txt: can't be read"),
+        (("eval", "ppl", "MODEL", "none.txt"), "none.txt: can't be opened"),
         (("eval", "ppl", "none.gguf", "TEXT"), "none.gguf"),
         (("eval", "ppl", "MODEL", "TEXT", "-c", "3"), "context is 3"),
         (("eval", "ppl", "MODEL", "TEXT", "-c", "513"), "513"),

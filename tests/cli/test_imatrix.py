@@ -57,7 +57,7 @@ def test_tells_of_experts_that_met_no_token(octavo: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"text": "none.txt"}, "none.txt: can't be read"),
+        ({"text": "none.txt"}, "none.txt: can't be opened"),
         ({"text": "empty.txt"}, "empty.txt.*is empty"),
         ({"text": "short.txt"}, "the text has 3 tokens"),
         ({"output": "nowhere/out.gguf"}, "nowhere/out.gguf can't be written"),

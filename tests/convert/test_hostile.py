@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from octavo.convert import convert_checkpoint
 from octavo.errors import FileError, ModelError, OctavoError, TemplateError, TokenizerError
+from octavo.huggingface import CheckpointFile
+from octavo.text import Tokenizer
 from tests.convert import folders
 from tests.convert.folders import edit, write
 from tests.models.checkpoints import CASES
@@ -130,7 +133,7 @@ def test_folders_without_what_it_takes(folder: Callable[[str], Path], tmp_path: 
 
 @pytest.mark.parametrize(("text", "says"), [
     (b"", "not JSON"), (b"[]", "is list"), (b'{"a": 1, "a": 2}', "'a' occurs twice"), (b"\xff{}", "not UTF-8"),
-    (b"[" * 100_000, "JSON"), (b'{"a": ' + b"9" * 9000 + b"}", "JSON"),
+    (b"[" * 100_000, "JSON"), (b'{"a": ' + b"9" * 9000 + b"}", "9000 digits"),
 ])  # fmt: skip
 def test_json_that_is_none(folder: Callable[[str], Path], text: bytes, says: str) -> None:
     path = folder("qwen3")
@@ -202,6 +205,130 @@ def test_tokenizers(folder: Callable[[str], Path], change: Callable[[Any], None]
     change(values)
     write(path, "tokenizer.json", values)
     refused(path, TokenizerError, "tokenizer.json", *says)
+
+
+@pytest.mark.parametrize("change", [
+    lambda t: t["model"].update(continuing_subword_prefix="##"),
+    lambda t: t.update(pre_tokenizer={
+        "type": "Split", "pattern": {"Regex": "(?:a?){40}a{40}|(?:.*.*.*.*.*.*)=Q"}, "behavior": "Isolated",
+        "invert": False}),
+])  # fmt: skip
+def test_panics_of_the_tokenizers_package(
+    folder: Callable[[str], Path], change: Callable[[Any], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = folder("qwen3")
+    values = json.loads((path / "tokenizer.json").read_text())
+    change(values)
+    write(path, "tokenizer.json", values)
+    refused(path, TokenizerError, "tokenizer.json: can't", "what the tokenizers package reads")
+    assert capfd.readouterr().err == ""
+
+
+SIDE_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja",
+              "chat_template.json", "tokenizer.model", "model.safetensors", "model.safetensors.index.json")  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+@pytest.mark.parametrize("name", SIDE_FILES)
+def test_pipes_are_not_waited_for(folder: Callable[[str], Path], name: str) -> None:
+    path = folder("qwen3")
+    edit(path, "tokenizer_config.json", chat_template=None)
+    if name == "tokenizer.model":
+        (path / "tokenizer.json").unlink()
+    (path / name).unlink(missing_ok=True)
+    os.mkfifo(path / name)
+    refused(path, FileError, name, "not a regular file")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "chat_template.jinja", "tokenizer.json"])
+def test_side_files_that_are_too_large(folder: Callable[[str], Path], name: str) -> None:
+    path = folder("qwen3")
+    edit(path, "tokenizer_config.json", chat_template=None)
+    (path / name).touch()
+    os.truncate(path / name, 1 << 40)
+    refused(path, FileError, name, "is too large: 1,099,511,627,776 bytes", "at most")
+
+
+@pytest.mark.parametrize(("name", "values", "says"), [
+    ("config.json", {"rms_norm_eps": 10**400}, ["401 digits", "at most 100"]),
+    ("config.json", {"rope_theta": 10**400}, ["401 digits"]),
+    ("config.json", {"rms_norm_eps": 10**90}, ["does not fit F32"]),
+    ("config.json", {"vocab_size": 1 << 24}, ["vocab_size", "1 to 2097152"]),
+    ("generation_config.json", {"temperature": -(10**400)}, ["402 digits"]),
+    ("generation_config.json", {"temperature": 10**60}, ["general.sampling.temp", "does not fit F32"]),
+    ("generation_config.json", {"top_k": 1e300}, ["general.sampling.top_k", "does not fit I32"]),
+])  # fmt: skip
+def test_numbers_out_of_range(
+    folder: Callable[[str], Path], name: str, values: dict[str, Any], says: list[str]
+) -> None:
+    path = folder("qwen3")
+    rope = json.loads((path / "config.json").read_text())["rope_parameters"]
+    if "rope_theta" in values:
+        values = {"rope_parameters": rope | values}
+    (path / name).exists() or write(path, name, {})
+    edit(path, name, **values)
+    with pytest.raises(FileError) as error:
+        CheckpointFile.open(path)
+    for text in says:
+        assert text in str(error.value)
+
+
+def test_numbers_that_mean_no_limit(folder: Callable[[str], Path]) -> None:
+    path = folder("qwen3")
+    edit(path, "tokenizer_config.json", model_max_length=int(1e30))
+    CheckpointFile.open(path)
+
+
+@pytest.mark.parametrize("change", [
+    {"truncation": {"max_length": 4, "stride": 10, "strategy": "LongestFirst", "direction": "Right"}},
+    {"padding": {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                 "pad_type_id": 0, "pad_token": "!"}},
+])  # fmt: skip
+def test_what_training_scripts_save_is_no_part_of_a_tokenizer(
+    folder: Callable[[str], Path], change: dict[str, Any]
+) -> None:
+    path = folder("qwen3")
+    tokens = CheckpointFile.open(path).metadata["tokenizer.ggml.tokens"]
+    edit(path, "tokenizer.json", **change)
+    assert CheckpointFile.open(path).metadata["tokenizer.ggml.tokens"] == tokens
+
+
+def test_a_vocabulary_without_merges(folder: Callable[[str], Path]) -> None:
+    path = folder("qwen3")
+    values = json.loads((path / "tokenizer.json").read_text())
+    values["model"]["merges"] = []
+    write(path, "tokenizer.json", values)
+    tokenizer = Tokenizer.from_gguf(CheckpointFile.open(path))
+    ids = tokenizer.encode("abc", add_special=False)
+    assert len(ids) == 3
+    assert tokenizer.decode(ids) == "abc"
+    refused(path, TokenizerError, "has no merges", "octavo run")
+
+
+def test_keys_that_are_no_ids(folder: Callable[[str], Path]) -> None:
+    path = folder("qwen3")
+    (path / "tokenizer.json").unlink()
+    (path / "tokenizer.model").write_bytes(b"")
+    for key in ("9" * 5000, "2097153", "-1", "\u0665"):
+        edit(path, "tokenizer_config.json", added_tokens_decoder={key: {"content": "<x>"}})
+        refused(path, TokenizerError, "added_tokens_decoder", repr(key[:40]), "0 to 2097152")
+
+
+def piece(kind: int) -> bytes:
+    """A SentencePiece model of one piece of this type."""
+    rest, varint = kind, b""
+    while rest > 0x7F:
+        varint, rest = varint + bytes([rest & 0x7F | 0x80]), rest >> 7
+    fields = b"\x0a\x01a" + b"\x18" + varint + bytes([rest])
+    return b"\x0a" + bytes([len(fields)]) + fields
+
+
+@pytest.mark.parametrize("kind", [0, 7, 1 << 31, 1 << 64])
+def test_pieces_of_no_type(folder: Callable[[str], Path], kind: int) -> None:
+    path = folder("qwen3")
+    (path / "tokenizer.json").unlink()
+    (path / "tokenizer.model").write_bytes(piece(kind) + b"\x12\x02\x18\x02")
+    refused(path, TokenizerError, "tokenizer.model", f"piece 0 is of type {kind}", "1 to 6")
 
 
 def test_special_tokens_out_of_range(folder: Callable[[str], Path]) -> None:

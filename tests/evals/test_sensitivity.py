@@ -134,7 +134,7 @@ def test_measured_on_a_text(tmp_path: Path) -> None:
         short.write_text("12 + 7")
         with pytest.raises(UsageError, match=r"has \d+ tokens \(allowed: 512 or more"):
             Measured(str(short))(source, ["blk.0.attn_v.weight"])
-        with pytest.raises(FileError, match=r"none\.txt: can't be read"):
+        with pytest.raises(FileError, match=r"none\.txt: can't be opened"):
             Measured(str(tmp_path / "none.txt"))(source, ["blk.0.attn_v.weight"])
         seen: list[tuple[str, int, int]] = []
         names = ["blk.0.attn_v.weight", "blk.9.ffn_up.weight", "blk.3.attn_k.weight", "blk.99.other.weight"]

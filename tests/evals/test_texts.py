@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -53,10 +54,19 @@ def test_what_is_no_text(tokenizer: Tokenizer, tmp_path: Path, data: bytes, mess
 
 
 def test_no_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"none\.txt: can't be read"):
+    with pytest.raises(FileError, match=r"none\.txt: can't be opened"):
         read_text(tmp_path / "none.txt", tokenizer)
-    with pytest.raises(FileError, match="can't be read"):
+    with pytest.raises(FileError, match="not a regular file"):
         read_text(tmp_path, tokenizer)
+
+
+def test_texts_without_an_end(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="not a regular file"):
+        read_text("/dev/zero", tokenizer)
+    (tmp_path / "large.txt").touch()
+    os.truncate(tmp_path / "large.txt", 1 << 40)
+    with pytest.raises(FileError, match=r"too large: .* \(allowed: at most 134,217,728 bytes\)"):
+        read_text(tmp_path / "large.txt", tokenizer)
 
 
 def test_answers_of_the_demo_text_are_scored(demo: Tokenizer) -> None:

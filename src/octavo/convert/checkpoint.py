@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from octavo.errors import TokenizerError
 from octavo.huggingface.folder import read_folder
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job import Progress, StrPath, plan, require_ready, run
@@ -11,6 +12,7 @@ from octavo.quantizers.mixing import Choices
 from octavo.quantizers.presets import find_preset
 from octavo.quantizers.report import Report
 from octavo.quantizers.source import Source, SourceTensor, model_facts
+from octavo.text.bpe import MERGES
 
 AUTO = "auto"
 
@@ -48,6 +50,9 @@ def checkpoint_source(folder: StrPath) -> Source:
     if found.config.values.get("quantization_config") is not None:
         allowed = "weights of F32, F16 or BF16; `octavo run` takes the folder as it is"
         raise found.config.error("quantization_config", "is a quantized checkpoint", allowed)
+    if MERGES in found.metadata and not found.metadata[MERGES]:
+        allowed = "some, as no GGUF file is read without; `octavo run` takes the folder as it is"
+        raise TokenizerError("has no merges", file=found.checkpoint.folder, field="tokenizer.json", allowed=allowed)
     hp = found.hparams
     tensors = tuple(SourceTensor(t.name, t.shape, t.format.name, t.load) for t in found.tensors)
     facts = model_facts(hp.arch, hp.n_layer, hp.n_head, hp.n_head_kv, hp.n_expert)

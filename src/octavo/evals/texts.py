@@ -11,9 +11,11 @@ from octavo.errors import FileError
 from octavo.evals.demo import Question, Split
 from octavo.evals.demo import questions as draw
 from octavo.evals.windows import Mask
+from octavo.io import regular
 from octavo.text import Tokenizer
 
 DEMO_QUESTIONS = 1000
+MAX_BYTES = 1 << 27
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,16 +31,9 @@ def read_text(path: str | os.PathLike[str], tokenizer: Tokenizer, *, parse_speci
     """A UTF-8 file as tokens. Of a line end at its end nothing is kept, as llama.cpp does.
 
     `parse_special`: text such as "<|im_end|>" becomes the control token of that name. Raises FileError for a file that
-    can't be read, is empty, or is not UTF-8.
+    can't be opened, is no regular file, is empty, has more than MAX_BYTES, or is not UTF-8.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-        text = data.decode("utf-8").removesuffix("\n")
-    except OSError as error:
-        raise FileError(f"can't be read: {error.strerror or error}", file=path) from None
-    except UnicodeDecodeError as error:
-        raise FileError("not UTF-8", file=path, offset=error.start, allowed="text in UTF-8") from None
+    text = regular.read_text(path, MAX_BYTES).removesuffix("\n")
     if not text:
         raise FileError("the text is empty", file=path, offset=0)
     return Text(os.path.basename(path), tokenizer.encode(text, parse_special=parse_special))

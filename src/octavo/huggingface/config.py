@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import ModelError
+from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.gguf.metadata import shown
 from octavo.models.hparams import LIMITS, Hyperparams
 from octavo.models.rope import Rope
@@ -110,7 +111,7 @@ def read_hyperparams(config: Config, family: Family) -> Hyperparams:
         n_head=heads,
         n_head_kv=kv_heads,
         head_dim=head,
-        n_vocab=config.size("vocab_size", 1 << 24),
+        n_vocab=config.size("vocab_size", MAX_TOKENS),
         n_ctx_train=n_ctx,
         eps=config.real("rms_norm_eps", 1e-6),
         rope=Rope(dims=head, base=_rope_base(config), interleaved=family.permuted, n_ctx_original=n_ctx),

@@ -24,9 +24,8 @@ PROBE = (
 
 def find_pre_tokenizer(tokenizer: TokenizerJson) -> str:
     """The value of `tokenizer.ggml.pre`. Raises TokenizerError where no name means what the tokenizer does."""
-    splitter = tokenizer.engine.pre_tokenizer
-    if splitter is not None:
-        wanted = cuts(splitter)
+    wanted = tokenizer.cuts(PROBE)
+    if wanted is not None:
         for name in (*PREFERRED, *PRE_TOKENIZERS):
             row = PRE_TOKENIZERS[name]
             if row.ignore_merges is tokenizer.ignore_merges and cuts(word_splitter(row)) == wanted:

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from octavo.errors import TokenizerError
+from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
+from octavo.io.regular import read_bytes
 
 FILE = "tokenizer.model"
 BPE = 2
 MAX_BYTES = 1 << 26
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _MODEL_TYPE, _ADD_PREFIX = 3, 3
-NORMAL = 1
+NORMAL, BYTE = 1, 6
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,9 @@ class SentencePieceModel:
 def read_sentencepiece(path: str | os.PathLike[str]) -> SentencePieceModel:
     """Raises TokenizerError for a file that is no such model, or one whose algorithm is not BPE."""
     name = os.fsdecode(path)
+    raw = read_bytes(path, MAX_BYTES, TokenizerError)
     try:
-        with open(path, "rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise TokenizerError("is too large", file=name, allowed=f"at most {MAX_BYTES} bytes")
         return _parse(raw, name)
-    except OSError as error:
-        raise TokenizerError(f"can't be opened: {error.strerror}", file=name) from None
     except (ValueError, LookupError, struct.error, TypeError):
         raise TokenizerError("is no SentencePiece model", file=name, allowed="a protocol buffer of one") from None
 
@@ -57,7 +54,13 @@ def _parse(raw: bytes, name: str) -> SentencePieceModel:
     kind, adds_space = 1, True
     for number, value in _fields(raw):
         if number == _PIECES:
-            pieces.append(_piece(_bytes(value)))
+            if len(pieces) == MAX_TOKENS:
+                raise TokenizerError(f"more than {MAX_TOKENS} pieces", file=name, allowed=f"at most {MAX_TOKENS}")
+            piece = _piece(_bytes(value))
+            if not NORMAL <= piece.kind <= BYTE:
+                problem, allowed = f"piece {len(pieces)} is of type {piece.kind}", f"{NORMAL} to {BYTE}"
+                raise TokenizerError(problem, file=name, allowed=allowed)
+            pieces.append(piece)
         elif number == _TRAINER:
             kind = next((v for n, v in _fields(_bytes(value)) if n == _MODEL_TYPE and isinstance(v, int)), kind)
         elif number == _NORMALIZER:

@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.errors import TemplateError, TokenizerError
 from octavo.huggingface.tokenizer_json import TokenizerJson
+from octavo.io.regular import read_text
 from octavo.io.safetensors import Checkpoint
 
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
@@ -60,14 +61,17 @@ def _ends(tokenizer: TokenizerJson | None, config: dict[str, Any]) -> tuple[int 
         return None, None
     if not tokenizer.values.get("post_processor") and ("add_bos_token" in config or "add_eos_token" in config):
         return None, None
-    plain, full = (tokenizer.engine.encode("a", add_special_tokens=added).ids for added in (False, True))
+    plain, full = (tokenizer.encode("a", special=added) for added in (False, True))
     before = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)
     after = before + len(plain)
     return (full[0] if before else -1), (full[after] if after < len(full) else -1)
 
 
 def chat_templates(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The chat template, or those of several names. Raises TemplateError for what is no text."""
+    """The chat template, or those of several names.
+
+    Raises TemplateError for what is no text, FileError for a file that can't be read or is none.
+    """
     found = (checkpoint.json(CONFIG) or {}).get("chat_template")
     if found is None:
         found = _template_file(checkpoint)
@@ -91,11 +95,4 @@ def _template_file(checkpoint: Checkpoint) -> Any:
     path = checkpoint.path("chat_template.jinja")
     if not os.path.exists(path):
         return (checkpoint.json("chat_template.json") or {}).get("chat_template")
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_TEMPLATE_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise TemplateError(f"{path}: can't be read: {error}") from None
-    if len(text) > MAX_TEMPLATE_BYTES:
-        raise TemplateError(f"{path} is too large (allowed: {MAX_TEMPLATE_BYTES} characters)")
-    return text
+    return read_text(path, MAX_TEMPLATE_BYTES).replace("\r\n", "\n")

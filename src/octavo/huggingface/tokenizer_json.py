@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from octavo.errors import TokenizerError
-from octavo.io.safetensors import read_json
+from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
+from octavo.io.regular import read_bytes
+from octavo.io.safetensors.json_file import MAX_BYTES, parse_object
+from octavo.text.engine import engine_faults
 from octavo.text.vocab import SPACE
 
 FILE = "tokenizer.json"
-MAX_TOKENS = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,9 @@ class TokenizerJson:
     ignore_merges  a word that is a token is that token, whatever the merges give
     """
 
-    def __init__(self, values: dict[str, Any], file: str) -> None:
-        self.file, self.values = file, values
+    def __init__(self, raw: bytes, file: str) -> None:
+        self.file, self.raw, self.values = file, raw, parse_object(raw, file)
+        values = self.values
         model = values.get("model")
         if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
             kind = model.get("type") if isinstance(model, dict) else model
@@ -52,7 +56,7 @@ class TokenizerJson:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TokenizerJson:
         """Raises FileError for a file that is no JSON, TokenizerError for a tokenizer of another kind."""
-        return cls(read_json(path), os.fsdecode(path))
+        return cls(read_bytes(path, MAX_BYTES), os.fsdecode(path))
 
     @property
     def texts(self) -> dict[int, str]:
@@ -63,15 +67,34 @@ class TokenizerJson:
             raise self.error("model.vocab", f"{twice!r} and {texts[self.ids[twice]]!r} have one id", "an id each")
         return texts
 
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """The ids that the tokenizer gives to `text`, `special`: with those around it. Raises TokenizerError."""
+        engine = self._engine
+        with self._faults(f"can't encode {text[:40]!r}"):
+            return list(engine.encode(text, add_special_tokens=special).ids)
+
+    def cuts(self, text: str) -> list[tuple[int, int]] | None:
+        """Where the pre-tokenizer cuts `text`; None without one. Raises TokenizerError."""
+        splitter = self._engine.pre_tokenizer
+        if splitter is None:
+            return None
+        with self._faults(f"can't cut {text[:40]!r} into words"):
+            return [place for _, place in splitter.pre_tokenize_str(text)]
+
     @cached_property
-    def engine(self) -> Any:
-        """The tokenizer itself, `tokenizers.Tokenizer`. Raises TokenizerError where it can't be built."""
+    def _engine(self) -> Any:
+        """The tokenizer itself, `tokenizers.Tokenizer`, for whole texts and each by itself."""
         import tokenizers
 
-        try:
-            return tokenizers.Tokenizer.from_file(self.file)
-        except Exception as error:  # the package has no narrower one
-            raise self.error("", f"can't be used: {error}", "what the tokenizers package reads") from None
+        with self._faults("can't be used"):
+            engine = tokenizers.Tokenizer.from_buffer(self.raw)
+            engine.no_truncation()  # training scripts save these two; they say nothing of the tokens
+            engine.no_padding()
+            return engine
+
+    def _faults(self, problem: str) -> AbstractContextManager[None]:
+        allowed = "what the tokenizers package reads"
+        return engine_faults(lambda reason: self.error("", f"{problem}: {reason}", allowed), quiet=True)
 
     def adds_space(self) -> bool:
         """Whether a space goes before a text."""

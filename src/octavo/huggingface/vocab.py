@@ -14,6 +14,7 @@ from octavo.huggingface import sentencepiece, tokenizer_json
 from octavo.huggingface.pretokenizer import PROBE, find_pre_tokenizer
 from octavo.huggingface.sentencepiece import Piece, read_sentencepiece
 from octavo.huggingface.tokenizer_json import AddedToken, TokenizerJson
+from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
 from octavo.text.vocab import SPACE
@@ -142,9 +143,11 @@ def _configured(checkpoint: Checkpoint) -> dict[int, AddedToken]:
     listed = config.get("added_tokens_decoder")
     found = {}
     for key, entry in (listed if isinstance(listed, dict) else {}).items():
-        if not (key.isascii() and key.isdigit() and isinstance(entry, dict) and isinstance(entry.get("content"), str)):
+        known = isinstance(entry, dict) and isinstance(entry.get("content"), str)
+        if not (known and re.fullmatch("[0-9]{1,7}", key) and int(key) <= MAX_TOKENS):
             file, field = checkpoint.path("tokenizer_config.json"), "added_tokens_decoder"
-            raise TokenizerError(f"has {key[:40]!r}", file=file, field=field, allowed="ids, and objects with content")
+            allowed = f"ids, 0 to {MAX_TOKENS}, and objects with content"
+            raise TokenizerError(f"has {key[:40]!r}", file=file, field=field, allowed=allowed)
         found[int(key)] = AddedToken(int(key), entry["content"], entry.get("special") is True)
     return found
 
@@ -159,7 +162,7 @@ def _compare(tokenizer: TokenizerJson, keys: dict[str, Any]) -> None:
     for text in (PROBE, *PROBE.splitlines(), "a", " a", "  a b", "\n"):
         if ours.add_space_prefix and text.startswith(" "):
             continue  # SentencePiece puts a space before it, and some of the tokenizers that stand in for it don't
-        want = tokenizer.engine.encode(text, add_special_tokens=False).ids
+        want = tokenizer.encode(text)
         got = ours.encode(text, add_special=False)
         if want != got:
             at = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), min(len(want), len(got)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.errors import TokenizerError
 from octavo.text.bytelevel import BYTE_TO_CHAR
+from octavo.text.engine import engine_faults
 from octavo.text.fields import Fields
 from octavo.text.pretokenize import PreTokenizer
 from octavo.text.vocab import SPACE, Vocab
@@ -77,14 +78,14 @@ def character_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int]
 
 
 def run_engine(engine: Any, text: str) -> list[int]:
-    """The ids of `text` from a `tokenizers` engine; its panics (a pattern that backtracks too far) as errors."""
-    try:
+    """The ids of `text` from a `tokenizers` engine. Raises TokenizerError where a pattern backtracks too far."""
+
+    def fault(reason: str) -> TokenizerError:
+        problem = f"text of {len(text)} characters has a part too long to cut into words: {reason}"
+        return TokenizerError(problem, allowed="a shorter text in a call")
+
+    with engine_faults(fault):
         return list(engine.encode(text, add_special_tokens=False).ids)
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # derives from BaseException and is not exported
-            raise
-        problem = f"text of {len(text)} characters has a part too long to cut into words"
-        raise TokenizerError(problem, allowed="a shorter text in a call") from None
 
 
 def read_merges(fields: Fields, vocab: Vocab) -> list[tuple[str, str]]:

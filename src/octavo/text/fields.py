@@ -62,6 +62,8 @@ class Fields:
         value = self._metadata.get(key)
         if value is None:
             return None
+        if isinstance(value, np.ndarray) and not value.size:
+            return []  # an empty array is one of texts, too
         if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
             raise self._wrong_type(key, value, "an array of texts")
         return list(value)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from octavo.errors import FileError, UsageError
+from octavo.errors import UsageError
 from octavo.evals.kl import divergence
 from octavo.evals.likelihood import Perplexity, perplexity
 from octavo.evals.stats import Estimate
@@ -16,6 +16,7 @@ from octavo.evals.subject import open_subject
 from octavo.evals.texts import Text, named_text
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
+from octavo.io.regular import open_regular
 from octavo.quantizers.job import quantize_file
 from octavo.quantizers.presets import find_preset
 from octavo.quantizers.source import FLOATS
@@ -75,10 +76,7 @@ def check(plan: Plan) -> None:
     for name in plan.presets:
         find_preset(name)
     if plan.text != "demo":
-        try:
-            open(plan.text, "rb").close()
-        except OSError as error:
-            raise FileError(f"can't be read: {error.strerror or error}", file=plan.text) from None
+        open_regular(plan.text, "a text").close()
 
 
 def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:

@@ -18,8 +18,14 @@ class PlainMetadata(Metadata):
 
     def __init__(self, path: str, values: Mapping[str, Any]) -> None:
         self._path = path
-        self._pairs = {key: typed_pair(key, value) for key, value in values.items()}
+        self._pairs = {key: self._typed(key, value) for key, value in values.items()}
         self._entries = {key: _entry(pair) for key, pair in self._pairs.items()}
+
+    def _typed(self, key: str, value: Any) -> TypedValue:
+        try:
+            return typed_pair(key, value)
+        except GGUFError as error:  # which names the key
+            raise GGUFError(error.problem, file=self._path, field=error.field, allowed=error.allowed) from None
 
     def __repr__(self) -> str:
         return f"PlainMetadata({self._path!r}, {len(self)} keys)"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import threading
 
 import numpy as np
 
 from octavo.errors import GGUFError
 from octavo.formats.spec import U8
+from octavo.io.regular import open_regular
 
 
 class Source:
@@ -27,13 +27,8 @@ class Source:
         self.path = os.fsdecode(path)
         self._map: mmap.mmap | None = None
         self._lock = threading.Lock()
-        try:
-            if not stat.S_ISREG(os.stat(self.path).st_mode):
-                raise GGUFError("not a regular file", file=self.path, allowed="a GGUF file")
-            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - close() closes it
-            self.size = os.fstat(self._file.fileno()).st_size
-        except (OSError, ValueError) as e:
-            raise GGUFError(f"can't be opened: {getattr(e, 'strerror', None) or e}", file=self.path) from e
+        self._file = open_regular(self.path, "a GGUF file", GGUFError)
+        self.size = os.fstat(self._file.fileno()).st_size
 
     def read(self, offset: int, n: int, field: str) -> bytes:
         """Bytes [offset, offset + n) of the file, which the caller has checked against `size`."""

@@ -16,6 +16,7 @@ from octavo.io.safetensors.json_file import read_json
 INDEX, SINGLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "config.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MAX_FILES = 4096
+MAX_CONFIG_BYTES = 1 << 24
 
 
 class Checkpoint:
@@ -31,7 +32,7 @@ class Checkpoint:
         names = _names(path)
         if CONFIG not in names:
             raise _no_config(path, names)
-        config = read_json(os.path.join(path, CONFIG))
+        config = read_json(os.path.join(path, CONFIG), MAX_CONFIG_BYTES)
         if INDEX in names:
             return cls(path, config, _sharded(path, names))
         if SINGLE in names:
@@ -39,9 +40,9 @@ class Checkpoint:
         raise _no_weights(path, names)
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """The JSON object in the folder's file `name`; None where there is no such file."""
+        """The JSON object in the folder's file `name`, a configuration; None where there is no such file."""
         path = self.path(name)
-        return read_json(path) if os.path.exists(path) else None
+        return read_json(path, MAX_CONFIG_BYTES) if os.path.exists(path) else None
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)

@@ -7,7 +7,6 @@ The header maps a name to its dtype, shape and data_offsets, which count from th
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,10 +18,12 @@ from octavo.formats import QTensor, by_name
 from octavo.formats.spec import U8, AnyArray
 from octavo.io.foreign import AGAIN, HEAD, foreign
 from octavo.io.gguf.metadata import shown
+from octavo.io.regular import open_regular
 from octavo.io.safetensors.json_file import parse_object
 
 MAX_HEADER_BYTES = 1 << 22
 MAX_DIMS = 8
+WANTED = "a safetensors file"
 ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,
@@ -68,7 +69,7 @@ class StoredTensor:
     def _bytes(self) -> U8:
         data = np.empty(self.nbytes, dtype=np.uint8)
         try:
-            with open(self.file, "rb", buffering=0) as file:
+            with open_regular(self.file, WANTED) as file:
                 file.seek(self.offset)
                 self._fill(file, data.data)
         except OSError as error:
@@ -124,18 +125,16 @@ class SafetensorsFile:
 
 def _read_header(name: str) -> tuple[int, bytes]:
     """The file's size and its header."""
-    try:
-        if not stat.S_ISREG(os.stat(name).st_mode):
-            raise FileError("not a regular file", file=name, allowed="a safetensors file")
-        with open(name, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+    with open_regular(name, WANTED) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
             first = file.read(8)
             length = int.from_bytes(first, "little")
             if len(first) == 8 and 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
                 return size, file.read(length)
             rest = file.read(HEAD - 8)
-    except (OSError, ValueError) as error:
-        raise FileError(f"can't be opened: {getattr(error, 'strerror', None) or error}", file=name) from None
+        except OSError as error:
+            raise FileError(f"reading failed: {error.strerror}", file=name) from None
     what = foreign(first + rest)
     if what and rest[:1] != b"{":
         raise FileError(what, file=name)
@@ -151,7 +150,7 @@ def _tensor(file: str, name: str, entry: Any, start: int) -> StoredTensor:
     if not isinstance(entry, dict):
         raise fault("entry", type(entry).__name__, "an object")
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
-    if dtype not in ITEM_BYTES:
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise fault("dtype", dtype, ", ".join(ITEM_BYTES))
     if not (isinstance(shape, list) and len(shape) <= MAX_DIMS and all(_is_size(n) for n in shape)):
         raise fault("shape", shape, f"at most {MAX_DIMS} sizes")

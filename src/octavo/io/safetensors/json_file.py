@@ -7,12 +7,17 @@ import os
 from typing import Any
 
 from octavo.errors import FileError
+from octavo.io.regular import read_bytes
 
 MAX_BYTES = 1 << 26  # a tokenizer.json of 260,000 tokens has 33 MB
+MAX_DIGITS = 100  # of an integer: any such fits a float, and 10**30 stands for "no limit" in real files
 
 
 def parse_object(text: bytes, file: str, field: str | None = None) -> dict[str, Any]:
-    """The JSON object in `text`. Raises FileError for bytes that are none, and for a key that occurs twice."""
+    """The JSON object in `text`.
+
+    Raises FileError for bytes that are none, for a key that occurs twice, and for an integer of more than MAX_DIGITS.
+    """
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(items)
@@ -22,8 +27,14 @@ def parse_object(text: bytes, file: str, field: str | None = None) -> dict[str, 
             raise FileError(f"key {twice[:80]!r} occurs twice", file=file, field=field, allowed="each key once")
         return made
 
+    def integer(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            at, problem = text.find(digits.encode()), f"a number of {len(digits)} digits"
+            raise FileError(problem, file=file, offset=at, field=field, allowed=f"at most {MAX_DIGITS}")
+        return int(digits)
+
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=pairs)
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=pairs, parse_int=integer)
     except UnicodeDecodeError as error:
         raise FileError("is not UTF-8", file=file, offset=error.start, field=field) from None
     except json.JSONDecodeError as error:
@@ -35,14 +46,6 @@ def parse_object(text: bytes, file: str, field: str | None = None) -> dict[str, 
     return value
 
 
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The JSON object in a file. Raises FileError for a file that can't be read, is too large, or holds none."""
-    name = os.fsdecode(path)
-    try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise FileError(f"can't be opened: {getattr(error, 'strerror', None) or error}", file=name) from None
-    if len(text) > MAX_BYTES:
-        raise FileError("is too large", file=name, allowed=f"at most {MAX_BYTES} bytes")
-    return parse_object(text, name)
+def read_json(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> dict[str, Any]:
+    """The JSON object in a regular file of at most `limit` bytes. Raises FileError for what is none."""
+    return parse_object(read_bytes(path, limit), os.fsdecode(path))

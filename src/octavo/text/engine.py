@@ -1,0 +1,64 @@
+"""The `tokenizers` package: every fault of it as a TokenizerError, at one place.
+
+What it refuses it raises as Exception, having no narrower class. Where its Rust code gives up (a pattern of a file
+that backtracks too far, fields that contradict each other) it panics: that prints a message, and raises an exception
+which is no Exception and which it does not export.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from threading import RLock
+
+from octavo.errors import TokenizerError
+
+_STDERR = 2
+_PANIC = b"panicked at"
+_redirected = RLock()
+
+
+@contextmanager
+def engine_faults(error: Callable[[str], TokenizerError], *, quiet: bool = False) -> Iterator[None]:
+    """Raise `error(reason)` for what the package raises inside the block; KeyboardInterrupt and the like go on.
+
+    `quiet`: what a panic prints is not seen. Standard error is held back meanwhile, for all threads, so this is for
+    what is done once and with a file that is not trusted.
+    """
+    with _held_stderr() if quiet else nullcontext():
+        try:
+            yield
+        except Exception as fault:
+            raise error(_brief(fault)) from None
+        except BaseException as fault:
+            if type(fault).__name__ != "PanicException":
+                raise
+            raise error(_brief(fault)) from None
+
+
+def _brief(fault: BaseException) -> str:
+    return " ".join(str(fault).split())[:200]
+
+
+@contextmanager
+def _held_stderr() -> Iterator[None]:
+    """Keep what is written to standard error until the end, then pass it on, unless it is the message of a panic."""
+    if sys.stderr is None or sys.stderr.closed:
+        yield
+        return
+    with _redirected, tempfile.TemporaryFile() as held:
+        sys.stderr.flush()
+        kept = os.dup(_STDERR)
+        os.dup2(held.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(kept, _STDERR)
+            os.close(kept)
+            held.seek(0)
+            written = held.read()
+            if _PANIC not in written:
+                os.write(_STDERR, written)
