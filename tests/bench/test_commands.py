@@ -50,7 +50,7 @@ def test_bench_model_prints_json_and_csv(octavo: Run, model: str, fixed_limit: N
         (("--batch", "1,x"), r"--batch is '1,x' (allowed: numbers with commas between, as 1,4,8)"),
         (("--depth", ""), "--depth is ''"),
         (("-r", "0"), "-r is 0 (allowed: 1 or more)"),
-        (("-o", "no/such/folder/x.md"), "no/such/folder/x.md can't be written: No such file or directory"),
+        (("-o", "no/such/folder/x.md"), "no/such/folder/x.md: there is no folder"),
         (("--peer", "llama.cpp", "--peer-python", "no-python"), "peer llama.cpp: no-python can't be run"),
     ],
 )

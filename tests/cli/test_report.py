@@ -67,7 +67,7 @@ def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path) -> None:
         (("MODEL",), "-o"),
         (("none.gguf", "-o", "OUT"), "none.gguf"),
         (("MODEL", "-o", "MODEL"), "is the model that is read"),
-        (("MODEL", "-o", "/nowhere/r.html"), "/nowhere/r.html: can't be written"),
+        (("MODEL", "-o", "/nowhere/r.html"), "/nowhere/r.html: there is no folder"),
         (("MODEL", "-o", "OUT", "--base", "none.gguf"), "none.gguf"),
         (("MODEL", "-o", "OUT", "--presets", "Q8_0"), "--presets without --text"),
         (("MODEL", "-o", "OUT", "--text", "demo", "--presets", "Q9_0"), "'Q9_0'"),

@@ -283,9 +283,9 @@ def test_write(base: str, tmp_path: Path) -> None:
 def test_files_that_can_not_be_written(base: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is the model that is read"):
         write_report(base, base)
-    with pytest.raises(FileError, match="can't be written"):
+    with pytest.raises(FileError, match="is a folder"):
         write_report(base, tmp_path)
-    with pytest.raises(FileError, match="can't be written"):
+    with pytest.raises(FileError, match="there is no folder"):
         write_report(base, tmp_path / "no" / "report.html")
 
 

@@ -8,13 +8,27 @@ import sys
 from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from octavo.cli import bench, convert, evaluate, imatrix, inspect, profile, quantize, report, run
+from octavo.cli.signals import ending_in_order
 from octavo.errors import OctavoError
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read
 
+
+class _Commands(TyperGroup):
+    """Typer takes any EOFError for Ctrl-C; it is an error here."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:
+            raise OctavoError(f"something that was read ends too early: {error}") from error
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="octavo",
     help="Run, quantize and measure low-bit language models.",
     no_args_is_help=True,
@@ -61,7 +75,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that can't show a character is no reason to stop
     try:
         try:
-            status = app(standalone_mode=False)
+            with ending_in_order():
+                status = app(standalone_mode=False)
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()

@@ -47,6 +47,7 @@ def model(
     from octavo.bench.machine import shortened
     from octavo.bench.render import FORMATS, to_markdown
     from octavo.bench.result import Options, bench_model
+    from octavo.io.atomic import require_target
     from octavo.runtime import resolve
 
     options = Options(
@@ -54,6 +55,8 @@ def model(
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=threads, device=device, kv=kv,
         gpu_layers=gpu_layers(layers), command=shortened(["octavo", *sys.argv[1:]]),
     )  # fmt: skip
+    if output is not None and not os.path.isdir(output):
+        require_target(output)
     with Status() as status:
         result = bench_model(resolve(model), options, status.show)
     if output is not None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from octavo.cli.options import Device, Threads
-from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.imatrix import Imatrix
@@ -43,10 +41,9 @@ def imatrix(
     from octavo.evals.activations import collect_imatrix
     from octavo.evals.subject import open_subject
     from octavo.evals.texts import named_text
+    from octavo.io.atomic import require_target
 
-    folder = os.path.dirname(os.path.realpath(output))
-    if os.path.isdir(output) or not os.path.isdir(folder):
-        raise UsageError(f"{output} can't be written (allowed: a file in a folder that exists)")
+    require_target(output)
     with open_subject(model, context, device=device, threads=threads, fuse=False) as loaded, Meter("imatrix") as meter:
         read = named_text(text, loaded.tokenizer, "train", parse_special=parse_special)
         try:

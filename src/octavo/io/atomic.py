@@ -1,14 +1,47 @@
-"""Files and folders that appear whole or not at all."""
+"""Files and folders that appear whole or not at all.
+
+They are written under a temporary name, `.octavo-<hex>.tmp`, in the folder of their own. Whoever writes one holds its
+lock, which the system gives up for a process that is killed: so the next that writes into that folder can tell what is
+left behind from what is in work, and removes it. Not on Windows, and not on file systems without locks.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import stat
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from octavo.errors import FileError
+from octavo.io.locks import try_lock
+
+_TEMPORARY = re.compile(r"\.octavo-[0-9a-f]{16}\.tmp")
+
+
+def require_target(path: str | os.PathLike[str]) -> None:
+    """Raise FileError unless a file can be written at `path`: a new name in a folder that exists, or a regular file."""
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise FileError(f"there is no folder {folder}", file=path, allowed="a file in a folder that exists")
+    _require_regular(path)
+
+
+def _require_regular(path: str | os.PathLike[str]) -> None:
+    """Raise FileError for what is there and no regular file: renaming onto it would put a file in its place."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FileError(f"can't be written: {error.strerror}", file=path) from None
+    if stat.S_ISDIR(mode):
+        raise FileError("is a folder", file=path, allowed="the name of a file")
+    if not stat.S_ISREG(mode):
+        raise FileError("is not a regular file", file=path, allowed="a regular file, or a new name")
 
 
 def require_room(path: str | os.PathLike[str], needed: int) -> None:
@@ -22,23 +55,23 @@ def require_room(path: str | os.PathLike[str], needed: int) -> None:
 def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
     """A temporary file to write instead of `path`, in the same folder; it takes the place of `path` at the end.
 
-    Gives the path of an empty file, `.octavo-<hex>.tmp`. When the block ends its bytes are flushed to the disk, it is
-    renamed onto `path` (through a link, onto what that points at), and the folder is flushed. When the block or any of
-    this fails it is removed and `path` is as it was. A process that is killed leaves the temporary file and `path` as
-    it was. Raises OSError.
+    Gives the path of an empty file. When the block ends its bytes are flushed to the disk, it is renamed onto `path`
+    (through a link, onto what that points at), and the folder is flushed. When the block or any of this fails it is
+    removed and `path` is as it was. A process that is killed leaves the temporary file and `path` as it was. Raises
+    FileError where `path` is there and no regular file, and OSError.
     """
+    _require_regular(path)
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
-    temporary = os.path.join(folder, f".octavo-{secrets.token_hex(8)}.tmp")
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    try:
-        yield temporary
-        _flush(temporary, os.O_RDWR)
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):  # the first error is the one to tell of
-            os.unlink(temporary)
-        raise
+    with _temporary(folder, _create) as temporary:
+        try:
+            yield temporary
+            _flush(temporary, os.O_RDWR)
+            os.replace(temporary, target)
+        except BaseException:
+            with suppress(OSError):  # the first error is the one to tell of
+                os.unlink(temporary)
+            raise
     if os.name == "posix":
         _flush(folder, os.O_RDONLY)
 
@@ -47,28 +80,97 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
 def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
     """A temporary folder to fill in place of `path`, beside it; at the end it becomes `path`, which is new or empty.
 
-    Gives the path of an empty folder, `.octavo-<hex>.tmp`. When the block ends its files are flushed to the disk, it is
-    renamed, and the folder that holds it is flushed. When the block or any of this fails it is removed. A process that
-    is killed leaves the temporary folder and no `path`. Raises OSError, also where `path` has something in it by then.
+    Gives the path of an empty folder. When the block ends its files are flushed to the disk, it is renamed, and the
+    folder that holds it is flushed. When the block or any of this fails it is removed. A process that is killed leaves
+    the temporary folder and no `path`. Raises FileError where `path` is there and no folder, and OSError, also where it
+    has something in it by the end.
     """
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise FileError("is not a folder", file=path, allowed="a folder that is new or empty")
     target = os.path.realpath(path)
     parent = os.path.dirname(target)
-    temporary = os.path.join(parent, f".octavo-{secrets.token_hex(8)}.tmp")
-    os.mkdir(temporary)
-    try:
-        yield temporary
-        for name in os.listdir(temporary):
-            _flush(os.path.join(temporary, name), os.O_RDWR)
-        if os.name == "posix":
-            _flush(temporary, os.O_RDONLY)
-        elif os.path.isdir(target):
-            os.rmdir(target)  # renaming onto an empty folder is POSIX's
-        os.rename(temporary, target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    with _temporary(parent, os.mkdir) as temporary:
+        try:
+            yield temporary
+            for name in os.listdir(temporary):
+                _flush(os.path.join(temporary, name), os.O_RDWR)
+            if os.name == "posix":
+                _flush(temporary, os.O_RDONLY)
+            elif os.path.isdir(target):
+                os.rmdir(target)  # renaming onto an empty folder is POSIX's
+            os.rename(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
     if os.name == "posix":
         _flush(parent, os.O_RDONLY)
+
+
+@contextmanager
+def _temporary(folder: str, make: Callable[[str], None]) -> Iterator[str]:
+    """A new temporary file or folder in `folder`, made by `make`, locked; what others left there goes first."""
+    _remove_left_behind(folder)
+    lock = None
+    while lock is None:
+        path = os.path.join(folder, f".octavo-{secrets.token_hex(8)}.tmp")
+        make(path)
+        lock = _locked(path)
+    try:
+        yield path
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def _create(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+
+
+def _locked(path: str) -> int | None:
+    """The descriptor that holds the lock of a new file or folder; -1 where there are no locks, None if it was removed.
+
+    Between its making and its lock it looks like one left behind.
+    """
+    if sys.platform == "win32":
+        return -1
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return -1
+    try:
+        held = try_lock(fd)
+    except OSError:
+        held = True
+    if held and os.path.lexists(path):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _remove_left_behind(folder: str) -> None:
+    """Remove the temporary files and folders that nobody has locked. What can't be removed stays."""
+    if sys.platform == "win32":
+        return
+    with suppress(OSError):
+        for name in filter(_TEMPORARY.fullmatch, os.listdir(folder)):
+            with suppress(OSError):
+                _remove_unlocked(os.path.join(folder, name))
+
+
+def _remove_unlocked(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not try_lock(fd):
+            return
+        if stat.S_ISDIR(mode):
+            shutil.rmtree(path)
+        elif stat.S_ISREG(mode):
+            os.unlink(path)
+    finally:
+        os.close(fd)
 
 
 def _flush(path: str, flags: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 
 from octavo.errors import FileError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name
-from octavo.io.atomic import require_room
+from octavo.io.atomic import require_room, require_target
 from octavo.io.gguf import GGUFFile, LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.io.gguf.metadata import shown
 from octavo.io.missing import require_there
@@ -230,11 +230,7 @@ def header_bytes(source: Source, imatrix: Imatrix | None = None) -> int:
 
 def require_ready(dst: StrPath, sources: Iterable[str]) -> None:
     """Raises UsageError where `dst` is one of the files that are read, FileError where it can't be a file."""
-    folder = os.path.dirname(os.path.realpath(dst))
-    if not os.path.isdir(folder):
-        raise FileError(f"there is no folder {folder}", file=dst, allowed="a file in a folder that exists")
-    if os.path.isdir(dst):
-        raise FileError("is a folder", file=dst, allowed="the name of a file")
+    require_target(dst)
     require_other(dst, sources)
 
 

@@ -13,7 +13,7 @@ from octavo.evals.report.quality import Plan, check, measure_quality
 from octavo.evals.report.svg import require_matplotlib
 from octavo.evals.report.tensors import Progress, measure
 from octavo.huggingface import open_model_file
-from octavo.io.atomic import replace_file
+from octavo.io.atomic import replace_file, require_target
 from octavo.quantizers.job import require_other
 from octavo.runtime import resolve
 
@@ -46,9 +46,7 @@ def write_report(
         if source is not None:
             with open_model_file(source) as file:
                 require_other(out, _folder_files(source) or file.files)
-    folder = os.path.dirname(os.path.realpath(out))
-    if os.path.isdir(out) or not os.path.isdir(folder):
-        raise FileError("can't be written", file=out, allowed="a file in a folder that exists")
+    require_target(out)
     if plan is not None:
         check(plan)
     measured = measure(path, reference, threads=threads, progress=progress)

@@ -1,0 +1,134 @@
+"""Files and folders that appear whole or not at all: only where files belong, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from octavo.errors import FileError
+from octavo.io.atomic import new_folder, replace_file, require_target
+
+posix = pytest.mark.skipif(os.name != "posix", reason="FIFOs, sockets and locks are POSIX's")
+Writer = Callable[[Path], AbstractContextManager[str]]
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))
+
+
+@posix
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, make_socket, lambda p: p.symlink_to(os.devnull), lambda p: p.symlink_to(p)]
+)
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "target"
+    make(path)
+    before = os.lstat(path)
+    for check in (require_target, lambda p: replace_file(p).__enter__()):
+        with pytest.raises(FileError, match=r"target: (is not a regular file|can't be written)"):
+            check(path)
+    assert os.lstat(path) == before
+    assert os.listdir(tmp_path) == ["target"]
+
+
+def test_no_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="is a folder"):
+        require_target(tmp_path)
+    with pytest.raises(FileError, match="is a folder"), replace_file(tmp_path):
+        pass
+
+
+@posix
+def test_no_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "target")
+    with pytest.raises(FileError, match="is not a folder"), new_folder(tmp_path / "target"):
+        pass
+    assert os.listdir(tmp_path) == ["target"]
+
+
+def test_files_new_and_old_are_targets(tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    (tmp_path / "link").symlink_to("new through a link")
+    for name in ("old", "new", "link"):
+        require_target(tmp_path / name)
+        with replace_file(tmp_path / name) as temporary:
+            Path(temporary).write_text(name)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "new through a link").read_text() == "link"
+
+
+_WRITE = """
+import os, signal, sys
+from octavo.io.atomic import new_folder, replace_file
+with replace_file(sys.argv[1]), new_folder(sys.argv[2]) as folder:
+    open(os.path.join(folder, "part"), "w").close()
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that writes a file and a folder, and does not come to an end."""
+    command = [sys.executable, "-c", _WRITE, str(tmp_path / "a file"), str(tmp_path / "a folder")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+@posix
+@pytest.mark.parametrize("write", [replace_file, new_folder])
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, writer: subprocess.Popen[str], write: Writer) -> None:
+    ours = [".octavo-notes.tmp", "octavo-0123456789abcdef.tmp"]
+    for name in ours:
+        (tmp_path / name).touch()
+    left = set(os.listdir(tmp_path)) - set(ours)
+    assert len(left) == 2
+    with write(tmp_path / "b"):
+        assert left < set(os.listdir(tmp_path)), "they are in work"
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    with write(tmp_path / "c") as temporary:
+        assert sorted(os.listdir(tmp_path)) == sorted([*ours, "b", os.path.basename(temporary)])
+
+
+@posix
+def test_a_temporary_file_that_is_taken_for_one_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process removes it between its making and its lock: there is another."""
+    from octavo.io import atomic
+
+    create, made = atomic._create, []
+
+    def create_and_lose(path: str) -> None:
+        create(path)
+        made.append(path)
+        if len(made) == 1:
+            os.unlink(path)
+
+    monkeypatch.setattr(atomic, "_create", create_and_lose)
+    with replace_file(tmp_path / "target") as temporary:
+        Path(temporary).write_text("all of it")
+    assert (tmp_path / "target").read_text() == "all of it"
+    assert len(made) == 2
+
+
+def test_where_there_are_no_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int) -> bool:
+        raise OSError
+
+    monkeypatch.setattr("octavo.io.atomic.try_lock", refuse)
+    (tmp_path / ".octavo-0123456789abcdef.tmp").touch()
+    with replace_file(tmp_path / "target"):
+        pass
+    assert sorted(os.listdir(tmp_path)) == [".octavo-0123456789abcdef.tmp", "target"]
