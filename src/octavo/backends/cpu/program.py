@@ -3,11 +3,16 @@
 A kernel is `void(args, task)`: `args` is the address of its int64 arguments, `task` a number from 0 to `tasks` - 1.
 Tasks of one call may run at the same time, in any order; a call starts when all tasks of the one before it are done.
 Threads take tasks from a shared counter, so a thread that the system holds up delays nobody by more than a task.
+
+A process that is forked after OpenMP has begun its threads has none of them, and GNU's OpenMP can't begin new ones: it
+runs programs in the thread that asks.
 """
 
 from __future__ import annotations
 
+import os
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +23,21 @@ from octavo.formats.spec import AnyArray
 LINE = 64  # bytes of a cache line
 COUNTERS = 2 * LINE  # of each call: tasks taken, tasks done, on lines of their own
 SHARES = 32  # times that a thread goes for tasks in a call, about
+
+
+class _Forked:
+    """Whether this process was forked after OpenMP's threads had begun."""
+
+    alone = False
+
+
+def _forked() -> None:
+    layer = sys.modules.get("numba.np.ufunc.parallel")
+    _Forked.alone = _Forked.alone or (layer is not None and bool(layer._is_initialized))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class KernelCall:
@@ -65,7 +85,10 @@ class Program:
                 first = i + 1
 
     def __call__(self) -> None:
-        if self.calls:
+        if _Forked.alone:
+            for call in self.calls:
+                call.run()
+        elif self.calls:
             self._counters.fill(0)
             self._set_threads(self._system_threads)
             self._run(self._table, self._first_counter, self._threads)

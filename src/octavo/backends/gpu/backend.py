@@ -27,7 +27,10 @@ FUSIONS = frozenset(
 
 
 class GpuBackend:
-    """Runs graphs on a GPU, NVIDIA's or AMD's. Raises BackendError where torch, Triton or a GPU is missing."""
+    """Runs graphs on a GPU, NVIDIA's or AMD's.
+
+    Raises BackendError where torch, Triton or a GPU is missing, and in a process forked from one that used the GPU.
+    """
 
     name = "gpu"
     fusions = FUSIONS
@@ -94,6 +97,7 @@ class GpuBackend:
         return math.prod(shape) * int(self._dtypes[dtype].itemsize)
 
     def allocate(self, nbytes: int) -> torch.Tensor:
+        target()  # which a process that was forked since may not have
         with self._enough_memory("values"):
             return self._torch.full((nbytes,), 0xFF, dtype=self._torch.uint8, device=self.target.device)
 
@@ -131,6 +135,7 @@ class GpuBackend:
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         from octavo.backends.gpu.launch import Calls
 
+        target()
         with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):
             return Calls(self._binders.BINDERS[node.op](self._context, node, inputs, out))
 
@@ -141,6 +146,7 @@ class GpuBackend:
         return [Calls(parts) if interpreted() else Captured(parts)]
 
     def write(self, value: torch.Tensor, data: AnyArray) -> None:
+        target()
         host = self._host(value)
         host.numpy()[...] = data
         value.copy_(host, non_blocking=True)

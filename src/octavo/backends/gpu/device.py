@@ -89,9 +89,30 @@ def unusable() -> str | None:
     return None
 
 
+class _Forked:
+    """Whether this process was forked from one that used the GPU: CUDA and HIP do not work in it."""
+
+    without_gpu = False
+
+
+def _forked() -> None:
+    if target.cache_info().currsize and target().device == "cuda":
+        _Forked.without_gpu = True
+        target.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 @cache
 def target() -> Target:
     """The device of this process. Raises BackendError where there is none that kernels run on."""
+    if _Forked.without_gpu:
+        raise BackendError(
+            "device gpu: this process was forked from one that uses the GPU, and can't use it (allowed: processes "
+            "started with 'spawn' or 'forkserver', or a first use of the GPU after the fork)"
+        )
     driver = None
     if os.environ.get("TRITON_INTERPRET") != "1":
         driver = find_driver()
