@@ -86,7 +86,7 @@ def read_limit(nbytes: int = READ_BYTES) -> float:
     out = torch.zeros(x.numel(), dtype=torch.int32, device="cuda")
 
     def read(block: int, blocks: int, warps: int) -> None:
-        read_kernel[(x.numel() // (block * blocks),)](x, out, block, blocks, num_warps=warps)
+        read_kernel[(x.numel() // (block * blocks),)](x, out, block, blocks, num_warps=warps, enable_fp_fusion=True)
 
     return max(nbytes / statistics.median(seconds([partial(read, *shape)])) / 1e9 for shape in READ_SHAPES)
 

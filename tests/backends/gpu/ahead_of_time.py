@@ -162,15 +162,12 @@ def _spills(made: Any, text: str) -> int:
     """Bytes (NVIDIA) or vector registers (AMD) that went to memory; AMD's scalar ones go to vector registers."""
     if "amdgcn" in made.asm:
         return sum(int(n) for n in re.findall(r"\.vgpr_spill_count:\s*(\d+)", text))
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    tool /= "ptxas-blackwell" if ".target sm_10" in text else "ptxas"
-    (arch,) = re.findall(r"^\.target (sm_\w+)", text, re.MULTILINE)
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
-        file.write(text)
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
         file.flush()
-        command = [tool, "-v", f"--gpu-name={arch}", file.name, "-o", "/dev/null"]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", report))
+        report = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    return sum(int(n) for n in re.findall(r"\bSTACK:(\d+)", report))
 
 
 if __name__ == "__main__":

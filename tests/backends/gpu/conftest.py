@@ -7,19 +7,43 @@ import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
+import pytest
 from triton.runtime import interpreter
 
-_patch = interpreter._patch_lang_tensor
+from octavo.backends.gpu import gluon
 
+if version("triton").startswith("3.6."):
+    _patch = interpreter._patch_lang_tensor
 
-def _patch_with_index(tensor: Any, scope: Any) -> None:
-    """Triton 3.6 takes int() of an array of one element for the bounds of a loop, which NumPy 2.4 refuses."""
-    _patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+    def _patch_with_index(tensor: Any, scope: Any) -> None:
+        """Triton 3.6 takes int() of an array of one element for the bounds of a loop, which NumPy 2.4 refuses."""
+        _patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
+    interpreter._patch_lang_tensor = _patch_with_index
 
-interpreter._patch_lang_tensor = _patch_with_index
 INTERPRETED = os.environ["TRITON_INTERPRET"] == "1"
 collect_ignore = ["test_on_gpu.py"] if INTERPRETED else ["test_bench.py", "test_device.py"]
+
+
+_run = interpreter.InterpretedFunction.run
+
+
+def _run_with_fusion(self: Any, *arguments: Any, **options: Any) -> Any:
+    """Triton 3.10 has another default: every launch says whether products and sums may be fused."""
+    assert isinstance(options.get("enable_fp_fusion"), bool), f"{self.fn.__name__} leaves fusion to Triton's default"
+    return _run(self, *arguments, **options)
+
+
+interpreter.InterpretedFunction.run = _run_with_fusion
+
+
+@pytest.fixture(autouse=True)
+def _gluon_compiles() -> Iterator[None]:
+    """No test ran a portable kernel because one of Gluon failed."""
+    yield
+    assert not gluon._given_up

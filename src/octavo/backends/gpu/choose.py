@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from octavo.backends.gpu import tuned
+from octavo.backends.gpu import gluon, tuned
 from octavo.backends.gpu.layout import TILE, Layout
 
 Kind = Literal["q8_1", "f16"]
@@ -131,7 +131,7 @@ class FusedShape:
 def fused(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FusedShape | None:
     """The shape of a product with many tokens whose weights become float16 in registers, or None for memory."""
     plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8) and layout.group < 64
-    if arch != "sm_90" or not plain or layout.scale == "f32":
+    if arch != "sm_90" or not plain or layout.scale == "f32" or not gluon.usable("matmul"):
         return None
     narrow = layout.bits == 4
     if tokens > 1024:  # the library's tiles are better by more than unpacking into memory takes

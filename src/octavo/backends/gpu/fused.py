@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import torch
 
+from octavo.backends.gpu import gluon
 from octavo.backends.gpu.choose import FusedShape
 from octavo.backends.gpu.layout import TILE
 from octavo.backends.gpu.values import Activation
@@ -20,11 +22,19 @@ Call = Callable[[], None]
 
 def fused(
     c: Context, shape: FusedShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
-    terms: Sequence[torch.Tensor],
+    terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
 ) -> list[Call]:  # fmt: skip
-    """The calls for y f32 [T, n] = x @ w.T + terms, two at the most; x is float16 [T, kp], or q8_1."""
-    from triton.experimental import gluon
+    """The calls for y f32 [T, n] = x @ w.T + terms, two at the most; x is float16 [T, kp], or q8_1. If Triton can't
+    compile the kernel, those that `otherwise` makes."""
+    with suppress(gluon.Unusable), gluon.attempt("matmul"):
+        return _fused(c, shape, w, x, y, terms, otherwise)
+    return otherwise()
 
+
+def _fused(
+    c: Context, shape: FusedShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
+    terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
+) -> list[Call]:  # fmt: skip
     from octavo.backends.gpu.kernels import hopper_matmul as kernels
 
     m, kp, layout = len(y), w.kp, w.layout
@@ -47,17 +57,11 @@ def fused(
         ),
     ]  # fmt: skip
 
-    def tiles(of: torch.Tensor, rows: int, columns: int, kind: Any) -> Any:
-        block = [rows, columns]
-        layout = gluon.language.NVMMASharedLayout.get_default_for(block, kind)
-        return gluon.nvidia.hopper.TensorDescriptor.from_tensor(of, block, layout)
-
-    int8 = gluon.language.int8
     planes = dict(zip((8, 4, 2), w.byte_arguments, strict=False))
     widest = layout.planes[0]
-    codes = tiles(planes[widest].view(w.n, -1), shape.rows, TILE * widest // 8, int8)
-    codes2 = tiles(planes[2].view(w.n, -1), shape.rows, TILE // 4, int8) if 2 in layout.planes else codes
-    values = tiles(ordered.view(m, kp), shape.tokens, TILE // 2, gluon.language.float16)
+    codes = gluon.tiles(planes[widest].view(w.n, -1), shape.rows, TILE * widest // 8)
+    codes2 = gluon.tiles(planes[2].view(w.n, -1), shape.rows, TILE // 4) if 2 in layout.planes else codes
+    values = gluon.tiles(ordered.view(m, kp), shape.tokens, TILE // 2)
     programs = -(-m // shape.tokens) * -(-w.n // shape.rows)
     shares, counters = y, y
     if shape.splits > 1:
@@ -65,13 +69,9 @@ def fused(
         counters = c.counters(programs)
     padded = [*terms, *(y for _ in range(2 - len(terms)))]
     strides = [t.stride(0) if t.ndim == 2 else 0 for t in padded]
-    run = kernels.matmul_hopper_kernel[(programs * shape.splits,)]
-
-    def multiply() -> None:
-        run(
-            values, codes, codes2, scale, minimum, *padded, y, shares, counters, m, w.n, kp, y.stride(0), *strides,
-            BITS=layout.bits, G=layout.group, SIGNED=layout.signed, HAS_MIN=layout.has_min, TERMS=len(terms), GROUP=8,
-            SPLITS=shape.splits, STAGES=shape.stages, num_warps=shape.warps,
-        )  # fmt: skip
-
+    multiply = gluon.Preferred(
+        "matmul", otherwise, c.target, (programs * shape.splits,), values, codes, codes2, scale, minimum, *padded, y,
+        shares, counters, m, w.n, kp, y.stride(0), *strides, BITS=layout.bits, G=layout.group, SIGNED=layout.signed,
+        HAS_MIN=layout.has_min, TERMS=len(terms), GROUP=8, SPLITS=shape.splits, STAGES=shape.stages, warps=shape.warps,
+    )  # fmt: skip
     return [*before, multiply]

@@ -8,14 +8,15 @@ Results are the same from run to run, also where programs share K: their parts a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, get_args
+from functools import cache, wraps
+from typing import Any, Literal, ParamSpec, cast, get_args
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo.backends.gpu import device
+from octavo.backends.gpu import device, gluon
 from octavo.backends.gpu.gemm_shapes import GemmShape, Scheme, shape_of
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
@@ -28,6 +29,7 @@ __all__ = ["Workspace", "fp8_gemm", "int8_gemm", "quantize_fp8", "quantize_int8"
 Activation = Literal["relu", "gelu", "silu"]
 OutDType = Literal["f32", "f16", "bf16"]
 Tensor = torch.Tensor
+P = ParamSpec("P")
 
 OUT_TYPES: dict[OutDType, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 MOST = (1 << 17) - 1
@@ -73,6 +75,20 @@ class _End:
     constants: dict[str, Any]
 
 
+def _or_portable(product: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """The product once more if a kernel of Gluon turns out not to compile: `_how` takes another then."""
+
+    @wraps(product)
+    def either(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        try:
+            return product(*args, **kwargs)
+        except gluon.Unusable:
+            return product(*args, **kwargs)
+
+    return either
+
+
+@_or_portable
 def int8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, zero_a: Tensor | None = None, bias: Tensor | None = None,
     activation: Activation | None = None, residual: Tensor | None = None, out_dtype: OutDType = "f32",
@@ -105,13 +121,14 @@ def int8_gemm(
     constants = {
         "A_STEP": _step(scale_a), "B_STEP": _step(scale_b), "ZERO_STEP": 0 if zero_a is None else _step(zero_a),
         "ZERO": zero_a is not None, **end.constants, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages,
-        "num_warps": s.warps,
+        "num_warps": s.warps, "enable_fp_fusion": True,
     }  # fmt: skip
     if how.hopper:
-        _hopper().int8_hopper_kernel[_grid(s, m, n)](
-            _laid_out(a, s.tokens, s.depth), _laid_out(b, s.rows, s.depth), *arguments, end.y.stride(0),
-            end.residual.stride(0), **constants,
-        )  # fmt: skip
+        with gluon.attempt("int8"):
+            gluon.kernel("int8")[_grid(s, m, n)](
+                gluon.tiles(a, s.tokens, s.depth), gluon.tiles(b, s.rows, s.depth), *arguments, end.y.stride(0),
+                end.residual.stride(0), **constants,
+            )  # fmt: skip
     else:
         int8_gemm_kernel[_grid(s, m, n)](
             _tiles(a, s.tokens, s.depth, how.tma), _tiles(b, s.rows, s.depth, how.tma), *arguments, a.stride(0),
@@ -125,10 +142,11 @@ def row_sums(b: Tensor) -> Tensor:
     """int32 [N]: the sum of each row of codes int8 b [N, K]."""
     out = torch.empty(len(b), dtype=torch.int32, device=b.device)
     if len(b):
-        row_sums_kernel[len(b),](b, out, b.shape[1], b.stride(0), B=1024, num_warps=4)
+        row_sums_kernel[len(b),](b, out, b.shape[1], b.stride(0), B=1024, num_warps=4, enable_fp_fusion=True)
     return out
 
 
+@_or_portable
 def w4a8_gemm(
     a: Tensor, packed: Tensor, scale_a: Tensor, channel_scale: Tensor, group_scale: Tensor | None = None, *,
     bias: Tensor | None = None, activation: Activation | None = None, residual: Tensor | None = None,
@@ -158,12 +176,14 @@ def w4a8_gemm(
     strides = (groups.stride(0), groups.stride(1), end.y.stride(0), end.residual.stride(0))
     constants = {
         "A_STEP": _step(scale_a), "B_STEP": _step(channel_scale), "GROUPED": group_scale is not None, **end.constants,
-        "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "num_warps": s.warps,
+        "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "num_warps": s.warps, "enable_fp_fusion": True,
     }  # fmt: skip
     if how.hopper:
-        _hopper().w4a8_hopper_kernel[_grid(s, m, n)](
-            _laid_out(a, s.tokens, BLOCK), _laid_out(packed, s.rows, s.depth // 2), *arguments, *strides, **constants
-        )
+        with gluon.attempt("w4a8"):
+            gluon.kernel("w4a8")[_grid(s, m, n)](
+                gluon.tiles(a, s.tokens, BLOCK), gluon.tiles(packed, s.rows, s.depth // 2), *arguments, *strides,
+                **constants,
+            )  # fmt: skip
     else:
         w4a8_gemm_kernel[_grid(s, m, n)](
             _tiles(a, s.tokens, BLOCK // 2, how.tma), _tiles(packed, s.rows, BLOCK // 2, how.tma), *arguments,
@@ -173,6 +193,7 @@ def w4a8_gemm(
     return end.y
 
 
+@_or_portable
 def fp8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bias: Tensor | None = None,
     activation: Activation | None = None, residual: Tensor | None = None, out_dtype: OutDType = "f32",
@@ -206,15 +227,14 @@ def fp8_gemm(
     arguments = (scale_a, scale_b, end.bias, end.residual, end.y, shares, finished, m, n, k)
     constants = {
         "A_STEP": None if blocks else _step(scale_a), "B_STEP": None if blocks else _step(scale_b), "BLOCKS": blocks,
-        **end.constants, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages,
+        **end.constants, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "enable_fp_fusion": True,
     }  # fmt: skip
     if how.hopper:
-        from octavo.backends.gpu.kernels.hopper_fp8 import fp8_hopper_kernel
-
-        fp8_hopper_kernel[min(s.programs(m, n) * s.splits, _multiprocessors()),](
-            _laid_out(a, s.tokens, s.depth), _laid_out(b, s.rows, s.depth), *arguments, end.y.stride(0),
-            end.residual.stride(0), grid[1], **constants, FAST=fast and not blocks, num_warps=s.warps // FP8_GROUPS,
-        )  # fmt: skip
+        with gluon.attempt("fp8"):
+            gluon.kernel("fp8")[min(s.programs(m, n) * s.splits, _multiprocessors()),](
+                gluon.tiles(a, s.tokens, s.depth), gluon.tiles(b, s.rows, s.depth), *arguments, end.y.stride(0),
+                end.residual.stride(0), grid[1], **constants, FAST=fast and not blocks, num_warps=s.warps // FP8_GROUPS,
+            )  # fmt: skip
         return end.y
     units = fp8_units(device.target().arch, kind)
     if units != "fp8":
@@ -317,7 +337,7 @@ def _how(scheme: Scheme, m: int, n: int, k: int, zero: bool, given: GemmShape | 
     arch, tma = device.target().arch, _tma(a, b)
     integers = not scheme.startswith("fp8")
     wide = integers and k > (MOST // 2 if zero else MOST)
-    hopper = arch == "sm_90" and tma and not wide
+    hopper = arch == "sm_90" and tma and not wide and gluon.usable(cast("gluon.Name", scheme.split("_")[0]))
     shape = given or shape_of(scheme, m, n, k, arch, _multiprocessors(), hopper)
     needed = max(-(-k // (MOST // shape.depth * shape.depth)), 2 if wide else 1) if integers else 1
     hopper = hopper and (integers or (shape.tokens == 128 and shape.warps == 4 * FP8_GROUPS))
@@ -346,19 +366,3 @@ def _tma(*tensors: Tensor) -> bool:
 
 def _tiles(x: Tensor, rows: int, columns: int, tma: bool) -> Any:
     return TensorDescriptor.from_tensor(x, [rows, columns]) if tma else x
-
-
-def _hopper() -> Any:
-    """The kernels for compute capability 9.0; Gluon is imported where there is one."""
-    from octavo.backends.gpu.kernels import hopper
-
-    return hopper
-
-
-def _laid_out(x: Tensor, rows: int, columns: int) -> Any:
-    """A descriptor of tiles int8 that lie in shared memory as Hopper's matrix units read them."""
-    from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.int8)  # that of fp8, too
-    return TensorDescriptor.from_tensor(x, [rows, columns], layout)

@@ -13,7 +13,8 @@ Grid = tuple[int, ...]
 class Launch:
     """A kernel launch whose arguments are known; `warps` and `stages` are how it is compiled.
 
-    `exact`: products and sums are rounded one by one, as they are written, and not fused.
+    `exact`: products and sums are rounded one by one, as they are written, and not fused. A kernel that has a constant
+    PDL may be launched before the one before it ends, if the device can.
     """
 
     def __init__(
@@ -23,9 +24,11 @@ class Launch:
         self._run = kernel[(*grid, *(1,) * (3 - len(grid)))]
         self._arguments = arguments
         how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
-        self._options = {**constants, **how, "PDL": target.pdl}
-        if target.pdl:
-            self._options["launch_pdl"] = True
+        self._options = {**constants, **how}
+        if "PDL" in kernel.arg_names:
+            self._options["PDL"] = target.pdl
+            if target.pdl:
+                self._options["launch_pdl"] = True
 
     def __call__(self) -> None:
         self._run(*self._arguments, **self._options)

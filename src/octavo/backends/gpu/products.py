@@ -29,7 +29,7 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
         return halves_product(c, weight, x.halves, y, terms)
     in_registers = choose.fused(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if in_registers:
-        return fused(c, in_registers, weight, x, y, terms)
+        return fused(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
     shape = choose.fragments(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if shape:
         return [_fragments(c, shape, weight, x, y, terms)]
@@ -95,7 +95,7 @@ def halves_product(
     no kernel, in memory that all products share, for a library product."""
     shape = choose.fused(w.layout, w.n, w.kp, len(x), c.target.arch)
     if shape:
-        return fused(c, shape, w, x, y, terms)
+        return fused(c, shape, w, x, y, terms, lambda: halves_product(c, w, x, y, terms))
     halves, unpack = unpacked(c, w)
     calls: list[Call] = [unpack, lambda: library_product(x, halves, y)]
     return calls + _added(c, y, terms)

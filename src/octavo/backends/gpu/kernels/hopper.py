@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from octavo.backends.gpu.kernels.epilogue import activated, steps_of, tile_of
 from octavo.backends.gpu.kernels.gemm_w4a8 import folded_twice, twice, unpacked
+from octavo.backends.gpu.kernels.gluon_names import barrier, copy_tile
 
 HALF = gl.constexpr(64)  # bytes of 128 codes of 4 bits
 
@@ -77,12 +78,10 @@ def _send_for(
     slot = stage % STAGES
     bar = ready.index(slot)
     mbarrier.expect(bar, weights.block_type.nbytes + TILES * a.block_type.nbytes, pred=there)
-    tma.async_copy_global_to_shared(
-        weights, [row, step * weights.block_type.shape[1]], bar, left.index(slot), pred=there
-    )
+    copy_tile(weights, [row, step * weights.block_type.shape[1]], bar, left.index(slot), pred=there)
     for i in gl.static_range(TILES):
         at = (step * TILES + i) * a.block_type.shape[1]
-        tma.async_copy_global_to_shared(a, [token, at], bar, right.index(slot * TILES + i), pred=there)
+        copy_tile(a, [token, at], bar, right.index(slot * TILES + i), pred=there)
 
 
 @gluon.jit
@@ -101,7 +100,7 @@ def together(acc, shares, finished, tile, split, SPLITS: gl.constexpr):
     across = gl.arange(0, C, gl.SliceLayout(0, acc.type.layout))[None, :]
     at = shares + tile.to(gl.int64) * (SPLITS * R * C) + down * C + across
     gl.store(at + split * (R * C), acc)
-    gl.thread_barrier()
+    barrier()
     last = gl.atomic_add(finished + tile, 1, sem="acq_rel") == SPLITS - 1
     if last:
         gl.store(finished + tile, 0)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from octavo.backends.gpu.kernels.gluon_names import copy_tile
 from octavo.backends.gpu.kernels.hopper import barriers, finish, in_two, share_of, together
 
 HALF = gl.constexpr(64)  # tokens of a tile that a group of warps takes
@@ -39,8 +40,8 @@ def _copy(a, b, left, right, ready, free, m, n, k, GROUP: gl.constexpr, SPLITS: 
             mbarrier.wait(free.index(slot), ((count // STAGES) & 1) ^ 1)
             bar = ready.index(slot)
             mbarrier.expect(bar, a.block_type.nbytes + b.block_type.nbytes)
-            tma.async_copy_global_to_shared(a, [token, step * BK], bar, left.index(slot))
-            tma.async_copy_global_to_shared(b, [row, step * BK], bar, right.index(slot))
+            copy_tile(a, [token, step * BK], bar, left.index(slot))
+            copy_tile(b, [row, step * BK], bar, right.index(slot))
             count += 1
 
 

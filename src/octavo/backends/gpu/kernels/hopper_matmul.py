@@ -13,11 +13,12 @@ import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.codes import scales
 from octavo.backends.gpu.kernels.gemm_w4a8 import twice
+from octavo.backends.gpu.kernels.gluon_names import copy_tile
 from octavo.backends.gpu.kernels.hopper import barriers, ended, in_two, places, share_of
 
 TILE = gl.constexpr(128)  # values of K of a tile: its low codes, then its high ones
@@ -120,13 +121,13 @@ def _send_for(
     bar = ready.index(slot)
     TOTAL: gl.constexpr = codes.block_type.nbytes + 2 * x.block_type.nbytes
     mbarrier.expect(bar, TOTAL + codes2.block_type.nbytes if BITS == 6 else TOTAL, pred=there)
-    tma.async_copy_global_to_shared(codes, [row, step * codes.block_type.shape[1]], bar, left.index(slot), pred=there)
+    copy_tile(codes, [row, step * codes.block_type.shape[1]], bar, left.index(slot), pred=there)
     if BITS == 6:
         at = step * codes2.block_type.shape[1]
-        tma.async_copy_global_to_shared(codes2, [row, at], bar, left2.index(slot), pred=there)
+        copy_tile(codes2, [row, at], bar, left2.index(slot), pred=there)
     for i in gl.static_range(2):
         at = step * TILE + i * (TILE // 2)
-        tma.async_copy_global_to_shared(x, [token, at], bar, right.index(slot * 2 + i), pred=there)
+        copy_tile(x, [token, at], bar, right.index(slot * 2 + i), pred=there)
 
 
 @gluon.jit

@@ -1,0 +1,112 @@
+"""Kernels in Gluon, for compute capability 9.0, as far as the installed Triton compiles them.
+
+Gluon changes from one Triton to the next. Where a name is missing or a kernel doesn't compile, a warning says so once,
+`usable` is False from then on, and with that the choice falls on a portable kernel.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from typing import Any, Literal
+
+from octavo.backends.gpu.device import Target
+from octavo.backends.gpu.launch import Calls, Grid, Launch
+from octavo.errors import OctavoError
+
+log = logging.getLogger("octavo")
+
+Name = Literal["int8", "w4a8", "fp8", "matmul"]
+FOLDER = "octavo.backends.gpu.kernels"
+MODULES: dict[Name, str] = {"int8": "hopper", "w4a8": "hopper", "fp8": "hopper_fp8", "matmul": "hopper_matmul"}
+
+_given_up: set[Name] = set()
+_said: set[str] = set()
+
+
+class Unusable(Exception):  # noqa: N818
+    """A kernel in Gluon can't be made; `usable` is False from now on."""
+
+
+def usable(name: Name) -> bool:
+    """Whether there is such a kernel: it can be imported, and no compile has failed so far."""
+    if name in _given_up:
+        return False
+    with suppress(Unusable):
+        kernel(name)
+        return True
+    return False
+
+
+def kernel(name: Name) -> Any:
+    """The kernel. Raises Unusable if it can't be imported."""
+    with attempt(name):
+        return getattr(importlib.import_module(f"{FOLDER}.{MODULES[name]}"), f"{name}_hopper_kernel")
+
+
+@contextmanager
+def attempt(name: Name) -> Iterator[None]:
+    """Raises Unusable for what goes wrong inside, unless it is the device's or the caller's fault."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OctavoError | Unusable) or _of_device(error):
+            raise
+        _given_up.add(name)
+        cause = _cause(error)
+        if cause not in _said:
+            _said.add(cause)
+            log.warning(
+                "device gpu: Triton %s can't compile the kernel %s of Gluon (%s); slower, portable kernels run instead",
+                version("triton"), name, cause,
+            )  # fmt: skip
+        raise Unusable(cause) from error
+
+
+def _of_device(error: Exception) -> bool:
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError) or str(error).startswith("Triton Error [")
+
+
+def _cause(error: BaseException) -> str:
+    """What the compiler stumbled over, in a line: its own errors quote the kernel around it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1].strip()}"
+
+
+class Preferred(Launch):
+    """A launch of a kernel in Gluon; if that can't be compiled, the calls that `otherwise` makes take its place."""
+
+    def __init__(
+        self, name: Name, otherwise: Callable[[], Sequence[Callable[[], None]]], target: Target, grid: Grid,
+        *arguments: Any, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(target, kernel(name), grid, *arguments, **options)
+        self._name: Name = name
+        self._otherwise = otherwise
+        self._others: Calls | None = None
+
+    def __call__(self) -> None:
+        if self._others is None:
+            with suppress(Unusable), attempt(self._name):
+                super().__call__()
+                return
+            self._others = Calls(self._otherwise())
+        self._others()
+
+
+def tiles(x: Any, rows: int, columns: int) -> Any:
+    """A descriptor of tiles of a float16, int8 or fp8 matrix as matrix units want them in shared memory."""
+    import torch
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    kind = gl.float16 if x.dtype == torch.float16 else gl.int8  # that of fp8, too
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], kind)
+    return TensorDescriptor.from_tensor(x, [rows, columns], layout)

@@ -1,0 +1,153 @@
+"""Where this Triton can't compile a kernel of Gluon, portable kernels compute the same, and one warning says so."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from triton.experimental.gluon.language.nvidia.hopper import tma
+
+from octavo.backends.gpu import choose, device, gemm, gluon
+from octavo.backends.gpu.binders import Context
+from octavo.backends.gpu.kernels import hopper_matmul
+from octavo.backends.gpu.layout import layout_of
+from octavo.backends.gpu.load import load
+from octavo.backends.gpu.products import halves_product, product
+from octavo.backends.gpu.values import Activation
+from octavo.formats import QTensor, by_name, dequantize
+from octavo.ops import definition
+from octavo.quantizers import encode
+
+pytestmark = pytest.mark.skipif(device.target().arch != "interpreter", reason="a card has its own architecture")
+H100 = replace(device.target(), arch="sm_90")
+rng = np.random.default_rng(7)
+
+
+class Kernel:
+    """A kernel that can be launched; `launched` does what it is asked for."""
+
+    arg_names = ()
+
+    def __init__(self, launched: Callable[[], None]) -> None:
+        self.launched = launched
+        self.options: list[dict[str, Any]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def run(*arguments: Any, **options: Any) -> None:
+            self.options.append(options)
+            self.launched()
+
+        return run
+
+
+@pytest.fixture(autouse=True)
+def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process on an H100, in which nothing has failed yet."""
+    monkeypatch.setattr(gluon, "_given_up", set())
+    monkeypatch.setattr(gluon, "_said", set())
+    monkeypatch.setattr(device, "target", lambda: H100)
+
+
+def does_not_compile() -> None:
+    try:
+        raise RuntimeError("async_load has been removed; call async_copy instead")
+    except RuntimeError as error:
+        raise ValueError("at 15:8:\n    _send_for(b, a)\n    ^") from error
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    kernel = Kernel(does_not_compile)
+    monkeypatch.setattr(gluon, "kernel", lambda name: kernel)
+    return kernel
+
+
+def int8_product() -> None:
+    a, b = (rng.integers(-127, 128, (rows, 256), np.int8) for rows in (5, 40))
+    scales = rng.random(5, np.float32), rng.random(40, np.float32)
+    y = gemm.int8_gemm(*map(torch.from_numpy, (a, b, *scales)))
+    np.testing.assert_allclose(y.numpy(), definition.int8_gemm(a, b, *scales), rtol=1e-5)
+
+
+def test_a_name_that_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Every kernel needs it, and one line says so."""
+    for name in ("gluon_names", *gluon.MODULES.values()):
+        monkeypatch.delitem(sys.modules, f"{gluon.FOLDER}.{name}", raising=False)
+    for name in ("async_load", "async_copy_global_to_shared"):
+        monkeypatch.delattr(tma, name, raising=False)
+    with caplog.at_level(logging.WARNING, "octavo"):
+        assert not any(map(gluon.usable, gluon.MODULES))
+        int8_product()
+        assert choose.fused(layout_of(by_name("Q8_0"), "f16"), 4096, 4096, 512, "sm_90") is None
+    (line,) = caplog.messages
+    assert "can't compile the kernel int8 of Gluon (AttributeError: " in line
+    assert "async_copy_global_to_shared" in line
+
+
+def test_a_product_that_does_not_compile(broken: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried once."""
+    for _ in range(2):
+        int8_product()
+    assert len(broken.options) == 1
+    assert broken.options[0]["enable_fp_fusion"] is True
+    (line,) = caplog.messages
+    assert "int8" in line
+    assert "(RuntimeError: async_load has been removed; call async_copy instead)" in line
+    assert "\n" not in line
+
+
+def test_products_of_other_types(broken: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+    """4-bit weights and fp8 with many tokens: the same cause is said once."""
+    a = torch.from_numpy(rng.integers(-127, 128, (5, 256), np.int8))
+    packed = torch.from_numpy(rng.integers(0, 256, (40, 128), np.uint8))
+    x = torch.from_numpy(rng.random((100, 128), np.float32)).to(torch.float8_e4m3fn)
+    one = torch.ones(())
+    gemm.w4a8_gemm(a, packed, one, torch.ones(40))
+    assert torch.equal(gemm.fp8_gemm(x, x, one, one), gemm.fp8_gemm(x, x, one, one))
+    assert len(broken.options) == 2
+    assert all(options["enable_fp_fusion"] for options in broken.options)
+    assert gluon._given_up == {"w4a8", "fp8"}
+    assert len(caplog.messages) == 1
+
+
+def test_a_product_of_floats_by_codes(broken: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+    """Calls that are bound already take the other way as well."""
+    weight = QTensor(by_name("Q4_0"), (4, 128), encode(rng.standard_normal((4, 128)).astype(np.float32), "Q4_0"))
+    w: Any = load(weight, "cpu")
+    c = Context(H100)
+    x = torch.from_numpy(rng.integers(-3, 4, (33, 128)).astype(np.float16))
+    y = torch.full((33, 4), torch.nan)
+    calls = halves_product(c, w, x, y)
+    assert isinstance(calls[-1], gluon.Preferred)
+    for _ in range(2):
+        for call in calls:
+            call()
+        np.testing.assert_allclose(y.numpy(), x.float().numpy() @ dequantize(weight).T, rtol=1e-3, atol=0.1)
+        y.fill_(torch.nan)
+    assert len(broken.options) == 1
+    assert broken.options[0]["enable_fp_fusion"] is True
+    assert not isinstance(halves_product(c, w, x, y)[-1], gluon.Preferred)
+    few = Activation(torch.zeros(1 << 16, dtype=torch.uint8), 20, 128)
+    assert not isinstance(product(c, w, few, y[:20], ())[-1], gluon.Preferred)
+    assert len(caplog.messages) == 1
+
+
+def test_a_fault_of_the_device_is_not_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault() -> None:
+        raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+
+    monkeypatch.setattr(gluon, "kernel", lambda name: Kernel(fault))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        int8_product()
+    assert gluon.usable("int8")
+
+
+def test_kernels_are_there() -> None:
+    assert all(map(gluon.usable, gluon.MODULES))
+    assert gluon.kernel("matmul") is hopper_matmul.matmul_hopper_kernel
