@@ -9,6 +9,7 @@ import pytest
 
 from octavo.errors import TemplateError
 from octavo.text import ChatTemplate
+from octavo.text.sandbox import budget
 from tests.limits import processor_time
 from tests.text.chat_templates import USER
 
@@ -170,6 +171,49 @@ def test_it_is_stopped_in_any_thread() -> None:
     thread.start()
     thread.join(timeout=60)
     assert len(caught) == 1
+
+
+LOOKS_BACK = """
+{%- for message in messages -%}
+    {%- set before = namespace(role=None, found=false) -%}
+    {%- for j in range(loop.index0 - 1, -1, -1) -%}
+        {%- if not before.found -%}
+            {%- if messages[j]['role'] != 'tool' -%}
+                {%- set before.role = messages[j]['role'] -%}
+                {%- set before.found = true -%}
+            {%- endif -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{- '' if before.role == message['role'] else message['role'] }}: {{ message['content'] ~ '\n' }}
+{%- endfor -%}
+"""
+"""As in Gemma 4's template: before each message, all that come before it are looked at."""
+
+
+def conversation(turns: int) -> list[dict[str, str]]:
+    return [
+        {"role": ("user", "assistant")[i % 2], "content": f"message {i} of a conversation that went on for long"}
+        for i in range(turns)
+    ]
+
+
+def test_the_limit_of_time_grows_with_the_input() -> None:
+    messages = conversation(1000)
+    text = ChatTemplate(LOOKS_BACK).render(messages)
+    assert text.splitlines() == [f"{m['role']}: {m['content']}" for m in messages]
+
+
+def test_thousands_of_messages_stay_within_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many steps as 4,000 messages take there, in the time that such steps have on a slow machine."""
+    messages = conversation(4000)
+    steps = len(messages) ** 2 // 2
+    size = sum(len(text) for m in messages for text in (*m, *m.values()))
+    assert budget.Budget(size)._seconds / steps > 2e-6
+    budget.Budget(size).weigh(range(len(messages)))
+
+
+def test_the_time_of_a_long_input_has_an_end() -> None:
+    assert budget.Budget(1 << 40)._seconds == budget.MAX_SECONDS
 
 
 def test_the_limit_of_size_grows_with_the_input() -> None:

@@ -13,9 +13,13 @@ from jinja2 import Undefined
 from octavo.errors import TemplateError
 
 SECONDS = 0.5  # of the processor, until the last operation begins; none takes longer than a few tenths
+SECONDS_PER_CHARACTER = 1e-4  # of the input more: some templates look at all messages before each of them
+MAX_SECONDS = 30.0
 VALUE_CAP = 1_000_000  # of one value, in characters
 TOTAL_CAP = 16_000_000  # of all that is made while rendering
 _ELEMENT = 16  # characters that an element of a list counts as
+_STEPS = 256  # between looks at the clock, which take longer than a step
+_STEP = 1024  # characters that are made or looked at in the time of a step, about
 _INT_BITS = 4096
 _MAX_CALLS = 60  # of macros and recursive loops inside one another
 
@@ -40,32 +44,36 @@ def check_data(value: Any) -> None:
 
 
 class Budget:
-    """The limits of one rendering; those of size grow with the size of its input, in characters."""
+    """The limits of one rendering; they grow with the size of its input, in characters."""
 
     def __init__(self, input_size: int) -> None:
-        self._deadline = thread_time() + SECONDS
+        self._seconds = min(SECONDS + SECONDS_PER_CHARACTER * input_size, MAX_SECONDS)
+        self._deadline = thread_time() + self._seconds
+        self._steps = 0
         self._value_cap = VALUE_CAP + 4 * input_size
         self._left = TOTAL_CAP + 64 * input_size
         self._written = self._calls = 0
 
-    def tick(self) -> None:
-        """To be called at every step. Raises TemplateError once the time is up."""
-        if thread_time() > self._deadline:
-            raise TemplateError(f"the chat template takes more than {SECONDS} s")
+    def tick(self, steps: int = 1) -> None:
+        """To be called at every step, or for what takes as long as several. Raises TemplateError once time is up."""
+        self._steps -= steps
+        if self._steps < 0:
+            self._steps = _STEPS
+            if thread_time() > self._deadline:
+                raise TemplateError(f"the chat template takes more than {self._seconds:.1f} s")
 
     def charge(self, characters: int, *, elements: int = 0) -> None:
         """To be called before something of that size is made. Raises TemplateError if it is too large."""
         size = characters + _ELEMENT * elements
         self._left -= size
-        self._check(size)
+        self.check(size)
         if self._left < 0:
             raise TemplateError("the chat template makes too much text in all")
 
     def output(self, characters: int) -> None:
         """To be called for each piece of the result. Raises TemplateError once the result is too long."""
-        self.tick()
         self._written += characters
-        self._check(self._written)
+        self.check(self._written)
 
     @contextmanager
     def nested(self) -> Iterator[None]:
@@ -89,7 +97,7 @@ class Budget:
                 total += len(part)
             elif isinstance(part, dict | list | tuple | range):
                 total += _ELEMENT * len(part)
-                self._check(total)  # before its parts are copied
+                self.check(total)  # before its parts are copied
                 if isinstance(part, dict):
                     rest += part.keys()
                     rest += part.values()
@@ -99,10 +107,14 @@ class Budget:
                 if only_data:
                     check_data(part)
                 total += _ELEMENT
-            self._check(total)
+            if total > self._value_cap:
+                self.check(total)
+        self.tick(total // _STEP)
         return total
 
-    def _check(self, size: int) -> None:
+    def check(self, size: int) -> None:
+        """To be called with the size of a value. Raises TemplateError if it is too large."""
+        self.tick(1 + size // _STEP)
         if size > self._value_cap:
             raise TemplateError(f"the chat template makes too large a value (allowed: {self._value_cap} characters)")
 

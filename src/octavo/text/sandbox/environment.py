@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from types import BuiltinMethodType, MethodType
 from typing import Any, NoReturn, cast
@@ -30,6 +30,22 @@ class Generation(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class Rounds:
+    """What a loop goes through, each round counted."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        tick = current.get().tick
+        for item in self._items:
+            tick()
+            yield item
 
 
 class Environment(ImmutableSandboxedEnvironment):
@@ -75,7 +91,11 @@ class Environment(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        current.get().tick()
+        if type(obj) is Namespace and not attribute.startswith("_"):
+            try:
+                return getattr(obj, attribute)  # what the template has set, and nothing else; loops ask for little more
+            except AttributeError:
+                pass
         return super().getattr(obj, attribute)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -104,6 +124,9 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def step(self) -> bool:
         return True  # the call itself was counted
+
+    def rounds(self, items: Any) -> Rounds:
+        return Rounds(items)
 
     def joined(self, *values: Any) -> str:
         return self.concat([printed(v) for v in values])
@@ -135,7 +158,7 @@ def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
 
 def _range(*args: int) -> range:
     numbers = range(*args)
-    current.get().charge(0, elements=len(numbers))
+    current.get().weigh(numbers)
     return numbers
 
 

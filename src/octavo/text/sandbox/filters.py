@@ -30,6 +30,7 @@ _COMPARING_TESTS = "eq equalto ge gt greaterthan in le lessthan lt ne == != >= >
 _NUMBER_TESTS = "divisibleby even odd"
 _TEXT_TESTS = "lower upper"
 
+_PARTS = 8  # of a list or text that a filter goes through in the time of a step, or more of them
 _MAX_INDENT = 16
 _MAX_PRECISION = 20
 
@@ -72,9 +73,10 @@ def _bounded(function: Function, prepare: Prepare) -> Function:
 
     @wraps(function)
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        current.get().tick()
         if len(args) <= at:
             return function(*args, **kwargs)  # raises TypeError
+        length = len(args[at]) if isinstance(args[at], str | list | tuple | dict | range) else 0
+        current.get().tick(1 + length // _PARTS)
         value = prepare(args[at], [*args[at + 1 :], *kwargs.values()])
         result = function(*args[:at], value, *args[at + 1 :], **kwargs)
         return _listed(result) if isinstance(result, Iterator) else result

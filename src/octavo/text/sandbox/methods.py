@@ -16,6 +16,7 @@ _SAME_SIZE = """
 # These compare the text with their argument at every place, so long texts with long arguments are refused.
 _SLOW = frozenset("rfind rindex rpartition rsplit lstrip rstrip strip".split())
 _MAX_COMPARISONS = 50_000_000
+_COMPARISONS = 1000  # in the time of a step, about
 
 ALLOWED: dict[type, frozenset[str]] = {
     str: frozenset([*_SAME_SIZE.split(), "center", "format", "join", "ljust", "replace", "rjust", "zfill"]),
@@ -67,8 +68,11 @@ def _call_text_method(
         budget.charge(len(owner), elements=pieces)
     else:
         budget.charge(len(owner))
-    if name in _SLOW and len(owner) * max((len(a) for a in args if isinstance(a, str)), default=0) > _MAX_COMPARISONS:
-        raise refuse(f"{name!r} with texts this long")
+    if name in _SLOW:
+        comparisons = len(owner) * max((len(a) for a in args if isinstance(a, str)), default=0)
+        if comparisons > _MAX_COMPARISONS:
+            raise refuse(f"{name!r} with texts this long")
+        budget.tick(comparisons // _COMPARISONS)
     return method(*args, **kwargs)
 
 

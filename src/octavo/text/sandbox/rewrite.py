@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from jinja2 import Environment as JinjaEnvironment
 from jinja2 import nodes
@@ -51,6 +51,9 @@ class Rewriter(NodeTransformer):
         return node
 
     def _count_rounds(self, node: nodes.For) -> None:
+        if not node.recursive:
+            node.iter = self._call(node, "rounds", cast(nodes.Expr, node.iter))
+            return
         node.body.insert(0, self._placed(nodes.ExprStmt(self._call(node, "step")), node))
         if node.test is not None:
             node.test = self._placed(nodes.And(self._call(node, "step"), node.test), node)
