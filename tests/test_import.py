@@ -27,6 +27,23 @@ def test_public_names_come_when_they_are_used() -> None:
     assert not loaded & HEAVY
 
 
+def test_modules_come_when_they_are_used() -> None:
+    modules = "bench errors evals formats huggingface io ops quantizers runtime text".split()
+    code = f"import octavo, pydoc; [getattr(octavo, m) for m in {modules}]; pydoc.render_doc(octavo); dir(octavo)"
+    assert not imported(code) & HEAVY
+
+
+def test_dir_lists_what_is_public() -> None:
+    import octavo
+
+    listed = {name for name in dir(octavo) if not name.startswith("__")}
+    assert listed - {"torch"} == {
+        *octavo.__all__, "bench", "errors", "evals", "formats", "huggingface", "io", "ops", "quantizers", "runtime",
+        "text",
+    }  # fmt: skip
+    assert all(getattr(octavo, name) is not None for name in listed)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["inspect", "--help"], ["--version"]])
 def test_help(arguments: list[str]) -> None:
     run = f"import contextlib, sys; sys.argv = ['octavo', *{arguments}]; from octavo.cli import main"

@@ -9,6 +9,7 @@ for text in model.generate("What is the result of 5/0 in math?"):
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from octavo.errors import OctavoError
@@ -29,5 +30,15 @@ _HOME = {
     "Tokenizer": "octavo.text",
     "load": "octavo.runtime",
 }
+_MODULES = (
+    "bench", "errors", "evals", "formats", "huggingface", "io", "ops", "quantizers", "runtime", "text", "torch",
+)  # fmt: skip
 
-__getattr__ = names_from(__name__, _HOME)
+__getattr__ = names_from(__name__, _HOME, _MODULES)
+
+
+def __dir__() -> list[str]:
+    """The public names. `torch`, which takes seconds to import, is there too, but listed where torch is used only:
+    help and completion look at all that is listed."""
+    modules = [name for name in _MODULES if name != "torch" or "torch" in sys.modules]
+    return [*__all__, *modules, *(name for name in globals() if name.startswith("__"))]

@@ -364,3 +364,8 @@ def test_metadata_that_makes_no_sense(tmp_path: Path, dst: Path, keys: dict[str,
     with pytest.raises(error):
         quantize_file(src, dst, "Q4_K_M")
     assert not dst.exists()
+
+
+def test_the_demo_model_by_its_name(tmp_path: Path) -> None:
+    report = quantize_file("demo", tmp_path / "out.gguf", "Q8_0", dry_run=True)
+    assert report.source.endswith("demo.gguf")

@@ -55,5 +55,5 @@ def test_forked_processes_compute_on_the_cpu() -> None:
 def test_a_forked_process_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device._Forked, "without_gpu", True)
     device.target.cache_clear()
-    with pytest.raises(BackendError, match="was forked from one that uses the GPU.*'spawn' or 'forkserver'"):
+    with pytest.raises(BackendError, match=r"was forked from one that uses the GPU.*'spawn' or 'forkserver'"):
         device.target()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.errors import GGUFError, ModelError, TokenizerError, UsageError
+from octavo.errors import FileError, GGUFError, ModelError, TokenizerError, UsageError
 from octavo.runtime import Model
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET, END, HE, START
@@ -64,12 +64,34 @@ def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
         ("x", {"max_tokens": -1}, "max_tokens is -1"),
         ("x", {"temperature": -1.0}, "temperature is -1"),
         ("x", {"top_p": 0.0}, "top_p is 0"),
+        (None, {}, r"prompt is None \(allowed: a text, a list of messages, or a list of token ids\)"),
+        (b"abc", {}, "prompt is b'abc'"),
+        (5, {}, "prompt is 5"),
+        (np.array(5), {}, "prompt is array"),
+        ({"role": "user", "content": "x"}, {}, r"a list of messages, as \[\{\.\.\.\}\]"),
+        ([{"role": "user", "content": "x"}, "y"], {}, "'y' is no message"),
+        ([True], {}, "True is no token id"),
+        ("x", {"system": 5}, "system is 5"),
+        ("x", {"raw": 1}, r"raw is 1 \(allowed: True or False\)"),
+        ("x", {"max_tokens": 1.5}, r"max_tokens is 1\.5 \(allowed: an integer, 0 or more\)"),
+        ("x", {"max_tokens": True}, "max_tokens is True"),
+        ("x", {"seed": "a"}, "seed is 'a'"),
+        ("x", {"seed": 1.5}, r"seed is 1\.5 \(allowed: an integer, 0 to 2\^64 - 1\)"),
+        ("x", {"top_k": 2.5}, r"top_k is 2\.5 \(allowed: an integer, 0 to 2147483648\)"),
+        ("x", {"temperature": "hot"}, r"temperature is 'hot' \(allowed: a number, 0 to 100\)"),
+        ("x", {"temperature": 10**400}, "temperature is 1000"),
+        ("x", {"stop": 5}, r"stop is 5 \(allowed: a text, or a list of them\)"),
+        ("x", {"stop": ["a", 5]}, r"stop is \['a', 5\]"),
+        ("x", {"temprature": 0}, r"temprature is no argument of generate: did you mean temperature\?"),
+        ("x", {"temp": 0}, r"did you mean temperature\?"),
+        ("x", {"max_new_tokens": 5}, r"did you mean max_tokens\?"),
+        ("x", {"n_ctx": 5}, r"n_ctx is no argument of generate \(allowed: raw, "),
     ],
 )
 def test_wrong_prompts_and_options(alphabet: Model, prompt: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         list(alphabet.generate(prompt, **options))
-    assert caught.value.argument in (None, *options)
+    assert caught.value.argument in (None, "prompt", *options)
     assert "".join(alphabet.generate("hi", temperature=0)) == ALPHABET, "the model is free again"
 
 
@@ -139,6 +161,16 @@ def test_wrong_recommendations_name_the_file_and_key(
         ({"device": "tpu"}, UsageError, "device is 'tpu'"),
         ({"threads": 0}, UsageError, "threads is 0"),
         ({"n_ctx": 0}, UsageError, "n_ctx is 0"),
+        ({"n_ctx": "x"}, UsageError, r"n_ctx is 'x' \(allowed: an integer, 1 or more\)"),
+        ({"n_ctx": True}, UsageError, "n_ctx is True"),
+        ({"threads": 1.5}, UsageError, r"threads is 1\.5"),
+        ({"device": None}, UsageError, "device is None"),
+        ({"device": "cuda"}, UsageError, r"device is 'cuda' \(allowed: auto, cpu, gpu, reference\)"),
+        ({"cache_type": "q4"}, UsageError, r"cache_type is 'q4' \(allowed: .*f16"),
+        ({"strict": 1}, UsageError, "strict is 1"),
+        ({"gpu_layers": "x"}, UsageError, "gpu_layers is 'x'"),
+        ({"nctx": 64}, UsageError, r"nctx is no argument of load: did you mean n_ctx\?"),
+        ({"n_gpu_layers": 1}, UsageError, r"did you mean gpu_layers\?"),
         ({"n_ctx": 100_000}, UsageError, "the model was made for 512 tokens"),
     ],
 )
@@ -149,8 +181,24 @@ def test_wrong_load_options(alphabet_path: str, options: dict[str, Any], error: 
     assert str(caught.value).startswith(caught.value.argument)
 
 
+@pytest.mark.parametrize("path", [None, 5, b"model.gguf"])
+def test_what_is_no_path(path: Any) -> None:
+    with pytest.raises(UsageError, match=r"path is .*allowed: a text or a Path"):
+        octavo.load(path)
+
+
+def test_what_a_model_says_of_itself(alphabet: Model) -> None:
+    assert (alphabet.name, alphabet.n_ctx, alphabet.n_vocab) == ("alphabet", 256, tiny.N_VOCAB)
+    assert (alphabet.count_tokens("hey"), alphabet.count_tokens("")) == (2, 0)
+    assert repr(alphabet) == "Model('alphabet', qwen3, 316K, F32, ctx 256, reference)"
+
+
+def test_none_stands_for_an_option_left_out(alphabet: Model) -> None:
+    assert alphabet.generate("hi", temperature=0, stop=None, max_tokens=None, system=None).text == ALPHABET
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(GGUFError, match=r"none\.gguf"):
+    with pytest.raises(FileError, match=r"none\.gguf"):
         octavo.load(tmp_path / "none.gguf")
 
 

@@ -75,3 +75,7 @@ def test_a_large_vocabulary_loads_fast(tmp_path: Path) -> None:
     with processor_time(4):  # about 0.5 s
         tokenizer = Tokenizer.from_gguf(path)
     assert tokenizer.n_vocab == 256 + 390 + 390**2
+
+
+def test_the_demo_model_by_its_name() -> None:
+    assert Tokenizer.from_gguf("demo").n_vocab == 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 
 from octavo.errors import UsageError
 
@@ -16,6 +17,6 @@ def threads_of(threads: int | None) -> int:
     """So many threads, or one for each core. Raises UsageError for fewer than 1 and more than 1024."""
     if threads is None:
         return cores()
-    if not 1 <= threads <= 1024:
-        raise UsageError(f"threads is {threads} (allowed: 1 to 1024)", argument="threads")
-    return threads
+    if not isinstance(threads, Integral) or isinstance(threads, bool) or not 1 <= threads <= 1024:
+        raise UsageError(f"threads is {threads!r} (allowed: 1 to 1024)", argument="threads")
+    return int(threads)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
+from octavo.data import resolve
 from octavo.errors import FileError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.io.atomic import require_room, require_target
@@ -63,7 +64,7 @@ def quantize_file(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Quantize the GGUF model at `src` (any shard of a split one) into the file `dst`.
+    """Quantize the GGUF model at `src` (any shard of a split one, or "demo") into the file `dst`.
 
     preset            as in "Q4_K_M", see `PRESETS`
     imatrix           importance weights, or the path of their file
@@ -76,6 +77,7 @@ def quantize_file(
     QuantFormatError for values that can't be stored.
     """
     weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
+    src = resolve(src)
     require_there(src)
     with GGUFFile.open(src) as file:
         require_ready(dst, file.files)

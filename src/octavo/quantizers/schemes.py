@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cores import threads_of
+from octavo.data import resolve
 from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import QTensor, by_name, channel_format, decode, dequantize, quantize_reference, unpack
 from octavo.formats.channel import group_scales
@@ -69,7 +70,7 @@ def quantize_checkpoint(
 ) -> Report:
     """Quantize the linear layers of a dense model into the new folder `dst`, readable by compressed-tensors and vLLM.
 
-    src               a GGUF file, or a checkpoint folder
+    src               a GGUF file, a checkpoint folder, or "demo"
     scheme            "int8-w8a8", "w4a8", "w4a8-g128" or "fp8", see `octavo.huggingface.SCHEMES`
     allow_requantize  quantized tensors may be quantized again, at a loss
     dry_run           nothing is written; the report has types and sizes
@@ -83,7 +84,7 @@ def quantize_checkpoint(
         raise UsageError(f"scheme {scheme!r} (allowed: {', '.join(SCHEMES)})")
     count = threads_of(threads)
     _require_new(dst)
-    with open_model_file(src) as file:
+    with open_model_file(resolve(src)) as file:
         hparams = read_architecture(file).hparams
         config = _config(file, hparams, SCHEMES[scheme], allow_requantize)
         job = _Job(file, hparams, SCHEMES[scheme], count, allow_requantize, progress)

@@ -1,8 +1,9 @@
 """Running a model: sequences, the KV cache, sampling, generation."""
 
+from octavo.data import resolve
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
-from octavo.runtime.model import GenerateOptions, Model, load, open_model, resolve
+from octavo.runtime.model import GenerateOptions, Model, load, open_model
 from octavo.runtime.sampling import SamplingParams
 
 __all__ = [

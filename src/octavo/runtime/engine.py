@@ -19,6 +19,7 @@ from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, Schedule, schedule
 from octavo.models import Architecture
 from octavo.runtime import choice
+from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.choice import I32
 from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
@@ -72,8 +73,7 @@ class Engine:
         self.n_ctx = min(train, DEFAULT_CONTEXT) if config.n_ctx is None else config.n_ctx
         sizes = {name: getattr(config, name) for name in ("n_batch", "max_sequences", "n_outputs")}
         for name, value in {"n_ctx": self.n_ctx, **sizes}.items():
-            if value < 1:
-                raise UsageError(f"{name} is {value} (allowed: 1 or more)", argument=name)
+            integer(name, value, 1)
         if self.n_ctx > train:
             problem = f"n_ctx is {self.n_ctx}, but the model was made for {train} tokens (allowed: 1 to {train})"
             raise UsageError(problem, argument="n_ctx")

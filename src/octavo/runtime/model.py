@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import cached_property
-from typing import Any, Self, TypedDict, Unpack, cast
+from pathlib import Path
+from typing import Any, Never, Self, TypedDict, Unpack, cast, get_args
 
+from octavo.data import resolve
 from octavo.errors import ModelError, UsageError
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
@@ -16,6 +20,7 @@ from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
+from octavo.runtime.arguments import choice, flag, integer, require_known, texts, wrong
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
@@ -46,8 +51,10 @@ class GenerateOptions(SamplingOptions, total=False):
 
     system: str | None
     max_tokens: int | None
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
 
+
+GENERATE_OPTIONS = ("raw", *GenerateOptions.__annotations__)
 
 SAMPLING_KEYS = {
     "temperature": "general.sampling.temp",
@@ -60,21 +67,67 @@ SAMPLING_KEYS = {
 """Fields of SamplingParams that a file may recommend a value for, and where."""
 
 
-def token_ids(values: Sequence[int]) -> list[int]:
+def token_ids(values: Iterable[int]) -> list[int]:
     """Token ids, of any integer type, as a list. Raises UsageError for what is no integer."""
-    try:
-        return [operator.index(v) for v in values]
-    except TypeError:
-        wrong = next(v for v in values if not hasattr(v, "__index__"))
-        raise UsageError(f"{wrong!r} is no token id (allowed: integers)") from None
+    ids = []
+    for value in values:
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            ids.append(operator.index(value))
+        except TypeError:
+            raise UsageError(f"{value!r} is no token id (allowed: integers)") from None
+    return ids
+
+
+def prompt_parts(prompt: object) -> list[Any]:
+    """Messages, or token ids, as a list of its own. Raises UsageError for what is no prompt."""
+    if isinstance(prompt, Iterable) and not isinstance(prompt, bytes | bytearray | memoryview | Mapping | Set):
+        with suppress(TypeError):  # an array without dimensions
+            return list(prompt)
+    hint = ", as [{...}]" if isinstance(prompt, Mapping) else ""
+    raise wrong("prompt", prompt, f"a text, a list of messages{hint}, or a list of token ids")
 
 
 class Model:
-    """A model with its tokenizer, chat template and engine; `file` and `engine` are there for a closer look."""
+    """A model with its tokenizer, chat template and engine; `file` and `engine` are there for a closer look.
+
+    Any thread may use it: what they ask for is computed in turn.
+    """
 
     def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer) -> None:
         self.file, self.engine, self.tokenizer = file, engine, tokenizer
         self._conversation = Conversation(engine)
+
+    def __repr__(self) -> str:
+        infos = self.file.tensors.values()
+        types: Counter[str] = Counter()
+        for info in infos:
+            types[info.type_name] += info.size
+        architecture = self.file.metadata.str("general.architecture")
+        size, stored = short_count(sum(info.size for info in infos)), max(types, key=lambda name: types[name])
+        where = self.engine.backends[0].name
+        return f"Model({self.name!r}, {architecture}, {size}, {stored}, ctx {self.n_ctx}, {where})"
+
+    @property
+    def name(self) -> str:
+        """The name of its file, without what it ends in, or of its folder."""
+        path = Path(self.file.path)
+        return path.stem if path.suffix == ".gguf" else path.name
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that a conversation may hold."""
+        return self.engine.n_ctx
+
+    @property
+    def n_vocab(self) -> int:
+        """Logits that it computes for a token: one for each token that it knows, and perhaps some for none."""
+        return self.engine.model.hparams.n_vocab
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens a text is, without a template and without what goes before it."""
+        return len(self.tokenizer.encode(text, add_special=False))
 
     @cached_property
     def template(self) -> ChatTemplate | None:
@@ -96,42 +149,53 @@ class Model:
         stop        text that ends the reply: a string, or several
         sampling    fields of SamplingParams
 
-        What the prompt shares with the one before it is not computed again. Raises ContextFullError, after the last
-        piece of text, where the context is full before the reply ends.
+        What the prompt shares with the one before it is not computed again. A model makes one reply at a time: one that
+        is asked for while another thread reads a reply waits for its end (see `Conversation`). Raises UsageError for
+        arguments that are wrong, and ContextFullError, after the last piece of text, where the context is full before
+        the reply ends.
         """
+        require_known("generate", options, GENERATE_OPTIONS)
+        flag("raw", raw)
         max_tokens = options.get("max_tokens")
-        if max_tokens is not None and max_tokens < 0:
-            raise UsageError(f"max_tokens is {max_tokens} (allowed: 0 or more)", argument="max_tokens")
+        if max_tokens is not None:
+            max_tokens = integer("max_tokens", max_tokens, 0)
         fields = {f.name for f in dataclasses.fields(SamplingParams)}
         sampling = {name: value for name, value in options.items() if name in fields}
         params = SamplingParams(**cast(dict[str, Any], {**self.sampling_defaults(), **sampling}))
-        tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw)
-        stop = options.get("stop", ())
         return Generation(
-            self._conversation, tokens, sampler=make_sampler(params), tokenizer=self.tokenizer,
-            stop=[stop] if isinstance(stop, str) else stop, max_tokens=max_tokens,
-        )  # fmt: skip
+            self._conversation,
+            self.encode_prompt(prompt, system=options.get("system"), raw=raw),
+            sampler=make_sampler(params),
+            tokenizer=self.tokenizer,
+            stop=texts("stop", options.get("stop")),
+            max_tokens=max_tokens,
+        )
 
     def encode_prompt(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
         """The tokens that a prompt comes to (see `generate`).
 
         Raises UsageError for a system message with a prompt that no template takes, and for what is no prompt.
         """
+        if system is not None and not isinstance(system, str):
+            raise wrong("system", system, "a text")
         chat = not raw and self.template is not None
         if isinstance(prompt, str) and chat:
             prompt = [{"role": "user", "content": prompt}]
-        if not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping):
+        parts = [] if isinstance(prompt, str) else prompt_parts(prompt)
+        if parts and isinstance(parts[0], Mapping):
             if not chat:
                 raise UsageError("messages need a chat template: this model has none, or raw was asked for")
-            return self._encode_messages([dict(cast(Message, m)) for m in prompt], system)
+            return self._encode_messages(parts, system)
         if system:
             raise UsageError("a system message needs a chat template: the prompt is raw, or the model has no template")
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(cast(Sequence[int], prompt))
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(parts)
 
-    def _encode_messages(self, messages: list[dict[str, str]], system: str | None) -> list[int]:
-        wrong = next((m for m in messages if not all(isinstance(m.get(k), str) for k in ("role", "content"))), None)
-        if wrong is not None:
-            raise UsageError(f"{wrong!r} is no message (allowed: a role and a content, both text)")
+    def _encode_messages(self, parts: Sequence[Any], system: str | None) -> list[int]:
+        keys = ("role", "content")
+        for m in parts:
+            if not isinstance(m, Mapping) or not all(isinstance(m.get(k), str) for k in keys):
+                raise UsageError(f"{m!r} is no message (allowed: a role and a content, both text)")
+        messages = [dict(m) for m in parts]
         if system:
             messages = [{"role": "system", "content": system}, *messages]
         assert self.template is not None
@@ -170,6 +234,9 @@ class Model:
         self.close()
 
 
+LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers")
+
+
 def load(
     path: str | os.PathLike[str],
     *,
@@ -179,6 +246,7 @@ def load(
     cache_type: CacheType = "f16",
     strict: bool = False,
     gpu_layers: GpuLayers | None = None,
+    **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
 
@@ -193,6 +261,9 @@ def load(
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
+    require_known("load", other, LOAD_OPTIONS)
+    choice("cache_type", cache_type, get_args(CacheType))
+    flag("strict", strict)
     backends, layers = backends_for(device, threads, gpu_layers)
     config = EngineConfig(n_ctx=n_ctx, cache_type=cache_type, strict=strict, gpu_layers=layers)
     return open_model(path, backends, config)
@@ -221,10 +292,9 @@ def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig) 
         raise
 
 
-def resolve(path: str | os.PathLike[str]) -> str:
-    """The path of a model: "demo" is the one in the package."""
-    if os.fspath(path) == "demo":
-        from octavo.data import demo_model_path
-
-        return os.fspath(demo_model_path())
-    return os.fspath(path)
+def short_count(n: int) -> str:
+    """A number of parameters in three digits or so: 7.5M, 596M, 8.03B."""
+    for size, letter in ((1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")):
+        if n >= size:
+            return f"{n / size:.3g}{letter}"
+    return str(n)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import UsageError
 from octavo.formats.spec import F32
+from octavo.runtime.arguments import integer, number, wrong
 
 Filter = Callable[[F32, Sequence[int]], F32]
 """logits [n_vocab], tokens so far -> logits; -inf for a token that is out."""
@@ -50,16 +50,15 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("temperature", 0, 100), ("top_k", 0, 1 << 31), ("top_p", 0, 1), ("min_p", 0, 1),
-            ("repeat_penalty", 1e-3, 100), ("repeat_last_n", 0, 1 << 31),
+            ("temperature", 0, 100), ("top_p", 0, 1), ("min_p", 0, 1), ("repeat_penalty", 1e-3, 100),
         ):  # fmt: skip
-            value = getattr(self, name)
-            if not (math.isfinite(value) and low <= value <= high):
-                raise UsageError(f"{name} is {value} (allowed: {low:g} to {high:g})", argument=name)
+            number(name, getattr(self, name), low, high)
+        for name in ("top_k", "repeat_last_n"):
+            integer(name, getattr(self, name), 0, 1 << 31)
         if self.top_p == 0:
-            raise UsageError("top_p is 0 (allowed: over 0, up to 1)", argument="top_p")
-        if self.seed is not None and not 0 <= self.seed < 1 << 64:
-            raise UsageError(f"seed is {self.seed} (allowed: 0 to 2^64 - 1)", argument="seed")
+            raise wrong("top_p", self.top_p, "over 0, up to 1")
+        if self.seed is not None:
+            integer("seed", self.seed, 0, (1 << 64) - 1)
 
 
 def repeat_penalty(penalty: float, last_n: int) -> Filter:

@@ -47,16 +47,18 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, file: str | os.PathLike[str] | GGUFFile) -> Tokenizer:
-        """The tokenizer in a GGUF file, which may hold a vocabulary only, or in one that is open.
+        """The tokenizer in a GGUF file, which may hold a vocabulary only, in "demo", or in a file that is open.
 
         Raises GGUFError for a file that is no GGUF, TokenizerError for a vocabulary that can't be used.
         """
+        from octavo.data import resolve
         from octavo.io.gguf import GGUFFile
 
         if isinstance(file, GGUFFile):
             return cls.from_metadata(file.metadata, file=file.path)
-        with GGUFFile.open(file) as opened:
-            return cls.from_metadata(opened.metadata, file=file)
+        path = resolve(file)
+        with GGUFFile.open(path) as opened:
+            return cls.from_metadata(opened.metadata, file=path)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], *, file: str | os.PathLike[str] | None = None) -> Tokenizer:
