@@ -100,6 +100,17 @@ def test_only_proportions_of_importance_count(name):
     assert squared_error(name, x, importance=importance) < 0.2 * np.square(x).sum()
 
 
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_an_outlier_without_importance_costs_the_others_nothing(name):
+    """Whether most of its group counts or little of it does."""
+    plain, importance = samples("gauss", 4), np.random.default_rng(2).chisquare(2, 1024).astype(np.float32)
+    importance[[37, 600]] = importance[704:734] = 0
+    spoilt = plain.copy()
+    spoilt[:, [37, 710]], spoilt[::2, 600] = 1e4, -1e4
+    error = lambda x: (importance * np.square(round_trip(name, x, importance) - plain)).sum()  # noqa: E731
+    assert error(spoilt) < 1.05 * error(plain)
+
+
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q8_0"])
 def test_what_has_nothing_to_weigh_ignores_importance(name):
     x = samples("gauss", 2, 64)

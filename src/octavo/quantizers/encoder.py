@@ -9,13 +9,11 @@ from octavo.backends.cores import threads_of
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, by_name, quantize_reference
 from octavo.formats.spec import F32, U8
+from octavo.quantizers.kernels.recipe import LEAST_IMPORTANCE
 
 ENCODABLE = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
              "IQ4_NL", "IQ4_XS", "MXFP4")  # fmt: skip
 """Names of the formats that `encode` knows: those of weights in GGUF models."""
-
-LEAST_IMPORTANCE = 1e-6
-"""Of the mean: an input that was never active in the calibration text keeps this much of a say in its weight."""
 
 
 def encode(
@@ -33,7 +31,8 @@ def encode(
 
     `importance`, float32 [K], is the mean squared activation of each input of the product (an importance matrix). With
     it every block format but Q8_0 searches, with errors weighted by importance * sqrt(x^2 + 2 * mean x^2), much
-    as llama.cpp weighs them. Only its proportions count; if all of it is 0, all inputs count the same.
+    as llama.cpp weighs them. Only its proportions count; if all of it is 0, all inputs count the same. A weight whose
+    input has the importance 0 is clipped to the range of its group's others, so that it costs them nothing.
 
     The bytes do not depend on `threads` (default: one for each core that this process may use). A format's first call
     compiles its kernel, which is then kept on disk.

@@ -98,8 +98,9 @@ def int8_gemm(
     """y [M, N] of codes int8 a [M, K] and b [N, K]: acc = sum((a - zero_a) * b).
 
     Scales are float32: scale_a [] or [M, 1] (or [M]), scale_b [] or [N, 1]; zero_a is int32 like scale_a, from -128 to
-    127: tokens with another zero point are NaN. bias is [N], residual [M, N], of any float type. `sums` are `row_sums(b)`, which are worked out if zero_a is given without. The
-    result goes to `out` if there is one, [M, N] of out_dtype; the residual may be the same.
+    127: tokens with another zero point are NaN. bias is [N], residual [M, N], of any float type. `sums` are
+    `row_sums(b)`, which are worked out if zero_a is given without. The result goes to `out` if there is one, [M, N] of
+    out_dtype; the residual may be the same.
     Raises UsageError for what does not fit.
     """
     a, b, m, n, k = _factors(a, b, torch.int8)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from octavo.quantizers.packing import BlockLayout
 
+LEAST_IMPORTANCE = 1e-6
+"""Of the mean: an input that was never active in the calibration text keeps this much of a say in its weight."""
+
 
 @dataclass(frozen=True)
 class Recipe:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from octavo.backends.cpu.compile import inner
 from octavo.backends.cpu.simd import (
     f32_pointer,
@@ -24,6 +26,8 @@ from octavo.quantizers.kernels.lanes import (
     div,
     magnitude,
     max_within,
+    min_within,
+    minimum,
     mul,
     power_above,
     square_root,
@@ -32,7 +36,7 @@ from octavo.quantizers.kernels.lanes import (
 )
 from octavo.quantizers.kernels.levels import to_code
 from octavo.quantizers.kernels.moves import copy_bytes, emit_block, load_transposed, store_bytes, store_codes_transposed
-from octavo.quantizers.kernels.recipe import Recipe
+from octavo.quantizers.kernels.recipe import LEAST_IMPORTANCE, Recipe
 
 BEYOND = float("inf")
 """The scale that is stored where none that f16 can hold is large enough."""
@@ -52,14 +56,44 @@ def _ratio(x, y):
 half, ratio = inner(_half), inner(_ratio)
 
 
+def _clip(recipe: Recipe) -> Any:
+    """A function (values, importance) that clips values of the least importance to the range of the others.
+
+    Those are the others of the group where they are half of it or more, else those of the super-block; where it has
+    none nothing is clipped.
+    """
+    group, supers = recipe.group, recipe.supers
+    least, most = float(np.float32(LEAST_IMPORTANCE)), float(np.finfo(np.float32).max)
+
+    def clip(values, importance):
+        bound, count = splat(least), splat(0.0)
+        low, high = splat(most), splat(-most)
+        for i in range(group):
+            x, w = load_f32x16(values + 64 * i), load_f32x16(importance + 64 * i)
+            low = where_less(bound, w, minimum(low, x), low)
+            high = where_less(bound, w, maximum(high, x), high)
+            count = add(count, where_less(bound, w, splat(1.0), splat(0.0)))
+        wide_low, wide_high, half_of_it = min_within(low, supers), max_within(high, supers), splat(group / 2)
+        low, high = where_less(count, half_of_it, wide_low, low), where_less(count, half_of_it, wide_high, high)
+        low = where_less(wide_high, wide_low, splat(-most), low)
+        high = where_less(wide_high, wide_low, splat(most), high)
+        for i in range(group):
+            x = load_f32x16(values + 64 * i)
+            clipped = minimum(maximum(x, low), high)
+            store_f32x16(values + 64 * i, where_less(bound, load_f32x16(importance + 64 * i), x, clipped))
+
+    return inner(clip, recipe)
+
+
 def load_tile(recipe: Recipe) -> Any:
     """A function (values, weights, x, importance, first, columns) -> the power of two that values were scaled by.
 
     Reads the 16 groups from the `first` super-block on of x; a row has `columns` values, as `importance` has. Values
     are scaled so that the largest magnitude of a super-block is in [1, 2): no square of them overflows or vanishes.
+    Those without importance are clipped first.
     """
     group, supers, weighted, flat = recipe.group, recipe.supers, recipe.weighted, recipe.spread is None
-    spread = recipe.spread or 0.0
+    spread, clip = recipe.spread or 0.0, _clip(recipe)
     values_of_super = group * supers
 
     def load(values, weights, x, importance, first, columns):
@@ -72,6 +106,7 @@ def load_tile(recipe: Recipe) -> Any:
             for j in range(16):
                 where[j] = importance + 4 * ((first * values_of_super + j * group) % columns)
             load_transposed(weights, addresses, group)
+            clip(values, weights)
         largest = splat(0.0)
         for i in range(group):
             largest = maximum(largest, magnitude(load_f32x16(values + 64 * i)))

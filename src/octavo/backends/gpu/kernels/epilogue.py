@@ -122,9 +122,10 @@ def finish(
 ):  # fmt: skip
     """y = activation((total - zero_a * sums) * scale_a * (FACTOR * scale_b) + bias) + residual, and its store.
 
-    Integers are exact up to the first scale; a token whose zero point is no code is NaN, for its sum may not be. A step is 1 where each token or column has a scale of its own, 0 where
-    all share one, and None without scales; sums [n] are those of the rows of b. The tile begins at token `first` and
-    column `start`. Wide tiles go half by half, as the registers do not hold all that is loaded for a whole one.
+    Integers are exact up to the first scale; a token whose zero point is no code is NaN, for its sum may not be exact.
+    A step is 1 where each token or column has a scale of its own, 0 where all share one, and None without scales; sums
+    [n] are those of the rows of b. The tile begins at token `first` and column `start`. Wide tiles go half by half, as
+    the registers do not hold all that is loaded for a whole one.
     """
     R: tl.constexpr = total.shape[0]
     C: tl.constexpr = total.shape[1]
