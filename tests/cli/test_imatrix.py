@@ -33,6 +33,18 @@ def test_makes_a_file(octavo: Run, model: str, text: str, tmp_path: Path) -> Non
     assert matrix.importance("blk.0.attn_q.weight") is not None
 
 
+def test_a_model_of_less_context_than_the_default(octavo: Run, text: str, tmp_path: Path) -> None:
+    """Its own is taken, by `eval` too."""
+    model = tiny.write(tmp_path / "short.gguf", keys={"qwen3.context_length": 48})
+    assert "1 windows of 48 tokens" in octavo(
+        "imatrix", model, text, "-o", str(tmp_path / "out.gguf"), "--chunks", "1", *REFERENCE
+    ).out  # fmt: skip
+    assert "in 1 windows of 48" in octavo("eval", "ppl", model, text, "--chunks", "1", *REFERENCE).out
+    other = tiny.write(tmp_path / "shorter.gguf", keys={"qwen3.context_length": 40})
+    assert "in 1 windows of 40" in octavo("eval", "kl", model, text, "--base", other, "--chunks", "1", *REFERENCE).out
+    assert "context is 3 (allowed: 4 or more)" in octavo("eval", "ppl", model, text, "-c", "3", *REFERENCE).error()
+
+
 def test_goes_on_and_begins_anew(octavo: Run, model: str, text: str, tmp_path: Path) -> None:
     command = ("imatrix", model, text, "-o", str(tmp_path / "out.gguf"), *REFERENCE)
     assert "2 windows of 64" in octavo(*command, "-c", "64", "--chunks", "2").out

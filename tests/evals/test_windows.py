@@ -43,7 +43,7 @@ def test_only_marked_tokens_are_scored(open_tiny: Open) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"context": 3}, "context is 3 .allowed: 4 to 64"),
+        ({"context": 3}, "context is 3 .allowed: 4 or more"),
         ({"context": 65}, "context is 65 .allowed: 4 to 64"),
         ({"context": 32, "chunks": 0}, "chunks is 0"),
         ({"context": 32, "scored": [True]}, "scored is for 1 tokens .allowed: 100"),

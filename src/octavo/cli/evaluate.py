@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.options import Device, Kv, Threads
+from octavo.cli.options import Context, Device, Kv, Threads
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -23,7 +23,6 @@ TextFile = Annotated[
     str,
     typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
 ]
-Context = Annotated[int, typer.Option("-c", "--context", help="Tokens of a window.")]
 Chunks = Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")]
 ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -33,7 +32,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def ppl(
     model: ModelFile,
     text: TextFile,
-    context: Context = 512,
+    context: Context = None,
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,
     device: Device = "auto",
@@ -47,9 +46,10 @@ def ppl(
     """
     from octavo.cli.meter import Meter
     from octavo.evals.likelihood import perplexity
-    from octavo.evals.subject import open_subject
+    from octavo.evals.subject import context_for, open_subject
     from octavo.evals.texts import named_text
 
+    context = context_for(context, model)
     with open_subject(model, context, device=device, threads=threads, cache_type=kv) as loaded:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         with Meter("ppl") as meter:
@@ -69,7 +69,7 @@ def kl(
     text: TextFile,
     base: Annotated[str, typer.Option("--base", metavar="MODEL", help="The model to compare with, as it was before.")],
     answers: Annotated[bool, typer.Option("--answers", help="Of the demo text, score the answers only.")] = False,
-    context: Context = 512,
+    context: Context = None,
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,
     device: Device = "auto",
@@ -80,8 +80,10 @@ def kl(
     """How far a model is from its base: `octavo eval kl model-q4.gguf wiki.test.raw --base model-f16.gguf`."""
     from octavo.cli.meter import Meter
     from octavo.evals.kl import divergence
-    from octavo.evals.subject import open_subject
+    from octavo.evals.subject import context_for, open_subject
     from octavo.evals.texts import named_text
+
+    context = context_for(context, model, base)
 
     def load(path: str) -> Any:
         return open_subject(path, context, device=device, threads=threads, cache_type=kv)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.options import Device, Threads
+from octavo.cli.options import Context, Device, Threads
 
 if TYPE_CHECKING:
     from octavo.quantizers.imatrix import Imatrix
@@ -23,7 +23,7 @@ def imatrix(
     ],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The importance matrix, a GGUF file.")],
     chunks: Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")] = None,
-    context: Annotated[int, typer.Option("-c", "--context", help="Tokens of a window.")] = 512,
+    context: Context = None,
     save_every: Annotated[int, typer.Option(help="Save after so many windows.")] = 10,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew: don't go on from FILE.")] = False,
     process_output: Annotated[bool, typer.Option("--process-output", help="Take the output weight in too.")] = False,
@@ -39,11 +39,12 @@ def imatrix(
     """
     from octavo.cli.meter import Meter
     from octavo.evals.activations import collect_imatrix
-    from octavo.evals.subject import open_subject
+    from octavo.evals.subject import context_for, open_subject
     from octavo.evals.texts import named_text
     from octavo.io.atomic import require_target
 
     require_target(output)
+    context = context_for(context, model)
     with open_subject(model, context, device=device, threads=threads, fuse=False) as loaded, Meter("imatrix") as meter:
         read = named_text(text, loaded.tokenizer, "train", parse_special=parse_special)
         try:

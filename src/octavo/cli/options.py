@@ -18,6 +18,10 @@ Device = Annotated[
     Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run; auto: the GPU if there is one.")
 ]
 Threads = Annotated[int | None, typer.Option(help="Threads to use (default: all cores).")]
+Context = Annotated[
+    int | None,
+    typer.Option("-c", "--context", help="Tokens of a window (default: 512, or the model's if it has fewer)."),
+]
 Kv = Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")]
 Layers = Annotated[
     str | None,

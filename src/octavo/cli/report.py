@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from octavo.cli.options import Device
+from octavo.cli.options import Context, Device
 from octavo.cli.plain import printable
 from octavo.cli.quantize import Threads
 from octavo.errors import UsageError
@@ -33,7 +33,7 @@ def report(
             "--presets", metavar="NAMES", help="Presets of the base to compare with, as Q8_0,Q4_K_M. Needs --text."
         ),
     ] = None,
-    context: Annotated[int, typer.Option("-c", "--context", help="Tokens of a window of the text.")] = 512,
+    context: Context = None,
     chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,
     device: Device = "auto",
     threads: Threads = None,

@@ -12,6 +12,19 @@ from octavo.runtime import EngineConfig, Model, open_model, resolve
 from octavo.runtime.placement import backends_for
 
 LARGEST_BATCH = 512
+CONTEXT = 512
+"""Tokens of a window, unless somebody says how many or the model was made for fewer."""
+
+
+def context_for(context: int | None, *models: str | os.PathLike[str]) -> int:
+    """Tokens of a window for models ("demo", or paths) that read the same text: `context`, or the default for all."""
+    if context is not None:
+        return context
+    most = CONTEXT
+    for path in models:
+        with open_model_file(resolve(path)) as file:
+            most = min(most, read_architecture(file).hparams.n_ctx_train)
+    return most
 
 
 def open_subject(

@@ -53,8 +53,10 @@ def windows(
     a context that the model has not, and where no token counts.
     """
     most = max(LEAST_CONTEXT, model.engine.n_ctx)
-    if not LEAST_CONTEXT <= context <= most:
-        raise UsageError(f"context is {context} (allowed: {LEAST_CONTEXT} to {most}, what the engine was made for)")
+    if context < LEAST_CONTEXT:
+        raise UsageError(f"context is {context} (allowed: {LEAST_CONTEXT} or more)")
+    if context > most:
+        raise UsageError(f"context is {context} (allowed: {LEAST_CONTEXT} to {most}, what the model was loaded for)")
     if chunks is not None and chunks < 1:
         raise UsageError(f"chunks is {chunks} (allowed: 1 or more)")
     if len(tokens) < context:

@@ -12,7 +12,7 @@ from octavo.errors import UsageError
 from octavo.evals.kl import divergence
 from octavo.evals.likelihood import Perplexity, perplexity
 from octavo.evals.stats import Estimate
-from octavo.evals.subject import open_subject
+from octavo.evals.subject import context_for, open_subject
 from octavo.evals.texts import Text, named_text
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
@@ -60,11 +60,14 @@ class Quality:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: the text ("demo" or a file's path), presets, and how (as of `octavo eval`)."""
+    """What to run: the text ("demo" or a file's path), presets, and how.
+
+    context, chunks, device, threads  as of `octavo eval`; no context: that of `subject.context_for`
+    """
 
     text: str
     presets: Sequence[str] = ()
-    context: int = 512
+    context: int | None = None
     chunks: int = CHUNKS
     device: str = "auto"
     threads: int | None = None
@@ -91,7 +94,8 @@ def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
             if any(info.type_name not in FLOATS for info in file.tensors.values()):
                 raise UsageError("presets of a quantized model (allowed: with a base, a model of floats)")
         base = model
-    run = _Run(plan, total=len(presets) + 1 + (base is not None and base != model))
+    context = context_for(plan.context, model, *([base] if base else []))
+    run = _Run(plan, context, total=len(presets) + 1 + (base is not None and base != model))
     with ExitStack() as stack:
         reference = stack.enter_context(run.open(base)) if base else None
         if reference is not None:
@@ -113,14 +117,14 @@ def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
 class _Run:
     """Adds up points."""
 
-    def __init__(self, plan: Plan, total: int) -> None:
-        self.plan, self.total = plan, total
+    def __init__(self, plan: Plan, context: int, total: int) -> None:
+        self.plan, self.context, self.total = plan, context, total
         self.points: list[Point] = []
         self.text: Text | None = None
         self.extent = 0, 0
 
     def open(self, path: str) -> Model:
-        return open_subject(path, self.plan.context, device=self.plan.device, threads=self.plan.threads)
+        return open_subject(path, self.context, device=self.plan.device, threads=self.plan.threads)
 
     def add(self, name: str, role: str, model: Model, reference: Model | None) -> None:
         plan = self.plan
@@ -132,7 +136,7 @@ class _Run:
             self.extent = self.extent if self.points else (own.tokens, own.chunks)
             self.points.append(Point(name, role, *size, own.perplexity))
         else:
-            found = divergence(model, reference, text.tokens, context=plan.context, chunks=plan.chunks)
+            found = divergence(model, reference, text.tokens, context=self.context, chunks=plan.chunks)
             ppl = self._perplexity(model, text).perplexity if text.scored is not None else found.perplexity
             self.extent = found.tokens, found.chunks
             self.points.append(Point(name, role, *size, ppl, found.kl, found.same_top))
@@ -140,11 +144,11 @@ class _Run:
 
     def _perplexity(self, model: Model, text: Text) -> Perplexity:
         plan = self.plan
-        return perplexity(model, text.tokens, scored=text.scored, context=plan.context, chunks=plan.chunks)
+        return perplexity(model, text.tokens, scored=text.scored, context=self.context, chunks=plan.chunks)
 
     def quality(self) -> Quality:
         assert self.text is not None
-        return Quality(self.text.name, *self.extent, self.plan.context, tuple(self.points))
+        return Quality(self.text.name, *self.extent, self.context, tuple(self.points))
 
 
 def _size(file: GGUFFile) -> tuple[int, float]:
