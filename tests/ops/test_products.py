@@ -209,7 +209,8 @@ ONE = np.ones((), np.float32)
     ("change", "said"),
     [
         ({"a": A.astype(np.uint8)}, "a is uint8"),
-        ({"a": A[0]}, r"a is int8 \[64\]"),
+        ({"a": A[0, 0]}, r"a has no dimensions \(allowed: \[..., K\]\)"),
+        ({"b": B[0]}, r"b is int8 \[64\]"),
         ({"b": B[:, :32]}, "rows of one length"),
         ({"b": B.astype(np.float32)}, "b is float32"),
         ({"scale_a": np.ones(5, np.float32)}, r"scale_a is float32 \[5\] \(allowed: float32 \[\], \[3\] or \[3, 1\]\)"),

@@ -109,7 +109,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(UsageError, match="x is float64"):
         ops.quantize_int8(X.astype(np.float64))
     with pytest.raises(UsageError, match="fp8 type 'e3m4'"):
-        ops.quantize_fp8(X, "e3m4")  # type: ignore[arg-type]
+        ops.quantize_fp8(X, kind="e3m4")  # type: ignore[call-overload]
     with pytest.raises(NonFiniteError, match=r"nan at \[0, 3\]"):
         ops.quantize_fp8(np.where(np.arange(256) == 3, np.nan, X).astype(np.float32))
     with pytest.raises(QuantFormatError, match="multiples of 32"):

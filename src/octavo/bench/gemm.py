@@ -70,7 +70,7 @@ def _w4a8(group: Any, x: F32, w: F32) -> tuple[Operand, ...]:
 
 
 def _fp8(by: tuple[Any, Any], x: F32, w: F32) -> tuple[Operand, ...]:
-    (a, scale_a), (b, scale_b) = ops.quantize_fp8(x, "e4m3", by[0]), ops.quantize_fp8(w, "e4m3", by[1])
+    (a, scale_a), (b, scale_b) = ops.quantize_fp8(x, by[0]), ops.quantize_fp8(w, by[1])
     return a, b, scale_a, scale_b
 
 

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
 from octavo.errors import UsageError
 from octavo.formats.spec import AnyArray
-from octavo.ops.definition import Activation, OutDType
+from octavo.ops.definition import Activation, Granularity, OutDType
 
 FLOATS = ("float32", "float16", "bfloat16")
 ACTIVATIONS, OUT_DTYPES = get_args(Activation), get_args(OutDType)
+
+
+NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", **dict(zip(OUT_DTYPES, OUT_DTYPES, strict=True))}
+GRANULARITIES = ("tensor", "token", "channel", "block")
+
+
+def out_dtype(given: Any) -> OutDType:
+    """The name of a result's type, from any of its names, or NumPy's, ml_dtypes' or torch's type.
+
+    Raises UsageError for others.
+    """
+    name = given
+    if not isinstance(given, str):
+        try:
+            name = np.dtype(given).name if given is not None else ""
+        except TypeError:
+            name = str(given).removeprefix("torch.")
+    if name not in NAMES:
+        raise UsageError(f"out_dtype {given!r} (allowed: {', '.join(NAMES)}, or these types of NumPy or torch)")
+    return cast("OutDType", NAMES[name])
+
+
+def granularity(given: Any) -> Granularity:
+    """Who shares a scale; NumPy's integers as Python's. Raises UsageError for what is neither a name nor a number."""
+    if isinstance(given, int | np.integer) and not isinstance(given, bool):
+        return int(given)
+    if not isinstance(given, str) or given not in GRANULARITIES:
+        raise UsageError(f"granularity {given!r} (allowed: {', '.join(map(repr, GRANULARITIES))}, or a number)")
+    return cast("Granularity", given)
 
 
 @cache
@@ -75,12 +104,10 @@ def zero_points(name: str, x: AnyArray, rows: int) -> AnyArray:
     return found
 
 
-def epilogue(m: int, n: int, bias: AnyArray | None, activation: Any, residual: AnyArray | None, out_dtype: Any) -> None:
+def epilogue(m: int, n: int, bias: AnyArray | None, activation: Any, residual: AnyArray | None) -> None:
     """Raise UsageError for what does not fit a result [m, n]."""
     for name, x, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
         if x is not None and (x.shape != shape or name_of(x.dtype) not in FLOATS):
             raise UsageError(f"{name} is {words(x)} (allowed: {' or '.join(FLOATS)} {list(shape)})")
     if activation is not None and activation not in ACTIVATIONS:
         raise UsageError(f"activation {activation!r} (allowed: {', '.join(ACTIVATIONS)}, or None)")
-    if out_dtype not in OUT_DTYPES:
-        raise UsageError(f"out_dtype {out_dtype!r} (allowed: {', '.join(OUT_DTYPES)})")

@@ -31,12 +31,27 @@ def on_gpu(*arguments: Any) -> bool:
         if odd is not None:
             raise UsageError(f"an argument is {type(odd).__name__} (allowed: NumPy arrays or torch tensors)")
         return False
+    for x in given:
+        _require_plain(x)
     kinds = {f"torch on {x.device.type}" if is_torch(x) else "NumPy" for x in given}
     if len(kinds) > 1:
         raise UsageError(
             f"arguments are {' and '.join(sorted(kinds))} (allowed: all NumPy, or all torch on one device)"
         )
     return kinds != {"torch on cpu"}
+
+
+def _require_plain(x: Any) -> None:
+    """Raise UsageError for a tensor whose memory does not hold its values one by one as they are."""
+    if not is_torch(x):
+        return
+    odd = "nested" if x.is_nested else "quantized" if x.is_quantized else None
+    if odd is None and str(x.layout) != "torch.strided":
+        odd = str(x.layout)
+    if odd is not None:
+        raise UsageError(f"a tensor is {odd} (allowed: torch.strided)")
+    if x.is_neg() or x.is_conj():
+        raise UsageError("a tensor is a negated or conjugated view (allowed: after resolve_neg() or resolve_conj())")
 
 
 def is_torch(x: Any) -> bool:
@@ -51,9 +66,8 @@ def to_numpy(x: Any) -> Any:
         return x
     if not is_torch(x):
         return np.asarray(x)
-    name, layout = str(x.dtype).removeprefix("torch."), str(x.layout)
-    if layout != "torch.strided":
-        raise UsageError(f"a tensor is {layout} (allowed: torch.strided)")
+    _require_plain(x)
+    name = str(x.dtype).removeprefix("torch.")
     if name not in BYTE_TYPES:
         return x.detach().numpy()
     import ml_dtypes
@@ -62,9 +76,9 @@ def to_numpy(x: Any) -> Any:
     return x.detach().view(getattr(torch, BYTE_TYPES[name])).numpy().view(getattr(ml_dtypes, name))
 
 
-def like(given: Any, result: AnyArray) -> Any:
-    """A NumPy result as what the argument is: NumPy, or torch."""
-    return to_torch(result) if is_torch(given) else result
+def like(given: Any, result: Any) -> Any:
+    """A NumPy result as what the argument is: NumPy, or torch, as which a result may come too."""
+    return to_torch(result) if is_torch(given) and isinstance(result, np.ndarray) else result
 
 
 def to_torch(array: AnyArray) -> Any:

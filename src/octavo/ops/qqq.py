@@ -15,6 +15,8 @@ import numpy as np
 
 from octavo.errors import QuantFormatError
 from octavo.formats.spec import AnyArray
+from octavo.ops.place import is_torch
+from octavo.ops.types import AnyTensor
 from octavo.ops.w4a8 import GROUP, W4A8Weight, pack_codes
 
 # fmt: off
@@ -26,7 +28,7 @@ CHANNEL_ORDER = np.array([2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 
 GROUP_ORDER = np.array([i + 8 * j for i in range(8) for j in range(8)])
 
 
-def import_qqq(tensors: Mapping[str, Any]) -> W4A8Weight:
+def import_qqq(tensors: Mapping[str, AnyTensor]) -> W4A8Weight:
     """The weight of a layer's tensors `B`, `s_channel` and, with groups, `s_group` (NumPy arrays or torch tensors).
 
     Scales of channels are kept a sixteenth of what they are, for codes in the high half of their bytes. Raises
@@ -60,6 +62,8 @@ def export_qqq(weight: W4A8Weight) -> dict[str, AnyArray]:
 
     Raises QuantFormatError where N is not a multiple of 64.
     """
+    if not isinstance(weight, W4A8Weight):
+        raise QuantFormatError(f"weight is {type(weight).__name__} (allowed: a W4A8Weight)")
     n, k = weight.shape
     if n % 64:
         raise QuantFormatError(f"QQQ's layout of a weight with {n} channels (allowed: multiples of 64)")
@@ -78,7 +82,11 @@ def export_qqq(weight: W4A8Weight) -> dict[str, AnyArray]:
 
 def _tensor(tensors: Mapping[str, Any], name: str) -> AnyArray | None:
     found = tensors.get(name)
-    return None if found is None else _numpy(found)
+    if found is None:
+        return None
+    if not isinstance(found, np.ndarray) and not is_torch(found):
+        raise QuantFormatError(f"{name} is {type(found).__name__} (allowed: a NumPy array or a torch tensor)")
+    return _numpy(found)
 
 
 def _numpy(x: Any) -> AnyArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, cast, get_args, overload
 
 import numpy as np
 
@@ -12,55 +12,92 @@ from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32, AnyArray
 from octavo.ops import check, definition
 from octavo.ops.definition import Fp8, Granularity
+from octavo.ops.leading import Leading
 from octavo.ops.place import gpu_module, like, on_gpu, to_numpy
+from octavo.ops.types import AnyTensor, Array
+
+FP8_KINDS = get_args(Fp8)
 
 
-def quantize_int8(x: Any, granularity: Granularity = "tensor", symmetric: bool = True) -> tuple[Any, ...]:
-    """x [M, K], float32, float16 or bfloat16, as int8 codes [M, K] and float32 scales; halves are rounded to even.
+@overload
+def quantize_int8(
+    x: Array, granularity: Granularity = "tensor", symmetric: Literal[True] = True
+) -> tuple[Array, Array]: ...
+@overload
+def quantize_int8(
+    x: Array, granularity: Granularity = "tensor", *, symmetric: Literal[False]
+) -> tuple[Array, Array, Array]: ...
+@overload
+def quantize_int8(x: Array, granularity: Granularity = "tensor", symmetric: bool = True) -> tuple[Array, ...]: ...
 
-    granularity  who shares a scale: "tensor" (scales are []), "token" or "channel", a row ([M, 1]), or a number of
-                 values in a row that divides K ([M, K / number])
+
+def quantize_int8(x: Array, granularity: Granularity = "tensor", symmetric: bool = True) -> tuple[Array, ...]:
+    """x [..., K], float32, float16 or bfloat16, as int8 codes [..., K] and float32 scales; halves are rounded to even.
+
+    granularity  who shares a scale: "tensor" (scales are []), "token" or "channel", a row ([..., 1]), or a number of
+                 values in a row that divides K ([..., K / number])
     symmetric    code = round(x / scale), scale = max|x| / 127; zeros have the scale 0. Otherwise codes from -128 to 127
                  over the range of x widened to hold 0, and as third result int32 zero points, shaped as the scales:
                  x = (code - zero) * scale
 
     Raises UsageError for other shapes, types or granularities, and, on the CPU, NonFiniteError at the first NaN or Inf.
     """
-    if on_gpu(x):
-        result: tuple[Any, ...] = gpu_module("gemm").quantize_int8(x, granularity, symmetric)
-        return result
-    given = _matrix(x, granularity)
-    if granularity == "block":
+    by, gpu = check.granularity(granularity), on_gpu(x)
+    if by == "block":
         raise UsageError("granularity 'block' of int8 (allowed: 'tensor', 'token', 'channel', or values of a group)")
+    rows = Leading("x", x)
+    made = (gpu_module("gemm").quantize_int8 if gpu else _quantize_int8)(rows.flat(x), by, symmetric)
+    return tuple(cast("Array", rows.restored(like(x, part))) for part in made)
+
+
+def _quantize_int8(x: AnyTensor, granularity: Granularity, symmetric: bool) -> tuple[AnyArray, ...]:
+    """Codes, scales and, unless symmetric, zero points of x [M, K] in the host's memory."""
+    given = _matrix(x, granularity)
     if granularity == "tensor" or not given.size:
         quantize = definition.quantize_int8 if symmetric else definition.quantize_int8_zero
-        return tuple(like(x, part) for part in quantize(_values(given), granularity))
+        made: tuple[AnyArray, ...] = quantize(_values(given), granularity)
+        return made
     from octavo.backends.cpu.gemm import quantize_groups
 
     group = granularity if isinstance(granularity, int) else given.shape[1]
     codes, scale, zero = quantize_groups(np.ascontiguousarray(given), group, symmetric)
     if np.isnan(scale).any():
         _values(given)  # raises: a NaN or Inf is among them
-    return tuple(like(x, part) for part in ((codes, scale) if symmetric else (codes, scale, zero)))
+    return (codes, scale) if symmetric else (codes, scale, zero)
 
 
-def quantize_fp8(x: Any, kind: Fp8 = "e4m3", granularity: Granularity = "tensor") -> tuple[Any, Any]:
-    """x [M, K], float32, float16 or bfloat16, as float8_e4m3fn or float8_e5m2 [M, K] and float32 scales.
+@overload
+def quantize_fp8(x: Array, granularity: Granularity = "tensor", kind: Fp8 = "e4m3") -> tuple[Array, Array]: ...
+@overload
+def quantize_fp8(x: Array, granularity: Fp8, kind: Granularity = "tensor") -> tuple[Array, Array]: ...
+
+
+def quantize_fp8(
+    x: Array, granularity: Granularity | Fp8 = "tensor", kind: Fp8 | Granularity = "e4m3"
+) -> tuple[Array, Array]:
+    """x [..., K], float32, float16 or bfloat16, as float8_e4m3fn or float8_e5m2 [..., K] and float32 scales.
 
     value = x / scale rounded to nearest, ties to even; scale = max|x| / 448 ("e4m3") or 57344 ("e5m2"). Granularities
-    are those of `quantize_int8`, and "block": 128 x 128 values, scales [ceil(M / 128), ceil(K / 128)]. NumPy's arrays
-    have ml_dtypes' types. Raises as `quantize_int8` does.
+    are those of `quantize_int8`, and of x [M, K] "block": 128 x 128 values, scales [ceil(M / 128), ceil(K / 128)]. The
+    granularity and the kind may change places. NumPy's arrays have ml_dtypes' types. Raises as `quantize_int8` does.
     """
-    if on_gpu(x):
-        made: tuple[Any, Any] = gpu_module("gemm").quantize_fp8(x, kind, granularity)
-        return made
-    if kind not in get_args(Fp8):
-        raise UsageError(f"fp8 type {kind!r} (allowed: {', '.join(get_args(Fp8))})")
-    codes, scale = definition.quantize_fp8(_values(_matrix(x, granularity)), kind, granularity)
-    return like(x, codes), like(x, scale)
+    if granularity in FP8_KINDS:
+        granularity, kind = "tensor" if kind in FP8_KINDS else kind, granularity
+    if kind not in FP8_KINDS:
+        raise UsageError(f"fp8 type {kind!r} (allowed: {', '.join(FP8_KINDS)})")
+    by, gpu, rows = check.granularity(granularity), on_gpu(x), Leading("x", x)
+    if by == "block" and x.ndim != 2:
+        raise UsageError(f"granularity 'block' of x {list(x.shape)} (allowed: of two dimensions)")
+    made = (gpu_module("gemm").quantize_fp8 if gpu else _quantize_fp8)(rows.flat(x), cast("Fp8", kind), by)
+    codes, scale = (rows.restored(like(x, part)) for part in made)
+    return codes, scale
 
 
-def quantize_q8_1(x: Any) -> tuple[Any, Any, Any]:
+def _quantize_fp8(x: AnyTensor, kind: Fp8, granularity: Granularity) -> tuple[AnyArray, AnyArray]:
+    return definition.quantize_fp8(_values(_matrix(x, granularity)), kind, granularity)
+
+
+def quantize_q8_1(x: Array) -> tuple[Array, Array, Array]:
     """x [..., K] in blocks of 32: int8 codes [..., K], float32 scales and sums [..., K / 32]; see `formats.activation`.
 
     For NumPy arrays and tensors in the host's memory. Raises QuantFormatError where K is not a multiple of 32.
@@ -75,14 +112,16 @@ def quantize_q8_1(x: Any) -> tuple[Any, Any, Any]:
     return like(x, made.codes), like(x, made.scales), like(x, made.sums)
 
 
-def quantize_mmq_q8_1(x: Any, layout: Literal["D4", "DS4", "D2S6"], padded: int | None = None, ids: Any = None) -> Any:
+def quantize_mmq_q8_1(
+    x: Array, layout: Literal["D4", "DS4", "D2S6"], padded: int | None = None, ids: Array | None = None
+) -> Array:
     """x float32 [samples, channels, rows, K] as uint8 [samples, channels, padded / 128, rows, 144]: llama.cpp's blocks
     for products of many tokens. See `octavo.backends.gpu.quantize`, which defines and makes them."""
     from octavo.backends.gpu import quantize as blocks
 
     if on_gpu(x, ids):
         gpu_module("quantize")
-        return blocks.quantize_mmq_q8_1(x, layout, padded, ids)
+        return cast("Array", blocks.quantize_mmq_q8_1(x, layout, padded, ids))
     values, rows = to_numpy(x), to_numpy(ids)
     if layout not in get_args(blocks.MmqLayout):
         raise UsageError(f"layout {layout!r} (allowed: {', '.join(get_args(blocks.MmqLayout))})")
@@ -94,18 +133,15 @@ def quantize_mmq_q8_1(x: Any, layout: Literal["D4", "DS4", "D2S6"], padded: int 
         raise UsageError(f"padded is {padded} (allowed: multiples of {blocks.BLOCK} from {k} on)")
     if rows is not None and rows.size and not (rows.min() >= 0 and rows.max() < values.shape[2]):
         raise UsageError(f"ids from {rows.min()} to {rows.max()} (allowed: 0 to {values.shape[2] - 1})")
-    return like(x, blocks.mmq_reference(values, layout, padded, rows))
+    return cast("Array", like(x, blocks.mmq_reference(values, layout, padded, rows)))
 
 
-def _matrix(x: Any, granularity: Granularity) -> AnyArray:
+def _matrix(x: AnyTensor, granularity: Granularity) -> AnyArray:
     """A matrix of floats, if the granularity fits it."""
     given: AnyArray = to_numpy(x)
     check.matrix("x", given, check.FLOATS)
-    if isinstance(granularity, int):
-        if granularity < 1 or given.shape[1] % granularity:
-            raise UsageError(f"groups of {granularity} (allowed: what divides K = {given.shape[1]})")
-    elif granularity not in ("tensor", "token", "channel", "block"):
-        raise UsageError(f"granularity {granularity!r} (allowed: 'tensor', 'token', 'channel', 'block', or a number)")
+    if isinstance(granularity, int) and (granularity < 1 or given.shape[1] % granularity):
+        raise UsageError(f"groups of {granularity} (allowed: what divides K = {given.shape[1]})")
     return given
 
 

@@ -7,7 +7,7 @@ rounded, so that one integer sum runs over all of K and the channel's scale come
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,11 @@ import numpy.typing as npt
 from octavo.errors import NonFiniteError, QuantFormatError
 from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.ops.place import is_torch, to_numpy
+from octavo.ops.place import BYTE_TYPES, is_torch, to_numpy
+from octavo.ops.types import AnyTensor
+
+if TYPE_CHECKING:
+    import torch
 
 GROUP = 128
 TOP = 7
@@ -40,6 +44,10 @@ class W4A8Weight:
     group_scale: Any = None
 
     def __post_init__(self) -> None:
+        for name in ("packed", "channel_scale", "group_scale"):
+            part = getattr(self, name)
+            if not (part is None and name == "group_scale") and not isinstance(part, np.ndarray) and not is_torch(part):
+                raise QuantFormatError(f"{name} is {type(part).__name__} (allowed: a NumPy array or a torch tensor)")
         packed, channels = self.packed, self.channel_scale
         if packed.ndim != 2 or packed.shape[1] % (GROUP // 2) or _dtype(packed) != "uint8":
             raise QuantFormatError(
@@ -79,7 +87,7 @@ class W4A8Weight:
         n, k = self.shape
         return n * k // 2 + 4 * n + (0 if self.group_scale is None else 2 * n * (k // GROUP))
 
-    def to(self, device: Any) -> W4A8Weight:
+    def to(self, device: str | torch.device) -> W4A8Weight:
         """The weight as torch tensors on a device."""
         import torch
 
@@ -103,16 +111,21 @@ class W4A8Weight:
         return values
 
 
-def quantize_w4a8(w: Any, group: Literal[128] | None = None) -> W4A8Weight:
+def quantize_w4a8(w: AnyTensor, group: Literal[128] | None = None) -> W4A8Weight:
     """Weights [N, K] rounded to the nearest of 15 codes, with a scale for each channel, or for `group` = 128 values.
 
     w is a NumPy array, or a torch tensor anywhere, beside which the result lies then; codes are worked out in NumPy. Of
     groups, the scale is float16, relative to the channel's, which makes the channel's largest weight 127.
-    Raises NonFiniteError at the first NaN or Inf, QuantFormatError where K is not a multiple of 128 or `group` not 128.
+    Raises NonFiniteError at the first NaN or Inf, QuantFormatError where K is not a multiple of 128 or `group` not 128,
+    or w holds no real numbers.
     """
     if is_torch(w):
-        return quantize_w4a8(to_numpy(w.cpu()), group).to(w.device)
-    values = np.ascontiguousarray(w, np.float32)
+        tensor = cast("torch.Tensor", w)
+        return quantize_w4a8(to_numpy(tensor.cpu()), group).to(tensor.device)
+    given = np.asarray(w)
+    if given.dtype.kind not in "iuf" and given.dtype.name not in BYTE_TYPES:
+        raise QuantFormatError(f"weights are {given.dtype} (allowed: floats or integers)")
+    values = np.ascontiguousarray(given, np.float32)
     if values.ndim != 2 or values.shape[1] % GROUP:
         raise QuantFormatError(f"weights of shape {list(values.shape)} (allowed: [N, K], K a multiple of {GROUP})")
     if group not in (None, GROUP):

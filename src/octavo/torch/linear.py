@@ -82,7 +82,7 @@ class QuantLinear(nn.Module):
             codes, scale = operators.quantize_int8(rows, "token")
             y = operators.int8_gemm(codes, self.weight, scale, self.weight_scale, **after)
         else:
-            values, scale = operators.quantize_fp8(rows, "e4m3", "token")
+            values, scale = operators.quantize_fp8(rows, "token")
             y = operators.fp8_gemm(values, self.weight, scale, self.weight_scale, **after)
         made: Tensor = y.reshape(*x.shape[:-1], self.out_features).to(x.dtype)
         return made

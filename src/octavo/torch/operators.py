@@ -50,15 +50,15 @@ def _granularity(text: str) -> Any:
 
 
 def _scale_shape(x: Tensor, granularity: str) -> tuple[Any, ...]:
-    """The shape of the scales of x [M, K]."""
-    if x.ndim != 2:
-        raise UsageError(f"x has the shape {list(x.shape)} (allowed: [M, K])")
-    rows, k = x.shape
+    """The shape of the scales of x [..., K]."""
+    if x.ndim == 0 or (x.ndim != 2 and granularity == "block"):
+        raise UsageError(f"x has the shape {list(x.shape)} (allowed: [..., K], of blocks [M, K])")
+    *rows, k = x.shape
     if granularity == "tensor":
         return ()
     if granularity == "block":
-        return -(-rows // BLOCK), -(-k // BLOCK)
-    return rows, k // max(int(granularity), 1) if granularity.isdecimal() else 1
+        return -(-rows[0] // BLOCK), -(-k // BLOCK)
+    return *rows, k // max(int(granularity), 1) if granularity.isdecimal() else 1
 
 
 def _fake_int8(x: Tensor, granularity: str = "tensor") -> tuple[Tensor, Tensor]:
@@ -71,36 +71,38 @@ def _fake_int8_zero(x: Tensor, granularity: str = "tensor") -> tuple[Tensor, Ten
     return codes, scale, torch.empty_like(scale, dtype=torch.int32)
 
 
-def _fake_fp8(x: Tensor, kind: str = "e4m3", granularity: str = "tensor") -> tuple[Tensor, Tensor]:
+def _fake_fp8(x: Tensor, granularity: str = "tensor", kind: str = "e4m3") -> tuple[Tensor, Tensor]:
     codes, scale = _fake_int8(x, granularity)
+    if kind not in FP8_TYPES:
+        raise UsageError(f"fp8 type {kind!r} (allowed: {', '.join(FP8_TYPES)})")
     return torch.empty_like(codes, dtype=FP8_TYPES[kind]), scale
 
 
 def _fake_product(a: Tensor, b: Tensor, *others: Any, out_dtype: str = "f32", **more: Any) -> Tensor:
-    if a.ndim != 2 or b.ndim != 2 or out_dtype not in OUT_TYPES:
+    if a.ndim == 0 or b.ndim != 2 or out_dtype not in OUT_TYPES:
         raise UsageError(
-            f"a product of shapes {list(a.shape)} and {list(b.shape)}, out_dtype {out_dtype!r} (allowed: two"
-            f" dimensions, {', '.join(OUT_TYPES)})"
+            f"a product of shapes {list(a.shape)} and {list(b.shape)}, out_dtype {out_dtype!r} (allowed: [..., K] and"
+            f" [N, K], {', '.join(OUT_TYPES)})"
         )
-    return a.new_empty((a.shape[0], b.shape[0]), dtype=OUT_TYPES[out_dtype])
+    return a.new_empty((*a.shape[:-1], b.shape[0]), dtype=OUT_TYPES[out_dtype])
 
 
 @_operator('quantize_int8(Tensor x, str granularity="tensor") -> (Tensor, Tensor)', _fake_int8)
 def quantize_int8(x: Tensor, granularity: str = "tensor") -> tuple[Any, ...]:
-    """Codes int8 and float32 scales of x [M, K]."""
+    """Codes int8 and float32 scales of x [..., K]."""
     return ops.quantize_int8(x, _granularity(granularity))
 
 
 @_operator('quantize_int8_zero(Tensor x, str granularity="tensor") -> (Tensor, Tensor, Tensor)', _fake_int8_zero)
 def quantize_int8_zero(x: Tensor, granularity: str = "tensor") -> tuple[Any, ...]:
-    """Codes int8, float32 scales and int32 zero points of x [M, K]."""
+    """Codes int8, float32 scales and int32 zero points of x [..., K]."""
     return ops.quantize_int8(x, _granularity(granularity), symmetric=False)
 
 
-@_operator('quantize_fp8(Tensor x, str kind="e4m3", str granularity="tensor") -> (Tensor, Tensor)', _fake_fp8)
-def quantize_fp8(x: Tensor, kind: Any = "e4m3", granularity: str = "tensor") -> tuple[Any, ...]:
-    """Values of float8_e4m3fn or float8_e5m2, and float32 scales, of x [M, K]."""
-    return ops.quantize_fp8(x, kind, _granularity(granularity))
+@_operator('quantize_fp8(Tensor x, str granularity="tensor", str kind="e4m3") -> (Tensor, Tensor)', _fake_fp8)
+def quantize_fp8(x: Tensor, granularity: str = "tensor", kind: Any = "e4m3") -> tuple[Any, ...]:
+    """Values of float8_e4m3fn or float8_e5m2, and float32 scales, of x [..., K]."""
+    return ops.quantize_fp8(x, _granularity(granularity), kind)
 
 
 @_operator(
@@ -111,7 +113,7 @@ def int8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, zero_a: Tensor | None = None, bias: Tensor | None = None,
     residual: Tensor | None = None, **after: Any,
 ) -> Any:  # fmt: skip
-    """y [M, N] of codes int8 a [M, K] and b [N, K]."""
+    """y [..., N] of codes int8 a [..., K] and b [N, K]."""
     return ops.int8_gemm(a, b, scale_a, scale_b, zero_a=zero_a, bias=bias, residual=residual, **after)
 
 
@@ -124,7 +126,7 @@ def w4a8_gemm(
     a: Tensor, packed: Tensor, scale_a: Tensor, channel_scale: Tensor, group_scale: Tensor | None = None,
     bias: Tensor | None = None, residual: Tensor | None = None, **after: Any,
 ) -> Any:  # fmt: skip
-    """y [M, N] of codes int8 a [M, K] and the parts of a W4A8Weight [N, K]."""
+    """y [..., N] of codes int8 a [..., K] and the parts of a W4A8Weight [N, K]."""
     return w4a8_parts(a, packed, scale_a, channel_scale, group_scale, bias=bias, residual=residual, **after)
 
 
@@ -133,5 +135,5 @@ def fp8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None, residual: Tensor | None = None,
     **after: Any,
 ) -> Any:  # fmt: skip
-    """y [M, N] of float8 a [M, K] and b [N, K]."""
+    """y [..., N] of float8 a [..., K] and b [N, K]."""
     return ops.fp8_gemm(a, b, scale_a, scale_b, bias=bias, residual=residual, **after)

@@ -50,7 +50,7 @@ class Scheme:
 
 
 def _fp8(x: torch.Tensor, granularity: str) -> tuple[torch.Tensor, torch.Tensor]:
-    made: tuple[torch.Tensor, torch.Tensor] = ops.quantize_fp8(x, "e4m3", granularity)  # type: ignore[arg-type]
+    made: tuple[torch.Tensor, torch.Tensor] = ops.quantize_fp8(x, granularity)  # type: ignore[call-overload]
     return made
 
 
