@@ -25,6 +25,7 @@ from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
 from tests.models.checkpoints import CASES, VOCAB, Case, make, metadata, stored
+from tests.sampling import some
 
 TOKENS = np.random.default_rng(7).integers(0, VOCAB, 90).tolist()
 
@@ -82,7 +83,7 @@ def token_by_token(engine: Engine, tokens: list[int]) -> F32:
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, 5))
 def test_architectures(name: str, files: Files) -> None:
     """Experts are chosen by a threshold that rounding may cross, so those models are held in F32 only."""
     plain = files.get(name, "F32")

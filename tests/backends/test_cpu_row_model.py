@@ -18,11 +18,12 @@ from octavo.runtime.kv_cache import Sequence
 from tests.backends.row_products import nmse
 from tests.convert.folders import save
 from tests.models.checkpoints import CASES, VOCAB
+from tests.sampling import some
 
 TOKENS = np.random.default_rng(7).integers(0, VOCAB, 21).tolist()
 
 
-@pytest.mark.parametrize("case", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("case", some(["llama", "qwen2", "qwen3"], 1))
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_prompt_and_token_by_token(tmp_path: Path, scheme: str, case: str) -> None:
     save(tmp_path / "hf", CASES[case])

@@ -17,6 +17,7 @@ from octavo.backends.cpu.program import KernelCall
 from octavo.backends.cpu.simd import codes as code_ops
 from octavo.backends.cpu.simd import dots, emit, memory
 from tests.backends.compiled import compiled, emulated, fenced, pack_codes
+from tests.sampling import some
 
 BITS = [2, 3, 4, 5, 6, 8]
 TOKENS = [1, 3, 8]
@@ -95,7 +96,7 @@ WEIGHTS_AND_VALUES = [(255, -128), (255, 127), (0, -128), (255, None), (None, -1
 
 
 @pytest.mark.usefixtures("level")
-@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("n", some([1, 3], 1))
 @pytest.mark.parametrize("kind", [0, 1, 2], ids=["plain", "minima", "offset 128"])
 @pytest.mark.parametrize("halves", [1, 2])
 def test_dots(halves: int, kind: int, n: int) -> None:

@@ -15,11 +15,27 @@ from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
+LAYOUTS = {"Q4_K", "Q6_K", "Q2_K", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "NVFP4", "F16", "F32"}
+"""Formats that differ in bits, groups, levels of scales, minima, tables or how scales are stored."""
+HEADS = {(4, 128), (8, 64), (2, 80), (2, 64)}
+"""Numbers of heads, and values in each, that attention runs with by default."""
+
+
+def is_slow(case: OpCase) -> bool:
+    """Whether a case is large, or has kernels of its own that differ from another case's in a number only."""
+    shape = case.shape
+    if shape.get("n") == 2880 or case.past == (4095,):
+        return True
+    if case.op in ("mul_mat", "get_rows"):
+        few = case.tokens in (1, 9) and case.op == "mul_mat"
+        return not few and case.formats[0] not in LAYOUTS
+    if case.op == "attention":
+        return (shape["heads"], shape["dim"]) not in HEADS
+    return case.op == "attention_quantize" and (shape["heads"], shape["dim"]) == (3, 64)
+
 
 def marked(case: OpCase) -> Any:
-    """A case as a parameter; the largest, whose kernels smaller ones run too, are slow."""
-    marks = [pytest.mark.slow] if case.shape.get("n") == 2880 or case.past == (4095,) else []
-    return pytest.param(case, id=case.name, marks=marks)
+    return pytest.param(case, id=case.name, marks=[pytest.mark.slow] if is_slow(case) else [])
 
 
 @pytest.mark.parametrize("case", [marked(c) for c in CASES])

@@ -23,6 +23,7 @@ from octavo.quantizers.source import gguf_source
 from octavo.quantizers.target import Target, parse_size
 from octavo.runtime import resolve
 from tests.quantizers import small
+from tests.sampling import some
 
 
 def types(path: Path) -> dict[str, str]:
@@ -30,7 +31,7 @@ def types(path: Path) -> dict[str, str]:
         return {name: info.type_name for name, info in file.tensors.items()}
 
 
-@pytest.mark.parametrize("bits", [3.3, 4.5, 6.0, 12.0])
+@pytest.mark.parametrize("bits", some([3.3, 4.5, 6.0, 12.0], 2))
 def test_no_more_than_so_many_bits_and_nearly_all_of_them(src: Path, dst: Path, bits: float) -> None:
     fitted = quantize_to_size(src, dst, Target(bits_per_weight=bits))
     with GGUFFile.open(dst) as made:
@@ -40,7 +41,7 @@ def test_no_more_than_so_many_bits_and_nearly_all_of_them(src: Path, dst: Path, 
         assert {row.name: row.type for row in fitted.report.rows} == types(dst)
 
 
-@pytest.mark.parametrize(("size", "alignment"), [(180_000, 32), (250_000, 32), (300_000, 4096)])
+@pytest.mark.parametrize(("size", "alignment"), some([(180_000, 32), (250_000, 32), (300_000, 4096)], 2))
 def test_a_file_of_a_wished_size(tmp_path: Path, dst: Path, size: int, alignment: int) -> None:
     keys = small.KEYS | {"general.alignment": alignment, "tokenizer.ggml.tokens": [f"token {i}" for i in range(2000)]}
     write_gguf(tmp_path / "src.gguf", "llama", keys, small.weights())

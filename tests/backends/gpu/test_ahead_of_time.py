@@ -61,12 +61,15 @@ def check(row: dict[str, Any]) -> None:
 
 
 QUICK = {
-    "dots": [f"{name}:{layout}:{t}" for t in TARGETS for name, layout in (("matvec", "Q4_K"), ("few", "Q8_0"))],
-    "fragments": [f"fragments:{layout}:sm_90" for layout in ("Q8_0", "Q4_K", "Q6_K")],
-    "attention": [f"{name}::{t}" for t in TARGETS for name in ("prefill", "decode")],
+    "dots": [f"matvec:Q4_K:{t}" for t in TARGETS] + [f"few:Q8_0:{t}" for t in ("sm_80", "gfx942")],
+    "fragments": ["fragments:Q4_K:sm_90", "fragments:Q6_K:sm_80"],
+    "attention": ["prefill::sm_90", "prefill::gfx942", "decode::sm_80", "decode::sm_100", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
-    "layouts": [f"{name}:{layout}:sm_90" for name in ("few", "matvec") for layout in ("Q6_K", "Q5_K", "MXFP4", "Q2_K")],
-    "weight only": [f"weight_only:{layout}:sm_90" for layout in ("Q4_K", "Q6_K", "MXFP4")],
+    "layouts": [f"{kernel}:sm_90" for kernel in ("few:Q6_K", "few:MXFP4", "matvec:Q5_K", "matvec:Q2_K")],
+        f"{name}:{layout}:sm_90"
+        for name, layout in (("few", "Q6_K"), ("few", "MXFP4"), ("matvec", "Q5_K"), ("matvec", "Q2_K"))
+    ],
+    "weight only": [f"weight_only:{layout}:sm_90" for layout in ("Q4_K", "MXFP4")],
 }
 
 

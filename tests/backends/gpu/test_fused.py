@@ -18,6 +18,7 @@ from octavo.backends.gpu.load import load
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.formats import QTensor, by_name, dequantize, unpack
 from octavo.quantizers import encode
+from tests.sampling import slow
 
 FORMATS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
 
@@ -101,8 +102,12 @@ def test_layouts_without_a_kernel() -> None:
     assert choose.fused(layout_of(by_name("Q8_0"), "f32"), 4096, 4096, 512, "sm_90") is None
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize(("tokens", "n", "k"), [(33, 70, 512), (64, 64, 2048), (130, 200, 1280), (300, 130, 512)])
+SHAPES = ((33, 70, 512), (64, 64, 2048), (130, 200, 1280), (300, 130, 512))
+QUICK = {("Q4_K", 33), ("Q8_0", 33), ("Q4_1", 64), ("Q6_K", 300)}
+CASES = [(name, *shape) for name in FORMATS for shape in SHAPES]
+
+
+@pytest.mark.parametrize(("name", "tokens", "n", "k"), [case if case[:2] in QUICK else slow(case) for case in CASES])
 def test_products(name: str, tokens: int, n: int, k: int) -> None:
     """Odd numbers of rows and tokens, K divided among programs; with and without terms. Interpreted, and on other
     cards, these are the library's products."""

@@ -59,18 +59,17 @@ def check(wanted: list[str]) -> None:
 
 
 def test_for_an_h100() -> None:
-    check([f"{scheme}:{m}:sm_90" for scheme in SCHEMES for m in (1, 2048)])
+    check(["int8:1:sm_90", "w4a8_g128:1:sm_90", "fp8:1:sm_90", *(f"{scheme}:2048:sm_90" for scheme in SCHEMES)])
 
 
 def test_floats_by_codes_for_an_h100() -> None:
-    wanted = [f"matmul_{name}:{m}:sm_90" for name in ("Q8_0", "Q4_0", "Q4_K", "Q6_K") for m in (64, 512)]
-    check([*wanted, "matmul_Q4_0:2048:sm_90"])
+    check([f"matmul_{name}:sm_90" for name in ("Q8_0:64", "Q4_K:64", "Q4_0:512", "Q6_K:512", "Q4_0:2048")])
 
 
 def test_for_others() -> None:
-    check(
-        [f"{scheme}:512:{target}" for scheme in ("int8", "w4a8_g128", "fp8") for target in TARGETS if target != "sm_90"]
-    )
+    check([f"int8:512:{target}" for target in ("sm_80", "gfx1100")])
+    check([f"w4a8_g128:512:{target}" for target in ("sm_100", "gfx942")])
+    check([f"fp8:512:{target}" for target in ("sm_80", "sm_100", "gfx942")])
 
 
 @pytest.mark.slow

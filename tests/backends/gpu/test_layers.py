@@ -14,6 +14,7 @@ from torch import nn
 from octavo.backends.gpu.device import target
 from octavo.ops import place, products, quantize
 from octavo.torch import SCHEMES, QuantLinear, int8_gemm, quantize_, quantize_int8
+from tests.sampling import some
 
 WHERE = target().device
 BOUND = {"int8-w8a8": 0.03, "w4a8": 0.2, "w4a8-g128": 0.15, "fp8": 0.05}
@@ -33,7 +34,7 @@ def linear(k: int = 256, n: int = 40) -> nn.Linear:
 
 
 @EVERY
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", some([torch.float32, torch.bfloat16], 1))
 @torch.no_grad()
 def test_layers(scheme: str, dtype: torch.dtype) -> None:
     given = linear().to(dtype)

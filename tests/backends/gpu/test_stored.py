@@ -19,6 +19,7 @@ from octavo.bench import gemm
 from octavo.errors import QuantFormatError, UsageError
 from octavo.formats import FORMATS, QTensor, by_name, dequantize, quantize_reference
 from octavo.ops import weight_only
+from tests.sampling import some
 
 NAMES = [f.name for f in FORMATS if f.encode]
 RNG = np.random.default_rng(4)
@@ -38,7 +39,7 @@ def activations(rows: int, k: int) -> torch.Tensor:
     return torch.from_numpy(RNG.standard_normal((rows, k)).astype(np.float16)).to(target().device)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some(NAMES, 7))
 @pytest.mark.parametrize("tokens", [0, 1, 9])
 def test_products(name: str, tokens: int) -> None:
     weight, x = stored(name, 21, 512), activations(tokens, 512)
@@ -109,7 +110,7 @@ def test_what_does_not_fit_is_said() -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 40])
-@pytest.mark.parametrize("name", ["q8_0", "q4_k", "iq4_nl"])
+@pytest.mark.parametrize("name", some(["q8_0", "q4_k", "iq4_nl"], 1))
 def test_bench(name: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "SECONDS", 0.0)
     monkeypatch.setattr(gemm, "COLD_BYTES", 1 << 14)
