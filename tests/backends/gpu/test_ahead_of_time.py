@@ -66,9 +66,6 @@ QUICK = {
     "attention": ["prefill::sm_90", "prefill::gfx942", "decode::sm_80", "decode::sm_100", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
     "layouts": [f"{kernel}:sm_90" for kernel in ("few:Q6_K", "few:MXFP4", "matvec:Q5_K", "matvec:Q2_K")],
-        f"{name}:{layout}:sm_90"
-        for name, layout in (("few", "Q6_K"), ("few", "MXFP4"), ("matvec", "Q5_K"), ("matvec", "Q2_K"))
-    ],
     "weight only": [f"weight_only:{layout}:sm_90" for layout in ("Q4_K", "MXFP4")],
 }
 
