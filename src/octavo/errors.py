@@ -72,6 +72,10 @@ class DeviceMemoryError(BackendError):
     """More memory than a device has free."""
 
 
+class HostMemoryError(BackendError):
+    """More memory than the system has free, or lets this process have."""
+
+
 class ContextFullError(OctavoError):
     """More tokens than the context holds."""
 

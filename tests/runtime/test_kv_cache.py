@@ -31,6 +31,12 @@ def test_grow_takes_the_pages_that_a_length_needs(length: int, pages: int) -> No
     assert pool.free == 4 - pages, "the same length again takes nothing"
 
 
+def test_a_large_pool_costs_nothing() -> None:
+    pool = PagePool(1 << 60)
+    assert filled(pool, 2 * PAGE_SIZE).pages == [0, 1]
+    assert pool.free == (1 << 60) - 2
+
+
 def test_exhaustion_takes_nothing() -> None:
     pool = PagePool(3)
     first, second = filled(pool, PAGE_SIZE), filled(pool, PAGE_SIZE)

@@ -80,3 +80,14 @@ class BoundedBackend(Backend, Protocol):
 
     def needs(self, nodes: Sequence[Node], limits: Sizes) -> int:
         """Bytes of what `nodes` read that lasts, and of what their kernels work with; their values are not counted."""
+
+
+@runtime_checkable
+class HostBackend(Backend, Protocol):
+    """A backend in the system's memory, which a model may be too large for."""
+
+    def weight_bytes(self, nodes: Sequence[Node]) -> int:
+        """Bytes of the weights that `nodes` read, as they are loaded."""
+
+    def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
+        """Bytes of the caches that `nodes` read, when they are full."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import BackendError, ContextFullError, DeviceMemoryError, NonFiniteError, UsageError
+from octavo.errors import BackendError, ContextFullError, DeviceMemoryError, HostMemoryError, NonFiniteError, UsageError
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType
 from octavo.graph.lower import lower
@@ -24,6 +24,7 @@ from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.choice import I32
 from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
 from octavo.runtime.lock import FairLock
+from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import GpuLayers, Placement
 
 DEFAULT_CONTEXT = 4096
@@ -107,16 +108,22 @@ class Engine:
         self._executor: Executor | None = None
 
     def load(self) -> Executor:
-        """Load the weights and make ready for steps of one token, unless that is done; the first step does it too."""
+        """Load the weights and make ready for steps of one token, unless that is done; the first step does it too.
+
+        Raises HostMemoryError, before any weight is read, where the system's memory does not hold them.
+        """
         with self.lock:
             if self._executor is None:
-                problem = ""
+                require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config.cache_type)
+                problem, short = "", None
                 try:
                     self._executor = self._loaded()
                 except DeviceMemoryError as error:
                     problem = str(error)
+                except MemoryError as error:
+                    short = HostMemoryError(f"out of memory: {error}")
                 if self._executor is None:  # out of the handler, so that what was loaded is free again
-                    raise BackendError(f"{problem}; {self._placement.advice_after()}")
+                    raise short or BackendError(f"{problem}; {self._placement.advice_after()}")
             return self._executor
 
     def _loaded(self) -> Executor:

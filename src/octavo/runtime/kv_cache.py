@@ -38,25 +38,32 @@ class PagePool:
     def __init__(self, n_pages: int) -> None:
         self.n_pages = n_pages
         self.when_short: Callable[[Sequence], None] | None = None
-        self._free = list(range(n_pages - 1, -1, -1))
+        self._released: list[int] = []
+        self._unused = 0  # this page and those after it were never handed out
         self._lock = RLock()
 
     @property
     def free(self) -> int:
-        return len(self._free)
+        return len(self._released) + self.n_pages - self._unused
 
     def grow(self, sequence: Sequence, length: int) -> None:
         """Give `sequence` the pages for `length` tokens. Raises ContextFullError, taking none, if too few are free."""
         with self._lock:
             missing = -(-length // PAGE_SIZE) - len(sequence.pages)
-            if missing > len(self._free) and self.when_short is not None:
+            if missing > self.free and self.when_short is not None:
                 self.when_short(sequence)
-            if missing > len(self._free):
+            if missing > self.free:
                 raise ContextFullError(
                     f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
                 )
             for _ in range(missing):
-                sequence.pages.append(self._free.pop())
+                sequence.pages.append(self._take())
+
+    def _take(self) -> int:
+        if self._released:
+            return self._released.pop()
+        self._unused += 1
+        return self._unused - 1
 
     def shrink(self, sequence: Sequence, length: int) -> None:
         """Forget what `sequence` holds past `length` tokens, and take back the pages that empties."""
@@ -65,7 +72,7 @@ class PagePool:
             keep = -(-length // PAGE_SIZE)
             released = sequence.pages[keep:]
             del sequence.pages[keep:]
-            self._free = sorted([*self._free, *released], reverse=True)
+            self._released = sorted([*self._released, *released], reverse=True)
 
     def release(self, sequence: Sequence) -> None:
         """Take back all pages of `sequence`."""

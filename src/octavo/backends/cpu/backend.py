@@ -14,7 +14,7 @@ from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.formats import QTensor, dequantize
 from octavo.formats.activation import default_activation
 from octavo.formats.spec import U8, AnyArray
-from octavo.graph.node import DType, Node
+from octavo.graph.node import DType, Node, Sizes
 from octavo.graph.protocol import Call
 
 DTYPES = {"f32": np.float32, "fp8_token": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
@@ -71,6 +71,16 @@ class CpuBackend:
         if is_row_weight(tensor):
             return pack_rows(tensor, self.threads, self._arena)
         return pack(tensor, self.threads, self._arena)
+
+    def weight_bytes(self, nodes: Sequence[Node]) -> int:
+        from octavo.backends.cpu.memory import weight_bytes
+
+        return weight_bytes(nodes)
+
+    def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
+        from octavo.backends.cpu.memory import cache_bytes
+
+        return cache_bytes(nodes, limits)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         size = math.prod(shape)

@@ -156,14 +156,24 @@ def _run(work: Any, parts: Iterator[Any], threads: int) -> None:
 def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
     """The layout for a tensor; scales as small as they can be without loss, judged by all of them."""
     fmt = tensor.format
+    layout = smallest_layout(fmt)
+    if layout.scale != "f16":
+        layout = _with_scales(fmt, _smallest_kind(tensor))
+    return layout, None if layout.table is None else (np.array(fmt.table, np.int16) + 128).astype(np.uint8)
+
+
+def smallest_layout(fmt: BlockFormat) -> Layout:
+    """The layout for tensors of a format, with scales as small as some of them have. Raises QuantFormatError."""
+    kinds = {f.name: f.dtype for f in fmt.fields}
+    return _with_scales(fmt, "f16" if kinds.get("d") == np.dtype("<f2") else "exponent")
+
+
+def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
     two_level = fmt.super != fmt.group
     if two_level and (fmt.group not in (16, 32) or fmt.super % STEP):
         raise QuantFormatError(f"{fmt.name}: no CPU layout for groups of {fmt.group} in {fmt.super}")
-    kinds = {f.name: f.dtype for f in fmt.fields}
-    scale: ScaleKind = "f16" if kinds.get("d") == np.dtype("<f2") else _smallest_kind(tensor)
     keeps_table = fmt.table is not None and host.has_byte_shuffle()
-    table = (np.array(fmt.table, np.int16) + 128).astype(np.uint8) if keeps_table else None
-    layout = Layout(
+    return Layout(
         bits=8 if fmt.table and not keeps_table else fmt.bits,
         group=fmt.group,
         super=max(fmt.super, STEP),
@@ -174,7 +184,6 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
         offset=128 if fmt.table else fmt.offset,
         table=tuple(fmt.table) if keeps_table and fmt.table else None,
     )
-    return layout, table
 
 
 def _smallest_kind(tensor: QTensor) -> ScaleKind:

@@ -39,11 +39,15 @@ def zeroed(nbytes: int) -> U8:
     """Zeros that take memory when they are touched, in large pages where the system has them.
 
     Reading a long context goes through all of a cache at every step: with pages of 4 kB, finding them takes longer.
+    Raises MemoryError.
     """
     size = max(nbytes, 1)
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return np.frombuffer(mmap.mmap(-1, size), np.uint8, nbytes)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # what is shared gets small pages
+    try:
+        if not hasattr(mmap, "MADV_HUGEPAGE"):
+            return np.frombuffer(mmap.mmap(-1, size), np.uint8, nbytes)
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # what is shared gets small pages
+    except (OSError, OverflowError):
+        raise MemoryError(f"{size:,} bytes") from None
     memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8, nbytes)
 

@@ -1,0 +1,42 @@
+"""Bytes of the system's memory that a part of a model takes, before any of it is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+from octavo.backends.cpu.kernels.kv import PAGE, Kind, head_bytes
+from octavo.backends.cpu.layout import ROWS, STEP
+from octavo.backends.cpu.pack import smallest_layout
+from octavo.formats import QTensor
+from octavo.graph.node import Node, Sizes, bind
+
+
+def weight_bytes(nodes: Sequence[Node]) -> int:
+    """Bytes of the weights that `nodes` read, as they are packed; each once."""
+    leaves = (i for n in nodes for i in n.inputs if i.op == "weight")
+    return sum(map(_packed_bytes, {id(leaf.tensor): leaf.tensor for leaf in leaves}.values()))
+
+
+def cache_bytes(nodes: Sequence[Node], limits: Sizes) -> int:
+    """Bytes of the caches that `nodes` read, when they are full."""
+    leaves = {id(i): i for n in nodes for i in n.inputs if i.op == "cache"}.values()
+    total = 0
+    for leaf in leaves:
+        rows, heads, dim = bind(leaf.shape, limits)
+        total += rows // PAGE * heads * head_bytes(cast(Kind, leaf.dtype), dim)
+    return total
+
+
+def _packed_bytes(tensor: QTensor) -> int:
+    """Bytes of a weight in its kernels' layout. Scales may turn out to need more, when they are read: never less."""
+    if len(tensor.shape) == 1:
+        return 4 * tensor.size
+    fmt, (*outer, n, k) = tensor.format, tensor.shape
+    tiles = math.prod(outer) * -(-n // ROWS)
+    if fmt.is_float or fmt.per_row:
+        return tiles * ROWS * int(tensor.data.shape[-1])
+    if fmt.number is not None or k % STEP:
+        return tiles * ROWS * k * 4
+    return tiles * smallest_layout(fmt).tile_bytes(k)

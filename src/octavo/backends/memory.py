@@ -1,0 +1,100 @@
+"""The system's memory: what this process may still take of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bytes that may be taken: `free` of memory, files in the page cache not counted as taken, and `swap` beyond it."""
+
+    free: int
+    swap: int = 0
+
+
+def room(root: Path = Path("/")) -> Room | None:
+    """What there is: the least of the machine's, that of each control group, and the limit of this address space.
+
+    None where the system does not tell: it is Linux that does, under `root`.
+    """
+    machine = _numbers(root / "proc/meminfo")
+    if "MemAvailable" not in machine:
+        return None
+    rooms = [Room(machine["MemAvailable"] * 1024, machine.get("SwapFree", 0) * 1024), *_groups(root)]
+    free, swap = [r.free for r in rooms], [r.swap for r in rooms]
+    memory = min(*free, addresses := _addresses(root))
+    return Room(max(memory, 0), max(min(*swap, addresses - memory), 0))
+
+
+def _groups(root: Path) -> Iterator[Room]:
+    """What each control group that this process is in has left, of either version."""
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                top, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "file")
+            elif "memory" in controllers.split(","):
+                top = root / "sys/fs/cgroup/memory"
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
+            else:
+                continue
+            group = top / path.lstrip("/")
+            for folder in (group, *group.parents):
+                found = _group(folder, *names)
+                if found is not None:
+                    yield found
+                if folder == top:
+                    break
+
+
+def _group(folder: Path, most: str, used: str, files: str) -> Room | None:
+    """What a control group has left; None where it has no limit, or is not seen from here."""
+    try:
+        limit = int((folder / most).read_text())
+        taken = int((folder / used).read_text())
+    except (OSError, ValueError):  # "max"
+        return None
+    stat = _numbers(folder / "memory.stat")
+    cached = stat.get(files, 0) - stat.get("shmem" if files == "file" else "total_shmem", 0)
+    return Room(limit - taken + max(cached, 0), _swap(folder))
+
+
+def _swap(folder: Path) -> int:
+    """Swap that a control group has left, as far as it limits it."""
+    try:
+        return int((folder / "memory.swap.max").read_text()) - int((folder / "memory.swap.current").read_text())
+    except (OSError, ValueError):
+        return UNLIMITED
+
+
+def _addresses(root: Path) -> int:
+    """Bytes left of the address space that `ulimit -v` sets."""
+    if sys.platform == "win32":
+        return UNLIMITED
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return UNLIMITED
+    try:
+        pages = int((root / "proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError):
+        return UNLIMITED
+    return limit - pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The numbers in a file of lines such as `MemFree: 12 kB` or `file 12`; none where it can't be read."""
+    try:
+        return {name: int(value) for name, value in re.findall(r"^(\S+?):?\s+(\d+)", path.read_text(), re.MULTILINE)}
+    except OSError:
+        return {}

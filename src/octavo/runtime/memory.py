@@ -1,0 +1,65 @@
+"""Whether the system's memory holds a model, counted before any of its weights are read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from octavo.backends.memory import Room, room
+from octavo.errors import HostMemoryError
+from octavo.graph.builder import CacheType
+from octavo.graph.node import Sizes
+from octavo.graph.protocol import Backend, HostBackend
+from octavo.graph.schedule import Schedule
+from octavo.runtime.kv_cache import PAGE_SIZE
+
+log = logging.getLogger("octavo")
+
+GIB = 1 << 30
+LEAST_CONTEXT = 256
+"""Tokens of the smallest context that is worth an advice."""
+Q8_0_SHARE = 34 / 64
+"""Of a cache in f16, what one in q8_0 takes."""
+
+
+def require_memory(
+    schedule: Schedule, backends: Sequence[Backend], limits: Sizes, n_ctx: int, cache_type: CacheType
+) -> None:
+    """Raise HostMemoryError, saying what would fit, unless weights, full caches and values fit the system's memory.
+
+    A model that needs swap is let through with a warning. Where the system does not tell what is free, all fits.
+    """
+    found = room()
+    if found is None:
+        return
+    weights = caches = values = 0
+    for i, backend in enumerate(backends):
+        if isinstance(backend, HostBackend):
+            nodes = [n for n in schedule.graph.nodes if not n.is_leaf and schedule.backends[id(n)] == i]
+            weights += backend.weight_bytes(nodes)
+            caches += backend.cache_bytes(nodes, limits)
+            values += schedule.memory[i]
+    needed = weights + caches + values
+    if needed <= found.free:
+        return
+    says = (
+        f"{needed / GIB:.2f} GiB of memory are needed (weights {weights / GIB:.2f}, {n_ctx} tokens of context "
+        f"{caches / GIB:.2f}, work {values / GIB:.2f}), and {found.free / GIB:.2f} GiB are free"
+    )
+    if needed <= found.free + found.swap:
+        log.warning("%s: the system will swap, which is slow", says)
+        return
+    raise HostMemoryError(f"{says}: {_advice(found, weights + values, caches, n_ctx, cache_type)}")
+
+
+def _advice(found: Room, fixed: int, caches: int, n_ctx: int, cache_type: CacheType) -> str:
+    """What would fit: a shorter context, a smaller cache, or a smaller model."""
+    left = found.free - fixed
+    context = left * n_ctx // caches // PAGE_SIZE * PAGE_SIZE if caches else 0
+    fitting = [f"a context of {context} tokens"] if context >= min(LEAST_CONTEXT, n_ctx) else []
+    if cache_type != "q8_0" and 0 < caches * Q8_0_SHARE <= left:
+        fitting.append("a cache in q8_0")
+    if fitting:
+        return f"{' or '.join(fitting)} would fit"
+    most = max(found.free, 0) / GIB
+    return f"a model of less than {most:.2f} GiB would fit, such as the same quantized to fewer bits"
