@@ -134,3 +134,21 @@ def test_replies_do_not_depend_on_where_tokens_are_chosen(random_path: str, samp
             again = "".join(model.generate([1, 2, 3, 4], max_tokens=5, temperature=0))
             replies.append((first, generation.tokens, generation.finish_reason, again, model.engine.pool.free))
     assert replies[0] == replies[1]
+
+
+def test_turns_of_generations_whose_tokens_are_chosen_ahead(random_path: str) -> None:
+    prompts = ([1, 2, 3], [1, 2, 9, 4])
+    with open_model(random_path, [Eager()], EngineConfig(n_ctx=64)) as model:
+        alone = [model.generate(p, max_tokens=5, temperature=0) for p in prompts]
+        for generation in alone:
+            list(generation)
+        turns = [model.generate(p, max_tokens=5, temperature=0) for p in prompts]
+        left = list(turns)
+        while left:
+            left = [generation for generation in left if next(generation, None) is not None]
+            model.logits([5])  # takes the only page
+        assert [g.tokens for g in turns] == [g.tokens for g in alone]
+        first, second = (model.generate(prompts[0], max_tokens=5, temperature=0) for _ in range(2))
+        next(first), next(first), next(second)
+        first.close()
+        assert second.text == alone[0].text_so_far

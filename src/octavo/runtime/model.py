@@ -293,8 +293,8 @@ def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig) 
 
 
 def short_count(n: int) -> str:
-    """A number of parameters in three digits or so: 7.5M, 596M, 8.03B."""
+    """A number of parameters in a few digits: 7.5M, 596M, 8.0B."""
     for size, letter in ((1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")):
         if n >= size:
-            return f"{n / size:.3g}{letter}"
+            return f"{n / size:.{1 if n < 100 * size else 0}f}{letter}"
     return str(n)
