@@ -83,15 +83,21 @@ def test_a_context_that_would_fit_is_named(
         require(engine, monkeypatch, Room(sum(parts) - 1), "q8_0")
 
 
-def test_weights_that_are_too_large_want_fewer_bits(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(HostMemoryError, match=r"a model of less than 0.01 GiB would fit, such as"):
-        require(engine, monkeypatch, Room(10 << 20))
+def test_weights_that_are_too_large_want_fewer_bits(
+    engine: Engine, parts: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, caches, values = parts
+    most = caches // 4 + values + (weights >> 1)
+    with pytest.raises(HostMemoryError, match=rf": weights of less than {weights / 2**31:.2f} GiB would fit, such as"):
+        require(engine, monkeypatch, Room(most))
+    with pytest.raises(HostMemoryError, match=r": close other programs"):
+        require(engine, monkeypatch, Room(values))
 
 
 def test_it_is_said_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.runtime.memory.room", lambda: Room(1 << 20))
     monkeypatch.setattr(CpuBackend, "load", lambda self, tensor: pytest.fail("a weight was loaded"))
-    with pytest.raises(HostMemoryError, match="would fit"):
+    with pytest.raises(HostMemoryError, match="GiB of memory are needed"):
         octavo.load("demo", device="cpu", threads=1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from octavo.backends.memory import Room, room
+from octavo.backends.memory import room
 from octavo.errors import HostMemoryError
 from octavo.graph.builder import CacheType
 from octavo.graph.node import Sizes
@@ -49,17 +49,19 @@ def require_memory(
     if needed <= found.free + found.swap:
         log.warning("%s: the system will swap, which is slow", says)
         return
-    raise HostMemoryError(f"{says}: {_advice(found, weights + values, caches, n_ctx, cache_type)}")
+    raise HostMemoryError(f"{says}: {_advice(found.free - values, weights, caches, n_ctx, cache_type)}")
 
 
-def _advice(found: Room, fixed: int, caches: int, n_ctx: int, cache_type: CacheType) -> str:
-    """What would fit: a shorter context, a smaller cache, or a smaller model."""
-    left = found.free - fixed
+def _advice(free: int, weights: int, caches: int, n_ctx: int, cache_type: CacheType) -> str:
+    """What would fit beside the values: a shorter context, a smaller cache, or a smaller model."""
+    left, least = free - weights, min(LEAST_CONTEXT, n_ctx)
     context = left * n_ctx // caches // PAGE_SIZE * PAGE_SIZE if caches else 0
-    fitting = [f"a context of {context} tokens"] if context >= min(LEAST_CONTEXT, n_ctx) else []
+    fitting = [f"a context of {context} tokens"] if context >= least else []
     if cache_type != "q8_0" and 0 < caches * Q8_0_SHARE <= left:
         fitting.append("a cache in q8_0")
     if fitting:
         return f"{' or '.join(fitting)} would fit"
-    most = max(found.free, 0) / GIB
-    return f"a model of less than {most:.2f} GiB would fit, such as the same quantized to fewer bits"
+    most = (free - caches * least / n_ctx) / GIB
+    if most <= 0:
+        return "close other programs, or take a machine with more"
+    return f"weights of less than {most:.2f} GiB would fit, such as those of the same model quantized to fewer bits"

@@ -90,7 +90,7 @@ def prepare() -> None:
     try:
         import llvmlite.binding
         import numba
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: llvmlite's library can't be loaded
         raise BackendError(f"device cpu: Numba can't be imported ({error}); `pip install numba`") from None
     llvmlite.binding.set_option("octavo", "-addr-sink-using-gep=false")
     config: Any = numba.config
