@@ -59,5 +59,11 @@ def test_a_deferred_tensor_reads_when_it_is_asked():
     assert not reads
     assert np.array_equal(dequantize(tensor), dequantize(whole))
     assert len(reads) == 1
+    assert np.array_equal(pickle.loads(pickle.dumps(tensor)).data, whole.data)
+    stored, before = tensor.stored(), len(reads)
+    for t in (whole.stored(), stored):
+        assert np.array_equal(t.blocks(slice(1, 3)), whole.data.reshape(4, 34)[1:3])
+        assert np.array_equal(t.rows(slice(1, 2)), whole.data[1:])
+    assert len(reads) == before
     with pytest.raises(QuantFormatError, match="'w'"):
         assert DeferredQTensor(whole.format, (2, 32), load, "w").data.size

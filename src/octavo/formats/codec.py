@@ -66,11 +66,10 @@ def dequantize(t: QTensor) -> F32:
 
     Beside the result it needs memory for 64 Ki values only.
     """
-    fmt = t.format
-    packed = t.data.reshape(-1, fmt.block_bytes)
-    out = np.empty((len(packed), fmt.block), dtype=np.float32)
-    for part in chunks(len(packed), fmt.block):
-        out[part] = decode(_unpack(fmt, packed[part]), fmt).reshape(-1, fmt.block)
+    fmt, stored = t.format, t.stored()
+    out = np.empty((t.size // fmt.block, fmt.block), dtype=np.float32)
+    for part in chunks(len(out), fmt.block):
+        out[part] = decode(_unpack(fmt, stored.blocks(part)), fmt).reshape(-1, fmt.block)
     return out.reshape(t.shape)
 
 
@@ -88,7 +87,7 @@ def dequantize_rows(t: QTensor, rows: npt.ArrayLike) -> F32:
     bad = index[(index < 0) | (index >= n)]
     if bad.size:
         raise UsageError(f"rows of {t!r}: there is no row {bad[0]} (allowed: 0 to {n - 1})")
-    taken = t.data[index.reshape(-1).astype(np.intp)]
+    taken = t.take(index.reshape(-1).astype(np.intp))
     return dequantize(QTensor(t.format, (len(taken), k), taken, t.name)).reshape(*index.shape, k)
 
 

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from octavo.errors import QuantFormatError
-from octavo.formats.spec import U8, BlockFormat
+from octavo.formats.spec import U8, AnyArray, BlockFormat
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +17,7 @@ class QTensor:
     """A tensor in a stored format.
 
     shape  NumPy order, the last axis contiguous in memory: a matrix is [N, K] (N outputs, K inputs), experts [E, N, K]
-    data   uint8 [*shape[:-1], bytes of a row]; may be a read-only view of a mapped file
+    data   uint8 [*shape[:-1], bytes of a row]
 
     Raises QuantFormatError where a row is not whole blocks or the bytes do not fit the shape.
     """
@@ -52,6 +52,24 @@ class QTensor:
         """Values in the tensor."""
         return int(np.prod(self.shape, dtype=np.int64))
 
+    def stored(self) -> QTensor:
+        """This tensor where taking one part after another is cheap: what is made when asked for is made now."""
+        return self
+
+    def blocks(self, part: slice) -> U8:
+        """Blocks `part.start` to `part.stop`, counted through the whole tensor: uint8 [blocks, bytes of a block]."""
+        return self.data.reshape(-1, self.format.block_bytes)[part]
+
+    def rows(self, part: slice) -> U8:
+        """Rows `part.start` to `part.stop`, counted through all axes but the last: uint8 [rows, bytes of a row]."""
+        blocks = self.shape[-1] // self.format.block
+        return self.blocks(slice(part.start * blocks, part.stop * blocks)).reshape(part.stop - part.start, -1)
+
+    def take(self, rows: AnyArray) -> U8:
+        """The rows of a matrix with these numbers: uint8 [len(rows), bytes of a row]."""
+        taken: U8 = self.data[rows]
+        return taken
+
     def __repr__(self) -> str:
         return f"QTensor({self.format.name}, {list(self.shape)}{', ' + self.name if self.name else ''})"
 
@@ -64,6 +82,12 @@ class DeferredQTensor(QTensor):
     ) -> None:
         for field, value in (("format", format), ("shape", shape), ("name", name), ("_load", load)):
             object.__setattr__(self, field, value)
+
+    def stored(self) -> QTensor:
+        return QTensor(self.format, self.shape, self.data, self.name)
+
+    def __reduce__(self) -> tuple[type[QTensor], tuple[BlockFormat, tuple[int, ...], U8, str]]:
+        return QTensor, (self.format, self.shape, self.data, self.name)
 
     @property
     def data(self) -> U8:

@@ -43,8 +43,9 @@ def matmul(x: Array, weight: QTensor) -> Array:
     values = np.ascontiguousarray(given, np.float32)
     out = np.empty((len(values), n), np.float32)
     step = max(1, CHUNK // max(k, 1))
+    stored = weight.stored()
     for start in range(0, n, step):
-        part = weight.data[start : start + step]
+        part = stored.rows(slice(start, min(start + step, n)))
         decoded = decode(QTensor(weight.format, (len(part), k), part, weight.name))
         np.matmul(values, decoded.T, out=out[:, start : start + len(part)])
     return cast("Array", rows.restored(like(x, out)))

@@ -15,12 +15,13 @@ from octavo.backends.cpu import host
 from octavo.backends.cpu.kernels.float_mul_mat import WIDTH, Kind
 from octavo.backends.cpu.kernels.pack import pack_kernel
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
-from octavo.backends.cpu.pages import Arena, fetch, release
+from octavo.backends.cpu.pages import Arena
 from octavo.backends.cpu.probe import UNPACKED, code_map, unpack_scales
 from octavo.backends.cpu.program import KernelCall, address
 from octavo.backends.cpu.scale_map import ScaleMap, scale_map
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
+from octavo.formats.codec import chunks
 from octavo.formats.scalars import E4M3_NUMBER
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
@@ -65,9 +66,9 @@ def pack(tensor: QTensor, threads: int, arena: Arena) -> QuantWeight | FloatWeig
     """A matrix [n, k], or experts [E, n, k], in the layout of its kernels. Raises QuantFormatError for odd groups."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
-    rows = tensor.data.reshape(experts, n, -1)
+    tensor = tensor.stored()
     if tensor.format.number is not None or k % STEP:
-        return _pack_float(tensor, rows, n, k, threads, arena)
+        return _pack_float(tensor, experts, n, k, threads, arena)
     layout, table = _layout(tensor)
     shape = experts, -(-n // ROWS), layout.tile_bytes(k)
     data = arena.take(math.prod(shape)).reshape(shape)
@@ -76,10 +77,8 @@ def pack(tensor: QTensor, threads: int, arena: Arena) -> QuantWeight | FloatWeig
 
     def work(part: tuple[int, slice]) -> None:
         expert, span = part
-        raw, out = rows[expert, span], data[expert, span.start // ROWS : -(-span.stop // ROWS)]
-        fetch(raw)
-        finite.append(_pack_rows(tensor.format, layout, raw, out, decode_table))
-        release(raw)
+        rows, out = _rows(tensor, expert, span), data[expert, span.start // ROWS : -(-span.stop // ROWS)]
+        finite.append(_pack_rows(tensor.format, layout, rows, out, decode_table))
 
     _run(work, _parts(experts, n, k), threads)
     _warn_unless(all(finite), tensor)
@@ -147,6 +146,12 @@ def _parts(experts: int, n: int, k: int) -> Iterator[tuple[int, slice]]:
     return ((e, slice(i, min(i + size, n))) for e in range(experts) for i in range(0, n, size))
 
 
+def _rows(tensor: QTensor, expert: int, span: slice) -> U8:
+    """Packed rows of an expert, uint8 [rows, bytes of a row]."""
+    first = expert * tensor.shape[-2]
+    return tensor.rows(slice(first + span.start, first + span.stop))
+
+
 def _run(work: Any, parts: Iterator[Any], threads: int) -> None:
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(work, parts):
@@ -191,11 +196,9 @@ def _smallest_kind(tensor: QTensor) -> ScaleKind:
     exponent = half = True
     codes = code_map(tensor.format)
     code_fields: frozenset[str] = codes.code_fields if codes else frozenset()
-    rows = tensor.data.reshape(-1, tensor.data.shape[-1])
-    step = max(1, CHUNK_VALUES // tensor.shape[-1])
-    for i in range(0, len(rows), step):
-        part = rows[i : i + step]
-        d = unpack_scales(tensor.format, part, code_fields).d
+    k = tensor.shape[-1]
+    for part in chunks(tensor.size // k, k, CHUNK_VALUES):
+        d = unpack_scales(tensor.format, tensor.rows(part), code_fields).d
         assert d is not None
         exponent = exponent and bool((np.ldexp(np.float32(1), _exponents(d).astype(np.int32) - 127) == d).all())
         with np.errstate(over="ignore"):
@@ -220,14 +223,14 @@ def _as_bytes(values: AnyArray, kind: ScaleKind) -> U8:
     return np.ascontiguousarray(values.astype(dtype)).view(np.uint8)
 
 
-def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int, arena: Arena) -> FloatWeight:
+def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, arena: Arena) -> FloatWeight:
     kind: Kind = "f32"
     if tensor.format.is_float and tensor.format.bits == 16:
         kind = "f16" if tensor.format.fields[0].dtype == np.dtype("<f2") else "bf16"
     elif tensor.format.number is E4M3_NUMBER and len(tensor.shape) == 2:
         kind = "e4m3"
     dtype = np.dtype(f"<u{WIDTH[kind]}") if kind != "f32" else np.dtype("<f4")
-    experts, tiles = len(rows), -(-n // ROWS)
+    tiles = -(-n // ROWS)
     shape = experts, tiles, k, ROWS
     data = arena.take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
     scale = np.zeros(tiles * ROWS, np.float32) if kind == "e4m3" else None
@@ -235,8 +238,7 @@ def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int, arena: 
 
     def work(part: tuple[int, slice]) -> None:
         expert, span = part
-        raw = rows[expert, span]
-        fetch(raw)
+        raw = _rows(tensor, expert, span)
         if scale is not None:
             planes = unpack(QTensor(tensor.format, (len(raw), k), raw))
             assert planes.d is not None
@@ -252,7 +254,6 @@ def _pack_float(tensor: QTensor, rows: U8, n: int, k: int, threads: int, arena: 
         padded[: len(values)] = values
         first = span.start // ROWS
         data[expert, first : first + len(padded) // ROWS] = padded.reshape(-1, ROWS, k).transpose(0, 2, 1)
-        release(raw)
 
     _run(work, _parts(experts, n, k), threads)
     _warn_unless(all(finite), tensor)

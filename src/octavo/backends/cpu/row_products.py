@@ -58,7 +58,7 @@ def is_row_weight(tensor: QTensor) -> bool:
 def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> RowWeight:
     """A matrix in the layout of the kernels, packed some rows at a time."""
     n, k = tensor.shape
-    fmt, data = tensor.format, tensor.data
+    fmt, stored = tensor.format, tensor.stored()
     kind = INT8 if fmt.bits == 8 else INT4_GROUPS if fmt.folds else INT4
     width = whole(k) if kind == INT8 else k // 2
     codes = arena.take(n * width).reshape(n, width)
@@ -66,7 +66,7 @@ def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> RowWeight:
     scale = np.zeros(whole_vectors(n), np.float32)
 
     def work(part: slice) -> bool:
-        planes = unpack(QTensor(fmt, (part.stop - part.start, k), data[part]))
+        planes = unpack(QTensor(fmt, (part.stop - part.start, k), stored.rows(part)))
         assert planes.d is not None
         codes[part] = _bytes(planes, width) if kind == INT8 else nibbles(planes.q)
         scale[part] = planes.d[:, 0]

@@ -15,7 +15,6 @@ from octavo.backends.gpu.weights import FloatWeight, QuantWeight, constants, ker
 from octavo.errors import QuantFormatError
 from octavo.formats import Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
-from octavo.formats.spec import U8
 
 if TYPE_CHECKING:
     import torch
@@ -30,12 +29,11 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     """A matrix [n, k] or experts [E, n, k] on the device."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
-    rows = tensor.data.reshape(experts * n, -1)
     if tensor.format.is_float:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
-    parts = list(chunks(len(rows), k, CHUNK_VALUES))
+    parts = list(chunks(experts * n, k, CHUNK_VALUES))
     with ThreadPoolExecutor(cores()) as pool:
-        packed = _packed(tensor, rows, parts, pool)
+        packed = _packed(tensor.stored(), parts, pool)
     layout = packed[0].layout
     views = [kernel_views(p) for p in packed]
     return QuantWeight(
@@ -51,11 +49,11 @@ def vector(tensor: QTensor, device: str) -> torch.Tensor:
     return torch.from_numpy(dequantize(tensor)).to(device)
 
 
-def _packed(tensor: QTensor, rows: U8, parts: list[slice], pool: ThreadPoolExecutor) -> list[Packed]:
+def _packed(tensor: QTensor, parts: list[slice], pool: ThreadPoolExecutor) -> list[Packed]:
     """All parts packed with scales of one kind: the smallest that holds those of every part."""
 
     def planes(part: slice) -> Planes:
-        return unpack(QTensor(tensor.format, (part.stop - part.start, tensor.shape[-1]), rows[part]))
+        return unpack(QTensor(tensor.format, (part.stop - part.start, tensor.shape[-1]), tensor.rows(part)))
 
     packed = list(pool.map(lambda part: pack(planes(part), tensor.format), parts))
     if not all(_finite(p) for p in packed):
@@ -84,7 +82,7 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
     assert number is not None
     if number.name not in KINDS:
         return torch.from_numpy(dequantize(tensor)).to(device)
-    raw = torch.from_numpy(np.array(tensor.data, copy=True)).to(device)
+    raw = torch.from_numpy(np.require(tensor.data, requirements="W")).to(device)
     return raw.view(getattr(torch, KINDS[number.name]))
 
 

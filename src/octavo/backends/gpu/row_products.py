@@ -59,13 +59,13 @@ def supports(node: Node) -> tuple[bool, str]:
 def load_rows(tensor: QTensor, device: str) -> RowWeight:
     """A matrix of a format of rows on the device."""
     n, k = tensor.shape
-    fmt, data = tensor.format, tensor.data
+    fmt, stored = tensor.format, tensor.stored()
     width = k if fmt.bits == 8 else k // 2
     codes, scale = np.empty((n, width), np.uint8), np.empty(n, np.float32)
     groups = np.empty((k // fmt.group, n), np.float16).T if fmt.folds else None
 
     def work(part: slice) -> None:
-        planes = unpack(QTensor(fmt, (part.stop - part.start, k), data[part]))
+        planes = unpack(QTensor(fmt, (part.stop - part.start, k), stored.rows(part)))
         assert planes.d is not None
         scale[part] = planes.d[:, 0]
         if fmt.bits == 4:

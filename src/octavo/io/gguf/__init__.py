@@ -1,4 +1,4 @@
-"""GGUF files: a bounds-checked, memory-mapped reader and a writer. The byte format is in docs/gguf.md."""
+"""GGUF files: a bounds-checked reader and a writer. The byte format is in docs/gguf.md."""
 
 from octavo.io.gguf.file import GGUFFile
 from octavo.io.gguf.metadata import Metadata

@@ -13,6 +13,7 @@ from octavo.formats.table import by_gguf_id
 from octavo.io.gguf.metadata import shown
 from octavo.io.gguf.part import Part
 from octavo.io.gguf.shards import read_parts
+from octavo.io.gguf.stored import FileQTensor
 from octavo.io.gguf.tensors import TensorInfo
 
 
@@ -26,11 +27,9 @@ class GGUFFile:
     tensors    what each tensor is and where it lies, by name, in file order
 
     Everything in the headers is checked when the file is opened; tensor data is not touched. A context manager: after
-    `close` metadata strings and arrays can no longer be read, but tensors that were handed out stay valid.
+    `close` metadata strings and arrays can no longer be read, but tensors that were handed out still can.
 
-    A file that is cut while it is open gives a GGUFError at the next read and at the next `tensor`. A tensor that was
-    handed out before is a view of the mapped file, and touching the part of it that was cut off kills the process
-    (SIGBUS); `tensor(name, copy=True)` has no such window.
+    A file that is cut while it is open gives a GGUFError at the next `tensor`, and where data that are gone are read.
     """
 
     def __init__(self, path: str, parts: list[Part]) -> None:
@@ -55,23 +54,24 @@ class GGUFFile:
         return tuple(self._sources)
 
     def tensor(self, name: str, *, copy: bool = False) -> QTensor:
-        """The tensor called `name`, its data a read-only view of the mapped file (or a copy of it).
+        """The tensor called `name`. Its data are read whenever they are asked for; `copy` reads them now.
 
-        A type that the format table has no row for is decoded to plain floats instead. Raises GGUFError where there is
-        no such tensor, or where the file is closed or was cut since it was opened.
+        A type that the format table has no row for is decoded to plain floats, now. Raises GGUFError where there is no
+        such tensor, or where the file is closed or was cut since it was opened.
         """
         info = self.tensors.get(name)
         if info is None:
             raise GGUFError(
                 f"no tensor {shown(name)}", file=self.path, allowed=f"one of its {len(self.tensors)} tensors"
             )
-        source, field = self._sources[info.file], f"tensor {shown(name)}"
-        data = (source.copy if copy else source.view)(info.offset, info.nbytes, field)
-        data = data.reshape(*info.shape[:-1], -1)
+        file, field = self._sources[info.file].file, f"tensor {shown(name)}"
+        file.require_whole(info.offset, field)
         fmt = by_gguf_id(info.gguf_id)
         if fmt is None:
-            return load(info.gguf_id, info.shape, data, name)
-        return QTensor(fmt, info.shape, data, name)
+            data = file.array(info.offset, info.nbytes, field)
+            return load(info.gguf_id, info.shape, data.reshape(*info.shape[:-1], -1), name)
+        tensor = FileQTensor(fmt, info.shape, name, file, info.offset, field)
+        return QTensor(fmt, info.shape, tensor.data, name) if copy else tensor
 
     def close(self) -> None:
         """Close the file and its shards."""

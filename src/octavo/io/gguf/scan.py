@@ -15,10 +15,9 @@ def scan_non_finite(tensor: QTensor) -> int:
     overflow. Needs memory for a small part of the tensor at a time.
     """
     fmt = tensor.format
-    packed = tensor.data.reshape(-1, fmt.block_bytes)
-    found = 0
-    for part in chunks(len(packed), fmt.block):
-        blocks = packed[part]
+    stored, found = tensor.stored(), 0
+    for part in chunks(tensor.size // fmt.block, fmt.block):
+        blocks = stored.blocks(part)
         values = dequantize(QTensor(fmt, (len(blocks) * fmt.block,), blocks.reshape(-1)))
         found += values.size - int(np.count_nonzero(np.isfinite(values)))
     return found

@@ -1,12 +1,11 @@
-"""A file to read from: short reads for the header, a memory map for the tensors.
+"""A file to read from, at any place and from any thread.
 
-Header bytes come through reads, never through the map, so that a file which is cut while it is open gives an error
-and not SIGBUS. Tensors are views of the map, because copying them would double the memory that a model takes.
+Nothing is mapped into memory: a mapped file that is cut while it is open ends the process (SIGBUS), and a read that
+comes up short is an error like any other. Reading from the system's cache costs one copy.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 
@@ -17,81 +16,77 @@ from octavo.formats.spec import U8
 from octavo.io.regular import open_regular
 
 
-class Source:
-    """A regular file, opened for reading. `size` is its size in bytes when it was opened.
+class OpenFile:
+    """A regular file, open for as long as anything holds it. `size` is its size in bytes when it was opened.
 
     Raises GGUFError where the path can't be opened or is not a regular file.
     """
 
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._file = open_regular(path, "a GGUF file", GGUFError)
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
+    def fill(self, out: memoryview, offset: int, field: str) -> None:
+        """Read bytes from `offset` on until `out`, bytes too, is full. Raises GGUFError where the file was cut."""
+        done = 0
+        while done < len(out):
+            try:
+                n = self._read(out[done:], offset + done)
+            except OSError as e:
+                raise GGUFError(f"reading failed: {e.strerror}", file=self.path, offset=offset, field=field) from e
+            if not n:
+                problem = f"the file was cut while it was open: {len(out)} bytes wanted, {done} left"
+                raise GGUFError(problem, file=self.path, offset=offset, field=field)
+            done += n
+
+    def _read(self, out: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._file.fileno(), [out], offset)
+        with self._lock:
+            self._file.seek(offset)
+            return self._file.readinto(out) or 0
+
+    def array(self, offset: int, n: int, field: str) -> U8:
+        """Bytes [offset, offset + n), uint8. Raises GGUFError where the file was cut."""
+        data = np.empty(n, np.uint8)
+        self.fill(data.data, offset, field)
+        return data
+
+    def require_whole(self, offset: int, field: str) -> None:
+        """Raise GGUFError where the file was cut since it was opened."""
+        size = os.fstat(self._file.fileno()).st_size
+        if size < self.size:
+            problem = f"the file was cut from {self.size} to {size} bytes while it was open"
+            raise GGUFError(problem, file=self.path, offset=offset, field=field)
+
+
+class Source:
+    """A file that can be closed: what was handed out before still reads from it. `size` is that of OpenFile."""
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fsdecode(path)
-        self._map: mmap.mmap | None = None
-        self._lock = threading.Lock()
-        self._file = open_regular(self.path, "a GGUF file", GGUFError)
-        self.size = os.fstat(self._file.fileno()).st_size
+        self._file: OpenFile | None = OpenFile(self.path)
+        self.size = self._file.size
+
+    @property
+    def file(self) -> OpenFile:
+        """The file. Raises GGUFError once it is closed."""
+        if self._file is None:
+            raise GGUFError("the file is closed", file=self.path)
+        return self._file
 
     def read(self, offset: int, n: int, field: str) -> bytes:
         """Bytes [offset, offset + n) of the file, which the caller has checked against `size`."""
-        self._check_open()
-        try:
-            data = self._read_at(offset, n)
-        except OSError as e:
-            raise GGUFError(f"reading failed: {e.strerror}", file=self.path, offset=offset, field=field) from e
-        if len(data) < n:
-            raise GGUFError(
-                f"the file was cut while it was open: {n} bytes wanted, {len(data)} left",
-                file=self.path,
-                offset=offset,
-                field=field,
-            )
-        return data
-
-    def _read_at(self, offset: int, n: int) -> bytes:
-        parts: list[bytes] = []
-        while n:
-            if hasattr(os, "pread"):
-                part = os.pread(self._file.fileno(), n, offset)
-            else:
-                with self._lock:
-                    self._file.seek(offset)
-                    part = self._file.read(n)
-            if not part:
-                break
-            parts.append(part)
-            offset, n = offset + len(part), n - len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def view(self, offset: int, n: int, field: str) -> U8:
-        """Bytes [offset, offset + n) as a read-only uint8 view of the mapped file, nothing copied.
-
-        The file's size is checked first. A file that is cut after that check still kills the process when the view is
-        touched (SIGBUS): the operating system offers no other answer for mapped memory.
-        """
-        self._check_open()
-        size = os.fstat(self._file.fileno()).st_size
-        if size < self.size:
-            raise GGUFError(
-                f"the file was cut from {self.size} to {size} bytes while it was open",
-                file=self.path,
-                offset=offset,
-                field=field,
-            )
-        if self._map is None:
-            try:
-                self._map = mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as e:
-                raise GGUFError(f"can't be mapped: {e}", file=self.path, offset=offset, field=field) from e
-        return np.frombuffer(self._map, np.uint8, count=n, offset=offset)
-
-    def copy(self, offset: int, n: int, field: str) -> U8:
-        """Bytes [offset, offset + n) as a uint8 array of its own, which no later change of the file can reach."""
-        return np.frombuffer(self.read(offset, n, field), np.uint8)
-
-    def _check_open(self) -> None:
-        if self._file.closed:
-            raise GGUFError("the file is closed", file=self.path)
+        data = bytearray(n)
+        self.file.fill(memoryview(data), offset, field)
+        return bytes(data)
 
     def close(self) -> None:
-        """Close the file. Views that were handed out stay valid; the map goes with the last of them."""
-        self._file.close()
-        self._map = None
+        """Close the file, as soon as nothing else reads from it."""
+        self._file = None
