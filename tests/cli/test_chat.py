@@ -11,17 +11,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import octavo
-from octavo.cli.chat import Chat
+from octavo.cli.chat import GREETING, Chat
 from octavo.runtime import Model
 from tests.cli.conftest import on_reference
+from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET
 
-GREETING = "/help lists what you can do here; /bye leaves.\n"
+HEADLINE = "alphabet.gguf: qwen3, 316K parameters, F32; context 512 of 512 tokens; on reference\n"
 
 
 @pytest.fixture
@@ -50,22 +52,30 @@ def talk(model: Model) -> Talk:
             shown[-1] += text
 
         Chat(model, read, write, **{"temperature": 0.0, **options}).loop()
-        assert shown[0] == GREETING
+        assert shown[0] == HEADLINE + GREETING
         return shown[1:]
 
     return run
 
 
 def seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
-    """Records what `generate` is asked for."""
+    """Records the prompts that are generated from, and with which options."""
     calls: list[tuple[Any, dict[str, Any]]] = []
-    generate = model.generate
+    encoded: list[tuple[Any, dict[str, Any]]] = []
+    encode, generate = model.encode_prompt, model.generate
 
     def record(prompt: Any, **options: Any) -> Any:
-        calls.append((prompt if isinstance(prompt, str) else [dict(m) for m in prompt], options))
-        return generate(prompt, **options)
+        if isinstance(prompt, str) or isinstance(prompt[0], dict):
+            encoded.append((prompt if isinstance(prompt, str) else [dict(m) for m in prompt], options))
+        return encode(prompt, **options)
 
-    monkeypatch.setattr(model, "generate", record)
+    def begin(tokens: Any, **options: Any) -> Any:
+        prompt, chosen = encoded[-1]
+        calls.append((prompt, {**options, "system": chosen["system"], "think": chosen["think"]}))
+        return generate(tokens, **options)
+
+    monkeypatch.setattr(model, "encode_prompt", record)
+    monkeypatch.setattr(model, "generate", begin)
     return calls
 
 
@@ -103,21 +113,69 @@ def test_the_system_message(model: Model, talk: Talk, monkeypatch: pytest.Monkey
 
 def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = seen(model, monkeypatch)
-    got = talk("/set", "/set max_tokens 2", "/set seed 7", "hi", "/set")
-    assert got == [
-        "temperature 0.0\n", "max_tokens is 2.\n", "seed is 7.\n", "ab\n",
-        "temperature 0.0\nmax_tokens 2\nseed 7\n", "\n",
+    monkeypatch.setattr(model, "sampling_defaults", lambda: {"top_k": 20})
+    got = talk(
+        "/set", "/set max_tokens 2", "/set seed 7", "hi", "/set temp", "/set temp default", "/set --top-k", "/set"
+    )
+    assert dict(line.split(None, 1) for line in got[0].splitlines()) == {
+        "temperature": "0.0 (set)", "top_k": "20 (the model's)", "top_p": "0.95", "min_p": "0.05",
+        "repeat_penalty": "1.0", "repeat_last_n": "64", "seed": "random", "max_tokens": "until the model ends",
+        "think": "as the template has it",
+    }  # fmt: skip
+    assert got[1:7] == [
+        "max_tokens is 2 (set).\n", "seed is 7 (set).\n", "ab\n", "temperature is 0.0 (set).\n",
+        "temperature is 0.8 (default).\n", "top_k is 20 (the model's).\n",
     ]  # fmt: skip
-    assert calls[0][1] == {"temperature": 0.0, "max_tokens": 2, "seed": 7}
+    assert "seed            7 (set)\n" in got[7]
+    assert calls[0][1] == {"temperature": 0.0, "max_tokens": 2, "seed": 7, "system": None, "think": None}
+
+
+def test_thinking_is_a_choice_where_the_template_has_it(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ 'w' if enable_thinking else 'x' }}"
+    path = tiny.write(tmp_path / "t.gguf", weights=tiny.alphabet(), keys={"tokenizer.chat_template": template})
+    lines = iter(["/set think on", "hi", "/set think off", "hi", "/set think maybe", None])
+    shown: list[str] = []
+    with octavo.load(path, device="reference") as model:
+        Chat(model, lambda prompt: next(lines), shown.append, temperature=0.0).loop()
+    text = "".join(shown)
+    assert "think is on (set).\nxyz\nthink is off (set).\nyz\n" in text
+    assert "think can't be 'maybe' (allowed: on, off, default)" in text
+
+
+def test_a_conversation_is_saved_and_loaded(model: Model, talk: Talk, monkeypatch: Any, tmp_path: Path) -> None:
+    calls = seen(model, monkeypatch)
+    path, other = tmp_path / "talk.json", tmp_path / "notes.txt"
+    other.write_text("mine")
+    got = talk("/system be brief", "one", f"/save {path}", "/clear", f"/load {path}", "two", f"/save {other}", "/load")
+    assert got[2] == f"2 messages are in {path}.\n"
+    assert got[4] == "2 messages; the conversation goes on from there.\n"
+    assert calls[1] == ([user("one"), REPLY, user("two")], {**calls[1][1], "system": "be brief"})
+    assert "is no conversation that /save wrote" in got[6]
+    assert other.read_text() == "mine"
+    assert "/load needs a file's name" in got[7]
+
+
+def test_show(talk: Talk) -> None:
+    shown = talk("one", "/show")[1]
+    assert shown.startswith(HEADLINE + "system message: none\n2 messages; ")
+    assert re.search(r"2 messages; \d+ of 512 tokens of context\n$", shown)
+
+
+def test_completion(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "talk.json").touch()
+    chat = Chat(model, lambda prompt: None, lambda text: None)
+    assert chat.complete("/s") == ["/system ", "/set ", "/show ", "/save ", "/stats "]
+    assert chat.complete("/set te") == ["/set temperature "]
+    assert chat.complete(f"/load {tmp_path}/t") == [f"/load {tmp_path}/talk.json"]
+    assert chat.complete("hello") == chat.complete("/set top_k 1") == []
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("/hlp", "no command /hlp (allowed: /help, "),
-        ("/set volume 3", "no setting 'volume' (allowed: max_tokens, temperature"),
-        ("/set temperature hot", "temperature can't be 'hot' (allowed: a number)"),
-        ("/set temperature", "temperature can't be '' (allowed: a number)"),
+        ("/set volume 3", "no setting 'volume' (allowed: temperature, top_k"),
+        ("/set temperature hot", "temperature can't be 'hot' (allowed: a number, default)"),
         ("/set temperature nan", "temperature is nan (allowed: 0 to 100)"),
         ("/set top_k 1.5", "top_k can't be '1.5'"),
         ("/set max_tokens -1", "max_tokens can't be -1"),
@@ -135,7 +193,9 @@ def test_what_is_wrong_is_said_and_changes_nothing(talk: Talk, line: str, messag
 
 def test_help_names_every_command(talk: Talk) -> None:
     text = talk("/help")[0]
-    assert re.findall(r"^/\w+", text, re.MULTILINE) == ["/help", "/reset", "/system", "/set", "/stats", "/bye"]
+    assert re.findall(r"^/\w+", text, re.MULTILINE) == [
+        "/help", "/clear", "/system", "/set", "/set", "/show", "/save", "/load", "/stats", "/bye",
+    ]  # fmt: skip
 
 
 def test_several_lines(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,15 +205,28 @@ def test_several_lines(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch
     assert sent == ["one\n\n/two", "three", "four\nfive", "/path/to is no command"]
 
 
-def test_a_full_context_says_what_to_do(alphabet: str) -> None:
+def test_a_full_context_drops_the_oldest_turns(alphabet: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
-    lines = iter(["one", "two", "/reset", "one", None])
-    with octavo.load(alphabet, device="reference", n_ctx=80) as model:
+    lines = iter(["one", "two", "three", None])
+    with octavo.load(alphabet, device="reference", n_ctx=130) as model:
+        calls = seen(model, monkeypatch)
+        Chat(model, lambda prompt: next(lines), shown.append, system="be brief", temperature=0.0).loop()
+    text = "".join(shown)
+    assert text.count(ALPHABET + "\n") == 3
+    assert "(the context of 130 tokens is full: the oldest 4 messages are dropped)\n" in text
+    assert calls[-1][0] == [user("three")]
+    assert calls[-1][1]["system"] == "be brief"
+
+
+def test_a_reply_that_fills_the_context_says_what_to_do(endless: str) -> None:
+    shown: list[str] = []
+    lines = iter(["one", "two", "x" * 90, None])
+    with octavo.load(endless, device="reference", n_ctx=80) as model:
         Chat(model, lambda prompt: next(lines), shown.append, temperature=0.0).loop()
     text = "".join(shown)
-    assert text.count("/reset starts afresh") == 1
-    assert text.count(ALPHABET + "\n") == 2
-    assert text.endswith(f"forgotten.\n{ALPHABET}\n\n")
+    assert text.count("of the reply; --ctx-size makes it larger, up to 32768\n") == 2
+    assert text.count("(the context of 80 tokens is full: the oldest 2 messages are dropped)") == 2
+    assert "does not fit the context of 80; --ctx-size makes it larger" in text
 
 
 def test_raw_continues_each_line_by_itself(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,14 +239,23 @@ CONTROLLED = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 
 """Makes its standard input the terminal that Ctrl-C comes from, then becomes the command."""
 
 
+PASTE_MODE = re.compile(r"\x1b\[\?2004[hl]\r?")
+"""How readline asks the terminal to mark what is pasted."""
+
+
 class Terminal:
     """`octavo` in a pseudo-terminal of its own."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, **environment: str) -> None:
         self.fd, other = pty.openpty()
         command = [sys.executable, "-c", CONTROLLED, sys.executable, "-m", "octavo", *on_reference(arguments)]
         self.process = subprocess.Popen(
-            command, stdin=other, stdout=other, stderr=other, start_new_session=True, env={**os.environ, "TERM": "dumb"}
+            command,
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            start_new_session=True,
+            env={**os.environ, "TERM": "dumb", **environment},
         )
         os.close(other)
         self.text = ""
@@ -192,7 +274,7 @@ class Terminal:
             except OSError:  # the other end is closed
                 data = b""
             assert data, f"it ended before {text!r}; shown: {self.text!r}"
-            self.text += data.decode().replace("\r\n", "\n")
+            self.text = PASTE_MODE.sub("", self.text + data.decode().replace("\r\n", "\n"))
         before, _, self.text = self.text.partition(text)
         return before
 
@@ -215,20 +297,20 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal() -> Iterator[Callable[..., Terminal]]:
+def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     with ExitStack() as stack:
 
-        def start(*arguments: str) -> Terminal:
-            started = Terminal(*arguments)
+        def start(*arguments: str, **environment: str) -> Terminal:
+            started = Terminal(*arguments, XDG_STATE_HOME=str(tmp_path), **environment)
             stack.callback(started.close)
             return started
 
         yield start
 
 
-def test_at_a_terminal(terminal: Callable[..., Terminal], alphabet: str) -> None:
+def test_at_a_terminal(terminal: Callable[..., Terminal], alphabet: str, tmp_path: Path) -> None:
     t = terminal("run", alphabet, "--temp", "0")
-    assert GREETING in t.until(">>> ")
+    assert t.until(">>> ").endswith(HEADLINE + GREETING)
     t.type("hi\n")
     assert t.until(">>> ") == f"hi\n{ALPHABET}\n"
     t.type("/stats\n")
@@ -244,8 +326,14 @@ def test_at_a_terminal(terminal: Callable[..., Terminal], alphabet: str) -> None
     assert "/bye or Ctrl-D leaves." in t.until(">>> ")
     t.type("/nothing\n")
     assert "octavo: error: no command /nothing" in t.until(">>> ")
+    t.type("\x1b[200~pasted\nin three\nlines\x1b[201~\n")
+    t.until(ALPHABET)
+    assert ALPHABET not in t.until(">>> "), "one message"
     t.type("/bye\n")
     assert t.status() == 0
+    history = tmp_path / "octavo" / "history"
+    assert history.read_text().splitlines()[:2] == ["hi", "/stats"]
+    assert history.stat().st_mode & 0o777 == 0o600
 
 
 def test_ctrl_c_stops_the_reply_only_and_ctrl_d_leaves(terminal: Callable[..., Terminal], endless: str) -> None:

@@ -76,7 +76,7 @@ def test_tells_of_experts_that_met_no_token(octavo: Run, tmp_path: Path) -> None
         ({"output": "."}, "is a folder"),
         ({"output": "text.txt"}, "text.txt"),
         ({"context": "2"}, "context is 2"),
-        ({"context": "4096"}, "ctx is 4096, but the model was made for 512"),
+        ({"context": "4096"}, "-c is 4096, but the model was made for 512"),
     ],
 )
 def test_bad_input(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.cli import tables
+from octavo.cli.facts import size
 from octavo.io.gguf import GGUFFile, write_gguf
 from tests.cli.conftest import Run
 from tests.io.gguf_builder import ARCH, ARRAY, DATA, U32, WEIGHT, array, gguf, raw_pair
@@ -27,11 +27,36 @@ def test_plain(octavo: Run, alphabet: str) -> None:
     lines = squeezed(got.out)
     with GGUFFile.open(alphabet) as file:
         n, nbytes = sum(t.size for t in file.tensors.values()), file.nbytes
-    assert f"parameters {n:,} in 25 tensors" in lines
-    assert f"size {nbytes / 1e6:.1f} MB, 32.00 bits per weight" in lines
+    assert lines[0] == "alphabet.gguf"
+    facts = {line[:15].strip(): line[15:] for line in got.out.splitlines()[1:13]}
+    assert facts == {
+        "file": alphabet, "architecture": "qwen3", "parameters": f"316K ({n:,})", "file type": "F32",
+        "context": "512 tokens", "layers": f"2 of width {tiny.N_EMBD}", "heads": "4, 2 of keys and values",
+        "vocabulary": f"{tiny.N_VOCAB} tokens", "chat template": "yes", "runs here": "yes",
+        "size": f"{nbytes / 1e6:.1f} MB in 25 tensors, 32.00 bits per weight", "memory": facts["memory"],
+    }  # fmt: skip
+    assert facts["memory"].endswith("at --ctx-size 512: 1.3 MB of weights, 131.1 kB of keys and values")
+    assert f"F32 25 {n:,} {nbytes / 1e6:.1f} MB 100.0% 32" in lines
+
+
+def test_memory_of_a_context(octavo: Run, alphabet: str) -> None:
+    for kv, nbytes in (("f16", 2), ("f32", 4)):
+        found = json.loads(octavo("inspect", alphabet, "--json", "-c", "64", "--kv", kv).out)["facts"]
+        assert found["memory"]["cache"] == 2 * 2 * 64 * tiny.N_HEAD_KV * tiny.HEAD_DIM * nbytes
+
+
+def test_metadata(octavo: Run, alphabet: str) -> None:
+    lines = squeezed(octavo("inspect", alphabet, "--metadata").out)
+    assert lines[0] == "metadata value"
     assert "qwen3.attention.head_count 4" in lines
     assert any(line.startswith("tokenizer.ggml.tokens 259 values: ") for line in lines)
-    assert f"F32 25 {n:,} {nbytes / 1e6:.1f} MB 100.0% 32" in lines
+
+
+def test_an_architecture_that_does_not_run(octavo: Run, tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "gemma.gguf", "gemma3", weights=tiny.tensors())
+    lines = squeezed(octavo("inspect", path).out)
+    assert "architecture gemma3" in lines
+    assert any(line.startswith("runs here no: Octavo can't run architecture 'gemma3' yet") for line in lines)
 
 
 def test_tensors(octavo: Run, alphabet: str) -> None:
@@ -57,7 +82,7 @@ def test_json(octavo: Run, alphabet: str) -> None:
     report = json.loads(got.out)
     assert report.keys() == {
         "path", "files", "version", "alignment", "tensor_count", "parameters", "bytes", "bits_per_weight", "types",
-        "metadata", "tensors", "graph", "non_finite",
+        "metadata", "tensors", "graph", "non_finite", "facts",
     }  # fmt: skip
     assert report["path"] == alphabet
     assert report["types"] == [
@@ -73,7 +98,7 @@ def test_json(octavo: Run, alphabet: str) -> None:
 
 
 def test_check(octavo: Run, alphabet: str, tmp_path: Path) -> None:
-    assert octavo("inspect", alphabet, "--check").out.splitlines()[-1] == "No NaN or Inf in any tensor."
+    assert octavo("inspect", alphabet, "--check").out.splitlines() == ["No NaN or Inf in any tensor."]
     weights = tiny.tensors()
     weights["blk.1.ffn_up.weight"][3, 4:7] = np.nan
     weights["output_norm.weight"][0] = -np.inf
@@ -107,7 +132,7 @@ def odd(tmp_path: Path) -> str:
 
 
 def test_odd_values_are_shown_harmlessly(octavo: Run, odd: str) -> None:
-    got = octavo("inspect", odd, "--tensors")
+    got = octavo("inspect", odd, "--metadata", "--tensors")
     assert got.status == 0
     assert "\x1b" not in got.out
     text = " ".join(got.out.split())
@@ -141,7 +166,7 @@ def test_a_vocabulary_alone_is_shown_but_makes_no_graph(octavo: Run, tmp_path: P
     path = tiny.write(tmp_path / "vocab.gguf", weights={})
     got = octavo("inspect", path)
     assert got.status == 0
-    assert "parameters 0 in 0 tensors" in squeezed(got.out)
+    assert "size 0 B in 0 tensors" in squeezed(got.out)
     assert json.loads(octavo("inspect", path, "--json", "--tensors").out)["tensors"] == []
     assert "token_embd.weight" in octavo("inspect", path, "--graph").error()
 
@@ -156,4 +181,4 @@ def test_files_that_are_no_gguf(octavo: Run, tmp_path: Path) -> None:
     ("nbytes", "shown"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (15_240_000, "15.2 MB"), (4.2e15, "4200.0 TB")]
 )
 def test_sizes(nbytes: float, shown: str) -> None:
-    assert tables.size(nbytes) == shown
+    assert size(nbytes) == shown

@@ -45,7 +45,60 @@ def test_options(octavo: Run, alphabet: str, options: list[str], text: str) -> N
 def test_a_prompt_from_a_pipe(octavo: Run, alphabet: str) -> None:
     assert octavo("run", alphabet, "--raw", *GREEDY, stdin=b"x\n").out == "yz\n"
     assert octavo("run", alphabet, "-", "--raw", *GREEDY, stdin="éw".encode()).out == "xyz\n"
-    assert octavo("run", alphabet, "v", "--raw", *GREEDY, stdin=b"x").out == "wxyz\n", "a prompt goes before the pipe"
+    assert octavo("run", alphabet, "v", "--raw", *GREEDY, stdin=b"x").out == "yz\n"
+
+
+def test_a_pipe_and_a_file_are_appended_to_a_prompt(octavo: Run, alphabet: str, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("w\n")
+    assert octavo("run", alphabet, "v", "--raw", "-f", str(file), *GREEDY).out == "xyz\n"
+    assert octavo("run", alphabet, "--raw", "--file", str(file), *GREEDY, stdin=b"x").out == "yz\n"
+    got = octavo("run", alphabet, "a", "-f", str(file), "--raw", "-n", "0", "--json", stdin=b"x\n")
+    assert json.loads(got.out)["prompt_tokens"] == len("a\n\nw\n\nx")
+
+
+def test_texts_that_are_no_prompts(octavo: Run, alphabet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "none: can't be read: No such file" in octavo("run", alphabet, "-f", str(tmp_path / "none")).error()
+    monkeypatch.setattr("octavo.cli.prompt.MOST_BYTES", 1 << 20)
+    assert "/dev/zero is longer than a prompt may be: 1 MiB" in octavo("run", alphabet, "-f", "/dev/zero").error()
+    piped = octavo("run", alphabet, "hi", stdin=b"x" * ((1 << 20) + 1))
+    assert "standard input is longer than a prompt may be" in piped.error()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--n-predict", "3"], "abc\n"),
+        (["--max_tokens=2"], "ab\n"),
+        (["-t", "1", "-c", "64", "-s", "1", "-ctk", "f32", "-sys", "be brief", "-n", "1"], "a\n"),
+        (["--temperature", "0", "--n_ctx", "64", "--kv", "f32", "--repeat-last-n", "3", "--n-gpu-layers", "0",
+          "--device", "cpu", "-n", "1"], "a\n"),
+    ],
+)  # fmt: skip
+def test_names_that_other_programs_have(octavo: Run, alphabet: str, options: list[str], text: str) -> None:
+    got = octavo("run", alphabet, "hi", *GREEDY, *options)
+    assert (got.status, got.out) == (0, text)
+
+
+def test_cuda_is_the_gpu(octavo: Run, alphabet: str) -> None:
+    assert octavo("run", alphabet, "hi", *GREEDY, "-n", "1", "--device", "cuda", "-ngl", "0").out == "a\n"
+
+
+def test_think_needs_a_template_that_has_it(octavo: Run, alphabet: str) -> None:
+    said = "is no choice here: the model's chat template has no enable_thinking"
+    assert octavo("run", alphabet, "hi", "--no-think").error() == f"octavo: error: --no-think {said}"
+    assert "--think needs a chat template" in octavo("run", alphabet, "hi", "--think", "--raw").error()
+
+
+def test_a_full_disk_is_one_line(alphabet: str) -> None:
+    with open("/dev/full", "wb") as full:
+        for command in (["run", alphabet, "hi", *GREEDY], ["inspect", alphabet]):
+            done = subprocess.run(
+                [sys.executable, "-m", "octavo", *on_reference(command)],
+                stdout=full, stderr=subprocess.PIPE, env=users_environment(), check=False,
+            )  # fmt: skip
+            assert done.stderr == b"octavo: error: standard output can't be written: No space left on device\n"
+            assert done.returncode == 1
 
 
 def test_statistics_go_to_stderr(octavo: Run, alphabet: str) -> None:
@@ -70,16 +123,19 @@ def test_json(octavo: Run, alphabet: str) -> None:
         "text": ALPHABET, "tokens": [*ALPHABET.encode(), tiny.END], "finish_reason": "stop", "prompt_tokens": 21,
         "generated_tokens": 27, "model": alphabet,
     }  # fmt: skip
-    names = {"load_seconds", "prefill_seconds", "decode_seconds", "prefill_tokens_per_second",
+    names = {"load_seconds", "compile_seconds", "prefill_seconds", "decode_seconds", "prefill_tokens_per_second",
              "decode_tokens_per_second"}  # fmt: skip
     assert timings.keys() == names
-    assert all(isinstance(v, float) and v > 0 for v in timings.values())
+    assert all(isinstance(v, float) for v in timings.values())
     assert timings["decode_tokens_per_second"] == pytest.approx(26 / timings["decode_seconds"], rel=1e-2)
 
 
 def test_json_with_a_full_context_prints_the_object_and_fails(octavo: Run, alphabet: str) -> None:
     got = octavo("run", alphabet, "hi", "--json", "--ctx", "30", *GREEDY)
-    assert got.error() == "octavo: error: the context of 30 tokens is full: 21 of the prompt and 10 of the reply"
+    assert (
+        got.error() == "octavo: error: the context of 30 tokens is full: 21 of the prompt and 10 of the reply; "
+        "--ctx-size makes it larger, up to 512"
+    )
     answer = json.loads(got.out)
     assert (answer["text"], answer["finish_reason"]) == (ALPHABET[:10], "context")
 
@@ -98,23 +154,23 @@ def test_a_full_context_shows_the_text_and_fails(octavo: Run, alphabet: str) -> 
         (["-"], b"", "there is no prompt"),
         (["--json"], b"", "there is no prompt"),
         ([], b"ok\xff", "standard input is not UTF-8 at byte 2"),
-        (["hi", "--ctx", "0"], b"", "ctx is 0 (allowed: 1 or more)"),
+        (["hi", "--ctx", "0"], b"", "--ctx is 0 (allowed: 1 or more)"),
         (["hi", "--ctx", "9999"], b"", "the model was made for 512 tokens"),
         (["hi", "--ctx", "20"], b"", "the prompt of 21 tokens does not fit the context of 20"),
-        (["hi", "--gpu-layers", "-1"], b"", "gpu_layers is -1 (allowed: 0 or more, all, auto)"),
+        (["hi", "--gpu-layers", "-1"], b"", "--gpu-layers is -1 (allowed: 0 or more, all, auto)"),
         (["hi", "--gpu-layers", "2x"], b"", "--gpu-layers is '2x' (allowed: 0 or more, all, auto)"),
         (
             ["hi", "-ngl", "2", "--device", "cpu"],
             b"",
-            "gpu_layers is 2 on device cpu (allowed: 0, or device gpu or auto)",
+            "-ngl is 2 on device cpu (allowed: 0, or device gpu or auto)",
         ),
-        (["hi", "--temp", "-1"], b"", "temperature is -1.0"),
-        (["hi", "--temp", "nan"], b"", "temperature is nan"),
-        (["hi", "--top-k", "-1"], b"", "top_k is -1"),
-        (["hi", "--top-p", "0"], b"", "top_p is 0"),
-        (["hi", "--min-p", "2"], b"", "min_p is 2"),
-        (["hi", "--seed", "-1"], b"", "seed is -1"),
-        (["hi", "--threads", "0"], b"", "threads is 0"),
+        (["hi", "--temp", "-1"], b"", "--temp is -1.0"),
+        (["hi", "--temp", "nan"], b"", "--temp is nan"),
+        (["hi", "--top-k", "-1"], b"", "--top-k is -1"),
+        (["hi", "--top-p", "0"], b"", "--top-p is 0"),
+        (["hi", "--min-p", "2"], b"", "--min-p is 2"),
+        (["hi", "--seed", "-1"], b"", "--seed is -1"),
+        (["hi", "--threads", "0"], b"", "--threads is 0"),
         (["hi", "--raw", "--system", "s"], b"", "a system message needs a chat template"),
         (["\udcff"], b"", "lone surrogate"),
     ],
@@ -193,7 +249,8 @@ def test_a_reader_that_leaves_is_no_error_to_shout_about(alphabet: str, endless:
     child.stdout.close()
     _, err = child.communicate(timeout=60)
     assert err == b""
-    assert child.returncode == (0 if (command, read) == ("json", 3) else 1)
+    allowed = {("json", 3): (0,), ("inspect", 3): (0, 1)}  # what is short may all be written before the reader leaves
+    assert child.returncode in allowed.get((command, read), (1,))
 
 
 def test_a_terminal_without_unicode(process: Run, tmp_path: Path) -> None:

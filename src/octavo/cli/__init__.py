@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -11,8 +12,9 @@ import typer
 from typer.core import TyperGroup
 
 from octavo.cli import bench, convert, evaluate, imatrix, inspect, profile, quantize, report, run
+from octavo.cli.options import one_name, worded
 from octavo.cli.signals import ending_in_order
-from octavo.errors import OctavoError
+from octavo.errors import OctavoError, UsageError
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read
 
@@ -34,7 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": one_name},
 )
 app.command("run")(run.run)
 app.command("inspect")(inspect.inspect)
@@ -81,6 +83,8 @@ def main() -> None:
             if sys.stdout is not None:
                 sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else 0)
+    except UsageError as error:
+        _fail(worded(error, sys.argv[1:]))
     except OctavoError as error:
         _fail(str(error))
     except typer.Abort:
@@ -91,6 +95,12 @@ def main() -> None:
         _fail(f"out of memory: {error}" if str(error) else "out of memory")
     except BrokenPipeError:  # who reads has left; what is still buffered goes nowhere, and nobody is told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"octavo: error: standard output can't be written: {error.strerror}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from typing import Unpack, cast
+from typing import Unpack
 
-from octavo.cli.run import speeds
+from octavo.cli.answer import begun, encoded, larger_context, speeds
+from octavo.cli.conversation import Conversation
+from octavo.cli.facts import headline
+from octavo.cli.line import paths
+from octavo.cli.screen import Screen, harmless
+from octavo.cli.settings import KINDS, Settings, known
 from octavo.errors import ContextFullError, OctavoError, UsageError
-from octavo.runtime import GenerateOptions, Generation, Model, SamplingParams
+from octavo.runtime import GenerateOptions, Generation, Model
 
 HELP = """\
 /help              this list
-/reset             forget the conversation
+/clear             forget the conversation (/reset too)
 /system [TEXT]     set the system message (without TEXT: remove it) and forget the conversation
-/set NAME VALUE    max_tokens, temperature, top_k, top_p, min_p, repeat_penalty or seed; without a value: what is set
+/set               show what counts for replies: temperature, max_tokens, think, ...
+/set NAME [VALUE]  show or set one of them; the value `default` takes back what was set
+/show              the model, the system message, and how full the context is
+/save FILE         write the conversation to a file
+/load FILE         go on with a conversation that was saved
 /stats             print speeds after each reply, or stop doing so
 /bye               leave (or Ctrl-D)
-Ctrl-C stops a reply. Three double quotes start and end a message of several lines.
+Ctrl-C stops a reply. Three double quotes start and end a message of several lines; pasted lines are one message.
 """
-SETTINGS: dict[str, type] = {
-    "max_tokens": int, "temperature": float, "top_k": int, "top_p": float, "min_p": float,
-    "repeat_penalty": float, "seed": int,
-}  # fmt: skip
+GREETING = "/help lists what you can do here; /bye leaves.\n"
 
-
-def read_line(prompt: str) -> str | None:
-    """A line that the user types; None at the end of input."""
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  (gives input() history and editing)
-    try:
-        return input(prompt)
-    except EOFError:
-        return None
+Show = Callable[[Model, list[int]], Screen]
 
 
 class Chat:
-    """A conversation with a model. `read` gives a line for a prompt, None at the end; `write` shows text."""
+    """A conversation with a model. `read` gives a line for a prompt, None at the end; `write` shows text.
+
+    `screen` makes what a reply to a prompt is shown on, if that is not `write` alone.
+    """
 
     def __init__(
         self,
@@ -46,23 +46,30 @@ class Chat:
         *,
         raw: bool = False,
         stats: bool = False,
+        screen: Show | None = None,
         **options: Unpack[GenerateOptions],
     ) -> None:
         self._model, self._read, self._write = model, read, write
-        self._raw, self._stats, self._options = raw, stats, options
-        self._messages: list[dict[str, str]] = []
+        self._raw, self._stats = raw or model.template is None, stats
+        self._screen = screen or (lambda model, tokens: Screen(write, terminal=False))
+        self._talk = Conversation(options.pop("system", None))
+        self._settings = Settings(options, dict(model.sampling_defaults()))
         self._commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: write(HELP),
             "/?": lambda _: write(HELP),
-            "/reset": lambda _: self._reset(),
+            "/clear": lambda _: self._clear(),
+            "/reset": lambda _: self._clear(),
             "/system": self._set_system,
             "/set": self._set,
+            "/show": lambda _: self._show(),
+            "/save": self._save,
+            "/load": self._load,
             "/stats": lambda _: self._toggle_stats(),
         }
 
     def loop(self) -> None:
         """Talk until /bye or the end of input."""
-        self._write("/help lists what you can do here; /bye leaves.\n")
+        self._write(f"{headline(self._model)}\n{GREETING}")
         while True:
             try:
                 line = self._read_message()
@@ -77,7 +84,18 @@ class Chat:
             try:
                 self._handle(line)
             except OctavoError as error:
-                self._write(f"octavo: error: {error}\n")
+                self._write(f"octavo: error: {harmless(' '.join(str(error).split()))}\n")
+
+    def complete(self, line: str) -> list[str]:
+        """What a line that begins so may become: commands, settings, files."""
+        command, space, rest = line.partition(" ")
+        if not line.startswith("/"):
+            return []
+        if not space:
+            return [name + " " for name in (*self._commands, "/bye") if name.startswith(line) and name != "/?"]
+        if command == "/set" and " " not in rest:
+            return [f"/set {name} " for name in KINDS if name.startswith(rest)]
+        return [f"{command} {path}" for path in paths(rest)] if command in ("/save", "/load") else []
 
     def _read_message(self) -> str | None:
         line = self._read(">>> ")
@@ -101,60 +119,94 @@ class Chat:
             self._ask(line)
 
     def _ask(self, text: str) -> None:
-        self._messages.append({"role": "user", "content": text})
+        self._talk.add("user", text)
         try:
-            self._reply(self._generate(text))
+            tokens = encoded(self._model, text, self._options, raw=True) if self._raw else self._fitting()
+            self._reply(tokens, begun(self._model, tokens, self._options))
         except ContextFullError as error:
-            raise ContextFullError(f"{error}; /reset starts afresh") from None
+            raise ContextFullError(f"{error}; {larger_context(self._model)}") from None
         finally:
-            if self._messages and self._messages[-1]["role"] == "user":
-                self._messages.pop()  # no reply came of it
+            if self._talk.messages and self._talk.messages[-1]["role"] == "user":
+                self._talk.messages.pop()  # no reply came of it
 
-    def _generate(self, text: str) -> Generation:
-        if self._raw or self._model.template is None:
-            return self._model.generate(text, raw=True, **self._options)
-        return self._model.generate(self._messages, **self._options)
+    @property
+    def _options(self) -> GenerateOptions:
+        return {**self._settings.options, "system": self._talk.system}
 
-    def _reply(self, generation: Generation) -> None:
+    def _encoded(self) -> list[int]:
+        return encoded(self._model, self._talk.messages, self._options)
+
+    def _fitting(self) -> list[int]:
+        """The tokens of the conversation, without old turns for which there is no room."""
+        n_ctx = self._model.engine.n_ctx
+        tokens, dropped = self._talk.fit(self._encoded, n_ctx, self._settings.options.get("max_tokens"))
+        if dropped:
+            self._write(f"(the context of {n_ctx} tokens is full: the oldest {dropped} messages are dropped)\n")
+        return tokens
+
+    def _reply(self, prompt: list[int], generation: Generation) -> None:
+        screen = self._screen(self._model, prompt)
         try:
             for piece in generation:
-                self._write(piece)
+                screen.show(piece)
         except KeyboardInterrupt:
             generation.close()
         finally:
+            screen.end()
             if generation.text_so_far:
-                self._messages.append({"role": "assistant", "content": generation.text_so_far})
+                self._talk.add("assistant", generation.text_so_far)
             self._write("\n")
         if self._stats:
             self._write(f"({speeds(generation)})\n")
 
-    def _reset(self) -> None:
-        self._messages.clear()
+    def _clear(self) -> None:
+        self._talk.messages.clear()
         self._write("The conversation is forgotten.\n")
 
     def _set_system(self, text: str) -> None:
-        self._options["system"] = text or None
-        self._messages.clear()
+        self._talk.system = text or None
+        self._talk.messages.clear()
         self._write("The system message is set.\n" if text else "The system message is removed.\n")
 
     def _set(self, text: str) -> None:
-        if not text:
-            shown = [f"{name} {value}\n" for name, value in self._options.items() if name in SETTINGS]
-            self._write("".join(shown) or "Nothing is set.\n")
-            return
         name, _, value = text.partition(" ")
-        if name not in SETTINGS:
-            raise UsageError(f"no setting {name!r} (allowed: {', '.join(SETTINGS)})")
+        if not name:
+            for setting, shown, origin in self._settings.rows():
+                self._write(f"{setting:<16}{shown}{'' if origin == 'default' else f' ({origin})'}\n")
+            return
+        if value.strip():
+            before = self._settings.options
+            self._settings.change(name, value.strip())
+            if known(name) == "think":
+                self._check_think(before)
+        self._write(self._settings.line(name) + "\n")
+
+    def _check_think(self, before: GenerateOptions) -> None:
+        """Raises UsageError, with the settings as `before`, where the model leaves no choice."""
         try:
-            number = SETTINGS[name](value)
-        except ValueError:
-            raise UsageError(f"{name} can't be {value!r} (allowed: a number)") from None
-        if name != "max_tokens":
-            SamplingParams(**{name: number})  # raises for a value out of range
-        elif number < 0:
-            raise UsageError(f"max_tokens can't be {number} (allowed: 0 or more)")
-        self._options = cast(GenerateOptions, {**self._options, name: number})
-        self._write(f"{name} is {number}.\n")
+            think = self._settings.options.get("think")
+            self._model.encode_prompt([{"role": "user", "content": "?"}], think=think, raw=self._raw)
+        except OctavoError:
+            self._settings.options = before
+            raise
+
+    def _show(self) -> None:
+        held, n_ctx = (len(self._encoded()) if self._talk.messages and not self._raw else 0), self._model.engine.n_ctx
+        self._write(f"{headline(self._model)}\n")
+        self._write(f"system message: {harmless(self._talk.system or 'none')}\n")
+        self._write(f"{len(self._talk.messages)} messages; {held} of {n_ctx} tokens of context\n")
+
+    def _save(self, path: str) -> None:
+        if not path:
+            raise UsageError("/save needs a file's name")
+        self._talk.save(path)
+        self._write(f"{len(self._talk.messages)} messages are in {harmless(path)}.\n")
+
+    def _load(self, path: str) -> None:
+        if not path:
+            raise UsageError("/load needs a file's name")
+        self._talk.load(path)
+        self._write(f"{len(self._talk.messages)} messages; the conversation goes on from there.\n")
 
     def _toggle_stats(self) -> None:
         self._stats = not self._stats

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.options import Kv
 from octavo.cli.plain import printable, to_json
 from octavo.errors import NonFiniteError
 
 if TYPE_CHECKING:
+    from octavo.graph.builder import CacheType
     from octavo.io.gguf import GGUFFile
 
 
 def inspect(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
+    metadata: Annotated[bool, typer.Option("--metadata", help="List the key-value pairs.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph: nodes, splits, buffers.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Look for NaN and Inf in all tensors.")] = False,
@@ -22,29 +25,47 @@ def inspect(
     device: Annotated[
         Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="The device to make the graph for.")
     ] = "auto",
-    ctx: Annotated[int | None, typer.Option(help="Tokens of context for the graph.")] = None,
+    ctx: Annotated[
+        int | None,
+        typer.Option("--ctx-size", "-c", help="Tokens of context for memory and the graph (default: as `run` has it)."),
+    ] = None,
+    kv: Kv = "f16",
 ) -> None:
-    """Show a model file: metadata, parameters, tensor types; optionally every tensor and the graph."""
+    """Show what a model is, what it takes in memory, and whether it runs here; with options these parts alone."""
+    from octavo.cli.facts import facts
     from octavo.huggingface import open_model_file
     from octavo.runtime import resolve
 
     with open_model_file(resolve(model)) as file:
-        report = summarize(file)
+        report = summarize(file) | {"facts": facts(file, ctx, kv)}
         if tensors:
             report["tensors"] = tensor_rows(file)
         if graph:
-            report["graph"] = _graph(file, device, ctx, as_json)
+            report["graph"] = _graph(file, device, ctx, kv, as_json)
         bad = find_non_finite(file) if check else {}
         if check:
             report["non_finite"] = bad
         if as_json:
             print(to_json(report))
         else:
-            from octavo.cli.tables import show
-
-            show(report)
+            _show(report, metadata, tensors, graph, check)
         if bad:
             raise NonFiniteError(f"{file.path}: NaN or Inf in {len(bad)} of {len(file.tensors)} tensors: {_few(bad)}")
+
+
+def _show(report: dict[str, Any], metadata: bool, tensors: bool, graph: bool, check: bool) -> None:
+    from octavo.cli import tables
+
+    if not (metadata or tensors or graph or check):
+        tables.show(report)
+    if metadata:
+        tables.show_metadata(report["metadata"])
+    if tensors:
+        tables.show_tensors(report["tensors"])
+    for line in report.get("graph", ()):
+        print(line)
+    if check and not report["non_finite"]:
+        print("No NaN or Inf in any tensor.")
 
 
 def summarize(file: GGUFFile) -> dict[str, Any]:
@@ -91,14 +112,14 @@ def find_non_finite(file: GGUFFile) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _graph(file: GGUFFile, device: str, ctx: int | None, as_json: bool) -> Any:
+def _graph(file: GGUFFile, device: str, ctx: int | None, kv: CacheType, as_json: bool) -> Any:
     from octavo.graph.show import rows, text
     from octavo.models import read_architecture
     from octavo.runtime import Engine, EngineConfig
     from octavo.runtime.placement import backends_for
 
     backends, layers = backends_for(device)
-    engine = Engine(read_architecture(file), backends, EngineConfig(n_ctx=ctx, gpu_layers=layers))
+    engine = Engine(read_architecture(file), backends, EngineConfig(n_ctx=ctx, cache_type=kv, gpu_layers=layers))
     show = rows if as_json else text
     return list(show(engine.schedule, engine.backends))
 

@@ -1,10 +1,11 @@
-"""Options that several commands share: where to run, and with what.
+"""Options that several commands share: where to run, and with what; and the names that an option goes by.
 
 Defaults are told in round brackets: help texts are Rich markup, to which square ones are tags that it leaves out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 Device = Annotated[
     Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run; auto: the GPU if there is one.")
 ]
-Threads = Annotated[int | None, typer.Option(help="Threads to use (default: all cores).")]
+Threads = Annotated[int | None, typer.Option("--threads", "-t", help="Threads to use (default: all cores).")]
+Kv = Annotated[
+    Literal["f16", "f32", "q8_0"], typer.Option("--cache-type", "-ctk", help="How keys and values are kept.")
+]
 Context = Annotated[
     int | None,
-    typer.Option("-c", "--context", help="Tokens of a window (default: 512, or the model's if it has fewer)."),
+    typer.Option("--ctx-size", "-c", help="Tokens of a window (default: 512, or the model's if it has fewer)."),
 ]
-Kv = Annotated[Literal["f16", "f32", "q8_0"], typer.Option(help="How keys and values are kept.")]
 Layers = Annotated[
     str | None,
     typer.Option(
@@ -32,6 +35,47 @@ Layers = Annotated[
     ),
 ]  # fmt: skip
 
+OTHER_NAMES = {
+    "ctx": "ctx-size", "context": "ctx-size", "n-ctx": "ctx-size", "kv": "cache-type", "cache-type-k": "cache-type",
+    "n-gpu-layers": "gpu-layers", "n-predict": "max-tokens", "system-prompt": "system", "outtype": "type",
+    "preset": "type", "cuda": "gpu", "rocm": "gpu", "hip": "gpu",
+}  # fmt: skip
+"""Names of options and values that earlier releases, llama.cpp or torch have, and what they are called here."""
+
+OPTIONS = {
+    "n_ctx": ("--ctx-size", "-c", "--ctx", "--context", "--n-ctx"),
+    "cache_type": ("--cache-type", "-ctk", "--kv", "--cache-type-k"),
+    "gpu_layers": ("--gpu-layers", "-ngl", "--n-gpu-layers"),
+    "threads": ("--threads", "-t"),
+    "device": ("--device",),
+    "max_tokens": ("--max-tokens", "-n", "--n-predict"),
+    "temperature": ("--temp", "--temperature"),
+    "seed": ("--seed", "-s"),
+    "stop": ("--stop",),
+    "system": ("--system", "-sys", "--system-prompt"),
+    **{name: (f"--{name.replace('_', '-')}",) for name in
+       ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n")},
+    "think": ("--think", "--no-think"),
+}  # fmt: skip
+"""The options that Python's arguments are on the command line, the usual name first."""
+
+
+def one_name(name: str) -> str:
+    """What an option or one of a few words is called here: `--max_tokens` and `--n-predict` are `--max-tokens`."""
+    name = name.replace("_", "-")
+    return OTHER_NAMES.get(name, name)
+
+
+def worded(error: UsageError, arguments: Sequence[str]) -> str:
+    """An error's text with the option as the user typed it in `arguments`, instead of Python's name for it."""
+    text = str(error)
+    names = OPTIONS.get(error.argument or "")
+    if names is None or not text.startswith(error.argument or ""):
+        return text
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments if argument.startswith("-")}
+    option = next((name for name in names if name in given), names[0])
+    return option + text.removeprefix(error.argument or "")
+
 
 def gpu_layers(text: str | None) -> GpuLayers | None:
     """What `--gpu-layers` stands for. Raises UsageError for what is no number of layers."""
@@ -40,4 +84,5 @@ def gpu_layers(text: str | None) -> GpuLayers | None:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"--gpu-layers is {text!r} (allowed: 0 or more, all, auto)") from None
+        problem = f"gpu_layers is {text!r} (allowed: 0 or more, all, auto)"
+        raise UsageError(problem, argument="gpu_layers") from None

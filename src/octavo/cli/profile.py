@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octavo.cli.columns import print_columns
 from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 
 if TYPE_CHECKING:
     from octavo.bench.profile import Profile
-
-
-WIDTH = 110
-"""Columns that the tables may take, even where the terminal is narrower or there is none."""
 
 
 def profile(
@@ -68,31 +65,20 @@ def _named(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, WIDTH)
     step, nodes, tokens = report["step_seconds"], report["nodes_seconds"], report["tokens"]
     what = f"{tokens} token{'s' if tokens > 1 else ''} after {report['depth']}"
-    console.print(f"Step of {what}: {step * 1e3:.2f} ms ({tokens / step:.1f} tok/s); node by node {nodes * 1e3:.2f} ms")
-    console.print(_table(report["ops"], "op", "backend"))
-    console.print(_table(report["nodes"], "op", "node", "formats"))
+    print(f"Step of {what}: {step * 1e3:.2f} ms ({tokens / step:.1f} tok/s); node by node {nodes * 1e3:.2f} ms\n")
+    _table(report["ops"], "op", "backend")
+    print()
+    _table(report["nodes"], "op", "node", "formats")
 
 
-def _table(rows: list[dict[str, Any]], *names: str) -> Any:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for heading in ("calls", "ms", "share", "GB/s", "GOPS"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            *(escape(printable(row[name])) for name in names), str(row["calls"]), f"{row['seconds'] * 1e3:.2f}",
-            f"{row['share']:.1%}", f"{row['gbps']:.1f}" if row["bytes"] else "",
-            f"{row['gops']:,.0f}" if row["operations"] else "",
-        )  # fmt: skip
-    return table
+def _table(rows: list[dict[str, Any]], *names: str) -> None:
+    numbers = ("calls", "ms", "share", "GB/s", "GOPS")
+    cells = [
+        (*(printable(row[name]) for name in names), str(row["calls"]), f"{row['seconds'] * 1e3:.2f}",
+         f"{row['share']:.1%}", f"{row['gbps']:.1f}" if row["bytes"] else "",
+         f"{row['gops']:,.0f}" if row["operations"] else "")
+        for row in rows
+    ]  # fmt: skip
+    print_columns((*names, *numbers), cells, numbers)

@@ -1,63 +1,48 @@
-"""Reports of `octavo inspect` as tables for a terminal."""
+"""Reports of `octavo inspect` as text."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
+from octavo.cli.columns import print_columns
+from octavo.cli.facts import lines, size
 from octavo.cli.plain import printable
 
+MORE = "--metadata, --tensors, --graph and --check show more."
 
-def show(report: dict[str, Any], console: Console | None = None) -> None:
-    """Print a report of `octavo.cli.inspect`."""
-    console = console or Console(highlight=False, soft_wrap=True)
-    name = report["metadata"].get("general.name")
-    console.print(f"[bold]{escape(printable(name or report['path']))}[/bold]")
+
+def show(report: dict[str, Any]) -> None:
+    """Print what people look for in a model, and a row for each type of its tensors."""
+    print(report["facts"]["name"])
     bpw = report["bits_per_weight"]
-    facts = {
+    shown = {
         "file": report["path"] + (f" and {len(report['files']) - 1} more" if len(report["files"]) > 1 else ""),
-        **({"GGUF version": report["version"]} if report["version"] else {"layout": "safetensors"}),
-        "parameters": f"{report['parameters']:,} in {report['tensor_count']} tensors",
-        "size": f"{size(report['bytes'])}" + (f", {bpw:.2f} bits per weight" if bpw else ""),
+        **lines(report["facts"]),
+        "size": f"{size(report['bytes'])} in {report['tensor_count']} tensors"
+        + (f", {bpw:.2f} bits per weight" if bpw else ""),
+        "layout": f"GGUF version {report['version']}" if report["version"] else "safetensors",
     }
-    for key, value in facts.items():
-        console.print(f"{key:<13} {escape(printable(value))}")
-    console.print()
-    console.print(_metadata(report["metadata"]))
-    console.print(_types(report))
-    if "tensors" in report:
-        console.print(_tensors(report["tensors"]))
-    for line in report.get("graph", ()):
-        console.print(escape(line), overflow="ignore", no_wrap=True)
-    if report.get("non_finite") == {}:
-        console.print("No NaN or Inf in any tensor.")
+    for key, value in shown.items():
+        print(f"{key:<14} {printable(value)}")
+    print()
+    show_types(report)
+    print(f"\n{MORE}")
 
 
-def size(nbytes: float) -> str:
-    """Bytes as people read them: 15.2 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.1f} TB"
+def show_types(report: dict[str, Any]) -> None:
+    """Print a row for each type of tensor."""
+    numbers = ("tensors", "parameters", "size", "share", "bits/weight")
+    rows = [
+        (row["type"], str(row["tensors"]), f"{row['parameters']:,}", size(row["bytes"]),
+         f"{row['bytes'] / report['bytes']:.1%}", f"{row['bits_per_weight']:.4g}")
+        for row in report["types"]
+    ]  # fmt: skip
+    print_columns(("type", *numbers), rows, numbers)
 
 
-def _table(*headings: str, numbers: tuple[str, ...] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in numbers else "left", overflow="fold")
-    return table
-
-
-def _metadata(metadata: dict[str, Any]) -> Table:
-    table = _table("metadata", "value")
-    for key, value in metadata.items():
-        table.add_row(escape(printable(key)), escape(_shown(value)))
-    return table
+def show_metadata(metadata: dict[str, Any]) -> None:
+    """Print the key-value pairs."""
+    print_columns(("metadata", "value"), [(printable(key), _shown(value)) for key, value in metadata.items()])
 
 
 def _shown(value: Any, most: int = 120) -> str:
@@ -70,21 +55,12 @@ def _shown(value: Any, most: int = 120) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
-def _types(report: dict[str, Any]) -> Table:
-    table = _table("type", "tensors", "parameters", "size", "share", "bits/weight",
-                   numbers=("tensors", "parameters", "size", "share", "bits/weight"))  # fmt: skip
-    for row in report["types"]:
-        share = f"{row['bytes'] / report['bytes']:.1%}"
-        table.add_row(row["type"], str(row["tensors"]), f"{row['parameters']:,}", size(row["bytes"]), share,
-                      f"{row['bits_per_weight']:.4g}")  # fmt: skip
-    return table
-
-
-def _tensors(rows: list[dict[str, Any]]) -> Table:
-    offsets = all(row["offset"] is not None for row in rows)
-    table = _table("tensor", "type", "shape", "size", *(["offset"] if offsets else []), numbers=("size", "offset"))
-    for row in rows:
-        shape = " x ".join(str(d) for d in row["shape"])
-        offset = [f"{row['offset']:,}"] if offsets else []
-        table.add_row(escape(printable(row["name"])), row["type"], shape, size(row["bytes"]), *offset)
-    return table
+def show_tensors(rows: list[dict[str, Any]]) -> None:
+    """Print a row for each tensor."""
+    offsets = ["offset"] if all(row["offset"] is not None for row in rows) else []
+    cells = [
+        (printable(row["name"]), row["type"], " x ".join(str(d) for d in row["shape"]), size(row["bytes"]),
+         *[f"{row[name]:,}" for name in offsets])
+        for row in rows
+    ]  # fmt: skip
+    print_columns(("tensor", "type", "shape", "size", *offsets), cells, ("size", "offset"))

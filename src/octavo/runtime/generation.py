@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -10,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from octavo.backends.compiling import clock, compile_seconds
 from octavo.errors import ContextFullError, OctavoError, UsageError
 from octavo.formats.spec import F32
 from octavo.runtime import choice
@@ -25,13 +25,17 @@ FinishReason = Literal["stop", "length", "context", "interrupted"]
 
 @dataclass
 class Timings:
-    """Where the time went. `cached_tokens` of the prompt were in the KV cache already and cost nothing."""
+    """Where the time went. `cached_tokens` of the prompt were in the KV cache already and cost nothing.
+
+    `compile_seconds` went to kernels that were compiled on the way, for the first time; no other seconds have them in.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     prefill_seconds: float = 0.0
     generated_tokens: int = 0
     decode_seconds: float = 0.0
+    compile_seconds: float = 0.0
 
     @property
     def prefill_rate(self) -> float:
@@ -125,9 +129,11 @@ class Generation(Speaker):
         self.finish_reason = self.finish_reason or "interrupted"
 
     def _run(self) -> Generator[str, None, None]:
+        compiled = compile_seconds()
         try:
             for piece in self._decode():
                 self.text_so_far += piece
+                self.timings.compile_seconds = compile_seconds() - compiled
                 if piece:
                     yield piece
         except ClosedError:
@@ -138,7 +144,7 @@ class Generation(Speaker):
 
     def _decode(self) -> Iterator[str]:
         stream = self._tokenizer.stream()
-        start = time.perf_counter()
+        start = clock()
         if self._max_tokens == 0:
             with self._conversation.turn(self):
                 self._prefill()
@@ -155,7 +161,7 @@ class Generation(Speaker):
                     f"and {len(self.tokens)} of the reply"
                 ) from None
             if not self.tokens:
-                start = time.perf_counter()
+                start = clock()
             self.tokens.append(token)
             if token in self._tokenizer.stop_ids:
                 self.finish_reason = "stop"
@@ -163,7 +169,7 @@ class Generation(Speaker):
             shown, stopped = self._stops.push(stream.push(token))
             self._count(start)
             yield shown
-            start = time.perf_counter()
+            start = clock()
             if stopped:
                 self.finish_reason = "stop"
                 return
@@ -207,7 +213,7 @@ class Generation(Speaker):
     def _count(self, start: float) -> None:
         """Add to the timings what was generated since `start`."""
         if len(self.tokens) > 1:
-            self.timings.decode_seconds += time.perf_counter() - start
+            self.timings.decode_seconds += clock() - start
         self.timings.generated_tokens = len(self.tokens)
 
     def _known(self, logits: F32) -> F32:
@@ -229,9 +235,9 @@ class Generation(Speaker):
         while shared < min(len(held), len(wanted) - 1) and held[shared] == wanted[shared]:
             shared += 1
         engine.pool.shrink(sequence, shared)
-        start = time.perf_counter()
+        start = clock()
         logits = engine.prefill(sequence, wanted[shared:])
         if not self.tokens:
             self.timings.cached_tokens = shared
-            self.timings.prefill_seconds = time.perf_counter() - start
+            self.timings.prefill_seconds = clock() - start
         return logits

@@ -50,11 +50,15 @@ class GenerateOptions(SamplingOptions, total=False):
     """Keyword arguments of `Model.generate` that are no choice of a single prompt."""
 
     system: str | None
+    think: bool | None
     max_tokens: int | None
     stop: str | Sequence[str] | None
 
 
 GENERATE_OPTIONS = ("raw", *GenerateOptions.__annotations__)
+
+THINK = "enable_thinking"
+"""The variable of chat templates that says whether a model is to think before it answers."""
 
 SAMPLING_KEYS = {
     "temperature": "general.sampling.temp",
@@ -145,6 +149,7 @@ class Model:
 
         prompt      a question (put in the model's chat template unless `raw`), messages, or token ids
         system      the system message that goes before a question
+        think       whether the model is to think first, where its template leaves that open (`enable_thinking`)
         max_tokens  where to stop at the latest (default: when the model ends its reply)
         stop        text that ends the reply: a string, or several
         sampling    fields of SamplingParams
@@ -164,17 +169,20 @@ class Model:
         params = SamplingParams(**cast(dict[str, Any], {**self.sampling_defaults(), **sampling}))
         return Generation(
             self._conversation,
-            self.encode_prompt(prompt, system=options.get("system"), raw=raw),
+            self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think")),
             sampler=make_sampler(params),
             tokenizer=self.tokenizer,
             stop=texts("stop", options.get("stop")),
             max_tokens=max_tokens,
         )
 
-    def encode_prompt(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
+    def encode_prompt(
+        self, prompt: Prompt, *, system: str | None = None, raw: bool = False, think: bool | None = None
+    ) -> list[int]:
         """The tokens that a prompt comes to (see `generate`).
 
-        Raises UsageError for a system message with a prompt that no template takes, and for what is no prompt.
+        Raises UsageError for a system message or `think` with a prompt that no template takes, for `think` with a
+        template that leaves no choice, and for what is no prompt.
         """
         if system is not None and not isinstance(system, str):
             raise wrong("system", system, "a text")
@@ -185,12 +193,15 @@ class Model:
         if parts and isinstance(parts[0], Mapping):
             if not chat:
                 raise UsageError("messages need a chat template: this model has none, or raw was asked for")
-            return self._encode_messages(parts, system)
+            return self._encode_messages(parts, system, think)
+        if think is not None:
+            problem = "think needs a chat template: the prompt is raw, or the model has no template"
+            raise UsageError(problem, argument="think")
         if system:
             raise UsageError("a system message needs a chat template: the prompt is raw, or the model has no template")
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(parts)
 
-    def _encode_messages(self, parts: Sequence[Any], system: str | None) -> list[int]:
+    def _encode_messages(self, parts: Sequence[Any], system: str | None, think: bool | None) -> list[int]:
         keys = ("role", "content")
         for m in parts:
             if not isinstance(m, Mapping) or not all(isinstance(m.get(k), str) for k in keys):
@@ -199,7 +210,10 @@ class Model:
         if system:
             messages = [{"role": "system", "content": system}, *messages]
         assert self.template is not None
-        tokens = self.tokenizer.encode(self.template.render(messages), add_special=False)
+        if think is not None and THINK not in self.template.source:
+            raise UsageError(f"think is no choice here: the model's chat template has no {THINK}", argument="think")
+        choice: dict[str, Any] = {} if think is None else {THINK: think}
+        tokens = self.tokenizer.encode(self.template.render(messages, **choice), add_special=False)
         bos = self.tokenizer.bos_id
         if self.tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
             tokens.insert(0, bos)  # as llama.cpp does where the template leaves it out

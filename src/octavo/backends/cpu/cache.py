@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from octavo.backends.compiling import compile_seconds, spent
 from octavo.errors import BackendError
 
 log = logging.getLogger("octavo")
@@ -104,16 +105,26 @@ def prepare() -> None:
 
 
 class _Progress:
-    """How many kernels were compiled since the last line was ended."""
+    """How many kernels were compiled since the last line was ended, and whether it was said without a terminal."""
 
     compiled = 0
+    said = False
+
+
+NOTICE_S = 1.0
+"""Seconds of compiling after which it is said where there is no terminal."""
 
 
 def show_progress(kernel: str, seconds: float) -> None:
-    """Say that a kernel was compiled: in the log, and on a terminal in a line that counts them."""
+    """Say that a kernel was compiled: in the log, and on a terminal in a line that counts them, elsewhere once."""
     _Progress.compiled += 1
+    spent(seconds)
     log.info("compiled %s in %.2f s", kernel, seconds)
-    if sys.stderr.isatty():
+    if not sys.stderr.isatty():
+        if not _Progress.said and compile_seconds() > NOTICE_S:
+            _Progress.said = True
+            print("octavo: compiling kernels for this CPU, which are kept for the next time", file=sys.stderr)
+    else:
         sys.stderr.write(f"\rCompiling kernels for this CPU (once): {_Progress.compiled} ")
         sys.stderr.flush()
 

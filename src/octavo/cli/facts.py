@@ -1,0 +1,147 @@
+"""What people look for in a model: its sizes, what it takes in memory, whether it runs here."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.plain import printable
+from octavo.errors import FileError, OctavoError
+
+if TYPE_CHECKING:
+    from octavo.io.gguf import GGUFFile
+    from octavo.models.hparams import Hyperparams
+    from octavo.runtime import Model
+
+CACHE_BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}
+"""Bytes of a value of keys and values."""
+
+
+def size(nbytes: float) -> str:
+    """Bytes as people read them: 15.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"
+
+
+def name_of(file: GGUFFile) -> str:
+    """The name in the model's metadata, or else the file's."""
+    return printable(file.metadata.get("general.name") or os.path.basename(os.path.realpath(file.path)))
+
+
+def file_type(file: GGUFFile) -> str:
+    """The preset that the model was made with, in words; without one the type that takes most of the bytes."""
+    from gguf import LlamaFileType
+
+    number = file.metadata.get("general.file_type")
+    if isinstance(number, int) and number in LlamaFileType._value2member_map_:
+        return LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    taken: dict[str, int] = {}
+    for info in file.tensors.values():
+        taken[info.type_name] = taken.get(info.type_name, 0) + info.nbytes
+    return max(taken, key=taken.__getitem__, default="none")
+
+
+def facts(file: GGUFFile, n_ctx: int | None = None, cache_type: str = "f16") -> dict[str, Any]:
+    """The facts of a model as JSON takes them; memory is for a context of `n_ctx` tokens (default: as `run` has it)."""
+    parameters = sum(math.prod(info.shape) for info in file.tensors.values())
+    found: dict[str, Any] = {
+        "name": name_of(file),
+        "architecture": file.metadata.get("general.architecture"),
+        "parameters": parameters,
+        "file_type": file_type(file),
+    }
+    hparams, problem = _hyperparams(file)
+    if hparams is not None:
+        from octavo.runtime.engine import DEFAULT_CONTEXT
+
+        n_ctx = min(hparams.n_ctx_train, DEFAULT_CONTEXT) if n_ctx is None else n_ctx
+        found |= {
+            "context_length": hparams.n_ctx_train, "layers": hparams.n_layer, "width": hparams.n_embd,
+            "heads": hparams.n_head, "key_heads": hparams.n_head_kv, "experts": hparams.n_expert,
+            "experts_used": hparams.n_expert_used, "vocabulary": hparams.n_vocab,
+            "memory": {"ctx_size": n_ctx, "weights": file.nbytes, "cache": cache_bytes(hparams, n_ctx, cache_type)},
+        }  # fmt: skip
+    template, other = _template(file)
+    return found | {"template": template, "runs": problem is None and other is None, "why_not": problem or other}
+
+
+def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
+    """Bytes of the keys and values of `n_ctx` tokens."""
+    return int(2 * hparams.n_layer * n_ctx * hparams.n_head_kv * hparams.head_dim * CACHE_BYTES[cache_type])
+
+
+def _hyperparams(file: GGUFFile) -> tuple[Hyperparams | None, str | None]:
+    """The sizes of a model that can be run, or why it can't."""
+    from octavo.models import read_architecture
+
+    try:
+        return read_architecture(file).hparams, None
+    except OctavoError as error:
+        return None, _reason(error, file)
+
+
+def _template(file: GGUFFile) -> tuple[list[str] | None, str | None]:
+    """What the chat template is seen to offer, None without one; and what is wrong with the tokenizer, if anything."""
+    from octavo.text import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_gguf(file)
+        if "tokenizer.chat_template" not in file.metadata:
+            return None, None
+        source = tokenizer.chat_template().source
+    except OctavoError as error:
+        return None, _reason(error, file)
+    offers = {"thinking": "enable_thinking", "thinks": "<think>", "tools": "tools"}
+    found = [what for what, sign in offers.items() if sign in source]
+    return [what for what in found if what != "thinks" or "thinking" not in found], None
+
+
+def _reason(error: OctavoError, file: GGUFFile) -> str:
+    text = str(error)
+    prefix = f"{file.path}: "
+    return text.removeprefix(prefix) if isinstance(error, FileError) else text
+
+
+def lines(found: dict[str, Any]) -> dict[str, str]:
+    """Facts as people read them, by their labels."""
+    from octavo.runtime.model import short_count
+
+    shown = {"architecture": printable(found["architecture"] or "not said"),
+             "parameters": f"{short_count(found['parameters'])} ({found['parameters']:,})",
+             "file type": found["file_type"]}  # fmt: skip
+    if "layers" in found:
+        experts = f", {found['experts_used']} of {found['experts']} experts a token" if found["experts"] else ""
+        memory = found["memory"]
+        total = memory["weights"] + memory["cache"]
+        shown |= {
+            "context": f"{found['context_length']:,} tokens",
+            "layers": f"{found['layers']} of width {found['width']:,}{experts}",
+            "heads": f"{found['heads']}, {found['key_heads']} of keys and values",
+            "vocabulary": f"{found['vocabulary']:,} tokens",
+            "memory": f"{size(total)} at --ctx-size {memory['ctx_size']}: {size(memory['weights'])} of weights, "
+            f"{size(memory['cache'])} of keys and values",
+        }
+    template = found["template"]
+    offers = "" if not template else f" ({', '.join(template)})"
+    shown["chat template"] = "none" if template is None else f"yes{offers}"
+    shown["runs here"] = "yes" if found["runs"] else f"no: {printable(found['why_not'])}"
+    return shown
+
+
+def headline(model: Model) -> str:
+    """A loaded model in one line: what it is, and where it runs."""
+    from octavo.runtime.model import short_count
+
+    engine = model.engine
+    parameters = sum(math.prod(info.shape) for info in model.file.tensors.values())
+    n_layer, name = engine.model.hparams.n_layer, engine.backends[0].name
+    where = name if engine.gpu_layers >= n_layer else f"{name} ({engine.gpu_layers} of {n_layer} layers) and cpu"
+    return (
+        f"{name_of(model.file)}: {engine.model.hparams.arch}, {short_count(parameters)} parameters, "
+        f"{file_type(model.file)}; "
+        f"context {engine.n_ctx:,} of {engine.model.hparams.n_ctx_train:,} tokens; on {where}"
+    )

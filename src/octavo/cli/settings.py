@@ -1,0 +1,87 @@
+"""What `/set` of a conversation shows and changes: the options of a reply, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, cast
+
+from octavo.errors import UsageError
+from octavo.runtime import GenerateOptions, SamplingParams
+
+
+def _switch(text: str) -> bool:
+    return {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}[text.lower()]
+
+
+KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "temperature": (float, "a number"), "top_k": (int, "an integer"), "top_p": (float, "a number"),
+    "min_p": (float, "a number"), "repeat_penalty": (float, "a number"), "repeat_last_n": (int, "an integer"),
+    "seed": (int, "an integer"), "max_tokens": (int, "an integer"), "think": (_switch, "on, off"),
+}  # fmt: skip
+"""How a setting is read, and what that takes."""
+
+OTHER_NAMES = {"temp": "temperature", "n_predict": "max_tokens", "num_predict": "max_tokens"}
+DEFAULT = "default"
+UNSET = {"seed": "random", "max_tokens": "until the model ends", "think": "as the template has it"}
+
+
+class Settings:
+    """The options of a conversation's replies: `options` are those that were set, `own` what the model recommends."""
+
+    def __init__(self, options: GenerateOptions, own: dict[str, Any]) -> None:
+        self.options = options
+        self._own = own
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Name, value and origin of each."""
+        plain = {field.name: field.default for field in fields(SamplingParams)}
+        for name in KINDS:
+            if name in self.options:
+                value, origin = cast(dict[str, Any], self.options)[name], "set"
+            elif name in self._own:
+                value, origin = self._own[name], "the model's"
+            else:
+                value, origin = plain.get(name), "default"
+            yield name, _shown(name, value), origin
+
+    def line(self, name: str) -> str:
+        """A setting as a line of text."""
+        found, value, origin = next(row for row in self.rows() if row[0] == known(name))
+        return f"{found} is {value} ({origin})."
+
+    def change(self, name: str, text: str) -> None:
+        """Set an option; `default` takes back what was set. Raises UsageError for what it can't be."""
+        name = known(name)
+        options = {key: value for key, value in self.options.items() if key != name}
+        if text != DEFAULT:
+            options[name] = _read(name, text)
+        self.options = cast(GenerateOptions, options)
+
+
+def known(name: str) -> str:
+    """The setting that a name stands for. Raises UsageError for none."""
+    plain = name.lower().lstrip("-").replace("-", "_")
+    plain = OTHER_NAMES.get(plain, plain)
+    if plain not in KINDS:
+        raise UsageError(f"no setting {name!r} (allowed: {', '.join(KINDS)})")
+    return plain
+
+
+def _read(name: str, text: str) -> Any:
+    read, allowed = KINDS[name]
+    try:
+        value = read(text)
+    except (ValueError, KeyError):
+        raise UsageError(f"{name} can't be {text!r} (allowed: {allowed}, {DEFAULT})") from None
+    if name == "max_tokens" and value < 0:
+        raise UsageError(f"max_tokens can't be {value} (allowed: 0 or more)")
+    if name not in ("max_tokens", "think"):
+        SamplingParams(**{name: value})  # raises for a value out of range
+    return value
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return UNSET[name]
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else f"{value}"
