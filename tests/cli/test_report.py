@@ -52,7 +52,7 @@ def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path) -> None:
     """Against the file that it was made of; a report does not take the place of one of its files."""
     folder = tmp_path / "w8"
     quantize_checkpoint(resolve("demo"), folder, "int8-w8a8")
-    done = octavo("report", str(folder), "--base", "demo", "-o", out, "--threads", "1")
+    done = octavo("report", str(folder), "--base", "demo", "-o", out, "--presets", "", "--chunks", "1", *REFERENCE)
     assert done.status == 0
     assert done.out.startswith(f"{out}: 112 tensors, 8.4 bits per weight, measured error 0.65")
     config = (folder / "config.json").read_bytes()
