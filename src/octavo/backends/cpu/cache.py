@@ -46,16 +46,15 @@ def warn_once(message: str, *args: object) -> None:
 
 
 @cache
-def kernel_folder() -> Path | None:
-    """The folder of compiled kernels, made if need be; None, with a warning, where it can't be.
+def kernel_folder(here: Path = Path(__file__).parent, compiler: str = "") -> Path | None:
+    """The folder of kernels compiled from sources `here`, made if need be; None, with a warning, where it can't be.
 
-    Its name holds a hash of the sources: Numba itself would miss changes in the intrinsics that a kernel uses. Folders
-    of other sources that are no longer used are removed.
+    Its name holds a hash of the sources, and of `compiler`, its version: Numba itself would miss changes in the
+    intrinsics that a kernel uses. Folders of other sources that are no longer used are removed.
     """
-    here = Path(__file__).parent
     archive = next((p for p in here.parents if p.is_file()), Path(sys.executable))
     sources = sorted(here.rglob("*.py")) or [archive]
-    digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources) + compiler.encode()).hexdigest()[:16]
     folder = cache_root() / "kernels" / digest
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -92,11 +92,16 @@ class Preferred(Launch):
         self._otherwise = otherwise
         self._others: Calls | None = None
 
+    def prepare(self) -> None:
+        with suppress(Unusable), attempt(self._name):
+            super().prepare()
+
     def __call__(self) -> None:
-        if self._others is None:
+        if self._others is None and self._name not in _given_up:
             with suppress(Unusable), attempt(self._name):
                 super().__call__()
                 return
+        if self._others is None:
             self._others = Calls(self._otherwise())
         self._others()
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from octavo.backends.cores import cores
 from octavo.backends.gpu.device import Target
 
 Grid = tuple[int, ...]
+
+log = logging.getLogger("octavo")
 
 
 class Launch:
@@ -21,7 +27,8 @@ class Launch:
         self, target: Target, kernel: Any, grid: Grid, *arguments: Any, warps: int = 4, stages: int = 3,
         exact: bool = False, **constants: Any,
     ) -> None:  # fmt: skip
-        self._run = kernel[(*grid, *(1,) * (3 - len(grid)))]
+        self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))
+        self._run = kernel[self._grid]
         self._arguments = arguments
         how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
         self._options = {**constants, **how}
@@ -32,6 +39,47 @@ class Launch:
 
     def __call__(self) -> None:
         self._run(*self._arguments, **self._options)
+
+    @property
+    def compiled_for(self) -> tuple[Any, ...]:
+        """What the compiled kernel depends on: launches for which this is equal share one."""
+        return id(self.kernel), *map(_kind, self._arguments), *sorted(self._options.items())
+
+    def prepare(self) -> None:
+        """Load the compiled kernel, or compile it, unless this process has it."""
+        from octavo.backends.gpu.compiled import with_cache
+
+        made = self.kernel.warmup(*self._arguments, grid=self._grid, **self._options)
+        with_cache(lambda: made.run)  # Triton loads a kernel when it is first asked for this
+
+
+def _kind(argument: Any) -> Any:
+    """What a kernel is compiled for in an argument: type and alignment, and that a number is 1 or a multiple of 16."""
+    if hasattr(argument, "data_ptr"):
+        return argument.dtype, argument.data_ptr() % 16 == 0
+    if hasattr(argument, "block_shape"):  # a descriptor of tiles
+        return argument.base.dtype, tuple(argument.block_shape), repr(getattr(argument, "layout", None))
+    if isinstance(argument, int):
+        return int, argument == 1, argument % 16 == 0, argument.bit_length() > 31
+    return type(argument)
+
+
+def prepare(launches: Sequence[Launch]) -> None:
+    """Load the compiled kernels of launches that are to come; those that are not compiled yet are, on all cores."""
+    from triton.runtime.driver import driver
+
+    from octavo.backends.gpu.compiled import attach, current_device
+
+    start = time.perf_counter()
+    different = {launch.compiled_for: launch for launch in launches}
+    for kernel in {id(launch.kernel): launch.kernel for launch in different.values()}.values():
+        attach(kernel)
+    device = current_device()
+    with ThreadPoolExecutor(cores(), initializer=driver.active.set_current_device, initargs=(device,)) as pool:
+        list(pool.map(Launch.prepare, different.values()))
+    log.info(
+        "%d kernels of %d launches are ready after %.2f s", len(different), len(launches), time.perf_counter() - start
+    )
 
 
 class Calls:
@@ -46,10 +94,14 @@ class Calls:
 
 
 class Captured(Calls):
-    """Calls that run one by one the first time, which compiles them, and from the second on as one captured graph."""
+    """Calls that run one by one the first time, and from the second on as one captured graph.
+
+    The kernels of its launches are ready when it is made.
+    """
 
     def __init__(self, calls: Sequence[Callable[[], None]]) -> None:
         super().__init__(calls)
+        prepare([call for call in calls if isinstance(call, Launch)])
         self._runs = 0
         self._graph: Any = None
 

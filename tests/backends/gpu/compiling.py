@@ -1,0 +1,138 @@
+"""Has kernels compiled and taken from disk without a GPU; run as a program, it prints what happened as JSON.
+
+    OCTAVO_CACHE=... TRITON_CACHE_DIR=... python -m tests.backends.gpu.compiling
+
+It is a program because Triton's kernels are either compiled or interpreted by a process, never both.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+from octavo.backends.cpu import cache as kernel_cache
+from octavo.backends.gpu import compiled
+from octavo.backends.gpu.device import Target
+from octavo.backends.gpu.kernels.elementwise import binary_kernel
+from octavo.backends.gpu.launch import Launch, prepare
+
+TARGET = Target("cuda", "ptx", True, "sm_90", "none")
+
+
+class NoGpu:
+    """What Triton asks of a GPU's driver; what would be launched is counted."""
+
+    def __init__(self) -> None:
+        self.loaded: list[bytes] = []
+        self.launches = 0
+        self.utils = self
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None:
+        assert device == 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": 232448}
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[object, int, int, int, int]:
+        self.loaded.append(binary)
+        return object(), 1, 32, 0, 1024
+
+    def unload_module(self, module: object) -> None: ...
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
+        def launch(*arguments: Any) -> None:
+            self.launches += 1
+
+        return launch
+
+
+class Watch(logging.Handler):
+    """Counts compilations and keeps warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.compilations, self.warnings = 0, []
+        triton.knobs.compilation.listener = self.count
+        logging.getLogger("octavo").addHandler(self)
+
+    def count(self, *, cache_hit: bool, **others: Any) -> None:
+        assert not cache_hit
+        self.compilations += 1
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.warnings.append(record.getMessage())
+
+
+def launches(*ops: str) -> list[Launch]:
+    x = torch.zeros(32, 64)
+    return [
+        Launch(TARGET, binary_kernel, (rows, 1), x, x, x, 64, 64, 64, 64, OP=op, B=64) for op in ops for rows in (1, 32)
+    ]
+
+
+def main() -> None:
+    gpu, watch, rows = NoGpu(), Watch(), {}
+    driver.set_active(gpu)
+
+    def start(name: str, *ops: str) -> None:
+        """What a new process would do that runs these ops."""
+        binary_kernel.device_caches.clear()
+        compiled.folder.cache_clear()
+        compiled.kernel_folder.cache_clear()
+        kernel_cache._said.clear()
+        watch.compilations, gpu.launches, gpu.loaded, watch.warnings = 0, 0, [], []
+        made = launches(*ops)
+        prepare(made)
+        ready = watch.compilations
+        for launch in made:
+            launch()
+        rows[name] = {
+            "compiled": ready, "later": watch.compilations - ready, "loaded": len(gpu.loaded),
+            "binaries": sorted({b[:4].decode("latin-1") for b in gpu.loaded}), "launches": gpu.launches,
+            "warnings": watch.warnings,
+        }  # fmt: skip
+
+    start("empty", "add", "mul")
+    start("kept", "add", "mul")
+    folder = compiled.folder()
+    assert folder is not None
+    first, second = sorted(folder.iterdir())
+    (cut,) = first.glob("*.cubin")
+    cut.write_bytes(cut.read_bytes()[:100])
+    (second / compiled.SUMS).unlink()
+    start("damaged", "add", "mul")
+    start("repaired", "add", "mul")
+    shutil.rmtree(folder)
+    for path in Path(triton.knobs.cache.dir).rglob("*.*"):
+        path.write_bytes(b"")
+    start("triton's damaged", "add")
+    with tempfile.NamedTemporaryFile() as file:
+        shutil.rmtree(folder)
+        triton.knobs.cache.dir = f"{file.name}/cache"
+        start("triton's not writable", "add")
+        kernel_cache.cache_root = lambda: Path(file.name)
+        start("not writable", "add")
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

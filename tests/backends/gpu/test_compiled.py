@@ -1,0 +1,86 @@
+"""Kernels are compiled all at once, kept on disk, and compiled again where what was kept is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.backends.gpu import launch
+from octavo.backends.gpu.backend import GpuBackend
+from octavo.backends.gpu.launch import Launch
+from octavo.graph.node import Node
+from octavo.runtime.model import load
+
+KEPT = {"compiled": 0, "later": 0, "loaded": 2, "binaries": ["\x7fELF"], "launches": 4, "warnings": []}
+ONE = {**KEPT, "compiled": 1, "loaded": 1, "launches": 2}
+
+
+@pytest.fixture(scope="module")
+def happened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("compiled")
+    env = {**os.environ, "OCTAVO_CACHE": str(folder / "octavo"), "TRITON_CACHE_DIR": str(folder / "triton")}
+    env.pop("TRITON_INTERPRET", None)
+    program = [sys.executable, "-m", "tests.backends.gpu.compiling"]
+    root = Path(__file__).parents[3]
+    run = subprocess.run(program, env=env, cwd=root, check=True, stdout=subprocess.PIPE)
+    rows: dict[str, dict[str, Any]] = json.loads(run.stdout)
+    return rows
+
+
+def test_all_kernels_of_launches_are_compiled_before_them(happened: dict[str, dict[str, Any]]) -> None:
+    assert happened["empty"] == {**KEPT, "compiled": 2}
+
+
+def test_a_kernel_that_is_on_disk_is_not_compiled(happened: dict[str, dict[str, Any]]) -> None:
+    assert happened["kept"] == KEPT
+
+
+def test_damaged_kernels_are_compiled_again_with_one_warning(happened: dict[str, dict[str, Any]]) -> None:
+    row = happened["damaged"]
+    (warning,) = row["warnings"]
+    assert "is compiled again" in warning
+    assert {**row, "warnings": []} == {**KEPT, "compiled": 2}
+    assert happened["repaired"] == KEPT
+
+
+def test_what_is_damaged_in_tritons_cache_is_not_used(happened: dict[str, dict[str, Any]]) -> None:
+    row = happened["triton's damaged"]
+    assert len(row["warnings"]) <= 1  # it may not even notice
+    assert {**row, "warnings": []} == ONE
+
+
+@pytest.mark.parametrize(("case", "warning"), [
+    ("triton's not writable", "Triton's cache in"),
+    ("not writable", "compiled kernels can't be kept in"),
+])  # fmt: skip
+def test_folders_that_cannot_be_written(case: str, warning: str, happened: dict[str, dict[str, Any]]) -> None:
+    row = happened[case]
+    (said,) = row["warnings"]
+    assert said.startswith(warning)
+    assert {**row, "warnings": []} == ONE
+
+
+def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing for the CPU, where no node runs."""
+    prepared: list[Launch] = []
+    made: list[Launch] = []
+    bind = GpuBackend.bind
+
+    def noted(self: GpuBackend, node: Node, inputs: Any, out: Any) -> Any:
+        calls = bind(self, node, inputs, out)
+        made.extend(c for c in calls.calls if isinstance(c, Launch))  # type: ignore[attr-defined]
+        return calls
+
+    monkeypatch.setattr(GpuBackend, "bind", noted)
+    monkeypatch.setattr(launch, "prepare", prepared.extend)
+    monkeypatch.setattr("octavo.backends.gpu.backend.interpreted", lambda: False)
+    with load("demo", device="gpu") as model:
+        assert len(made) > 100
+        assert prepared == made
+        assert "_binders" not in vars(model.engine.backends[1])
