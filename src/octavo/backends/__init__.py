@@ -29,7 +29,7 @@ def select(device: str, threads: int | None = None) -> list[Backend]:
         from octavo.backends.cpu import CpuBackend
         from octavo.backends.gpu import GpuBackend
 
-        return [GpuBackend(), CpuBackend(threads=threads)]
+        return [GpuBackend(), CpuBackend(threads=threads, later=True)]
     from octavo.backends.reference import ReferenceBackend
 
     if device == "reference":

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import launch
 from octavo.backends.gpu.backend import GpuBackend
 from octavo.backends.gpu.launch import Launch
@@ -80,6 +81,8 @@ def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.Monkey
     monkeypatch.setattr(GpuBackend, "bind", noted)
     monkeypatch.setattr(launch, "prepare", prepared.extend)
     monkeypatch.setattr("octavo.backends.gpu.backend.interpreted", lambda: False)
+    for name in ("supports", "load", "cache", "bind", "weight_bytes", "cache_bytes"):
+        monkeypatch.setattr(CpuBackend, name, None)  # these import Numba
     with load("demo", device="gpu") as model:
         assert len(made) > 100
         assert prepared == made

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -37,6 +39,20 @@ def test_an_old_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "version", lambda package: "2.4.1")
     with pytest.raises(BackendError, match=r"torch is 2.4.1 \(needed: 2.11 or later"):
         device.require_packages()
+
+
+def test_garbage_is_collected_again_after_an_import_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    collects = []
+
+    def fails(package: str) -> None:
+        collects.append(gc.isenabled())
+        raise ImportError("libcudart.so")
+
+    monkeypatch.setattr(device.importlib, "import_module", fails)
+    with pytest.raises(BackendError, match="torch can't be imported"):
+        device.require_packages()
+    assert collects == [False]
+    assert gc.isenabled()
 
 
 CARD = Card("GeForce", (8, 9))
@@ -130,6 +146,10 @@ class FakeCuda:
     def cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802
         return self._set(out, 12080)
 
+    def cuDevicePrimaryCtxRetain(self, out: Any, card: int) -> int:  # noqa: N802
+        self.context_of = card, current_thread().name
+        return 0
+
     def cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
         return self._set(out, 2)
 
@@ -154,6 +174,16 @@ def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert driver.find_driver() == Driver("cuda", (12, 8), cards)
     monkeypatch.setattr(driver, "_open", lambda name: FakeCuda(broken=100))
     assert driver.find_driver() == Driver("cuda", (12, 8))
+
+
+def test_a_context_is_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda()
+    monkeypatch.setattr(driver, "_open", lambda name: cuda)
+    thread = driver.begin_context()
+    assert thread is not None
+    thread.join()
+    assert cuda.context_of == (0, thread.name)
+    assert driver.begin_context([]) is None
 
 
 def test_no_driver_or_amds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -23,18 +25,27 @@ FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swig
 
 
 class CpuBackend:
-    """Runs graphs on the CPU. Raises BackendError where Numba or its OpenMP layer is missing."""
+    """Runs graphs on the CPU. Raises BackendError where Numba or its OpenMP layer is missing.
+
+    `later`: Numba is imported, which takes a third of a second, only when a node is to run here.
+    """
 
     name = "cpu"
     fusions = FUSIONS
 
-    def __init__(self, *, threads: int | None = None) -> None:
+    def __init__(self, *, threads: int | None = None, later: bool = False) -> None:
+        self.threads = threads or cores()
+        self._arena = Arena()
+        self._shared: dict[Any, Any] = {}
+        if not later:
+            _ = self._binders
+
+    @cached_property
+    def _binders(self) -> ModuleType:
         prepare()
         from octavo.backends.cpu import binders
 
-        self.threads = threads or cores()
-        self._binders, self._arena = binders, Arena()
-        self._shared: dict[Any, Any] = {}
+        return binders
 
     def supports(self, node: Node) -> tuple[bool, str]:
         if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
@@ -63,6 +74,7 @@ class CpuBackend:
         return cast(DType, default_activation(weight.format, 1, self.name).name)
 
     def load(self, tensor: QTensor) -> Any:
+        _ = self._binders
         from octavo.backends.cpu.pack import pack
         from octavo.backends.cpu.row_products import is_row_weight, pack_rows
 
@@ -108,6 +120,7 @@ class CpuBackend:
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+        _ = self._binders
         from octavo.backends.cpu.kernels.kv import PAGE, head_bytes
 
         rows, heads, dim = shape

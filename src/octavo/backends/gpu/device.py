@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
-from octavo.backends.gpu.driver import Driver, find_driver
+from octavo.backends.gpu.driver import Driver, begin_context, find_driver
 from octavo.errors import INSTALL_GPU, BackendError
 
 Asm = Literal["ptx", "gcn", "gcn11", "none"]
@@ -56,17 +60,30 @@ def _too_old(name: str, capability: tuple[int, int]) -> BackendError:
 
 
 def require_packages() -> None:
-    """Raise BackendError, saying what to install, unless torch and Triton are there and new enough."""
+    """Import torch and Triton. Raises BackendError, saying what to install, unless both are there and new enough."""
     for package, oldest in OLDEST.items():
         wanted = ".".join(map(str, oldest))
         try:
             found = version(package)
-            importlib.import_module(package)
+            with _no_collection():
+                importlib.import_module(package)
         except (PackageNotFoundError, ImportError) as error:
             reason = "is not installed" if isinstance(error, PackageNotFoundError) else f"can't be imported ({error})"
             raise BackendError(f"device gpu: {package} {reason} (needed: {wanted} or later; {INSTALL_GPU})") from None
         if tuple(int(x) for x in found.split("+")[0].split(".")[:2]) < oldest:
             raise BackendError(f"device gpu: {package} is {found} (needed: {wanted} or later; {INSTALL_GPU})")
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No search for garbage meanwhile: an import makes objects by the million, and next to no garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def interpreted() -> bool:
@@ -117,9 +134,11 @@ def target() -> Target:
     if os.environ.get("TRITON_INTERPRET") != "1":
         driver = find_driver()
         require_driver(driver)
+        begin_context()
     require_packages()
     import torch
 
+    atexit.register(gc.freeze)  # a process that ends need not look for garbage among torch's objects
     if interpreted():
         return INTERPRETER
     if not torch.cuda.is_available():
