@@ -168,6 +168,7 @@ def test_wrong_recommendations_name_the_file_and_key(
         ({"device": "cuda"}, UsageError, r"device is 'cuda' \(allowed: auto, cpu, gpu, reference\)"),
         ({"cache_type": "q4"}, UsageError, r"cache_type is 'q4' \(allowed: .*f16"),
         ({"strict": 1}, UsageError, "strict is 1"),
+        ({"max_sequences": 0}, UsageError, r"max_sequences is 0 \(allowed: 1 or more\)"),
         ({"gpu_layers": "x"}, UsageError, "gpu_layers is 'x'"),
         ({"nctx": 64}, UsageError, r"nctx is no argument of load: did you mean n_ctx\?"),
         ({"n_gpu_layers": 1}, UsageError, r"did you mean gpu_layers\?"),

@@ -3,7 +3,9 @@
 from octavo.data import resolve
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
-from octavo.runtime.model import GenerateOptions, Model, load, open_model
+from octavo.runtime.model import Model, load, open_model
+from octavo.runtime.options import GenerateOptions
+from octavo.runtime.reply import Reply
 from octavo.runtime.sampling import SamplingParams
 
 __all__ = [
@@ -12,6 +14,7 @@ __all__ = [
     "GenerateOptions",
     "Generation",
     "Model",
+    "Reply",
     "SamplingParams",
     "load",
     "open_model",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Literal
 
 import numpy as np
 
@@ -15,12 +14,9 @@ from octavo.formats.spec import F32
 from octavo.runtime import choice
 from octavo.runtime.batch import Feed
 from octavo.runtime.conversation import ClosedError, Conversation, Speaker
+from octavo.runtime.reply import Reply
 from octavo.runtime.sampling import ChainSampler, Sampler
-from octavo.runtime.stop import StopStrings
 from octavo.text import Tokenizer
-
-FinishReason = Literal["stop", "length", "context", "interrupted"]
-"""An end token or stop string; `max_tokens`; a full context (an error is raised too); the iterator was left early."""
 
 
 @dataclass
@@ -48,7 +44,7 @@ class Timings:
         return (self.generated_tokens - 1) / self.decode_seconds if self.decode_seconds else 0.0
 
 
-class Generation(Speaker):
+class Generation(Reply, Speaker):
     """A reply in the making: iterate over it for pieces of text, once, or take `text`. `str` of it is `text`.
 
     text           the whole reply: what is missing is generated first
@@ -71,13 +67,10 @@ class Generation(Speaker):
         stop: Sequence[str] = (),
         max_tokens: int | None = None,
     ) -> None:
-        self.text_so_far = ""
-        self.tokens: list[int] = []
-        self.finish_reason: FinishReason | None = None
+        super().__init__(tokenizer, stop, max_tokens)
         self.timings = Timings(prompt_tokens=len(prompt))
         self._conversation, self._n_prompt, self._history = conversation, len(prompt), list(prompt)
-        self._sampler, self._tokenizer = sampler, tokenizer
-        self._stops, self._max_tokens = StopStrings(stop), max_tokens
+        self._sampler, self._n_known = sampler, tokenizer.n_vocab
         self._few: ChainSampler | None = None
         self._pieces = self._run()
         self._advancing = Lock()
@@ -89,13 +82,6 @@ class Generation(Speaker):
         for _ in self:
             pass
         return self.text_so_far
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        state = self.finish_reason or ("under way" if self.tokens else "not begun")
-        return f"<Generation: {state}, {len(self.tokens)} tokens, {self.text_so_far!r}>"
 
     def __iter__(self) -> Iterator[str]:
         try:
@@ -132,7 +118,6 @@ class Generation(Speaker):
         compiled = compile_seconds()
         try:
             for piece in self._decode():
-                self.text_so_far += piece
                 self.timings.compile_seconds = compile_seconds() - compiled
                 if piece:
                     yield piece
@@ -143,39 +128,27 @@ class Generation(Speaker):
             self._conversation.leave(self)
 
     def _decode(self) -> Iterator[str]:
-        stream = self._tokenizer.stream()
-        start = clock()
-        if self._max_tokens == 0:
+        if self.finish_reason is not None:  # no token is wanted, but the prompt is looked at
             with self._conversation.turn(self):
                 self._prefill()
-        while self._max_tokens is None or len(self.tokens) < self._max_tokens:
+        start = clock()
+        while self.finish_reason is None:
             try:
                 token = self._next_token()
             except ContextFullError:
                 if not self.tokens:
                     raise
-                self.finish_reason = "context"
-                yield self._end(stream.flush())
+                yield self.end("context")
                 raise ContextFullError(
                     f"the context of {self._conversation.engine.n_ctx} tokens is full: {self._n_prompt} of the prompt "
                     f"and {len(self.tokens)} of the reply"
                 ) from None
             if not self.tokens:
                 start = clock()
-            self.tokens.append(token)
-            if token in self._tokenizer.stop_ids:
-                self.finish_reason = "stop"
-                break
-            shown, stopped = self._stops.push(stream.push(token))
+            shown = self.add(token)
             self._count(start)
             yield shown
             start = clock()
-            if stopped:
-                self.finish_reason = "stop"
-                return
-        self._count(start)
-        self.finish_reason = self.finish_reason or "length"
-        yield self._end(stream.flush())
 
     def _next_token(self) -> int:
         """Choose a token after those of the history, and append it to them."""
@@ -206,7 +179,7 @@ class Generation(Speaker):
         """The sampler, if it needs but a few of the largest logits and the device finds these."""
         sampler = self._sampler
         chooses = self._conversation.engine.chooses
-        if not chooses or len(logits) > self._tokenizer.n_vocab or not isinstance(sampler, ChainSampler):
+        if not chooses or len(logits) > self._n_known or not isinstance(sampler, ChainSampler):
             return None
         return None if sampler.looks_at_all or sampler.enough > choice.MOST else sampler
 
@@ -218,14 +191,7 @@ class Generation(Speaker):
 
     def _known(self, logits: F32) -> F32:
         """Logits without those of rows that pad the embedding: no token is theirs."""
-        if len(logits) > self._tokenizer.n_vocab:
-            logits = logits.copy()
-            logits[self._tokenizer.n_vocab :] = -np.inf
-        return logits
-
-    def _end(self, text: str) -> str:
-        shown, stopped = self._stops.push(text)
-        return shown if stopped else shown + self._stops.flush()
+        return logits[: self._n_known]
 
     def _prefill(self) -> F32:
         """Bring the sequence to the history, keeping what they share, and give the logits after its last token."""

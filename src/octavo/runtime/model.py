@@ -2,95 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-import operator
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Never, Self, TypedDict, Unpack, cast, get_args
+from typing import Never, Self, Unpack, get_args
 
 from octavo.data import resolve
-from octavo.errors import ModelError, UsageError
+from octavo.errors import ContextFullError, ModelError
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
-from octavo.runtime.arguments import choice, flag, integer, require_known, texts, wrong
+from octavo.runtime.arguments import choice, flag, require_known, wrong
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
+from octavo.runtime.many import Row, fill
+from octavo.runtime.options import GenerateOptions, SamplingOptions, recommended, settings
 from octavo.runtime.placement import GpuLayers, backends_for
-from octavo.runtime.sampling import SamplingParams, make_sampler
+from octavo.runtime.prompt import Prompt, encode_prompt, token_ids
+from octavo.runtime.reply import Reply
+from octavo.runtime.sampling import make_sampler
 from octavo.text import ChatTemplate, Tokenizer
-
-Message = Mapping[str, str]
-"""{"role": "system" | "user" | "assistant", "content": text}"""
-
-Prompt = str | Sequence[int] | Sequence[Message]
-
-
-class SamplingOptions(TypedDict, total=False):
-    """Fields of SamplingParams as keyword arguments; those left out are the model's own, or the defaults."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repeat_penalty: float
-    repeat_last_n: int
-    seed: int | None
-
-
-class GenerateOptions(SamplingOptions, total=False):
-    """Keyword arguments of `Model.generate` that are no choice of a single prompt."""
-
-    system: str | None
-    think: bool | None
-    max_tokens: int | None
-    stop: str | Sequence[str] | None
-
-
-GENERATE_OPTIONS = ("raw", *GenerateOptions.__annotations__)
-
-THINK = "enable_thinking"
-"""The variable of chat templates that says whether a model is to think before it answers."""
-
-SAMPLING_KEYS = {
-    "temperature": "general.sampling.temp",
-    "top_k": "general.sampling.top_k",
-    "top_p": "general.sampling.top_p",
-    "min_p": "general.sampling.min_p",
-    "repeat_penalty": "general.sampling.penalty_repeat",
-    "repeat_last_n": "general.sampling.penalty_last_n",
-}
-"""Fields of SamplingParams that a file may recommend a value for, and where."""
-
-
-def token_ids(values: Iterable[int]) -> list[int]:
-    """Token ids, of any integer type, as a list. Raises UsageError for what is no integer."""
-    ids = []
-    for value in values:
-        try:
-            if isinstance(value, bool):
-                raise TypeError
-            ids.append(operator.index(value))
-        except TypeError:
-            raise UsageError(f"{value!r} is no token id (allowed: integers)") from None
-    return ids
-
-
-def prompt_parts(prompt: object) -> list[Any]:
-    """Messages, or token ids, as a list of its own. Raises UsageError for what is no prompt."""
-    if isinstance(prompt, Iterable) and not isinstance(prompt, bytes | bytearray | memoryview | Mapping | Set):
-        with suppress(TypeError):  # an array without dimensions
-            return list(prompt)
-    hint = ", as [{...}]" if isinstance(prompt, Mapping) else ""
-    raise wrong("prompt", prompt, f"a text, a list of messages{hint}, or a list of token ids")
 
 
 class Model:
@@ -159,22 +96,36 @@ class Model:
         arguments that are wrong, and ContextFullError, after the last piece of text, where the context is full before
         the reply ends.
         """
-        require_known("generate", options, GENERATE_OPTIONS)
         flag("raw", raw)
-        max_tokens = options.get("max_tokens")
-        if max_tokens is not None:
-            max_tokens = integer("max_tokens", max_tokens, 0)
-        fields = {f.name for f in dataclasses.fields(SamplingParams)}
-        sampling = {name: value for name, value in options.items() if name in fields}
-        params = SamplingParams(**cast(dict[str, Any], {**self.sampling_defaults(), **sampling}))
+        chosen = settings("generate", self.file, **options)
+        tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
         return Generation(
-            self._conversation,
-            self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think")),
-            sampler=make_sampler(params),
-            tokenizer=self.tokenizer,
-            stop=texts("stop", options.get("stop")),
-            max_tokens=max_tokens,
-        )
+            self._conversation, tokens, sampler=make_sampler(chosen.sampling), tokenizer=self.tokenizer,
+            stop=chosen.stop, max_tokens=chosen.max_tokens,
+        )  # fmt: skip
+
+    def generate_many(
+        self, prompts: Iterable[Prompt], *, raw: bool = False, **options: Unpack[GenerateOptions]
+    ) -> list[Reply]:
+        """The replies to several prompts, in their order; `max_sequences` of them, see `load`, are made at a time.
+
+        Prompts and options are those of `generate`; a seed is that of each reply. Where the context is full a reply
+        ends, and its `finish_reason` says so. Other threads wait until all are made. Raises UsageError for arguments
+        that are wrong, and ContextFullError for a prompt that does not fit, before anything is computed.
+        """
+        flag("raw", raw)
+        if isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable):
+            raise wrong("prompts", prompts, "a list of prompts")
+        chosen = settings("generate_many", self.file, **options)
+        rows = []
+        for i, prompt in enumerate(prompts):
+            tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
+            if len(tokens) > self.n_ctx:
+                raise ContextFullError(f"prompt {i}, of {len(tokens)} tokens, does not fit the context of {self.n_ctx}")
+            reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens)
+            rows.append(Row(tokens, make_sampler(chosen.sampling), reply, self.tokenizer.n_vocab))
+        fill(self.engine, rows)
+        return [row.reply for row in rows]
 
     def encode_prompt(
         self, prompt: Prompt, *, system: str | None = None, raw: bool = False, think: bool | None = None
@@ -184,40 +135,7 @@ class Model:
         Raises UsageError for a system message or `think` with a prompt that no template takes, for `think` with a
         template that leaves no choice, and for what is no prompt.
         """
-        if system is not None and not isinstance(system, str):
-            raise wrong("system", system, "a text")
-        chat = not raw and self.template is not None
-        if isinstance(prompt, str) and chat:
-            prompt = [{"role": "user", "content": prompt}]
-        parts = [] if isinstance(prompt, str) else prompt_parts(prompt)
-        if parts and isinstance(parts[0], Mapping):
-            if not chat:
-                raise UsageError("messages need a chat template: this model has none, or raw was asked for")
-            return self._encode_messages(parts, system, think)
-        if think is not None:
-            problem = "think needs a chat template: the prompt is raw, or the model has no template"
-            raise UsageError(problem, argument="think")
-        if system:
-            raise UsageError("a system message needs a chat template: the prompt is raw, or the model has no template")
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(parts)
-
-    def _encode_messages(self, parts: Sequence[Any], system: str | None, think: bool | None) -> list[int]:
-        keys = ("role", "content")
-        for m in parts:
-            if not isinstance(m, Mapping) or not all(isinstance(m.get(k), str) for k in keys):
-                raise UsageError(f"{m!r} is no message (allowed: a role and a content, both text)")
-        messages = [dict(m) for m in parts]
-        if system:
-            messages = [{"role": "system", "content": system}, *messages]
-        assert self.template is not None
-        if think is not None and THINK not in self.template.source:
-            raise UsageError(f"think is no choice here: the model's chat template has no {THINK}", argument="think")
-        choice: dict[str, Any] = {} if think is None else {THINK: think}
-        tokens = self.tokenizer.encode(self.template.render(messages, **choice), add_special=False)
-        bos = self.tokenizer.bos_id
-        if self.tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
-            tokens.insert(0, bos)  # as llama.cpp does where the template leaves it out
-        return tokens
+        return encode_prompt(prompt, self.tokenizer, None if raw else self.template, system, think)
 
     def logits(self, tokens: Sequence[int]) -> F32:
         """Logits after each of `tokens`: float32 [n, n_vocab]."""
@@ -225,17 +143,7 @@ class Model:
 
     def sampling_defaults(self) -> SamplingOptions:
         """What the model's own metadata recommends (general.sampling.*). Raises ModelError for what is out of range."""
-        metadata = self.file.metadata
-        found: dict[str, Any] = {}
-        for name, key in SAMPLING_KEYS.items():
-            if key not in metadata:
-                continue
-            found[name] = (metadata.int if name in ("top_k", "repeat_last_n") else metadata.float)(key)
-            try:
-                SamplingParams(**found)
-            except UsageError as error:
-                raise ModelError(str(error), file=self.file.path, field=key) from None
-        return cast(SamplingOptions, found)
+        return recommended(self.file)
 
     def close(self) -> None:
         """Close the model's file."""
@@ -248,7 +156,7 @@ class Model:
         self.close()
 
 
-LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers")
+LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences")
 
 
 def load(
@@ -260,18 +168,20 @@ def load(
     cache_type: CacheType = "f16",
     strict: bool = False,
     gpu_layers: GpuLayers | None = None,
+    max_sequences: int = 1,
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
 
-    path        of the file or folder, or "demo" for the model that comes with Octavo
-    device      "auto" (the GPU if there is one, else the CPU), "cpu", "gpu" or "reference"
-    n_ctx       tokens that a conversation may hold (default: what the model was made for, at most 4096)
-    threads     that products use (default: all cores)
-    cache_type  how keys and values are kept: "f16", "f32" or "q8_0"
-    strict      a part that can't run on the device is an error instead of running elsewhere
-    gpu_layers  how many of the last layers run on the GPU, the others on the CPU: a number, "all", or "auto" for as
-                many as its memory holds (default: auto with device "auto", all with "gpu")
+    path           of the file or folder, or "demo" for the model that comes with Octavo
+    device         "auto" (the GPU if there is one, else the CPU), "cpu", "gpu" or "reference"
+    n_ctx          tokens that a conversation may hold (default: what the model was made for, at most 4096)
+    threads        that products use (default: all cores)
+    cache_type     how keys and values are kept: "f16", "f32" or "q8_0"
+    strict         a part that can't run on the device is an error instead of running elsewhere
+    gpu_layers     how many of the last layers run on the GPU, the others on the CPU: a number, "all", or "auto" for as
+                   many as its memory holds (default: auto with device "auto", all with "gpu")
+    max_sequences  how many replies `generate_many` makes at a time; the cache holds n_ctx tokens for each
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
@@ -279,7 +189,9 @@ def load(
     choice("cache_type", cache_type, get_args(CacheType))
     flag("strict", strict)
     backends, layers = backends_for(device, threads, gpu_layers)
-    config = EngineConfig(n_ctx=n_ctx, cache_type=cache_type, strict=strict, gpu_layers=layers)
+    config = EngineConfig(
+        n_ctx=n_ctx, cache_type=cache_type, strict=strict, gpu_layers=layers, max_sequences=max_sequences
+    )
     return open_model(path, backends, config)
 
 

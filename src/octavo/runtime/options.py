@@ -1,0 +1,86 @@
+"""Options of a generation, and what a model's file recommends for them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypedDict, Unpack, cast
+
+from octavo.errors import ModelError, UsageError
+from octavo.io.gguf import GGUFFile
+from octavo.runtime.arguments import integer, require_known, texts
+from octavo.runtime.sampling import SamplingParams
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Fields of SamplingParams as keyword arguments; those left out are the model's own, or the defaults."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    seed: int | None
+
+
+class GenerateOptions(SamplingOptions, total=False):
+    """Keyword arguments of `Model.generate` that are no choice of a single prompt."""
+
+    system: str | None
+    think: bool | None
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+
+
+NAMES = ("raw", *GenerateOptions.__annotations__)
+
+SAMPLING_KEYS = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repeat_penalty": "general.sampling.penalty_repeat",
+    "repeat_last_n": "general.sampling.penalty_last_n",
+}
+"""Fields of SamplingParams that a file may recommend a value for, and where."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Options as they are used: how tokens are chosen, and where a reply ends."""
+
+    sampling: SamplingParams
+    max_tokens: int | None
+    stop: tuple[str, ...]
+
+
+def settings(function: str, file: GGUFFile, **options: Unpack[GenerateOptions]) -> Settings:
+    """Options of a function, checked, over those of a model's file.
+
+    Raises UsageError for what is wrong with one, or if there is none of its name.
+    """
+    require_known(function, options, NAMES)
+    most = options.get("max_tokens")
+    fields = {f.name for f in dataclasses.fields(SamplingParams)}
+    given = {name: value for name, value in options.items() if name in fields}
+    return Settings(
+        SamplingParams(**cast(dict[str, Any], {**recommended(file), **given})),
+        None if most is None else integer("max_tokens", most, 0),
+        tuple(texts("stop", options.get("stop"))),
+    )
+
+
+def recommended(file: GGUFFile) -> SamplingOptions:
+    """What a model's own metadata recommends (general.sampling.*). Raises ModelError for what is out of range."""
+    metadata = file.metadata
+    found: dict[str, Any] = {}
+    for name, key in SAMPLING_KEYS.items():
+        if key not in metadata:
+            continue
+        found[name] = (metadata.int if name in ("top_k", "repeat_last_n") else metadata.float)(key)
+        try:
+            SamplingParams(**found)
+        except UsageError as error:
+            raise ModelError(str(error), file=file.path, field=key) from None
+    return cast(SamplingOptions, found)

@@ -1,0 +1,71 @@
+"""Several prompts at once: the replies are those that each gets alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import octavo
+from octavo.errors import ContextFullError, UsageError
+from octavo.runtime import Model
+from tests.runtime.tiny import ALPHABET, END
+
+GREEDY: Any = {"temperature": 0.0}
+
+
+@pytest.fixture(params=[1, 3])
+def model(request: pytest.FixtureRequest, alphabet_path: str) -> Any:
+    with octavo.load(alphabet_path, device="reference", n_ctx=64, max_sequences=request.param) as model:
+        yield model
+
+
+def test_replies_come_in_the_order_of_the_prompts(model: Model) -> None:
+    unfinished = model.generate("hi", **GREEDY)
+    next(unfinished)
+    prompts = ["hi", [ord("w")], [{"role": "user", "content": "x"}], [ord("y")], [ord("z")]]
+    replies = model.generate_many(prompts, **GREEDY)
+    assert [str(reply) for reply in replies] == [ALPHABET, "xyz", ALPHABET, "z", ""]
+    assert [reply.finish_reason for reply in replies] == ["stop"] * 5
+    assert replies[1].tokens == [*b"xyz", END]
+    assert repr(replies[1]) == "<Reply: stop, 4 tokens, 'xyz'>"
+    assert unfinished.text == ALPHABET
+    assert model.engine.pool.free == model.engine.pool.n_pages - 1, "what the conversation has"
+
+
+def test_options_are_those_of_each(model: Model) -> None:
+    prompts = [[ord("w")], [ord("c")], [1]]
+    assert [r.text for r in model.generate_many(prompts, max_tokens=2, **GREEDY)] == ["xy", "de", "ab"]
+    assert [r.text for r in model.generate_many(prompts, stop="c", max_tokens=3, **GREEDY)] == ["xyz", "def", "ab"]
+    drawn: Any = {"temperature": 9.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3, "max_tokens": 4}
+    alone = [model.generate(p, **drawn) for p in prompts]
+    texts = [generation.text for generation in alone]
+    assert [r.text for r in model.generate_many(prompts, **drawn)] == texts
+    assert model.generate_many([], **GREEDY) == []
+    assert [r.finish_reason for r in model.generate_many(prompts, max_tokens=0, **GREEDY)] == ["length"] * 3
+
+
+def test_a_reply_ends_where_the_context_does(model: Model) -> None:
+    full, short = model.generate_many([[*b"x" * 59, ord("b")], [ord("x")]], **GREEDY)
+    assert (full.text, full.finish_reason) == ("cdefg", "context")
+    assert (short.text, short.finish_reason) == ("yz", "stop")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "error", "message"),
+    [
+        ("hi", {}, UsageError, "prompts is 'hi' .*a list of prompts"),
+        (None, {}, UsageError, "prompts is None"),
+        (["a", None], {}, UsageError, "prompt is None"),
+        (["a"], {"temp": 1}, UsageError, "temp is no argument of generate_many: did you mean temperature"),
+        ([[1], [2] * 65], {}, ContextFullError, "prompt 1, of 65 tokens, does not fit the context of 64"),
+        ([[1], []], {}, UsageError, "has no tokens"),
+        ([[1], [999]], {}, UsageError, "token 999"),
+    ],
+)
+def test_what_is_wrong_leaves_nothing_behind(
+    model: Model, prompts: Any, options: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        model.generate_many(prompts, **options)
+    assert model.engine.pool.free == model.engine.pool.n_pages
