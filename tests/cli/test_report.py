@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from octavo.quantizers import quantize_checkpoint
+from octavo.quantizers import quantize_checkpoint, quantize_file
+from octavo.quantizers.imatrix import Imatrix, SquareSums
 from octavo.runtime import resolve
 from tests.cli.conftest import Run
+from tests.quantizers import small
 
 REFERENCE = ("--device", "reference", "--threads", "1")
 
@@ -46,6 +52,29 @@ def test_the_demo_has_a_text(octavo: Run, out: str) -> None:
     assert done.status == 0
     assert "trial error" in done.out
     assert "On demo, test" in Path(out).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow  # compiles the encoders of every type on offer
+@pytest.mark.timeout(600)
+def test_the_command_of_a_page_runs(octavo: Run, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model made with an importance matrix, which the command names; where it is gone, the page says so."""
+    base, made, matrix = tmp_path / "the base.gguf", tmp_path / "made.gguf", tmp_path / "my imatrix.gguf"
+    small.write(base)
+    sums = np.ones(256, np.float32)
+    Imatrix({f"blk.{i}.attn_v.weight": SquareSums(sums[None], np.ones(1, np.int64)) for i in range(2)}).save(matrix)
+    quantize_file(base, made, "Q4_K_M", imatrix=matrix, threads=1)
+    assert octavo("report", str(made), "--base", str(base), "-o", out, "--threads", "1").status == 0
+    page = unescape(Path(out).read_text(encoding="utf-8"))
+    (command,) = re.findall(r"<pre><code>octavo (.*?)</code></pre>", page)
+    words = shlex.split(command)
+    assert words[words.index("--imatrix") + 1] == str(matrix)
+    assert "It is not there now" not in page
+    monkeypatch.chdir(tmp_path)
+    assert octavo(*words, "--threads", "1").status == 0
+    assert (tmp_path / "made-better.gguf").exists()
+    matrix.unlink()
+    assert octavo("report", str(made), "--base", str(base), "-o", out, "--threads", "1").status == 0
+    assert "It is not there now" in Path(out).read_text(encoding="utf-8")
 
 
 def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -177,8 +178,7 @@ def _renamed(folder: Path) -> Path:
 
 def test_advice_halves_the_largest_error(base: str, made: str, tmp_path: Path) -> None:
     found = measure(made, base)
-    first = advise(found)[0]
-    assert first.tensor.name == DOWN
+    first = next(a for a in advise(found) if a.tensor.name == DOWN)
     assert first.type is not None
     assert first.error is not None
     assert first.error <= (first.tensor.error or 0) / 2
@@ -210,12 +210,28 @@ def test_advice_without_a_base_has_a_bit_more(made: str) -> None:
         assert a.bytes > 0
 
 
-def test_the_command_makes_all_of_it(base: str, made: str) -> None:
+def test_advice_ranks_by_what_errors_cost(base: str, made: str) -> None:
+    """Not by the errors, which are those of types: an error of the output counts whole, one of a layer in part."""
+    found = measure(made, base)
+    costs = [found.cost(a.tensor) for a in advise(found)]
+    assert costs == sorted(costs, reverse=True)
+    assert found.sensitivity["output.weight"] == max(found.sensitivity.values())
+    twice = replace(found, tensors=tuple(replace(t, error=0.07) if t.error else t for t in found.tensors))
+    assert advise(twice, 1)[0].tensor.name == "output.weight"
+
+
+def test_the_command_is_as_large_as_all_of_it(base: str, made: str) -> None:
     found = measure(made, base)
     got = advise(found)
     words = shlex.split(command(found, got) or "")
-    assert words[:5] == ["octavo", "quantize", base, "made-better.gguf", "Q4_K_M"]
-    assert len(_choices(command(found, got) or "").tensor_types) == sum(a.type is not None for a in got)
+    assert words[:5] == ["octavo", "quantize", base, "made-better.gguf", "--target-bpw"]
+    bits = 8 * (found.nbytes + sum(a.bytes for a in got)) / found.size
+    assert bits <= float(words[5]) <= bits + 0.02
+    assert len(words) == 6
+    weighed = replace(found, imatrix="my files/imatrix.gguf")
+    words = shlex.split(command(weighed, got, "notes one.txt") or "")
+    assert words[6:] == ["--text", "notes one.txt", "--imatrix", "my files/imatrix.gguf"]
+    assert command(replace(found, base=str(Path(base).parent)), got) is None, "a folder can't be quantized to a size"
 
 
 @pytest.mark.parametrize(

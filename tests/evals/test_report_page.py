@@ -18,7 +18,10 @@ from octavo.errors import FileError, UsageError
 from octavo.evals.report import Findings, Plan, measure, render, write_report
 from octavo.evals.report.advice import advise
 from octavo.evals.report.curve import quality_picture
+from octavo.evals.report.findings import by_kind
+from octavo.evals.report.heat import grid
 from octavo.evals.report.quality import Point, Quality
+from octavo.evals.report.sections import estimate
 from octavo.evals.stats import Estimate
 from octavo.io.gguf import write_gguf
 from octavo.quantizers import quantize_file
@@ -116,7 +119,7 @@ def test_figures(found: Findings, page: Page) -> None:
     assert {kind: int(n.replace(",", "")) for kind, n in by_type.items()} == {
         kind: sum(t.size for t in model.tensors if t.type == kind) for kind in ("Q4_K", "Q6_K", "F32")
     }
-    worst = page.column("Tensors with the largest errors", "better as")
+    worst = page.column("Tensors whose errors cost most", "better as")
     assert worst == {a.tensor.name: a.type for a in found.advice}
     kl = page.column("Models on the text", "KL divergence")
     assert kl == {"base.gguf": "–", "made.gguf": "0.0321 ± 0.0036", "Q8_0": "0.000456 ± 0.000051",
@@ -150,7 +153,7 @@ def test_the_page_needs_nothing_else(page: Page) -> None:
 
 def test_pictures_have_names_and_the_pages_colours(page: Page) -> None:
     pictures = [a for tag, a in page.tags if tag == "svg"]
-    assert len(pictures) == 5
+    assert len(pictures) == 6
     ids = [a["id"] for _, a in page.tags if "id" in a]
     assert len(ids) == len(set(ids))
     for attributes in pictures:
@@ -311,3 +314,28 @@ def test_the_demo_model_by_its_name(tmp_path: Path) -> None:
     found = write_report("demo", tmp_path / "demo.html")
     assert (found.model.path, found.model.base) == ("demo", "demo")
     assert resolve("demo") not in (tmp_path / "demo.html").read_text()
+
+
+def test_a_sentence_says_what_the_model_costs(found: Findings, page: Page) -> None:
+    (said,) = re.findall(r'<p class="verdict">(.*?)</p>', page.page)
+    assert said.endswith(
+        "its predictions are noticeably different from those of its base: the divergence is 0.032 nats a token, and"
+        " both find the same token likeliest at 90.0 % of all places."
+    )
+    (alone,) = re.findall(r'<p class="verdict">(.*?)</p>', render(found._replace(quality=None)))
+    assert f"its weights differ from those of the base by {100 * (found.model.error or 0):#.3g} %" in alone
+
+
+def test_kinds_come_as_data_flows(found: Findings) -> None:
+    columns = grid(found.model).columns
+    assert columns.index("attn_v") < columns.index("ffn_down")
+    assert list(by_kind(found.model.matrices))[-1] == "output"
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "shown"),
+    [(1.00000084, 2.1e-7, "1.00000"), (0.0321, 0.0036, "0.0321 ± 0.0036"), (12.3456, 0.0123, "12.346 ± 0.012"),
+     (0.000456, 0.000051, "0.000456 ± 0.000051"), (9.0, 0.0, "9"), (8123.4, 55.0, "8123 ± 55")],
+)  # fmt: skip
+def test_digits_that_count(value: float, error: float, shown: str) -> None:
+    assert estimate(Estimate(value, error)) == shown

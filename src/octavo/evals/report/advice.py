@@ -1,7 +1,8 @@
-"""The tensors that lose most, and what it would cost to lose less."""
+"""The tensors whose errors cost most, and what it would cost to lose less."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -42,9 +43,9 @@ class Advice:
 
 
 def advise(model: ModelFindings, most: int = MOST) -> list[Advice]:
-    """The `most` matrices with the largest errors, and a larger type for each, tried on a sample of its rows."""
+    """The `most` matrices whose errors cost most, and a larger type for each, tried on a sample of its rows."""
     worst = [t for t in model.matrices if t.error and not is_kept(t.name, t.shape, Choices())]
-    worst = sorted(worst, key=lambda t: -(t.error or 0))[:most]
+    worst = sorted(worst, key=lambda t: -model.cost(t))[:most]
     with open_model_file(model.base) if model.base else nullcontext() as base:
         return [_larger(tensor, base) for tensor in worst]
 
@@ -93,13 +94,26 @@ def option(advice: Advice, names: Iterable[str]) -> str:
     return f"--tensor-type {shlex.quote(f'{pattern}={advice.type}')}"
 
 
-def command(model: ModelFindings, advice: Iterable[Advice]) -> str | None:
-    """The command that makes the model anew with all of the advice; None where there is no base, or nothing to do."""
-    names = [t.name for t in model.tensors]
-    options = [option(a, names) for a in advice if a.type]
-    preset = model.trial or model.preset
-    if not (options and model.base and preset):
+def command(model: ModelFindings, advice: Iterable[Advice], text: str | None = None) -> str | None:
+    """The command that makes the model anew, as large as it is with all of the advice.
+
+    Types are left to `--target-bpw`, which weighs all tensors against one another; with a `text` it measures what they
+    cost. None where there is no base that a model can be made of, or nothing to do.
+    """
+    more = sum(a.bytes for a in advice if a.type)
+    if not more or not model.base or os.path.isdir(model.base):
         return None
-    source = shlex.quote(model.base)
-    target = shlex.quote(f"{os.path.splitext(os.path.basename(model.path))[0]}-better.gguf")
-    return " \\\n  ".join([f"octavo quantize {source} {target} {preset}", *options])
+    nbytes = model.nbytes
+    if model.basis == "trial":
+        nbytes = round(sum(t.size * _trial_bits(t) for t in model.tensors) / 8)
+    bits = math.ceil(800 * (nbytes + more) / model.size) / 100
+    target = f"{os.path.splitext(os.path.basename(model.path))[0]}-better.gguf"
+    words = ["octavo", "quantize", model.base, target, "--target-bpw", f"{bits:g}"]
+    for name, value in (("--text", text), ("--imatrix", model.imatrix)):
+        words += [name, value] if value else []
+    return shlex.join(words)
+
+
+def _trial_bits(tensor: TensorFindings) -> float:
+    fmt = _format(tensor.error_type)
+    return tensor.bits if fmt is None or tensor.error_type == tensor.type else fmt.bits_per_weight

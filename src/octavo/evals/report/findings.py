@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from octavo.evals.report.names import Place, place
+from octavo.evals.report.names import Place, in_flow, place
+from octavo.quantizers.prior import guessed_slopes
 
 I64 = npt.NDArray[np.int64]
 
@@ -108,6 +109,7 @@ class ModelFindings:
     base              path of the model that errors are against; of the model itself in a trial; None where they are
                       estimates
     trial             the preset that was tried, where `basis` is "trial"
+    imatrix           file of the importance matrix that it was made with, as its metadata name it; None without one
     """
 
     path: str
@@ -118,6 +120,7 @@ class ModelFindings:
     basis: Basis
     trial: str | None
     tensors: tuple[TensorFindings, ...]
+    imatrix: str | None = None
 
     @property
     def nbytes(self) -> int:
@@ -140,10 +143,19 @@ class ModelFindings:
         """The relative error of all values whose error is known, together."""
         return total_error(self.tensors)
 
-    @property
-    def kinds(self) -> list[str]:
-        """Kinds of the matrices in layers, in file order."""
-        return list(dict.fromkeys(t.place.kind for t in self.matrices if t.place.layer is not None))
+    @cached_property
+    def sensitivity(self) -> dict[str, float]:
+        """What a relative squared error of 1 in each matrix costs, as the relative squared error of the output.
+
+        It is `guessed_slopes`: a guess from where the matrix stands, by which `octavo quantize` chooses types, too,
+        where it has no text to measure on.
+        """
+        layers = [t.place.layer for t in self.matrices if t.place.layer is not None]
+        return guessed_slopes([t.name for t in self.matrices], max(layers, default=0) + 1)
+
+    def cost(self, tensor: TensorFindings) -> float:
+        """What a matrix's error costs by its sensitivity; 0 where its error is not known."""
+        return self.sensitivity[tensor.name] * (tensor.error or 0) ** 2
 
 
 def total_error(tensors: Iterable[TensorFindings]) -> float | None:
@@ -154,8 +166,8 @@ def total_error(tensors: Iterable[TensorFindings]) -> float | None:
 
 
 def by_kind(tensors: Iterable[TensorFindings]) -> dict[str, list[TensorFindings]]:
-    """The tensors of each kind, in their order."""
+    """The tensors of each kind; kinds in the order in which data goes through them."""
     found: dict[str, list[TensorFindings]] = {}
     for t in tensors:
         found.setdefault(t.place.kind, []).append(t)
-    return found
+    return dict(sorted(found.items(), key=lambda item: in_flow(item[0])))

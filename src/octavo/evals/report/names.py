@@ -20,6 +20,19 @@ def place(name: str) -> Place:
     return Place(layer, within.removesuffix(".weight"))
 
 
+FLOW = (
+    "token_embd", "attn_norm", "attn_qkv", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate_inp",
+    "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_shexp", "ffn_up_shexp",
+    "ffn_down_shexp", "output_norm", "output",
+)  # fmt: skip
+"""Kinds of tensors in the order in which data goes through them."""
+
+
+def in_flow(kind: str) -> int:
+    """Where a kind stands in that order; others come before the output."""
+    return FLOW.index(kind) if kind in FLOW else FLOW.index("output_norm")
+
+
 def label(text: str, most: int = 24) -> str:
     """A name as pictures show it: plain ASCII, which every font has, and not too long."""
     plain = "".join(c if " " <= c <= "~" else "?" for c in text)

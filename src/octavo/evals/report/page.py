@@ -17,11 +17,12 @@ from octavo.io.gguf.metadata import shown
 
 
 class Findings(NamedTuple):
-    """All that a page shows; `quality` is None where no text was run."""
+    """All that a page shows; `quality` is None where no text was run. `text` is "demo" or the path of that text."""
 
     model: ModelFindings
     advice: Sequence[Advice]
     quality: Quality | None = None
+    text: str | None = None
 
 
 def render(found: Findings) -> str:
@@ -31,7 +32,7 @@ def render(found: Findings) -> str:
     parts = [
         sections.summary(model, found.quality),
         sections.errors(model),
-        sections.worst(model, found.advice),
+        sections.worst(model, found.advice, found.text),
         sections.quality(found.quality),
         spreads.weights(model),
         spreads.codes(model),
@@ -51,7 +52,8 @@ def render(found: Findings) -> str:
             f"<style>\n{style}</style>",
             "</head>",
             "<body>",
-            f"<header><h1>{text(title)}</h1>\n{_subtitle(model)}\n{_warning(model)}</header>",
+            f"<header><h1>{text(title)}</h1>\n{_subtitle(model)}\n"
+            f"{sections.verdict(model, found.quality)}\n{_warning(model)}</header>",
             f"<main>\n{join([p for p in parts if p], chr(10))}\n</main>",
             f"<footer>Made by octavo {text(__version__)}, <code>octavo report</code>.</footer>",
             "</body>",

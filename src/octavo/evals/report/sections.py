@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from octavo.evals.report import curve
 from octavo.evals.report.advice import Advice, command, option
 from octavo.evals.report.findings import ModelFindings, TensorFindings, by_kind, total_error
-from octavo.evals.report.heat import grid, heat_map
+from octavo.evals.report.heat import error_map, grid, sensitivity_map
 from octavo.evals.report.markup import (
     NOTHING,
     Html,
@@ -31,12 +32,52 @@ from octavo.evals.stats import Estimate
 ABOUT_ERRORS = {
     "measured": "Errors are relative: the root of the squared difference from the base over the squared weights of the"
     " base, over all values of a tensor.",
-    "estimated": "There is no base to compare with, so errors are estimates from the distances between codes, as if"
-    " weights lay evenly between them. They are about a fifth too high where scales were searched for, and know"
-    " nothing of what was lost before. With --base they are measured.",
-    "trial": "The model is one of floats, and there is no base to compare with. The errors shown are those that it"
-    " would have as {trial}, tried on a sample of the rows of each tensor.",
+    "estimated": "There is no base to compare with. Errors are therefore estimated from the distances between codes, as"
+    " if weights lay evenly between them. Such an estimate is about a fifth too high for types whose encoder searches"
+    " for scales. It does not include what was lost before this model was made. With --base errors are measured.",
+    "trial": "This is a model of floats, and there is no base to compare with. The errors shown are those that it would"
+    " have as {trial}. They are measured on a sample of the rows of each tensor.",
 }
+
+ABOUT_SENSITIVITY = (
+    "The same error costs more in one tensor than in another. Sensitivity is what a squared error of a tensor adds to"
+    " the squared error of the output. It is estimated here from where the tensor stands in the model."
+    " <code>octavo quantize --target-bpw --text</code> measures it."
+)
+SENSITIVITY_CAPTION = "Estimated sensitivity, in percent of the largest."
+
+
+def verdict(model: ModelFindings, measured: Quality | None) -> Html:
+    """One sentence: what this model costs against its base, or what is known instead."""
+    bits, error = f"At {model.bits:.3g} bits per weight", percent(model.error, 3)
+    point = next((p for p in measured.points if p.role == "model"), None) if measured else None
+    if point is not None and point.kl is not None and point.same_top is not None:
+        said = (
+            f"{bits} its predictions are {_nearness(point.kl.value)} those of its base: the divergence is"
+            f" {point.kl.value:.2g} nats a token, and both find the same token likeliest at"
+            f" {percent(point.same_top.value, 3)} of all places."
+        )
+        return paragraph(Html(said), kind="verdict")
+    if model.error is None:
+        return NOTHING
+    if model.basis == "trial":
+        said = f"A model of floats. As {text(model.trial)} its weights would change by {error}."
+    elif model.basis == "estimated":
+        said = f"{bits} rounding has changed its weights by about {error}, which is an estimate."
+    else:
+        said = f"{bits} its weights differ from those of the base by {error}."
+    return paragraph(Html(said), kind="verdict")
+
+
+def _nearness(kl: float) -> str:
+    for most, words in (
+        (0.003, "almost the same as"),
+        (0.03, "nearly the same as"),
+        (0.15, "noticeably different from"),
+    ):
+        if kl <= most:
+            return words
+    return "far from"
 
 
 def summary(model: ModelFindings, measured: Quality | None) -> Html:
@@ -87,8 +128,10 @@ def errors(model: ModelFindings) -> Html:
         caption += " A row stands for several layers, and shows the worst."
     if found.left_out:
         caption += f" {found.left_out} kinds of small tensors are left out."
-    svg = heat_map(model, found, "Relative error by layer and kind of tensor")
-    return section("errors", "Errors by layer", about, picture(svg, Html(caption)), legend, _kinds(model))
+    shown = [about, picture(error_map(found), Html(caption)), legend]
+    if model.basis != "measured" or any(c.tensor.error for c in found.cells):
+        shown += [paragraph(Html(ABOUT_SENSITIVITY)), picture(sensitivity_map(model, found), Html(SENSITIVITY_CAPTION))]
+    return section("errors", "Errors by layer", *shown, _kinds(model))
 
 
 def _kinds(model: ModelFindings) -> Html:
@@ -107,7 +150,7 @@ def _kinds(model: ModelFindings) -> Html:
     return table("Errors by kind of tensor", headings, rows, numbers=(2, 3, 4, 5))
 
 
-def worst(model: ModelFindings, advice: Sequence[Advice]) -> Html:
+def worst(model: ModelFindings, advice: Sequence[Advice], plan_text: str | None = None) -> Html:
     if not advice:
         return NOTHING
     names = [t.name for t in model.tensors]
@@ -121,16 +164,29 @@ def worst(model: ModelFindings, advice: Sequence[Advice]) -> Html:
     headings = ["tensor", "type", "error", "better as", "error then", "costs", "option of octavo quantize"]
     parts = [
         paragraph(Html(
-            "These tensors lose most. How much that matters depends on the tensor: an error says nothing of what the"
-            " model does with it. A divergence from the base on a text (<code>--text</code>) does."
+            "The errors of these tensors cost most: the squared error times the sensitivity. Each option makes one of"
+            " them more precise. Whether that was worth its bytes shows in the divergence from the base on a text"
+            " (<code>octavo eval kl</code>)."
         )),
         *[paragraph(_sentence(a, names)) for a in advice if a.type][:1],
-        table("Tensors with the largest errors", headings, rows, numbers=(4, 5)),
+        table("Tensors whose errors cost most", headings, rows, numbers=(4, 5)),
     ]  # fmt: skip
-    whole = command(model, advice)
+    whole = command(model, advice, plan_text)
     if whole:
-        parts.append(paragraph(Html("To follow all of it:")))
-        parts.append(Html(f"<pre><code>{_lines(whole)}</code></pre>"))
+        parts.append(
+            paragraph(
+                Html(
+                    "This command makes a model of the size that all of these options together would give. It chooses"
+                    " the types of all tensors so that the loss is least:"
+                )
+            )
+        )
+        parts.append(Html(f"<pre><code>{text(whole, 4000)}</code></pre>"))
+        if model.imatrix and not os.path.exists(model.imatrix):
+            needed = (
+                f"It needs the importance matrix that this model was made with: <code>{text(model.imatrix)}</code>."
+            )
+            parts.append(paragraph(Html(f"{needed} It is not there now; <code>octavo imatrix</code> makes one.")))
     return section("worst", "Worst tensors", *parts)
 
 
@@ -142,10 +198,6 @@ def _sentence(a: Advice, names: Sequence[str]) -> Html:
         text(where), Html(f" at {text(a.tensor.error_type)} has {percent(a.tensor.error, 3)} error{then}. "),
         Html(f"<code>{text(option(a, names), 2000)}</code> costs {size(a.bytes)} more."),
     ])  # fmt: skip
-
-
-def _lines(command: str) -> Html:
-    return join([text(line, 4000) for line in command.split("\n")], "\n")
 
 
 def quality(found: Quality | None) -> Html:
@@ -172,8 +224,12 @@ def _name(point: Point) -> Html:
 
 
 def estimate(found: Estimate) -> Html:
-    """A value and its standard error, which has two digits that count."""
+    """A value and its standard error: two digits of the error, but no more than six of the value."""
     if not (math.isfinite(found.error) and found.error > 0):
         return number(found.value)
-    digits = min(max(1 - math.floor(math.log10(found.error)), 0), 12)
+    digits = max(1 - math.floor(math.log10(found.error)), 0)
+    if found.value:
+        digits = max(min(digits, 5 - math.floor(math.log10(abs(found.value)))), 0)
+    if found.error < 0.5 * 10.0**-digits:
+        return Html(f"{found.value:.{digits}f}")
     return Html(f"{found.value:.{digits}f} ± {found.error:.{digits}f}")

@@ -52,7 +52,7 @@ def weights(model: ModelFindings) -> Html:
     if counts:
         caption = "Weights over the root mean square (rms) of their tensor, all layers together. Dashed: normal."
         shown.insert(0, picture(pictures.weights_picture(counts), Html(caption)))
-    about = "From samples of rows. Long tails cost codes: the scale of a group has to reach its largest weight."
+    about = "From samples of rows. Long tails cost precision: the scale of a group has to reach its largest weight."
     return section("weights", "Weights", paragraph(Html(about)), *shown) if rows else NOTHING
 
 
@@ -71,10 +71,8 @@ def codes(model: ModelFindings) -> Html:
         for kind, found in counts.items()
     ]  # fmt: skip
     headings = ["type", "codes", "entropy, bits", "of", "never used", "lowest code", "highest code"]
-    caption = "How often each code is used, all tensors of a type together. Dotted: all codes alike."
-    about = (
-        "Entropy is what a code would need if its neighbours said nothing of it; what is missing to its bits is slack."
-    )
+    caption = "How often each code is used, all tensors of a type together. Dotted: every code used equally often."
+    about = "Entropy is the number of bits that a code carries on average, by itself. The other bits are unused."
     return section("codes", "Codes", paragraph(Html(about)), picture(pictures.codes_picture(counts), Html(caption)),
                    table("Codes by type", headings, rows, numbers=(1, 2, 3, 4, 5, 6)))  # fmt: skip
 
@@ -99,11 +97,13 @@ def scales(model: ModelFindings) -> Html:
     shown = [table("Steps by kind of tensor", headings, rows, numbers=(1, 2, 3, 4, 5))]
     if layers:
         caption = (
-            "The line is the median of a layer's groups, nine of ten lie in the band. Where types change, steps do."
+            "The line is the median of a layer's groups; nine of ten groups lie in the band. The step jumps where the"
+            " type changes from layer to layer."
         )
         shown.insert(0, picture(pictures.scales_picture(layers), Html(caption)))
     about = (
-        "The step is how far neighbouring codes of a group are apart: its scale. Rounding errs by at most half of it."
+        "The step is the distance between neighbouring codes of a group: its scale. Rounding changes a weight by at"
+        " most half a step."
     )
     return section("scales", "Scales", paragraph(Html(about)), *shown)
 

@@ -108,6 +108,7 @@ def _measure(file: GGUFFile, errors: Errors, progress: Progress | None) -> Model
         basis=errors.basis,
         trial=TRIAL if errors.basis == "trial" else None,
         tensors=tuple(found),
+        imatrix=file.metadata.str("quantize.imatrix.file", "") or None,
     )
 
 

@@ -52,7 +52,7 @@ def write_report(
     measured = measure(path, reference, threads=threads, progress=progress)
     advice = advise(measured)
     quality = measure_quality(path, reference, plan) if plan is not None else None
-    found = Findings(_as_named(measured), advice, quality)
+    found = Findings(_as_named(measured), advice, quality, None if plan is None else plan.text)
     page = render(found)
     try:
         with replace_file(out) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
