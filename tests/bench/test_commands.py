@@ -104,6 +104,7 @@ def test_bench_make(octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert better == [0, 3, 6, 7]
     answer = octavo("bench", "model", str(path), "-p", "0", "-n", "1", "-r", "1", "--device", "reference")
     assert answer.status == 0
+    assert octavo("run", str(path), "a t1 b", "--max-tokens", "1", "--device", "reference").status == 0
 
 
 def test_bench_make_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -160,3 +163,37 @@ def test_lone_surrogates_are_refused(tokenizer: Tokenizer) -> None:
 def test_long_texts_take_linear_time(tokenizer: Tokenizer, text: str) -> None:
     with processor_time(3):
         assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def by_hand(word: str, ranks: dict[tuple[str, str], int], ids: dict[str, int], whole: bool) -> list[int]:
+    """Ids as llama.cpp finds them: symbols merge whatever is a token; one that is none is spelled in the end."""
+    if whole and word in ids:
+        return [ids[word]]
+    symbols = list(word)
+    while pairs := [(ranks[pair], i) for i, pair in enumerate(pairwise(symbols)) if pair in ranks]:
+        _, i = min(pairs)
+        symbols[i : i + 2] = ["".join(symbols[i : i + 2])]
+    return [ids[t] for s in symbols for t in ([s] if s in ids else s) if t in ids]
+
+
+@pytest.mark.parametrize("pre", ["qwen2", "llama-bpe"])
+def test_merges_of_texts_that_are_no_tokens(pre: str) -> None:
+    """Of random merges a third makes no token, and "d" is none either."""
+    rng = random.Random(5)
+    for _ in range(30):
+        texts, merges = list("abcd"), []
+        for _ in range(12):
+            merges.append((rng.choice(texts), rng.choice(texts)))
+            texts.append("".join(merges[-1]))
+        merges = list(dict.fromkeys(merges))
+        tokens = ["a", "b", "c", *dict.fromkeys(t for t in texts[4:] if len(t) > 1 and rng.random() < 0.66)]
+        metadata = byte_level([]) | {
+            "tokenizer.ggml.pre": pre,
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": [1] * len(tokens),
+            "tokenizer.ggml.merges": [" ".join(pair) for pair in merges],
+        }
+        tokenizer, ids = Tokenizer.from_metadata(metadata), {t: i for i, t in enumerate(tokens)}
+        ranks = {pair: rank for rank, pair in enumerate(merges)}
+        for word in (*texts, *("".join(rng.choices("abcd", k=9)) for _ in range(9))):
+            assert tokenizer.encode(word) == by_hand(word, ranks, ids, pre == "llama-bpe"), (word, merges, tokens)

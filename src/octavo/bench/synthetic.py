@@ -13,6 +13,7 @@ import numpy as np
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, quantize_reference
 from octavo.io.gguf import LazyTensor, write_gguf
+from octavo.text.bytelevel import BYTE_TO_CHAR
 
 ROWS_DRAWN = 64  # rows of a tensor that are drawn; the others repeat them
 
@@ -130,6 +131,7 @@ def _near_one(n: int, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dty
 
 
 def _metadata(name: str, shape: ModelShape) -> dict[str, Any]:
+    tokens = [*BYTE_TO_CHAR, *(f"t{i}" for i in range(shape.n_vocab))][: shape.n_vocab]
     sizes = {
         "context_length": 32768, "embedding_length": shape.n_embd, "block_count": shape.n_layer,
         "feed_forward_length": shape.n_ff, "attention.head_count": shape.n_head,
@@ -142,9 +144,8 @@ def _metadata(name: str, shape: ModelShape) -> dict[str, Any]:
         **{f"{shape.arch}.{key}": value for key, value in sizes.items()},
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
-        "tokenizer.ggml.tokens": [f"t{i}" for i in range(shape.n_vocab)],
-        "tokenizer.ggml.token_type": [1] * shape.n_vocab,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * len(tokens),
         "tokenizer.ggml.merges": ["t 1"],
-        "tokenizer.ggml.bos_token_id": 0,
-        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": len(tokens) - 1,
     }

@@ -42,8 +42,12 @@ def _byte_level(file: GGUFFile, tokenizer: Tokenizer) -> Any:
     from tokenizers import decoders, models, pre_tokenizers
 
     row = PRE_TOKENIZERS[tokenizer.pre]
-    merges = [_pair(line) for line in file.metadata.strs(MERGES)]
-    engine = Engine(models.BPE(vocab=_ids(tokenizer), merges=merges, ignore_merges=row.ignore_merges))
+    ids, merges = _ids(tokenizer), [_pair(line) for line in file.metadata.strs(MERGES)]
+    unknown = next((pair for pair in merges if not {*pair, "".join(pair)} <= ids.keys()), None)
+    if unknown is not None:
+        problem = f"merge {' '.join(unknown)[:80]!r} is of texts that are no tokens"
+        raise TokenizerError(problem, file=file.path, field=MERGES, allowed="tokens, in tokenizer.json")
+    engine = Engine(models.BPE(vocab=ids, merges=merges, ignore_merges=row.ignore_merges))
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.pre_tokenizer = pre_tokenizers.Sequence([word_splitter(row), level])
     engine.decoder = decoders.ByteLevel()

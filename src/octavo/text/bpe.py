@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from octavo.errors import TokenizerError
@@ -23,26 +24,64 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Calla
     """A function from text without special tokens to ids, in time near-linear in the text's length.
 
     Bytes that are no token of the vocabulary are left out, as llama.cpp leaves them out. Raises TokenizerError for
-    merges that are missing, not two texts, or of texts that are no tokens.
+    merges that are missing or not two texts.
     """
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import pre_tokenizers
 
-    bpe = models.BPE(
-        vocab={**vocab.ids, _UNKNOWN: len(vocab)},
-        merges=read_merges(fields, vocab),
-        unk_token=_UNKNOWN,
-        ignore_merges=pre.ignore_merges,
-    )
-    engine = Tokenizer(bpe)
+    merges = read_merges(fields)
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine.pre_tokenizer = pre_tokenizers.Sequence([word_splitter(pre), byte_level])
-    complete = all(c in vocab.ids for c in BYTE_TO_CHAR)
+    splitter = pre_tokenizers.Sequence([word_splitter(pre), byte_level])
+    letters = {c: [vocab.ids[c]] for c in map(chr, range(128)) if c in vocab.ids}
+    merged = _Merged(vocab, merges, lambda text: [i for c in text for i in letters.get(c, [])], pre.ignore_merges)
+    merged.engine.pre_tokenizer = splitter
+    complete = all(c in vocab.ids for c in BYTE_TO_CHAR) and not merged.between
 
     def encode(text: str) -> list[int]:
-        ids = run_engine(engine, text)
-        return ids if complete else [i for i in ids if i < len(vocab)]
+        ids = run_engine(merged.engine, text)
+        return ids if complete else merged.tokens(ids)
 
     return encode
+
+
+class _Merged:
+    """Merges on the `tokenizers` package, also those of texts that are no tokens.
+
+    Such a text takes part in merges like any other, as in llama.cpp; where one is left over in the end, `spelled` gives
+    its tokens. In the package's vocabulary these texts have the ids from that of _UNKNOWN on: `between` has them.
+    """
+
+    def __init__(
+        self, vocab: Vocab, merges: list[tuple[str, str]], spelled: Callable[[str], list[int]],
+        whole_words: bool = False, **options: Any,
+    ) -> None:  # fmt: skip
+        texts = dict.fromkeys(t for left, right in merges for t in (left, right, left + right))
+        self.size, self._spelled, self._merges, self._options = len(vocab), spelled, merges, options
+        self.between = dict(enumerate((text for text in texts if text not in vocab.ids), len(vocab) + 1))
+        self._ids = {**vocab.ids, _UNKNOWN: len(vocab), **{text: i for i, text in self.between.items()}}
+        self.engine = self._engine(whole_words)
+
+    def _engine(self, whole_words: bool = False) -> Any:
+        from tokenizers import Tokenizer, models
+
+        bpe = models.BPE(vocab=self._ids, merges=self._merges, unk_token=_UNKNOWN, ignore_merges=whole_words,
+                         **self._options)  # fmt: skip
+        return Tokenizer(bpe)
+
+    @cached_property
+    def _by_merges(self) -> Any:
+        """The engine that cuts no words and takes none as it is."""
+        return self._engine()
+
+    def tokens(self, ids: list[int]) -> list[int]:
+        """The tokens of what the engine gave, what it does not know left out."""
+        return [token for i in ids for token in ([i] if i < self.size else self._left_over(i))]
+
+    def _left_over(self, i: int) -> list[int]:
+        """The tokens of a text that is no token; where whole words are taken as they are, its merges come first."""
+        if i not in self.between:
+            return []
+        found = run_engine(self._by_merges, self.between[i])
+        return self._spelled(self.between[i]) if found == [i] else self.tokens(found)
 
 
 def word_splitter(pre: PreTokenizer) -> Any:
@@ -57,22 +96,19 @@ def character_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int]
 
     A run of newlines that is a token is that token. Characters that are no token become the tokens of their bytes.
     """
-    from tokenizers import Tokenizer, models
 
-    bpe = models.BPE(
-        vocab={**vocab.ids, _UNKNOWN: len(vocab)},
-        merges=read_merges(fields, vocab),
-        unk_token=_UNKNOWN,
-        byte_fallback=True,
-    )
-    engine = Tokenizer(bpe)
+    def spelled(text: str) -> list[int]:
+        names = (f"<0x{byte:02X}>" for byte in text.encode())
+        return [vocab.ids[name] for name in names if name in vocab.ids]
+
+    merged = _Merged(vocab, read_merges(fields), spelled, byte_fallback=True)
 
     def encode(text: str) -> list[int]:
         out: list[int] = []
         for line in _LINES.findall(text.replace(" ", SPACE)):
             token = vocab.ids.get(line) if line[0] == "\n" else None
-            out += run_engine(engine, line) if token is None else [token]
-        return [i for i in out if i < len(vocab)]
+            out += merged.tokens(run_engine(merged.engine, line)) if token is None else [token]
+        return out
 
     return encode
 
@@ -88,17 +124,15 @@ def run_engine(engine: Any, text: str) -> list[int]:
         return list(engine.encode(text, add_special_tokens=False).ids)
 
 
-def read_merges(fields: Fields, vocab: Vocab) -> list[tuple[str, str]]:
+def read_merges(fields: Fields) -> list[tuple[str, str]]:
     """The pairs to merge, first the most important; of a pair that occurs twice, the first."""
     lines = fields.texts(MERGES)
     if lines is None:
         raise fields.fault(MERGES, "missing", "an array of texts")
-    ids = vocab.ids
     pairs: dict[tuple[str, str], None] = {}
     for rank, line in enumerate(lines):
         left, _, right = line.partition(" ")
-        if not (left in ids and right in ids and left + right in ids):
-            allowed = "two tokens, with one space between, whose joined text is a token"
-            raise fields.fault(MERGES, f"merge {rank} is {line[:80]!r}", allowed)
+        if not left or not right:
+            raise fields.fault(MERGES, f"merge {rank} is {line[:80]!r}", "two texts with one space between")
         pairs[left, right] = None
     return list(pairs)
