@@ -39,6 +39,7 @@ LLAMA3_ROPE = {
 CASES = {
     "llama": Case("llama", "LlamaConfig"),
     "llama-tied": Case("llama", "LlamaConfig", {"tie_word_embeddings": True}),
+    "llama-biased": Case("llama", "LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
     "llama3-rope": Case("llama", "LlamaConfig", scaled("llama3", **LLAMA3_ROPE)),
     "llama-linear": Case("llama", "LlamaConfig", scaled("linear", factor=4.0),
                          {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),

@@ -187,6 +187,9 @@ def add(s: Sketch) -> Node:
 
 @_graph
 def mul(s: Sketch) -> Node:
+    """With `used`, a number for each of a token's rows."""
+    if "used" in s.shape:
+        return s.builder.mul(s.given("a", s["used"], s["k"]), s.given("b", s["used"]))
     return s.builder.mul(s.given("a", s["k"]), s.vector("b", s["k"]) if s["row"] else s.given("b", s["k"]))
 
 
@@ -207,7 +210,9 @@ def top_k(s: Sketch) -> Node:
 
 @_graph
 def gather(s: Sketch) -> Node:
-    return s.builder.gather(s.given("x", s["k"]), s.chosen("ids", s["used"], below=s["k"]))
+    """With `row`, from one row for all tokens."""
+    x = s.vector("x", s["k"]) if "row" in s.shape else s.given("x", s["k"])
+    return s.builder.gather(x, s.chosen("ids", s["used"], below=s["k"]))
 
 
 @_graph

@@ -69,7 +69,7 @@ def _load(
     file: GGUFFile, tests: Sequence[Trial], options: Options, threads: int, progress: Progress
 ) -> tuple[EngineSubject, float]:
     model = read_architecture(file)
-    wanted, most = room(tests), model.hparams.n_ctx_train
+    wanted, most = room(tests), model.hparams.n_ctx_most
     if wanted > most:
         raise UsageError(
             f"depth and tokens come to {wanted}, but the model was made for {most} (allowed: up to {most})"

@@ -185,7 +185,7 @@ class Measured:
     def __call__(self, source: Source, names: list[str]) -> dict[str, float]:
         """Divergence, in nats, for a relative squared error of 1 in each of the weights."""
         with GGUFFile.open(source.path) as file:
-            context = min(CONTEXT, read_architecture(file).hparams.n_ctx_train)
+            context = min(CONTEXT, read_architecture(file).hparams.n_ctx_most)
             text = named_text(self.text, Tokenizer.from_gguf(file), "train")
             if len(text.tokens) < context:
                 problem = f"the text {self.text} has {len(text.tokens)} tokens"

@@ -140,8 +140,9 @@ def add(a: Node, b: Node) -> tuple[Shape, DType]:
 
 @op
 def mul(a: Node, b: Node) -> tuple[Shape, DType]:
-    """a * b; b has a's shape, or is a vector as long as a's last axis."""
-    require(b.shape in (a.shape, a.shape[-1:]), "mul", "b has a's shape or is a row of it", a, b)
+    """a * b; b has a's shape, is a vector as long as a's last axis, or has a number for each row of a [T, k, N]."""
+    shapes = (a.shape, a.shape[-1:], a.shape[:2])
+    require(b.shape in shapes, "mul", "b has a's shape, is a row of it or has a number a row", a, b)
     return a.shape, "f32"
 
 
@@ -179,8 +180,9 @@ def choose(x: Node, *, k: int) -> tuple[Shape, DType]:
 
 @op
 def gather(x: Node, ids: Node) -> tuple[Shape, DType]:
-    """x [T, E], ids int [T, k] -> [T, k]: x[t, ids[t, j]]."""
-    require(x.shape[0] == ids.shape[0] and len(x.shape) == len(ids.shape) == 2, "gather", "one row each", x, ids)
+    """x [T, E], ids int [T, k] -> [T, k]: x[t, ids[t, j]]; of x [E], which is one row for all tokens, x[ids[t, j]]."""
+    fits = len(ids.shape) == 2 and (len(x.shape) == 1 or x.shape[:-1] == ids.shape[:1])
+    require(fits, "gather", "one row each, or one for all", x, ids)
     return ids.shape, "f32"
 
 

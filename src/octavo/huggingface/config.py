@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from octavo.io.gguf.metadata import shown
 from octavo.models.hparams import LIMITS, Hyperparams
 from octavo.models.rope import Rope
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Family:
@@ -24,20 +21,22 @@ class Family:
     arch      GGUF's `general.architecture`
     permuted  the rows of q and k go from rope on halves of a head to rope on neighbours
     experts   key of config.json that has the number of experts; None where the feed-forward is dense
+    window    tokens of the sliding window where config.json does not say, 0 for none; None: the class knows no windows
     """
 
     arch: str
     permuted: bool = False
     experts: tuple[str, ...] = ()
+    window: int | None = None
 
 
 FAMILIES = {
     "LlamaForCausalLM": Family("llama", permuted=True),
-    "MistralForCausalLM": Family("llama", permuted=True),
-    "MixtralForCausalLM": Family("llama", permuted=True, experts=("num_local_experts",)),
-    "Qwen2ForCausalLM": Family("qwen2"),
-    "Qwen3ForCausalLM": Family("qwen3"),
-    "Qwen3MoeForCausalLM": Family("qwen3moe", experts=("num_experts", "num_local_experts")),
+    "MistralForCausalLM": Family("llama", permuted=True, window=4096),
+    "MixtralForCausalLM": Family("llama", permuted=True, experts=("num_local_experts",), window=0),
+    "Qwen2ForCausalLM": Family("qwen2", window=4096),
+    "Qwen3ForCausalLM": Family("qwen3", window=4096),
+    "Qwen3MoeForCausalLM": Family("qwen3moe", experts=("num_experts", "num_local_experts"), window=4096),
 }
 """By the class that config.json names under `architectures`."""
 
@@ -118,7 +117,31 @@ def read_hyperparams(config: Config, family: Family) -> Hyperparams:
         n_expert=experts,
         n_expert_used=used,
         n_ff_expert=expert_ff,
+        n_window=_window(config, family),
     )
+
+
+def _window(config: Config, family: Family) -> int | None:
+    """Tokens of the sliding window that some layers have; None where none has."""
+    said = config.values.get("sliding_window", family.window)
+    if family.window is None or said is None or said == 0:
+        return None
+    if family.arch != "llama" and not (config.flag("use_sliding_window", False) and _in_layers(config, family)):
+        return None
+    return config.size("sliding_window", LIMITS["attention.sliding_window"], family.window)
+
+
+def _in_layers(config: Config, family: Family) -> bool:
+    """Whether any layer has the window: Qwen2 and Qwen3 say which, by a list or by the first."""
+    if family.arch == "qwen3moe":
+        return True
+    kinds = config.values.get("layer_types")
+    if isinstance(kinds, list):
+        return "sliding_attention" in kinds
+    first = config.values.get("max_window_layers", 28)
+    if type(first) is not int:
+        raise config.error("max_window_layers", f"is {_brief(first)}", "an integer")
+    return first < config.size("num_hidden_layers", LIMITS["block_count"])
 
 
 def _read_experts(config: Config, family: Family) -> tuple[int, int, int]:
@@ -144,8 +167,6 @@ def _refuse(config: Config, family: Family) -> None:
             raise config.error("norm_topk_prob", "is false", "true")
         if get("decoder_sparse_step", 1) != 1 or get("mlp_only_layers"):
             raise config.error("mlp_only_layers", "has dense layers between those of experts", "experts in all layers")
-    if get("sliding_window") is not None and get("use_sliding_window", True):
-        _log.warning("%s: the sliding window of %s tokens is left out", config.file, get("sliding_window"))
 
 
 def rope_parameters(config: Config) -> Mapping[str, Any]:

@@ -83,6 +83,8 @@ def _sizes(hp: Hyperparams) -> dict[str, Any]:
         "vocab_size": hp.n_vocab,
         "rope.dimension_count": hp.rope.dims,
     }
+    if hp.n_window:
+        keys["attention.sliding_window"] = hp.n_window
     if hp.n_expert:
         keys |= {"expert_count": hp.n_expert, "expert_used_count": hp.n_expert_used}
     if hp.arch == "qwen3moe":

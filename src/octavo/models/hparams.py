@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
 from octavo.io.gguf.metadata import shown
+from octavo.models.keys import USED, check_keys
 from octavo.models.rope import Rope
 
 LIMITS = {
@@ -17,6 +18,7 @@ LIMITS = {
     "attention.head_count": 1 << 14,
     "attention.head_count_kv": 1 << 14,
     "attention.key_length": 1 << 14,
+    "attention.sliding_window": 1 << 30,
     "context_length": 1 << 30,
     "expert_count": 1 << 16,
     "expert_used_count": 1 << 16,
@@ -26,7 +28,10 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Hyperparams:
-    """Sizes of a model: layers, width, heads of `head_dim` values, experts (0 where the feed-forward is dense)."""
+    """Sizes of a model: layers, width, heads of `head_dim` values, experts (0 where the feed-forward is dense).
+
+    n_window  tokens that a token of some layers sees, itself among them; None where all layers see all before it
+    """
 
     arch: str
     n_layer: int
@@ -42,6 +47,12 @@ class Hyperparams:
     n_expert: int = 0
     n_expert_used: int = 0
     n_ff_expert: int = 0
+    n_window: int | None = None
+
+    @property
+    def n_ctx_most(self) -> int:
+        """The longest context that is computed as the model was made: windows have no kernels."""
+        return min(self.n_ctx_train, self.n_window or self.n_ctx_train)
 
     @property
     def attention_scale(self) -> float:
@@ -54,15 +65,22 @@ class HyperparamReader:
     def __init__(self, file: GGUFFile, arch: str) -> None:
         self.file, self.arch = file, arch
 
+    def key(self, field: str) -> str:
+        assert field in USED
+        return f"{self.arch}.{field}"
+
     def error(self, field: str, problem: str, allowed: str | None = None) -> ModelError:
-        return ModelError(problem, file=self.file.path, field=f"{self.arch}.{field}", allowed=allowed)
+        return ModelError(problem, file=self.file.path, field=self.key(field), allowed=allowed)
 
     def has(self, field: str) -> bool:
-        return f"{self.arch}.{field}" in self.file.metadata
+        return self.key(field) in self.file.metadata
+
+    def integer(self, field: str, default: int) -> int:
+        return self.file.metadata.int(self.key(field), default)
 
     def size(self, field: str, default: int | None = None) -> int:
         """A size from 1 to its limit; an array, one a layer, must be the same everywhere."""
-        key = f"{self.arch}.{field}"
+        key = self.key(field)
         if default is not None and key not in self.file.metadata:
             return default
         if key in self.file.metadata and self.file.metadata.describe(key).startswith("array"):
@@ -79,7 +97,7 @@ class HyperparamReader:
 
     def real(self, field: str, default: float, low: float = 0.0, high: float = 1e12) -> float:
         """A finite number over `low` and up to `high`."""
-        number = self.file.metadata.float(f"{self.arch}.{field}", default=default)
+        number = self.file.metadata.float(self.key(field), default=default)
         if not (math.isfinite(number) and low < number <= high):
             raise self.error(field, f"{number} is out of range", f"over {low:g}, up to {high:g}")
         return float(number)
@@ -90,6 +108,7 @@ def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool, has_expert
 
     has_experts  what the architecture wants: experts (True), none (False), or as the file says (None)
     """
+    check_keys(file, arch)
     r = HyperparamReader(file, arch)
     n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count")
     n_head_kv = r.size("attention.head_count_kv", n_head)
@@ -98,9 +117,9 @@ def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool, has_expert
     if not r.has("attention.key_length") and n_embd % n_head:
         raise r.error("attention.head_count", f"{n_head} heads do not divide a width of {n_embd}")
     head_dim = r.size("attention.key_length", n_embd // n_head or 1)
-    if r.has("attention.value_length") and (length := file.metadata.int(f"{arch}.attention.value_length")) != head_dim:
+    if (length := r.integer("attention.value_length", head_dim)) != head_dim:
         raise r.error("attention.value_length", f"{length} differs from the key length", str(head_dim))
-    n_expert = file.metadata.int(f"{arch}.expert_count", default=0) and r.size("expert_count")
+    n_expert = r.integer("expert_count", 0) and r.size("expert_count")
     if has_experts is not None and bool(n_expert) != has_experts:
         allowed = f"1 to {LIMITS['expert_count']}" if has_experts else "0"
         raise r.error("expert_count", f"{n_expert} experts in {arch}", allowed)
@@ -124,6 +143,7 @@ def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool, has_expert
         n_expert=n_expert,
         n_expert_used=n_expert_used,
         n_ff_expert=r.size("expert_feed_forward_length", dense_ff or None) if n_expert else 0,
+        n_window=r.size("attention.sliding_window") if r.integer("attention.sliding_window", 0) else None,
     )
 
 
@@ -135,19 +155,15 @@ def _vocabulary_size(file: GGUFFile) -> int:
 
 
 def _read_rope(r: HyperparamReader, head_dim: int, n_ctx_train: int, interleaved: bool) -> Rope:
-    metadata, arch = r.file.metadata, r.arch
-    dims = metadata.int(f"{arch}.rope.dimension_count", default=head_dim)
+    dims = r.integer("rope.dimension_count", head_dim)
     if not 2 <= dims <= head_dim or dims % 2:
         raise r.error("rope.dimension_count", f"{dims} is out of range", f"an even number up to {head_dim}")
-    kind = metadata.str(f"{arch}.rope.scaling.type", default="none")
-    factor = 1.0
-    if r.has("rope.scaling.factor"):
-        factor = r.real("rope.scaling.factor", 1.0, 1e-6, 1e6)
-    elif r.has("rope.scale_linear"):  # the key of files older than rope.scaling.*
-        kind, factor = "linear", r.real("rope.scale_linear", 1.0, 1e-6, 1e6)
+    key = "rope.scaling.factor" if r.has("rope.scaling.factor") else "rope.scale_linear"  # the older of the two names
+    factor = r.real(key, 1.0, 1e-6, 1e6)
+    kind = r.file.metadata.str(r.key("rope.scaling.type"), default="linear" if r.has(key) else "none")
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise r.error("rope.scaling.type", f"unknown kind {shown(kind)}", "none, linear, yarn, longrope")
-    original = metadata.int(f"{arch}.rope.scaling.original_context_length", default=n_ctx_train)
+    original = r.integer("rope.scaling.original_context_length", n_ctx_train)
     if not 1 <= original <= LIMITS["context_length"]:
         raise r.error("rope.scaling.original_context_length", f"{original} is out of range", "1 to 2^30")
     return Rope(

@@ -10,57 +10,70 @@ from octavo.formats import dequantize
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.models.hparams import Hyperparams
-from octavo.models.weights import Expected, Tensors, Weights, matrix, vector
+from octavo.models.weights import BIAS, SCALE, Expected, Tensors, Weights, matrix, vector, with_scales
 
 
-def model_tensors(hp: Hyperparams, block: Tensors) -> Tensors:
-    """The tensors of a model: embedding, output, and `block` once for each layer."""
+def model_tensors(hp: Hyperparams, block: Tensors, *, output_bias: bool = False) -> Tensors:
+    """The tensors of a model: embedding, output, rope's divisors, and `block` once for each layer."""
     outer = {
         "token_embd.weight": matrix(hp.n_vocab, hp.n_embd),
         "output_norm.weight": vector(hp.n_embd),
-        "output.weight": Expected((hp.n_vocab, hp.n_embd), optional=True),
-        "rope_freqs.weight": vector(hp.rope.dims // 2, optional=True),
-        "rope_factors_long.weight": vector(hp.rope.dims // 2, optional=True),
-        "rope_factors_short.weight": vector(hp.rope.dims // 2, optional=True),
+        **with_scales({"output.weight": Expected((hp.n_vocab, hp.n_embd), optional=True)}),
     }
+    if output_bias:
+        outer["output.bias"] = vector(hp.n_vocab, optional=True)
+    pairs = hp.rope.dims // 2
+    if hp.rope.kind == "longrope":
+        outer |= {f"rope_factors_{length}.weight": vector(pairs) for length in ("long", "short")}
+    else:
+        outer["rope_freqs.weight"] = vector(pairs, optional=True)
     return outer | {f"blk.{i}.{name}": shape for i in range(hp.n_layer) for name, shape in block.items()}
 
 
-def attention_tensors(hp: Hyperparams, *, bias: bool = False, qk_norm: bool = False) -> Tensors:
+def attention_tensors(
+    hp: Hyperparams, *, bias: bool = False, output_bias: bool = False, qk_norm: bool = False
+) -> Tensors:
     """An attention layer's tensors; a model may always have biases for q, k and v, with `bias` it must."""
     q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
-    tensors = {
-        "attn_norm.weight": vector(hp.n_embd),
+    products = {
         "attn_q.weight": matrix(q, hp.n_embd),
         "attn_k.weight": matrix(kv, hp.n_embd),
         "attn_v.weight": matrix(kv, hp.n_embd),
         "attn_output.weight": matrix(hp.n_embd, q),
     }
+    tensors = {"attn_norm.weight": vector(hp.n_embd), **with_scales(products)}
     tensors |= {f"attn_{n}.bias": vector(size, optional=not bias) for n, size in zip("qkv", (q, kv, kv), strict=True)}
+    if output_bias:
+        tensors["attn_output.bias"] = vector(hp.n_embd, optional=True)
     if qk_norm:
         tensors |= {f"attn_{n}_norm.weight": vector(hp.head_dim) for n in "qk"}
     return tensors
 
 
-def ffn_tensors(hp: Hyperparams) -> Tensors:
-    """A dense SwiGLU feed-forward layer's tensors."""
-    return {
-        "ffn_norm.weight": vector(hp.n_embd),
+def ffn_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
+    """A dense SwiGLU feed-forward layer's tensors; with `bias` it may have biases."""
+    products = {
         "ffn_gate.weight": matrix(hp.n_ff, hp.n_embd),
         "ffn_up.weight": matrix(hp.n_ff, hp.n_embd),
         "ffn_down.weight": matrix(hp.n_embd, hp.n_ff),
     }
+    tensors = {"ffn_norm.weight": vector(hp.n_embd), **with_scales(products)}
+    if bias:
+        tensors |= {
+            n.removesuffix(".weight") + BIAS: vector(want.shape[0], optional=True) for n, want in products.items()
+        }
+    return tensors
 
 
 def moe_tensors(hp: Hyperparams) -> Tensors:
     """A mixture-of-experts layer's tensors: a router, and the experts' feed-forwards stacked."""
-    return {
-        "ffn_norm.weight": vector(hp.n_embd),
-        "ffn_gate_inp.weight": matrix(hp.n_expert, hp.n_embd),
+    products = {
         "ffn_gate_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
         "ffn_up_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
         "ffn_down_exps.weight": Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert)),
     }
+    router = matrix(hp.n_expert, hp.n_embd)
+    return {"ffn_norm.weight": vector(hp.n_embd), "ffn_gate_inp.weight": router, **with_scales(products)}
 
 
 def rotary(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Callable[[Node], Node]:
@@ -73,15 +86,31 @@ def rotary(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Callable[[Node], Nod
     return lambda x: g.rope(x, freqs, hp.rope.scale, hp.rope.interleaved)
 
 
+def linear(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:
+    """x [T, K] times the weight `name`, times its scale and plus its bias where it has these: [T, N]."""
+    y, scale, bias = g.mul_mat(b[name], x), b.scale(name), b.get(f"{name}{BIAS}")
+    if scale is not None:
+        n = y.shape[1]
+        assert isinstance(n, int)
+        y = g.mul(y, constant(np.repeat(scale, n), f"{b[name].name}{SCALE}"))
+    return y if bias is None else g.add(y, bias)
+
+
+def experts(g: GraphBuilder, b: Weights, name: str, x: Node, ids: Node) -> Node:
+    """Each token's x times the weights `name` of its experts `ids` [T, k], times their scales if any: [T, k, N]."""
+    y, scales = g.mul_mat_id(b[name], x, ids), b.scale(name)
+    return y if scales is None else g.mul(y, g.gather(constant(scales, f"{b[name].name}{SCALE}"), ids))
+
+
 def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
-    """The three projections of h [T, n_embd], with their biases where there are any, split into heads."""
-    q, k, v = (g.mul_mat(b[f"attn_{n}"], h, b.get(f"attn_{n}.bias")) for n in "qkv")
+    """The three projections of h [T, n_embd], split into heads."""
+    q, k, v = (linear(g, b, f"attn_{n}", h) for n in "qkv")
     return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
 
 
 def ffn(g: GraphBuilder, b: Weights, h: Node) -> Node:
     """Down(silu(gate(h)) * up(h))."""
-    return g.mul_mat(b["ffn_down"], g.swiglu(g.mul_mat(b["ffn_gate"], h), g.mul_mat(b["ffn_up"], h)))
+    return linear(g, b, "ffn_down", g.swiglu(linear(g, b, "ffn_gate", h), linear(g, b, "ffn_up", h)))
 
 
 def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> Node:
@@ -89,11 +118,13 @@ def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> Node:
     probabilities = g.soft_max(g.mul_mat(b["ffn_gate_inp"], h))
     ids = g.top_k(probabilities, hp.n_expert_used)
     shares = g.normalize(g.gather(probabilities, ids))
-    gate, up = (g.mul_mat_id(b[f"ffn_{n}_exps"], h, ids) for n in ("gate", "up"))
-    return g.weighted_sum(g.mul_mat_id(b["ffn_down_exps"], g.swiglu(gate, up), ids), shares)
+    gate, up = (experts(g, b, f"ffn_{n}_exps", h, ids) for n in ("gate", "up"))
+    return g.weighted_sum(experts(g, b, "ffn_down_exps", g.swiglu(gate, up), ids), shares)
 
 
 def logits(g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node) -> Node:
     """[T, n_embd] -> [outputs, n_vocab]; a model without `output` uses its embedding (tied weights)."""
-    output = w.get("output") or w["token_embd"]
-    return g.mul_mat(output, g.rms_norm(g.last(x), w["output_norm"], hp.eps))
+    h = g.rms_norm(g.last(x), w["output_norm"], hp.eps)
+    if w.get("output") is not None:
+        return linear(g, w, "output", h)
+    return g.mul_mat(w["token_embd"], h, w.get("output.bias"))

@@ -13,8 +13,8 @@ HAS_EXPERTS = None  # Mixtral has some
 
 
 def tensors(hp: Hyperparams) -> Tensors:
-    feed_forward = layers.moe_tensors(hp) if hp.n_expert else layers.ffn_tensors(hp)
-    return layers.model_tensors(hp, layers.attention_tensors(hp) | feed_forward)
+    feed_forward = layers.moe_tensors(hp) if hp.n_expert else layers.ffn_tensors(hp, bias=True)
+    return layers.model_tensors(hp, layers.attention_tensors(hp, output_bias=True) | feed_forward)
 
 
 def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
@@ -25,7 +25,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
         q, k, v = layers.qkv(g, hp, b, h)
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(x, g.mul_mat(b["attn_output"], h))
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
         x = g.add(x, layers.moe(g, hp, b, h) if hp.n_expert else layers.ffn(g, b, h))
     return layers.logits(g, hp, w, x)

@@ -14,7 +14,7 @@ HAS_EXPERTS = False
 
 def tensors(hp: Hyperparams) -> Tensors:
     feed_forward = layers.ffn_tensors(hp)
-    return layers.model_tensors(hp, layers.attention_tensors(hp, bias=True) | feed_forward)
+    return layers.model_tensors(hp, layers.attention_tensors(hp, bias=True) | feed_forward, output_bias=True)
 
 
 def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
@@ -25,7 +25,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
         q, k, v = layers.qkv(g, hp, b, h)
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(x, g.mul_mat(b["attn_output"], h))
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
         x = g.add(x, layers.ffn(g, b, h))
     return layers.logits(g, hp, w, x)

@@ -26,7 +26,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
         q, k, v = layers.qkv(g, hp, b, h)
         q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(x, g.mul_mat(b["attn_output"], h))
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
         x = g.add(x, layers.ffn(g, b, h))
     return layers.logits(g, hp, w, x)

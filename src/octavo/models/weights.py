@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.errors import ModelError
+from octavo.formats import dequantize
+from octavo.formats.spec import F32
 from octavo.graph.builder import weight
 from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile
+from octavo.io.gguf.metadata import shown
+
+SCALE, INPUT_SCALE, BIAS = ".scale", ".input_scale", ".bias"
+"""Ends of names of what goes with a weight. An input scale is one for 4-bit activations, which no backend makes: it
+carries nothing that is computed here."""
+SHOWN = 3
+"""Tensors that an error names beside the first."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +38,20 @@ def vector(n: int, *, optional: bool = False) -> Expected:
 Tensors = dict[str, Expected]
 
 
+def with_scales(weights: Tensors) -> Tensors:
+    """The weights of products, and what each may have beside it: a scale, one an expert for experts [E, N, K].
+
+    Types whose blocks have scales of little range (NVFP4) need one for the whole tensor.
+    """
+    out = dict(weights)
+    for name, want in weights.items():
+        count = want.shape[0] if len(want.shape) == 3 else 1
+        out |= {name.removesuffix(".weight") + end: vector(count, optional=True) for end in (SCALE, INPUT_SCALE)}
+    return out
+
+
 def check_tensors(file: GGUFFile, expected: Tensors) -> None:
-    """Raises ModelError for the first tensor that is missing or has another shape than the hyperparameters imply."""
+    """Raises ModelError unless a file has the tensors that are expected, in these shapes, and no others."""
     for name, want in expected.items():
         info = file.tensors.get(name)
         if info is None:
@@ -43,6 +64,25 @@ def check_tensors(file: GGUFFile, expected: Tensors) -> None:
                 f"shape {list(info.shape)} contradicts the hyperparameters",
                 file=file.path, field=f"tensor {name}", allowed=f"shape {list(want.shape)}",
             )  # fmt: skip
+        elif name.endswith((SCALE, INPUT_SCALE)) and weight_of(name) not in file.tensors:
+            raise ModelError(f"has no {weight_of(name)} beside it", file=file.path, field=f"tensor {name}")
+    others = [name for name in file.tensors if name not in expected]
+    if others:
+        more = ", ".join(map(shown, others[1 : SHOWN + 1]))
+        rest = f", nor are {len(others) - 1} others: {more}" if more else ""
+        problem = f"is no part of this architecture{rest}"
+        raise ModelError(problem, file=file.path, field=f"tensor {shown(others[0])}")
+
+
+def weight_of(name: str) -> str:
+    """The name of the weight that a scale or bias goes with."""
+    return name.rpartition(".")[0] + ".weight"
+
+
+def scale_of(file: GGUFFile, name: str) -> F32 | None:
+    """What the products of the weight `name` are multiplied by, float32 [1] or [E]; None where there is nothing."""
+    scale = name.removesuffix(".weight") + SCALE
+    return dequantize(file.tensor(scale)) if name.endswith(".weight") and scale in file.tensors else None
 
 
 class Weights:
@@ -65,5 +105,9 @@ class Weights:
     def get(self, name: str) -> Node | None:
         return self[name] if self._full(name) in self._file.tensors else None
 
+    def scale(self, name: str) -> F32 | None:
+        """What products of the weight `name` are multiplied by, see `scale_of`."""
+        return scale_of(self._file, self._full(name))
+
     def _full(self, name: str) -> str:
-        return self._prefix + (name if name.endswith(".bias") else f"{name}.weight")
+        return self._prefix + (name if name.endswith(BIAS) else f"{name}.weight")

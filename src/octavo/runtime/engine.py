@@ -22,19 +22,18 @@ from octavo.runtime import choice
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.choice import I32
+from octavo.runtime.context import default_context, require_context
 from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
 from octavo.runtime.lock import FairLock
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import GpuLayers, Placement
-
-DEFAULT_CONTEXT = 4096
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """Sizes of an engine.
 
-    n_ctx          tokens that a sequence may hold (default: the model's, at most 4096)
+    n_ctx          tokens that a sequence may hold (default: the model's, or its sliding window's; at most 4096)
     n_batch        most tokens in a step; a longer prompt takes several
     max_sequences  sequences that may be in one step; the cache holds n_ctx tokens for each
     cache_type     how keys and values are stored
@@ -70,14 +69,11 @@ class Engine:
     ) -> None:
         self.model, self.backends = model, tuple(backends)
         self.config = config = config or EngineConfig()
-        train = model.hparams.n_ctx_train
-        self.n_ctx = min(train, DEFAULT_CONTEXT) if config.n_ctx is None else config.n_ctx
+        self.n_ctx = default_context(model) if config.n_ctx is None else config.n_ctx
         sizes = {name: getattr(config, name) for name in ("n_batch", "max_sequences", "n_outputs")}
         for name, value in {"n_ctx": self.n_ctx, **sizes}.items():
             integer(name, value, 1)
-        if self.n_ctx > train:
-            problem = f"n_ctx is {self.n_ctx}, but the model was made for {train} tokens (allowed: 1 to {train})"
-            raise UsageError(problem, argument="n_ctx")
+        require_context(model, self.n_ctx)
         if config.cache_type == "q8_0" and model.hparams.head_dim % 32:
             raise UsageError(
                 f"a q8_0 cache needs heads of a multiple of 32 values; these have {model.hparams.head_dim}"

@@ -135,10 +135,19 @@ def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
 @_binds("add", "mul", "swiglu")
 def _binary(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     a, b = inputs
+    if a.ndim == 3 and b.ndim == 2:
+        return [_scale_rows(out, a, b)]
     k = int(np.prod(out.shape[1:]))
     b_stride = stride(b) if b.ndim == a.ndim else 0
     args = [address(out), stride(out), address(a), stride(a), address(b), b_stride, k]
     return [KernelCall(elementwise.binary_kernel(node.op), args, len(out), keep=(a, b, out))]
+
+
+def _scale_rows(out: AnyArray, x: AnyArray, scales: AnyArray) -> KernelCall:
+    """out [T, k, N] = x times the numbers of its rows, scales [T, k]; none has gaps."""
+    k = x.shape[2]
+    args = [address(out), 4 * k, address(x), 4 * k, address(scales), k]
+    return KernelCall(elementwise.scale_rows_kernel(), args, scales.size, keep=(out, x, scales))
 
 
 @_binds("rope")
@@ -244,7 +253,9 @@ def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> 
 @_binds("gather")
 def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, ids = inputs
-    return [_rows_call(elementwise.gather_kernel(), out, x, address(ids), stride(ids), out.shape[1], keep=(ids,))]
+    x_stride = stride(x) if x.ndim == 2 else 0
+    args = [address(out), stride(out), address(x), x_stride, address(ids), stride(ids), out.shape[1]]
+    return [KernelCall(elementwise.gather_kernel(), args, len(out), keep=(out, x, ids))]
 
 
 @_binds("weighted_sum")

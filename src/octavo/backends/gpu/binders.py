@@ -200,13 +200,16 @@ def _quantize_call(
 
 @_binds("add", "mul", "swiglu")
 def _binary(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    a, b = (v.reshape(len(v), -1) if v.ndim == 3 else v for v in inputs)
-    out = out.reshape(len(out), -1)
+    a, b = inputs
+    by_row = a.ndim == 3 and b.ndim == 2  # [T, k, N] times [T, k]
+    rows = a.shape[0] * a.shape[1] if by_row else len(a)
+    a, out = a.reshape(rows, -1), out.reshape(rows, -1)
+    b = b.reshape(-1) if by_row or b.ndim == 1 else b.reshape(rows, -1)
+    b_stride = 1 if by_row else 0 if b.ndim == 1 else b.stride(0)
     k = out.shape[1]
-    b_stride = 0 if b.ndim < a.ndim else b.stride(0)
-    grid = (len(out), -(-k // 1024))
-    return [c.launch(elementwise.binary_kernel, grid, a, b, out, a.stride(0), b_stride, out.stride(0), k, OP=node.op,
-                     B=_block(k))]  # fmt: skip
+    grid = (rows, -(-k // 1024))
+    return [c.launch(elementwise.binary_kernel, grid, a, b, out, a.stride(0), b_stride, out.stride(0), k,
+                     OP="scale_rows" if by_row else node.op, B=_block(k))]  # fmt: skip
 
 
 @_binds("soft_max", "normalize", "soft_cap")
@@ -245,9 +248,9 @@ def _choose(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
 @_binds("gather")
 def _gather(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, ids = inputs
-    used = ids.shape[1]
+    used, x_stride = ids.shape[1], x.stride(0) if x.ndim == 2 else 0
     return [
-        c.launch(elementwise.gather_kernel, (len(x),), x, ids, out, x.stride(0), used, B=power_of_two(used), warps=1)
+        c.launch(elementwise.gather_kernel, (len(ids),), x, ids, out, x_stride, used, B=power_of_two(used), warps=1)
     ]
 
 

@@ -91,7 +91,7 @@ def add(a: F32, b: F32) -> F32:
 
 
 def mul(a: F32, b: F32) -> F32:
-    return a * b
+    return a * (b[:, :, None] if a.ndim == 3 and b.ndim == 2 else b)
 
 
 def soft_cap(x: F32, *, cap: float) -> F32:
@@ -116,7 +116,7 @@ def choose(x: F32, *, k: int) -> AnyArray:
 
 
 def gather(x: F32, ids: AnyArray) -> F32:
-    return np.take_along_axis(x, ids, axis=-1)
+    return x[ids] if x.ndim == 1 else np.take_along_axis(x, ids, axis=-1)
 
 
 def normalize(x: F32) -> F32:

@@ -77,6 +77,23 @@ def binary_kernel(op: Binary) -> Any:
 
 
 @kernels
+def scale_rows_kernel() -> Any:
+    """Arguments: y, y stride, x, x stride, scales, k: row `task` of x times scales[task]."""
+
+    def scale_rows(args, task):
+        y, x, k = arg(args, 0) + task * arg(args, 1), arg(args, 2) + task * arg(args, 3), arg(args, 5)
+        scale = f32_pointer(arg(args, 4))[task]
+        wide = splat(scale)
+        for i in range(k // 16):
+            store_f32x16(y + 64 * i, mul(load_f32x16(x + 64 * i), wide))
+        ys, xs = f32_pointer(y), f32_pointer(x)
+        for i in range(k // 16 * 16, k):
+            ys[i] = xs[i] * scale
+
+    return scale_rows
+
+
+@kernels
 def soft_max_kernel() -> Any:
     """Arguments: y, y stride, x, x stride, k."""
 

@@ -25,20 +25,23 @@ def rms_norm_kernel(
 
 @triton.jit
 def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """a OP b for rows [T, k]; a stride of 0 is one row for all tokens."""
+    """a OP b for rows [T, k]; a stride of 0 is one row for all tokens. With "scale_rows" b has a number for each."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
     inside = at < k
     left = tl.load(a + token * a_stride + at, mask=inside, other=0.0)
-    right = tl.load(b + token * b_stride + at, mask=inside, other=0.0)
+    if OP == "scale_rows":
+        right = tl.load(b + token * b_stride)
+    else:
+        right = tl.load(b + token * b_stride + at, mask=inside, other=0.0)
     if OP == "add":
         value = left + right
-    elif OP == "mul":
-        value = left * right
-    else:
+    elif OP == "swiglu":
         value = left / (1 + tl.exp(-left)) * right
+    else:
+        value = left * right
     tl.store(out + token * out_stride + at, value, mask=inside)
 
 

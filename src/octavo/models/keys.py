@@ -1,0 +1,83 @@
+"""Metadata under an architecture's own prefix: what is computed with, what changes nothing, and that there is no more.
+
+A key that is not in these tables may change what a model computes, so a file that has one is refused by its name.
+"""
+
+from __future__ import annotations
+
+from octavo.errors import ModelError
+from octavo.io.gguf import GGUFFile
+from octavo.io.gguf.metadata import shown
+
+USED = frozenset(
+    """block_count context_length embedding_length feed_forward_length expert_count expert_used_count
+    expert_feed_forward_length attention.head_count attention.head_count_kv attention.key_length attention.value_length
+    attention.layer_norm_rms_epsilon attention.sliding_window rope.dimension_count rope.freq_base rope.scale_linear
+    rope.scaling.type rope.scaling.factor rope.scaling.original_context_length rope.scaling.attn_factor
+    rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow""".split()
+)
+"""Read by `read_hyperparams`."""
+
+UNUSED = {
+    "vocab_size": "the embedding has a row for each token",
+    "tensor_data_layout": "says which program the weights came from",
+    "attention.layer_norm_epsilon": "of norms that take the mean off, which these architectures do not have",
+    "attention.sliding_window_pattern": "which layers have the window; contexts are no longer than that",
+    "rope.scaling.finetuned": "says how a model was trained",
+}
+"""May have any value, and why."""
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0,),
+    "attention.max_alibi_bias": (0,),
+    "attention.scale": (0,),
+    "attn_logit_softcapping": (0,),
+    "embedding_scale": (0, 1),
+    "expert_gating_func": (0, 1),
+    "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1),
+    "expert_shared_count": (0,),
+    "expert_shared_feed_forward_length": (0,),
+    "expert_weights_norm": (True,),
+    "expert_weights_scale": (0, 1),
+    "final_logit_softcapping": (0,),
+    "hidden_activation": ("silu",),
+    "leading_dense_block_count": (0,),
+    "logit_scale": (0, 1),
+    "nextn_predict_layers": (0,),
+    "pooling_type": (0,),
+    "residual_scale": (0, 1),
+    "rope.scaling.alpha": (0, 1),
+    "rope.scaling.yarn_attn_factor": (1,),
+    "rope.scaling.yarn_ext_factor": (1,),
+    "rope.scaling.yarn_log_multiplier": (0,),
+    "use_parallel_residual": (False,),
+}
+"""Change nothing with these values, and have no computation here with others."""
+
+
+def check_keys(file: GGUFFile, arch: str) -> None:
+    """Raises ModelError for a key under `<arch>.` that would change what is computed, or might."""
+    for key in file.metadata:
+        field = key.removeprefix(f"{arch}.")
+        if field == key or field in USED or field in UNUSED:
+            continue
+        if field not in NEUTRAL:
+            raise ModelError(f"is a key that Octavo does not compute {arch} with", file=file.path, field=key)
+        if not _neutral(file, key, NEUTRAL[field]):
+            problem = f"is {_shown(file, key)}, which Octavo does not compute {arch} with"
+            raise ModelError(problem, file=file.path, field=key, allowed=" or ".join(map(str, NEUTRAL[field])))
+
+
+def _neutral(file: GGUFFile, key: str, allowed: tuple[object, ...]) -> bool:
+    value = None if _is_array(file, key) else file.metadata[key]
+    return any(isinstance(value, bool) == isinstance(a, bool) and value == a for a in allowed)
+
+
+def _is_array(file: GGUFFile, key: str) -> bool:
+    return file.metadata.describe(key).startswith("array")
+
+
+def _shown(file: GGUFFile, key: str) -> str:
+    return file.metadata.describe(key) if _is_array(file, key) else shown(str(file.metadata[key]))[1:-1]
