@@ -12,13 +12,16 @@ import pytest
 import safetensors.numpy
 import transformers
 
+from octavo.backends.reference import ReferenceBackend
 from octavo.errors import FileError, ModelError, NonFiniteError, QuantFormatError, UsageError
-from octavo.formats import dequantize
+from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import SCHEMES, open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
+from octavo.models import read_architecture
 from octavo.quantizers import schemes
 from octavo.quantizers.schemes import quantize_checkpoint
 from octavo.runtime import resolve
+from octavo.runtime.engine import Engine, EngineConfig
 from octavo.text import Tokenizer
 from tests.convert.folders import save, spm
 from tests.convert.folders import write as write_json
@@ -27,6 +30,9 @@ from tests.runtime import tiny
 from tests.sampling import some
 
 BYTES = {"int8-w8a8": 1.0, "w4a8": 0.5, "w4a8-g128": 0.5, "fp8": 1.0}
+LOST = {"int8-w8a8": 1e-3, "w4a8": 0.25, "w4a8-g128": 0.2, "fp8": 0.01}
+"""Of the logits of tiny random models, whose 4-bit weights cost a tenth; of models that have nothing in common 2."""
+NVFP4, F16 = by_name("NVFP4"), by_name("F16")
 ERRORS = {"int8-w8a8": 0.01, "w4a8": 0.2, "w4a8-g128": 0.15, "fp8": 0.03}
 
 
@@ -64,6 +70,58 @@ def test_the_demo_model(tmp_path: Path, scheme: str) -> None:
         mine, theirs = Tokenizer.from_gguf(made), Tokenizer.from_gguf(source)
         assert [mine.encode(t) for t in texts] == [theirs.encode(t) for t in texts]
         assert mine.stop_ids == theirs.stop_ids
+
+
+FAMILIES = [("llama3-rope", scheme) for scheme in SCHEMES]
+FAMILIES += [(case, "int8-w8a8") for case in ("llama-biased", "mistral", "qwen2", "qwen3")]
+
+
+@pytest.mark.parametrize(("case", "scheme"), FAMILIES)
+def test_a_folder_of_each_family_computes_much_the_same(tmp_path: Path, case: str, scheme: str) -> None:
+    save(tmp_path / "hf", CASES[case])
+    quantize_checkpoint(tmp_path / "hf", tmp_path / "out", scheme)
+    before, after = (logits(tmp_path / name) for name in ("hf", "out"))
+    assert nmse(after, before) < LOST[scheme]
+
+
+def logits(model: Path) -> np.ndarray:
+    """Logits of some tokens by definition, activations not quantized."""
+    with open_model_file(model) as file:
+        return Engine(read_architecture(file), [ReferenceBackend()], EngineConfig(n_ctx=64)).logits([3, 17, 250, 4, 4])
+
+
+def nmse(got: np.ndarray, want: np.ndarray) -> float:
+    return float(np.square(got - want).sum() / np.square(want).sum())
+
+
+def test_scales_beside_weights_go_into_them(tmp_path: Path) -> None:
+    """Of NVFP4 weights with a scale, and of an output matrix with one, which stays a float."""
+    save(tmp_path / "hf", CASES["llama-tied"])
+    with open_model_file(tmp_path / "hf") as file:
+        tensors = {name: dequantize(file.tensor(name)) for name in file.tensors}
+        keys = {key: file.metadata[key] for key in file.metadata}
+    tensors["output.weight"] = tensors["token_embd.weight"]
+    attention = {n: w for n, w in tensors.items() if ".attn_" in n and w.ndim > 1}
+    plain = tensors | {n: dequantize(quantize_reference(w, NVFP4)) for n, w in attention.items()}
+    beside: dict[str, Any] = dict(plain)
+    for name, w in plain.items():
+        if w.ndim > 1 and name != "token_embd.weight":
+            beside[name] = quantize_reference(w, NVFP4 if ".attn_" in name else F16, name)
+            beside[name.replace("weight", "scale")] = np.array([0.25], np.float32)
+    for name, tensors in (("plain", plain), ("beside", beside)):
+        write_gguf(tmp_path / f"{name}.gguf", "llama", keys, tensors)
+    quantize_checkpoint(tmp_path / "beside.gguf", tmp_path / "out", "int8-w8a8", allow_requantize=True)
+    assert nmse(logits(tmp_path / "out"), logits(tmp_path / "beside.gguf")) < LOST["int8-w8a8"]
+    assert nmse(logits(tmp_path / "plain.gguf"), logits(tmp_path / "beside.gguf")) > 0.5
+
+
+def test_biases_that_config_json_has_no_words_for(tmp_path: Path) -> None:
+    save(tmp_path / "hf", CASES["llama-biased"])
+    with open_model_file(tmp_path / "hf") as file:
+        tensors = {name: dequantize(file.tensor(name)) for name in file.tensors if name != "blk.1.attn_output.bias"}
+        write_gguf(tmp_path / "m.gguf", "llama", {key: file.metadata[key] for key in file.metadata}, tensors)
+    with pytest.raises(ModelError, match=r"blk\.1\.attn_output\.bias: is missing, and attention_bias"):
+        quantize_checkpoint(tmp_path / "m.gguf", tmp_path / "out", "int8-w8a8")
 
 
 @pytest.mark.parametrize("case", some(["llama", "qwen2", "qwen3", "llama-linear", "qwen2-yarn", "mistral"], 3))

@@ -23,8 +23,10 @@ def config_json(file: GGUFFile, hp: Hyperparams) -> dict[str, Any]:
     """
     if hp.n_expert:
         raise ModelError(f"has {hp.n_expert} experts", file=file.path, field="expert_count", allowed="dense models")
+    if hp.n_window:
+        problem = f"has a sliding window of {hp.n_window} tokens in layers that it does not name"
+        raise ModelError(problem, file=file.path, field="attention.sliding_window", allowed="the checkpoint itself")
     name = next(name for name, family in FAMILIES.items() if family.arch == hp.arch)
-    biased = any(tensor.endswith("attn_q.bias") for tensor in file.tensors)
     stored = file.tensors["token_embd.weight"].type_name
     config: dict[str, Any] = {
         "architectures": [name],
@@ -39,7 +41,7 @@ def config_json(file: GGUFFile, hp: Hyperparams) -> dict[str, Any]:
         "max_position_embeddings": hp.n_ctx_train,
         "rms_norm_eps": _short(hp.eps),
         "hidden_act": "silu",
-        "attention_bias": biased,
+        **_biases(file, hp),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "torch_dtype": DTYPES.get(stored, "float16"),
         **_rope(file, hp.rope, hp.head_dim),
@@ -55,6 +57,22 @@ def generation_config(file: GGUFFile) -> dict[str, Any]:
     """generation_config.json: the sampling that the file recommends; empty where it recommends none."""
     keys = {name: f"general.sampling.{end}" for name, end in SAMPLING.items()}
     return {name: _short(file.metadata[key]) for name, key in keys.items() if key in file.metadata}
+
+
+def _biases(file: GGUFFile, hp: Hyperparams) -> dict[str, bool]:
+    """Which linear layers have biases. Raises ModelError where not all of those do that go by one name there."""
+    groups = {"attention_bias": ["attn_q", "attn_k", "attn_v"], "mlp_bias": ["ffn_gate", "ffn_up", "ffn_down"]}
+    if hp.arch != "qwen2":  # which has none there, whatever its own have
+        groups["attention_bias"].append("attn_output")
+    found = {}
+    for word, parts in groups.items():
+        names = [f"blk.{i}.{part}.bias" for i in range(hp.n_layer) for part in parts]
+        missing = [name for name in names if name not in file.tensors]
+        if missing and len(missing) < len(names):
+            problem = f"is missing, and {word} of a config.json stands for the biases of {', '.join(parts)}"
+            raise ModelError(problem, file=file.path, field=f"tensor {missing[0]}")
+        found[word] = not missing
+    return found if hp.arch == "llama" else {"attention_bias": found["attention_bias"]}
 
 
 def _rope(file: GGUFFile, rope: Rope, head_dim: int) -> dict[str, Any]:

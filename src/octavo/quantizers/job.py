@@ -47,6 +47,12 @@ class Job:
     file_type: int | None
     imatrix: Imatrix | None = None
 
+    @property
+    def tensors(self) -> list[SourceTensor]:
+        """Those that are written: all of the source but the scales of weights that take them in."""
+        taken_in = {name for t in self.source.tensors if t.name in self.types for name in t.beside}
+        return [tensor for tensor in self.source.tensors if tensor.name not in taken_in]
+
     def target(self, tensor: SourceTensor) -> str:
         fmt = self.types.get(tensor.name)
         return fmt.name if fmt else tensor.type_name
@@ -107,13 +113,13 @@ def run(
     _require_imatrix(job)
     report = Report(job.source.path, os.fsdecode(dst), job.name, dry_run)
     if dry_run:
-        report.rows.extend(_row(job, tensor) for tensor in job.source.tensors)
+        report.rows.extend(_row(job, tensor) for tensor in job.tensors)
         return report
     require_sources(job, allow_requantize)
     _require_weighted(job)
-    require_room(dst, sum(_row(job, tensor).nbytes for tensor in job.source.tensors))
+    require_room(dst, sum(_row(job, tensor).nbytes for tensor in job.tensors))
     with _Writer(job, report, threads, progress) as writer:
-        write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.source.tensors])
+        write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
     return report
 
 
@@ -125,7 +131,7 @@ class _Writer:
 
     def __init__(self, job: Job, report: Report, threads: int | None, progress: Progress | None) -> None:
         self.job, self.report, self.threads, self.progress = job, report, threads, progress
-        self.done, self.total = 0, sum(tensor.size for tensor in job.source.tensors)
+        self.done, self.total = 0, sum(tensor.size for tensor in job.tensors)
         self.reader, self.checker = worker(threads), worker(threads)
         self.parts = Ahead(self._read(), self.reader)
         self.last: tuple[SourceTensor, Recoded] | None = None
@@ -148,11 +154,12 @@ class _Writer:
 
     def _read(self) -> Iterator[Slab | QTensor]:
         """The slabs of the tensors that change, and the others whole, in file order."""
-        for tensor in self.job.source.tensors:
+        for tensor in self.job.tensors:
             loaded = tensor.load()
             if tensor.name in self.job.types:
                 imatrix = self.job.imatrix
-                yield from read_slabs(loaded, imatrix.importance(tensor.name, tensor.shape) if imatrix else None)
+                importance = imatrix.importance(tensor.name, tensor.shape) if imatrix else None
+                yield from read_slabs(loaded, importance, tensor.scale)
             else:
                 yield checked_copy(loaded)
 
@@ -245,7 +252,7 @@ def require_other(dst: StrPath, sources: Iterable[str]) -> None:
 
 def require_sources(job: Job, allow_requantize: bool) -> None:
     """Raises UsageError for a tensor that can't be, or should not be, quantized from what it is."""
-    for tensor in job.source.tensors:
+    for tensor in job.tensors:
         if tensor.name not in job.types or tensor.is_float:
             continue
         label = f"{job.source.path}: tensor {shown(tensor.name)} is {tensor.type_name}"
@@ -261,7 +268,7 @@ def _require_imatrix(job: Job) -> None:
     """Raises FileError for an importance matrix of another model, and warns of tensors that it lacks."""
     if job.imatrix is None or not job.imatrix.entries:
         return
-    missing = [t.name for t in job.source.tensors if t.name in job.types and not _has_importance(job, t)]
+    missing = [t.name for t in job.tensors if t.name in job.types and not _has_importance(job, t)]
     if job.types and len(missing) == len(job.types):
         problem = f"has importances of {len(job.imatrix.entries)} weights, none of which {job.source.path} has"
         raise FileError(problem, file=job.imatrix.path, allowed="those of the model that is quantized")

@@ -93,8 +93,11 @@ def recode_slabs(
     return made
 
 
-def read_slabs(tensor: QTensor, importance: F32 | None = None) -> Iterator[Slab]:
-    """A tensor's rows as float32, some at a time, none across experts. Raises NonFiniteError at a NaN or Inf."""
+def read_slabs(tensor: QTensor, importance: F32 | None = None, scale: F32 | None = None) -> Iterator[Slab]:
+    """A tensor's rows as float32, some at a time, none across experts. Raises NonFiniteError at a NaN or Inf.
+
+    scale  what they are multiplied by, float32 [1], or [E] for experts [E, N, K]
+    """
     n, k = (1, *tensor.shape)[-2:]
     rows = tensor.data.reshape(-1, tensor.data.shape[-1])
     step = max(1, SLAB // k)
@@ -103,6 +106,8 @@ def read_slabs(tensor: QTensor, importance: F32 | None = None) -> Iterator[Slab]
         for start in range(0, n, step):
             part = slice(expert * n + start, expert * n + min(start + step, n))
             values = dequantize(QTensor(tensor.format, (part.stop - part.start, k), rows[part]))
+            if scale is not None:
+                values = values * scale[expert]
             _require_finite(values, part.start, tensor)
             yield Slab(part, values, weights)
 

@@ -41,6 +41,7 @@ from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.io.safetensors.file import FLOATS
 from octavo.models import read_architecture
 from octavo.models.hparams import Hyperparams
+from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
 from octavo.quantizers.report import Report, TensorRow
 
 _log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def quantize_checkpoint(
         job = _Job(file, hparams, SCHEMES[scheme], count, allow_requantize, progress)
         report = Report(file.path, os.fsdecode(dst), scheme, dry_run)
         if dry_run:
-            report.rows.extend(job.row(name) for name in file.tensors)
+            report.rows.extend(job.row(name) for name in job.stored)
             return report
         require_room(dst, sum(head.nbytes for head in job.heads()))
         others = {CONFIG: config} | _tokenizer(file)
@@ -146,6 +147,12 @@ def _write_others(folder: str, file: GGUFFile, made: dict[str, dict[str, Any]]) 
             out.write("\n")
 
 
+def _said(file: GGUFFile, name: str) -> bool:
+    """Whether the checkpoint says what a tensor says elsewhere: divisors in config.json, scales in their weights."""
+    divisors = isinstance(file, CheckpointFile) and name == "rope_freqs.weight"
+    return divisors or name.endswith((SCALE, INPUT_SCALE))
+
+
 @dataclass(frozen=True)
 class _Stored:
     """What becomes of a tensor: its name, and its format in the result."""
@@ -162,8 +169,8 @@ class _Job:
         progress: Progress | None,
     ) -> None:  # fmt: skip
         self.file, self.hparams, self.scheme, self.threads, self.progress = file, hparams, scheme, threads, progress
-        self.total, self.done = sum(info.size for info in file.tensors.values()), 0
-        self.stored = {name: self._stored(name, allow_requantize) for name in file.tensors}
+        self.stored = {name: self._stored(name, allow_requantize) for name in file.tensors if not _said(file, name)}
+        self.total, self.done = sum(file.tensors[name].size for name in self.stored), 0
 
     def _stored(self, name: str, allow_requantize: bool) -> _Stored:
         info = self.file.tensors[name]
@@ -198,13 +205,13 @@ class _Job:
         for name, stored in self.stored.items():
             self._advance(name, 0)
             tensor = self.file.tensor(name, copy=True)
-            rows = rows_apart(name, self.hparams, tensor.data)
-            tensor = QTensor(tensor.format, tensor.shape, rows, name)
+            rows = rows_apart(name, self.hparams, tensor.data.reshape(tensor.shape[0], -1)).reshape(tensor.data.shape)
+            tensor, scale = QTensor(tensor.format, tensor.shape, rows, name), scale_of(self.file, name)
             if stored.format in FLOATS:
                 error = None
-                yield self._float(tensor, stored.format).data
+                yield self._float(tensor, stored.format, scale).data
             else:
-                codes, scales, error = self._quantized(tensor)
+                codes, scales, error = self._quantized(tensor, scale)
                 yield from module_arrays(self.scheme, codes, scales)
             report.rows.append(self.row(name, error))
             self._advance(name, self.file.tensors[name].size)
@@ -217,12 +224,13 @@ class _Job:
         nbytes = sum(head.nbytes for head in heads)
         return TensorRow(name, info.shape, info.type_name, stored.format, info.nbytes, nbytes, error)
 
-    def _float(self, tensor: QTensor, name: str) -> QTensor:
-        if tensor.format.name != name:
-            return quantize_reference(dequantize(tensor), by_name(name), tensor.name)
-        return tensor
+    def _float(self, tensor: QTensor, name: str, scale: F32 | None) -> QTensor:
+        if tensor.format.name == name and scale is None:
+            return tensor
+        values = dequantize(tensor)
+        return quantize_reference(values if scale is None else values * scale, by_name(name), tensor.name)
 
-    def _quantized(self, tensor: QTensor) -> tuple[U8, F32, float]:
+    def _quantized(self, tensor: QTensor, scale: F32 | None) -> tuple[U8, F32, float]:
         """Codes uint8 [N, K] and scales as the file has them, and the root of sum (x - x')^2 / sum x^2."""
         n, k = tensor.shape
         fmt = channel_format(self.scheme.format, k)
@@ -230,6 +238,7 @@ class _Job:
 
         def encode(part: slice) -> tuple[float, float]:
             values = dequantize(QTensor(tensor.format, (part.stop - part.start, k), tensor.data[part]))
+            values = values if scale is None else values * scale
             planes = unpack(quantize_reference(values, fmt))
             assert planes.d is not None
             codes[part], scales[part] = planes.q, group_scales(values) if fmt.folds else planes.d

@@ -12,9 +12,12 @@ import numpy as np
 from octavo.errors import GGUFError, ModelError
 from octavo.formats import QTensor
 from octavo.formats.rare import RARE, block_layout
+from octavo.formats.spec import F32
 from octavo.formats.table import FORMATS
-from octavo.io.gguf import GGUFFile
+from octavo.io.gguf import GGUFFile, TensorInfo
 from octavo.io.gguf.metadata import shown
+from octavo.models import ARCHITECTURES
+from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
 from octavo.quantizers.mixing import Facts
 
 FLOATS = ("F32", "F16", "BF16", "F64")
@@ -28,12 +31,16 @@ class SourceTensor:
 
     shape      NumPy order, the last axis contiguous
     type_name  how it is stored, as in "F16"; `load` may give another where the table has no row for it ("IQ2_XXS")
+    scale      what the model multiplies products of this weight by, float32 [1] or [E]; a tensor that gets another type
+               is multiplied by it, and the tensors that it lies in (`beside`) are left out
     """
 
     name: str
     shape: tuple[int, ...]
     type_name: str
     load: Callable[[], QTensor]
+    scale: F32 | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def is_float(self) -> bool:
@@ -71,19 +78,31 @@ class Source:
 
 def gguf_source(file: GGUFFile) -> Source:
     """An open GGUF file, split or not, as a source. Raises GGUFError or ModelError where it lacks what mixing needs."""
-    tensors = []
+    arch, tensors = file.metadata.str("general.architecture"), []
     for info in file.tensors.values():
 
         def load(name: str = info.name) -> QTensor:
             return file.tensor(name, copy=True)  # a copy, as the file may be cut while it is open
 
-        tensors.append(SourceTensor(info.name, info.shape, info.type_name, load))
-    arch = file.metadata.str("general.architecture")
+        scale, beside = _scale(file, info) if arch in ARCHITECTURES else (None, ())
+        tensors.append(SourceTensor(info.name, info.shape, info.type_name, load, scale, beside))
     kind = file.metadata.str("general.type", "model")
     if kind != "model":
         raise ModelError(f"holds no model but a {shown(kind)}", file=file.path, field="general.type", allowed="model")
     metadata = {key: file.metadata.typed(key) for key in file.metadata}
     return Source(file.path, arch, metadata, tuple(tensors), _facts(file, arch))
+
+
+def _scale(file: GGUFFile, info: TensorInfo) -> tuple[F32 | None, tuple[str, ...]]:
+    """The scale of a weight, and the names of the tensors that only mean something with it as it is stored."""
+    scale, stem = scale_of(file, info.name), info.name.removesuffix(".weight")
+    count = info.shape[0] if len(info.shape) == 3 else 1
+    if scale is not None and scale.shape != (count,):
+        raise ModelError(f"has shape {list(scale.shape)}", file=file.path, field=f"tensor {shown(stem + SCALE)}",
+                         allowed=f"[{count}]")  # fmt: skip
+    if stem == info.name:
+        return None, ()
+    return scale, tuple(name for name in (stem + SCALE, stem + INPUT_SCALE) if name in file.tensors)
 
 
 def _facts(file: GGUFFile, arch: str) -> Facts:
