@@ -37,7 +37,7 @@ def screen_for(model: Model, prompt: Sequence[int]) -> Screen:
 
 def larger_context(model: Model) -> str:
     """What to do where the context is full."""
-    most = model.engine.model.hparams.n_ctx_train
+    most = model.engine.model.hparams.n_ctx_most
     if model.engine.n_ctx < most:
         return f"--ctx-size makes it larger, up to {most}"
     return "the model was made for no more"

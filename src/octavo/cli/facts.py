@@ -56,9 +56,9 @@ def facts(file: GGUFFile, n_ctx: int | None = None, cache_type: str = "f16") -> 
     }
     hparams, problem = _hyperparams(file)
     if hparams is not None:
-        from octavo.runtime.engine import DEFAULT_CONTEXT
+        from octavo.runtime.context import DEFAULT_CONTEXT
 
-        n_ctx = min(hparams.n_ctx_train, DEFAULT_CONTEXT) if n_ctx is None else n_ctx
+        n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx
         found |= {
             "context_length": hparams.n_ctx_train, "layers": hparams.n_layer, "width": hparams.n_embd,
             "heads": hparams.n_head, "key_heads": hparams.n_head_kv, "experts": hparams.n_expert,

@@ -23,7 +23,7 @@ def context_for(context: int | None, *models: str | os.PathLike[str]) -> int:
     most = CONTEXT
     for path in models:
         with open_model_file(resolve(path)) as file:
-            most = min(most, read_architecture(file).hparams.n_ctx_train)
+            most = min(most, read_architecture(file).hparams.n_ctx_most)
     return most
 
 
