@@ -48,6 +48,7 @@ TARGETS = {
     "gfx1100": (GPUTarget("hip", "gfx1100", 32), "gcn11"),
 }
 KP = 1024
+FUSION = {"enable_fp_fusion": True}  # what launches say, too
 NAMES = {
     "x": "*fp32", "y": "*fp32", "out": "*fp32", "weight": "*fp32", "weights": "*fp32", "other": "*fp32", "a": "*fp32",
     "b": "*fp32", "q": "*fp32", "k": "*fp32", "v": "*fp32", "freqs": "*fp32", "q_norm": "*fp32", "k_norm": "*fp32",
@@ -136,7 +137,7 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     signature = {arg: "constexpr" if arg in fixed else types.get(arg, "i32") for arg in kernel.arg_names}
     attributes = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
     source = ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=attributes)
-    made = triton.compile(source, target=gpu, options={"num_warps": warps, "num_stages": 2})
+    made = triton.compile(source, target=gpu, options={"num_warps": warps, "num_stages": 2, **FUSION})
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"dp4a|mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_dot4_i32_i\w+|v_mfma_\w+|v_wmma_\w+", text)
     return {"kernel": name, "layout": layout, "target": target, "instructions": sorted(set(found)),

@@ -27,7 +27,7 @@ from octavo.backends.gpu.kernels.hopper_fp8 import fp8_hopper_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
 from octavo.formats import by_name
-from tests.backends.gpu.ahead_of_time import TARGETS, _spills
+from tests.backends.gpu.ahead_of_time import FUSION, TARGETS, _spills
 
 N, K = 8192, 8192
 KERNELS = {"int8": int8_gemm_kernel, "w4a8": w4a8_gemm_kernel, "fp8": fp8_gemm_kernel}
@@ -132,7 +132,7 @@ def _row(
     made = triton.compile(
         source(kernel, signature, fixed, attributes),
         target=TARGETS[target][0],
-        options={"num_warps": warps, "num_stages": stages},
+        options={"num_warps": warps, "num_stages": stages, **FUSION},
     )
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"w?g?mma[.\w:]*(?:s8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)

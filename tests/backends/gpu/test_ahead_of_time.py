@@ -43,7 +43,7 @@ OTHERS = ("quantize", "float", "int8_token", "token_int8", "token_fp8", "mmq", "
 def compile_all(wanted: list[str]) -> list[dict[str, Any]]:
     """Rows of `ahead_of_time`, in a process that does not interpret kernels."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.backends.gpu.ahead_of_time", *wanted]
+    command = [sys.executable, "-W", "error", "-m", "tests.backends.gpu.ahead_of_time", *wanted]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     rows: list[dict[str, Any]] = json.loads(done.stdout)

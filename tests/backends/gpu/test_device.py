@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -53,6 +54,13 @@ def test_garbage_is_collected_again_after_an_import_that_failed(monkeypatch: pyt
         device.require_packages()
     assert collects == [False]
     assert gc.isenabled()
+
+
+def test_a_package_newer_than_any_tried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(device, "version", {"torch": "2.15.1+cu130", "triton": "3.10.0"}.__getitem__)
+    with caplog.at_level(logging.INFO, "octavo"):
+        device.require_packages()
+    assert caplog.messages == ["device gpu: triton is 3.10.0, and kernels were tried with 3.9 at the latest"]
 
 
 CARD = Card("GeForce", (8, 9))

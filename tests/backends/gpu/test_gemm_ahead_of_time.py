@@ -35,7 +35,7 @@ OTHERS = ("row_sums", "quantize_int8", "quantize_zero", "quantize_e4m3", "quanti
 def check(wanted: list[str]) -> None:
     """Compile in a process that does not interpret kernels; each row has its instruction, and no spills."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.backends.gpu.ahead_of_time_gemm", *wanted]
+    command = [sys.executable, "-W", "error", "-m", "tests.backends.gpu.ahead_of_time_gemm", *wanted]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     rows: list[dict[str, Any]] = json.loads(done.stdout)

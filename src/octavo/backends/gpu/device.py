@@ -6,6 +6,7 @@ import atexit
 import gc
 import importlib
 import importlib.util
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,13 @@ from typing import Any, Literal
 from octavo.backends.gpu.driver import Driver, begin_context, find_driver
 from octavo.errors import INSTALL_GPU, BackendError
 
+log = logging.getLogger("octavo")
+
 Asm = Literal["ptx", "gcn", "gcn11", "none"]
 
 OLDEST = {"torch": (2, 11), "triton": (3, 6)}
+NEWEST = {"torch": (2, 15), "triton": (3, 9)}
+"""What kernels were tried with; later ones are taken, too."""
 OLDEST_CAPABILITY = (8, 0)
 WITHOUT = "or take --device cpu"
 
@@ -70,7 +75,11 @@ def require_packages() -> None:
         except (PackageNotFoundError, ImportError) as error:
             reason = "is not installed" if isinstance(error, PackageNotFoundError) else f"can't be imported ({error})"
             raise BackendError(f"device gpu: {package} {reason} (needed: {wanted} or later; {INSTALL_GPU})") from None
-        if tuple(int(x) for x in found.split("+")[0].split(".")[:2]) < oldest:
+        release = tuple(int(x) for x in found.split("+")[0].split(".")[:2])
+        if release > NEWEST[package]:
+            tried = ".".join(map(str, NEWEST[package]))
+            log.info("device gpu: %s is %s, and kernels were tried with %s at the latest", package, found, tried)
+        if release < oldest:
             raise BackendError(f"device gpu: {package} is {found} (needed: {wanted} or later; {INSTALL_GPU})")
 
 

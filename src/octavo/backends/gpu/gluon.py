@@ -10,7 +10,6 @@ import importlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from typing import Any, Literal
 
 from octavo.backends.gpu.device import Target
@@ -56,12 +55,14 @@ def attempt(name: Name) -> Iterator[None]:
         if isinstance(error, OctavoError | Unusable) or _of_device(error):
             raise
         _given_up.add(name)
+        import triton
+
         cause = _cause(error)
         if cause not in _said:
             _said.add(cause)
             log.warning(
                 "device gpu: Triton %s can't compile the kernel %s of Gluon (%s); slower, portable kernels run instead",
-                version("triton"), name, cause,
+                triton.__version__, name, cause,
             )  # fmt: skip
         raise Unusable(cause) from error
 
