@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,10 @@ import pytest
 import torch
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
-from octavo.backends.gpu import choose, device, gemm, gluon
+from octavo.backends.gpu import choose, compiled, device, gemm, gluon
 from octavo.backends.gpu.binders import Context
 from octavo.backends.gpu.kernels import hopper_matmul
+from octavo.backends.gpu.launch import prepare
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
 from octavo.backends.gpu.products import halves_product, product
@@ -25,6 +28,7 @@ from octavo.ops import definition
 from octavo.quantizers import encode
 
 pytestmark = pytest.mark.skipif(device.target().arch != "interpreter", reason="a card has its own architecture")
+runtime = importlib.import_module("triton.runtime.driver")
 H100 = replace(device.target(), arch="sm_90")
 rng = np.random.default_rng(7)
 
@@ -135,6 +139,23 @@ def test_a_product_of_floats_by_codes(broken: Kernel, caplog: pytest.LogCaptureF
     assert not isinstance(halves_product(c, w, x, y)[-1], gluon.Preferred)
     few = Activation(torch.zeros(1 << 16, dtype=torch.uint8), 20, 128)
     assert not isinstance(product(c, w, few, y[:20], ())[-1], gluon.Preferred)
+    assert len(caplog.messages) == 1
+
+
+def test_kernels_that_are_compiled_together(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Before a step, on all cores: one that fails is replaced when its turn comes."""
+    kernel, ran = Kernel(pytest.fail), []
+    kernel.warmup = lambda *arguments, **options: does_not_compile()  # type: ignore[attr-defined]
+    monkeypatch.setattr(gluon, "kernel", lambda name: kernel)
+    monkeypatch.setattr(
+        runtime, "driver", SimpleNamespace(active=SimpleNamespace(set_current_device=lambda card: None))
+    )
+    monkeypatch.setattr(compiled, "attach", lambda kernel: None)
+    monkeypatch.setattr(compiled, "current_device", lambda: 0)
+    call = gluon.Preferred("matmul", lambda: [lambda: ran.append("portable")], H100, (1,))
+    prepare([call])
+    call()
+    assert ran == ["portable"]
     assert len(caplog.messages) == 1
 
 

@@ -76,7 +76,7 @@ def prepare(launches: Sequence[Launch]) -> None:
         attach(kernel)
     device = current_device()
     with ThreadPoolExecutor(cores(), initializer=driver.active.set_current_device, initargs=(device,)) as pool:
-        list(pool.map(Launch.prepare, different.values()))
+        list(pool.map(lambda launch: launch.prepare(), different.values()))
     log.info(
         "%d kernels of %d launches are ready after %.2f s", len(different), len(launches), time.perf_counter() - start
     )
