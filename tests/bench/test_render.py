@@ -49,7 +49,7 @@ def test_markdown() -> None:
     assert "Busy machine" not in text
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     assert {len(r) for r in rows} == {8}
-    assert rows[2] == ["prefill 256", "300.0 (300.0 ± 0.0)", "150.0 (150.0 ± 0.0)", "**2.00**", "", "", "", "1"]
+    assert rows[2] == ["prefill 256", "300.0", "150.0", "**2.00**", "", "", "", "1"]
     decode = ["decode 64", "36.00 (35.00 ± 4.58)", "30.00 (33.00 ± 6.08)", "**1.20**", "36.0", "80%", "", "36"]
     assert rows[3] == decode
     assert rows[4][2:] == ["", "", "22.5", "50%", "5.00", "22"]

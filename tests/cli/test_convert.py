@@ -46,3 +46,10 @@ def test_errors_are_one_line(octavo: Run, folder: str, tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80")
     assert "is a pickle" in octavo("convert", str(tmp_path), out).error()
     assert not Path(out).exists()
+
+
+def test_a_target_that_is_the_name_of_a_folder(octavo: Run, tmp_path: Path) -> None:
+    for target in (str(tmp_path / "new") + "/", str(tmp_path)):
+        got = octavo("quantize", "demo", target, "Q8_0")
+        assert "folder" in got.error()
+    assert list(tmp_path.iterdir()) == []

@@ -41,3 +41,25 @@ def _option_names(command: Any) -> Iterator[str]:
         yield from parameter.opts
     for below in getattr(command, "commands", {}).values():
         yield from _option_names(below)
+
+
+def test_every_command_with_a_model_takes_the_same_options() -> None:
+    from typer.main import get_command
+
+    from octavo.cli import app
+    from octavo.cli.options import OPTIONS
+
+    commands: dict[str, Any] = dict(get_command(app).commands)  # type: ignore[attr-defined]
+    commands |= {f"eval {name}": command for name, command in commands["eval"].commands.items()}
+    names = {name: {opt for p in command.params for opt in p.opts} for name, command in commands.items()}
+    for name in ("run", "eval ppl", "eval kl", "eval demo", "profile"):
+        assert {"--gpu-layers", "--cache-type", "--threads", "-t", "--device"} <= names[name], name
+    for name in ("run", "inspect", "imatrix", "report", "eval ppl", "eval kl"):
+        assert {"--ctx-size", "-c"} <= names[name], name
+    assert {option for options in OPTIONS.values() for option in options[:1]} <= names["run"]
+
+
+def test_completion(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_OCTAVO_COMPLETE", "complete_bash"), ("COMP_WORDS", "octavo qu"), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(name, value)
+    assert octavo().out == "quantize\n"

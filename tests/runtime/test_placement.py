@@ -134,7 +134,7 @@ def test_other_layers_need_a_backend(architecture: Architecture) -> None:
 def test_too_many_layers_say_how_many_fit(architecture: Architecture) -> None:
     with pytest.raises(BackendError, match=r"2 of 2 layers take .* GiB are free: --gpu-layers 1 would fit$"):
         make(architecture, 2, Small(LAYER + OUTER + SLACK))
-    with pytest.raises(BackendError, match="not one fits, take a smaller --ctx or --device cpu"):
+    with pytest.raises(BackendError, match="not one fits, take a smaller --ctx-size or --device cpu"):
         make(architecture, "all", Small(10))
     assert make(architecture, 1, Small(LAYER + OUTER + SLACK)).gpu_layers == 1
 

@@ -47,7 +47,7 @@ def to_markdown(result: Result) -> str:
     head = ["test", "tok/s"]
     for name in names[1:]:
         head += [f"{name} tok/s", "ratio"]
-    lines += _row([*head, "weights GB/s", "of read limit", "to first", "GOPS"])
+    lines += _row([*head, "weights GB/s", "of read limit", "of first decode", "GOPS"])
     lines += _row(["---", *["---:"] * (len(head) + 3)])
     for test in result["tests"]:
         lines += _row(_cells(test, names))
@@ -103,8 +103,10 @@ def _cells(test: dict[str, Any], names: list[str]) -> list[str]:
 
 
 def _rate(rate: dict[str, Any]) -> str:
-    """Median, and mean and deviation."""
+    """Median, and mean and deviation if there was more than one round."""
     digits = 1 if rate["median"] >= 100 else 2
+    if not rate["deviation"]:
+        return f"{rate['median']:.{digits}f}"
     return f"{rate['median']:.{digits}f} ({rate['mean']:.{digits}f} ± {rate['deviation']:.{digits}f})"
 
 

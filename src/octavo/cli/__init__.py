@@ -34,7 +34,6 @@ app = typer.Typer(
     name="octavo",
     help="Run, quantize and measure low-bit language models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": one_name},
 )
@@ -78,7 +77,7 @@ def main() -> None:
     try:
         try:
             with ending_in_order():
-                status = app(standalone_mode=False)
+                status = app(standalone_mode=False, prog_name="octavo")
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()

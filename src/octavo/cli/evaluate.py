@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.options import Context, Device, Kv, Threads
+from octavo.cli.columns import print_columns
+from octavo.cli.options import Context, Device, Kv, Layers, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
+    from octavo.evals.demo.report import Report
     from octavo.evals.kl import Divergence
     from octavo.evals.stats import Estimate, Spread
 
@@ -36,6 +38,7 @@ def ppl(
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,
     device: Device = "auto",
+    layers: Layers = None,
     threads: Threads = None,
     kv: Kv = "f16",
     as_json: AsJson = False,
@@ -50,7 +53,9 @@ def ppl(
     from octavo.evals.texts import named_text
 
     context = context_for(context, model)
-    with open_subject(model, context, device=device, threads=threads, cache_type=kv) as loaded:
+    with open_subject(
+        model, context, device=device, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers)
+    ) as loaded:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         with Meter("ppl") as meter:
             found = perplexity(
@@ -73,6 +78,7 @@ def kl(
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,
     device: Device = "auto",
+    layers: Layers = None,
     threads: Threads = None,
     kv: Kv = "f16",
     as_json: AsJson = False,
@@ -86,7 +92,7 @@ def kl(
     context = context_for(context, model, base)
 
     def load(path: str) -> Any:
-        return open_subject(path, context, device=device, threads=threads, cache_type=kv)
+        return open_subject(path, context, device=device, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers))
 
     with load(model) as loaded, load(base) as other:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
@@ -100,7 +106,7 @@ def kl(
     if as_json:
         print(to_json({"model": model, "base": base, "text": read.name, **asdict(found)}))
     else:
-        _show(found)
+        _show(found, "" if read.scored is None else " of answers" if answers else " of all tokens")
 
 
 @app.command("demo")
@@ -110,6 +116,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Another seed asks other questions.")] = 0,
     misses: Annotated[bool, typer.Option("--misses", help="Also print what was answered wrongly.")] = False,
     device: Device = "auto",
+    layers: Layers = None,
     threads: Threads = None,
     kv: Kv = "f16",
     as_json: AsJson = False,
@@ -121,7 +128,8 @@ def demo(
 
     if questions < 1:
         raise UsageError(f"questions is {questions} (allowed: 1 or more)")
-    with octavo.load(model, device=device, threads=threads, cache_type=kv) as loaded, Meter("demo") as meter:
+    place: Any = {"device": device, "threads": threads, "gpu_layers": gpu_layers(layers)}
+    with octavo.load(model, cache_type=kv, **place) as loaded, Meter("demo") as meter:
         asked = 0
 
         def ask(prompt: str) -> str:
@@ -136,9 +144,18 @@ def demo(
         wrong = [{"prompt": q.prompt, "answer": q.answer, "reply": reply} for q, reply in report.misses]
         print(to_json({"model": model, "seed": seed, **report.to_dict(), **({"misses": wrong} if misses else {})}))
         return
-    print(report)
+    _show_tallies(report)
     for question, reply in report.misses if misses else ():
         print(f"{question.kind}: {question.prompt!r} -> {printable(repr(reply))}, not {question.answer!r}")
+
+
+def _show_tallies(report: Report) -> None:
+    numbers = ("right", "of", "accuracy")
+    rows = []
+    for kind, tally in (*report.by_kind.items(), ("all", report.total)):
+        low, high = tally.interval()
+        rows.append((kind, str(tally.right), str(tally.n), f"{tally.accuracy:.1%}", f"{low:.1%} to {high:.1%}"))
+    print_columns(("kind", *numbers, "95% interval"), rows, numbers)
 
 
 def _plain(estimate: Estimate) -> str:
@@ -157,11 +174,11 @@ def _extent(tokens: int, chunks: int, context: int) -> str:
     return f"{tokens:,} tokens in {chunks:,} windows of {context}"
 
 
-def _show(found: Divergence) -> None:
+def _show(found: Divergence, what: str) -> None:
     rows = {
         "KL divergence": _plain(found.kl),
         "same top token": _percent(found.same_top),
-        "perplexity": _plain(found.perplexity),
+        f"perplexity{what}": _plain(found.perplexity),
         "  of the base": _plain(found.base_perplexity),
         "  ratio": _plain(found.perplexity_ratio),
         "  difference": _plain(found.perplexity_difference),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +54,9 @@ def imatrix(
                 path=output, save_every=save_every, restart=restart, progress=meter.show,
             )  # fmt: skip
         except KeyboardInterrupt:
-            print(f"octavo: stopped; the same command goes on from {output}", file=sys.stderr)
+            saved = os.path.exists(output)
+            rest = f"the same command goes on from {output}" if saved else "nothing was saved yet"
+            print(f"octavo: stopped; {rest}", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
     _report(matrix, output)
 

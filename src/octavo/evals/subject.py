@@ -9,7 +9,7 @@ from octavo.graph.builder import CacheType
 from octavo.huggingface import open_model_file
 from octavo.models import read_architecture
 from octavo.runtime import EngineConfig, Model, open_model, resolve
-from octavo.runtime.placement import backends_for
+from octavo.runtime.placement import GpuLayers, backends_for
 
 LARGEST_BATCH = 512
 CONTEXT = 512
@@ -34,13 +34,14 @@ def open_subject(
     device: str = "auto",
     threads: int | None = None,
     cache_type: CacheType = "f16",
+    gpu_layers: GpuLayers | None = None,
     fuse: bool = True,
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
     The other arguments and what is raised are as of `octavo.load`.
     """
-    backends, gpu_layers = backends_for(device, threads)
+    backends, layers = backends_for(device, threads, gpu_layers)
     with open_model_file(resolve(path)) as file:
         n_vocab = read_architecture(file).hparams.n_vocab
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
@@ -50,6 +51,6 @@ def open_subject(
         cache_type=cache_type,
         n_outputs=outputs_for(n_vocab, context),
         fuse=fuse,
-        gpu_layers=gpu_layers,
+        gpu_layers=layers,
     )
     return open_model(path, backends, config)

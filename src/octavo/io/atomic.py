@@ -24,6 +24,8 @@ _TEMPORARY = re.compile(r"\.octavo-[0-9a-f]{16}\.tmp")
 
 def require_target(path: str | os.PathLike[str]) -> None:
     """Raise FileError unless a file can be written at `path`: a new name in a folder that exists, or a regular file."""
+    if os.fsdecode(path).endswith("/"):
+        raise FileError("is the name of a folder", file=path, allowed="the name of a file")
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
         raise FileError(f"there is no folder {folder}", file=path, allowed="a file in a folder that exists")

@@ -14,7 +14,7 @@ from octavo.io.gguf.metadata import shown
 from octavo.quantizers.budget import Candidate
 from octavo.quantizers.encoder import ENCODABLE
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.mixing import Choices, fallback, is_kept, target
+from octavo.quantizers.mixing import Choices, fallback, is_kept, require_matches, target
 from octavo.quantizers.recode import recode
 from octavo.quantizers.source import Source, SourceTensor
 
@@ -35,6 +35,7 @@ def offers(source: Source, choices: Choices) -> Offers:
     A tensor may also stay as it is stored, and gets no type that takes more. Raises UsageError for a choice that is no
     type or that a row does not fit.
     """
+    require_matches(choices, [tensor.name for tensor in source.tensors])
     tied = "output.weight" not in {tensor.name for tensor in source.tensors}
     found: Offers = {}
     for tensor in source.tensors:

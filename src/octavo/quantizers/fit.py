@@ -93,7 +93,9 @@ def quantize_to_size(
         budget = target.tensor_bytes(source, header)
         least = least_bytes(source, offered)
         if budget < least:
-            raise UsageError(f"a model of {target} (allowed: at least {target.least(source, header, least)})")
+            raise UsageError(
+                f"a model of {target} can't be: its smallest types take {target.least(source, header, least)}"
+            )
         names = list(offered)
         cost = slopes(source, names) if slopes else guessed_slopes(names, source.facts.layers)
         fit = fit_types(source, offered, budget, cost, imatrix=weights, threads=threads, progress=progress)

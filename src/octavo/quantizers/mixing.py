@@ -77,6 +77,14 @@ class Choices:
         return tuple((_compiled(pattern), target(kind)) for pattern, kind in self.tensor_types)
 
 
+def require_matches(choices: Choices, names: Iterable[str]) -> None:
+    """Raise UsageError for an expression of `choices` that is found in none of the names of tensors."""
+    known = list(names)
+    for (given, _), (pattern, _) in zip(choices.tensor_types, choices.patterns, strict=True):
+        if not any(pattern.search(name) for name in known):
+            raise UsageError(f"tensor type {given!r} matches no tensor; `octavo inspect MODEL --tensors` lists them")
+
+
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern, re.IGNORECASE)
@@ -109,8 +117,10 @@ def choose_types(
 
     shapes  of all tensors of the model, in NumPy order
 
-    Raises UsageError for a choice that is no type or regular expression, or that a row does not fit.
+    Raises UsageError for a choice that is no type or regular expression, that matches no tensor, or that a row does not
+    fit.
     """
+    require_matches(choices, shapes)
     mixer = _Mixer(shapes, facts, preset, choices, has_imatrix)
     if preset.base is None:
         return {}

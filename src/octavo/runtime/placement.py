@@ -112,7 +112,9 @@ class Placement:
     @staticmethod
     def advice(layers: int) -> str:
         """What to do where memory is short and so many layers would fit."""
-        return f"--gpu-layers {layers} would fit" if layers else "not one fits, take a smaller --ctx or --device cpu"
+        return (
+            f"--gpu-layers {layers} would fit" if layers else "not one fits, take a smaller --ctx-size or --device cpu"
+        )
 
     def advice_after(self) -> str:
         """What to do after memory was short although all seemed to fit: at least one layer fewer."""
