@@ -60,7 +60,7 @@ def facts(file: GGUFFile, n_ctx: int | None = None, cache_type: str = "f16") -> 
 
         n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx
         found |= {
-            "context_length": hparams.n_ctx_train, "layers": hparams.n_layer, "width": hparams.n_embd,
+            "context_length": hparams.n_ctx_train, "longest_context": hparams.n_ctx_most, "layers": hparams.n_layer, "width": hparams.n_embd,
             "heads": hparams.n_head, "key_heads": hparams.n_head_kv, "experts": hparams.n_expert,
             "experts_used": hparams.n_expert_used, "vocabulary": hparams.n_vocab,
             "memory": {"ctx_size": n_ctx, "weights": file.nbytes, "cache": cache_bytes(hparams, n_ctx, cache_type)},
@@ -115,10 +115,11 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
              "file type": found["file_type"]}  # fmt: skip
     if "layers" in found:
         experts = f", {found['experts_used']} of {found['experts']} experts a token" if found["experts"] else ""
-        memory = found["memory"]
+        memory, longest = found["memory"], found["longest_context"]
+        windowed = "" if longest == found["context_length"] else f", of which {longest:,} can be used here"
         total = memory["weights"] + memory["cache"]
         shown |= {
-            "context": f"{found['context_length']:,} tokens",
+            "context": f"{found['context_length']:,} tokens{windowed}",
             "layers": f"{found['layers']} of width {found['width']:,}{experts}",
             "heads": f"{found['heads']}, {found['key_heads']} of keys and values",
             "vocabulary": f"{found['vocabulary']:,} tokens",
@@ -143,5 +144,5 @@ def headline(model: Model) -> str:
     return (
         f"{name_of(model.file)}: {engine.model.hparams.arch}, {short_count(parameters)} parameters, "
         f"{file_type(model.file)}; "
-        f"context {engine.n_ctx:,} of {engine.model.hparams.n_ctx_train:,} tokens; on {where}"
+        f"context {engine.n_ctx:,} of {engine.model.hparams.n_ctx_most:,} tokens; on {where}"
     )
