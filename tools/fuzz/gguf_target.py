@@ -10,6 +10,7 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,7 @@ def splice(data: bytes, at: int, other: bytes, start: int, n: int) -> bytes:
     return data[:at] + other[start : start + n] + data[at:]
 
 
+@lru_cache(maxsize=64)
 def integers(data: bytes) -> list[tuple[int, int]]:
     """Where the numbers of a header lie, counts and lengths too: (byte, width), as far as the header makes sense."""
     found: list[tuple[int, int]] = []
