@@ -81,7 +81,7 @@ def test_misses(octavo: Run, models: tuple[str, str]) -> None:
         (("eval", "ppl", "MODEL", "TEXT", "-c", "513"), "513"),
         (("eval", "ppl", "MODEL", "TEXT", "-c", "512", "--chunks", "-1"), "chunks is -1"),
         (("eval", "kl", "MODEL", "TEXT"), "--base"),
-        (("eval", "kl", "MODEL", "TEXT", "--base", "MODEL", "--answers"), "--answers with"),
+        (("eval", "kl", "MODEL", "TEXT", "--base", "MODEL", "--answers"), "--answers is for the text `demo`"),
         (("eval", "kl", "MODEL", "TEXT", "--base", "demo", "-c", "64"), "models of one vocabulary"),
         (("eval", "demo", "MODEL", "-n", "0"), "questions is 0"),
     ],

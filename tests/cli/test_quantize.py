@@ -166,9 +166,9 @@ def test_a_size_measured_on_a_text(octavo: Run, dst: str, tmp_path: Path, monkey
     (["--target-bpw", "6", "--tensor-type", "nomatch=Q8_0"], "tensor type 'nomatch' matches no tensor"),
     (["Q8_0", "--tensor-type", "nomatch=Q4_0"], "tensor type 'nomatch' matches no tensor"),
     (["--target-size", "4GX"], "size '4GX' (allowed: a number and B, kB, "),
-    (["--target-bpw", "5", "--pure"], "--pure with --target-bpw"),
+    (["--target-bpw", "5", "--pure"], "--pure is for a PRESET, whose type it means, not for --target-bpw"),
     (["--target-bpw", "5", "--imatrix", "/nowhere/i.gguf"], "/nowhere/i.gguf"),
-    (["Q4_K_M", "--text", "demo"], "--text with PRESET Q4_K_M"),
+    (["Q4_K_M", "--text", "demo"], "--text is for --target-bpw and --target-size, not for a PRESET (Q4_K_M)"),
 ])  # fmt: skip
 def test_sizes_that_are_wrong(octavo: Run, src: str, dst: str, arguments: list[str], says: str) -> None:
     assert says in octavo("quantize", src, dst, *arguments).error()

@@ -98,7 +98,7 @@ def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path) -> None:
         (("MODEL", "-o", "MODEL"), "is the model that is read"),
         (("MODEL", "-o", "/nowhere/r.html"), "/nowhere/r.html: there is no folder"),
         (("MODEL", "-o", "OUT", "--base", "none.gguf"), "none.gguf"),
-        (("MODEL", "-o", "OUT", "--presets", "Q8_0"), "--presets without --text"),
+        (("MODEL", "-o", "OUT", "--presets", "Q8_0"), "--presets needs --text"),
         (("MODEL", "-o", "OUT", "--text", "demo", "--presets", "Q9_0"), "'Q9_0'"),
         (("MODEL", "-o", "OUT", "--text", "none.txt"), "none.txt: can't be opened"),
         (("MODEL", "-o", "OUT", "--base", "MODEL", "--text", "demo", "-c", "3"), "context is 3"),

@@ -48,7 +48,7 @@ def test_only_marked_tokens_are_scored(open_tiny: Open) -> None:
         ({"context": 32, "chunks": 0}, "chunks is 0"),
         ({"context": 32, "scored": [True]}, "scored is for 1 tokens .allowed: 100"),
         ({"context": 32, "scored": [False] * 100}, "no token"),
-        ({"context": 32, "tokens": TOKENS[:31]}, "the text has 31 tokens .allowed: at least 32"),
+        ({"context": 32, "tokens": TOKENS[:31]}, "the text has 31 tokens, less than one window of 32"),
         ({"context": 32, "tokens": []}, "the text has 0 tokens"),
     ],
 )

@@ -97,7 +97,7 @@ def kl(
     with load(model) as loaded, load(base) as other:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         if answers and read.scored is None:
-            raise UsageError(f"--answers with {text}, in which none are marked (allowed: with the text `demo`)")
+            raise UsageError(f"--answers is for the text `demo`; {text} does not say what is an answer")
         with Meter("kl") as meter:
             found = divergence(
                 loaded, other, read.tokens, context=context, chunks=chunks, scored=read.scored if answers else None,

@@ -60,7 +60,8 @@ def facts(file: GGUFFile, n_ctx: int | None = None, cache_type: str = "f16") -> 
 
         n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx
         found |= {
-            "context_length": hparams.n_ctx_train, "longest_context": hparams.n_ctx_most, "layers": hparams.n_layer, "width": hparams.n_embd,
+            "context_length": hparams.n_ctx_train, "longest_context": hparams.n_ctx_most,
+            "layers": hparams.n_layer, "width": hparams.n_embd,
             "heads": hparams.n_head, "key_heads": hparams.n_head_kv, "experts": hparams.n_expert,
             "experts_used": hparams.n_expert_used, "vocabulary": hparams.n_vocab,
             "memory": {"ctx_size": n_ctx, "weights": file.nbytes, "cache": cache_bytes(hparams, n_ctx, cache_type)},

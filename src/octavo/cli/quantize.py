@@ -166,10 +166,10 @@ def _target(preset: str | None, bits: float | None, size: str | None, text: str 
         raise UsageError(f"{' and '.join(given)} together {allowed}" if given else f"no preset is given {allowed}")
     if preset is not None:
         if text is not None:
-            raise UsageError(f"--text with PRESET {preset} (allowed: with --target-bpw or --target-size)")
+            raise UsageError(f"--text is for --target-bpw and --target-size, not for a PRESET ({preset})")
         return None
     if pure:
-        raise UsageError(f"--pure with {given[0]} (allowed: with a PRESET, whose type it means)")
+        raise UsageError(f"--pure is for a PRESET, whose type it means, not for {given[0]}")
     from octavo.quantizers.target import Target, parse_size
 
     return Target(bits, None if size is None else parse_size(size))

@@ -51,7 +51,7 @@ def report(
         text, presets = "demo", DEMO_PRESETS if presets is None else presets
     names = [name.strip() for name in (presets or "").split(",") if name.strip()]
     if names and text is None:
-        raise UsageError("--presets without --text (allowed: with a text to measure them on)")
+        raise UsageError("--presets needs --text, a text to measure them on")
     with Meter("report") as meter:
         plan = Plan(text, names, context, chunks, device, threads, meter.show) if text is not None else None
         found = write_report(

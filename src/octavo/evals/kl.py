@@ -105,7 +105,9 @@ def check_vocabularies(model: Model, base: Model) -> None:
     paths = f"{model.file.path} and {base.file.path}"
     sizes = model.engine.model.hparams.n_vocab, base.engine.model.hparams.n_vocab
     if sizes[0] != sizes[1]:
-        raise UsageError(f"{paths} have {sizes[0]} and {sizes[1]} tokens (allowed: models of one vocabulary)")
+        raise UsageError(
+            f"{paths} have {sizes[0]} and {sizes[1]} tokens; divergence is between models of one vocabulary"
+        )
     mine, theirs = model.tokenizer, base.tokenizer
     bos = [t.bos_id if t.add_bos else None for t in (mine, theirs)]
     if bos[0] != bos[1]:

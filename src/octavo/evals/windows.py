@@ -60,7 +60,9 @@ def windows(
     if chunks is not None and chunks < 1:
         raise UsageError(f"chunks is {chunks} (allowed: 1 or more)")
     if len(tokens) < context:
-        raise UsageError(f"the text has {len(tokens)} tokens (allowed: at least {context}, one context)")
+        raise UsageError(
+            f"the text has {len(tokens)} tokens, less than one window of {context}; --ctx-size takes shorter ones"
+        )
     if scored is not None and len(scored) != len(tokens):
         raise UsageError(f"scored is for {len(scored)} tokens (allowed: {len(tokens)}, as the text has)")
     counts = np.ones(len(tokens), bool) if scored is None else np.asarray(scored, bool)

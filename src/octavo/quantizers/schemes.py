@@ -180,7 +180,9 @@ class _Job:
             raise UsageError(f"{problem} {REQUANTIZE}")
         target = checkpoint_name(name)
         if target is None:
-            raise UsageError(f"{self.file.path}: tensor {shown(name)} has no place in a checkpoint (allowed: others)")
+            raise UsageError(
+                f"{self.file.path}: tensor {shown(name)} has no place in a checkpoint, which would lose it"
+            )
         if not is_linear(name):
             return _Stored(target, info.type_name if plain else "F16")
         try:
