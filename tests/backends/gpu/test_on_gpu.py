@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -36,6 +37,12 @@ def on_cpu() -> list[str]:
 @pytest.mark.parametrize("layers", ["all", 1, 5, 9, "auto", 99])
 def test_layers_on_both_say_what_either_says(layers: int | str, on_cpu: list[str]) -> None:
     assert replies(device="gpu", gpu_layers=layers) == on_cpu
+
+
+def test_threads_take_turns(on_cpu: list[str]) -> None:
+    with octavo.load("demo", device="gpu") as model, ThreadPoolExecutor(4) as threads:
+        said = threads.map(lambda p: model.generate(p, temperature=0.0, max_tokens=60).text, PROMPTS * 4)
+        assert list(said) == on_cpu * 4
 
 
 def test_a_q8_0_cache_on_both() -> None:

@@ -117,7 +117,8 @@ class Captured(Calls):
     def _capture(self) -> Any:
         import torch
 
-        torch.cuda.current_blas_handle()  # each thread has its own, and none can be made during a capture
+        cuda: Any = torch.cuda
+        cuda.current_blas_handle()  # each thread has its own, and none can be made during a capture
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
