@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+NOTICE_S = 1.0
+"""Seconds of compiling after which it is said where there is no terminal."""
+
 
 class _Spent:
     seconds = 0.0

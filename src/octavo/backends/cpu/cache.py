@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from octavo.backends import compiling
 from octavo.backends.compiling import compile_seconds, spent
 from octavo.errors import BackendError
 
@@ -110,17 +111,13 @@ class _Progress:
     said = False
 
 
-NOTICE_S = 1.0
-"""Seconds of compiling after which it is said where there is no terminal."""
-
-
 def show_progress(kernel: str, seconds: float) -> None:
     """Say that a kernel was compiled: in the log, and on a terminal in a line that counts them, elsewhere once."""
     _Progress.compiled += 1
     spent(seconds)
     log.info("compiled %s in %.2f s", kernel, seconds)
     if not sys.stderr.isatty():
-        if not _Progress.said and compile_seconds() > NOTICE_S:
+        if not _Progress.said and compile_seconds() > compiling.NOTICE_S:
             _Progress.said = True
             print("octavo: compiling kernels for this CPU, which are kept for the next time", file=sys.stderr)
     else:
