@@ -135,7 +135,7 @@ def _row(
         options={"num_warps": warps, "num_stages": stages, **FUSION},
     )
     text = made.asm.get("ptx") or made.asm["amdgcn"]
-    found = re.findall(r"w?g?mma[.\w:]*(?:s8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
+    found = re.findall(r"w?g?mma[.\w:]*(?:s8|i8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": _spills(made, text),
             "carried": carried}  # fmt: skip
