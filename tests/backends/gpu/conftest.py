@@ -26,6 +26,18 @@ if version("triton").startswith("3.6."):
 
     interpreter._patch_lang_tensor = _patch_with_index
 
+_splat = interpreter.InterpreterBuilder.create_splat
+
+
+def _splat_of_truth(self: Any, kind: Any, argument: Any) -> Any:
+    """Triton 3.9 makes int32 of what a comparison of scalars is, and then refuses it as a mask."""
+    found = _splat(self, kind, argument)
+    if argument.data.dtype == bool:
+        found.data = found.data.astype(bool)
+    return found
+
+
+interpreter.InterpreterBuilder.create_splat = _splat_of_truth
 INTERPRETED = os.environ["TRITON_INTERPRET"] == "1"
 collect_ignore = ["test_on_gpu.py"] if INTERPRETED else ["test_bench.py", "test_device.py"]
 
