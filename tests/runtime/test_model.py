@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +210,17 @@ def test_threads_and_cache_type(alphabet_path: str) -> None:
         assert model.engine.n_ctx == 512, "the model's own, as it is under 4096"
         assert {n.dtype for n in model.engine.graph.leaves("cache")} == {"f32"}
         assert "".join(model.generate("hi", temperature=0)) == ALPHABET
+
+
+def test_memory_of_a_model_is_free_when_nobody_has_it(alphabet_path: str) -> None:
+    """At once, and not only when garbage is collected: the next model may need it."""
+    model = octavo.load(alphabet_path, device="reference", n_ctx=64)
+    assert str(model.generate("hi", max_tokens=2))
+    engine = weakref.ref(model.engine)
+    gc.disable()
+    try:
+        model.close()
+        del model
+        assert engine() is None
+    finally:
+        gc.enable()

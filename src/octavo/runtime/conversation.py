@@ -49,7 +49,7 @@ class Conversation:
         self._thread, self._left = 0, 0.0
         self._whose: weakref.ref[Speaker] | None = None
         self._chosen: Generator[list[int], None, None] | None = None
-        engine.pool.when_short = self._give_pages
+        engine.pool.call_when_short(self._give_pages)
         tell_when_forked(self)
 
     @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import RLock
+from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +31,11 @@ class Sequence:
 
 
 class PagePool:
-    """Hands out the pages of a cache of `n_pages`; the lowest free ones first.
-
-    `when_short` is called with a sequence that too few pages are free for, and may release others.
-    """
+    """Hands out the pages of a cache of `n_pages`; the lowest free ones first."""
 
     def __init__(self, n_pages: int) -> None:
         self.n_pages = n_pages
-        self.when_short: Callable[[Sequence], None] | None = None
+        self._when_short: WeakMethod[Callable[[Sequence], None]] | None = None
         self._released: list[int] = []
         self._unused = 0  # this page and those after it were never handed out
         self._lock = RLock()
@@ -46,12 +44,20 @@ class PagePool:
     def free(self) -> int:
         return len(self._released) + self.n_pages - self._unused
 
+    def call_when_short(self, method: Callable[[Sequence], None]) -> None:
+        """Have a method called with a sequence that too few pages are free for; it may release others.
+
+        This does not keep the method's object, which holds the engine and its memory, alive.
+        """
+        self._when_short = WeakMethod(method)
+
     def grow(self, sequence: Sequence, length: int) -> None:
         """Give `sequence` the pages for `length` tokens. Raises ContextFullError, taking none, if too few are free."""
         with self._lock:
             missing = -(-length // PAGE_SIZE) - len(sequence.pages)
-            if missing > self.free and self.when_short is not None:
-                self.when_short(sequence)
+            when_short = None if self._when_short is None else self._when_short()
+            if missing > self.free and when_short is not None:
+                when_short(sequence)
             if missing > self.free:
                 raise ContextFullError(
                     f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
