@@ -152,7 +152,7 @@ def _damage_weights(rng: random.Random, path: Path) -> None:
         return
     match rng.randrange(5):
         case 0:
-            data = struct.pack("<Q", rng.choice((0, size - 1, size + 8, 2**63, 2**64 - 1))) + data[8:]
+            data = struct.pack("<Q", rng.choice((0, max(size - 1, 0), size + 8, 2**63, 2**64 - 1))) + data[8:]
         case 1:
             data = data[: rng.randrange(len(data))]
         case 2:

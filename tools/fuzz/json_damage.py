@@ -21,9 +21,8 @@ def other_value(rng: random.Random, old: Any) -> Any:
     if isinstance(old, bool) or rng.random() < 0.4:
         return rng.choice(EDGE_VALUES)
     if isinstance(old, int):
-        return rng.choice(
-            (old + 1, old - 1, -old, old * 2, old // 2, old ^ 1 << rng.randrange(40), float(old), str(old))
-        )
+        real = float(old) if abs(old) < 1e300 else 0.5
+        return rng.choice((old + 1, old - 1, -old, old * 2, old // 2, old ^ 1 << rng.randrange(40), real, str(old)))
     if isinstance(old, float):
         return rng.choice((old * 2, -old, old / 1e6, old * 1e6, int(old) if abs(old) < 1e15 else 0, str(old)))
     if isinstance(old, str):
