@@ -38,7 +38,8 @@ def test_machine_code_has_nothing_above_its_level(level: str, cache: Path) -> No
 
 
 @x86
-@pytest.mark.parametrize("name", ["haswell", slow("generic")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["haswell", "generic"])
 def test_level_is_that_of_the_code_with_a_name_alone(name: str, cache: Path) -> None:
     """Numba keeps the host's features with another CPU's name, and none with the name "generic"."""
     found = machine_code(environment(None, cache, NUMBA_CPU_NAME=name))
@@ -53,6 +54,7 @@ def test_level_is_that_of_the_code_with_a_name_alone(name: str, cache: Path) -> 
 
 
 @x86
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("level", ["avx2", "x86-64"])
 def test_simd_and_packing_on_lower_levels(level: str, tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ LAYOUTS = {"Q4_K", "Q6_K", "IQ4_NL", "Q8_0", "F16"}
 
 
 def selected() -> list[OpCase]:
-    """A case of each op and layout with whole tiles of tokens and a rest, and of attention all kinds of steps."""
+    """A case that is not slow of each op and layout with whole tiles of tokens and a rest, and of attention all kinds of steps."""
     chosen: dict[tuple[str, ...], OpCase] = {}
     for case in CASES:
         tokens = {"mul_mat": 31, "mul_mat_id": 5}.get(case.op, 9)
@@ -76,8 +78,8 @@ def selected() -> list[OpCase]:
         if case.op == "attention":
             if case.tokens in (1, 3, 20) and max(case.past, default=0) < 400 and not is_slow(case):
                 chosen[case.op, case.name] = case
-        elif case.op == "get_rows":
-            continue  # by test_cpu_pack
+        elif case.op == "get_rows" or is_slow(case):
+            continue  # the former by test_cpu_pack
         elif case.tokens == tokens and (len(case.formats) != 1 or case.formats[0] in layouts):
             variant = (str(case.shape.get(key)) for key in ("interleaved", "norms"))
             chosen.setdefault((case.op, *case.formats, *variant), case)
@@ -86,9 +88,9 @@ def selected() -> list[OpCase]:
 
 @x86
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("level", ["avx2", pytest.param("x86-64", marks=pytest.mark.slow)])
-def test_ops_on_lower_levels(level: str, tmp_path: Path) -> None:
-    cases = selected()
+@pytest.mark.parametrize(("level", "every"), [("avx2", 9), slow(("avx2", 1)), slow(("x86-64", 1))])
+def test_ops_on_lower_levels(level: str, every: int, tmp_path: Path) -> None:
+    cases = selected()[::every]
     done = run_tests(level, tmp_path, *(f"test_op_cases.py::test_op_case[{c.name}]" for c in cases))
     assert done.startswith(f"{len(cases)} passed")
 

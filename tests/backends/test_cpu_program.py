@@ -18,6 +18,7 @@ from octavo.backends.cpu.program import KernelCall, Program
 from octavo.backends.cpu.simd import arg, arg_f32, atomic_add, f32_pointer, i64_pointer
 from octavo.bench.cases import OpCase, executor
 from tests.backends.cpu_levels import ROOT, environment
+from tests.sampling import some
 
 THREADS = [1, 2, 3, 7]
 
@@ -158,7 +159,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("case", STEPS, ids=lambda c: c.op)
+@pytest.mark.parametrize("case", some(STEPS, 3), ids=lambda c: c.op)
 def test_results_are_the_same_to_the_bit_in_every_run(case: OpCase) -> None:
     """And for any number of threads; only attention of single tokens, whose pages are split among them, is rounded
     otherwise."""
@@ -214,6 +215,7 @@ for case in STEPS:
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     """There is a file for each function that was compiled: then there are no new ones."""
     written = []

@@ -17,7 +17,7 @@ from octavo.graph.protocol import Call
 
 LAYOUTS = {"Q4_K", "Q6_K", "Q2_K", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "NVFP4", "F16", "F32"}
 """Formats that differ in bits, groups, levels of scales, minima, tables or how scales are stored."""
-HEADS = {(4, 128), (8, 64), (2, 80), (2, 64)}
+HEADS = {(4, 128), (2, 64)}
 """Numbers of heads, and values in each, that attention runs with by default."""
 
 
@@ -31,7 +31,9 @@ def is_slow(case: OpCase) -> bool:
         return not few and case.formats[0] not in LAYOUTS
     if case.op == "attention":
         return (shape["heads"], shape["dim"]) not in HEADS
-    return case.op == "attention_quantize" and (shape["heads"], shape["dim"]) == (3, 64)
+    return case.op == "attention_quantize" and (
+        (shape["heads"], shape["dim"]) in ((3, 64), (4, 80)) or case.tokens == 1
+    )
 
 
 def marked(case: OpCase) -> Any:

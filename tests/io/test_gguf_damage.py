@@ -34,7 +34,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target.input_path(tmp_path_factory.mktemp("damage"))
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(seed=st.sampled_from(SEEDS), changes=st.lists(_changes, max_size=4))
 @example(seed=SEEDS[0], changes=[])
 def test_damaged_files(path: Path, seed: bytes, changes: list) -> None:

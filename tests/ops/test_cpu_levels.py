@@ -12,7 +12,8 @@ from tests.backends.cpu_levels import run_tests
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("level", ["avx2", pytest.param("x86-64", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["avx2", "x86-64"])
 def test_products_on_lower_levels(level: str, tmp_path: Path) -> None:
     tests = "../ops/test_products.py", "../ops/test_quantize.py"
     assert "passed" in run_tests(level, tmp_path, *tests, leaving_out="refuse or torch or gpu or weight_only or names")

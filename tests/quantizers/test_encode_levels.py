@@ -34,9 +34,10 @@ def digests(level: str | None, cache: Path, names: list[str]) -> dict[str, str]:
 
 
 @x86
+@pytest.mark.slow
 @pytest.mark.skipif(host.level() == "x86-64", reason="needs fused multiply-add, as AVX2 machines have")
 def test_the_same_bytes_with_avx2(tmp_path: Path) -> None:
-    names = ["Q4_K"]
+    names = ["Q4_K", "Q6_K", "IQ4_NL"]
     assert digests("avx2", tmp_path / "avx2", names) == digests(None, tmp_path / "host", names)
 
 

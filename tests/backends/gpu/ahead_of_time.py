@@ -163,12 +163,20 @@ def _spills(made: Any, text: str) -> int:
     """Bytes (NVIDIA) or vector registers (AMD) that went to memory; AMD's scalar ones go to vector registers."""
     if "amdgcn" in made.asm:
         return sum(int(n) for n in re.findall(r"\.vgpr_spill_count:\s*(\d+)", text))
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(made.asm["cubin"])
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    (arch,) = re.findall(r"^\.target (sm_\w+)", text, re.MULTILINE)
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(text)
         file.flush()
-        report = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    return sum(int(n) for n in re.findall(r"\bSTACK:(\d+)", report))
+        for tool in (
+            "ptxas-blackwell",
+            "ptxas",
+        ):  # one of them reads the version of PTX that Triton writes for this target
+            command = [tools / tool, "-v", f"--gpu-name={arch}", file.name, "-o", "/dev/null"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", done.stderr))
+    raise AssertionError(done.stderr)
 
 
 if __name__ == "__main__":

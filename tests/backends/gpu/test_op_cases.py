@@ -10,8 +10,8 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import CASES, OpCase, compare, run
 
-THOROUGH = ("Q4_K", "Q6_K", "Q8_0", "Q2_K", "IQ4_NL")
-"""Formats that are tested with several numbers of tokens: widths of code, one level and two, minima, a table."""
+THOROUGH = ("Q4_K", "Q6_K")
+"""Formats that are tested with several numbers of tokens: with minima and without, of one plane of codes and two."""
 TOKENS = {1: "matvec", 2: "matvec of two", 5: "fragments", 9: "few", 16: "fragments of more", 127: "many"}
 
 
@@ -24,10 +24,10 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         several = case.formats[0] in THOROUGH and case.tokens in TOKENS
         return (case.formats, case.tokens if several else 0, case.shape["k"] == 264) if small else None
     if case.op == "mul_mat_id":
-        if case.shape["n"] != 50 or (case.tokens > 9 and case.formats[0] not in THOROUGH):
+        if case.shape["n"] != 50 or case.formats[0] not in (*THOROUGH, "IQ4_NL", "F16"):
             return None
-        return case.op, case.formats, case.tokens < 9, case.shape["shared"] and case.formats[0] in THOROUGH
-    if case.op == "rope_set_rows" and case.past and not (case.shape["norms"] and not case.shape["interleaved"]):
+        return case.op, case.formats, case.tokens < 9, case.shape["shared"]
+    if case.op in ("rope_set_rows", "attention_quantize") and case.past:
         return None
     details = ("cache", "norms", "interleaved", "dim", "row", "heads")
     return (case.op, case.formats, len(case.past), *(case.shape.get(d) for d in details))
