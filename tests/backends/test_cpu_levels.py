@@ -70,7 +70,7 @@ LAYOUTS = {"Q4_K", "Q6_K", "IQ4_NL", "Q8_0", "F16"}
 
 
 def selected() -> list[OpCase]:
-    """Of each op and layout a case with whole tiles of tokens and a rest, of attention all kinds of steps; none slow."""
+    """Of each op and layout a case with whole tiles of tokens and a rest, of attention all kinds of steps."""
     chosen: dict[tuple[str, ...], OpCase] = {}
     for case in CASES:
         tokens = {"mul_mat": 31, "mul_mat_id": 5}.get(case.op, 9)

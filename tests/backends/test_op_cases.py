@@ -31,9 +31,9 @@ def is_slow(case: OpCase) -> bool:
         return not few and case.formats[0] not in LAYOUTS
     if case.op == "attention":
         return (shape["heads"], shape["dim"]) not in HEADS
-    return case.op == "attention_quantize" and (
-        (shape["heads"], shape["dim"]) in ((3, 64), (4, 80)) or case.tokens == 1
-    )
+    if case.op == "attention_quantize":
+        return case.tokens == 1 or (shape["heads"], shape["dim"]) in ((3, 64), (4, 80))
+    return False
 
 
 def marked(case: OpCase) -> Any:

@@ -15,7 +15,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.quantizers.imatrix import Imatrix
 from tests.cli.conftest import Run
 from tests.quantizers import small
-from tests.sampling import some
+from tests.sampling import slow
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_disk_without_room(octavo: Run, src: str, dst: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("arguments", "bits"), some([(["--target-bpw", "4.7"], 4.7), (["--target-size", "0.2MB"], 5.9)], 1)
+    ("arguments", "bits"), [(["--target-bpw", "4.7"], 4.7), slow((["--target-size", "0.2MB"], 5.9))]
 )
 def test_a_size(octavo: Run, src: str, dst: str, arguments: list[str], bits: float) -> None:
     got = octavo("quantize", src, dst, *arguments, "--tensor-type", "attn_v=Q8_0", "--leave-output-tensor")
