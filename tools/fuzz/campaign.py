@@ -83,7 +83,8 @@ def main() -> int:
     if args.output is not None:
         import results_file
 
-        results_file.write(f"fuzz-{args.target}", {**results_file.described(), **summary}, args.output)
+        commit = {"commit": args.commit} if args.commit else {}
+        results_file.write(f"fuzz-{args.target}", {**results_file.described(**commit), **summary}, args.output)
     return 1 if findings else 0
 
 
@@ -99,6 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=5.0, help="most seconds of the processor for an input")
     parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), help="folder for inputs that fail")
     parser.add_argument("-o", "--output", type=Path, help="folder for a result file")
+    parser.add_argument("--commit", help="what the result file says was fuzzed (default: the checkout's)")
     args = parser.parse_args()
     args.module = TARGETS[args.target]
     if args.only is not None:
