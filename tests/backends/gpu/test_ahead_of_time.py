@@ -65,12 +65,12 @@ def check(row: dict[str, Any]) -> None:
 
 
 QUICK = {
-    "dots": [f"matvec:Q4_K:{t}" for t in TARGETS] + [f"few:Q8_0:{t}" for t in ("sm_80", "gfx942")],
-    "fragments": ["fragments:Q4_K:sm_90", "fragments:Q6_K:sm_80"],
-    "attention": ["prefill::sm_90", "prefill::gfx942", "decode::sm_80", "decode::sm_100", "decode::gfx1100"],
+    "dots": ["matvec:Q4_K:sm_80", "matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "few:Q8_0:sm_100"],
+    "fragments": ["fragments:Q6_K:sm_80"],
+    "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
-    "layouts": [f"{kernel}:sm_90" for kernel in ("few:Q6_K", "few:MXFP4", "matvec:Q5_K", "matvec:Q2_K")],
-    "weight only": [f"weight_only:{layout}:sm_90" for layout in ("Q4_K", "MXFP4")],
+    "layouts": [f"{kernel}:sm_90" for kernel in ("few:MXFP4", "matvec:Q5_K")],
+    "weight only": [f"weight_only:{layout}:sm_90" for layout in ("MXFP4",)],
 }
 
 
