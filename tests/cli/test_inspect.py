@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from octavo.backends.memory import Room
 from octavo.cli.facts import size
 from octavo.io.gguf import GGUFFile, write_gguf
+from octavo.runtime import Engine
 from tests.cli.conftest import Run
 from tests.io.gguf_builder import ARCH, ARRAY, DATA, U32, WEIGHT, array, gguf, raw_pair
 from tests.runtime import tiny
@@ -43,6 +45,14 @@ def test_memory_of_a_context(octavo: Run, alphabet: str) -> None:
     for kv, nbytes in (("f16", 2), ("f32", 4)):
         found = json.loads(octavo("inspect", alphabet, "--json", "-c", "64", "--kv", kv).out)["facts"]
         assert found["memory"]["cache"] == 2 * 2 * 64 * tiny.N_HEAD_KV * tiny.HEAD_DIM * nbytes
+
+
+def test_what_this_machine_has_no_room_for(octavo: Run, alphabet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.runtime.memory.room", lambda: Room(1 << 20))
+    monkeypatch.setattr(Engine, "_loaded", lambda engine: pytest.fail("loads weights"))
+    found = json.loads(octavo("inspect", alphabet, "--json", "--device", "cpu").out)["facts"]
+    assert not found["runs"]
+    assert "GiB of memory are needed" in found["why_not"]
 
 
 def test_metadata(octavo: Run, alphabet: str) -> None:

@@ -48,8 +48,9 @@ def test_a_folder_is_written_run_and_shown(octavo: Run, tmp_path: Path) -> None:
     assert {row["dtype"] for row in shown["graph"]} >= {"int8_token", "f32"}
     assert (shown["version"], shown["alignment"]) == (None, None)
     listed = octavo("inspect", str(out), "--tensors").out
-    assert "safetensors" in listed
-    assert "offset" not in listed
+    assert ("blk.0.attn_q.weight" in listed, "offset" in listed) == (True, False)
+    head = [line.split() for line in octavo("inspect", str(out)).out.splitlines()]
+    assert (["file", str(out)] in head, ["layout", "safetensors"] in head) == (True, True)
     assert "has files in it" in octavo("quantize", "demo", str(out), "--scheme", "fp8").error()
     assert "has no name" in octavo("quantize", "demo", "", "--scheme", "fp8").error()
 

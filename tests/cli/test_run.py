@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from octavo import load
 from tests.cli.conftest import Run, on_reference, users_environment
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET
@@ -58,9 +59,13 @@ def test_a_pipe_and_a_file_are_appended_to_a_prompt(octavo: Run, alphabet: str, 
 
 
 def test_texts_that_are_no_prompts(octavo: Run, alphabet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "none: can't be read: No such file" in octavo("run", alphabet, "-f", str(tmp_path / "none")).error()
+    assert "none: can't be opened: No such file" in octavo("run", alphabet, "-f", str(tmp_path / "none")).error()
     monkeypatch.setattr("octavo.cli.prompt.MOST_BYTES", 1 << 20)
-    assert "/dev/zero is longer than a prompt may be: 1 MiB" in octavo("run", alphabet, "-f", "/dev/zero").error()
+    os.mkfifo(tmp_path / "pipe")
+    for special in (tmp_path / "pipe", "/dev/zero"):
+        assert f"{special}: not a regular file" in octavo("run", alphabet, "-f", str(special)).error()
+    (tmp_path / "long").write_bytes(b"x" * ((1 << 20) + 1))
+    assert "is too large: 1,048,577 bytes" in octavo("run", alphabet, "-f", str(tmp_path / "long")).error()
     piped = octavo("run", alphabet, "hi", stdin=b"x" * ((1 << 20) + 1))
     assert "standard input is longer than a prompt may be" in piped.error()
 
@@ -82,6 +87,8 @@ def test_names_that_other_programs_have(octavo: Run, alphabet: str, options: lis
 
 def test_cuda_is_the_gpu(octavo: Run, alphabet: str) -> None:
     assert octavo("run", alphabet, "hi", *GREEDY, "-n", "1", "--device", "cuda", "-ngl", "0").out == "a\n"
+    with load(alphabet, device="cuda", gpu_layers=0) as model:
+        assert model.engine.backends[0].name == "cpu"
 
 
 def test_think_needs_a_template_that_has_it(octavo: Run, alphabet: str) -> None:

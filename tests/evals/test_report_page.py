@@ -328,7 +328,7 @@ def test_a_sentence_says_what_the_model_costs(found: Findings, page: Page) -> No
 
 def test_kinds_come_as_data_flows(found: Findings) -> None:
     columns = grid(found.model).columns
-    assert columns.index("attn_v") < columns.index("ffn_down")
+    assert columns.index("attn_v") < columns.index("ffn_down_exps")
     assert list(by_kind(found.model.matrices))[-1] == "output"
 
 

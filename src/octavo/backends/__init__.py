@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import get_args
+from typing import cast, get_args
 
 from octavo.backends.cores import threads_of
 from octavo.errors import UsageError
@@ -20,9 +20,7 @@ def select(device: str, threads: int | None = None) -> list[Backend]:
     threads to use (default: as many as this process may use cores). Raises BackendError for a device that this machine
     does not have, saying what is missing.
     """
-    if device not in get_args(Device):
-        problem = f"device is {device!r} (allowed: {', '.join(get_args(Device))})"
-        raise UsageError(problem, argument="device")
+    device = one_name(device)
     if threads is not None:
         threads = threads_of(threads)
     if device == "gpu" or (device == "auto" and _gpu_usable()):
@@ -37,6 +35,15 @@ def select(device: str, threads: int | None = None) -> list[Backend]:
     from octavo.backends.cpu import CpuBackend
 
     return [CpuBackend(threads=threads), ReferenceBackend()]
+
+
+def one_name(device: str) -> Device:
+    """What a device is called here: "gpu" for torch's "cuda" too. Raises UsageError for one that is not known."""
+    name = "gpu" if device in ("cuda", "rocm", "hip") else device
+    if name not in get_args(Device):
+        problem = f"device is {device!r} (allowed: {', '.join(get_args(Device))})"
+        raise UsageError(problem, argument="device")
+    return cast(Device, name)
 
 
 def _gpu_usable() -> bool:

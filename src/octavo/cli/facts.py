@@ -7,12 +7,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.plain import printable
-from octavo.errors import FileError, OctavoError
+from octavo.errors import FileError, OctavoError, UsageError
 
 if TYPE_CHECKING:
+    from octavo.graph.builder import CacheType
     from octavo.io.gguf import GGUFFile
     from octavo.models.hparams import Hyperparams
-    from octavo.runtime import Model
+    from octavo.runtime import Engine, Model
 
 CACHE_BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}
 """Bytes of a value of keys and values."""
@@ -45,8 +46,13 @@ def file_type(file: GGUFFile) -> str:
     return max(taken, key=taken.__getitem__, default="none")
 
 
-def facts(file: GGUFFile, n_ctx: int | None = None, cache_type: str = "f16") -> dict[str, Any]:
-    """The facts of a model as JSON takes them; memory is for a context of `n_ctx` tokens (default: as `run` has it)."""
+def facts(
+    file: GGUFFile, n_ctx: int | None = None, cache_type: CacheType = "f16", device: str = "auto"
+) -> dict[str, Any]:
+    """The facts of a model as JSON takes them; memory is for a context of `n_ctx` tokens (default: as `run` has it).
+
+    No weight is read. Raises UsageError for a context or a cache that the model can't have.
+    """
     parameters = sum(math.prod(info.shape) for info in file.tensors.values())
     found: dict[str, Any] = {
         "name": name_of(file),
@@ -67,7 +73,31 @@ def facts(file: GGUFFile, n_ctx: int | None = None, cache_type: str = "f16") -> 
             "memory": {"ctx_size": n_ctx, "weights": file.nbytes, "cache": cache_bytes(hparams, n_ctx, cache_type)},
         }  # fmt: skip
     template, other = _template(file)
-    return found | {"template": template, "runs": problem is None and other is None, "why_not": problem or other}
+    problem = problem or other or _why_not_here(file, n_ctx, cache_type, device)
+    return found | {"template": template, "runs": problem is None, "why_not": problem}
+
+
+def engine(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str) -> Engine:
+    """The engine that `run` would have, with no weight loaded."""
+    from octavo.models import read_architecture
+    from octavo.runtime import Engine, EngineConfig
+    from octavo.runtime.placement import backends_for
+
+    backends, layers = backends_for(device)
+    return Engine(
+        read_architecture(file), backends, EngineConfig(n_ctx=n_ctx, cache_type=cache_type, gpu_layers=layers)
+    )
+
+
+def _why_not_here(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str) -> str | None:
+    """What this machine lacks for the model: a device, or free memory."""
+    try:
+        engine(file, n_ctx, cache_type, device).require_memory()
+    except UsageError:
+        raise
+    except OctavoError as error:
+        return _reason(error, file)
+    return None
 
 
 def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:

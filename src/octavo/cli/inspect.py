@@ -23,7 +23,7 @@ def inspect(
     check: Annotated[bool, typer.Option("--check", help="Look for NaN and Inf in all tensors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     device: Annotated[
-        Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="The device to make the graph for.")
+        Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="The device that it is to run on.")
     ] = "auto",
     ctx: Annotated[
         int | None,
@@ -37,7 +37,7 @@ def inspect(
     from octavo.runtime import resolve
 
     with open_model_file(resolve(model)) as file:
-        report = summarize(file) | {"facts": facts(file, ctx, kv)}
+        report = summarize(file) | {"facts": facts(file, ctx, kv, device)}
         if tensors:
             report["tensors"] = tensor_rows(file)
         if graph:
@@ -113,15 +113,12 @@ def find_non_finite(file: GGUFFile) -> dict[str, int]:
 
 
 def _graph(file: GGUFFile, device: str, ctx: int | None, kv: CacheType, as_json: bool) -> Any:
+    from octavo.cli.facts import engine
     from octavo.graph.show import rows, text
-    from octavo.models import read_architecture
-    from octavo.runtime import Engine, EngineConfig
-    from octavo.runtime.placement import backends_for
 
-    backends, layers = backends_for(device)
-    engine = Engine(read_architecture(file), backends, EngineConfig(n_ctx=ctx, cache_type=kv, gpu_layers=layers))
+    made = engine(file, ctx, kv, device)
     show = rows if as_json else text
-    return list(show(engine.schedule, engine.backends))
+    return list(show(made.schedule, made.backends))
 
 
 def _brief(value: Any, most: int = 8) -> Any:

@@ -6,9 +6,10 @@ import os
 import select
 import stat
 import sys
-from typing import IO, Any
+from typing import Any
 
-from octavo.errors import FileError, UsageError
+from octavo.errors import UsageError
+from octavo.io.regular import read_bytes
 
 MOST_BYTES = 1 << 24
 """The longest text that is read as a prompt; contexts of a million tokens hold less."""
@@ -66,13 +67,7 @@ def _say_if_waiting(stream: Any) -> None:
 
 
 def _from_file(path: str) -> str:
-    try:
-        file: IO[bytes]
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise FileError(f"can't be read: {getattr(error, 'strerror', None) or error}", file=path) from None
-    return _text(data, path)
+    return _text(read_bytes(path, MOST_BYTES), path)
 
 
 def _text(data: bytes, name: str) -> str:

@@ -110,7 +110,7 @@ class Engine:
         """
         with self.lock:
             if self._executor is None:
-                require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config.cache_type)
+                self.require_memory()
                 problem, short = "", None
                 try:
                     self._executor = self._loaded()
@@ -121,6 +121,10 @@ class Engine:
                 if self._executor is None:  # out of the handler, so that what was loaded is free again
                     raise short or BackendError(f"{problem}; {self._placement.advice_after()}")
             return self._executor
+
+    def require_memory(self) -> None:
+        """Raise HostMemoryError, saying what would fit, unless the system's memory holds the model; reads no weight."""
+        require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config.cache_type)
 
     def _loaded(self) -> Executor:
         executor = Executor(self.schedule, self.backends, self.limits, outputs=(choice.LOGITS,))

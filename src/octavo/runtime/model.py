@@ -174,7 +174,7 @@ def load(
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
 
     path           of the file or folder, or "demo" for the model that comes with Octavo
-    device         "auto" (the GPU if there is one, else the CPU), "cpu", "gpu" or "reference"
+    device         "auto" (the GPU if there is one, else the CPU), "cpu", "gpu" (or "cuda") or "reference"
     n_ctx          tokens that a conversation may hold (default: what the model was made for, at most 4096)
     threads        that products use (default: all cores)
     cache_type     how keys and values are kept: "f16", "f32" or "q8_0"

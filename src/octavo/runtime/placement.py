@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from octavo.backends import select
+from octavo.backends import one_name, select
 from octavo.errors import BackendError, UsageError
 from octavo.graph.lower import lower
 from octavo.graph.names import split_layer
@@ -36,6 +36,7 @@ def backends_for(
     number of them does: "auto" means "gpu" then. Raises what `octavo.backends.select` raises, and UsageError for layers
     on a device that is no GPU.
     """
+    device = one_name(device)
     if gpu_layers is None:
         return select(device, threads), "auto" if device == "auto" else "all"
     checked(gpu_layers)

@@ -54,7 +54,7 @@ class SamplingParams:
         ):  # fmt: skip
             number(name, getattr(self, name), low, high)
         for name in ("top_k", "repeat_last_n"):
-            integer(name, getattr(self, name), 0, 1 << 31)
+            integer(name, getattr(self, name), 0)
         if self.top_p == 0:
             raise wrong("top_p", self.top_p, "over 0, up to 1")
         if self.seed is not None:
