@@ -63,3 +63,14 @@ def test_completion(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_OCTAVO_COMPLETE", "complete_bash"), ("COMP_WORDS", "octavo qu"), ("COMP_CWORD", "1")):
         monkeypatch.setenv(name, value)
     assert octavo().out == "quantize\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("--temp", "abc", ""), ("--max-tokens", "-3", "0"), ("--top-k", "1.5", ""), ("--cache-type", "q4_0", "q8_0")],
+)
+def test_values_are_refused_in_plain_words(octavo: Run, option: str, value: str, said: str) -> None:
+    error = octavo("run", "demo", "hi", option, value).error()
+    assert option in error
+    assert said in error
+    assert not any(word in error for word in ("Value error", "Input should", "parse string"))

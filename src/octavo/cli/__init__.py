@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from octavo.cli import bench, convert, evaluate, imatrix, inspect, profile, quantize, report, run
-from octavo.cli.options import one_name, worded
+from octavo.cli.options import in_plain_words, one_name, worded
 from octavo.cli.signals import ending_in_order
 from octavo.errors import OctavoError, UsageError
 
@@ -89,7 +89,7 @@ def main() -> None:
     except typer.Abort:
         sys.exit(130)
     except _UsageError as error:
-        _fail(error.format_message() or "a command is missing; `octavo --help` lists them")
+        _fail(in_plain_words(error.format_message()) or "a command is missing; `octavo --help` lists them")
     except MemoryError as error:
         _fail(f"out of memory: {error}" if str(error) else "out of memory")
     except BrokenPipeError:  # who reads has left; what is still buffered goes nowhere, and nobody is told

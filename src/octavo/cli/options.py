@@ -5,6 +5,7 @@ Defaults are told in round brackets: help texts are Rich markup, to which square
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -62,8 +63,25 @@ OPTIONS = {
 
 def one_name(name: str) -> str:
     """What an option or one of a few words is called here: `--max_tokens` and `--n-predict` are `--max-tokens`."""
-    name = name.replace("_", "-")
+    name = re.sub("_(?=[a-z])", "-", name)  # q8_0 is a value, and stays
     return OTHER_NAMES.get(name, name)
+
+
+_PYDANTIC = {
+    r"Value error, ": "",
+    r"Input should be a valid number, unable to parse string as a number": "not a number",
+    r"Input should be a valid integer, unable to parse string as an integer": "not an integer",
+    r"Input should be greater than or equal to (\S+)": r"allowed are \1 or more",
+    r"Input should be less than or equal to (\S+)": r"allowed are \1 or less",
+}
+"""What Typer says of a value in Pydantic's words, and what is said instead."""
+
+
+def in_plain_words(message: str) -> str:
+    """Typer's message on a command line that it can't read, without the words of the library that reads values."""
+    for pattern, words in _PYDANTIC.items():
+        message = re.sub(pattern, words, message)
+    return message
 
 
 def worded(error: UsageError, arguments: Sequence[str]) -> str:
