@@ -97,7 +97,7 @@ def test_architectures(name: str, files: Files) -> None:
 FORMATS = ["F16", "BF16", "Q4_0", "Q5_1", "Q4_K", "Q6_K", "Q2_K", "IQ4_NL", "MXFP4"]
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", some(FORMATS, 4))
 def test_formats(format_name: str, files: Files) -> None:
     file = files.get("llama", format_name)
     engine = cpu(file)

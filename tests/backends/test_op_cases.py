@@ -15,7 +15,7 @@ from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
-LAYOUTS = {"Q4_K", "Q6_K", "Q2_K", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "NVFP4", "F16", "F32"}
+LAYOUTS = {"Q4_K", "Q6_K", "Q5_1", "Q8_0", "IQ4_NL", "F16"}
 """Formats that differ in bits, groups, levels of scales, minima, tables or how scales are stored."""
 HEADS = {(4, 128), (2, 64)}
 """Numbers of heads, and values in each, that attention runs with by default."""
@@ -27,7 +27,7 @@ def is_slow(case: OpCase) -> bool:
     if shape.get("n") == 2880 or case.past == (4095,):
         return True
     if case.op in ("mul_mat", "get_rows"):
-        few = case.tokens in (1, 9) and case.op == "mul_mat"
+        few = case.tokens == 9 and case.op == "mul_mat"
         return not few and case.formats[0] not in LAYOUTS
     if case.op == "attention":
         return (shape["heads"], shape["dim"]) not in HEADS

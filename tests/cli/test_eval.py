@@ -48,6 +48,7 @@ def test_divergence(octavo: Run, models: tuple[str, str], text: str) -> None:
     assert (itself["kl"]["value"], itself["same_top"]["value"]) == (0, 1)
 
 
+@pytest.mark.slow
 def test_the_demo_text(octavo: Run) -> None:
     report = json.loads(octavo("eval", "ppl", "demo", "demo", "--chunks", "2", "--json", *REFERENCE).out)
     assert report["text"].startswith("demo, test")

@@ -149,6 +149,7 @@ def test_a_size(octavo: Run, src: str, dst: str, arguments: list[str], bits: flo
     assert report["loss_is"] == "relative squared error of the output"
 
 
+@pytest.mark.slow
 def test_a_size_measured_on_a_text(octavo: Run, dst: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Measured, "__call__", lambda self, source, names: dict.fromkeys(names, 0.1))
     got = octavo("quantize", "demo", dst, "--target-bpw", "4", "--text", "demo", "--dry-run")

@@ -13,9 +13,10 @@ import campaign
 import fuzz_checkpoints
 import fuzz_models
 import pytest
+from tests.sampling import slow
 
 
-@pytest.mark.parametrize("module", [fuzz_models, fuzz_checkpoints])
+@pytest.mark.parametrize("module", [slow(fuzz_models), fuzz_checkpoints])
 def test_damaged_models_are_run_or_refused(module: Any, tmp_path: Path) -> None:
     target = module.Target(tmp_path, n_seeds=2)
     taken = []

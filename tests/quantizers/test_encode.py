@@ -51,7 +51,7 @@ KINDS = ("gauss", "laplace", "heavy", "positive", "sparse", "scaled")
 
 
 @pytest.mark.parametrize("weighted", some([False, True], 1))
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", some(BLOCKS, 6))
 def test_round_trip_error(name, weighted):
     x = (0.1 + 2 * np.cos(np.arange(4096))).astype(np.float32).reshape(4, 1024)
     importance = np.ones(1024, np.float32) if weighted else None
@@ -60,7 +60,7 @@ def test_round_trip_error(name, weighted):
 
 
 @pytest.mark.parametrize("kind", some(KINDS, 3))
-@pytest.mark.parametrize("name", SEARCHED)
+@pytest.mark.parametrize("name", some(SEARCHED, 5))
 def test_never_worse_than_the_reference_encoder(name, kind):
     x = samples(kind)
     fmt = by_name(name)
@@ -73,7 +73,7 @@ def test_never_worse_than_the_reference_encoder(name, kind):
 
 
 @pytest.mark.parametrize("kind", some(["gauss", "heavy"], 1))
-@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize("name", some(WEIGHTED, 4))
 def test_importance_lowers_the_error_that_it_weighs(name, kind):
     x = samples(kind)
     importance = np.random.default_rng(1).chisquare(1, x.shape[1]).astype(np.float32)

@@ -187,7 +187,8 @@ def demo_divergence(path: Path, chunks: int | None) -> float:
         return divergence(model, base, demo_text(base.tokenizer, "test").tokens, chunks=chunks).kl.value
 
 
-@pytest.mark.parametrize(("probed", "scored"), [(1, 10), pytest.param(4, None, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("probed", "scored"), [(1, 10), (4, None)])
 def test_a_fit_beats_a_preset_that_is_larger(tmp_path: Path, probed: int, scored: int | None) -> None:
     preset = quantize_file(resolve("demo"), tmp_path / "preset.gguf", "Q4_K_M")
     fitted = demo_fit(tmp_path / "fit.gguf", probed)

@@ -79,6 +79,7 @@ def test_metadata_is_kept_and_says_the_type(src: Path, dst: Path) -> None:
         assert {new.metadata.describe(k) for k in added} == {"U32"}
 
 
+@pytest.mark.slow
 def test_slabs_do_not_show(src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = quantize_file(src, tmp_path / "whole.gguf", "Q4_K_M", imatrix=imatrix())
     monkeypatch.setattr(recode, "SLAB", 3 * small.WIDTH)

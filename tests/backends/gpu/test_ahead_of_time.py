@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.sampling import slow
+
 ROOT = Path(__file__).resolve().parents[3]
 INSTRUCTIONS = {
     "dot": {"sm_": "dp4a", "gfx942": "v_dot4_i32_i8", "gfx1100": "v_dot4_i32_iu8"},
@@ -74,7 +76,7 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("group", QUICK)
+@pytest.mark.parametrize("group", ["dots", "fragments", *map(slow, ("attention", "others", "layouts", "weight only"))])
 def test_some_kernels(group: str) -> None:
     for row in compile_all(QUICK[group]):
         check(row)

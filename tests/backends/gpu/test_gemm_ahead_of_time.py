@@ -59,6 +59,7 @@ def check(wanted: list[str]) -> None:
             assert all(i.endswith("_fp8_fp8" if float8 else "_i8") for i in found), row
 
 
+@pytest.mark.slow
 def test_for_an_h100() -> None:
     check([f"{name}:sm_90" for name in ("int8:1", "w4a8_g128:1", "w4a8:2048", "fp8:2048", "fp8_blocks:2048")])
 
@@ -67,6 +68,7 @@ def test_floats_by_codes_for_an_h100() -> None:
     check([f"matmul_{name}:sm_90" for name in ("Q4_K:64", "Q6_K:512")])
 
 
+@pytest.mark.slow
 def test_for_others() -> None:
     check(["int8:512:gfx1100", "w4a8_g128:512:sm_80", "fp8:512:sm_100", "fp8:512:gfx942"])
 

@@ -62,7 +62,7 @@ def test_what_was_quantized_on_the_cpu_is_the_same_there(scheme: str) -> None:
         assert torch.equal(buffer.view(torch.uint8), other.view(torch.uint8))
 
 
-@EVERY
+@pytest.mark.parametrize("scheme", some(SCHEMES, 1))
 @torch.no_grad()
 def test_compiled(scheme: str) -> None:
     model = quantize_(nn.Sequential(linear(256, 128), nn.GELU(), linear(128, 24)), scheme)
