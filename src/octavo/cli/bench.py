@@ -66,9 +66,9 @@ def model(
 
 @app.command("ops")
 def ops(
-    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; may be given again.")] = None,
+    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; may be repeated.")] = None,
     format: Annotated[
-        list[str] | None, typer.Option("--format", help="Only weights in this format, as Q4_K; may be given again.")
+        list[str] | None, typer.Option("--format", help="Only weights in this format, as Q4_K; may be repeated.")
     ] = None,
     tokens: Annotated[str, typer.Option(help="Tokens in the step.")] = "1,2,4,8,512",
     threads: Threads = None,

@@ -23,22 +23,27 @@ SIZE = "A size instead of a preset"
 SCHEME = "A scheme instead of a preset"
 Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use (default: all cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what types and sizes it would give.")]
-ImatrixFile = Annotated[str | None, typer.Option("--imatrix", metavar="FILE", help="Importance weights to go by.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show which types and sizes it would give.")]
+ImatrixFile = Annotated[
+    str | None, typer.Option("--imatrix", metavar="FILE", help="Importance weights, as `octavo imatrix` writes them.")
+]
 Pure = Annotated[
-    bool, typer.Option("--pure", help="The preset's base type for all tensors, no mix.", rich_help_panel=TYPES)
+    bool, typer.Option("--pure", help="Give all tensors the preset's base type, with no mix.", rich_help_panel=TYPES)
 ]
 TensorType = Annotated[
     list[str] | None,
-    typer.Option("--tensor-type", metavar="REGEX=TYPE", help="This type where a name has a match; may be given again.",
+    typer.Option("--tensor-type", metavar="REGEX=TYPE", help="The type of tensors whose name matches; may be repeated.",
                  rich_help_panel=TYPES),
 ]  # fmt: skip
 OutputType = Annotated[
-    str | None, typer.Option("--output-tensor-type", metavar="TYPE", help="Of output.weight.", rich_help_panel=TYPES)
+    str | None,
+    typer.Option("--output-tensor-type", metavar="TYPE", help="The type of output.weight.", rich_help_panel=TYPES),
 ]
 EmbeddingType = Annotated[
     str | None,
-    typer.Option("--token-embedding-type", metavar="TYPE", help="Of token_embd.weight.", rich_help_panel=TYPES),
+    typer.Option(
+        "--token-embedding-type", metavar="TYPE", help="The type of token_embd.weight.", rich_help_panel=TYPES
+    ),
 ]
 LeaveOutput = Annotated[
     bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.", rich_help_panel=TYPES)
@@ -61,7 +66,10 @@ def quantize(
     target_bpw: Annotated[
         float | None,
         typer.Option(
-            "--target-bpw", metavar="BITS", help="At most so many bits a weight, as 4.5.", rich_help_panel=SIZE
+            "--target-bpw",
+            metavar="BITS",
+            help="At most this many bits per weight, for example 4.5.",
+            rich_help_panel=SIZE,
         ),
     ] = None,
     target_size: Annotated[
@@ -76,7 +84,7 @@ def quantize(
             "--text",
             metavar="TEXT",
             rich_help_panel=SIZE,
-            help="Measure what each tensor's errors cost on this file, or `demo`; without it that is a guess.",
+            help="Measure what each tensor's errors cost on this file, or `demo` (default: an estimate from names and places).",
         ),
     ] = None,
     scheme: Annotated[
