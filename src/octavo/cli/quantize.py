@@ -84,7 +84,7 @@ def quantize(
             "--text",
             metavar="TEXT",
             rich_help_panel=SIZE,
-            help="Measure what each tensor's errors cost on this file, or `demo` (default: an estimate from names and places).",
+            help="Measure what each tensor's errors cost on this file, or `demo` (default: an estimate).",
         ),
     ] = None,
     scheme: Annotated[
