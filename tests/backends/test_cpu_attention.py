@@ -39,14 +39,14 @@ def attention(step: str, **shape: Any) -> OpCase:
 
 
 @pytest.mark.parametrize("step", ["one after 64", "more of a prompt"])
-@pytest.mark.parametrize("dim", some([16, 32, 64, 80, 112, 128, 256], 2))
+@pytest.mark.parametrize("dim", some([80, 16, 32, 64, 112, 128, 256], 1))
 def test_head_sizes(dim: int, step: str) -> None:
     found = held_to_reference(attention(step, dim=dim))
     assert found.ok, found
 
 
 @pytest.mark.parametrize("step", ["one after 64", "some begin, some go on"])
-@pytest.mark.parametrize(("heads", "kv_heads"), some([(2, 2), (8, 2), (14, 2), (8, 1), (32, 1)], 2))
+@pytest.mark.parametrize(("heads", "kv_heads"), some([(14, 2), (2, 2), (8, 2), (8, 1), (32, 1)], 1))
 def test_groups_of_heads(heads: int, kv_heads: int, step: str) -> None:
     found = held_to_reference(attention(step, heads=heads, kv_heads=kv_heads))
     assert found.ok, found

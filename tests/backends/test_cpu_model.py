@@ -83,7 +83,7 @@ def token_by_token(engine: Engine, tokens: list[int]) -> F32:
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("name", some(CASES, 5))
+@pytest.mark.parametrize("name", some(CASES, 3))
 def test_architectures(name: str, files: Files) -> None:
     """Experts are chosen by a threshold that rounding may cross, so those models are held in F32 only."""
     plain = files.get(name, "F32")
@@ -97,7 +97,7 @@ def test_architectures(name: str, files: Files) -> None:
 FORMATS = ["F16", "BF16", "Q4_0", "Q5_1", "Q4_K", "Q6_K", "Q2_K", "IQ4_NL", "MXFP4"]
 
 
-@pytest.mark.parametrize("format_name", some(FORMATS, 4))
+@pytest.mark.parametrize("format_name", some(FORMATS, 2))
 def test_formats(format_name: str, files: Files) -> None:
     file = files.get("llama", format_name)
     engine = cpu(file)

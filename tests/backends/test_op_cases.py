@@ -27,6 +27,8 @@ def is_slow(case: OpCase) -> bool:
     if shape.get("n") == 2880 or case.past == (4095,):
         return True
     if case.op in ("mul_mat", "get_rows"):
+        if case.tokens in (3, 4, 6, 7):
+            return True
         few = case.tokens == 9 and case.op == "mul_mat"
         return not few and case.formats[0] not in LAYOUTS
     if case.op == "attention":

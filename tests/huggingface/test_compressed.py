@@ -17,7 +17,7 @@ from octavo.huggingface import open_model_file
 from octavo.models import read_architecture
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.huggingface.modules import edit_config, edit_tensors, quantization, rounded, save, words
-from tests.sampling import some
+from tests.sampling import slow, some
 
 TOKENS = [5, 3, 60, 7, 21, 99]
 
@@ -89,7 +89,7 @@ def test_codes_of_minus_8_fit_two_levels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", some([np.nan, np.inf], 1))
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("device", ["reference", slow("cpu")])
 @pytest.mark.parametrize("name", some(["int8", "int4-groups"], 1))
 def test_a_scale_that_is_no_number_ends_in_an_error(
     tmp_path: Path, name: str, device: str, value: float, caplog: pytest.LogCaptureFixture

@@ -11,11 +11,17 @@ from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32, U8
 from octavo.quantizers import ENCODABLE, encode
-from tests.sampling import some
+from tests.sampling import slow, some
 
 BLOCKS = [name for name in ENCODABLE if name not in ("F32", "F16", "BF16")]
 SEARCHED = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 WEIGHTED = [*SEARCHED, "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
+
+
+def quick(names):
+    """Names of formats, of which those with encoders of a kind of their own run by default."""
+    return [name if name in ("Q4_K", "Q6_K", "IQ4_NL", "Q4_0", "Q5_1") else slow(name) for name in names]
+
 
 # sqrt(sum of squared errors) / n over 4096 values of 0.1 + 2 cos(i), as llama.cpp's own test holds the formats to
 TOLERANCE = {"Q2_K": 0.0075, "Q3_K": 0.004}
@@ -51,7 +57,7 @@ KINDS = ("gauss", "laplace", "heavy", "positive", "sparse", "scaled")
 
 
 @pytest.mark.parametrize("weighted", some([False, True], 1))
-@pytest.mark.parametrize("name", some(BLOCKS, 6))
+@pytest.mark.parametrize("name", quick(BLOCKS))
 def test_round_trip_error(name, weighted):
     x = (0.1 + 2 * np.cos(np.arange(4096))).astype(np.float32).reshape(4, 1024)
     importance = np.ones(1024, np.float32) if weighted else None
@@ -60,7 +66,7 @@ def test_round_trip_error(name, weighted):
 
 
 @pytest.mark.parametrize("kind", some(KINDS, 3))
-@pytest.mark.parametrize("name", some(SEARCHED, 5))
+@pytest.mark.parametrize("name", quick(SEARCHED))
 def test_never_worse_than_the_reference_encoder(name, kind):
     x = samples(kind)
     fmt = by_name(name)
@@ -73,14 +79,14 @@ def test_never_worse_than_the_reference_encoder(name, kind):
 
 
 @pytest.mark.parametrize("kind", some(["gauss", "heavy"], 1))
-@pytest.mark.parametrize("name", some(WEIGHTED, 4))
+@pytest.mark.parametrize("name", quick(WEIGHTED))
 def test_importance_lowers_the_error_that_it_weighs(name, kind):
     x = samples(kind)
     importance = np.random.default_rng(1).chisquare(1, x.shape[1]).astype(np.float32)
     assert squared_error(name, x, importance, importance) < squared_error(name, x, importance)
 
 
-@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize("name", quick(WEIGHTED))
 def test_an_important_input_is_kept(name):
     x = samples("gauss")
     importance = np.full(x.shape[1], 1e-3, np.float32)
@@ -90,7 +96,7 @@ def test_an_important_input_is_kept(name):
     assert error(round_trip(name, x, importance)) < most * error(round_trip(name, x))
 
 
-@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize("name", quick(WEIGHTED))
 def test_only_proportions_of_importance_count(name):
     x = samples("laplace", 3)
     importance = np.random.default_rng(2).chisquare(2, x.shape[1]).astype(np.float32)
@@ -101,7 +107,7 @@ def test_only_proportions_of_importance_count(name):
     assert squared_error(name, x, importance=importance) < 0.2 * np.square(x).sum()
 
 
-@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize("name", quick(WEIGHTED))
 def test_an_outlier_without_importance_costs_the_others_nothing(name):
     """Whether most of its group counts or little of it does."""
     plain, importance = samples("gauss", 4), np.random.default_rng(2).chisquare(2, 1024).astype(np.float32)

@@ -76,7 +76,7 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("group", ["dots", "fragments", *map(slow, ("attention", "others", "layouts", "weight only"))])
+@pytest.mark.parametrize("group", ["fragments", *map(slow, ("dots", "attention", "others", "layouts", "weight only"))])
 def test_some_kernels(group: str) -> None:
     for row in compile_all(QUICK[group]):
         check(row)

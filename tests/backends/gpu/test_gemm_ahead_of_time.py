@@ -64,6 +64,7 @@ def test_for_an_h100() -> None:
     check([f"{name}:sm_90" for name in ("int8:1", "w4a8_g128:1", "w4a8:2048", "fp8:2048", "fp8_blocks:2048")])
 
 
+@pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
     check([f"matmul_{name}:sm_90" for name in ("Q4_K:64", "Q6_K:512")])
 

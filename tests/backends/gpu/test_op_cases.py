@@ -12,7 +12,7 @@ from octavo.bench.cases import CASES, OpCase, compare, run
 
 THOROUGH = ("Q4_K", "Q6_K")
 """Formats that are tested with several numbers of tokens: with minima and without, of one plane of codes and two."""
-TOKENS = {1: "matvec", 2: "matvec of two", 5: "fragments", 9: "few", 16: "fragments of more", 127: "many"}
+TOKENS = {1: "matvec", 5: "fragments", 9: "few"}
 
 
 def _kind(case: OpCase) -> tuple[Any, ...] | None:
