@@ -49,7 +49,8 @@ with octavo.load("demo", device="cpu", threads=2, n_ctx=64) as model:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_forked_processes_compute_on_the_cpu() -> None:
     done = subprocess.run([sys.executable, "-c", CPU], capture_output=True, text=True, timeout=200, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    told = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]
+    assert (done.returncode, told) == (0, [])
 
 
 def test_a_forked_process_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
