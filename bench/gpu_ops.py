@@ -24,7 +24,8 @@ import torch
 
 import results_file
 from octavo.backends.gpu import GpuBackend, choose
-from octavo.backends.gpu.binders import BINDERS, Context
+from octavo.backends.gpu.binders import BINDERS
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.products import library_product, product
 from octavo.backends.gpu.values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.weights import QuantWeight

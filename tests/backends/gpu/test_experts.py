@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu import GpuBackend, experts
-from octavo.backends.gpu.binders import Context
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.experts import sort_kernel
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu import choose
-from octavo.backends.gpu.binders import Context
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.kernels import hopper_matmul
 from octavo.backends.gpu.layout import layout_of

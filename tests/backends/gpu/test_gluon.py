@@ -16,7 +16,7 @@ import torch
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from octavo.backends.gpu import choose, compiled, device, gemm, gluon
-from octavo.backends.gpu.binders import Context
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import hopper_matmul
 from octavo.backends.gpu.launch import prepare
 from octavo.backends.gpu.layout import layout_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu.binders import Context
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.load import load
 from octavo.backends.gpu.weight_only import matmul

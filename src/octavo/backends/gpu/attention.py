@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
 
 from octavo.backends.gpu import choose
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import attention, decode
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.values import Activation, parts
-
-if TYPE_CHECKING:
-    from octavo.backends.gpu.binders import Context
 
 LOG2E = 1.4426950408889634
 

@@ -40,10 +40,11 @@ class GpuBackend:
         import torch
 
         from octavo.backends.gpu import binders
+        from octavo.backends.gpu.context import Context
 
         self._torch = torch
         self._binders = binders
-        self._context = binders.Context(self.target)
+        self._context = Context(self.target)
         self._dtypes = {"f32": torch.float32, "f16": torch.float16, "i32": torch.int32, "i64": torch.int64}
 
     def supports(self, node: Node) -> tuple[bool, str]:
@@ -78,7 +79,7 @@ class GpuBackend:
         from octavo.backends.gpu.load import load, vector
 
         if tensor.format.per_row:
-            from octavo.backends.gpu.row_products import load_rows
+            from octavo.backends.gpu.row_weights import load_rows
 
             with self._enough_memory(f"tensor {tensor.name}"):
                 return load_rows(tensor, self.target.device)

@@ -3,75 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from octavo.backends.gpu import choose, experts
 from octavo.backends.gpu.attention import attend, quantizes
-from octavo.backends.gpu.device import Target
-from octavo.backends.gpu.gemm import Workspace
+from octavo.backends.gpu.context import Context, Weight
 from octavo.backends.gpu.kernels import activations, elementwise, rope
 from octavo.backends.gpu.kernels import choose as choice
-from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.products import product, product_by_id, rows_of
-from octavo.backends.gpu.row_products import RowWeight, joined_rows, quantize_tokens, row_product
+from octavo.backends.gpu.row_products import quantize_tokens, row_product
+from octavo.backends.gpu.row_weights import RowWeight
 from octavo.backends.gpu.values import Activation, TokenCodes, parts
-from octavo.backends.gpu.weights import FloatWeight, QuantWeight, joined
+from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 from octavo.graph.node import Node
-
-Call = Callable[[], None]
-Weight = QuantWeight | FloatWeight | RowWeight
+from octavo.graph.protocol import Call
 
 QUANTIZE_BLOCK = 256  # values that a program quantizes, unless it needs a whole row
-
-
-@dataclass
-class Context:
-    """What binding needs besides the node: the device, and memory that calls of a plan share."""
-
-    target: Target
-    scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
-    together: dict[tuple[int, ...], QuantWeight | RowWeight] = field(default_factory=dict)
-    workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)
-
-    def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> Launch:
-        return Launch(self.target, kernel, grid, *arguments, **options)
-
-    def shared(self, name: str, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """Memory of at least `size` values, whose contents last until the next call that asks for `name`."""
-        found = self.scratch.get((name, dtype))
-        if found is None or found.numel() < size:
-            found = self.scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.target.device)
-        return found[:size]
-
-    def counters(self, size: int) -> torch.Tensor:
-        """At least `size` int32 zeros; who counts with them leaves zeros behind."""
-        found = self.scratch.get("counters")
-        if found is None or found.numel() < size:
-            found = self.scratch["counters"] = torch.zeros(size, dtype=torch.int32, device=self.target.device)
-        return found
-
-    def workspace(self, m: int, n: int, k: int) -> Workspace:
-        """What products of this size, one after the other, have in common; it does not move once it is used."""
-        return self.workspaces.setdefault((m, n, k), Workspace())
-
-    def joined(self, weights: Sequence[Weight]) -> list[Weight]:
-        """The weights in order, neighbours of one layout joined to one."""
-        out: list[Weight] = []
-        for _, run in groupby(weights, lambda w: id(w) if isinstance(w, FloatWeight) else (w.layout, w.k)):
-            group = list(run)
-            if len(group) == 1:
-                out += group
-                continue
-            key = tuple(id(w) for w in group)
-            if key not in self.together:
-                rows = isinstance(group[0], RowWeight)
-                self.together[key] = (joined_rows if rows else joined)(cast("Any", group))
-            out.append(self.together[key])
-        return out
 
 
 Bind = Callable[[Context, Node, Sequence[Any], Any], list[Call]]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import activations, experts
 from octavo.backends.gpu.weights import QuantWeight
-
-if TYPE_CHECKING:
-    from octavo.backends.gpu.binders import Context
-
-Call = Callable[[], None]
+from octavo.graph.protocol import Call
 
 SHORT_K = 1024
 FEW_PAIRS = 8

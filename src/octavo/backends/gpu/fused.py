@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import torch
 
 from octavo.backends.gpu import gluon
 from octavo.backends.gpu.choose import FusedShape
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.layout import TILE
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import QuantWeight
-
-if TYPE_CHECKING:
-    from octavo.backends.gpu.binders import Context
-
-Call = Callable[[], None]
+from octavo.graph.protocol import Call
 
 
 def fused(

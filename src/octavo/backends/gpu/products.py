@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from octavo.backends.gpu import choose
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.fused import fused
 from octavo.backends.gpu.kernels import dequantize, elementwise, few, fragments, matvec
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight
+from octavo.graph.protocol import Call
 
-if TYPE_CHECKING:
-    from octavo.backends.gpu.binders import Context
-
-Call = Callable[[], None]
 Weight = QuantWeight | FloatWeight
 
 

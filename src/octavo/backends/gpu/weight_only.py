@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from octavo.backends.gpu import choose, device
-from octavo.backends.gpu.binders import Context
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import dequantize, weight_only
 from octavo.backends.gpu.load import load
 from octavo.backends.gpu.products import halves_product
