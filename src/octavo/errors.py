@@ -13,6 +13,14 @@ INSTALL_REPORT = "pip install '.[report]' in Octavo's folder"
 """How the optional parts are installed, as errors say it."""
 
 
+SHOWN_CHARACTERS = 80
+
+
+def shown(name: str) -> str:
+    """A name from a file as an error shows it: quoted, with escapes, not too long."""
+    return repr(name if len(name) <= SHOWN_CHARACTERS else name[:SHOWN_CHARACTERS] + "...")
+
+
 class OctavoError(Exception):
     """Base of every error that input can cause."""
 

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import ModelError, QuantFormatError
+from octavo.errors import ModelError, QuantFormatError, shown
 from octavo.formats import BlockFormat, Planes, QTensor, by_name, channel_format, dequantize, pack
 from octavo.formats.channel import GROUP, two_levels
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.huggingface.config import Config
 from octavo.huggingface.schemes import Scheme, read_scheme
 from octavo.io.gguf import LazyTensor
-from octavo.io.gguf.metadata import shown
 from octavo.io.safetensors import Checkpoint, StoredTensor
 from octavo.io.safetensors.file import FLOATS
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, shown
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
-from octavo.io.gguf.metadata import shown
 from octavo.models.hparams import LIMITS, Hyperparams
 from octavo.models.rope import Rope
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Self
 
-from octavo.errors import FileError
+from octavo.errors import FileError, shown
 from octavo.formats import BlockFormat, DeferredQTensor, QTensor
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.io.gguf import GGUFFile, LazyTensor, PlainMetadata, TensorInfo
-from octavo.io.gguf.metadata import shown
 from octavo.io.missing import require_there
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from octavo.errors import shown
 from octavo.formats.spec import F32
 from octavo.huggingface.config import Config, rope_parameters
-from octavo.io.gguf.metadata import shown
 from octavo.models.hparams import LIMITS, Hyperparams
 
 ORIGINAL = "original_max_position_embeddings"

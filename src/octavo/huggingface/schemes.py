@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.errors import shown
 from octavo.formats.channel import GROUP
 from octavo.huggingface.config import Config
-from octavo.io.gguf.metadata import shown
 
 KEY, METHOD = "quantization_config", "compressed-tensors"
 

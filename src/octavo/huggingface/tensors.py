@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
 from octavo.huggingface.compressed import stored_tensors
 from octavo.huggingface.config import Config, Family
 from octavo.io.gguf import LazyTensor
-from octavo.io.gguf.metadata import shown
 from octavo.io.safetensors import Checkpoint
 from octavo.models.hparams import Hyperparams
 from octavo.models.weights import Tensors

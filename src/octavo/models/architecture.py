@@ -6,11 +6,10 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, shown
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import Graph, Node
 from octavo.io.gguf import GGUFFile
-from octavo.io.gguf.metadata import shown
 from octavo.models.hparams import Hyperparams, read_hyperparams
 from octavo.models.weights import Tensors, Weights, check_tensors
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, shown
 from octavo.io.gguf import GGUFFile
-from octavo.io.gguf.metadata import shown
 from octavo.models.keys import USED, check_keys
 from octavo.models.rope import Rope
 

@@ -5,9 +5,8 @@ A key that is not in these tables may change what a model computes, so a file th
 
 from __future__ import annotations
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, shown
 from octavo.io.gguf import GGUFFile
-from octavo.io.gguf.metadata import shown
 
 USED = frozenset(
     """block_count context_length embedding_length feed_forward_length expert_count expert_used_count

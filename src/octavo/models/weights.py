@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, shown
 from octavo.formats import dequantize
 from octavo.formats.spec import F32
 from octavo.graph.builder import weight
 from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile
-from octavo.io.gguf.metadata import shown
 
 SCALE, INPUT_SCALE, BIAS = ".scale", ".input_scale", ".bias"
 """Ends of names of what goes with a weight. An input scale is one for 4-bit activations, which no backend makes: it

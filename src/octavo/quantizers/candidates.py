@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from octavo.errors import UsageError
+from octavo.errors import UsageError, shown
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.formats.spec import F32
-from octavo.io.gguf.metadata import shown
 from octavo.quantizers.budget import Candidate
 from octavo.quantizers.encoder import ENCODABLE
 from octavo.quantizers.imatrix import Imatrix

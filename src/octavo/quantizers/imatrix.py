@@ -16,10 +16,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import FileError
+from octavo.errors import FileError, shown
 from octavo.formats.spec import F32, AnyArray
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.io.gguf.metadata import shown
 
 I64 = npt.NDArray[np.int64]
 

@@ -11,8 +11,8 @@ import struct
 
 import numpy as np
 
+from octavo.errors import shown
 from octavo.io.gguf.cursor import Cursor
-from octavo.io.gguf.metadata import shown
 from octavo.io.gguf.source import Source
 from octavo.quantizers.imatrix import SquareSums, checked
 

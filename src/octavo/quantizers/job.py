@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Self, cast
 
 from octavo.data import resolve
-from octavo.errors import FileError, QuantFormatError, UsageError
+from octavo.errors import FileError, QuantFormatError, UsageError, shown
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.io.atomic import require_room, require_target
 from octavo.io.gguf import GGUFFile, LazyTensor, TypedValue, ValueType, write_gguf
-from octavo.io.gguf.metadata import shown
 from octavo.io.missing import require_there
 from octavo.quantizers.ahead import Ahead, worker
 from octavo.quantizers.imatrix import Imatrix

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.errors import NonFiniteError, QuantFormatError
+from octavo.errors import NonFiniteError, QuantFormatError, shown
 from octavo.formats import BlockFormat, QTensor, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.io.gguf import scan_non_finite
-from octavo.io.gguf.metadata import shown
 from octavo.quantizers.ahead import Inline
 from octavo.quantizers.encoder import encode
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from octavo.backends.cores import threads_of
 from octavo.data import resolve
-from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageError
+from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageError, shown
 from octavo.formats import QTensor, by_name, channel_format, decode, dequantize, quantize_reference, unpack
 from octavo.formats.channel import group_scales
 from octavo.formats.codec import chunks
@@ -35,7 +35,6 @@ from octavo.huggingface.schemes import KEY
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.io.atomic import new_folder, require_room
 from octavo.io.gguf import GGUFFile
-from octavo.io.gguf.metadata import shown
 from octavo.io.safetensors import TensorHead, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.io.safetensors.file import FLOATS

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import GGUFError, ModelError
+from octavo.errors import GGUFError, ModelError, shown
 from octavo.formats import QTensor
 from octavo.formats.rare import RARE, block_layout
 from octavo.formats.spec import F32
 from octavo.formats.table import FORMATS
 from octavo.io.gguf import GGUFFile, TensorInfo
-from octavo.io.gguf.metadata import shown
 from octavo.models import ARCHITECTURES
 from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
 from octavo.quantizers.mixing import Facts

@@ -8,12 +8,12 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from octavo import __version__
+from octavo.errors import shown
 from octavo.evals.report import sections, spreads
 from octavo.evals.report.advice import Advice
 from octavo.evals.report.findings import ModelFindings
 from octavo.evals.report.markup import NOTHING, Html, join, paragraph, text
 from octavo.evals.report.quality import Quality
-from octavo.io.gguf.metadata import shown
 
 
 class Findings(NamedTuple):

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.errors import NonFiniteError, UsageError
+from octavo.errors import NonFiniteError, UsageError, shown
 from octavo.evals.report.findings import Basis, ModelFindings, TensorFindings
 from octavo.evals.report.sample import look, some_rows
 from octavo.formats import BlockFormat, QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, TensorInfo
-from octavo.io.gguf.metadata import shown
 from octavo.quantizers.job import plan
 from octavo.quantizers.mixing import Choices
 from octavo.quantizers.presets import PRESETS, find_preset

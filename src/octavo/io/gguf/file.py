@@ -6,11 +6,10 @@ import os
 from types import TracebackType
 from typing import Self
 
-from octavo.errors import GGUFError
+from octavo.errors import GGUFError, shown
 from octavo.formats.qtensor import QTensor
 from octavo.formats.rare import load
 from octavo.formats.table import by_gguf_id
-from octavo.io.gguf.metadata import shown
 from octavo.io.gguf.part import Part
 from octavo.io.gguf.shards import read_parts
 from octavo.io.gguf.stored import FileQTensor

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import GGUFError
+from octavo.errors import GGUFError, shown
 from octavo.io.gguf.cursor import Cursor
 from octavo.io.gguf.limits import MAX_KEY_BYTES
 from octavo.io.gguf.source import Source
@@ -32,7 +32,6 @@ _Bytes: TypeAlias = bytes
 _Float: TypeAlias = float
 _Int: TypeAlias = int
 _Str: TypeAlias = str
-_SHOWN = 80  # characters of a name that an error shows
 
 
 class _Required(Enum):
@@ -171,11 +170,6 @@ class Metadata(Mapping[str, Any]):
         except (struct.error, ValueError, OverflowError):  # it was checked when the file was opened
             raise self.fault(key, "the file was changed while it was open") from None
         return values
-
-
-def shown(name: str) -> str:
-    """A name from a file as an error shows it: quoted, with escapes, not too long."""
-    return repr(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")
 
 
 def _with_text(values: Any) -> Any:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import GGUFError
+from octavo.errors import GGUFError, shown
 from octavo.io.gguf.limits import MAX_KEY_BYTES
-from octavo.io.gguf.metadata import shown
 from octavo.io.gguf.values import DTYPES, FLOATS, INTEGERS, TypedValue, ValueType
 
 _BY_DTYPE = {dtype: kind for kind, dtype in DTYPES.items()}

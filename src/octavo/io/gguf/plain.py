@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import GGUFError
-from octavo.io.gguf.metadata import Metadata, shown
+from octavo.errors import GGUFError, shown
+from octavo.io.gguf.metadata import Metadata
 from octavo.io.gguf.pairs import typed_pair
 from octavo.io.gguf.values import DTYPES, Entry, TypedValue, ValueType
 

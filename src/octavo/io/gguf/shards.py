@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import re
 
-from octavo.errors import GGUFError
+from octavo.errors import GGUFError, shown
 from octavo.io.gguf.limits import MAX_SHARDS, MAX_TENSORS
-from octavo.io.gguf.metadata import shown
 from octavo.io.gguf.part import Part, read_part
 
 ARCHITECTURE = "general.architecture"

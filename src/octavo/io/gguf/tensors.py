@@ -7,12 +7,11 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from octavo.errors import GGUFError
+from octavo.errors import GGUFError, shown
 from octavo.formats import rare
 from octavo.io.foreign import AGAIN
 from octavo.io.gguf.cursor import Cursor
 from octavo.io.gguf.limits import MAX_DIMS, MAX_NAME_BYTES, MAX_TENSOR_BYTES
-from octavo.io.gguf.metadata import shown
 from octavo.io.gguf.source import Source
 
 INFO_BYTES_LEAST = 8 + 1 + 4 + 8 + 4 + 8

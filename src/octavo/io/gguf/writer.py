@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octavo.errors import GGUFError
+from octavo.errors import GGUFError, shown
 from octavo.formats.qtensor import QTensor
 from octavo.formats.spec import AnyArray, BlockFormat
 from octavo.formats.table import by_name
 from octavo.io.atomic import replace_file
 from octavo.io.gguf.limits import ALIGNMENT_RULE, MAX_DIMS, alignment_is_valid
-from octavo.io.gguf.metadata import shown
 from octavo.io.gguf.pairs import typed_pair
 from octavo.io.gguf.values import TypedValue, ValueType
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from octavo.errors import FileError
-from octavo.io.gguf.metadata import shown
+from octavo.errors import FileError, shown
 from octavo.io.safetensors.file import SafetensorsFile, StoredTensor
 from octavo.io.safetensors.json_file import read_json
 

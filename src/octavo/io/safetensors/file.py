@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import FileError
+from octavo.errors import FileError, shown
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import U8, AnyArray
 from octavo.io.foreign import AGAIN, HEAD, foreign
-from octavo.io.gguf.metadata import shown
 from octavo.io.regular import open_regular
 from octavo.io.safetensors.json_file import parse_object
 

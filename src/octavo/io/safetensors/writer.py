@@ -10,9 +10,8 @@ from math import prod
 
 import numpy as np
 
-from octavo.errors import FileError
+from octavo.errors import FileError, shown
 from octavo.formats.spec import AnyArray
-from octavo.io.gguf.metadata import shown
 from octavo.io.safetensors.file import ITEM_BYTES
 
 ALIGNMENT = 8  # of the data, by spaces after the header
