@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import njit
 from numba.core import cgutils
 
-from octavo.backends.cpu.compile import FAST
-from octavo.backends.cpu.simd.emit import I8, I32
+from octavo.jit.compile import FAST
+from octavo.jit.simd.emit import I8, I32
 
 
 class Compiled:

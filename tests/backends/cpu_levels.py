@@ -63,7 +63,8 @@ CASES = (
 
 
 def main() -> None:
-    from octavo.backends.cpu import CpuBackend, host
+    from octavo.backends.cpu import CpuBackend
+    from octavo.jit import host
 
     text = ""
     for case in CASES:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from llvmlite import binding, ir
 
-from octavo.backends.cpu import host, simd
-from octavo.backends.cpu.simd import codes, emit
 from octavo.bench.cases import CASES, OpCase
+from octavo.jit import host, simd
+from octavo.jit.simd import codes, emit
 from tests.backends.cpu_levels import environment, machine_code, run_tests
 from tests.backends.test_op_cases import is_slow
 from tests.sampling import slow

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.cpu import CpuBackend, host
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu.layout import ROWS, STEP
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight, pack
 from octavo.backends.cpu.pages import Arena
@@ -16,6 +16,7 @@ from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
 from octavo.graph.node import Node
 from octavo.graph.ops import apply
+from octavo.jit import host
 from tests.backends.compiled import pack_codes
 from tests.sampling import some
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from octavo.backends.cpu import CpuBackend
-from octavo.backends.cpu.compile import kernels
-from octavo.backends.cpu.program import KernelCall, Program
-from octavo.backends.cpu.simd import arg, arg_f32, atomic_add, f32_pointer, i64_pointer
 from octavo.bench.cases import OpCase, executor
+from octavo.jit.compile import kernels
+from octavo.jit.program import KernelCall, Program
+from octavo.jit.simd import arg, arg_f32, atomic_add, f32_pointer, i64_pointer
 from tests.backends.cpu_levels import ROOT, environment
 from tests.sampling import some
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from octavo.backends.cpu import host, simd
+from octavo.jit import host, simd
 from tests.backends.compiled import compiled, fenced
 
 HALVES = np.arange(1 << 16, dtype=np.uint16)

@@ -11,11 +11,11 @@ from llvmlite import ir
 from numba import types
 from numba.core.errors import LoweringError, TypingError
 
-from octavo.backends.cpu import host, simd
-from octavo.backends.cpu.compile import kernels
-from octavo.backends.cpu.program import KernelCall
-from octavo.backends.cpu.simd import codes as code_ops
-from octavo.backends.cpu.simd import dots, emit, memory
+from octavo.jit import host, simd
+from octavo.jit.compile import kernels
+from octavo.jit.program import KernelCall
+from octavo.jit.simd import codes as code_ops
+from octavo.jit.simd import dots, emit, memory
 from tests.backends.compiled import compiled, emulated, fenced, pack_codes
 from tests.sampling import some
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.cpu import cache as folders
-from octavo.backends.cpu import stored
-from octavo.backends.cpu.compile import kernels
-from octavo.backends.cpu.simd import arg, f32_pointer
 from octavo.io.locks import try_lock
+from octavo.jit import cache as folders
+from octavo.jit import stored
+from octavo.jit.compile import kernels
+from octavo.jit.simd import arg, f32_pointer
 
 
 def answer_kernel() -> Any:

@@ -235,7 +235,7 @@ def _peak() -> int:
 
 def _count_compile_time(pipe: Connection) -> list[float]:
     """One number: seconds of the processor that compiling kernels has taken in this process. Each is a sign of life."""
-    from octavo.backends.cpu import compile as kernels
+    from octavo.jit import compile as kernels
 
     spent = [0.0]
     original = kernels.CFunc.compile

@@ -44,11 +44,11 @@ def _cpu(threads: int) -> tuple[float, float]:
 
 def dot_limit(threads: int, rounds: int = 5, tasks: int = 256) -> float:
     """GOPS of `threads` threads that add up products of int8 in the first cache: the most of some rounds."""
-    from octavo.backends.cpu.cache import prepare
+    from octavo.jit.cache import prepare
 
     prepare()
     from octavo.backends.cpu.kernels.dot_limit import OPERATIONS, dot_limit_kernel
-    from octavo.backends.cpu.program import KernelCall, Program, address
+    from octavo.jit.program import KernelCall, Program, address
 
     out = np.ones(tasks, np.int64)
     run = Program([KernelCall(dot_limit_kernel(), [address(out)], tasks, keep=(out,))], threads)

@@ -16,11 +16,11 @@ def read_limit(threads: int, *, nbytes: int = 1 << 29, rounds: int = 5) -> float
 
     Each thread sums a part of `nbytes` with vector loads.
     """
-    from octavo.backends.cpu.cache import prepare
+    from octavo.jit.cache import prepare
 
     prepare()
     from octavo.backends.cpu.kernels.limits import read_kernel
-    from octavo.backends.cpu.program import KernelCall, Program, address
+    from octavo.jit.program import KernelCall, Program, address
 
     data, out = np.ones(nbytes // 4, np.float32), np.zeros(1024, np.float32)
     part = nbytes // 1024

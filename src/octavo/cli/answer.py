@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from octavo.backends.compiling import compile_seconds
 from octavo.cli.plain import to_json
 from octavo.cli.screen import Screen
 from octavo.errors import OctavoError
+from octavo.jit.clock import compile_seconds
 
 if TYPE_CHECKING:
     from octavo.runtime import GenerateOptions, Generation, Model

@@ -82,8 +82,8 @@ def run(
 
     `git diff | octavo run model.gguf "Review this:"` asks about what is piped in.
     """
-    from octavo.backends.compiling import clock, compile_seconds
     from octavo.cli.answer import Loading, answer_json, answer_text, larger_context, screen_for, write
+    from octavo.jit.clock import clock, compile_seconds
     from octavo.runtime import load
 
     text = whole_prompt(prompt, prompt_file)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.cache import end_progress, prepare
 from octavo.formats import BlockFormat
 from octavo.formats.spec import F32, U8, AnyArray
+from octavo.jit.cache import end_progress, prepare
 
 SHARE = 1 << 14
 """Values of a task, about: some 0.1 ms of work."""
@@ -29,7 +29,7 @@ def encode_rows(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: in
 
 
 def _run(kernel: Any, args: list[int], tasks: int, threads: int, keep: tuple[Any, ...]) -> None:
-    from octavo.backends.cpu.program import KernelCall, Program
+    from octavo.jit.program import KernelCall, Program
 
     Program([KernelCall(kernel, args, tasks, keep=keep)], threads)()
     end_progress()
@@ -38,7 +38,7 @@ def _run(kernel: Any, args: list[int], tasks: int, threads: int, keep: tuple[Any
 def largest(rows: F32, threads: int) -> float:
     """The largest magnitude of any values; NaN or Inf if one of them is."""
     prepare()
-    from octavo.backends.cpu.program import address
+    from octavo.jit.program import address
     from octavo.quantizers.kernels.numbers import largest_kernel
     from octavo.quantizers.recipes import sources
 
@@ -56,7 +56,7 @@ def _numbers(rows: F32, fmt: BlockFormat, threads: int) -> U8:
     kind = fmt.fields[0].kind
     if kind == "f32":
         return rows.view(np.uint8).copy()
-    from octavo.backends.cpu.program import address
+    from octavo.jit.program import address
     from octavo.quantizers.kernels.numbers import narrow_kernel
     from octavo.quantizers.recipes import sources
 
@@ -72,7 +72,7 @@ def _numbers(rows: F32, fmt: BlockFormat, threads: int) -> U8:
 
 def _by_extremes(rows: F32, fmt: BlockFormat, threads: int) -> U8:
     """Scales from each block's extremes, bit for bit as the format's reference."""
-    from octavo.backends.cpu.program import address
+    from octavo.jit.program import address
     from octavo.quantizers.kernels.extremes import extremes_kernel
     from octavo.quantizers.packing import block_layout
     from octavo.quantizers.recipes import extremes_rule, sources
@@ -88,7 +88,7 @@ def _by_extremes(rows: F32, fmt: BlockFormat, threads: int) -> U8:
 
 def _by_search(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int) -> U8:
     """Scales searched for, 16 groups at a time."""
-    from octavo.backends.cpu.program import address
+    from octavo.jit.program import address
     from octavo.quantizers.recipes import search_kernel
 
     values: AnyArray = rows.reshape(-1)

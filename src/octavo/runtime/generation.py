@@ -8,9 +8,9 @@ from threading import Lock
 
 import numpy as np
 
-from octavo.backends.compiling import clock, compile_seconds
 from octavo.errors import ContextFullError, OctavoError, UsageError
 from octavo.formats.spec import F32
+from octavo.jit.clock import clock, compile_seconds
 from octavo.runtime import choice
 from octavo.runtime.batch import Feed
 from octavo.runtime.conversation import ClosedError, Conversation, Speaker

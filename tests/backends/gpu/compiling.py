@@ -20,11 +20,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from octavo.backends.cpu import cache as kernel_cache
 from octavo.backends.gpu import compiled
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.kernels.elementwise import binary_kernel
 from octavo.backends.gpu.launch import Launch, prepare
+from octavo.jit import cache as kernel_cache
 
 TARGET = Target("cuda", "ptx", True, "sm_90", "none")
 

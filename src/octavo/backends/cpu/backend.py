@@ -11,13 +11,13 @@ from typing import Any, cast
 import numpy as np
 
 from octavo.backends.cores import cores
-from octavo.backends.cpu.cache import end_progress, prepare
 from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.formats import QTensor, dequantize
 from octavo.formats.activation import default_activation
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import DType, Node, Sizes
 from octavo.graph.protocol import Call
+from octavo.jit.cache import end_progress, prepare
 
 DTYPES = {"f32": np.float32, "fp8_token": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 PAGE_SIZE = 64
@@ -136,13 +136,13 @@ class CpuBackend:
         return value
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
-        from octavo.backends.cpu.program import Program
+        from octavo.jit.program import Program
 
         calls = self._binders.BINDERS[node.op](node, inputs, out, self._shared)
         return Program(calls, self.threads)
 
     def join(self, calls: Sequence[Call]) -> list[Call]:
-        from octavo.backends.cpu.program import Program
+        from octavo.jit.program import Program
 
         self._shared = {}
         end_progress()

@@ -12,11 +12,11 @@ from octavo.backends.cpu.experts import product_of_experts
 from octavo.backends.cpu.kernels import attention, elementwise, float_mul_mat, quantize, rope, rows
 from octavo.backends.cpu.kernels.quantize_token import round_fp8_kernel
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight
-from octavo.backends.cpu.program import KernelCall, address
 from octavo.backends.cpu.row_products import RowWeight, row_product, sums_in_memory
 from octavo.backends.cpu.tokens import TokenCodes, quantize_tokens
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
+from octavo.jit.program import KernelCall, address
 
 Bind = Callable[[Node, Sequence[Any], Any, Shared], list[KernelCall]]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from octavo.backends.cpu.kernels import elementwise, float_mul_mat, mul_mat, quantize
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight
-from octavo.backends.cpu.program import KernelCall, address
 from octavo.formats.spec import AnyArray
+from octavo.jit.program import KernelCall, address
 
 Weight = QuantWeight | FloatWeight
 

@@ -10,9 +10,9 @@ import numpy as np
 from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, quantize_rows, stride, tiles_of
 from octavo.backends.cpu.kernels import experts, quantize
 from octavo.backends.cpu.pack import QuantWeight
-from octavo.backends.cpu.program import KernelCall, address
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
+from octavo.jit.program import KernelCall, address
 
 
 def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from octavo.backends.cores import cores
-from octavo.backends.cpu.cache import end_progress, prepare
 from octavo.backends.cpu.gemm import FEW
-from octavo.backends.cpu.program import KernelCall, Program, address
 from octavo.formats.spec import F32, AnyArray
+from octavo.jit.cache import end_progress, prepare
+from octavo.jit.program import KernelCall, Program, address
 
 if TYPE_CHECKING:
     from octavo.backends.cpu.kernels.fp8_gemm import Kind

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cores import cores
-from octavo.backends.cpu.cache import end_progress, prepare
-from octavo.backends.cpu.program import KernelCall, Program, address
 from octavo.formats.spec import AnyArray
+from octavo.jit.cache import end_progress, prepare
+from octavo.jit.program import KernelCall, Program, address
 
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 """In the order in which the kernels number them."""
@@ -131,7 +131,7 @@ class _Plan(ABC):
     """
 
     def __init__(self, kind: int, m: int, calls: Sequence[tuple[Any, int, bool]]) -> None:
-        from octavo.backends.cpu.simd.integers import OFFSETS
+        from octavo.jit.simd.integers import OFFSETS
 
         self.offset, self._sums = OFFSETS[kind], np.empty(m, np.int32)
         self.begins = address(self._sums)

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu import host
 from octavo.backends.cpu.kernels.float_mul_mat import WIDTH, Kind
 from octavo.backends.cpu.kernels.pack import pack_kernel
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
 from octavo.backends.cpu.pages import Arena
 from octavo.backends.cpu.probe import UNPACKED, code_map, unpack_scales
-from octavo.backends.cpu.program import KernelCall, address
 from octavo.backends.cpu.scale_map import ScaleMap, scale_map
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
 from octavo.formats.scalars import E4M3_NUMBER
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
+from octavo.jit import host
+from octavo.jit.program import KernelCall, address
 
 log = logging.getLogger("octavo")
 

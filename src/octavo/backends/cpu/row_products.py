@@ -13,14 +13,14 @@ from octavo.backends import row_products
 from octavo.backends.cpu.gemm import FEW, from_token, vectors, whole_vectors, zeros_at
 from octavo.backends.cpu.kernels import int8_gemm as kernels
 from octavo.backends.cpu.pages import Arena
-from octavo.backends.cpu.program import KernelCall, address
-from octavo.backends.cpu.simd.integers import INT4, INT4_GROUPS, INT8, OFFSETS
 from octavo.backends.cpu.tokens import TokenCodes, rows_of, whole
 from octavo.formats import Planes, QTensor, unpack
 from octavo.formats.channel import nibbles
 from octavo.formats.codec import chunks
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import Node
+from octavo.jit.program import KernelCall, address
+from octavo.jit.simd.integers import INT4, INT4_GROUPS, INT8, OFFSETS
 
 log = logging.getLogger("octavo")
 

@@ -8,8 +8,8 @@ from octavo.backends.cpu.gemm import FEW
 from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE, tiles_of
 from octavo.backends.cpu.kernels.quantize import Source
 from octavo.backends.cpu.kernels.quantize_token import CHUNK, quantize_token_kernel
-from octavo.backends.cpu.program import KernelCall, address
 from octavo.formats.spec import U8, AnyArray
+from octavo.jit.program import KernelCall, address
 
 
 def whole(k: int) -> int:

@@ -27,7 +27,7 @@ from triton.compiler import CompiledKernel, make_backend
 from triton.runtime.driver import driver
 from triton.runtime.jit import get_cache_invalidating_env_vars
 
-from octavo.backends.cpu.cache import NOT_KEPT, kernel_folder, warn_once
+from octavo.jit.cache import NOT_KEPT, kernel_folder, warn_once
 
 SUMS = "sha256"
 """The file of an entry that names its other files, a line each, with their SHA-256."""

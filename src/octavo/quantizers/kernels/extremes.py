@@ -13,9 +13,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.backends.cpu.compile import kernels
-from octavo.backends.cpu.simd import arg, f32_pointer, stack, store_f16
-from octavo.backends.cpu.simd.emit import (
+from octavo.jit.compile import kernels
+from octavo.jit.simd import arg, f32_pointer, stack, store_f16
+from octavo.jit.simd.emit import (
     AS_WRITTEN,
     F32,
     I8,

@@ -1,4 +1,4 @@
-"""Intrinsics on vectors whose 16 lanes are 16 groups of values; see `octavo.backends.cpu.simd` for the vectors.
+"""Intrinsics on vectors whose 16 lanes are 16 groups of values; see `octavo.jit.simd` for the vectors.
 
 Every operation is done as it is written. Reordered sums, which the CPU backend's kernels allow, would undo the addition
 and subtraction that round to an integer, on some CPUs and not on others.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from octavo.backends.cpu.simd.emit import (
+from octavo.jit.simd.emit import (
     AS_WRITTEN,
     I32,
     V_F32,

@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from octavo.backends.cpu.simd.emit import (
+from octavo.jit.simd.emit import (
     I8,
     I32,
     I64,

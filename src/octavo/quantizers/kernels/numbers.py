@@ -8,9 +8,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.backends.cpu.compile import kernels
-from octavo.backends.cpu.simd import arg, f32_pointer, largest_magnitude, load_f32x16, splat
-from octavo.backends.cpu.simd.emit import I16, V_I32, f32x16, fill, narrow_f16, store_at
+from octavo.jit.compile import kernels
+from octavo.jit.simd import arg, f32_pointer, largest_magnitude, load_f32x16, splat
+from octavo.jit.simd.emit import I16, V_I32, f32x16, fill, narrow_f16, store_at
 from octavo.quantizers.kernels.lanes import larger_magnitude
 
 Number = Literal["f16", "bf16"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.compile import inner, kernels
-from octavo.backends.cpu.simd import arg, fma, load_f32x16, maximum, splat, stack
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import arg, fma, load_f32x16, maximum, splat, stack
 from octavo.quantizers.kernels.lanes import (
     add,
     clamp_round,

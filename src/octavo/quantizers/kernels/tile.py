@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.compile import inner
-from octavo.backends.cpu.simd import (
+from octavo.jit.compile import inner
+from octavo.jit.simd import (
     f32_pointer,
     fma,
     i64_pointer,

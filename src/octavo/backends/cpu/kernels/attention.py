@@ -12,9 +12,9 @@ from typing import Any
 
 from numba import float32
 
-from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.kernels.kv import PAGE, Kind, head_bytes, score_function, value_function
-from octavo.backends.cpu.simd import (
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import (
     arg,
     arg_f32,
     exp,

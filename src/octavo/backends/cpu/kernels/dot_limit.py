@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.kernels.int8_gemm import WIDE, tile_sums
-from octavo.backends.cpu.simd import arg, i64_pointer, stack
+from octavo.jit.compile import kernels
+from octavo.jit.simd import arg, i64_pointer, stack
 
 CHUNKS, REPEATS = 4, 256
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.kernels.math import largest, rms_factor, silu
-from octavo.backends.cpu.simd import (
+from octavo.jit.compile import kernels
+from octavo.jit.simd import (
     add,
     arg,
     arg_f32,

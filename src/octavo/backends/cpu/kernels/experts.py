@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.compile import kernels
-from octavo.backends.cpu.simd import arg, call, i32_pointer, i64_pointer, stack
+from octavo.jit.compile import kernels
+from octavo.jit.simd import arg, call, i32_pointer, i64_pointer, stack
 
 
 @kernels

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from octavo.backends.cpu.compile import inner, kernels
-from octavo.backends.cpu.simd import (
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import (
     add_blocks,
     arg,
     call,

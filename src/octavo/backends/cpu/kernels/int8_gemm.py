@@ -10,10 +10,10 @@ from typing import Any
 
 from numba import njit
 
-from octavo.backends.cpu import host
-from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.kernels.math import gated, silu
-from octavo.backends.cpu.simd import (
+from octavo.jit import host
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import (
     add,
     arg,
     f32_pointer,
@@ -27,7 +27,7 @@ from octavo.backends.cpu.simd import (
     stack,
     store_block,
 )
-from octavo.backends.cpu.simd.integers import (
+from octavo.jit.simd.integers import (
     INT8,
     STEP,
     copy_and_sum,
@@ -39,7 +39,7 @@ from octavo.backends.cpu.simd.integers import (
     sums_to_f32,
     zero_sums,
 )
-from octavo.backends.cpu.simd.lanes import BF16_KIND, F16_KIND, F32_KIND, load_lanes, store_lanes
+from octavo.jit.simd.lanes import BF16_KIND, F16_KIND, F32_KIND, load_lanes, store_lanes
 
 WIDE, NARROW = (16, 4) if host.level() == "avx512vnni" else (4, 4)
 """Tokens of a tile: as many as the registers hold sums for; and of the tiles for the rest."""

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from numba import float32, njit
 
-from octavo.backends.cpu.compile import inner
-from octavo.backends.cpu.simd import (
+from octavo.jit.compile import inner
+from octavo.jit.simd import (
     add_blocks,
     f32_pointer,
     fma_columns_f16,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.compile import kernels
-from octavo.backends.cpu.simd import add, arg, f32_pointer, load_f32x16, splat, sum_lanes
+from octavo.jit.compile import kernels
+from octavo.jit.simd import add, arg, f32_pointer, load_f32x16, splat, sum_lanes
 
 
 @kernels

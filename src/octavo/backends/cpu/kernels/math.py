@@ -6,7 +6,7 @@ import math
 
 from numba import njit
 
-from octavo.backends.cpu.simd import (
+from octavo.jit.simd import (
     add,
     div,
     exp,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
-from octavo.backends.cpu.simd import (
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import (
     add_blocks,
     arg,
     call,

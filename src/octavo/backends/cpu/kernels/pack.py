@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
 from octavo.backends.cpu.scale_map import SMALL
-from octavo.backends.cpu.simd import arg, load_u32, store_u32, u8_pointer, u32_pointer
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import arg, load_u32, store_u32, u8_pointer, u32_pointer
 
 SMALL_BYTES = SMALL.itemsize
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from octavo.backends.cpu import host
-from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.kernels.math import rms_factor, silu
-from octavo.backends.cpu.simd import (
+from octavo.jit import host
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import (
     arg,
     arg_f32,
     f32_pointer,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE
 from octavo.backends.cpu.kernels.math import rms_factor, silu
 from octavo.backends.cpu.kernels.quantize import Source
-from octavo.backends.cpu.simd import (
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import (
     add_as_written,
     arg,
     arg_f32,
@@ -34,7 +34,7 @@ from octavo.backends.cpu.simd import (
     sub,
     sum_lanes,
 )
-from octavo.backends.cpu.simd.lanes import F32_KIND, load_lanes
+from octavo.jit.simd.lanes import F32_KIND, load_lanes
 
 CHUNK = 64
 """Codes of a token that lie together."""

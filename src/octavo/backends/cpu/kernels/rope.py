@@ -7,10 +7,10 @@ from typing import Any
 
 from numba import float32
 
-from octavo.backends.cpu.compile import inner, kernels
 from octavo.backends.cpu.kernels.kv import Kind, set_key_function, set_value_function
 from octavo.backends.cpu.kernels.math import rms_factor
-from octavo.backends.cpu.simd import (
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import (
     arg,
     arg_f32,
     f32_pointer,

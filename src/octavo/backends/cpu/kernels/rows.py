@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.compile import kernels
 from octavo.backends.cpu.kernels.mul_mat import LOADS
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
-from octavo.backends.cpu.simd import (
+from octavo.jit.compile import kernels
+from octavo.jit.simd import (
     arg,
     f32_pointer,
     i32_pointer,

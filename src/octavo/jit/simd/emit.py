@@ -8,7 +8,7 @@ from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import models, register_model
 
-from octavo.backends.cpu import host
+from octavo.jit import host
 
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 

@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.backends.cpu.simd.emit import (
+from octavo.jit.simd.emit import (
     AS_WRITTEN,
     F32,
     I8,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import njit, prange
 
-from octavo.backends.cpu.compile import kept
-from octavo.backends.cpu.simd import atomic_add, atomic_load, call, pause, yield_thread
+from octavo.jit.compile import kept
+from octavo.jit.simd import atomic_add, atomic_load, call, pause, yield_thread
 
 SPINS = 4000
 

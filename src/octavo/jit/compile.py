@@ -19,8 +19,8 @@ from typing import Any
 from numba import njit, types
 from numba.core.ccallback import CFunc
 
-from octavo.backends.cpu.cache import show_progress
-from octavo.backends.cpu.stored import FunctionStore
+from octavo.jit.cache import show_progress
+from octavo.jit.stored import FunctionStore
 
 FAST = {"nsz", "arcp", "contract", "reassoc"}
 """Sums may be reordered and fused; NaN and Inf keep their meaning."""

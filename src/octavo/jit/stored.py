@@ -25,8 +25,8 @@ import numba
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from octavo.backends.cpu.cache import NOT_KEPT, kernel_folder, warn_once
 from octavo.io.locks import try_lock
+from octavo.jit.cache import NOT_KEPT, kernel_folder, warn_once
 
 DIGEST_BYTES = 32
 WAIT_S, POLL_S = 60.0, 0.02

@@ -6,8 +6,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.backends.cpu.simd.blocks import lane_mask, masked
-from octavo.backends.cpu.simd.emit import (
+from octavo.jit.simd.blocks import lane_mask, masked
+from octavo.jit.simd.emit import (
     F16,
     I16,
     I32,

@@ -6,8 +6,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.backends.cpu import host
-from octavo.backends.cpu.simd.emit import (
+from octavo.jit import host
+from octavo.jit.simd.emit import (
     I8,
     V_I16,
     V_U8,

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from octavo.backends import compiling
-from octavo.backends.compiling import compile_seconds, spent
 from octavo.errors import BackendError
+from octavo.jit import clock
+from octavo.jit.clock import compile_seconds, spent
 
 log = logging.getLogger("octavo")
 
@@ -47,7 +47,7 @@ def warn_once(message: str, *args: object) -> None:
 
 
 @cache
-def kernel_folder(here: Path = Path(__file__).parent, compiler: str = "") -> Path | None:
+def kernel_folder(here: Path = Path(__file__).parents[1], compiler: str = "") -> Path | None:
     """The folder of kernels compiled from sources `here`, made if need be; None, with a warning, where it can't be.
 
     Its name holds a hash of the sources, and of `compiler`, its version: Numba itself would miss changes in the
@@ -117,7 +117,7 @@ def show_progress(kernel: str, seconds: float) -> None:
     spent(seconds)
     log.info("compiled %s in %.2f s", kernel, seconds)
     if not sys.stderr.isatty():
-        if not _Progress.said and compile_seconds() > compiling.NOTICE_S:
+        if not _Progress.said and compile_seconds() > clock.NOTICE_S:
             _Progress.said = True
             print("octavo: compiling kernels for this CPU, which are kept for the next time", file=sys.stderr)
     else:

@@ -10,10 +10,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.backends.cpu import host
-from octavo.backends.cpu.simd.codes import shift, shuffle
-from octavo.backends.cpu.simd.dots import dot4
-from octavo.backends.cpu.simd.emit import (
+from octavo.jit import host
+from octavo.jit.simd.codes import shift, shuffle
+from octavo.jit.simd.dots import dot4
+from octavo.jit.simd.emit import (
     F16,
     F32,
     I8,

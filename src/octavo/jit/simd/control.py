@@ -8,8 +8,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.backends.cpu import host
-from octavo.backends.cpu.simd.emit import I32, I64, VOID, call_llvm, pointer_at
+from octavo.jit import host
+from octavo.jit.simd.emit import I32, I64, VOID, call_llvm, pointer_at
 
 
 @intrinsic

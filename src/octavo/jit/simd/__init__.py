@@ -9,7 +9,7 @@ A vector has 16 lanes of 32 bits or 64 of 8, whatever the CPU: LLVM splits it in
 Only what the kernels use is here. Each intrinsic works on every level of `host.level()`.
 """
 
-from octavo.backends.cpu.simd.blocks import (
+from octavo.jit.simd.blocks import (
     add_blocks,
     fma_blocks,
     fma_splat_strided,
@@ -21,11 +21,11 @@ from octavo.backends.cpu.simd.blocks import (
     store_block_masked,
     zeros,
 )
-from octavo.backends.cpu.simd.codes import load_codes, load_high_codes, look_up, store_codes
-from octavo.backends.cpu.simd.control import atomic_add, atomic_load, call, pause, yield_thread
-from octavo.backends.cpu.simd.dots import dot4, fma_dots, fma_dots_2
-from octavo.backends.cpu.simd.emit import Block, Vec, f32x16, i32x16, u8x64
-from octavo.backends.cpu.simd.floats import (
+from octavo.jit.simd.codes import load_codes, load_high_codes, look_up, store_codes
+from octavo.jit.simd.control import atomic_add, atomic_load, call, pause, yield_thread
+from octavo.jit.simd.dots import dot4, fma_dots, fma_dots_2
+from octavo.jit.simd.emit import Block, Vec, f32x16, i32x16, u8x64
+from octavo.jit.simd.floats import (
     add,
     add_as_written,
     div,
@@ -43,7 +43,7 @@ from octavo.backends.cpu.simd.floats import (
     sub,
     sum_lanes,
 )
-from octavo.backends.cpu.simd.memory import (
+from octavo.jit.simd.memory import (
     arg,
     arg_f32,
     f32_pointer,
@@ -71,7 +71,7 @@ from octavo.backends.cpu.simd.memory import (
     u8_pointer,
     u32_pointer,
 )
-from octavo.backends.cpu.simd.panels import (
+from octavo.jit.simd.panels import (
     fma_columns_f16,
     fma_panel_f16,
     fma_panel_f32,

@@ -55,7 +55,7 @@ class KernelCall:
 
     def run(self) -> None:
         """Run in this thread alone, and without the interpreter's lock."""
-        from octavo.backends.cpu.driver import run_tasks
+        from octavo.jit.driver import run_tasks
 
         run_tasks(self.kernel.address, self.args.ctypes.data, self.tasks)
 
@@ -66,7 +66,7 @@ class Program:
     def __init__(self, calls: Sequence[KernelCall], threads: int) -> None:
         import numba
 
-        from octavo.backends.cpu.driver import run_program
+        from octavo.jit.driver import run_program
 
         self._run, self._threads, self.calls = run_program, threads, tuple(calls)
         self._system_threads = min(threads, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
