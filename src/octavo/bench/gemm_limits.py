@@ -44,7 +44,7 @@ def _cpu(threads: int) -> tuple[float, float]:
 
 def dot_limit(threads: int, rounds: int = 5, tasks: int = 256) -> float:
     """GOPS of `threads` threads that add up products of int8 in the first cache: the most of some rounds."""
-    from octavo.jit.cache import prepare
+    from octavo.jit.prepare import prepare
 
     prepare()
     from octavo.backends.cpu.kernels.dot_limit import OPERATIONS, dot_limit_kernel

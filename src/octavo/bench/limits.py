@@ -16,7 +16,7 @@ def read_limit(threads: int, *, nbytes: int = 1 << 29, rounds: int = 5) -> float
 
     Each thread sums a part of `nbytes` with vector loads.
     """
-    from octavo.jit.cache import prepare
+    from octavo.jit.prepare import prepare
 
     prepare()
     from octavo.backends.cpu.kernels.limits import read_kernel

@@ -2,8 +2,8 @@
 
 A factory is a function of constants that returns a kernel's Python function; `@kernels` makes it return the compiled
 one. Numba would find such a kernel on disk by its bytecode and by what it closes over, which differs from one process
-to the next where that is another function; so here the key is the factory's name and constants, and its source (see
-`stored`). Each compiled function also gets a name of its own: Numba's could be the same for two made of one
+to the next where that is another function. Here the key is the factory's name and constants, and the sources that it is
+among (see `stored`). Each compiled function also gets a name of its own: Numba's could be the same for two made of one
 source, and the wrong one would be linked.
 """
 
@@ -19,7 +19,8 @@ from typing import Any
 from numba import njit, types
 from numba.core.ccallback import CFunc
 
-from octavo.jit.cache import show_progress
+from octavo.jit.cache import sources
+from octavo.jit.prepare import show_progress
 from octavo.jit.stored import FunctionStore
 
 FAST = {"nsz", "arcp", "contract", "reassoc"}
@@ -68,11 +69,13 @@ def _store(function: Callable[..., Any], key: str) -> FunctionStore:
 
 @cache
 def _digest(path: str) -> str:
-    """Of a source file; empty where there is none."""
+    """Of the sources that a file's kernels may be made of: the package whose folder `kernels` it is in, or itself."""
+    file = Path(path)
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
+        found = sources(file.parents[1]) if file.parent.name == "kernels" else file.read_bytes()
+    except OSError:  # no file
         return ""
+    return hashlib.sha256(found).hexdigest()
 
 
 def _key(function: Callable[..., Any], constants: tuple[Any, ...]) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 from octavo.formats import BlockFormat
@@ -39,14 +36,6 @@ WIDTHS: dict[Search, Width] = {
 }
 
 
-@cache
-def sources() -> str:
-    """A digest of what kernels are made from, beside the CPU backend's own sources, which its cache looks at."""
-    folder = Path(__file__).parent
-    files = [*sorted((folder / "kernels").glob("*.py")), folder / "packing.py"]
-    return hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()[:16]
-
-
 def extremes_rule(fmt: BlockFormat) -> Literal["peak", "range", "largest"] | None:
     """How the reference takes scales from a block's extremes, for one-level integer codes; else None."""
     if fmt.table or fmt.super != fmt.group:
@@ -78,7 +67,7 @@ def make_recipe(fmt: BlockFormat, *, weighted: bool) -> Recipe:
     spread = None if search == "exponent" else SPREAD[weighted]
     return Recipe(low, high, fmt.table, fmt.group, fmt.super // fmt.group, two_levels if fmt.scale_bits else 0,
                   fmt.has_min, weighted, spread, width.steps, first, step, width.trials, width.refits, width.reach,
-                  layout, sources())  # fmt: skip
+                  layout)  # fmt: skip
 
 
 def _levels(fmt: BlockFormat) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from octavo.formats import BlockFormat
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.jit.cache import end_progress, prepare
+from octavo.jit.prepare import end_progress, prepare
 
 SHARE = 1 << 14
 """Values of a task, about: some 0.1 ms of work."""
@@ -40,13 +40,12 @@ def largest(rows: F32, threads: int) -> float:
     prepare()
     from octavo.jit.program import address
     from octavo.quantizers.kernels.numbers import largest_kernel
-    from octavo.quantizers.recipes import sources
 
     flat = rows.reshape(-1)
     vectors, share = flat.size // LANES, SHARE // LANES
     tasks = -(-vectors // share)
     found = np.zeros(tasks + 1, np.float32)
-    _run(largest_kernel(sources()), [address(flat), address(found), vectors, share], tasks, threads, (flat, found))
+    _run(largest_kernel(), [address(flat), address(found), vectors, share], tasks, threads, (flat, found))
     found[tasks] = np.abs(flat[vectors * LANES :]).max(initial=0)
     return float(found.max())
 
@@ -58,14 +57,13 @@ def _numbers(rows: F32, fmt: BlockFormat, threads: int) -> U8:
         return rows.view(np.uint8).copy()
     from octavo.jit.program import address
     from octavo.quantizers.kernels.numbers import narrow_kernel
-    from octavo.quantizers.recipes import sources
 
     flat = rows.reshape(-1)
     vectors, share = -(-flat.size // LANES), SHARE // LANES
     if flat.size % LANES:
         flat = np.concatenate([flat, np.zeros(-flat.size % LANES, np.float32)])
     out = np.empty(len(flat), np.uint16)
-    kernel = narrow_kernel(kind, sources())
+    kernel = narrow_kernel(kind)
     _run(kernel, [address(flat), address(out), vectors, share], -(-vectors // share), threads, (flat, out))
     return out[: rows.size].view(np.uint8).reshape(len(rows), -1)
 
@@ -75,13 +73,13 @@ def _by_extremes(rows: F32, fmt: BlockFormat, threads: int) -> U8:
     from octavo.jit.program import address
     from octavo.quantizers.kernels.extremes import extremes_kernel
     from octavo.quantizers.packing import block_layout
-    from octavo.quantizers.recipes import extremes_rule, sources
+    from octavo.quantizers.recipes import extremes_rule
 
     out = np.empty((len(rows), fmt.row_bytes(rows.shape[1])), np.uint8)
     blocks, share = rows.size // fmt.block, SHARE // fmt.block
     rule = extremes_rule(fmt)
     assert rule is not None
-    kernel = extremes_kernel(rule, fmt.bits, block_layout(fmt), sources())
+    kernel = extremes_kernel(rule, fmt.bits, block_layout(fmt))
     _run(kernel, [address(rows), address(out), blocks, share], -(-blocks // share), threads, (rows, out))
     return out
 

@@ -17,7 +17,7 @@ from octavo.formats.activation import default_activation
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import DType, Node, Sizes
 from octavo.graph.protocol import Call
-from octavo.jit.cache import end_progress, prepare
+from octavo.jit.prepare import end_progress, prepare
 
 DTYPES = {"f32": np.float32, "fp8_token": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 PAGE_SIZE = 64

@@ -9,7 +9,7 @@ import numpy as np
 from octavo.backends.cores import cores
 from octavo.backends.cpu.gemm import FEW
 from octavo.formats.spec import F32, AnyArray
-from octavo.jit.cache import end_progress, prepare
+from octavo.jit.prepare import end_progress, prepare
 from octavo.jit.program import KernelCall, Program, address
 
 if TYPE_CHECKING:

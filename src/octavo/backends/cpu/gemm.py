@@ -13,7 +13,7 @@ import numpy as np
 
 from octavo.backends.cores import cores
 from octavo.formats.spec import AnyArray
-from octavo.jit.cache import end_progress, prepare
+from octavo.jit.prepare import end_progress, prepare
 from octavo.jit.program import KernelCall, Program, address
 
 ACTIVATIONS = (None, "relu", "gelu", "silu")

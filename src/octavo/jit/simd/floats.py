@@ -39,8 +39,12 @@ def _binary(name, **how):
 
 
 add, sub, mul, div = _binary("fadd"), _binary("fsub"), _binary("fmul"), _binary("fdiv")
-# Not reordered, nor a division made a product, as the flags of kernels allow.
-add_as_written, div_as_written = _binary("fadd", flags=AS_WRITTEN), _binary("fdiv", flags=AS_WRITTEN)
+"""The flags of kernels allow LLVM to reorder these, and to make a division a product."""
+
+add_exact, sub_exact, mul_exact, div_exact = (
+    _binary(name, flags=AS_WRITTEN) for name in ("fadd", "fsub", "fmul", "fdiv")
+)
+"""As written: neither reordered nor replaced."""
 
 
 @intrinsic

@@ -10,16 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.jit.compile import inner, kernels
-from octavo.jit.simd import arg, fma, load_f32x16, maximum, splat, stack
+from octavo.jit.simd import add_exact, arg, div_exact, fma, load_f32x16, maximum, mul_exact, splat, stack, sub_exact
 from octavo.quantizers.kernels.lanes import (
-    add,
     clamp_round,
-    div,
     magnitude,
     max_within,
     minimum,
-    mul,
-    sub,
     sum_within,
     where_less,
 )
@@ -34,12 +30,12 @@ def _sums(recipe: Recipe) -> Any:
 
     def sums(values, weights, inverse, shift):
         wq_sum, wqq_sum, wqx_sum = splat(0.0), splat(0.0), splat(0.0)
-        shifted = mul(shift, inverse)
+        shifted = mul_exact(shift, inverse)
         for i in range(group):
             x = load_f32x16(values + 64 * i)
             q = level(fma(x, inverse, shifted))
-            wq = mul(load_f32x16(weights + 64 * i), q)
-            wq_sum = add(wq_sum, wq)
+            wq = mul_exact(load_f32x16(weights + 64 * i), q)
+            wq_sum = add_exact(wq_sum, wq)
             wqq_sum = fma(wq, q, wqq_sum)
             wqx_sum = fma(wq, x, wqx_sum)
         return wq_sum, wqq_sum, wqx_sum
@@ -54,9 +50,9 @@ def _error(recipe: Recipe) -> Any:
     def error(values, weights, scale, shift):
         total, inverse = splat(0.0), ratio(splat(1.0), scale)
         for i in range(group):
-            x = add(load_f32x16(values + 64 * i), shift)
-            off = sub(mul(scale, level(mul(x, inverse))), x)
-            total = fma(mul(load_f32x16(weights + 64 * i), off), off, total)
+            x = add_exact(load_f32x16(values + 64 * i), shift)
+            off = sub_exact(mul_exact(scale, level(mul_exact(x, inverse))), x)
+            total = fma(mul_exact(load_f32x16(weights + 64 * i), off), off, total)
         return total
 
     return inner(error, recipe)
@@ -74,22 +70,22 @@ def _fit(recipe: Recipe) -> Any:
         for i in range(group):
             x, w = load_f32x16(values + 64 * i), load_f32x16(weights + 64 * i)
             low, top = minimum(low, x), maximum(top, x)
-            w_sum, wx_sum = add(w_sum, w), fma(w, x, wx_sum)
+            w_sum, wx_sum = add_exact(w_sum, w), fma(w, x, wx_sum)
         none = splat(0.0)
         if not signed_min:
             low = minimum(low, none)
-        span = sub(top, low)
+        span = sub_exact(top, low)
         per_step = ratio(splat(1.0), span)
-        scale, shift = none, sub(none, low)
+        scale, shift = none, sub_exact(none, low)
         gain = none
         if signed_min:
-            shift = ratio(sub(none, wx_sum), w_sum)
+            shift = ratio(sub_exact(none, wx_sum), w_sum)
         else:
-            shift = maximum(ratio(sub(none, wx_sum), w_sum), none)
-        gain = mul(shift, mul(shift, w_sum))
+            shift = maximum(ratio(sub_exact(none, wx_sum), w_sum), none)
+        gain = mul_exact(shift, mul_exact(shift, w_sum))
         for i in range(steps + 1):
             if i < steps:
-                inverse, offset = mul(per_step, splat(high + first + i * step)), sub(none, low)
+                inverse, offset = mul_exact(per_step, splat(high + first + i * step)), sub_exact(none, low)
             else:
                 inverse, offset = ratio(splat(1.0), scale), shift
             wq, wqq, wqx = sums(values, weights, inverse, offset)
@@ -107,18 +103,18 @@ def _solve(recipe: Recipe) -> Any:
 
     def solve(w, wx, wq, wqq, wqx):
         none = splat(0.0)
-        product = mul(w, wqq)
-        det = sub(product, mul(wq, wq))
-        over = div(splat(1.0), det)
-        usable = mul(product, splat(1e-5))
-        s = mul(sub(mul(w, wqx), mul(wx, wq)), over)
-        m = mul(sub(mul(wq, wqx), mul(wqq, wx)), over)
+        product = mul_exact(w, wqq)
+        det = sub_exact(product, mul_exact(wq, wq))
+        over = div_exact(splat(1.0), det)
+        usable = mul_exact(product, splat(1e-5))
+        s = mul_exact(sub_exact(mul_exact(w, wqx), mul_exact(wx, wq)), over)
+        m = mul_exact(sub_exact(mul_exact(wq, wqx), mul_exact(wqq, wx)), over)
         s = where_less(usable, det, s, none)
         m = where_less(usable, det, m, splat(-1.0) if not signed_min else none)
         alone = ratio(wqx, wqq)
         if not signed_min:
             s, m = where_less(m, none, alone, s), maximum(m, none)
-        gain = sub(mul(s, wqx), mul(m, wx))
+        gain = sub_exact(mul_exact(s, wqx), mul_exact(m, wx))
         return s, m, where_less(none, s, gain, none)
 
     return inner(solve, recipe)
@@ -133,9 +129,9 @@ def _search(recipe: Recipe) -> Any:
         best, best_sc, best_m = splat(3e38), sc, m
         for a in range(-reach, reach + 1):
             for b in range(-reach, reach + 1):
-                try_sc = minimum(maximum(add(sc, splat(float(a))), low), high)
-                try_m = minimum(maximum(add(m, splat(float(b))), low), high)
-                e = error(values, weights, mul(d, try_sc), mul(dmin, try_m))
+                try_sc = minimum(maximum(add_exact(sc, splat(float(a))), low), high)
+                try_m = minimum(maximum(add_exact(m, splat(float(b))), low), high)
+                e = error(values, weights, mul_exact(d, try_sc), mul_exact(dmin, try_m))
                 best_sc, best_m = where_less(e, best, try_sc, best_sc), where_less(e, best, try_m, best_m)
                 best = minimum(e, best)
         return best, best_sc, best_m
@@ -149,21 +145,21 @@ def _refit(recipe: Recipe) -> Any:
 
     def refit(values, weights, up, d, dmin, sc, m):
         none = splat(0.0)
-        wq, wqq, wqx = sums(values, weights, ratio(splat(1.0), mul(d, sc)), mul(dmin, m))
+        wq, wqq, wqx = sums(values, weights, ratio(splat(1.0), mul_exact(d, sc)), mul_exact(dmin, m))
         w, wx = none, none
         for i in range(group):
             v = load_f32x16(weights + 64 * i)
-            w, wx = add(w, v), fma(v, load_f32x16(values + 64 * i), wx)
-        ss = sum_within(mul(mul(sc, sc), wqq), supers)
-        sm = sum_within(mul(mul(sc, m), wq), supers)
-        mm = sum_within(mul(mul(m, m), w), supers)
-        sx = sum_within(mul(sc, wqx), supers)
-        mx = sum_within(mul(m, wx), supers)
-        det = sub(mul(ss, mm), mul(sm, sm))
-        usable = mul(mul(ss, mm), splat(1e-5))
-        over = div(splat(1.0), det)
-        new_d = where_less(usable, det, mul(sub(mul(mm, sx), mul(sm, mx)), over), ratio(sx, ss))
-        new_m = where_less(usable, det, mul(sub(mul(sm, sx), mul(ss, mx)), over), none)
+            w, wx = add_exact(w, v), fma(v, load_f32x16(values + 64 * i), wx)
+        ss = sum_within(mul_exact(mul_exact(sc, sc), wqq), supers)
+        sm = sum_within(mul_exact(mul_exact(sc, m), wq), supers)
+        mm = sum_within(mul_exact(mul_exact(m, m), w), supers)
+        sx = sum_within(mul_exact(sc, wqx), supers)
+        mx = sum_within(mul_exact(m, wx), supers)
+        det = sub_exact(mul_exact(ss, mm), mul_exact(sm, sm))
+        usable = mul_exact(mul_exact(ss, mm), splat(1e-5))
+        over = div_exact(splat(1.0), det)
+        new_d = where_less(usable, det, mul_exact(sub_exact(mul_exact(mm, sx), mul_exact(sm, mx)), over), ratio(sx, ss))
+        new_m = where_less(usable, det, mul_exact(sub_exact(mul_exact(sm, sx), mul_exact(ss, mx)), over), none)
         if not signed_min:
             new_m = maximum(new_m, none)
         return where_less(d, splat(BEYOND), half(maximum(new_d, none), up), d), half(new_m, up)
@@ -202,8 +198,8 @@ def affine_kernel(recipe: Recipe) -> Any:
             d, dmin, sc, m = splat(BEYOND), none, none, none
             for i in range(rounds):
                 if i < trials:
-                    try_d = half(mul(most, splat(1.0 / (top - 3.0 * i))), up)
-                    try_min = half(mul(deepest, splat(1.0 / (top - 3.0 * i))), up)
+                    try_d = half(mul_exact(most, splat(1.0 / (top - 3.0 * i))), up)
+                    try_min = half(mul_exact(deepest, splat(1.0 / (top - 3.0 * i))), up)
                     try_sc = clamp_round(ratio(scale, try_d), none, splat(top))
                     try_m = clamp_round(ratio(shift, try_min), none, splat(top))
                     e, try_sc, try_m = search(values, weights, try_d, try_min, try_sc, try_m, 1)
@@ -214,8 +210,8 @@ def affine_kernel(recipe: Recipe) -> Any:
                 d, dmin = where_less(e, total, try_d, d), where_less(e, total, try_min, dmin)
                 sc, m = where_less(e, total, try_sc, sc), where_less(e, total, try_m, m)
                 total = minimum(e, total)
-            store(arg(args, 1) + first * nbytes, values, levels, up, d, sc, dmin, m, ratio(splat(1.0), mul(d, sc)),
-                  mul(dmin, m))  # fmt: skip
+            store(arg(args, 1) + first * nbytes, values, levels, up, d, sc, dmin, m,
+                  ratio(splat(1.0), mul_exact(d, sc)), mul_exact(dmin, m))  # fmt: skip
 
     return encode
 

@@ -132,7 +132,7 @@ def block_codes(rule: Rule, bits: int) -> Any:
 
 
 @kernels
-def extremes_kernel(rule: Rule, bits: int, layout: BlockLayout, sources: str) -> Any:
+def extremes_kernel(rule: Rule, bits: int, layout: BlockLayout) -> Any:
     """Task t encodes `share` blocks of 32 from block t * share on. Arguments: x, out, blocks, share."""
     codes_of_block, emit = block_codes(rule, bits), emit_block(layout)
     nbytes, scale_at, min_at, has_min = layout.nbytes, layout.scale_at, layout.min_at, layout.min_at >= 0

@@ -1,7 +1,7 @@
 """Intrinsics on vectors whose 16 lanes are 16 groups of values; see `octavo.jit.simd` for the vectors.
 
-Every operation is done as it is written. Reordered sums, which the CPU backend's kernels allow, would undo the addition
-and subtraction that round to an integer, on some CPUs and not on others.
+Every operation is done as it is written, so kernels use them with `add_exact` and the like. Reordered sums, which the
+flags of kernels allow, would undo the addition and subtraction that round to an integer, on some CPUs, not on others.
 """
 
 from __future__ import annotations
@@ -33,17 +33,6 @@ def round_even(b, x):
 def clamp(b, x, low, high):
     x = b.select(b.fcmp_ordered(">", x, low), x, low)
     return b.select(b.fcmp_ordered("<", x, high), x, high)
-
-
-def _binary(name):
-    @intrinsic
-    def op(ty, x, y):
-        return f32x16(f32x16, f32x16), lambda c, b, s, a: getattr(b, name)(*a, flags=AS_WRITTEN)
-
-    return op
-
-
-add, sub, mul, div = _binary("fadd"), _binary("fsub"), _binary("fmul"), _binary("fdiv")
 
 
 @intrinsic

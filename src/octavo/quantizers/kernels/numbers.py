@@ -9,22 +9,11 @@ from numba import types
 from numba.extending import intrinsic
 
 from octavo.jit.compile import kernels
-from octavo.jit.simd import arg, f32_pointer, largest_magnitude, load_f32x16, splat
-from octavo.jit.simd.emit import I16, V_I32, f32x16, fill, narrow_f16, store_at
+from octavo.jit.simd import arg, f32_pointer, largest_magnitude, load_f32x16, splat, store_f16x16
+from octavo.jit.simd.emit import I16, V_I32, f32x16, fill, store_at
 from octavo.quantizers.kernels.lanes import larger_magnitude
 
 Number = Literal["f16", "bf16"]
-
-
-@intrinsic
-def store_f16x16(ty, to, x):
-    """16 floats as f16, ties to even."""
-
-    def gen(c, b, s, a):
-        store_at(b, a[0], narrow_f16(b, a[1]))
-        return c.get_dummy_value()
-
-    return types.void(types.intp, f32x16), gen
 
 
 @intrinsic
@@ -42,7 +31,7 @@ def store_bf16x16(ty, to, x):
 
 
 @kernels
-def narrow_kernel(number: Number, sources: str) -> Any:
+def narrow_kernel(number: Number) -> Any:
     """Task t stores `share` vectors of 16 values from vector t * share on. Arguments: x, out, vectors, share."""
     store = store_f16x16 if number == "f16" else store_bf16x16
 
@@ -55,7 +44,7 @@ def narrow_kernel(number: Number, sources: str) -> Any:
 
 
 @kernels
-def largest_kernel(sources: str) -> Any:
+def largest_kernel() -> Any:
     """Task t writes the largest magnitude (NaN if one is) of `share` vectors. Arguments: x, out, vectors, share."""
 
     def largest(args, task):

@@ -28,7 +28,6 @@ class Recipe:
     refits      how often scales are fitted again to the codes that came out
     reach       how far around a group's integers is searched after that
     layout      how a block is put together
-    sources     a digest of the kernels' sources, so that what is on disk is theirs
     """
 
     low: int
@@ -47,4 +46,3 @@ class Recipe:
     refits: int
     reach: int
     layout: BlockLayout
-    sources: str

@@ -11,17 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.jit.compile import inner, kernels
-from octavo.jit.simd import arg, fma, load_f32x16, maximum, splat, stack
+from octavo.jit.simd import add_exact, arg, fma, load_f32x16, maximum, mul_exact, splat, stack, sub_exact
 from octavo.quantizers.kernels.lanes import (
-    add,
     clamp_round,
     exponent,
     magnitude,
     max_within,
     min_within,
     minimum,
-    mul,
-    sub,
     sum_within,
     two_to,
     where_less,
@@ -39,8 +36,8 @@ def _sums(recipe: Recipe) -> Any:
         wqx_sum, wqq_sum = splat(0.0), splat(0.0)
         for i in range(group):
             x = load_f32x16(values + 64 * i)
-            q = level(mul(x, inverse))
-            wq = mul(load_f32x16(weights + 64 * i), q)
+            q = level(mul_exact(x, inverse))
+            wq = mul_exact(load_f32x16(weights + 64 * i), q)
             wqx_sum, wqq_sum = fma(wq, x, wqx_sum), fma(wq, q, wqq_sum)
         return wqx_sum, wqq_sum
 
@@ -55,8 +52,8 @@ def _error(recipe: Recipe) -> Any:
         total, inverse = splat(0.0), ratio(splat(1.0), scale)
         for i in range(group):
             x = load_f32x16(values + 64 * i)
-            off = sub(mul(scale, level(mul(x, inverse))), x)
-            total = fma(mul(load_f32x16(weights + 64 * i), off), off, total)
+            off = sub_exact(mul_exact(scale, level(mul_exact(x, inverse))), x)
+            total = fma(mul_exact(load_f32x16(weights + 64 * i), off), off, total)
         return total
 
     return inner(error, recipe)
@@ -70,7 +67,7 @@ def _peak(group: int) -> Any:
         for i in range(group):
             x = load_f32x16(values + 64 * i)
             least, most = minimum(least, x), maximum(most, x)
-        return where_less(most, sub(splat(0.0), least), least, most)
+        return where_less(most, sub_exact(splat(0.0), least), least, most)
 
     return inner(peak, group)
 
@@ -80,7 +77,7 @@ def _farthest(supers: int) -> Any:
 
     def farthest(x):
         least, most = min_within(x, supers), max_within(x, supers)
-        return where_less(most, sub(splat(0.0), least), least, most)
+        return where_less(most, sub_exact(splat(0.0), least), least, most)
 
     return inner(farthest, supers)
 
@@ -95,10 +92,10 @@ def _fit(recipe: Recipe) -> Any:
         scale, gain = splat(0.0), splat(0.0)
         for i in range(2 * steps):
             beyond = first + (i // 2) * step
-            inverse = mul(unit, splat(high + beyond if i % 2 else low - beyond))
+            inverse = mul_exact(unit, splat(high + beyond if i % 2 else low - beyond))
             wqx, wqq = sums(values, weights, inverse)
             s = ratio(wqx, wqq)
-            g = mul(s, wqx)
+            g = mul_exact(s, wqx)
             scale, gain = where_less(gain, g, s, scale), maximum(gain, g)
         return scale
 
@@ -112,8 +109,8 @@ def _search(recipe: Recipe) -> Any:
     def search(values, weights, d, sc, reach):
         best, best_sc = splat(3e38), sc
         for a in range(-reach, reach + 1):
-            tried = minimum(maximum(add(sc, splat(float(a))), splat(-top)), splat(top - 1.0))
-            e = error(values, weights, mul(d, tried))
+            tried = minimum(maximum(add_exact(sc, splat(float(a))), splat(-top)), splat(top - 1.0))
+            e = error(values, weights, mul_exact(d, tried))
             best_sc = where_less(e, best, tried, best_sc)
             best = minimum(e, best)
         return best, best_sc
@@ -126,8 +123,8 @@ def _refit(recipe: Recipe) -> Any:
     supers, sums = recipe.supers, _sums(recipe)
 
     def refit(values, weights, up, d, sc):
-        wqx, wqq = sums(values, weights, ratio(splat(1.0), mul(d, sc)))
-        sx, ss = sum_within(mul(sc, wqx), supers), sum_within(mul(mul(sc, sc), wqq), supers)
+        wqx, wqq = sums(values, weights, ratio(splat(1.0), mul_exact(d, sc)))
+        sx, ss = sum_within(mul_exact(sc, wqx), supers), sum_within(mul_exact(mul_exact(sc, sc), wqq), supers)
         return where_less(d, splat(BEYOND), half(ratio(sx, ss), up), d)
 
     return inner(refit, recipe)
@@ -158,11 +155,11 @@ def symmetric_kernel(recipe: Recipe) -> Any:
             first = min(tile * per_tile, count - per_tile)
             up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
             scale = fit(values, weights)
-            peak, extreme = farthest(scale), mul(farthest(peak_of(values)), splat(1.0 / low))
+            peak, extreme = farthest(scale), mul_exact(farthest(peak_of(values)), splat(1.0 / low))
             total, d, sc = splat(3e38), splat(BEYOND), none
             for i in range(rounds):
                 if i < trials:
-                    try_d = half(mul(extreme if i % 2 else peak, splat(-1.0 / (top - i // 2 * 2.0))), up)
+                    try_d = half(mul_exact(extreme if i % 2 else peak, splat(-1.0 / (top - i // 2 * 2.0))), up)
                     try_sc = clamp_round(ratio(scale, try_d), splat(-top), splat(top - 1.0))
                     e, try_sc = search(values, weights, try_d, try_sc, 1)
                 else:
@@ -170,8 +167,8 @@ def symmetric_kernel(recipe: Recipe) -> Any:
                     e, try_sc = search(values, weights, try_d, sc, reach)
                 e = sum_within(e, supers)
                 d, sc, total = where_less(e, total, try_d, d), where_less(e, total, try_sc, sc), minimum(e, total)
-            store(arg(args, 1) + first * nbytes, values, levels, up, d, sc, none, none, ratio(splat(1.0), mul(d, sc)),
-                  none)  # fmt: skip
+            store(arg(args, 1) + first * nbytes, values, levels, up, d, sc, none, none,
+                  ratio(splat(1.0), mul_exact(d, sc)), none)  # fmt: skip
 
     return encode
 
@@ -218,13 +215,13 @@ def exponent_kernel(recipe: Recipe) -> Any:
         for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
             first = min(tile * 16, count - 16)
             up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
-            bias = sub(splat(128.0), exponent(up))
+            bias = sub_exact(splat(128.0), exponent(up))
             best, byte = splat(3e38), none
             for i in range(3):
-                tried = clamp_round(add(bias, splat(i - 1.0 - last)), none, splat(254.0))
-                e = error(values, weights, two_to(sub(tried, bias)))
+                tried = clamp_round(add_exact(bias, splat(i - 1.0 - last)), none, splat(254.0))
+                e = error(values, weights, two_to(sub_exact(tried, bias)))
                 byte, best = where_less(e, best, tried, byte), minimum(e, best)
             store(arg(args, 1) + first * nbytes, values, levels, up, none, byte, none, none,
-                  two_to(sub(bias, byte)), none)  # fmt: skip
+                  two_to(sub_exact(bias, byte)), none)  # fmt: skip
 
     return encode

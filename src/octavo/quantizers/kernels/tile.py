@@ -10,25 +10,25 @@ import numpy as np
 
 from octavo.jit.compile import inner
 from octavo.jit.simd import (
+    add_exact,
+    div_exact,
     f32_pointer,
     fma,
     i64_pointer,
     load_f32x16,
     maximum,
+    mul_exact,
     splat,
     stack,
     store_f16,
     store_f32x16,
 )
 from octavo.quantizers.kernels.lanes import (
-    add,
     as_half,
-    div,
     magnitude,
     max_within,
     min_within,
     minimum,
-    mul,
     power_above,
     square_root,
     sum_within,
@@ -44,13 +44,13 @@ BEYOND = float("inf")
 
 def _half(x, up):
     """x as it comes back from an f16 of x / up."""
-    return mul(as_half(div(x, up)), up)
+    return mul_exact(as_half(div_exact(x, up)), up)
 
 
 def _ratio(x, y):
     """x / y, 0 where y is 0."""
     size = magnitude(y)
-    return where_less(splat(0.0), size, div(x, y), splat(0.0))
+    return where_less(splat(0.0), size, div_exact(x, y), splat(0.0))
 
 
 half, ratio = inner(_half), inner(_ratio)
@@ -72,7 +72,7 @@ def _clip(recipe: Recipe) -> Any:
             x, w = load_f32x16(values + 64 * i), load_f32x16(importance + 64 * i)
             low = where_less(bound, w, minimum(low, x), low)
             high = where_less(bound, w, maximum(high, x), high)
-            count = add(count, where_less(bound, w, splat(1.0), splat(0.0)))
+            count = add_exact(count, where_less(bound, w, splat(1.0), splat(0.0)))
         wide_low, wide_high, half_of_it = min_within(low, supers), max_within(high, supers), splat(group / 2)
         low, high = where_less(count, half_of_it, wide_low, low), where_less(count, half_of_it, wide_high, high)
         low = where_less(wide_high, wide_low, splat(-most), low)
@@ -113,15 +113,15 @@ def load_tile(recipe: Recipe) -> Any:
         up = power_above(max_within(largest, supers))
         squares = splat(0.0)
         for i in range(group):
-            v = mul(load_f32x16(values + 64 * i), up)
+            v = mul_exact(load_f32x16(values + 64 * i), up)
             store_f32x16(values + 64 * i, v)
             squares = fma(v, v, squares)
-        base = mul(sum_within(squares, supers), splat(spread / values_of_super))
+        base = mul_exact(sum_within(squares, supers), splat(spread / values_of_super))
         for i in range(group):
             v = load_f32x16(values + 64 * i)
             w = splat(1.0) if flat else square_root(fma(v, v, base))
             if weighted:
-                w = mul(w, load_f32x16(weights + 64 * i))
+                w = mul_exact(w, load_f32x16(weights + 64 * i))
             store_f32x16(weights + 64 * i, w)
         return up
 
@@ -143,13 +143,13 @@ def store_tile(recipe: Recipe) -> Any:
     def store(out, values, levels, up, d, sc, dmin, m, inverse, shift):
         codes, small, source, packed, floats = stack(512), stack(32), stack(320), stack(320), stack(128)
         for i in range(group):
-            store_f32x16(levels + 64 * i, code(mul(add(load_f32x16(values + 64 * i), shift), inverse)))
+            store_f32x16(levels + 64 * i, code(mul_exact(add_exact(load_f32x16(values + 64 * i), shift), inverse)))
         store_codes_transposed(codes, levels, group)
         if two_level:
             store_bytes(small, sc)
             store_bytes(small + 16, m)
-        store_f32x16(floats, div(d, up))
-        store_f32x16(floats + 64, mul(div(dmin, up), splat(sign)))
+        store_f32x16(floats, div_exact(d, up))
+        store_f32x16(floats + 64, mul_exact(div_exact(dmin, up), splat(sign)))
         f = f32_pointer(floats)
         for b in range(blocks):
             copy_bytes(source, codes + b * block, block)

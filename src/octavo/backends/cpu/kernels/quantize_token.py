@@ -14,11 +14,11 @@ from octavo.backends.cpu.kernels.math import rms_factor, silu
 from octavo.backends.cpu.kernels.quantize import Source
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
-    add_as_written,
+    add_exact,
     arg,
     arg_f32,
     div,
-    div_as_written,
+    div_exact,
     f32_pointer,
     fma,
     i8_pointer,
@@ -121,22 +121,20 @@ def quantize_groups_kernel(kind: int) -> Any:
                 odd = fma(v, none, odd)  # NaN of NaN and of Inf
             below, above, zero = splat(max_lanes(low)), splat(max_lanes(high)), 0
             if symmetric:
-                wide = div_as_written(maximum(below, above), splat(127.0))
+                wide = div_exact(maximum(below, above), splat(127.0))
             else:
-                wide = add_as_written(div_as_written(above, splat(255.0)), div_as_written(below, splat(255.0)))
+                wide = add_exact(div_exact(above, splat(255.0)), div_exact(below, splat(255.0)))
             scale = max_lanes(wide)
             divisor = splat(scale if scale > 0 else math.inf)
             if not symmetric:
-                round16(spare, div_as_written(below, divisor), 0.0, 255.0, -128)
+                round16(spare, div_exact(below, divisor), 0.0, 255.0, -128)
                 zero = i8_pointer(spare)[0]
             f32_pointer(arg(args, 1))[g] = scale + sum_lanes(odd)
             i32_pointer(arg(args, 2))[g] = zero
             for i in range(0, group, 16):
                 lanes = min(group - i, 16)
                 at = out + i if lanes == 16 else spare
-                round16(
-                    at, div_as_written(load_lanes(x + i * item, lanes, kind), divisor), lowest - zero, 127 - zero, zero
-                )
+                round16(at, div_exact(load_lanes(x + i * item, lanes, kind), divisor), lowest - zero, 127 - zero, zero)
                 for j in range(lanes if lanes < 16 else 0):
                     i8_pointer(out + i)[j] = i8_pointer(spare)[j]
 
