@@ -111,10 +111,10 @@ def test_a_folder_is_what_its_file_would_be(folder: Path) -> None:
         assert kinds == {"INT8", "F32"}
         assert file.tensors["blk.1.attn_k.weight"].nbytes == 128 * (256 + 4)
         assert file.files == (str(folder / "model.safetensors"),)
-        assert file.metadata.int("llama.block_count") == 2
+        assert file.metadata.get_int("llama.block_count") == 2
         assert file.metadata.describe("tokenizer.ggml.tokens") == "array of 320 STRING"
         with pytest.raises(OctavoError, match=r"missing from the metadata"):
-            file.metadata.int("llama.no_such")
+            file.metadata.get_int("llama.no_such")
         with pytest.raises(OctavoError, match=r"no tensor 'blk\.9"):
             file.tensor("blk.9.attn_q.weight")
     with octavo.load(folder, device="reference") as model:

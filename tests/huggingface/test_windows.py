@@ -67,11 +67,11 @@ def test_a_folder_and_its_file_have_contexts_of_the_window(tmp_path: Path) -> No
     for name in ("hf", "m.gguf"):
         with octavo.load(tmp_path / name, device="reference") as model:
             assert model.engine.n_ctx == 100
-            assert model.file.metadata.int("llama.attention.sliding_window") == 100
+            assert model.file.metadata.get_int("llama.attention.sliding_window") == 100
         with pytest.raises(UsageError, match="sliding window of 100 tokens"):
             octavo.load(tmp_path / name, device="reference", n_ctx=101)
     quantize_checkpoint(tmp_path / "hf", tmp_path / "int8", "int8-w8a8")
     with open_model_file(tmp_path / "int8") as file:
-        assert file.metadata.int("llama.attention.sliding_window") == 100
+        assert file.metadata.get_int("llama.attention.sliding_window") == 100
     with pytest.raises(ModelError, match=r"sliding window of 100 tokens in layers that it does not name"):
         quantize_checkpoint(tmp_path / "m.gguf", tmp_path / "out", "int8-w8a8")

@@ -77,7 +77,7 @@ def test_bad_utf8_in_a_value_is_kept_as_escapes(tmp_path: Path) -> None:
     path.write_bytes(gguf([pair("k", STRING, b"a\xffb\xc3\xa9")]))
     with GGUFFile.open(path) as file:
         assert file.metadata["k"] == "a\\xffbé"
-        assert file.metadata.bytes("k") == b"a\xffb\xc3\xa9"
+        assert file.metadata.get_bytes("k") == b"a\xffb\xc3\xa9"
 
 
 def test_sparse_file_of_64_gib_with_a_string_as_long(tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ def test_numbers_of_every_type(path: Path, kind: int) -> None:
         integer = dtype.kind in "iu"
         for i, v in enumerate(values):
             assert metadata[f"k{i}"] == v
-            assert (metadata.int if integer else metadata.float)(f"k{i}") == v
-        array = (metadata.ints if integer else metadata.floats)("all")
+            assert (metadata.get_int if integer else metadata.get_float)(f"k{i}") == v
+        array = (metadata.get_ints if integer else metadata.get_floats)("all")
         assert array.dtype == dtype
         assert array.tolist() == values
         assert metadata.describe("all") == f"array of 3 {ValueType(kind).name}"
@@ -79,13 +79,13 @@ def test_bools_strings_and_nested_arrays(path: Path) -> None:
     with GGUFFile.open(write(path, b.gguf(pairs))) as file:
         m = file.metadata
         assert list(m) == ["yes", "bools", "text", "texts", "nested", "none"]
-        assert m.bool("yes") is True
-        assert m.bools("bools").tolist() == [True, False]
-        assert (m.str("text"), m.bytes("text")) == ("naïve", "naïve".encode())
-        assert m.strs("texts") == m["texts"] == ["a", "", "\\xc3"]
-        assert m.bytes_list("texts") == [b"a", b"", b"\xc3"]
+        assert m.get_bool("yes") is True
+        assert m.get_bools("bools").tolist() == [True, False]
+        assert (m.get_str("text"), m.get_bytes("text")) == ("naïve", "naïve".encode())
+        assert m.get_strs("texts") == m["texts"] == ["a", "", "\\xc3"]
+        assert m.get_bytes_list("texts") == [b"a", b"", b"\xc3"]
         assert (m["nested"][0].tolist(), m["nested"][1]) == ([1], ["x", "é"])
-        assert m.strs("none") == []
+        assert m.get_strs("none") == []
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_wrong_type_and_missing_key(path: Path, accessor: str, key: str, found: 
         b.raw_pair("a", b.ARRAY, b.array(b.U32, [1])),
     ]  # fmt: skip
     with GGUFFile.open(write(path, b.gguf(pairs))) as file:
-        get = getattr(file.metadata, accessor)
+        get = getattr(file.metadata, f"get_{accessor}")
         with pytest.raises(GGUFError, match=rf"key '{key}': stored as {found} \(allowed: {wanted}\)") as caught:
             get(key)
         assert (caught.value.file, caught.value.offset) == (str(path), file.metadata._entries[key].offset)
@@ -162,8 +162,8 @@ def test_a_large_vocabulary_opens_fast(path: Path) -> None:
     with processor_time(0.5):
         file = GGUFFile.open(path)
     with file:
-        assert file.metadata.strs("b")[149_999] == "b149999"
-        assert len(file.metadata.floats("s")) == 150_000
+        assert file.metadata.get_strs("b")[149_999] == "b149999"
+        assert len(file.metadata.get_floats("s")) == 150_000
 
 
 def test_tensors_are_read_when_they_are_asked_for_unless_copied(path: Path) -> None:
@@ -213,4 +213,4 @@ def test_array_changed_while_open(path: Path) -> None:
             f.seek(24 + 8 + 1 + 4 + 4)
             f.write(b"\xff" * 8)
         with pytest.raises(GGUFError, match="changed while it was open"):
-            file.metadata.strs("k")
+            file.metadata.get_strs("k")

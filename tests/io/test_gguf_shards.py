@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("no", range(COUNT))
 def test_any_shard_opens_the_set(folder: Path, no: int) -> None:
     with GGUFFile.open(place(folder, no)) as file:
-        assert file.metadata.str("general.architecture") == "llama"
+        assert file.metadata.get_str("general.architecture") == "llama"
         assert file.files == tuple(str(place(folder, i)) for i in range(COUNT))
         assert list(file.tensors) == ["t0", "t1", "t2"]
         assert [file.tensor(t).data.view("<f4")[0] for t in file.tensors] == [0, 1, 2]

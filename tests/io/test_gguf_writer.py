@@ -95,7 +95,7 @@ def test_types_that_the_caller_chooses(path: Path) -> None:
     with GGUFFile.open(path) as file:
         assert [file.metadata.describe(k) for k in chosen] == ["U8", "F64", "array of 2 U64", "STRING"]
         assert [file.metadata[k] for k in "abd"] == [200, 0.1, "\\xff"]
-        assert file.metadata.ints("c").tolist() == [1, 2]
+        assert file.metadata.get_ints("c").tolist() == [1, 2]
 
 
 _integers = st.integers(-(1 << 63), (1 << 64) - 1)

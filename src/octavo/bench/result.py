@@ -147,7 +147,7 @@ def _header(
         "kv": options.kv,
         "model": {
             "file": os.path.basename(file.path),
-            "architecture": file.metadata.str("general.architecture"),
+            "architecture": file.metadata.get_str("general.architecture"),
             "parameters": parameters,
             "bytes": file.nbytes,
             "bits_per_weight": 8 * file.nbytes / parameters,

@@ -47,7 +47,7 @@ def config_json(file: GGUFFile, hp: Hyperparams) -> dict[str, Any]:
         **_rope(file, hp.rope, hp.head_dim),
     }
     for role in ("bos", "eos"):
-        number = file.metadata.int(f"tokenizer.ggml.{role}_token_id", None)
+        number = file.metadata.get_int(f"tokenizer.ggml.{role}_token_id", None)
         if number is not None:
             config[f"{role}_token_id"] = number
     return config

@@ -42,7 +42,7 @@ def _byte_level(file: GGUFFile, tokenizer: Tokenizer) -> Any:
     from tokenizers import decoders, models, pre_tokenizers
 
     row = PRE_TOKENIZERS[tokenizer.pre]
-    ids, merges = _ids(tokenizer), [_pair(line) for line in file.metadata.strs(MERGES)]
+    ids, merges = _ids(tokenizer), [_pair(line) for line in file.metadata.get_strs(MERGES)]
     unknown = next((pair for pair in merges if not {*pair, "".join(pair)} <= ids.keys()), None)
     if unknown is not None:
         problem = f"merge {' '.join(unknown)[:80]!r} is of texts that are no tokens"
@@ -59,7 +59,7 @@ def _sentencepiece(file: GGUFFile, tokenizer: Tokenizer) -> Any:
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, normalizers
 
-    ids, scores = _ids(tokenizer), file.metadata.floats(SCORES)
+    ids, scores = _ids(tokenizer), file.metadata.get_floats(SCORES)
     ways = [
         (-float(scores[token]), token, text[:i], text[i:])
         for text, token in ids.items()
@@ -90,7 +90,7 @@ def _add_tokens(engine: Any, file: GGUFFile, tokenizer: Tokenizer) -> None:
     """Tokens that text is cut at before anything else; those that are in the vocabulary keep their ids."""
     from tokenizers import AddedToken
 
-    kinds = file.metadata.ints(TYPES, None)
+    kinds = file.metadata.get_ints(TYPES, None)
     for i, kind in enumerate([] if kinds is None else kinds.tolist()):
         if kind in (CONTROL, UNKNOWN, USER_DEFINED):
             special = kind != USER_DEFINED
@@ -104,5 +104,5 @@ def _config(file: GGUFFile, tokenizer: Tokenizer) -> dict[str, Any]:
     config |= {f"{role}_token": tokenizer.texts[i] for role, i in roles.items() if i is not None}
     config |= {"add_bos_token": tokenizer.add_bos, "add_eos_token": tokenizer.add_eos}
     if TEMPLATE in file.metadata:
-        config["chat_template"] = file.metadata.str(TEMPLATE)
+        config["chat_template"] = file.metadata.get_str(TEMPLATE)
     return config

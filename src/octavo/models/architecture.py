@@ -35,7 +35,7 @@ class Architecture:
 
 def read_architecture(file: GGUFFile) -> Architecture:
     """The architecture of a model file. Raises ModelError for one that is unknown, incomplete or contradictory."""
-    name = file.metadata.str("general.architecture")
+    name = file.metadata.get_str("general.architecture")
     if name not in ARCHITECTURES:
         raise ModelError(
             f"Octavo can't run architecture {shown(name)} yet; it runs {', '.join(ARCHITECTURES)}", file=file.path

@@ -75,7 +75,7 @@ class HyperparamReader:
         return self.key(field) in self.file.metadata
 
     def integer(self, field: str, default: int) -> int:
-        return self.file.metadata.int(self.key(field), default)
+        return self.file.metadata.get_int(self.key(field), default)
 
     def size(self, field: str, default: int | None = None) -> int:
         """A size from 1 to its limit; an array, one a layer, must be the same everywhere."""
@@ -83,12 +83,12 @@ class HyperparamReader:
         if default is not None and key not in self.file.metadata:
             return default
         if key in self.file.metadata and self.file.metadata.describe(key).startswith("array"):
-            values = self.file.metadata.ints(key)
+            values = self.file.metadata.get_ints(key)
             number, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
             if number != high:
                 raise self.error(field, f"differs from layer to layer ({number} to {high})", "one value for all layers")
         else:
-            number = self.file.metadata.int(key)
+            number = self.file.metadata.get_int(key)
         limit = LIMITS[field]
         if not 1 <= number <= limit:
             raise self.error(field, f"{number} is out of range", f"1 to {limit}")
@@ -96,7 +96,7 @@ class HyperparamReader:
 
     def real(self, field: str, default: float, low: float = 0.0, high: float = 1e12) -> float:
         """A finite number over `low` and up to `high`."""
-        number = self.file.metadata.float(self.key(field), default=default)
+        number = self.file.metadata.get_float(self.key(field), default=default)
         if not (math.isfinite(number) and low < number <= high):
             raise self.error(field, f"{number} is out of range", f"over {low:g}, up to {high:g}")
         return float(number)
@@ -159,7 +159,7 @@ def _read_rope(r: HyperparamReader, head_dim: int, n_ctx_train: int, interleaved
         raise r.error("rope.dimension_count", f"{dims} is out of range", f"an even number up to {head_dim}")
     key = "rope.scaling.factor" if r.has("rope.scaling.factor") else "rope.scale_linear"  # the older of the two names
     factor = r.real(key, 1.0, 1e-6, 1e6)
-    kind = r.file.metadata.str(r.key("rope.scaling.type"), default="linear" if r.has(key) else "none")
+    kind = r.file.metadata.get_str(r.key("rope.scaling.type"), default="linear" if r.has(key) else "none")
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise r.error("rope.scaling.type", f"unknown kind {shown(kind)}", "none, linear, yarn, longrope")
     original = r.integer("rope.scaling.original_context_length", n_ctx_train)

@@ -115,15 +115,15 @@ class Imatrix:
             entries, datasets, chunks, size = read_legacy(path)
             return cls(entries, datasets, chunks, size, path=os.fsdecode(path))
         with GGUFFile.open(path) as file:
-            kind = file.metadata.str("general.type", "imatrix")
+            kind = file.metadata.get_str("general.type", "imatrix")
             if kind != "imatrix":
                 raise FileError(f"holds a {kind}", file=path, field="key 'general.type'", allowed="imatrix")
             entries = dict(_entries(file))
             if not entries:
                 raise FileError("has no importances", file=path, allowed=f"tensors NAME{SUMS} and NAME{COUNTS}")
-            datasets = tuple(file.metadata.strs("imatrix.datasets", []))
+            datasets = tuple(file.metadata.get_strs("imatrix.datasets", []))
             chunks, size = (_natural(file, f"imatrix.chunk_{key}") for key in ("count", "size"))
-            run = file.metadata.str(RUN, "")
+            run = file.metadata.get_str(RUN, "")
         return cls(entries, datasets, chunks, size, run, os.fsdecode(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -142,7 +142,7 @@ class Imatrix:
 
 
 def _natural(file: GGUFFile, key: str) -> int:
-    value = file.metadata.int(key, 0)
+    value = file.metadata.get_int(key, 0)
     if value < 0:
         raise file.metadata.fault(key, f"{value}", "0 or more")
     return value

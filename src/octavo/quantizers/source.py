@@ -77,7 +77,7 @@ class Source:
 
 def gguf_source(file: GGUFFile) -> Source:
     """An open GGUF file, split or not, as a source. Raises GGUFError or ModelError where it lacks what mixing needs."""
-    arch, tensors = file.metadata.str("general.architecture"), []
+    arch, tensors = file.metadata.get_str("general.architecture"), []
     for info in file.tensors.values():
 
         def load(name: str = info.name) -> QTensor:
@@ -85,7 +85,7 @@ def gguf_source(file: GGUFFile) -> Source:
 
         scale, beside = _scale(file, info) if arch in ARCHITECTURES else (None, ())
         tensors.append(SourceTensor(info.name, info.shape, info.type_name, load, scale, beside))
-    kind = file.metadata.str("general.type", "model")
+    kind = file.metadata.get_str("general.type", "model")
     if kind != "model":
         raise ModelError(f"holds no model but a {shown(kind)}", file=file.path, field="general.type", allowed="model")
     metadata = {key: file.metadata.typed(key) for key in file.metadata}
@@ -105,22 +105,22 @@ def _scale(file: GGUFFile, info: TensorInfo) -> tuple[F32 | None, tuple[str, ...
 
 
 def _facts(file: GGUFFile, arch: str) -> Facts:
-    layers = file.metadata.int(f"{arch}.block_count")
+    layers = file.metadata.get_int(f"{arch}.block_count")
     if not 0 < layers <= _MOST_LAYERS:
         raise file.metadata.fault(f"{arch}.block_count", f"{layers} layers", f"1 to {_MOST_LAYERS}")
     heads = _first(file, f"{arch}.attention.head_count", 0)
     kv = _first(file, f"{arch}.attention.head_count_kv", heads)
-    return model_facts(arch, layers, heads, kv, file.metadata.int(f"{arch}.expert_count", 0))
+    return model_facts(arch, layers, heads, kv, file.metadata.get_int(f"{arch}.expert_count", 0))
 
 
 def _first(file: GGUFFile, key: str, default: int) -> int:
     """The integer at `key`; of an array, one value a layer, the first."""
     if key in file.metadata and file.metadata.describe(key).startswith("array"):
-        values = file.metadata.ints(key)
+        values = file.metadata.get_ints(key)
         if not len(values):
             raise file.metadata.fault(key, "empty", "one number a layer")
         return int(np.asarray(values)[0])
-    return file.metadata.int(key, default)
+    return file.metadata.get_int(key, default)
 
 
 def model_facts(arch: str, layers: int, heads: int, kv_heads: int, experts: int) -> Facts:

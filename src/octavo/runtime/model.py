@@ -45,7 +45,7 @@ class Model:
         types: Counter[str] = Counter()
         for info in infos:
             types[info.type_name] += info.size
-        architecture = self.file.metadata.str("general.architecture")
+        architecture = self.file.metadata.get_str("general.architecture")
         size, stored = short_count(sum(info.size for info in infos)), max(types, key=lambda name: types[name])
         where = self.engine.backends[0].name
         return f"Model({self.name!r}, {architecture}, {size}, {stored}, ctx {self.n_ctx}, {where})"

@@ -78,7 +78,7 @@ def recommended(file: GGUFFile) -> SamplingOptions:
     for name, key in SAMPLING_KEYS.items():
         if key not in metadata:
             continue
-        found[name] = (metadata.int if name in ("top_k", "repeat_last_n") else metadata.float)(key)
+        found[name] = (metadata.get_int if name in ("top_k", "repeat_last_n") else metadata.get_float)(key)
         try:
             SamplingParams(**found)
         except UsageError as error:

@@ -100,19 +100,19 @@ def _measure(file: GGUFFile, errors: Errors, progress: Progress | None) -> Model
     base = errors.base.path if errors.base else file.path if errors.basis == "trial" else None
     return ModelFindings(
         path=file.path,
-        name=file.metadata.str("general.name", ""),
-        arch=file.metadata.str("general.architecture"),
+        name=file.metadata.get_str("general.name", ""),
+        arch=file.metadata.get_str("general.architecture"),
         preset=_preset(file),
         base=base,
         basis=errors.basis,
         trial=TRIAL if errors.basis == "trial" else None,
         tensors=tuple(found),
-        imatrix=file.metadata.str("quantize.imatrix.file", "") or None,
+        imatrix=file.metadata.get_str("quantize.imatrix.file", "") or None,
     )
 
 
 def _preset(file: GGUFFile) -> str | None:
-    number = file.metadata.int("general.file_type", -1)
+    number = file.metadata.get_int("general.file_type", -1)
     return next((p.name for p in PRESETS if p.file_type == number), None)
 
 

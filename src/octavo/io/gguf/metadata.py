@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,6 @@ from octavo.io.gguf.values import (
 )
 
 T = TypeVar("T")
-_Bool: TypeAlias = bool  # the accessors of Metadata take the builtin names
-_Bytes: TypeAlias = bytes
-_Float: TypeAlias = float
-_Int: TypeAlias = int
-_Str: TypeAlias = str
 
 
 class _Required(Enum):
@@ -47,79 +42,79 @@ class Metadata(Mapping[str, Any]):
     `metadata[key]` is an int, float, bool or str; for an array, a NumPy array of the stored type (numbers, bools), a
     list of str, or a list of arrays. Strings and arrays are read from the file each time they are asked for, so the
     file must be open, and a caller that needs a large one twice keeps it. Bytes of a string that are not UTF-8 read as
-    escapes such as \\xff; `bytes` and `bytes_list` give them as they are.
+    escapes such as \\xff; `get_bytes` and `get_bytes_list` give them as they are.
 
-    The accessors named after a type raise GGUFError, with file, offset and key, where the stored type is another one
+    Accessors such as `get_int` raise GGUFError, with file, offset and key, where the stored type is another one
     and where the key is missing and no default is given. They never convert: an integer is no float.
     """
 
     def __init__(self, source: Source, entries: dict[str, Entry]) -> None:
         self._source, self._entries = source, entries
 
-    def __getitem__(self, key: _Str) -> Any:
+    def __getitem__(self, key: str) -> Any:
         entry = self._entries[key]
         if entry.type is ValueType.STRING:
             return decode_string(self._string(key, entry))
         return _with_text(self._array(key, entry)) if entry.type is ValueType.ARRAY else entry.scalar
 
-    def __iter__(self) -> Iterator[_Str]:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
-    def __len__(self) -> _Int:
+    def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: object) -> _Bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._entries
 
-    def __repr__(self) -> _Str:
+    def __repr__(self) -> str:
         return f"Metadata({self._source.path!r}, {len(self)} keys)"
 
-    def int(self, key: _Str, default: _Int | T | _Required = _REQUIRED) -> _Int | T:
+    def get_int(self, key: str, default: int | T | _Required = _REQUIRED) -> int | T:
         """The integer, of any width, at `key`."""
         return self._get(key, default, INTEGERS, "an integer")
 
-    def float(self, key: _Str, default: _Float | T | _Required = _REQUIRED) -> _Float | T:
+    def get_float(self, key: str, default: float | T | _Required = _REQUIRED) -> float | T:
         """The floating-point number at `key`."""
         return self._get(key, default, FLOATS, "a float")
 
-    def bool(self, key: _Str, default: _Bool | T | _Required = _REQUIRED) -> _Bool | T:
+    def get_bool(self, key: str, default: bool | T | _Required = _REQUIRED) -> bool | T:
         """The bool at `key`."""
         return self._get(key, default, {ValueType.BOOL}, "a bool")
 
-    def str(self, key: _Str, default: _Str | T | _Required = _REQUIRED) -> _Str | T:
+    def get_str(self, key: str, default: str | T | _Required = _REQUIRED) -> str | T:
         """The text at `key`, with escapes for bytes that are not UTF-8."""
         return self._get(key, default, {ValueType.STRING}, "a string")
 
-    def bytes(self, key: _Str, default: _Bytes | T | _Required = _REQUIRED) -> _Bytes | T:
+    def get_bytes(self, key: str, default: bytes | T | _Required = _REQUIRED) -> bytes | T:
         """The bytes of the string at `key`."""
         return self._get(key, default, {ValueType.STRING}, "a string", raw=True)
 
-    def ints(self, key: _Str, default: T | _Required = _REQUIRED) -> npt.NDArray[Any] | T:
+    def get_ints(self, key: str, default: T | _Required = _REQUIRED) -> npt.NDArray[Any] | T:
         """The array of integers at `key`, [count], in the stored width."""
         return self._get(key, default, INTEGERS, "an array of integers", array=True)
 
-    def floats(self, key: _Str, default: T | _Required = _REQUIRED) -> npt.NDArray[Any] | T:
+    def get_floats(self, key: str, default: T | _Required = _REQUIRED) -> npt.NDArray[Any] | T:
         """The array of floating-point numbers at `key`, [count], in the stored width."""
         return self._get(key, default, FLOATS, "an array of floats", array=True)
 
-    def bools(self, key: _Str, default: T | _Required = _REQUIRED) -> npt.NDArray[np.bool_] | T:
+    def get_bools(self, key: str, default: T | _Required = _REQUIRED) -> npt.NDArray[np.bool_] | T:
         """The array of bools at `key`, [count]."""
         return self._get(key, default, {ValueType.BOOL}, "an array of bools", array=True)
 
-    def strs(self, key: _Str, default: T | _Required = _REQUIRED) -> list[_Str] | T:
+    def get_strs(self, key: str, default: T | _Required = _REQUIRED) -> list[str] | T:
         """The array of strings at `key`, with escapes for bytes that are not UTF-8."""
         return self._get(key, default, {ValueType.STRING}, "an array of strings", array=True)
 
-    def bytes_list(self, key: _Str, default: T | _Required = _REQUIRED) -> list[_Bytes] | T:
+    def get_bytes_list(self, key: str, default: T | _Required = _REQUIRED) -> list[bytes] | T:
         """The array of strings at `key`, each as its bytes."""
         wanted = "an array of strings"
         return self._get(key, default, {ValueType.STRING}, wanted, array=True, raw=True)
 
-    def describe(self, key: _Str) -> _Str:
+    def describe(self, key: str) -> str:
         """The stored type of `key` in words, as in "U32" or "array of 5 STRING", without reading the value."""
         return self._entries[key].describe()
 
-    def typed(self, key: _Str) -> TypedValue:
+    def typed(self, key: str) -> TypedValue:
         """The value at `key` with its stored type and its strings as bytes: what `write_gguf` takes to copy it."""
         entry = self._entries[key]
         if entry.type is ValueType.STRING:
@@ -128,7 +123,7 @@ class Metadata(Mapping[str, Any]):
             return TypedValue(entry.type, self._array(key, entry), entry.element)
         return TypedValue(entry.type, entry.scalar)
 
-    def fault(self, key: _Str, problem: _Str, allowed: _Str | None = None) -> GGUFError:
+    def fault(self, key: str, problem: str, allowed: str | None = None) -> GGUFError:
         """The error to raise for a value that is well-formed but makes no sense, placed at its key."""
         entry = self._entries.get(key)
         offset = None if entry is None else entry.offset
@@ -136,13 +131,13 @@ class Metadata(Mapping[str, Any]):
 
     def _get(
         self,
-        key: _Str,
+        key: str,
         default: T | _Required,
         kinds: AbstractSet[ValueType],
-        wanted: _Str,
+        wanted: str,
         *,
-        array: _Bool = False,
-        raw: _Bool = False,
+        array: bool = False,
+        raw: bool = False,
     ) -> Any | T:
         entry = self._entries.get(key)
         if entry is None:
@@ -160,10 +155,10 @@ class Metadata(Mapping[str, Any]):
             return text if raw else decode_string(text)
         return entry.scalar
 
-    def _string(self, key: _Str, entry: Entry) -> _Bytes:
+    def _string(self, key: str, entry: Entry) -> bytes:
         return self._source.read(entry.offset + 8, entry.nbytes - 8, f"key {shown(key)}")
 
-    def _array(self, key: _Str, entry: Entry) -> Any:
+    def _array(self, key: str, entry: Entry) -> Any:
         raw = self._source.read(entry.offset, entry.nbytes, f"key {shown(key)}")
         try:
             values, _ = decode_array(raw)

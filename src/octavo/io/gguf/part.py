@@ -52,7 +52,7 @@ def _parse(source: Source) -> Part:
     n_tensors = cursor.count("tensor count", INFO_BYTES_LEAST, MAX_TENSORS)
     n_keys = cursor.count("metadata count", _PAIR_BYTES_LEAST, MAX_KEYS)
     metadata = read_metadata(cursor, n_keys)
-    alignment = metadata.int("general.alignment", DEFAULT_ALIGNMENT)
+    alignment = metadata.get_int("general.alignment", DEFAULT_ALIGNMENT)
     if not alignment_is_valid(alignment):
         raise metadata.fault("general.alignment", f"alignment of {alignment}", ALIGNMENT_RULE)
     infos = read_infos(cursor, n_tensors)

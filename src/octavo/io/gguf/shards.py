@@ -23,10 +23,10 @@ def read_parts(path: str | os.PathLike[str]) -> list[Part]:
     opened = read_part(path)
     parts = [opened]
     try:
-        count = opened.metadata.int(COUNT, 1)
+        count = opened.metadata.get_int(COUNT, 1)
         if count <= 1:
             return parts
-        own, seen = opened.metadata.int(NO), _Tensors(opened)
+        own, seen = opened.metadata.get_int(NO), _Tensors(opened)
         for i, shard in enumerate(_paths(opened, own, count)):
             if i != own:
                 parts.append(_read_shard(shard, i, opened))
@@ -58,17 +58,18 @@ def _read_shard(path: str, no: int, opened: Part) -> Part:
     """Shard `no` of the set of `opened`, checked to belong to it."""
     ours = opened.metadata
     if not os.path.exists(path):
-        problem = f"shard {no + 1} of {ours.int(COUNT)} is missing"
+        problem = f"shard {no + 1} of {ours.get_int(COUNT)} is missing"
         raise GGUFError(problem, file=path, field=f"key {COUNT!r}", allowed="all shards in one folder")
     part = read_part(path)
     try:
         theirs = part.metadata
-        for key, wanted in ((COUNT, ours.int(COUNT)), (NO, no), (TENSORS, ours.int(TENSORS))):
-            if theirs.int(key) != wanted:
-                raise theirs.fault(key, f"a foreign shard: {theirs.int(key)}", f"{wanted}, to fit {opened.source.path}")
-        arch = ours.str(ARCHITECTURE, None)
-        if arch is not None and theirs.str(ARCHITECTURE, arch) != arch:
-            found = shown(theirs.str(ARCHITECTURE))
+        for key, wanted in ((COUNT, ours.get_int(COUNT)), (NO, no), (TENSORS, ours.get_int(TENSORS))):
+            number = theirs.get_int(key)
+            if number != wanted:
+                raise theirs.fault(key, f"a foreign shard: {number}", f"{wanted}, to fit {opened.source.path}")
+        arch = ours.get_str(ARCHITECTURE, None)
+        if arch is not None and theirs.get_str(ARCHITECTURE, arch) != arch:
+            found = shown(theirs.get_str(ARCHITECTURE))
             raise theirs.fault(ARCHITECTURE, f"a foreign shard: {found}", f"{shown(arch)}, as in {opened.source.path}")
     except BaseException:
         part.source.close()
@@ -81,7 +82,7 @@ class _Tensors:
 
     def __init__(self, opened: Part) -> None:
         self._opened, self._files = opened, dict.fromkeys(opened.tensors, opened.source.path)
-        self._declared = opened.metadata.int(TENSORS)
+        self._declared = opened.metadata.get_int(TENSORS)
         if not 0 <= self._declared <= MAX_TENSORS:
             raise opened.metadata.fault(TENSORS, f"{self._declared} tensors", f"0 to {MAX_TENSORS}")
 
