@@ -26,8 +26,8 @@ from octavo.evals.sensitivity import Measured
 from octavo.evals.subject import open_subject
 from octavo.quantizers import Report, quantize_file
 from octavo.quantizers.fit import quantize_to_size
+from octavo.quantizers.fit.target import Target
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.target import Target
 from octavo.runtime import resolve
 
 CONTEXT = 512

@@ -19,7 +19,7 @@ from octavo.evals import demo_text, divergence, perplexity
 from octavo.evals.demo import evaluate
 from octavo.evals.subject import open_subject
 from octavo.huggingface import SCHEMES
-from octavo.quantizers.schemes import quantize_checkpoint
+from octavo.quantizers.checkpoint import quantize_checkpoint
 from octavo.runtime import resolve
 
 CONTEXT = 512

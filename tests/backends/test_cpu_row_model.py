@@ -11,7 +11,7 @@ from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.huggingface import SCHEMES, open_model_file
 from octavo.models import read_architecture
-from octavo.quantizers.schemes import quantize_checkpoint
+from octavo.quantizers.checkpoint import quantize_checkpoint
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence

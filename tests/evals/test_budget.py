@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from octavo.errors import UsageError
-from octavo.quantizers import budget
-from octavo.quantizers.budget import Candidate, choose
+from octavo.quantizers.fit import budget
+from octavo.quantizers.fit.budget import Candidate, choose
 
 TYPES = {"Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "Q8_0": 272}
 

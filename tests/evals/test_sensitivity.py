@@ -19,8 +19,8 @@ from octavo.evals.working_copy import WorkingCopy
 from octavo.formats import by_name, dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
-from octavo.quantizers.recode import recode
-from octavo.quantizers.source import gguf_source
+from octavo.quantizers.job.recode import recode
+from octavo.quantizers.job.source import gguf_source
 from octavo.runtime import Engine, EngineConfig, Model, resolve
 from tests.models.checkpoints import CASES, VOCAB, Write, make, tensors
 

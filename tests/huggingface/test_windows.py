@@ -13,7 +13,7 @@ from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError, UsageError
 from octavo.huggingface import open_model_file
 from octavo.huggingface.config import FAMILIES, Config, find_family, read_hyperparams
-from octavo.quantizers.schemes import quantize_checkpoint
+from octavo.quantizers.checkpoint import quantize_checkpoint
 from tests.convert.folders import save
 from tests.models.checkpoints import BASE, Case
 

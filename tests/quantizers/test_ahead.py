@@ -7,7 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 
-from octavo.quantizers.ahead import Ahead, Inline, worker
+from octavo.quantizers.job.ahead import Ahead, Inline, worker
 
 
 @pytest.fixture(params=[1, None])

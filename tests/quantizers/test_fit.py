@@ -14,13 +14,13 @@ from octavo.evals.sensitivity import Measured
 from octavo.evals.subject import open_subject
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import quantize_file
-from octavo.quantizers.candidates import offers
 from octavo.quantizers.fit import GUESSED, MEASURED, Fitted, fit_types, quantize_to_size
+from octavo.quantizers.fit.candidates import offers
+from octavo.quantizers.fit.prior import guessed_slopes
+from octavo.quantizers.fit.target import Target, parse_size
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.mixing import Choices
-from octavo.quantizers.prior import guessed_slopes
-from octavo.quantizers.source import gguf_source
-from octavo.quantizers.target import Target, parse_size
+from octavo.quantizers.job.source import gguf_source
+from octavo.quantizers.mix.mixing import Choices
 from octavo.runtime import resolve
 from tests.quantizers import small
 from tests.sampling import some

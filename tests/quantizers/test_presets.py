@@ -11,8 +11,8 @@ import pytest
 
 from octavo.errors import UsageError
 from octavo.formats import by_name
-from octavo.quantizers.mixing import Choices, Facts, choose_types, fallback, is_kept
-from octavo.quantizers.presets import ALIASES, PRESETS, find_preset
+from octavo.quantizers.mix.mixing import Choices, Facts, choose_types, fallback, is_kept
+from octavo.quantizers.mix.presets import ALIASES, PRESETS, find_preset
 
 RECORDED = json.loads((Path(__file__).parent.parent / "data" / "llama-quantize-types.json").read_text())
 MODELS: dict[str, Any] = RECORDED["models"]

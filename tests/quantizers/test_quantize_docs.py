@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from octavo.huggingface.config import FAMILIES
-from octavo.quantizers.presets import ALIASES, FALLBACKS, PRESETS
+from octavo.quantizers.mix.presets import ALIASES, FALLBACKS, PRESETS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "quantize.md").read_text()
 

@@ -18,8 +18,8 @@ from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import SCHEMES, open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_architecture
-from octavo.quantizers import schemes
-from octavo.quantizers.schemes import quantize_checkpoint
+from octavo.quantizers import checkpoint as schemes
+from octavo.quantizers.checkpoint import quantize_checkpoint
 from octavo.runtime import resolve
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.text import Tokenizer

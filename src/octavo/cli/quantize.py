@@ -15,8 +15,8 @@ from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.fit import Fitted
-    from octavo.quantizers.report import Report
-    from octavo.quantizers.target import Target
+    from octavo.quantizers.fit.target import Target
+    from octavo.quantizers.job.report import Report
 
 TYPES = "Types"
 SIZE = "A size instead of a preset"
@@ -115,8 +115,8 @@ def quantize(
     `octavo quantize model-f16.gguf small.gguf --target-bpw 4.5 --text notes.txt`.
     With --scheme the result is a checkpoint folder: `octavo quantize model-f16.gguf model-int8 --scheme int8-w8a8`.
     """
-    from octavo.quantizers.job import quantize_file
-    from octavo.quantizers.mixing import Choices
+    from octavo.quantizers.job.job import quantize_file
+    from octavo.quantizers.mix.mixing import Choices
     from octavo.runtime import resolve
 
     choices = Choices(
@@ -156,7 +156,7 @@ def _refuse_with_scheme(scheme: str, given: dict[str, Any]) -> None:
 
 
 def _quantize_scheme(src: str, dst: str, scheme: str, requantize: bool, dry_run: bool, threads: int | None) -> Report:
-    from octavo.quantizers.schemes import quantize_checkpoint
+    from octavo.quantizers.checkpoint import quantize_checkpoint
 
     with Bar() as bar:
         return quantize_checkpoint(
@@ -178,7 +178,7 @@ def _target(preset: str | None, bits: float | None, size: str | None, text: str 
         return None
     if pure:
         raise UsageError(f"--pure is for a PRESET, whose type it means, not for {given[0]}")
-    from octavo.quantizers.target import Target, parse_size
+    from octavo.quantizers.fit.target import Target, parse_size
 
     return Target(bits, None if size is None else parse_size(size))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.cli.columns import print_columns
 from octavo.cli.facts import size
 from octavo.cli.plain import printable
-from octavo.quantizers.report import Report, TensorRow
+from octavo.quantizers.job.report import Report, TensorRow
 
 
 def show(report: Report) -> None:

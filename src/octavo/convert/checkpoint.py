@@ -7,11 +7,11 @@ import os
 from octavo.errors import TokenizerError
 from octavo.huggingface.folder import read_folder
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.job import Progress, StrPath, plan, require_ready, run
-from octavo.quantizers.mixing import Choices
-from octavo.quantizers.presets import find_preset
-from octavo.quantizers.report import Report
-from octavo.quantizers.source import Source, SourceTensor, model_facts
+from octavo.quantizers.job.job import Progress, StrPath, plan, require_ready, run
+from octavo.quantizers.job.report import Report
+from octavo.quantizers.job.source import Source, SourceTensor, model_facts
+from octavo.quantizers.mix.mixing import Choices
+from octavo.quantizers.mix.presets import find_preset
 from octavo.text.bpe import MERGES
 
 AUTO = "auto"

@@ -27,8 +27,8 @@ from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.recode import recode
-from octavo.quantizers.source import Source
+from octavo.quantizers.job.recode import recode
+from octavo.quantizers.job.source import Source
 from octavo.runtime import Model
 from octavo.text import Tokenizer
 

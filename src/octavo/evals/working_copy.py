@@ -6,7 +6,7 @@ from octavo.evals.windows import outputs_for
 from octavo.formats import QTensor, by_name
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_architecture
-from octavo.quantizers.recode import recode
+from octavo.quantizers.job.recode import recode
 from octavo.runtime import EngineConfig, Model
 from octavo.runtime.model import model_of
 from octavo.runtime.placement import backends_for

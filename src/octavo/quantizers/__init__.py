@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from octavo.lazy import names_from
 
 if TYPE_CHECKING:
-    from octavo.quantizers.encoder import ENCODABLE, encode
-    from octavo.quantizers.job import quantize_file
-    from octavo.quantizers.mixing import Choices
-    from octavo.quantizers.presets import PRESETS, Preset
-    from octavo.quantizers.report import Report
-    from octavo.quantizers.schemes import quantize_checkpoint
+    from octavo.quantizers.checkpoint import quantize_checkpoint
+    from octavo.quantizers.encoding.encoder import ENCODABLE, encode
+    from octavo.quantizers.fit import Target, quantize_to_size
+    from octavo.quantizers.job.job import quantize_file
+    from octavo.quantizers.job.report import Report
+    from octavo.quantizers.mix.mixing import Choices
+    from octavo.quantizers.mix.presets import PRESETS, Preset
     from octavo.quantizers.symmetric import SymmetricInt8, quantize_symmetric
     from octavo.quantizers.zero_point import ZeroPointUint8, quantize_zero_point
 
@@ -30,26 +31,30 @@ __all__ = [
     "Preset",
     "Report",
     "SymmetricInt8",
+    "Target",
     "ZeroPointUint8",
     "encode",
     "quantize_checkpoint",
     "quantize_file",
     "quantize_symmetric",
+    "quantize_to_size",
     "quantize_zero_point",
 ]
 
 _HOME = {
-    "ENCODABLE": "octavo.quantizers.encoder",
-    "PRESETS": "octavo.quantizers.presets",
-    "Choices": "octavo.quantizers.mixing",
-    "Preset": "octavo.quantizers.presets",
-    "Report": "octavo.quantizers.report",
+    "ENCODABLE": "octavo.quantizers.encoding.encoder",
+    "PRESETS": "octavo.quantizers.mix.presets",
+    "Choices": "octavo.quantizers.mix.mixing",
+    "Preset": "octavo.quantizers.mix.presets",
+    "Report": "octavo.quantizers.job.report",
     "SymmetricInt8": "octavo.quantizers.symmetric",
+    "Target": "octavo.quantizers.fit",
     "ZeroPointUint8": "octavo.quantizers.zero_point",
-    "encode": "octavo.quantizers.encoder",
-    "quantize_checkpoint": "octavo.quantizers.schemes",
-    "quantize_file": "octavo.quantizers.job",
+    "encode": "octavo.quantizers.encoding.encoder",
+    "quantize_checkpoint": "octavo.quantizers.checkpoint",
+    "quantize_file": "octavo.quantizers.job.job",
     "quantize_symmetric": "octavo.quantizers.symmetric",
+    "quantize_to_size": "octavo.quantizers.fit",
     "quantize_zero_point": "octavo.quantizers.zero_point",
 }
 

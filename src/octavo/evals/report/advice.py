@@ -17,7 +17,7 @@ from octavo.evals.report.tensors import trial_error
 from octavo.formats import BlockFormat, by_name
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.mixing import Choices, is_kept
+from octavo.quantizers.mix.mixing import Choices, is_kept
 
 MOST = 8
 """Tensors that advice is given on."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.evals.report.names import Place, in_flow, place
-from octavo.quantizers.prior import guessed_slopes
+from octavo.quantizers.fit.prior import guessed_slopes
 
 I64 = npt.NDArray[np.int64]
 

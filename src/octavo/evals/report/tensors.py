@@ -17,11 +17,11 @@ from octavo.formats import BlockFormat, QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, TensorInfo
-from octavo.quantizers.job import plan
-from octavo.quantizers.mixing import Choices
-from octavo.quantizers.presets import PRESETS, find_preset
-from octavo.quantizers.recode import SLAB, recode
-from octavo.quantizers.source import FLOATS, gguf_source
+from octavo.quantizers.job.job import plan
+from octavo.quantizers.job.recode import SLAB, recode
+from octavo.quantizers.job.source import FLOATS, gguf_source
+from octavo.quantizers.mix.mixing import Choices
+from octavo.quantizers.mix.presets import PRESETS, find_preset
 
 Progress = Callable[[int, int, str], None]
 """Is told values done, of how many, and the name of the tensor."""

@@ -14,7 +14,7 @@ import numpy as np
 from octavo.errors import shown
 from octavo.io.gguf.cursor import Cursor
 from octavo.io.gguf.source import Source
-from octavo.quantizers.imatrix import SquareSums, checked
+from octavo.quantizers.imatrix.sums import SquareSums, checked
 
 CHUNK_SIZE = 512
 """Tokens of a call: the file does not say, and this is what llama.cpp assumes."""

@@ -15,13 +15,13 @@ from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.io.atomic import require_room, require_target
 from octavo.io.gguf import GGUFFile, LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.io.missing import require_there
-from octavo.quantizers.ahead import Ahead, worker
-from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.mixing import Choices, choose_types
-from octavo.quantizers.presets import NEEDS_IMATRIX, Preset, find_preset
-from octavo.quantizers.recode import Recoded, Slab, checked_copy, read_slabs, recode_slabs
-from octavo.quantizers.report import Report, TensorRow
-from octavo.quantizers.source import Source, SourceTensor, gguf_source
+from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.ahead import Ahead, worker
+from octavo.quantizers.job.recode import Recoded, Slab, checked_copy, read_slabs, recode_slabs
+from octavo.quantizers.job.report import Report, TensorRow
+from octavo.quantizers.job.source import Source, SourceTensor, gguf_source
+from octavo.quantizers.mix.mixing import Choices, choose_types
+from octavo.quantizers.mix.presets import NEEDS_IMATRIX, Preset, find_preset
 
 _log = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ from octavo.io.safetensors.file import FLOATS
 from octavo.models import read_architecture
 from octavo.models.hparams import Hyperparams
 from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
-from octavo.quantizers.report import Report, TensorRow
+from octavo.quantizers.job.report import Report, TensorRow
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from octavo.errors import NonFiniteError, QuantFormatError, shown
 from octavo.formats import BlockFormat, QTensor, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.io.gguf import scan_non_finite
-from octavo.quantizers.ahead import Inline
-from octavo.quantizers.encoder import encode
+from octavo.quantizers.encoding.encoder import encode
+from octavo.quantizers.job.ahead import Inline
 
 SLAB = 1 << 20
 """Values that are held as float32 at a time."""

@@ -30,9 +30,9 @@ from octavo.jit.simd.emit import (
     slice_lanes,
     store_at,
 )
-from octavo.quantizers.kernels.lanes import clamp
-from octavo.quantizers.kernels.moves import copy_bytes, emit_block
-from octavo.quantizers.packing import BlockLayout
+from octavo.quantizers.encoding.kernels.lanes import clamp
+from octavo.quantizers.encoding.kernels.moves import copy_bytes, emit_block
+from octavo.quantizers.encoding.packing import BlockLayout
 
 Rule = Literal["peak", "range", "largest"]
 """The value of largest magnitude gets the lowest code; smallest and largest value get the first and the last code; the

@@ -10,16 +10,16 @@ from octavo.errors import UsageError
 from octavo.formats import BlockFormat, by_name
 from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
-from octavo.quantizers.budget import choose
-from octavo.quantizers.candidates import Offers, candidates, offers, type_bytes
-from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.job import Job, Progress, StrPath, header_bytes, require_ready, require_sources, run
-from octavo.quantizers.mixing import Choices
-from octavo.quantizers.presets import PRESETS
-from octavo.quantizers.prior import guessed_slopes
-from octavo.quantizers.report import Report
-from octavo.quantizers.source import Source, gguf_source
-from octavo.quantizers.target import Target
+from octavo.quantizers.fit.budget import choose
+from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_bytes
+from octavo.quantizers.fit.prior import guessed_slopes
+from octavo.quantizers.fit.target import Target
+from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.job import Job, Progress, StrPath, header_bytes, require_ready, require_sources, run
+from octavo.quantizers.job.report import Report
+from octavo.quantizers.job.source import Source, gguf_source
+from octavo.quantizers.mix.mixing import Choices
+from octavo.quantizers.mix.presets import PRESETS
 
 Slopes = Callable[[Source, list[str]], Mapping[str, float]]
 """What a relative squared error of 1 costs in each of the named tensors."""

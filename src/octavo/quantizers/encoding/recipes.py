@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from octavo.formats import BlockFormat
-from octavo.quantizers.kernels.recipe import Recipe
-from octavo.quantizers.packing import block_layout
+from octavo.quantizers.encoding.kernels.recipe import Recipe
+from octavo.quantizers.encoding.packing import block_layout
 
 SPREAD = {False: 0.25, True: 2.0}
 """`Recipe.spread` without importance weights and with them."""
@@ -79,7 +79,7 @@ def _levels(fmt: BlockFormat) -> tuple[int, int]:
 
 def search_kernel(fmt: BlockFormat, *, weighted: bool) -> Any:
     """The compiled kernel that searches for a format's scales."""
-    from octavo.quantizers.kernels import affine, symmetric
+    from octavo.quantizers.encoding.kernels import affine, symmetric
 
     kernels = {
         "affine": affine.affine_kernel,

@@ -17,7 +17,7 @@ from octavo.formats.table import FORMATS
 from octavo.io.gguf import GGUFFile, TensorInfo
 from octavo.models import ARCHITECTURES
 from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
-from octavo.quantizers.mixing import Facts
+from octavo.quantizers.mix.mixing import Facts
 
 FLOATS = ("F32", "F16", "BF16", "F64")
 _IDS = {f.name: f.gguf for f in FORMATS} | {name: number for number, (name, *_) in RARE.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.quantizers.packing import BlockLayout
+from octavo.quantizers.encoding.packing import BlockLayout
 
 LEAST_IMPORTANCE = 1e-6
 """Of the mean: an input that was never active in the calibration text keeps this much of a say in its weight."""

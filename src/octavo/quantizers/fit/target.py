@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from octavo.errors import UsageError
-from octavo.quantizers.source import Source
+from octavo.quantizers.job.source import Source
 
 MOST_BITS = 32
 UNITS = {"": 1, "b": 1, **{p + "b": 1000**i for i, p in enumerate("kmgt", 1)},

@@ -9,7 +9,7 @@ from octavo.backends.cores import threads_of
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, by_name, quantize_reference
 from octavo.formats.spec import F32, U8
-from octavo.quantizers.kernels.recipe import LEAST_IMPORTANCE
+from octavo.quantizers.encoding.kernels.recipe import LEAST_IMPORTANCE
 
 ENCODABLE = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
              "IQ4_NL", "IQ4_XS", "MXFP4")  # fmt: skip
@@ -47,7 +47,7 @@ def encode(
     count = threads_of(threads)
     if not rows.size:
         return np.zeros((len(rows), fmt.row_bytes(rows.shape[1])), np.uint8)
-    from octavo.quantizers import run
+    from octavo.quantizers.encoding import run
 
     largest = run.largest(rows, count)
     if not np.isfinite(largest):

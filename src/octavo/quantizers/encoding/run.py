@@ -18,7 +18,7 @@ LANES = 16
 
 def encode_rows(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int) -> U8:
     """Finite rows [rows, K] as packed blocks; `importance` is above 0 everywhere."""
-    from octavo.quantizers.recipes import extremes_rule
+    from octavo.quantizers.encoding.recipes import extremes_rule
 
     if fmt.is_float:
         return _numbers(rows, fmt, threads)
@@ -39,7 +39,7 @@ def largest(rows: F32, threads: int) -> float:
     """The largest magnitude of any values; NaN or Inf if one of them is."""
     prepare()
     from octavo.jit.program import address
-    from octavo.quantizers.kernels.numbers import largest_kernel
+    from octavo.quantizers.encoding.kernels.numbers import largest_kernel
 
     flat = rows.reshape(-1)
     vectors, share = flat.size // LANES, SHARE // LANES
@@ -56,7 +56,7 @@ def _numbers(rows: F32, fmt: BlockFormat, threads: int) -> U8:
     if kind == "f32":
         return rows.view(np.uint8).copy()
     from octavo.jit.program import address
-    from octavo.quantizers.kernels.numbers import narrow_kernel
+    from octavo.quantizers.encoding.kernels.numbers import narrow_kernel
 
     flat = rows.reshape(-1)
     vectors, share = -(-flat.size // LANES), SHARE // LANES
@@ -71,9 +71,9 @@ def _numbers(rows: F32, fmt: BlockFormat, threads: int) -> U8:
 def _by_extremes(rows: F32, fmt: BlockFormat, threads: int) -> U8:
     """Scales from each block's extremes, bit for bit as the format's reference."""
     from octavo.jit.program import address
-    from octavo.quantizers.kernels.extremes import extremes_kernel
-    from octavo.quantizers.packing import block_layout
-    from octavo.quantizers.recipes import extremes_rule
+    from octavo.quantizers.encoding.kernels.extremes import extremes_kernel
+    from octavo.quantizers.encoding.packing import block_layout
+    from octavo.quantizers.encoding.recipes import extremes_rule
 
     out = np.empty((len(rows), fmt.row_bytes(rows.shape[1])), np.uint8)
     blocks, share = rows.size // fmt.block, SHARE // fmt.block
@@ -87,7 +87,7 @@ def _by_extremes(rows: F32, fmt: BlockFormat, threads: int) -> U8:
 def _by_search(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int) -> U8:
     """Scales searched for, 16 groups at a time."""
     from octavo.jit.program import address
-    from octavo.quantizers.recipes import search_kernel
+    from octavo.quantizers.encoding.recipes import search_kernel
 
     values: AnyArray = rows.reshape(-1)
     supers, per_tile = values.size // fmt.super, LANES * fmt.group // fmt.super

@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import add_exact, arg, div_exact, fma, load_f32x16, maximum, mul_exact, splat, stack, sub_exact
-from octavo.quantizers.kernels.lanes import (
+from octavo.quantizers.encoding.kernels.lanes import (
     clamp_round,
     magnitude,
     max_within,
@@ -19,9 +19,9 @@ from octavo.quantizers.kernels.lanes import (
     sum_within,
     where_less,
 )
-from octavo.quantizers.kernels.levels import to_level
-from octavo.quantizers.kernels.recipe import Recipe
-from octavo.quantizers.kernels.tile import BEYOND, half, load_tile, ratio, store_tile
+from octavo.quantizers.encoding.kernels.levels import to_level
+from octavo.quantizers.encoding.kernels.recipe import Recipe
+from octavo.quantizers.encoding.kernels.tile import BEYOND, half, load_tile, ratio, store_tile
 
 
 def _sums(recipe: Recipe) -> Any:

@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from octavo.jit.compile import kernels
 from octavo.jit.simd import arg, f32_pointer, largest_magnitude, load_f32x16, splat, store_f16x16
 from octavo.jit.simd.emit import I16, V_I32, f32x16, fill, store_at
-from octavo.quantizers.kernels.lanes import larger_magnitude
+from octavo.quantizers.encoding.kernels.lanes import larger_magnitude
 
 Number = Literal["f16", "bf16"]
 

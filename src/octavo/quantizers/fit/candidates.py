@@ -10,12 +10,12 @@ import numpy as np
 from octavo.errors import UsageError, shown
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.formats.spec import F32
-from octavo.quantizers.budget import Candidate
-from octavo.quantizers.encoder import ENCODABLE
-from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.mixing import Choices, fallback, is_kept, require_matches, target
-from octavo.quantizers.recode import recode
-from octavo.quantizers.source import Source, SourceTensor
+from octavo.quantizers.encoding.encoder import ENCODABLE
+from octavo.quantizers.fit.budget import Candidate
+from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.recode import recode
+from octavo.quantizers.job.source import Source, SourceTensor
+from octavo.quantizers.mix.mixing import Choices, fallback, is_kept, require_matches, target
 
 TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 TYPES_OF_32 = ("Q4_0", "IQ4_NL", "Q5_0", "Q5_1", "Q8_0")

@@ -23,7 +23,7 @@ from octavo.jit.simd import (
     store_f16,
     store_f32x16,
 )
-from octavo.quantizers.kernels.lanes import (
+from octavo.quantizers.encoding.kernels.lanes import (
     as_half,
     magnitude,
     max_within,
@@ -34,9 +34,15 @@ from octavo.quantizers.kernels.lanes import (
     sum_within,
     where_less,
 )
-from octavo.quantizers.kernels.levels import to_code
-from octavo.quantizers.kernels.moves import copy_bytes, emit_block, load_transposed, store_bytes, store_codes_transposed
-from octavo.quantizers.kernels.recipe import LEAST_IMPORTANCE, Recipe
+from octavo.quantizers.encoding.kernels.levels import to_code
+from octavo.quantizers.encoding.kernels.moves import (
+    copy_bytes,
+    emit_block,
+    load_transposed,
+    store_bytes,
+    store_codes_transposed,
+)
+from octavo.quantizers.encoding.kernels.recipe import LEAST_IMPORTANCE, Recipe
 
 BEYOND = float("inf")
 """The scale that is stored where none that f16 can hold is large enough."""

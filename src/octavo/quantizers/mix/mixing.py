@@ -14,8 +14,8 @@ from functools import cached_property
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, by_name
 from octavo.graph.names import split_layer
-from octavo.quantizers.encoder import ENCODABLE
-from octavo.quantizers.presets import EIGHT_EXPERTS, FALLBACKS, Place, Preset
+from octavo.quantizers.encoding.encoder import ENCODABLE
+from octavo.quantizers.mix.presets import EIGHT_EXPERTS, FALLBACKS, Place, Preset
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Which type each tensor of a model gets, by presets and rules."""
