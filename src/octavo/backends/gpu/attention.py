@@ -10,7 +10,8 @@ import triton
 
 from octavo.backends.gpu import choose
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import attention, decode
+from octavo.backends.gpu.kernels.attention import prefill_kernel
+from octavo.backends.gpu.kernels.attention_decode import combine_kernel, decode_kernel
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.values import Activation, parts
 
@@ -40,7 +41,7 @@ def _prefill(
     dim, block = q.shape[2], triton.next_power_of_2(q.shape[2])
     shape = choose.prefill(block, c.target.arch)
     return c.launch(
-        attention.prefill_kernel, (-(-len(q) // shape.rows), heads, len(pages)), q, *caches, starts, pages, out,
+        prefill_kernel, (-(-len(q) // shape.rows), heads, len(pages)), q, *caches, starts, pages, out,
         q.stride(0), out.stride(0), pages.shape[1], kv_heads, heads // kv_heads, scale, BM=shape.rows, dim=dim,
         BD=block, Q8=q8, warps=shape.warps, stages=2,
     )  # fmt: skip
@@ -58,7 +59,7 @@ def _decode(
     shares = parts(c.shared("partial", sums * (block + 2), torch.float32), (sums * block, sums, sums))
     early = c.target.pdl or c.target.arch == "interpreter"
     first = c.launch(
-        decode.decode_kernel, (tokens, kv_heads, splits), q, *caches, pages, *shares, q.stride(0), width, kv_heads,
+        decode_kernel, (tokens, kv_heads, splits), q, *caches, pages, *shares, q.stride(0), width, kv_heads,
         scale, splits=splits, group=group, BG=max(16, triton.next_power_of_2(group)), dim=dim, BD=block,
         AHEAD=int(early), Q8=q8, warps=8 if c.target.arch.startswith("gfx11") else 4, stages=2,
     )  # fmt: skip
@@ -68,7 +69,7 @@ def _decode(
     else:
         places = (*(out,) * 5, out.stride(0), heads, 1)
     last = c.launch(
-        decode.combine_kernel, (tokens, heads), *shares, caches[-1], *places, splits=splits,
+        combine_kernel, (tokens, heads), *shares, caches[-1], *places, splits=splits,
         BS=triton.next_power_of_2(splits), dim=dim, BD=block, QUANTIZE=quantized, warps=4,
     )  # fmt: skip
     return [first, last]
