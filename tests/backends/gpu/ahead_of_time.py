@@ -22,9 +22,9 @@ from triton.compiler import ASTSource
 from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.kernels import (
     activations,
+    argmax_topk,
     attention,
     attention_decode,
-    choose,
     dequantize,
     elementwise,
     experts,
@@ -106,8 +106,9 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     "weighted_sum": (elementwise.weighted_sum_kernel, {"B": 1024}, 4, {}),
     "copy_rows": (elementwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "float_matvec": (elementwise.float_matvec_kernel, {"TERMS": 0, "IDS": False, "BN": 4, "BK": 512}, 4, {"k": "i32"}),
-    "choose_parts": (choose.choose_parts_kernel, {"K": 64, "B": 4096}, 4, {"keys": "*i64", "bad": "*i32"}),
-    "choose": (choose.choose_kernel, {"K": 64, "B": 4096, "BP": 64}, 8, {"keys": "*i64", "bad": "*i32", "out": "*i32"}),
+    "topk_parts": (argmax_topk.topk_parts_kernel, {"K": 64, "B": 4096}, 4, {"keys": "*i64", "bad": "*i32"}),
+    "topk_merge": (argmax_topk.topk_merge_kernel, {"K": 64, "B": 4096, "BP": 64}, 8,
+                   {"keys": "*i64", "bad": "*i32", "out": "*i32"}),
 }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ OF_LAYOUT = ("matvec", "matvec_id", "few", "experts_few", "experts", "experts_wi
              "get_rows")  # fmt: skip
 OTHERS = ("quantize", "float", "int8_token", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
           "prefill", "rope", "set_rows", "rope_set_rows", "rms_norm", "binary", "row", "sort", "top_k", "gather",
-          "weighted_sum", "copy_rows", "float_matvec", "choose_parts", "choose")  # fmt: skip
+          "weighted_sum", "copy_rows", "float_matvec", "topk_parts", "topk_merge")  # fmt: skip
 
 
 def compile_all(wanted: list[str]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from octavo.backends.gpu import choose, experts
 from octavo.backends.gpu.attention import attend, quantizes
 from octavo.backends.gpu.context import Context, Weight
 from octavo.backends.gpu.kernels import activations, elementwise, rope
-from octavo.backends.gpu.kernels import choose as choice
+from octavo.backends.gpu.kernels.argmax_topk import topk_merge_kernel, topk_parts_kernel
 from octavo.backends.gpu.products import product, product_by_id, rows_of
 from octavo.backends.gpu.row_products import quantize_tokens, row_product
 from octavo.backends.gpu.row_weights import RowWeight
@@ -186,10 +186,10 @@ def _choose(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
     parts_of = -(-n // block)
     keys = c.shared("keys", tokens * parts_of * k, torch.int64)
     bad = c.shared("bad", tokens * parts_of, torch.int32)
-    some = c.launch(choice.choose_parts_kernel, (tokens, parts_of), x, keys, bad, x.stride(0), n, parts_of, K=k,
+    some = c.launch(topk_parts_kernel, (tokens, parts_of), x, keys, bad, x.stride(0), n, parts_of, K=k,
                     B=block)  # fmt: skip
     size = power_of_two(parts_of * k)
-    last = c.launch(choice.choose_kernel, (tokens,), keys, bad, out, parts_of, K=k, B=size, BP=power_of_two(parts_of),
+    last = c.launch(topk_merge_kernel, (tokens,), keys, bad, out, parts_of, K=k, B=size, BP=power_of_two(parts_of),
                     warps=max(1, min(8, size // 512)))  # fmt: skip
     return [some, last]
 

@@ -1,6 +1,6 @@
-"""The choice of tokens: the largest of many values, in two launches, and how many values are not finite.
+"""Top-k of logits in two launches: of each part of a row, then of all parts. Values that are not finite are counted.
 
-A value and its place are one int64 key: the higher the key the larger the value, and of equal values the lower place.
+A value and its index are one int64 key: the higher the key the larger the value, and of equal values the lower index.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-LAST_PLACE = tl.constexpr(0x7FFFFFFF)
+LAST_INDEX = tl.constexpr(0x7FFFFFFF)
 LEAST = tl.constexpr(-(1 << 63))  # below the key of any value
 EXPONENT = tl.constexpr(0x7F800000)
 
@@ -21,10 +21,10 @@ def _turned(bits):
 
 
 @triton.jit
-def choose_parts_kernel(
+def topk_parts_kernel(
     x, keys, bad, x_stride, n, parts, K: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
-    """Program (token, part): of a part of B values the K largest keys [T, parts, K], and how many are not finite."""
+    """Program (token, part): the K largest keys of a part of B values, [T, parts, K], and how many are not finite."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -32,7 +32,7 @@ def choose_parts_kernel(
     at = part * B + tl.arange(0, B)
     value = tl.load(x + token * x_stride + at, mask=at < n, other=0.0)
     bits = tl.where(value == 0, 0.0, value).to(tl.int32, bitcast=True)
-    key = tl.where(at < n, (_turned(bits).to(tl.int64) << 32) | (-at + LAST_PLACE).to(tl.int64), LEAST)
+    key = tl.where(at < n, (_turned(bits).to(tl.int64) << 32) | (-at + LAST_INDEX).to(tl.int64), LEAST)
     for i in range(K):
         best = tl.max(key)
         tl.store(keys + (token * parts + part) * K + i, best)
@@ -41,7 +41,7 @@ def choose_parts_kernel(
 
 
 @triton.jit
-def choose_kernel(
+def topk_merge_kernel(
     keys, bad, out, parts, K: tl.constexpr, B: tl.constexpr, BP: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
     """Program (token): out int32 [T, 1 + 2K] from the keys of all parts; B and BP hold all keys and parts."""
@@ -55,6 +55,6 @@ def choose_kernel(
     key = tl.load(keys + token * parts * K + at, mask=at < parts * K, other=LEAST)
     for i in range(K):
         best = tl.max(key)
-        tl.store(row + 1 + i, -(best & 0x7FFFFFFF).to(tl.int32) + LAST_PLACE)
+        tl.store(row + 1 + i, -(best & 0x7FFFFFFF).to(tl.int32) + LAST_INDEX)
         tl.store(row + 1 + K + i, _turned((best >> 32).to(tl.int32)))
         key = tl.where(key == best, LEAST, key)
