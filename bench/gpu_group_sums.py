@@ -26,7 +26,7 @@ import gpu_gemm
 import results_file
 from octavo.backends.gpu import GpuBackend, gemm
 from octavo.backends.gpu.gemm_shapes import GemmShape
-from octavo.backends.gpu.kernels import hopper
+from octavo.backends.gpu.kernels import gemm_int8_hopper as hopper
 from octavo.backends.gpu.kernels.gemm_w4a8 import unpacked
 from octavo.bench import gpu, machine
 
@@ -52,7 +52,7 @@ def group_sums_kernel(
     a, packed, scale_a, scale_b, group_scale, y, shares, finished, m, n, k, group_step, y_stride,
     GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """`hopper.w4a8_hopper_kernel` with int32 sums of a group each, which are scaled while the next are made.
+    """`w4a8_hopper_kernel` with int32 sums of a group each, which are scaled while the next are made.
 
     group_scale is float16, neighbouring rows side by side and groups group_step apart; a stage has 256 values of K.
     """

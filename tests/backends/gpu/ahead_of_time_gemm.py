@@ -20,10 +20,10 @@ from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_units
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
 from octavo.backends.gpu.kernels import hopper_matmul
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
+from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
+from octavo.backends.gpu.kernels.gemm_int8_hopper import int8_hopper_kernel, w4a8_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
-from octavo.backends.gpu.kernels.hopper import int8_hopper_kernel, w4a8_hopper_kernel
-from octavo.backends.gpu.kernels.hopper_fp8 import fp8_hopper_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
 from octavo.formats import by_name

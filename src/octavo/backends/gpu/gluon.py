@@ -20,7 +20,12 @@ log = logging.getLogger("octavo")
 
 Name = Literal["int8", "w4a8", "fp8", "matmul"]
 FOLDER = "octavo.backends.gpu.kernels"
-MODULES: dict[Name, str] = {"int8": "hopper", "w4a8": "hopper", "fp8": "hopper_fp8", "matmul": "hopper_matmul"}
+MODULES: dict[Name, str] = {
+    "int8": "gemm_int8_hopper",
+    "w4a8": "gemm_int8_hopper",
+    "fp8": "gemm_fp8_hopper",
+    "matmul": "hopper_matmul",
+}
 
 _given_up: set[Name] = set()
 _said: set[str] = set()

@@ -1,10 +1,10 @@
 """y [M, N] of float16 x [M, K] and quantized weights for compute capability 9.0, in Gluon: codes become float16 in the
 registers that the matrix units read them from, while these still multiply the 32 values before.
 
-As in `hopper`, y^T = W x^T and a ring of tiles is filled ahead. A lane unpacks four neighbouring codes at a time, but
-holds values 2t, 2t + 1, 2t + 8 and 2t + 9 of 16 for the matrix units. The order of K is free as long as both factors
-have the same, so codes stay where they are unpacked and `reorder_kernel` moves the values of x. `scales_kernel` makes
-float16 scales of groups beforehand, from whatever levels a layout has.
+As in `gemm_int8_hopper`, y^T = W x^T and a ring of tiles is filled ahead. A lane unpacks four neighbouring codes at a
+time, but holds values 2t, 2t + 1, 2t + 8 and 2t + 9 of 16 for the matrix units. The order of K is free as long as both
+factors have the same, so codes stay where they are unpacked and `reorder_kernel` moves the values of x. `scales_kernel`
+makes float16 scales of groups beforehand, from whatever levels a layout has.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.codes import scales
+from octavo.backends.gpu.kernels.gemm_int8_hopper import barriers, ended, in_two, places, share_of
 from octavo.backends.gpu.kernels.gemm_w4a8 import twice
 from octavo.backends.gpu.kernels.gluon_names import copy_tile
-from octavo.backends.gpu.kernels.hopper import barriers, ended, in_two, places, share_of
 
 TILE = gl.constexpr(128)  # values of K of a tile: its low codes, then its high ones
 

@@ -12,8 +12,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from octavo.backends.gpu.kernels.gemm_int8_hopper import barriers, finish, in_two, share_of, together
 from octavo.backends.gpu.kernels.gluon_names import copy_tile
-from octavo.backends.gpu.kernels.hopper import barriers, finish, in_two, share_of, together
 
 HALF = gl.constexpr(64)  # tokens of a tile that a group of warps takes
 BLOCK = gl.constexpr(128)  # values of K, and rows, that share a scale
