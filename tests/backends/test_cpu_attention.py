@@ -85,7 +85,7 @@ def with_rounded_cache(built: Built) -> Built:
     return Built(built.graph, tuple(steps), built.limits)
 
 
-@pytest.mark.parametrize("dim", some([32, 128], 1))
+@pytest.mark.parametrize("dim", some([128, 32], 1))  # 128: kernels that op cases compile too
 @pytest.mark.parametrize("step", STEPS)
 def test_quantized_cache(step: str, dim: int) -> None:
     """Against the reference with a float32 cache of the rounded numbers; a tie may be rounded to either side."""

@@ -17,6 +17,10 @@ from octavo.graph.protocol import Call
 
 LAYOUTS = {"Q4_K", "Q6_K", "Q5_1", "Q8_0", "IQ4_NL", "F16"}
 """Formats that differ in bits, groups, levels of scales, minima, tables or how scales are stored."""
+TILES = {"Q4_K", "Q8_0", "F16"}
+"""Formats that run by default with numbers of tokens whose kernels differ in the size of a tile only."""
+ONCE = {"F32", "BF16", "Q2_K", "MXFP4"}
+"""Formats that run by default with one number of tokens."""
 HEADS = {(4, 128), (2, 64)}
 """Numbers of heads, and values in each, that attention runs with by default."""
 
@@ -27,14 +31,18 @@ def is_slow(case: OpCase) -> bool:
     if shape.get("n") == 2880 or case.past == (4095,):
         return True
     if case.op in ("mul_mat", "get_rows"):
-        if case.tokens in (3, 4, 6, 7):
+        if case.tokens in (3, 4, 6, 7) or (case.tokens in (2, 5) and case.formats[0] not in TILES):
             return True
-        few = case.tokens == 9 and case.op == "mul_mat"
-        return not few and case.formats[0] not in LAYOUTS
+        once = case.tokens == 9 and case.op == "mul_mat" and case.formats[0] in ONCE
+        return not once and case.formats[0] not in LAYOUTS
+    if case.op == "mul_mat_id":
+        return case.formats[0] not in LAYOUTS
     if case.op == "attention":
-        return (shape["heads"], shape["dim"]) not in HEADS
+        return (shape["heads"], shape["dim"]) not in HEADS or shape.get("cache") == "f32"
     if case.op == "attention_quantize":
-        return case.tokens == 1 or (shape["heads"], shape["dim"]) in ((3, 64), (4, 80))
+        return case.tokens == 1 or (shape["heads"], shape["dim"]) != (4, 64)
+    if case.op == "rope_set_rows":
+        return shape.get("cache") == "q8_0" and shape["norms"] != shape["interleaved"]
     return False
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.limits import processor_time
+from tests.sampling import some
 
 SEEDS = target.seeds()
 _at = st.one_of(st.integers(0, 512), st.integers(0, 1 << 16))
@@ -58,7 +59,7 @@ def test_random_bytes_after_a_header(path: Path, data: bytes, version: int, coun
     assert target.exercise(path) in (False, True)
 
 
-@pytest.mark.parametrize("seed", range(len(SEEDS)))
+@pytest.mark.parametrize("seed", some(range(len(SEEDS)), 4))
 def test_every_bit_of_the_header(path: Path, seed: int) -> None:
     data = SEEDS[seed]
     for at in range(min(len(data), 200)):

@@ -124,7 +124,7 @@ def test_what_has_nothing_to_weigh_ignores_importance(name):
     assert np.array_equal(encode(x, name, importance=np.arange(64.0)), encode(x, name))
 
 
-@pytest.mark.parametrize("name", ENCODABLE)
+@pytest.mark.parametrize("name", quick(ENCODABLE))
 def test_rows_are_encoded_alone(name):
     """The same bytes whatever the threads, however many rows go together, and whichever rows those are."""
     block = by_name(name).block
@@ -146,7 +146,7 @@ def test_numbers_in_rows_of_any_length(name, k):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", quick(BLOCKS))
 def test_extreme_rows(name, weighted):
     """All decode to finite numbers, and to what they should where that can be said."""
     importance = np.random.default_rng(4).chisquare(2, 512).astype(np.float32) if weighted else None
@@ -164,14 +164,14 @@ def test_extreme_rows(name, weighted):
     assert np.allclose(found[7], x[7], rtol=0.25 if name in ("Q2_K", "Q3_K", "MXFP4") else 0.15)
 
 
-@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
+@pytest.mark.parametrize("name", quick(["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]))
 def test_tiny_weights_are_not_lost(name):
     """Where the scale of a super-block would be rounded to nothing, the smallest f16 is better than 0."""
     x = samples("gauss", 4, 512) * np.float32(3e-6)
     assert squared_error(name, x) < 0.75 * np.square(x, dtype=np.float64).sum()
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", quick(BLOCKS))
 def test_encoding_again_hardly_changes_anything(name):
     x = samples("laplace")
     once = round_trip(name, x)
@@ -181,10 +181,10 @@ def test_encoding_again_hardly_changes_anything(name):
     assert moved <= allowed * np.square(once - x, dtype=np.float64).sum() + 1e-9 * np.square(x).sum()
 
 
-@pytest.mark.parametrize("name", SEARCHED)
+@pytest.mark.parametrize("name", quick(SEARCHED))
 def test_no_value_is_further_off_than_the_span_of_its_group_allows(name):
     @settings(max_examples=20, deadline=None)
-    @given(st.integers(0, 10_000), st.floats(-3, 3), st.floats(0, 0.9))
+    @given(st.integers(0, 10_000), st.floats(-2, 3), st.floats(0, 0.9))  # below, scales are a few units of F16
     def check(seed: int, exponent: float, zeros: float) -> None:
         rng = np.random.default_rng(seed)
         x = rng.uniform(-1, 1, (2, 512)) * (rng.random((2, 512)) >= zeros)

@@ -44,7 +44,7 @@ def test_the_same_bytes_as_gguf(name):
 
 @pytest.mark.parametrize("name", EXACT)
 def test_the_same_bytes_as_gguf_for_any_values(name):
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(arrays.arrays(np.float32, (1, 32), elements=_value))
     def check(x):
         assert np.array_equal(encode(x, name), by_gguf(name, x))
