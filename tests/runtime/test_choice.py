@@ -13,11 +13,12 @@ import pytest
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ContextFullError, NonFiniteError
 from octavo.formats.spec import AnyArray
+from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
 from octavo.models import Architecture, read_architecture
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import PAGE_SIZE, Sequence
+from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.model import open_model
 from tests.runtime import tiny
 

@@ -12,11 +12,12 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import BackendError, ContextFullError, NonFiniteError, UsageError
+from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
 from octavo.models import Architecture, read_architecture
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.kv_cache import PAGE_SIZE, Sequence
+from octavo.runtime.kv_cache import Sequence
 from tests.runtime import tiny
 
 MakeEngine = Callable[..., Engine]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from octavo.errors import ContextFullError
-from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence, rows
+from octavo.graph.node import PAGE_SIZE
+from octavo.runtime.kv_cache import PagePool, Sequence, rows
 
 
 def filled(pool: PagePool, length: int) -> Sequence:

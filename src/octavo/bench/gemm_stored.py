@@ -14,10 +14,9 @@ from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_r
 from octavo.formats.activation import activation
 from octavo.formats.spec import F32
 from octavo.graph.builder import GraphBuilder, weight
-from octavo.graph.node import Graph, Node
+from octavo.graph.node import PAGE_SIZE, Graph, Node
 from octavo.graph.plan import Plan
 from octavo.graph.protocol import Backend
-from octavo.runtime.kv_cache import PAGE_SIZE
 
 STORED = {name.lower(): by_name(name) for name in WEIGHTS if not by_name(name).is_float}
 """Formats by the name of their scheme."""

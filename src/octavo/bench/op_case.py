@@ -12,12 +12,12 @@ from octavo.bench.op_graphs import GRAPHS, Sketch
 from octavo.formats import by_name
 from octavo.formats.spec import AnyArray
 from octavo.graph.fuse import fuse, quantize_activations
-from octavo.graph.node import Graph, Sizes
+from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.kv_cache import PAGE_SIZE, PagePool
+from octavo.runtime.kv_cache import PagePool
 from octavo.runtime.kv_cache import Sequence as Tokens
 
 PLAIN, QUANTIZED, EXPONENTIAL, EXACT = 1e-7, 5e-4, 1e-6, 0.0

@@ -15,9 +15,8 @@ from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, quantize_reference
 from octavo.formats.spec import AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
-from octavo.graph.node import DType, Node
+from octavo.graph.node import PAGE_SIZE, DType, Node
 from octavo.graph.ops import apply
-from octavo.runtime.kv_cache import PAGE_SIZE
 
 Draw = Callable[[int], AnyArray]
 """Tokens in a step -> the values of an input, [tokens, ...]."""

@@ -13,11 +13,11 @@ from octavo.bench.cost import Cost, Load, cost
 from octavo.bench.subject import tokens
 from octavo.errors import UsageError
 from octavo.graph.names import split_layer
-from octavo.graph.node import Node
+from octavo.graph.node import PAGE_SIZE, Node
 from octavo.graph.plan import Plan
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.engine import Engine
-from octavo.runtime.kv_cache import PAGE_SIZE, Sequence
+from octavo.runtime.kv_cache import Sequence
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32
 from octavo.graph import fused_ops  # noqa: F401  (registers its ops)
-from octavo.graph.node import Dim, DType, Node
+from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
 
 CacheType = Literal["f32", "f16", "q8_0"]
@@ -39,7 +39,7 @@ class GraphBuilder:
     cache_type and page_size are of the KV cache that the graph reads and writes, n_ctx the longest sequence.
     """
 
-    def __init__(self, cache_type: CacheType = "f16", page_size: int = 64, n_ctx: int = 4096) -> None:
+    def __init__(self, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int = 4096) -> None:
         self.cache_type: CacheType = cache_type
         self.page_size = page_size
         self.n_ctx = n_ctx

@@ -23,6 +23,9 @@ SYMBOLS = {
     "rows": "rows of the KV cache",
 }
 
+PAGE_SIZE = 64
+"""Rows of the KV cache in a page: what a sequence is given at a time, and what kernels of attention read at a time."""
+
 DType = Literal["f32", "f16", "i32", "i64", "q8_0", "q8_1", "int8_token", "fp8_token", "weight"]
 Device = Literal["auto", "cpu", "gpu", "reference"]
 Sizes = Mapping[str, int]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from octavo.errors import ModelError, shown
 from octavo.graph.builder import CacheType, GraphBuilder
-from octavo.graph.node import Graph, Node
+from octavo.graph.node import PAGE_SIZE, Graph, Node
 from octavo.io.gguf import GGUFFile
 from octavo.models.hparams import Hyperparams, read_hyperparams
 from octavo.models.weights import Tensors, Weights, check_tensors
@@ -27,7 +27,7 @@ class Architecture:
     hparams: Hyperparams
     _build: Build
 
-    def graph(self, *, cache_type: CacheType = "f16", page_size: int = 64, n_ctx: int | None = None) -> Graph:
+    def graph(self, *, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int | None = None) -> Graph:
         """The graph of a step: tokens in, logits [outputs, n_vocab] out. `n_ctx` matters to longrope only."""
         g = GraphBuilder(cache_type, page_size, n_ctx or self.hparams.n_ctx_train)
         return Graph.of(self._build(g, self.hparams, Weights(self.file)))

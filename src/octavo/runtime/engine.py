@@ -13,7 +13,7 @@ from octavo.errors import BackendError, ContextFullError, DeviceMemoryError, Hos
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType
 from octavo.graph.lower import lower
-from octavo.graph.node import Sizes
+from octavo.graph.node import PAGE_SIZE, Sizes
 from octavo.graph.plan import Begun, Executor, Watch
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, Schedule, schedule
@@ -23,7 +23,7 @@ from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.choice import I32
 from octavo.runtime.context import default_context, require_context
-from octavo.runtime.kv_cache import PAGE_SIZE, PagePool, Sequence
+from octavo.runtime.kv_cache import PagePool, Sequence
 from octavo.runtime.lock import FairLock
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import GpuLayers, Placement

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import ContextFullError
-
-PAGE_SIZE = 64
+from octavo.graph.node import PAGE_SIZE
 
 
 @dataclass(eq=False)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from octavo.backends.memory import room
 from octavo.errors import HostMemoryError
 from octavo.graph.builder import CacheType
-from octavo.graph.node import Sizes
+from octavo.graph.node import PAGE_SIZE, Sizes
 from octavo.graph.protocol import Backend, HostBackend
 from octavo.graph.schedule import Schedule
-from octavo.runtime.kv_cache import PAGE_SIZE
 
 log = logging.getLogger("octavo")
 

@@ -15,12 +15,11 @@ from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.formats import QTensor, dequantize
 from octavo.formats.activation import default_activation
 from octavo.formats.spec import U8, AnyArray
-from octavo.graph.node import DType, Node, Sizes
+from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
 from octavo.graph.protocol import Call
 from octavo.jit.prepare import end_progress, prepare
 
 DTYPES = {"f32": np.float32, "fp8_token": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
-PAGE_SIZE = 64
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows"})
 
 
@@ -121,10 +120,10 @@ class CpuBackend:
 
     def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
         _ = self._binders
-        from octavo.backends.cpu.kernels.kv import PAGE, head_bytes
+        from octavo.backends.cpu.kernels.kv import head_bytes
 
         rows, heads, dim = shape
-        memory = zeroed(rows // PAGE * heads * head_bytes(cast(Any, dtype), dim))
+        memory = zeroed(rows // PAGE_SIZE * heads * head_bytes(cast(Any, dtype), dim))
         return memory.reshape(rows, heads, -1) if dtype == "q8_0" else memory.view(DTYPES[dtype]).reshape(shape)
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
-from octavo.backends.cpu.kernels.kv import PAGE, Kind, head_bytes
+from octavo.backends.cpu.kernels.kv import Kind, head_bytes
 from octavo.backends.cpu.layout import ROWS, STEP
 from octavo.backends.cpu.pack import smallest_layout
 from octavo.formats import QTensor
-from octavo.graph.node import Node, Sizes, bind
+from octavo.graph.node import PAGE_SIZE, Node, Sizes, bind
 
 
 def weight_bytes(nodes: Sequence[Node]) -> int:
@@ -25,7 +25,7 @@ def cache_bytes(nodes: Sequence[Node], limits: Sizes) -> int:
     total = 0
     for leaf in leaves:
         rows, heads, dim = bind(leaf.shape, limits)
-        total += rows // PAGE * heads * head_bytes(cast(Kind, leaf.dtype), dim)
+        total += rows // PAGE_SIZE * heads * head_bytes(cast(Kind, leaf.dtype), dim)
     return total
 
 

@@ -12,13 +12,12 @@ from octavo.backends.gpu.device import interpreted, target
 from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
-from octavo.graph.node import DType, Node, Sizes
+from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
 from octavo.graph.protocol import Call
 
 if TYPE_CHECKING:
     import torch
 
-PAGE_SIZE = 64
 MOST_DIM = 256  # values of a head
 TOKEN_KINDS = ("int8_token", "fp8_token")
 FUSIONS = frozenset(

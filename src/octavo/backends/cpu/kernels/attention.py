@@ -12,7 +12,8 @@ from typing import Any
 
 from numba import float32
 
-from octavo.backends.cpu.kernels.kv import PAGE, Kind, head_bytes, score_function, value_function
+from octavo.backends.cpu.kernels.kv import Kind, head_bytes, score_function, value_function
+from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     arg,
@@ -52,7 +53,7 @@ def decode_kernel(kind: Kind, group: int, dim: int) -> Any:
         while starts[sequence + 1] <= token:
             sequence += 1
         position = i32_pointer(arg(args, 5))[token]
-        count = position // 64 + 1
+        count = position // PAGE_SIZE + 1
         first, stop = count * split // splits, count * (split + 1) // splits
         q = arg(args, 1) + token * arg(args, 2) + head * nbytes
         pages = arg(args, 7) + sequence * arg(args, 8) * 4
@@ -115,7 +116,7 @@ def prefill_kernel(kind: Kind, group: int, dim: int) -> Any:
                 count, position = end - begin, positions[begin]
                 q = arg(args, 1) + begin * q_stride + head * dim * 4
                 pages = arg(args, 7) + sequence * arg(args, 8) * 4
-                last = (position + count - 1) // 64 + 1
+                last = (position + count - 1) // PAGE_SIZE + 1
                 attend(sums, states, q, q_stride, args, pages, head // group, position, 1, count, 0, last)
                 finish(arg(args, 0) + begin * width + head * dim * 4, width, sums, states, count)
 
@@ -140,7 +141,7 @@ def _attend(kind: Kind, n: int, dim: int) -> Any:
 
     It leaves sums [n, dim] of weighted values, and in states for each query the largest score and the sum of weights.
     """
-    piece, page_floats, score_bytes, query_bytes = head_bytes(kind, dim), PAGE, n * PAGE * 4, n * dim * 4
+    piece, page_floats, score_bytes, query_bytes = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, n * dim * 4
     scores_of, add_values = score_function(kind, n, dim), value_function(kind, n, dim)
 
     def weigh(scores, seen, scale, state):

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from numba import float32, njit
 
+from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import inner
 from octavo.jit.simd import (
     add_blocks,
@@ -43,20 +44,21 @@ from octavo.jit.simd import (
     zeros,
 )
 
+assert PAGE_SIZE == 64  # a page's scores are four vectors of 16
+
 Kind = Literal["f16", "f32", "q8_0"]
-PAGE = 64
 SUMS = 16
 """Vectors of sums that a loop keeps: as many as leave registers for the rest."""
 
 _FMA = {"f16": fma_panel_f16, "f32": fma_panel_f32, "q8_0": fma_panel_s8}
 _WIDTH = {"f16": 2, "f32": 4, "q8_0": 1}
-SCALES = 2 * PAGE
+SCALES = 2 * PAGE_SIZE
 """Bytes of the scales before the codes of 32 of D, in q8_0."""
 
 
 def head_bytes(kind: Kind, dim: int) -> int:
     """Bytes of a head's keys, or values, in a page."""
-    return PAGE * dim * _WIDTH[kind] + (SCALES * (dim // 32) if kind == "q8_0" else 0)
+    return PAGE_SIZE * dim * _WIDTH[kind] + (SCALES * (dim // 32) if kind == "q8_0" else 0)
 
 
 def score_function(kind: Kind, n: int, dim: int) -> Any:
@@ -66,7 +68,7 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
     """
     width = min(4, max(1, SUMS // n))
     size, parts = n * width, 4 // width
-    columns, row_bytes = 16 * width, PAGE * _WIDTH[kind]
+    columns, row_bytes = 16 * width, PAGE_SIZE * _WIDTH[kind]
     part_bytes, fma_panel = columns * _WIDTH[kind], _FMA[kind]
     coded = kind == "q8_0"
     blocks, of_block = (dim // 32, 32) if coded else (1, dim)
@@ -155,7 +157,7 @@ def set_key_function(kind: Kind, dim: int) -> Any:
     block_bytes = SCALES + 64 * 32
 
     def set_key(keys, key, row, kv_head, kv_heads):
-        at, lane = keys + (row // 64 * kv_heads + kv_head) * piece, row % 64
+        at, lane = keys + (row // PAGE_SIZE * kv_heads + kv_head) * piece, row % PAGE_SIZE
         x = f32_pointer(key)
         if coded:
             codes = stack(32)
@@ -178,11 +180,11 @@ def set_value_function(kind: Kind, dim: int) -> Any:
     """A function (values, value, row, kv_head, kv_heads) that writes the float32 value [D] of one head."""
     piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"
     columns = _columns(dim)
-    column_bytes = 64 * columns * _WIDTH[kind] + (SCALES if coded else 0)
+    column_bytes = PAGE_SIZE * columns * _WIDTH[kind] + (SCALES if coded else 0)
     halves, row_bytes = columns // 16, columns * _WIDTH[kind]
 
     def set_value(values, value, row, kv_head, kv_heads):
-        at, place = values + (row // 64 * kv_heads + kv_head) * piece, row % 64
+        at, place = values + (row // PAGE_SIZE * kv_heads + kv_head) * piece, row % PAGE_SIZE
         for column in range(dim // columns):
             x = value + column * columns * 4
             if coded:

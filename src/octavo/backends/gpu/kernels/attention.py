@@ -6,7 +6,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-PAGE = tl.constexpr(64)  # rows of the cache that belong together
+from octavo.graph.node import PAGE_SIZE
+
+PAGE = tl.constexpr(PAGE_SIZE)
 
 
 @triton.jit
