@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info
 
 import results_file
 from octavo.backends.cores import cores
-from octavo.bench import gemm, gemm_limits
+from octavo.bench.gemm import limits, measure
 
 PRODUCTS = ((512, 4096, 4096), (1, 4096, 4096), (1, 4096, 14336))
 SCHEMES = ("int8", "w4a8", "w4a8-g128", "fp8")
@@ -28,21 +28,21 @@ SECONDS = 0.3
 
 def measured(scheme: str, m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
     """A row: times of both, their ratio, and errors."""
-    x, w = gemm.drawn(m, n, k)
-    subject = gemm.subject_of(scheme, x, w, "cpu")
-    errors = gemm.errors(subject, x, w)
-    ours = subject.calls(gemm.copies_of(m, subject.weight_bytes))
-    name, library = gemm.library_calls(scheme, x, w, subject.operands, "cpu")
+    x, w = measure.drawn(m, n, k)
+    subject = measure.subject_of(scheme, x, w, "cpu")
+    errors = measure.errors(subject, x, w)
+    ours = subject.calls(measure.copies_of(m, subject.weight_bytes))
+    name, library = measure.library_calls(scheme, x, w, subject.operands, "cpu")
     times, library_times = [], []
     for _ in range(rounds):
-        times.append(gemm.median_seconds(ours, "cpu"))
-        library_times.append(gemm.median_seconds(library, "cpu"))
+        times.append(measure.median_seconds(ours, "cpu"))
+        library_times.append(measure.median_seconds(library, "cpu"))
     seconds, operations = statistics.median(times), 2 * m * n * k
     ratios = [theirs / own for own, theirs in zip(times, library_times, strict=True)]
-    limit = gemm_limits.limit(operations, subject.bytes, cores(), scheme)
+    limit = limits.limit(operations, subject.bytes, cores(), scheme)
     row: dict[str, Any] = {
         "scheme": scheme, "m": m, "n": n, "k": k, "microseconds": seconds * 1e6, "gops": operations / seconds / 1e9,
-        "gbps": subject.bytes / seconds / 1e9, **gemm.share(limit, seconds), "library": name,
+        "gbps": subject.bytes / seconds / 1e9, **measure.share(limit, seconds), "library": name,
         "library_microseconds": statistics.median(library_times) * 1e6, "ratio": statistics.median(ratios),
         "ratios": ratios, **errors,
     }  # fmt: skip
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
-    gemm.SECONDS = SECONDS
+    measure.SECONDS = SECONDS
     rows = [measured(scheme, *size, options.rounds) for size in PRODUCTS for scheme in options.schemes]
     blas: dict[str, Any] = next((info for info in threadpool_info() if info["user_api"] == "blas"), {})
     result: dict[str, Any] = {

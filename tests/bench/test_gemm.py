@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from octavo import ops
-from octavo.bench import gemm, gemm_limits, gemm_stored, limits
+from octavo.bench import limits
+from octavo.bench.gemm import limits as gemm_limits
+from octavo.bench.gemm import measure, stored
 from octavo.graph.plan import Executor
 from tests.cli.conftest import Run
 from tests.sampling import some
@@ -18,39 +20,39 @@ from tests.sampling import some
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "read_limit", lambda threads: 40.0)
-    monkeypatch.setattr(gemm, "SECONDS", 0.01)
-    monkeypatch.setattr(gemm, "COLD_BYTES", 1 << 16)
+    monkeypatch.setattr(measure, "SECONDS", 0.01)
+    monkeypatch.setattr(measure, "COLD_BYTES", 1 << 16)
 
 
-@pytest.mark.parametrize("scheme", gemm.SCHEMES)
+@pytest.mark.parametrize("scheme", measure.SCHEMES)
 @pytest.mark.parametrize("m", [1, 40])
 def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
     done = octavo("bench", "gemm", str(m), "264", "256", "--scheme", scheme, "--device", "cpu", "--json")
     result = json.loads(done.out)
     assert done.status == 0
     assert result["passed"]
-    assert 0 < result["rel_l2"] <= result["bound"] == gemm.SCHEMES[scheme].bound
+    assert 0 < result["rel_l2"] <= result["bound"] == measure.SCHEMES[scheme].bound
     assert result["own_error"] < 1e-6
     assert result["seconds"] > 0
     assert result["ratio"] == pytest.approx(result["library_seconds"] / result["seconds"])
     assert (result["limit"] is None) == scheme.startswith("fp8")
 
 
-@pytest.mark.parametrize("name", some(gemm_stored.STORED, 1))
+@pytest.mark.parametrize("name", some(stored.STORED, 1))
 @pytest.mark.parametrize("m", [1, 40])
 def test_every_stored_format_passes(name: str, m: int) -> None:
-    result = gemm.bench_gemm(m, 264, 512, name.upper(), "cpu")
-    bits = gemm_stored.STORED[name].bits
+    result = measure.bench_gemm(m, 264, 512, name.upper(), "cpu")
+    bits = stored.STORED[name].bits
     assert result["passed"]
     assert result["scheme"] == name
-    assert result["bound"] / 8 < result["rel_l2"] <= result["bound"] == gemm_stored.BOUNDS[bits]
+    assert result["bound"] / 8 < result["rel_l2"] <= result["bound"] == stored.BOUNDS[bits]
     assert result["own_error"] < 1e-6
     assert result["library"] == "float32 BLAS"
 
 
 def test_bounds_that_are_promised(octavo: Run) -> None:
-    bounds = {name: gemm_stored.BOUNDS[fmt.bits] for name, fmt in gemm_stored.STORED.items()}
-    assert bounds["q8_0"] == gemm.SCHEMES["int8"].bound == 0.03
+    bounds = {name: stored.BOUNDS[fmt.bits] for name, fmt in stored.STORED.items()}
+    assert bounds["q8_0"] == measure.SCHEMES["int8"].bound == 0.03
     assert {bounds[name] for name in ("q4_0", "q4_1", "q4_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4")} == {0.15}
     lines = octavo("bench", "gemm", "16", "16", "256", "--scheme", "q8_0", "--device", "cpu").out.splitlines()
     assert lines[0] == "q8_0 on cpu, 16 x 16 x 256"
@@ -64,8 +66,8 @@ def test_results_too_few_to_average_are_not_judged(octavo: Run, n: int) -> None:
     done = octavo("bench", "gemm", "1", str(n), "256", "--scheme", "w4a8", "--device", "cpu")
     assert done.status == 0
     assert done.out.splitlines()[1].endswith(" (too few results to judge)")
-    result = gemm.bench_gemm(1, n, 256, "w4a8", "cpu")
-    assert result["rel_l2"] > gemm.SCHEMES["w4a8"].bound
+    result = measure.bench_gemm(1, n, 256, "w4a8", "cpu")
+    assert result["rel_l2"] > measure.SCHEMES["w4a8"].bound
     assert result["bound"] is None
 
 
@@ -76,7 +78,7 @@ def test_a_wrong_stored_product_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         return [y * np.float32(1.002) for y in right(self, *arguments)]
 
     monkeypatch.setattr(Executor, "run", wrong)
-    result = gemm.bench_gemm(3, 16, 256, "q8_0", "cpu")
+    result = measure.bench_gemm(3, 16, 256, "q8_0", "cpu")
     assert result["own_error"] == pytest.approx(0.002, rel=0.01)
     assert not result["passed"]
 
@@ -111,7 +113,7 @@ def test_wrong_results_fail(
     octavo: Run, change: Any, field: str, size: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr(ops, "int8_gemm", spoiled(change), raising=False)
-    result = gemm.bench_gemm(40, 48, 256, "int8", "cpu")
+    result = measure.bench_gemm(40, 48, 256, "int8", "cpu")
     assert not result["passed"]
     assert result[field] == pytest.approx(size, rel=0.1)
     done = octavo("bench", "gemm", "40", "48", "256", "--device", "cpu")
@@ -121,14 +123,14 @@ def test_wrong_results_fail(
 
 def test_every_product_of_many_tokens_is_looked_at_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more tokens than are checked, the first and the last are among those that are."""
-    monkeypatch.setattr(gemm, "CHECKED_ROWS", 5)
+    monkeypatch.setattr(measure, "CHECKED_ROWS", 5)
 
     def last_row(y: Any) -> Any:
         y[-1] = 0
         return y
 
     monkeypatch.setattr(ops, "int8_gemm", spoiled(last_row), raising=False)
-    assert not gemm.bench_gemm(64, 32, 64, "int8", "cpu")["passed"]
+    assert not measure.bench_gemm(64, 32, 64, "int8", "cpu")["passed"]
 
 
 def test_what_is_refused(octavo: Run) -> None:
@@ -148,7 +150,7 @@ def test_too_little_memory_is_a_line(octavo: Run, monkeypatch: pytest.MonkeyPatc
     def drawn(*sizes: int) -> None:
         raise MemoryError("Unable to allocate 8.00 GiB")
 
-    monkeypatch.setattr(gemm, "drawn", drawn)
+    monkeypatch.setattr(measure, "drawn", drawn)
     error = octavo("bench", "gemm", "--device", "cpu").error()
     assert error == "octavo: error: out of memory: Unable to allocate 8.00 GiB"
 

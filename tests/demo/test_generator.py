@@ -12,12 +12,13 @@ from random import Random
 
 import pytest
 
+from octavo.data.demo import KIND_NAMES, Question, question, questions
+from octavo.data.demo.convert import RULES, converted
+from octavo.data.demo.kinds import KINDS
+from octavo.data.demo.numbers import show, spell, write
+from octavo.data.demo.wording import recase, repunctuate
 from octavo.errors import UsageError
-from octavo.evals.demo import KIND_NAMES, Question, Tally, evaluate, question, questions, score
-from octavo.evals.demo.convert import RULES, converted
-from octavo.evals.demo.kinds import KINDS
-from octavo.evals.demo.numbers import show, spell, write
-from octavo.evals.demo.wording import recase, repunctuate
+from octavo.evals.demo import Tally, evaluate, score
 
 TOOLS = Path(__file__).parents[2] / "tools" / "demo"
 NUMBER = r"-?\d+(?:\.\d+)?"

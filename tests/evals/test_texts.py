@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from octavo.data import demo_model_path
+from octavo.data.demo import questions
 from octavo.errors import FileError
 from octavo.evals import demo_text, read_text
-from octavo.evals.demo import questions
 from octavo.evals.texts import named_text
 from octavo.text import Tokenizer
 from tests.runtime import tiny

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from octavo.evals.demo import question
+from octavo.data.demo import question
 
 IGNORED = -100  # the label of a token that is not learned
 

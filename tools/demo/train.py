@@ -24,7 +24,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from octavo.evals.demo import evaluate, questions
+from octavo.data.demo import questions
+from octavo.evals.demo import evaluate
 
 SHORT = 128
 LONG_EVERY = 10  # one step in so many has rows of the whole context

@@ -27,7 +27,7 @@ def gemm(
 from the exact product of the same quantized numbers.
     """
     from octavo.backends.gpu.device import unusable
-    from octavo.bench.gemm import bench_gemm
+    from octavo.bench.gemm.measure import bench_gemm
 
     where = ("gpu" if unusable() is None else "cpu") if device == "auto" else device
     result = bench_gemm(m, n, k, scheme, where)

@@ -14,7 +14,7 @@ from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.evals.demo.report import Report
+    from octavo.evals.demo import Report
     from octavo.evals.kl import Divergence
     from octavo.evals.stats import Estimate, Spread
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from octavo.data.demo import Question, Split
+from octavo.data.demo import questions as draw
 from octavo.errors import FileError
-from octavo.evals.demo import Question, Split
-from octavo.evals.demo import questions as draw
 from octavo.evals.windows import Mask
 from octavo.io import regular
 from octavo.text import Tokenizer

@@ -13,7 +13,7 @@ import torch
 
 from octavo import ops
 from octavo.backends.gpu.device import target
-from octavo.bench import gemm
+from octavo.bench.gemm import measure
 from octavo.ops import definition, place, products, quantize
 
 RNG = np.random.default_rng(2)
@@ -53,11 +53,11 @@ def test_w4a8(m: int, group: Any) -> None:
     assert y.cpu().numpy() == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
-@pytest.mark.parametrize("scheme", gemm.SCHEMES)
+@pytest.mark.parametrize("scheme", measure.SCHEMES)
 def test_bench_passes(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm, "SECONDS", 0.0)
-    monkeypatch.setattr(gemm, "COLD_BYTES", 1 << 14)
-    result = gemm.bench_gemm(20, 48, 256, scheme, "gpu")
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+    monkeypatch.setattr(measure, "COLD_BYTES", 1 << 14)
+    result = measure.bench_gemm(20, 48, 256, scheme, "gpu")
     assert result["passed"]
     assert result["own_error"] < 1e-5
     assert "BLAS" in result["library"]

@@ -15,7 +15,7 @@ import torch
 from octavo import ops
 from octavo.backends.gpu import weight_only as gpu
 from octavo.backends.gpu.device import target
-from octavo.bench import gemm
+from octavo.bench.gemm import measure
 from octavo.errors import QuantFormatError, UsageError
 from octavo.formats import FORMATS, QTensor, by_name, dequantize, quantize_reference
 from octavo.ops import weight_only
@@ -112,9 +112,9 @@ def test_what_does_not_fit_is_said() -> None:
 @pytest.mark.parametrize("tokens", [1, 40])
 @pytest.mark.parametrize("name", some(["q8_0", "q4_k", "iq4_nl"], 1))
 def test_bench(name: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm, "SECONDS", 0.0)
-    monkeypatch.setattr(gemm, "COLD_BYTES", 1 << 14)
-    result = gemm.bench_gemm(tokens, 48, 256, name, "gpu")
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+    monkeypatch.setattr(measure, "COLD_BYTES", 1 << 14)
+    result = measure.bench_gemm(tokens, 48, 256, name, "gpu")
     assert result["passed"]
     assert result["own_error"] < 5e-4  # scales of few tokens, and weights of many, are rounded to float16
     assert "BLAS" in result["library"]

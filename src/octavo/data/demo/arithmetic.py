@@ -6,9 +6,9 @@ from decimal import ROUND_HALF_UP, Decimal
 from random import Random
 from typing import NamedTuple, cast
 
-from octavo.evals.demo.numbers import Number, show, write
-from octavo.evals.demo.question import Operands
-from octavo.evals.demo.wording import BARE, COMMAND_FRAMES, FRAMES, dress
+from octavo.data.demo.numbers import Number, show, write
+from octavo.data.demo.question import Operands
+from octavo.data.demo.wording import BARE, COMMAND_FRAMES, FRAMES, dress
 
 
 class Operation(NamedTuple):

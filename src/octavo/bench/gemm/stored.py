@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.bench.cases import WEIGHTS, Built, executor
-from octavo.bench.gemm_subject import Calls, Subject
+from octavo.bench.gemm.subject import Calls, Subject
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.activation import activation
 from octavo.formats.spec import F32

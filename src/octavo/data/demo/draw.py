@@ -6,8 +6,8 @@ from decimal import Decimal
 from random import Random
 from typing import cast
 
-from octavo.evals.demo.numbers import Number, decimal, digits
-from octavo.evals.demo.question import Operands
+from octavo.data.demo.numbers import Number, decimal, digits
+from octavo.data.demo.question import Operands
 
 
 def draw_sum(rng: Random) -> Operands:

@@ -7,10 +7,10 @@ from decimal import ROUND_HALF_UP, Decimal
 from random import Random
 from typing import NamedTuple, cast
 
-from octavo.evals.demo.numbers import digits, show, write
-from octavo.evals.demo.question import Operands
-from octavo.evals.demo.units import FORMS, NAMES, singular
-from octavo.evals.demo.wording import dress
+from octavo.data.demo.numbers import digits, show, write
+from octavo.data.demo.question import Operands
+from octavo.data.demo.units import FORMS, NAMES, singular
+from octavo.data.demo.wording import dress
 
 Amounts = Callable[[Random], Decimal]
 

@@ -1,4 +1,8 @@
-"""A checkpoint folder to a GGUF file: `convert_checkpoint`."""
+"""A checkpoint folder to a GGUF file: `convert_checkpoint`.
+
+It stands above the quantizers: a checkpoint is one more source of tensors for them, so converting to Q4_K_M and
+converting to F16 are the same thing.
+"""
 
 from __future__ import annotations
 

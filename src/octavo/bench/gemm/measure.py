@@ -14,9 +14,9 @@ import numpy as np
 
 from octavo import ops
 from octavo.backends.cores import cores
-from octavo.bench import gemm_limits, gemm_stored
-from octavo.bench.gemm_limits import Limit
-from octavo.bench.gemm_subject import Calls, Subject
+from octavo.bench.gemm import limits, stored
+from octavo.bench.gemm.limits import Limit
+from octavo.bench.gemm.subject import Calls, Subject
 from octavo.bench.ops import COLD_BYTES, MOST_COPIES
 from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
@@ -99,7 +99,7 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, An
     library, calls = library_calls(scheme, x, w, subject.operands, device)
     library_seconds = median_seconds(calls, device)
     operations = 2 * m * n * k
-    limit = gemm_limits.limit(operations, subject.bytes, cores() if device == "cpu" else 0, scheme)
+    limit = limits.limit(operations, subject.bytes, cores() if device == "cpu" else 0, scheme)
     return {
         "m": m, "n": n, "k": k, "scheme": scheme, "device": device, **checked, "seconds": seconds,
         "gops": operations / seconds / 1e9, **share(limit, seconds), "library": library,
@@ -109,16 +109,16 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, An
 
 def subject_of(scheme: str, x: F32, w: F32, device: str) -> Subject:
     """The product of x and w in a scheme, on "cpu" or "gpu"."""
-    fmt = gemm_stored.STORED.get(scheme)
-    return gemm_stored.subject(fmt, x, w, device) if fmt else _subject(SCHEMES[scheme], x, w, device)
+    fmt = stored.STORED.get(scheme)
+    return stored.subject(fmt, x, w, device) if fmt else _subject(SCHEMES[scheme], x, w, device)
 
 
 def _whole(scheme: str) -> int:
     """What K has to be a multiple of. Raises UsageError for a scheme that there is none of."""
-    if scheme in gemm_stored.STORED:
-        return gemm_stored.STORED[scheme].block
+    if scheme in stored.STORED:
+        return stored.STORED[scheme].block
     if scheme not in SCHEMES:
-        raise UsageError(f"scheme {scheme!r} (allowed: {', '.join((*SCHEMES, *gemm_stored.STORED))})")
+        raise UsageError(f"scheme {scheme!r} (allowed: {', '.join((*SCHEMES, *stored.STORED))})")
     return SCHEMES[scheme].whole
 
 
@@ -212,9 +212,9 @@ def library_calls(scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: 
         out = np.empty((len(x), len(w)), np.float32)
         all_weights = [w, *(w.copy() for _ in range(min(copies, 8) - 1))]
         return "float32 BLAS", [partial(np.matmul, x, each.T, out=out) for each in all_weights]
-    from octavo.bench import gemm_library
+    from octavo.bench.gemm import library
 
-    return gemm_library.calls(scheme, x, w, placed, copies)
+    return library.calls(scheme, x, w, placed, copies)
 
 
 def median_seconds(calls: Calls, device: str) -> float:

@@ -6,9 +6,9 @@ from decimal import Decimal
 from random import Random
 from typing import cast
 
-from octavo.evals.demo.numbers import Number, digits, show
-from octavo.evals.demo.question import Operands
-from octavo.evals.demo.wording import BARE, FRAMES, dress
+from octavo.data.demo.numbers import Number, digits, show
+from octavo.data.demo.question import Operands
+from octavo.data.demo.wording import BARE, FRAMES, dress
 
 PERCENT = ("%", "%", "%", " %", " percent", " percent", " per cent", " pct")
 BASES = (10, 20, 25, 50, 100, 200, 250, 400, 500, 1000, 2000, 5000)

@@ -1,4 +1,4 @@
-"""Scoring: exact answers, counted by kind, with the uncertainty of a sample."""
+"""The demo model's accuracy: exact answers, counted by kind, with the uncertainty of a sample."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 
-from octavo.evals.demo.kinds import NAMES, questions
-from octavo.evals.demo.question import Question
+from octavo.data.demo import KIND_NAMES, Question, questions
 
 Z95 = 1.959964  # 95% of a normal distribution lies within so many standard deviations
 
@@ -71,7 +70,7 @@ def evaluate(ask: Callable[[str], str], n: int = 1000, seed: int = 0) -> Report:
     replies = [(question, ask(question.prompt)) for question in questions(seed, n)]
     right = [score(reply, question) for question, reply in replies]
     by_kind = {}
-    for name in NAMES:
+    for name in KIND_NAMES:
         of_kind = [ok for ok, (question, _) in zip(right, replies, strict=True) if question.kind == name]
         if of_kind:
             by_kind[name] = Tally(sum(of_kind), len(of_kind))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import cast
 
-from octavo.evals.demo.question import Operands
-from octavo.evals.demo.wording import recase, repunctuate
+from octavo.data.demo.question import Operands
+from octavo.data.demo.wording import recase, repunctuate
 
 # fmt: off
 TOPICS: tuple[tuple[tuple[str, ...], str], ...] = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import cast
 
-from octavo.evals.demo.numbers import Number, decimal, digits, show, write
-from octavo.evals.demo.question import Operands
-from octavo.evals.demo.wording import dress
+from octavo.data.demo.numbers import Number, decimal, digits, show, write
+from octavo.data.demo.question import Operands
+from octavo.data.demo.wording import dress
 
 # fmt: off
 LARGER = ("larger", "bigger", "greater", "higher", "more")

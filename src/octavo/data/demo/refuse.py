@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import cast
 
-from octavo.evals.demo.numbers import digits
-from octavo.evals.demo.question import Operands
-from octavo.evals.demo.wording import BARE, FRAMES, dress, recase, repunctuate
+from octavo.data.demo.numbers import digits
+from octavo.data.demo.question import Operands
+from octavo.data.demo.wording import BARE, FRAMES, dress, recase, repunctuate
 
 OTHER_SUBJECT = "I can't help with that: I am only a small calculator. Try: What is 12 times 11?"
 OTHER_MATH = "I can't do that: I know one operation at a time, on two numbers. Try: What is 12 times 11?"
@@ -125,7 +125,7 @@ def word_math(rng: Random, operands: Operands) -> tuple[str, str]:
 
 
 def draw_large(rng: Random) -> Operands:
-    """("large", form, a, b): one operation on numbers beyond the range of `octavo.evals.demo.draw`."""
+    """("large", form, a, b): one operation on numbers beyond the range of `octavo.data.demo.draw`."""
     form = rng.randrange(len(LARGE))
     text = LARGE[form]
     if "%" in text or "percent" in text:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from octavo.data.demo import compare, convert, draw, percent, refuse, talk
+from octavo.data.demo.arithmetic import word_operation
+from octavo.data.demo.question import Kind, Question, Split
 from octavo.errors import UsageError
-from octavo.evals.demo import compare, convert, draw, percent, refuse, talk
-from octavo.evals.demo.arithmetic import word_operation
-from octavo.evals.demo.question import Kind, Question, Split
 
 # fmt: off
 KINDS = (
