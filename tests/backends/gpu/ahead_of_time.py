@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +137,48 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))
     types = {**NAMES, **(_types(layout, name == "few") if layout else {}), **types}
-    signature = {arg: "constexpr" if arg in fixed else types.get(arg, "i32") for arg in kernel.arg_names}
-    attributes = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=attributes)
-    made = triton.compile(source, target=gpu, options={"num_warps": warps, "num_stages": 2, **FUSION})
+    made = triton.compile(
+        source_of(kernel, fixed, types), target=gpu, options={"num_warps": warps, "num_stages": 2, **FUSION}
+    )
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"dp4a|mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_dot4_i32_i\w+|v_mfma_\w+|v_wmma_\w+", text)
     return {"kernel": name, "layout": layout, "target": target, "instructions": sorted(set(found)),
             "spills": _spills(made, text)}  # fmt: skip
+
+
+def source_of(
+    kernel: Any, fixed: dict[str, Any], types: dict[str, Any], source: Any = ASTSource, even: Collection[str] = ()
+) -> Any:
+    """A kernel with constants `fixed` and arguments of `types`, "i32" unless they are named, as Triton compiles it.
+
+    A type may be a record as `arguments` has them: a tuple of types, `Constant`, and None. Pointers are multiples of
+    16, and so are the numbers whose names, or names in their records, are in `even`.
+    """
+    signature = {arg: "constexpr" if arg in fixed else _signature(types.get(arg, "i32")) for arg in kernel.arg_names}
+    constants, attributes = {}, {}
+    for i, arg in enumerate(kernel.arg_names):
+        for path, name, leaf in _leaves((i,), arg, fixed[arg] if arg in fixed else types.get(arg, "i32"), arg in fixed):
+            if arg in fixed or not isinstance(leaf, str):
+                constants[path] = leaf
+            elif leaf[0] == "*" or (leaf == "i32" and name in even):
+                attributes[path] = [["tt.divisibility", 16]]
+    return source(kernel, signature, constants, attributes)
+
+
+def _signature(kind: Any) -> Any:
+    if not isinstance(kind, tuple):
+        return kind if isinstance(kind, str) else "constexpr"
+    parts = map(_signature, kind)
+    return type(kind)(*parts) if hasattr(kind, "_fields") else tuple(parts)
+
+
+def _leaves(path: tuple[int, ...], name: str, kind: Any, whole: bool) -> Iterator[tuple[tuple[int, ...], str, Any]]:
+    """Where each type of a record stands, its name, and the type; of something `whole` itself."""
+    if whole or not isinstance(kind, tuple):
+        yield path, name, kind
+        return
+    for i, (inner, part) in enumerate(zip(getattr(kind, "_fields", [name] * len(kind)), kind, strict=True)):
+        yield from _leaves((*path, i), inner, part, False)
 
 
 def _layout(name: str) -> Layout:

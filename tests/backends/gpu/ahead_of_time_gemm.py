@@ -27,7 +27,7 @@ from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
 from octavo.formats import by_name
-from tests.backends.gpu.ahead_of_time import FUSION, TARGETS, _spills
+from tests.backends.gpu.ahead_of_time import FUSION, TARGETS, _spills, source_of
 
 N, K = 8192, 8192
 KERNELS = {"int8": int8_gemm_kernel, "w4a8": w4a8_gemm_kernel, "fp8": fp8_gemm_kernel}
@@ -122,15 +122,9 @@ def _row(
     name: str, target: str, kernel: Any, fixed: dict[str, Any], types: dict[str, str], warps: int, stages: int,
     source: Any = ASTSource,
 ) -> dict[str, Any]:  # fmt: skip
-    signature = {arg: "constexpr" if arg in fixed else types.get(arg, "i32") for arg in kernel.arg_names}
-    even = [
-        i
-        for i, (arg, kind) in enumerate(signature.items())
-        if kind[0] == "*" or (kind == "i32" and (arg in ("n", "k") or arg.endswith("_stride")))
-    ]
-    attributes = {(i,): [["tt.divisibility", 16]] for i in even}
+    even = {"n", "k", "stride", *(arg for arg in kernel.arg_names if arg.endswith("_stride"))}
     made = triton.compile(
-        source(kernel, signature, fixed, attributes),
+        source_of(kernel, fixed, types, source, even),
         target=TARGETS[target][0],
         options={"num_warps": warps, "num_stages": stages, **FUSION},
     )

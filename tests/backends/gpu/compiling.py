@@ -21,10 +21,12 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from octavo.backends.gpu import compiled
+from octavo.backends.gpu.arguments import matrix
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.kernels.elementwise import binary_kernel
 from octavo.backends.gpu.launch import Launch, prepare
 from octavo.jit import cache as kernel_cache
+from tests.backends.gpu.records import Scaled, Scaling, gluon_records_kernel, records_kernel
 
 TARGET = Target("cuda", "ptx", True, "sm_90", "none")
 
@@ -83,7 +85,16 @@ class Watch(logging.Handler):
 
 
 def launches(*ops: str) -> list[Launch]:
+    """Two of each op, which need one kernel; "records" and "gluon" are kernels whose arguments are records."""
     x = torch.zeros(32, 64)
+    of_records = {"records": records_kernel, "gluon": gluon_records_kernel}
+    if ops[0] in of_records:
+        size = Scaling(64, "")
+        return [
+            Launch(TARGET, of_records[op], (32,), Scaled(matrix(x), None, Scaling(by, "all")), terms, matrix(x),
+                   size=size, B=64)
+            for op in ops for by, terms in ((2, ()), (3, ()), (2, (matrix(x),)), (2, ()))
+        ]  # fmt: skip
     return [
         Launch(TARGET, binary_kernel, (rows, 1), x, x, x, 64, 64, 64, 64, OP=op, B=64) for op in ops for rows in (1, 32)
     ]
@@ -95,7 +106,8 @@ def main() -> None:
 
     def start(name: str, *ops: str) -> None:
         """What a new process would do that runs these ops."""
-        binary_kernel.device_caches.clear()
+        for kernel in (binary_kernel, records_kernel, gluon_records_kernel):
+            kernel.device_caches.clear()
         compiled.folder.cache_clear()
         compiled.kernel_folder.cache_clear()
         kernel_cache._said.clear()
@@ -113,9 +125,11 @@ def main() -> None:
 
     start("empty", "add", "mul")
     start("kept", "add", "mul")
+    start("records", "records", "gluon")
+    start("records kept", "records", "gluon")
     folder = compiled.folder()
     assert folder is not None
-    first, second = sorted(folder.iterdir())
+    first, second = sorted(entry for entry in folder.iterdir() if list(entry.glob("binary_kernel.*")))
     (cut,) = first.glob("*.cubin")
     cut.write_bytes(cut.read_bytes()[:100])
     (second / compiled.SUMS).unlink()

@@ -42,6 +42,13 @@ def test_a_kernel_that_is_on_disk_is_not_compiled(happened: dict[str, dict[str, 
     assert happened["kept"] == KEPT
 
 
+def test_kernels_of_records_are_kept_for_each_constant(happened: dict[str, dict[str, Any]]) -> None:
+    """Of Triton and of Gluon, for two constants, and for one term more."""
+    every = {**KEPT, "loaded": 6, "launches": 8}
+    assert happened["records"] == {**every, "compiled": 6}
+    assert happened["records kept"] == every
+
+
 def test_damaged_kernels_are_compiled_again_with_one_warning(happened: dict[str, dict[str, Any]]) -> None:
     row = happened["damaged"]
     (warning,) = row["warnings"]

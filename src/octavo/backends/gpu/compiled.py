@@ -1,9 +1,10 @@
 """Compiled kernels on disk, which are found without a look at their sources.
 
 Triton keeps compiled kernels as well, by a hash of what they are made of: to get it, it parses a kernel and all that it
-calls, and reads its own library of 400 MB. It also trusts what it finds. Here the hash is that of all kernels' sources,
-of Triton's version, and of what Triton gives to its compiler: types, constants, alignment, options, the GPU. Files are
-checked before they are used, and whatever is wrong with them costs a compilation and a warning.
+calls, and reads its own library of 400 MB. It also trusts what it finds. Here the hash is that of the sources of this
+backend (kernels, and what they are compiled for), of Triton's version, and of what Triton gives to its compiler: types,
+constants, alignment, options, the GPU. Files are checked before they are used, and whatever is wrong with them costs a
+compilation and a warning.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def folder() -> Path | None:
     """The folder of compiled kernels; None where there can be none."""
     library = os.stat(libtriton.__file__)
     compiler = f"{triton.__version__} {library.st_size} {library.st_mtime_ns}"
-    return kernel_folder(Path(__file__).parent / "kernels", compiler)
+    return kernel_folder(Path(__file__).parent, compiler)
 
 
 def _key(source: Any, target: Any, options: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from octavo.backends.cores import cores
+from octavo.backends.gpu.arguments import Constant, for_triton
 from octavo.backends.gpu.device import Target
 
 Grid = tuple[int, ...]
@@ -17,7 +18,7 @@ log = logging.getLogger("octavo")
 
 
 class Launch:
-    """A kernel launch whose arguments are known; `warps` and `stages` are how it is compiled.
+    """A kernel launch whose arguments are known, see `arguments`; `warps` and `stages` are how it is compiled.
 
     `exact`: products and sums are rounded one by one, as they are written, and not fused. A kernel that has a constant
     PDL may be launched before the one before it ends, if the device can.
@@ -29,7 +30,7 @@ class Launch:
     ) -> None:  # fmt: skip
         self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))
         self._run = kernel[self._grid]
-        self._arguments = arguments
+        self._arguments = tuple(map(for_triton, arguments))
         how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
         self._options = {**constants, **how}
         if "PDL" in kernel.arg_names:
@@ -59,6 +60,11 @@ def _kind(argument: Any) -> Any:
         return argument.dtype, argument.data_ptr() % 16 == 0
     if hasattr(argument, "block_shape"):  # a descriptor of tiles
         return argument.base.dtype, tuple(argument.block_shape), repr(getattr(argument, "layout", None))
+    if isinstance(argument, tuple):
+        return type(argument), *map(_kind, argument)
+    constant = getattr(argument, "value", None)
+    if isinstance(constant, Constant):
+        return constant
     if isinstance(argument, int):
         return int, argument == 1, argument % 16 == 0, argument.bit_length() > 31
     return type(argument)

@@ -1,0 +1,79 @@
+"""What kernels take, by name: records of pointers and numbers, and constants that a kernel is compiled for.
+
+An argument of a kernel may be a NamedTuple of
+
+    tensors     the kernel sees pointers
+    numbers     int or float
+    None        there is nothing: the kernel asks `is None` when it is compiled, and has no such argument
+    constants   instances of `Constant`
+    tuples      of these, named or not
+
+Descriptors of tiles are arguments of their own: Triton 3.6 looks for them nowhere else. `Launch` makes of all this what
+Triton takes; a kernel that is launched without it has to be given `for_triton(argument)`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+Pointer = Any
+"""A tensor on the host, a pointer in a kernel."""
+
+
+class Constant:
+    """A frozen dataclass that kernels are compiled for: its fields and properties are constants in a kernel.
+
+    It is a field of a NamedTuple, or a parameter annotated `tl.constexpr`.
+    """
+
+
+class Matrix(NamedTuple):
+    """Rows of numbers, each row's side by side.
+
+    data    the first number
+    stride  elements from a row to the next; 0 for one row that stands for all
+    """
+
+    data: Pointer
+    stride: int
+
+
+class SplitK(NamedTuple):
+    """Memory for programs that compute one tile, each from a part of K; the last to finish adds up the partial sums.
+
+    partial  for each tile, a tile of sums for each program
+    counter  int32, a zero for each tile, and zeros again afterwards
+    """
+
+    partial: Pointer
+    counter: Pointer
+
+
+def matrix(x: Any) -> Matrix:
+    """A tensor [rows, columns] as a kernel takes it, or one row [columns] that stands for all."""
+    return Matrix(x, x.stride(0) if x.ndim > 1 else 0)
+
+
+def for_triton(argument: Any) -> Any:
+    """An argument with its constants marked as such; interpreted kernels take them as they are."""
+    from octavo.backends.gpu.device import interpreted
+
+    return argument if interpreted() else _marked(argument)
+
+
+def _marked(argument: Any) -> Any:
+    if isinstance(argument, Constant):
+        return _constexpr(argument)
+    if not isinstance(argument, tuple):
+        return argument
+    parts = map(_marked, argument)
+    return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
+
+
+@cache
+def _constexpr(constant: Constant) -> Any:
+    """One object for equal constants: Triton finds a compiled kernel faster."""
+    from triton.language import constexpr
+
+    return constexpr(constant)
