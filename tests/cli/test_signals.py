@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from octavo.cli import signals
-from octavo.cli.quantize import Bar
+from octavo.cli.progress import Bar
 from tests.cli.conftest import Run
 from tests.quantizers import small
 
@@ -52,7 +52,7 @@ def test_sigterm_leaves_nothing_behind(
 _QUANTIZE = """
 import signal
 from octavo.cli import main
-from octavo.cli.quantize import Bar
+from octavo.cli.progress import Bar
 Bar.show = lambda *progress: signal.raise_signal(signal.SIGHUP)
 main()
 """

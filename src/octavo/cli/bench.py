@@ -11,6 +11,7 @@ import typer
 from octavo.cli.bench_gemm import gemm
 from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
 from octavo.cli.plain import to_json
+from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def model(
     )  # fmt: skip
     if output is not None and not os.path.isdir(output):
         require_target(output)
-    with Status() as status:
-        result = bench_model(resolve(model), options, status.show)
+    with Bar() as bar:
+        result = bench_model(resolve(model), options, bar.show)
     if output is not None:
         _write(output, FORMATS[format](result), result, format)
     print((to_markdown if output is not None else FORMATS[format])(result), end="")
@@ -104,10 +105,8 @@ def make(
     """Write a model with a real one's shape and random weights: `octavo bench make qwen3-1.7b Q4_K_M out.gguf`."""
     from octavo.bench.synthetic import make as write
 
-    with Status() as status:
-        write(
-            shape, preset, output, progress=lambda done, total: status.show(f"{done / total:4.0%} {_gb(done, total)}")
-        )
+    with Bar() as bar:
+        write(shape, preset, output, progress=lambda done, total: bar.show(_gb(done, total), done, total))
 
 
 def _line(row: dict[str, Any], width: int) -> str:
@@ -124,21 +123,6 @@ def numbers(option: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"{option} is {text!r} (allowed: numbers with commas between, as 1,4,8)") from None
-
-
-class Status:
-    """A line on the terminal that says what goes on, gone at the end; nothing where stderr is no terminal."""
-
-    def __enter__(self) -> Status:
-        return self
-
-    def show(self, text: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
-
-    def __exit__(self, *exception: object) -> None:
-        self.show("")
 
 
 def _gb(done: int, total: int) -> str:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli.progress import Bar
 from octavo.cli.quantize import (
     AsJson,
-    Bar,
     DryRun,
     EmbeddingType,
     ImatrixFile,

@@ -47,7 +47,7 @@ def ppl(
 
     Of the demo text only answers are scored: the demo model was not taught what people ask.
     """
-    from octavo.cli.meter import Meter
+    from octavo.cli.progress import Bar
     from octavo.evals.likelihood import perplexity
     from octavo.evals.subject import context_for, open_subject
     from octavo.evals.texts import named_text
@@ -57,11 +57,12 @@ def ppl(
         model, context, device=device, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers)
     ) as loaded:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
-        with Meter("ppl") as meter:
-            found = perplexity(
-                loaded, read.tokens, context=context, chunks=chunks, scored=read.scored,
-                progress=lambda done, total, value: meter.show(done, total, f"perplexity {value:.4f}"),
-            )  # fmt: skip
+        with Bar() as bar:
+
+            def show(done: int, total: int, value: float) -> None:
+                bar.show(f"chunk {done} of {total}: perplexity {value:.4f}", done, total)
+
+            found = perplexity(loaded, read.tokens, context=context, chunks=chunks, scored=read.scored, progress=show)
     if as_json:
         print(to_json({"model": model, "text": read.name, **asdict(found)}))
     else:
@@ -84,7 +85,7 @@ def kl(
     as_json: AsJson = False,
 ) -> None:
     """How far a model is from its base: `octavo eval kl model-q4.gguf wiki.test.raw --base model-f16.gguf`."""
-    from octavo.cli.meter import Meter
+    from octavo.cli.progress import Bar
     from octavo.evals.kl import divergence
     from octavo.evals.subject import context_for, open_subject
     from octavo.evals.texts import named_text
@@ -98,10 +99,10 @@ def kl(
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         if answers and read.scored is None:
             raise UsageError(f"--answers is for the text `demo`; {text} does not say what is an answer")
-        with Meter("kl") as meter:
+        with Bar() as bar:
             found = divergence(
                 loaded, other, read.tokens, context=context, chunks=chunks, scored=read.scored if answers else None,
-                progress=lambda done, total, value: meter.show(done, total, f"KL {value:.6f}"),
+                progress=lambda done, total, value: bar.show(f"chunk {done} of {total}: KL {value:.6f}", done, total),
             )  # fmt: skip
     if as_json:
         print(to_json({"model": model, "base": base, "text": read.name, **asdict(found)}))
@@ -123,20 +124,20 @@ def demo(
 ) -> None:
     """Ask the demo model, or what it was made into, arithmetic that it was not trained on: `octavo eval demo`."""
     import octavo
-    from octavo.cli.meter import Meter
+    from octavo.cli.progress import Bar
     from octavo.evals.demo import evaluate
 
     if questions < 1:
         raise UsageError(f"questions is {questions} (allowed: 1 or more)")
     place: Any = {"device": device, "threads": threads, "gpu_layers": gpu_layers(layers)}
-    with octavo.load(model, cache_type=kv, **place) as loaded, Meter("demo") as meter:
+    with octavo.load(model, cache_type=kv, **place) as loaded, Bar() as bar:
         asked = 0
 
         def ask(prompt: str) -> str:
             nonlocal asked
             reply = "".join(loaded.generate(prompt, temperature=0.0, max_tokens=64))
             asked += 1
-            meter.show(asked, questions)
+            bar.show(f"question {asked} of {questions}", asked, questions)
             return reply
 
         report = evaluate(ask, questions, seed)

@@ -38,7 +38,7 @@ def imatrix(
 
     Interrupted, the same command goes on where FILE was saved.
     """
-    from octavo.cli.meter import Meter
+    from octavo.cli.progress import Bar
     from octavo.evals.activations import collect_imatrix
     from octavo.evals.subject import context_for, open_subject
     from octavo.evals.texts import named_text
@@ -46,12 +46,13 @@ def imatrix(
 
     require_target(output)
     context = context_for(context, model)
-    with open_subject(model, context, device=device, threads=threads, fuse=False) as loaded, Meter("imatrix") as meter:
+    with open_subject(model, context, device=device, threads=threads, fuse=False) as loaded, Bar() as bar:
         read = named_text(text, loaded.tokenizer, "train", parse_special=parse_special)
         try:
             matrix = collect_imatrix(
                 loaded, read.tokens, name=read.name, context=context, chunks=chunks, output=process_output,
-                path=output, save_every=save_every, restart=restart, progress=meter.show,
+                path=output, save_every=save_every, restart=restart,
+                progress=lambda done, total: bar.show(f"chunk {done} of {total}", done, total),
             )  # fmt: skip
         except KeyboardInterrupt:
             saved = os.path.exists(output)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import asdict
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.plain import printable, to_json
+from octavo.cli.plain import to_json
+from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -208,40 +207,6 @@ def tensor_types(given: list[str]) -> tuple[tuple[str, str], ...]:
             raise UsageError(f"--tensor-type is {text!r} (allowed: REGEX=TYPE, as attn_v=Q6_K)")
         pairs.append((pattern, kind))
     return tuple(pairs)
-
-
-class Bar:
-    """A progress bar on stderr, gone at the end; nothing where stderr is no terminal."""
-
-    def __init__(self) -> None:
-        self._progress: Any = None
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def show(self, name: str, done: int, total: int) -> None:
-        if self._progress is None:
-            self._progress = _start()
-            self._task, self._total = self._progress.add_task("", total=total), total
-        if total != self._total:  # another thing begins
-            self._total = total
-            self._progress.reset(self._task, total=total)
-        self._progress.update(self._task, completed=done, description=printable(name))
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-
-def _start() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    console = Console(file=sys.stderr)
-    columns = BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False)
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    progress.start()
-    return progress
 
 
 def show(report: Report, as_json: bool, fitted: Fitted | None = None) -> None:

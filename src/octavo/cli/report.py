@@ -43,7 +43,7 @@ def report(
     `octavo report model-q4.gguf --base model-f16.gguf -o report.html`. With the demo model as MODEL or base, its own
     questions are the text, and presets are compared, unless told otherwise.
     """
-    from octavo.cli.meter import Meter
+    from octavo.cli.progress import Bar
     from octavo.evals.report.quality import Plan
     from octavo.evals.report.write import write_report
 
@@ -52,12 +52,13 @@ def report(
     names = [name.strip() for name in (presets or "").split(",") if name.strip()]
     if names and text is None:
         raise UsageError("--presets needs --text, a text to measure them on")
-    with Meter("report") as meter:
-        plan = Plan(text, names, context, chunks, device, threads, meter.show) if text is not None else None
-        found = write_report(
-            model, output, base=base, plan=plan, threads=threads,
-            progress=lambda done, total, name: meter.show(done, total, printable(name)),
-        )  # fmt: skip
+    with Bar() as bar:
+
+        def show(done: int, total: int, name: str) -> None:
+            bar.show(name, done, total)
+
+        plan = Plan(text, names, context, chunks, device, threads, show) if text is not None else None
+        found = write_report(model, output, base=base, plan=plan, threads=threads, progress=show)
     error = found.model.error
     said = "" if error is None else f", {found.model.basis} error {100 * error:#.4g} %"
     print(f"{printable(output)}: {len(found.model.tensors)} tensors, {found.model.bits:.4g} bits per weight{said}")

@@ -1,0 +1,56 @@
+"""How far a command is, on a line of the terminal."""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic
+from typing import TYPE_CHECKING, Self
+
+from octavo.cli.plain import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+INTERVAL_S = 0.1
+
+
+class Bar:
+    """A line on stderr, gone at the end: a bar, the time left, and what goes on. Nothing where stderr is no terminal.
+
+    It is drawn by `show` and by nothing else, so that no thread runs beside what is measured.
+    """
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._shown = ("", 0.0)  # what was drawn, and when
+
+    def show(self, what: str, done: int = 0, total: int | None = None) -> None:
+        """Say what goes on, and how much of it is done, where that is known."""
+        if self._progress is None:
+            if not sys.stderr.isatty():
+                return
+            self._progress = _started()
+        text, now = printable(what), monotonic()
+        draw = text != self._shown[0] or now - self._shown[1] > INTERVAL_S
+        if draw:
+            self._shown = text, now
+        task = self._progress.task_ids[0]
+        self._progress.update(task, completed=done, total=total, description=text, refresh=draw)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _started() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False)
+    progress = Progress(*columns, console=Console(file=sys.stderr), transient=True, auto_refresh=False)
+    progress.add_task("", total=None)
+    progress.start()
+    return progress
