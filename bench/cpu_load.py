@@ -27,14 +27,14 @@ import numpy as np
 from octavo.backends import select
 from octavo.backends.cpu.pages import zeroed
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
 
 with GGUFFile.open(sys.argv[1]) as file:
     backends = select("cpu")
     start = time.perf_counter()
-    engine = Engine(read_architecture(file), backends, EngineConfig(n_ctx=512))
+    engine = Engine(read_model(file), backends, EngineConfig(n_ctx=512))
     engine.load()
     loaded = time.perf_counter() - start
     engine.prefill(Sequence(), list(range(5, 69)))

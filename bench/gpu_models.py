@@ -26,7 +26,7 @@ from octavo.bench import gpu, machine
 from octavo.bench.subject import EngineSubject, tokens
 from octavo.bench.synthetic import make
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime.batch import Feed
 from octavo.runtime.choice import BEST, BEST_ID
 from octavo.runtime.engine import Engine, EngineConfig
@@ -43,7 +43,7 @@ def measure(path: Path, backend: GpuBackend) -> list[dict[str, Any]]:
     """A row a test: name, tokens a second, and for decoding the device's milliseconds of a step."""
     with GGUFFile.open(path) as file:
         config = EngineConfig(n_ctx=4352, n_batch=2048, max_sequences=8, strict=True)
-        subject = EngineSubject(Engine(read_architecture(file), [backend], config))
+        subject = EngineSubject(Engine(read_model(file), [backend], config))
         rows = [_prefill(subject, n) for n in (512, 2048)]
         rows += [_decode(subject, backend, *test) for test in ((0, 1), (0, 2), (0, 8), (4096, 1))]
         return [*rows, _sampled(subject.engine)]

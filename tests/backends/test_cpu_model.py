@@ -20,7 +20,7 @@ from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
 from octavo.graph.protocol import Backend
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
@@ -66,14 +66,14 @@ def cpu(file: GGUFFile, *, n_ctx: int = 192, n_batch: int = 512, sequences: int 
         threads: int = 2) -> Engine:  # fmt: skip
     """The model on the CPU backend alone: whatever it lacked a kernel for would be an error."""
     config = EngineConfig(n_ctx=n_ctx, n_batch=n_batch, max_sequences=sequences, cache_type=cache, strict=True)
-    return Engine(read_architecture(file), [CpuBackend(threads=threads)], config)
+    return Engine(read_model(file), [CpuBackend(threads=threads)], config)
 
 
 @cache
 def expected(file: GGUFFile, quantized: bool, cache: CacheType = "f16") -> F32:
     """Logits [90, vocabulary] of the reference backend, its activations quantized or not."""
     backend: Backend = ReferenceBackend(quantize_activations=quantized)
-    return Engine(read_architecture(file), [backend], EngineConfig(n_ctx=192, cache_type=cache)).logits(TOKENS)
+    return Engine(read_model(file), [backend], EngineConfig(n_ctx=192, cache_type=cache)).logits(TOKENS)
 
 
 def token_by_token(engine: Engine, tokens: list[int]) -> F32:

@@ -10,7 +10,7 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.huggingface import SCHEMES, open_model_file
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.quantizers.checkpoint import quantize_checkpoint
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
@@ -31,8 +31,8 @@ def test_prompt_and_token_by_token(tmp_path: Path, scheme: str, case: str) -> No
     config = EngineConfig(n_ctx=64, strict=True)
     with open_model_file(tmp_path / "out") as file:
         reference = ReferenceBackend(quantize_activations=True)
-        expected = Engine(read_architecture(file), [reference], EngineConfig(n_ctx=64)).logits(TOKENS)
-        engine = Engine(read_architecture(file), [CpuBackend(threads=2)], config)
+        expected = Engine(read_model(file), [reference], EngineConfig(n_ctx=64)).logits(TOKENS)
+        engine = Engine(read_model(file), [CpuBackend(threads=2)], config)
         at_once = engine.logits(TOKENS)
         sequence = Sequence()
         one_by_one = np.stack([engine.step([Feed(sequence, [t])])[0] for t in TOKENS])

@@ -118,11 +118,11 @@ def test_decode_of_a_step_costs_the_weights_once(model: str, fixed_limit: None) 
     from octavo.backends.reference import ReferenceBackend
     from octavo.bench.subject import EngineSubject
     from octavo.io.gguf import GGUFFile
-    from octavo.models import read_architecture
+    from octavo.models import read_model
     from octavo.runtime import Engine, EngineConfig
 
     with GGUFFile.open(model) as file:
-        engine = Engine(read_architecture(file), [ReferenceBackend()], EngineConfig(n_ctx=64, max_sequences=4))
+        engine = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, max_sequences=4))
         subject = EngineSubject(engine)
         matrices = sum(t.nbytes for t in file.tensors.values() if len(t.shape) > 1)
         table = file.tensors["token_embd.weight"]

@@ -11,14 +11,14 @@ from octavo.bench.profile import by_node, by_op, group, profile
 from octavo.errors import ContextFullError, UsageError
 from octavo.graph.ops import VIEWS
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
 
 
 @pytest.fixture
 def engine(model: str) -> Iterator[Engine]:
     with GGUFFile.open(model) as file:
-        yield Engine(read_architecture(file), [ReferenceBackend()], EngineConfig(n_ctx=64, n_batch=16))
+        yield Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, n_batch=16))
 
 
 def test_every_node_is_timed_once(engine: Engine) -> None:

@@ -16,7 +16,7 @@ from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import dequantize
 from octavo.huggingface.pretokenizer import PROBE
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.text import Tokenizer
 from tests.convert import folders
@@ -34,7 +34,7 @@ ALL = CASES | {
 
 def logits(path: Path) -> np.ndarray:
     with GGUFFile.open(path) as file:
-        engine = Engine(read_architecture(file), [ReferenceBackend()], EngineConfig(n_ctx=128, cache_type="f32"))
+        engine = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=128, cache_type="f32"))
         return engine.logits(TOKENS)
 
 

@@ -17,7 +17,7 @@ from octavo.evals import collect_imatrix
 from octavo.evals.activations import by_expert
 from octavo.graph.protocol import Backend
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.quantizers.imatrix import Imatrix
 from octavo.runtime import Engine, EngineConfig, Model
 from tests.evals.conftest import Open
@@ -32,7 +32,7 @@ TINY_TOKENS = np.random.default_rng(12).integers(0, tiny.N_VOCAB, 5 * CONTEXT).t
 def model_of(file: GGUFFile, *, quantize: bool = False, backend: Backend | None = None, **config: Any) -> Model:
     backend = backend or ReferenceBackend(quantize_activations=quantize)
     options = EngineConfig(**{"n_ctx": CONTEXT, "cache_type": "f32", "fuse": False, **config})
-    engine = Engine(read_architecture(file), [backend], options)
+    engine = Engine(read_model(file), [backend], options)
     return Model(file, engine, SimpleNamespace(add_bos=False, bos_id=None))  # type: ignore[arg-type]
 
 

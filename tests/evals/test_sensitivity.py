@@ -18,7 +18,7 @@ from octavo.evals.windows import windows
 from octavo.evals.working_copy import WorkingCopy
 from octavo.formats import by_name, dequantize
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.quantizers.job.recode import recode
 from octavo.quantizers.job.source import gguf_source
 from octavo.runtime import Engine, EngineConfig, Model, resolve
@@ -32,7 +32,7 @@ CASE = CASES["qwen3"]
 
 def model_of(file: GGUFFile, **config: Any) -> Model:
     options = EngineConfig(**{"n_ctx": CONTEXT, "cache_type": "f32", **config})
-    engine = Engine(read_architecture(file), [ReferenceBackend()], options)
+    engine = Engine(read_model(file), [ReferenceBackend()], options)
     return Model(file, engine, SimpleNamespace(add_bos=False, bos_id=None, texts=[]))  # type: ignore[arg-type]
 
 

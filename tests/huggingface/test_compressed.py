@@ -14,7 +14,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelError, NonFiniteError, OctavoError
 from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.huggingface.modules import edit_config, edit_tensors, quantization, rounded, save, words
 from tests.sampling import slow, some
@@ -70,7 +70,7 @@ def test_logits_are_those_of_transformers(tmp_path: Path, name: str, case: str) 
     with torch.no_grad():
         want = model(torch.tensor([TOKENS])).logits[0].numpy()
     with open_model_file(tmp_path) as file:
-        got = Engine(read_architecture(file), [ReferenceBackend()], EngineConfig(n_ctx=64)).logits(TOKENS)
+        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64)).logits(TOKENS)
     assert ((got - want) ** 2).sum() / (want**2).sum() < allowed
 
 

@@ -12,7 +12,8 @@ import octavo
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError, UsageError
 from octavo.huggingface import open_model_file
-from octavo.huggingface.config import FAMILIES, Config, find_family, read_hyperparams
+from octavo.huggingface.config import CLASSES, read_hyperparams, read_keys
+from octavo.models.config import Config
 from octavo.quantizers.checkpoint import quantize_checkpoint
 from tests.convert.folders import save
 from tests.models.checkpoints import BASE, Case
@@ -37,19 +38,19 @@ def of_transformers(config: Any) -> int | None:
     return window
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "LlamaForCausalLM"])
+@pytest.mark.parametrize("name", [name for name in CLASSES if name != "LlamaForCausalLM"])
 def test_windows_are_those_of_transformers(name: str) -> None:
     for keys in KEYS:
         if "layer_types" in keys and name not in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
             continue  # only these two look at it
         theirs = getattr(transformers, name.replace("ForCausalLM", "Config"))(**keys, num_hidden_layers=2)
         config = Config({**BASE, **EXPERTS, "architectures": [name], **keys}, "c")
-        assert read_hyperparams(config, find_family(config)).n_window == of_transformers(theirs), keys
+        assert read_hyperparams(config, read_keys(config)).n_window == of_transformers(theirs), keys
 
 
 def test_llama_has_none() -> None:
     config = Config({**BASE, "architectures": ["LlamaForCausalLM"], "sliding_window": 64}, "c")
-    assert read_hyperparams(config, find_family(config)).n_window is None
+    assert read_hyperparams(config, read_keys(config)).n_window is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_llama_has_none() -> None:
 def test_windows_that_are_no_numbers(key: str, value: object) -> None:
     config = Config({**BASE, **USED, "architectures": ["Qwen2ForCausalLM"], "max_window_layers": 0, key: value}, "c")
     with pytest.raises(ModelError, match=key):
-        read_hyperparams(config, find_family(config))
+        read_hyperparams(config, read_keys(config))
 
 
 def test_a_folder_and_its_file_have_contexts_of_the_window(tmp_path: Path) -> None:

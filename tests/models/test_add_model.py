@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from octavo.errors import ModelError
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.models import architecture, layers, read_architecture
-from octavo.models.hparams import Hyperparams
+from octavo.models import ARCHITECTURES, Architecture, layers, read_model
+from octavo.models.hparams import Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
 from octavo.runtime.engine import Engine, EngineConfig
 
@@ -34,6 +33,11 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
     return layers.logits(g, hp, w, x)
 
 
+ARCH = Architecture(
+    name="toy", hparams=partial(read_shared, has_experts=False), tensors=tensors, build=build, classes={}, names={}
+)
+
+
 @pytest.fixture
 def weights() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
@@ -44,11 +48,7 @@ def weights() -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def path(tmp_path: Path, weights: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> Path:
-    module = ModuleType("octavo.models.toy")
-    module.INTERLEAVED_ROPE, module.HAS_EXPERTS = False, False  # type: ignore[attr-defined]
-    module.tensors, module.build = tensors, build  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "octavo.models.toy", module)
-    monkeypatch.setattr(architecture, "ARCHITECTURES", (*architecture.ARCHITECTURES, "toy"))
+    monkeypatch.setitem(ARCHITECTURES, "toy", ARCH)
     keys = {"block_count": 1, "context_length": 16, "embedding_length": D, "feed_forward_length": F,
             "attention.head_count": 2, "attention.layer_norm_rms_epsilon": 1e-5}  # fmt: skip
     write_gguf(tmp_path / "toy.gguf", "toy", {f"toy.{k}": v for k, v in keys.items()}, weights)
@@ -68,11 +68,11 @@ def test_model_runs(path: Path, weights: dict[str, np.ndarray]) -> None:
     x = x + (gate / (1 + np.exp(-gate)) * (h @ w["blk.0.ffn_up"].T)) @ w["blk.0.ffn_down"].T
     want = norm(x, w["output_norm"]) @ w["output"].T
     with GGUFFile.open(path) as file:
-        got = Engine(read_architecture(file), [ReferenceBackend()], EngineConfig(n_ctx=16)).logits(ids)
+        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=16)).logits(ids)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_unlisted_model_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture, "ARCHITECTURES", ("llama",))
+    monkeypatch.delitem(ARCHITECTURES, "toy")
     with GGUFFile.open(path) as file, pytest.raises(ModelError, match="can't run architecture 'toy' yet"):
-        read_architecture(file)
+        read_model(file)

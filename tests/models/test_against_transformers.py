@@ -9,7 +9,7 @@ import torch
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
@@ -23,7 +23,7 @@ FUSIONS = (
 
 def engine(file: GGUFFile, backend: ReferenceBackend | None = None, **config: object) -> Engine:
     options = EngineConfig(n_ctx=128, cache_type="f32", **config)  # type: ignore[arg-type]
-    return Engine(read_architecture(file), [backend or ReferenceBackend()], options)
+    return Engine(read_model(file), [backend or ReferenceBackend()], options)
 
 
 def error(got: np.ndarray, want: np.ndarray) -> float:

@@ -15,7 +15,7 @@ import pytest
 import octavo
 from octavo.errors import FileError, GGUFError, ModelError
 from octavo.io.gguf import GGUFFile, TypedValue, ValueType
-from octavo.models import read_architecture
+from octavo.models import read_model
 from tests.limits import processor_time
 from tests.runtime import tiny
 
@@ -37,7 +37,7 @@ def bounded() -> Iterator[None]:
 def refused(path: str, kind: type[FileError], *parts: str) -> None:
     """Reading the model at `path` raises an error of this kind that names the file and says `parts`."""
     with bounded(), pytest.raises(FileError) as caught, GGUFFile.open(path) as file:
-        read_architecture(file)
+        read_model(file)
     assert type(caught.value) is kind
     for part in (path, *parts):
         assert part in str(caught.value)
@@ -211,7 +211,7 @@ def test_rope_divisors_that_are_no_numbers_load_and_end_in_an_error(tmp_path: Pa
 def test_a_model_that_is_right_is_not_refused(tmp_path: Path) -> None:
     for arch in ("qwen3", "qwen3moe"):
         with GGUFFile.open(tiny.write(tmp_path / f"{arch}.gguf", arch)) as file:
-            assert read_architecture(file).hparams.n_vocab == tiny.N_VOCAB
+            assert read_model(file).hparams.n_vocab == tiny.N_VOCAB
     path = tiny.write(tmp_path / "layers.gguf", keys={"qwen3.attention.head_count_kv": [2, 2]})
     with GGUFFile.open(path) as file:
-        assert read_architecture(file).hparams.n_head_kv == 2, "an array of equal values is one value"
+        assert read_model(file).hparams.n_head_kv == 2, "an array of equal values is one value"

@@ -12,8 +12,8 @@ import pytest
 import octavo
 from octavo.errors import ModelError, UsageError
 from octavo.io.gguf import GGUFFile, TypedValue, ValueType
-from octavo.models import read_architecture
-from octavo.models.keys import NEUTRAL, UNUSED, USED
+from octavo.models import read_model
+from octavo.models.keys import NEUTRAL, SHARED, UNUSED
 from tests.models.checkpoints import CASES, Case, Write, make
 from tests.models.test_against_transformers import TOKENS, engine, error
 from tests.models.test_hostile import refused
@@ -49,12 +49,12 @@ def test_keys_that_change_results(tmp_path: Path, field: str) -> None:
 
 def test_keys_that_change_nothing(tmp_path: Path) -> None:
     """Every known key with a value that it may have, and any key of another prefix."""
-    assert not USED & UNUSED.keys() | USED & NEUTRAL.keys() | UNUSED.keys() & NEUTRAL.keys()
+    assert not SHARED & UNUSED.keys() | SHARED & NEUTRAL.keys() | UNUSED.keys() & NEUTRAL.keys()
     neutral = {f"qwen3.{key}": values[-1] for key, values in NEUTRAL.items()}
     unused = {f"qwen3.{key}": "any" for key in UNUSED}
     others = {"qwen3moe.attention.causal": False, "quantize.imatrix.file": "x", "qwen3": 1}
     with GGUFFile.open(tiny.write(tmp_path / "m.gguf", keys=neutral | unused | others)) as file:
-        assert read_architecture(file).hparams.n_layer == 2
+        assert read_model(file).hparams.n_layer == 2
 
 
 REAL = {
@@ -74,7 +74,7 @@ REAL = {
 
 @pytest.mark.parametrize("arch", REAL)
 def test_keys_of_converters_are_known(arch: str) -> None:
-    assert set(REAL[arch].split()) <= USED | UNUSED.keys() | NEUTRAL.keys()
+    assert set(REAL[arch].split()) <= SHARED | UNUSED.keys() | NEUTRAL.keys()
 
 
 @pytest.mark.parametrize("keys", [{"rope.scaling.factor": 4.0}, {"rope.scale_linear": 4.0}])
@@ -115,4 +115,4 @@ def test_longrope_needs_its_factors(tmp_path: Path) -> None:
     refused(tiny.write(tmp_path / "m.gguf", weights=weights, keys=keys), ModelError, "'rope_freqs.weight'", "no part")
     del weights["rope_freqs.weight"]
     with GGUFFile.open(tiny.write(tmp_path / "m.gguf", weights=weights, keys=keys)) as file:
-        assert read_architecture(file).hparams.rope.kind == "longrope"
+        assert read_model(file).hparams.rope.kind == "longrope"

@@ -17,7 +17,7 @@ from octavo.errors import FileError, ModelError, NonFiniteError, QuantFormatErro
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import SCHEMES, open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.quantizers import checkpoint as schemes
 from octavo.quantizers.checkpoint import quantize_checkpoint
 from octavo.runtime import resolve
@@ -87,7 +87,7 @@ def test_a_folder_of_each_family_computes_much_the_same(tmp_path: Path, case: st
 def logits(model: Path) -> np.ndarray:
     """Logits of some tokens by definition, activations not quantized."""
     with open_model_file(model) as file:
-        return Engine(read_architecture(file), [ReferenceBackend()], EngineConfig(n_ctx=64)).logits([3, 17, 250, 4, 4])
+        return Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64)).logits([3, 17, 250, 4, 4])
 
 
 def nmse(got: np.ndarray, want: np.ndarray) -> float:

@@ -7,7 +7,7 @@ import pytest
 import octavo
 from octavo.backends.reference import ReferenceBackend
 from octavo.io.gguf import GGUFFile
-from octavo.models import Architecture, read_architecture
+from octavo.models import ModelSpec, read_model
 from octavo.runtime import Engine, EngineConfig, Model
 from tests.runtime import tiny
 
@@ -36,13 +36,13 @@ def alphabet(alphabet_path: str) -> Iterator[Model]:
 
 
 @pytest.fixture
-def architecture(random_path: str) -> Iterator[Architecture]:
+def architecture(random_path: str) -> Iterator[ModelSpec]:
     with GGUFFile.open(random_path) as file:
-        yield read_architecture(file)
+        yield read_model(file)
 
 
 @pytest.fixture
-def make_engine(architecture: Architecture) -> Callable[..., Engine]:
+def make_engine(architecture: ModelSpec) -> Callable[..., Engine]:
     """Makes engines of the random model from the fields of EngineConfig."""
 
     def make(**config: object) -> Engine:

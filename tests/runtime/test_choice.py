@@ -15,7 +15,7 @@ from octavo.errors import ContextFullError, NonFiniteError
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
-from octavo.models import Architecture, read_architecture
+from octavo.models import ModelSpec, read_model
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed
 from octavo.runtime.kv_cache import Sequence
@@ -42,7 +42,7 @@ class Eager(ReferenceBackend):
 
 
 @pytest.fixture
-def engines(architecture: Architecture) -> Callable[..., tuple[Engine, Engine, Eager]]:
+def engines(architecture: ModelSpec) -> Callable[..., tuple[Engine, Engine, Eager]]:
     def make(**config: Any) -> tuple[Engine, Engine, Eager]:
         eager, settings = Eager(), EngineConfig(**{"n_ctx": 300, "max_sequences": 2, **config})
         return Engine(architecture, [ReferenceBackend()], settings), Engine(architecture, [eager], settings), eager
@@ -111,7 +111,7 @@ def test_what_is_not_finite_is_found_without_the_logits(tmp_path: Any) -> None:
     weights = tiny.tensors()
     weights["output.weight"].reshape(-1)[5] = np.nan
     with GGUFFile.open(tiny.write(tmp_path / "broken.gguf", weights=weights)) as file:
-        engine, sequence = Engine(read_architecture(file), [Eager()], EngineConfig(n_ctx=64)), Sequence()
+        engine, sequence = Engine(read_model(file), [Eager()], EngineConfig(n_ctx=64)), Sequence()
         for choose in (lambda feeds: next(engine.greedy(feeds)), lambda feeds: engine.candidates(feeds, 3)):
             with pytest.raises(NonFiniteError, match=r"broken\.gguf: the model computed NaN or Inf"):
                 choose([Feed(sequence, [1, 2, 3])])

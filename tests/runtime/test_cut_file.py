@@ -12,7 +12,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.errors import GGUFError
 from octavo.graph.protocol import Backend
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
 from tests.runtime import tiny
 
@@ -21,7 +21,7 @@ from tests.runtime import tiny
 def test_cut_between_opening_and_loading(tmp_path: Path, backend: type[Backend]) -> None:
     path = tiny.write(tmp_path / "model.gguf")
     with GGUFFile.open(path) as file:
-        engine = Engine(read_architecture(file), [backend()], EngineConfig(n_ctx=64))
+        engine = Engine(read_model(file), [backend()], EngineConfig(n_ctx=64))
         last = max(file.tensors.values(), key=lambda info: info.offset)
         os.truncate(path, last.offset)
         with pytest.raises(GGUFError, match=rf"tensor '{last.name}': the file was cut while it was open"):

@@ -14,7 +14,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.errors import BackendError, ContextFullError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
-from octavo.models import Architecture, read_architecture
+from octavo.models import ModelSpec, read_model
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.kv_cache import Sequence
@@ -165,7 +165,7 @@ def test_non_finite_weights_warn_and_fail(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, value: float
 ) -> None:
     with broken(tmp_path, name, value) as file:
-        engine = Engine(read_architecture(file), [ReferenceBackend()], EngineConfig(n_ctx=64))
+        engine = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64))
         with caplog.at_level(logging.WARNING, "octavo"):
             engine.load()
         assert [r.getMessage() for r in caplog.records] == [f"tensor {name} holds NaN or Inf"]
@@ -175,7 +175,7 @@ def test_non_finite_weights_warn_and_fail(
         assert state(engine, sequence) == ([], [], engine.pool.n_pages)
 
 
-def test_too_little_memory_is_an_error_of_ours(architecture: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_an_error_of_ours(architecture: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise MemoryError
 

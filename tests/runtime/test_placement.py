@@ -15,7 +15,7 @@ from octavo.data import demo_model_path
 from octavo.errors import BackendError, DeviceMemoryError, UsageError
 from octavo.formats import QTensor
 from octavo.graph.node import Node, Sizes
-from octavo.models import Architecture
+from octavo.models import ModelSpec
 from octavo.quantizers.job.job import quantize_file
 from octavo.runtime import Engine, EngineConfig, open_model
 from octavo.runtime.placement import backends_for, last_layers, last_true
@@ -49,7 +49,7 @@ def q8_0(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def make(architecture: Architecture, gpu_layers: object, first: Limited | None = None) -> Engine:
+def make(architecture: ModelSpec, gpu_layers: object, first: Limited | None = None) -> Engine:
     config = EngineConfig(n_ctx=128, cache_type="f32", gpu_layers=gpu_layers)  # type: ignore[arg-type]
     return Engine(architecture, [first or Limited("first"), Limited("second")], config)
 
@@ -61,14 +61,14 @@ def where(engine: Engine) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("wanted", "layers"), [(0, 0), (1, 1), (2, 2), (99, 2), ("all", 2), ("auto", 2)])
-def test_logits_are_the_same_however_many(architecture: Architecture, wanted: object, layers: int) -> None:
+def test_logits_are_the_same_however_many(architecture: ModelSpec, wanted: object, layers: int) -> None:
     engine = make(architecture, wanted)
     assert engine.gpu_layers == layers
     alone = Engine(architecture, [ReferenceBackend()], EngineConfig(n_ctx=128, cache_type="f32"))
     np.testing.assert_array_equal(engine.logits(TOKENS), alone.logits(TOKENS))
 
 
-def test_the_last_layers_and_the_output_are_first_and_caches_lie_with_their_layers(architecture: Architecture) -> None:
+def test_the_last_layers_and_the_output_are_first_and_caches_lie_with_their_layers(architecture: ModelSpec) -> None:
     placed = where(make(architecture, 1))
     assert {placed[f"blk.0.attn{part}"] for part in ("_q mul_mat", " attention", "_output mul_mat")} == {1}
     assert {placed[f"blk.1.attn{part}"] for part in ("_q mul_mat", " attention", "_output mul_mat")} == {0}
@@ -121,17 +121,17 @@ def test_what_one_backend_lacks_a_kernel_for_is_quantized_where_it_runs(q8_0: st
 
 
 @pytest.mark.parametrize("wanted", [-1, 1.5, True, "some", None])
-def test_what_is_no_number_of_layers(architecture: Architecture, wanted: object) -> None:
+def test_what_is_no_number_of_layers(architecture: ModelSpec, wanted: object) -> None:
     with pytest.raises(UsageError, match=r"gpu_layers is .* \(allowed: 0 or more, all, auto\)"):
         make(architecture, wanted)
 
 
-def test_other_layers_need_a_backend(architecture: Architecture) -> None:
+def test_other_layers_need_a_backend(architecture: ModelSpec) -> None:
     with pytest.raises(UsageError, match=r"gpu_layers is 1, and the other layers have no backend \(allowed: all\)"):
         Engine(architecture, [ReferenceBackend()], EngineConfig(n_ctx=64, gpu_layers=1))
 
 
-def test_too_many_layers_say_how_many_fit(architecture: Architecture) -> None:
+def test_too_many_layers_say_how_many_fit(architecture: ModelSpec) -> None:
     with pytest.raises(BackendError, match=r"2 of 2 layers take .* GiB are free: --gpu-layers 1 would fit$"):
         make(architecture, 2, Small(LAYER + OUTER + SLACK))
     with pytest.raises(BackendError, match="not one fits, take a smaller --ctx-size or --device cpu"):
@@ -139,7 +139,7 @@ def test_too_many_layers_say_how_many_fit(architecture: Architecture) -> None:
     assert make(architecture, 1, Small(LAYER + OUTER + SLACK)).gpu_layers == 1
 
 
-def test_auto_takes_what_fits(architecture: Architecture, caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_takes_what_fits(architecture: ModelSpec, caplog: pytest.LogCaptureFixture) -> None:
     for room, layers in ((2 * LAYER + OUTER + SLACK, 2), (LAYER + OUTER + SLACK, 1), (10, 0)):
         with caplog.at_level(logging.WARNING, "octavo"):
             assert make(architecture, "auto", Small(room)).gpu_layers == layers
@@ -148,7 +148,7 @@ def test_auto_takes_what_fits(architecture: Architecture, caplog: pytest.LogCapt
 
 
 def test_memory_that_runs_out_all_the_same_says_how_many_to_try(
-    architecture: Architecture, monkeypatch: pytest.MonkeyPatch
+    architecture: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(tensor: QTensor) -> None:
         raise DeviceMemoryError(f"device small: not enough memory for tensor {tensor.name}")

@@ -19,7 +19,7 @@ from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.placement import GpuLayers, backends_for
 
@@ -68,7 +68,7 @@ def bench_model(path: str, options: Options, progress: Progress = lambda text: N
 def _load(
     file: GGUFFile, tests: Sequence[Trial], options: Options, threads: int, progress: Progress
 ) -> tuple[EngineSubject, float]:
-    model = read_architecture(file)
+    model = read_model(file)
     wanted, most = room(tests), model.hparams.n_ctx_most
     if wanted > most:
         raise UsageError(

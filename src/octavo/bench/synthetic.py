@@ -12,7 +12,10 @@ import numpy as np
 
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, quantize_reference
-from octavo.io.gguf import LazyTensor, write_gguf
+from octavo.graph.names import split_layer
+from octavo.io.gguf import LazyTensor, PlainMetadata, write_gguf
+from octavo.models import ARCHITECTURES
+from octavo.models.weights import Tensors
 from octavo.text.bytelevel import BYTE_TO_CHAR
 
 ROWS_DRAWN = 64  # rows of a tensor that are drawn; the others repeat them
@@ -84,34 +87,39 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
     base, better = (by_name(n) for n in BETTER.get(preset.upper(), (preset, preset)))
     outer = base if base.is_float or base.bits == 8 else by_name("Q6_K")
     rng = np.random.default_rng(seed)
-    q, kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
 
-    def matrix(name: str, n: int, k: int, fmt: BlockFormat) -> LazyTensor:
-        return LazyTensor(f"{name}.weight", fmt, (n, k), lambda: random_matrix(f"{name}.weight", fmt, (n, k), rng))
+    def matrix(name: str, size: tuple[int, ...], fmt: BlockFormat) -> LazyTensor:
+        return LazyTensor(name, fmt, size, lambda: random_matrix(name, fmt, size, rng))
 
-    def norm(name: str, n: int) -> LazyTensor:
+    def norm(name: str, size: tuple[int, ...]) -> LazyTensor:
         plain = by_name("F32")
-        return LazyTensor(f"{name}.weight", plain, (n,), lambda: quantize_reference(_near_one(n, rng), plain))
+        return LazyTensor(name, plain, size, lambda: quantize_reference(_near_one(size[0], rng), plain))
 
-    yield matrix("token_embd", shape.n_vocab, shape.n_embd, outer)
-    yield norm("output_norm", shape.n_embd)
-    if not shape.tied:
-        yield matrix("output", shape.n_vocab, shape.n_embd, outer)
-    for i in range(shape.n_layer):
-        eighth = shape.n_layer // 8
-        more = better if i < eighth or i >= 7 * shape.n_layer // 8 or (i - eighth) % 3 == 2 else base
-        yield norm(f"blk.{i}.attn_norm", shape.n_embd)
-        yield norm(f"blk.{i}.ffn_norm", shape.n_embd)
-        if shape.arch == "qwen3":
-            yield norm(f"blk.{i}.attn_q_norm", shape.head_dim)
-            yield norm(f"blk.{i}.attn_k_norm", shape.head_dim)
-        yield matrix(f"blk.{i}.attn_q", q, shape.n_embd, base)
-        yield matrix(f"blk.{i}.attn_k", kv, shape.n_embd, base)
-        yield matrix(f"blk.{i}.attn_v", kv, shape.n_embd, more)
-        yield matrix(f"blk.{i}.attn_output", shape.n_embd, q, base)
-        yield matrix(f"blk.{i}.ffn_gate", shape.n_ff, shape.n_embd, base)
-        yield matrix(f"blk.{i}.ffn_up", shape.n_ff, shape.n_embd, base)
-        yield matrix(f"blk.{i}.ffn_down", shape.n_embd, shape.n_ff, more)
+    for name, want in _expected(shape).items():
+        layer, part = split_layer(name)
+        if len(want.shape) == 1:
+            yield norm(name, want.shape)
+        elif layer is None:
+            yield matrix(name, want.shape, outer)
+        else:
+            better_here = part in ("attn_v.weight", "ffn_down.weight") and _is_better(layer, shape.n_layer)
+            yield matrix(name, want.shape, better if better_here else base)
+
+
+def _expected(shape: ModelShape) -> Tensors:
+    """The tensors that a model of the shape has, without those that it may have, but for an output matrix."""
+    architecture = ARCHITECTURES[shape.arch]
+    fields = {f"{shape.arch}.{key}": value for key, value in _sizes(shape).items()}
+    embedding = {"token_embd.weight": (shape.n_vocab, shape.n_embd)}
+    expected = architecture.tensors(architecture.read(PlainMetadata("", fields), "", embedding))
+    output = () if shape.tied else ("output.weight",)
+    return {name: want for name, want in expected.items() if not want.optional or name in output}
+
+
+def _is_better(layer: int, n_layer: int) -> bool:
+    """Whether a mixed preset has a layer among its better ones: the first and last eighth, and each third between."""
+    eighth = n_layer // 8
+    return layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
 
 
 def random_matrix(name: str, fmt: BlockFormat, shape: tuple[int, ...], rng: np.random.Generator) -> QTensor:
@@ -132,16 +140,9 @@ def _near_one(n: int, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dty
 
 def _metadata(name: str, shape: ModelShape) -> dict[str, Any]:
     tokens = [*BYTE_TO_CHAR, *(f"t{i}" for i in range(shape.n_vocab))][: shape.n_vocab]
-    sizes = {
-        "context_length": 32768, "embedding_length": shape.n_embd, "block_count": shape.n_layer,
-        "feed_forward_length": shape.n_ff, "attention.head_count": shape.n_head,
-        "attention.head_count_kv": shape.n_head_kv, "attention.key_length": shape.head_dim,
-        "attention.value_length": shape.head_dim, "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.freq_base": shape.freq_base, "vocab_size": shape.n_vocab,
-    }  # fmt: skip
     return {
         "general.name": f"synthetic {name}",
-        **{f"{shape.arch}.{key}": value for key, value in sizes.items()},
+        **{f"{shape.arch}.{key}": value for key, value in _sizes(shape).items()},
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
         "tokenizer.ggml.tokens": tokens,
@@ -149,3 +150,13 @@ def _metadata(name: str, shape: ModelShape) -> dict[str, Any]:
         "tokenizer.ggml.merges": ["t 1"],
         "tokenizer.ggml.eos_token_id": len(tokens) - 1,
     }
+
+
+def _sizes(shape: ModelShape) -> dict[str, Any]:
+    return {
+        "context_length": 32768, "embedding_length": shape.n_embd, "block_count": shape.n_layer,
+        "feed_forward_length": shape.n_ff, "attention.head_count": shape.n_head,
+        "attention.head_count_kv": shape.n_head_kv, "attention.key_length": shape.head_dim,
+        "attention.value_length": shape.head_dim, "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": shape.freq_base, "vocab_size": shape.n_vocab,
+    }  # fmt: skip

@@ -79,14 +79,12 @@ def facts(
 
 def engine(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str) -> Engine:
     """The engine that `run` would have, with no weight loaded."""
-    from octavo.models import read_architecture
+    from octavo.models import read_model
     from octavo.runtime import Engine, EngineConfig
     from octavo.runtime.placement import backends_for
 
     backends, layers = backends_for(device)
-    return Engine(
-        read_architecture(file), backends, EngineConfig(n_ctx=n_ctx, cache_type=cache_type, gpu_layers=layers)
-    )
+    return Engine(read_model(file), backends, EngineConfig(n_ctx=n_ctx, cache_type=cache_type, gpu_layers=layers))
 
 
 def _why_not_here(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str) -> str | None:
@@ -107,10 +105,10 @@ def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
 
 def _hyperparams(file: GGUFFile) -> tuple[Hyperparams | None, str | None]:
     """The sizes of a model that can be run, or why it can't."""
-    from octavo.models import read_architecture
+    from octavo.models import read_model
 
     try:
-        return read_architecture(file).hparams, None
+        return read_model(file).hparams, None
     except OctavoError as error:
         return None, _reason(error, file)
 

@@ -29,7 +29,7 @@ def profile(
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
     from octavo.bench.profile import profile as measure
     from octavo.huggingface import open_model_file
-    from octavo.models import read_architecture
+    from octavo.models import read_model
     from octavo.runtime import Engine, EngineConfig, resolve
     from octavo.runtime.placement import backends_for
 
@@ -38,7 +38,7 @@ def profile(
         backends, count = backends_for(device, threads, gpu_layers(layers))
         size = max(new, 512)
         config = EngineConfig(n_ctx=depth + max(new, 1), n_batch=size, cache_type=kv, gpu_layers=count)
-        engine = Engine(read_architecture(file), backends, config)
+        engine = Engine(read_model(file), backends, config)
         report = as_object(measure(engine, new, depth, rounds), new, depth)
     if as_json:
         print(to_json(report))

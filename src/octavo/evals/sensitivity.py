@@ -25,7 +25,7 @@ from octavo.evals.working_copy import open_to_probe
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.recode import recode
 from octavo.quantizers.job.source import Source
@@ -185,7 +185,7 @@ class Measured:
     def __call__(self, source: Source, names: list[str]) -> dict[str, float]:
         """Divergence, in nats, for a relative squared error of 1 in each of the weights."""
         with GGUFFile.open(source.path) as file:
-            context = min(CONTEXT, read_architecture(file).hparams.n_ctx_most)
+            context = min(CONTEXT, read_model(file).hparams.n_ctx_most)
             text = named_text(self.text, Tokenizer.from_gguf(file), "train")
             if len(text.tokens) < context:
                 problem = f"the text {self.text} has {len(text.tokens)} tokens"

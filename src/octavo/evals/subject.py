@@ -7,7 +7,7 @@ import os
 from octavo.evals.windows import LEAST_CONTEXT, outputs_for
 from octavo.graph.builder import CacheType
 from octavo.huggingface import open_model_file
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime import EngineConfig, Model, open_model, resolve
 from octavo.runtime.placement import GpuLayers, backends_for
 
@@ -23,7 +23,7 @@ def context_for(context: int | None, *models: str | os.PathLike[str]) -> int:
     most = CONTEXT
     for path in models:
         with open_model_file(resolve(path)) as file:
-            most = min(most, read_architecture(file).hparams.n_ctx_most)
+            most = min(most, read_model(file).hparams.n_ctx_most)
     return most
 
 
@@ -43,7 +43,7 @@ def open_subject(
     """
     backends, layers = backends_for(device, threads, gpu_layers)
     with open_model_file(resolve(path)) as file:
-        n_vocab = read_architecture(file).hparams.n_vocab
+        n_vocab = read_model(file).hparams.n_vocab
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
     config = EngineConfig(
         n_ctx=context,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.evals.windows import outputs_for
 from octavo.formats import QTensor, by_name
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.quantizers.job.recode import recode
 from octavo.runtime import EngineConfig, Model
 from octavo.runtime.model import model_of
@@ -35,7 +35,7 @@ def open_to_probe(path: str, context: int, *, device: str = "auto", threads: int
     """
     backends, gpu_layers = backends_for(device, threads)
     with GGUFFile.open(path) as file:
-        n_vocab = read_architecture(file).hparams.n_vocab
+        n_vocab = read_model(file).hparams.n_vocab
         floats = all(t.type_name in ("F32", "F16", "BF16") for t in file.tensors.values() if len(t.shape) > 1)
         large = file.nbytes > SMALL and backends[0].name != "gpu"
     config = EngineConfig(

@@ -22,11 +22,11 @@ from octavo.errors import ModelError, QuantFormatError, shown
 from octavo.formats import BlockFormat, Planes, QTensor, by_name, channel_format, dequantize, pack
 from octavo.formats.channel import GROUP, two_levels
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.huggingface.config import Config
 from octavo.huggingface.schemes import Scheme, read_scheme
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint, StoredTensor
 from octavo.io.safetensors.file import FLOATS
+from octavo.models.config import Config
 
 SCALE, PACKED, SHAPE = "weight_scale", "weight_packed", "weight_shape"
 PER_WORD = 8

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from octavo.errors import ModelError
-from octavo.huggingface.config import FAMILIES
 from octavo.huggingface.folder import SAMPLING
 from octavo.io.gguf import GGUFFile
-from octavo.models.hparams import Hyperparams
+from octavo.models import ModelSpec
 from octavo.models.rope import Rope
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 
 
-def config_json(file: GGUFFile, hp: Hyperparams) -> dict[str, Any]:
+def config_json(model: ModelSpec) -> dict[str, Any]:
     """config.json of a dense model in a GGUF file, without `quantization_config`.
 
     Raises ModelError for experts, and for a rope that config.json has no exact word for.
     """
+    file, architecture, hp = model.file, model.architecture, model.hparams
+    if not architecture.writable:
+        problem = f"is {hp.arch}, of which no checkpoint is made from a GGUF file"
+        raise ModelError(problem, file=file.path, field="general.architecture", allowed="the checkpoint itself")
     if hp.n_expert:
         raise ModelError(f"has {hp.n_expert} experts", file=file.path, field="expert_count", allowed="dense models")
     if hp.n_window:
         problem = f"has a sliding window of {hp.n_window} tokens in layers that it does not name"
         raise ModelError(problem, file=file.path, field="attention.sliding_window", allowed="the checkpoint itself")
-    name = next(name for name, family in FAMILIES.items() if family.arch == hp.arch)
     stored = file.tensors["token_embd.weight"].type_name
     config: dict[str, Any] = {
-        "architectures": [name],
+        "architectures": [next(iter(architecture.classes))],
         "model_type": hp.arch,
         "hidden_size": hp.n_embd,
         "intermediate_size": hp.n_ff,
@@ -40,8 +43,8 @@ def config_json(file: GGUFFile, hp: Hyperparams) -> dict[str, Any]:
         "vocab_size": hp.n_vocab,
         "max_position_embeddings": hp.n_ctx_train,
         "rms_norm_eps": _short(hp.eps),
-        "hidden_act": "silu",
-        **_biases(file, hp),
+        "hidden_act": architecture.activation,
+        **_biases(file, hp.n_layer, architecture.biases),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "torch_dtype": DTYPES.get(stored, "float16"),
         **_rope(file, hp.rope, hp.head_dim),
@@ -59,20 +62,17 @@ def generation_config(file: GGUFFile) -> dict[str, Any]:
     return {name: _short(file.metadata[key]) for name, key in keys.items() if key in file.metadata}
 
 
-def _biases(file: GGUFFile, hp: Hyperparams) -> dict[str, bool]:
+def _biases(file: GGUFFile, n_layer: int, words: Mapping[str, tuple[str, ...]]) -> dict[str, bool]:
     """Which linear layers have biases. Raises ModelError where not all of those do that go by one name there."""
-    groups = {"attention_bias": ["attn_q", "attn_k", "attn_v"], "mlp_bias": ["ffn_gate", "ffn_up", "ffn_down"]}
-    if hp.arch != "qwen2":  # which has none there, whatever its own have
-        groups["attention_bias"].append("attn_output")
     found = {}
-    for word, parts in groups.items():
-        names = [f"blk.{i}.{part}.bias" for i in range(hp.n_layer) for part in parts]
+    for word, parts in words.items():
+        names = [f"blk.{i}.{part}.bias" for i in range(n_layer) for part in parts]
         missing = [name for name in names if name not in file.tensors]
         if missing and len(missing) < len(names):
             problem = f"is missing, and {word} of a config.json stands for the biases of {', '.join(parts)}"
             raise ModelError(problem, file=file.path, field=f"tensor {missing[0]}")
         found[word] = not missing
-    return found if hp.arch == "llama" else {"attention_bias": found["attention_bias"]}
+    return found
 
 
 def _rope(file: GGUFFile, rope: Rope, head_dim: int) -> dict[str, Any]:

@@ -7,13 +7,14 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.huggingface.config import Config, find_family, read_hyperparams
-from octavo.huggingface.rope import rope_divisors, rope_metadata
+from octavo.huggingface.config import CLASSES, find_class, read_hyperparams, read_keys
+from octavo.huggingface.rope import rope_tensors
 from octavo.huggingface.specials import chat_templates, special_tokens
 from octavo.huggingface.tensors import gguf_tensors
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType
 from octavo.io.safetensors import Checkpoint
+from octavo.models.config import Config
 from octavo.models.hparams import Hyperparams
 
 SAMPLING = {
@@ -41,10 +42,9 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     """
     checkpoint = Checkpoint.open(folder)
     config = Config(checkpoint.config, checkpoint.path("config.json"))
-    family = find_family(config)
-    hp = read_hyperparams(config, family)
-    rope = rope_metadata(config, hp)
-    tensors = gguf_tensors(checkpoint, config, hp, family, divisors=rope_divisors(config, hp))
+    architecture, keys = CLASSES[find_class(config)], read_keys(config)
+    hp = read_hyperparams(config, keys)
+    tensors = gguf_tensors(checkpoint, config, architecture, hp, rope_tensors(config, architecture, hp.rope))
     tokenizer = open_tokenizer(checkpoint)
     words = vocabulary(checkpoint, tokenizer, hp.n_vocab)
     metadata = {
@@ -52,7 +52,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
         **_sampling(checkpoint),
         "general.name": os.path.basename(os.path.realpath(checkpoint.folder)) or "model",
         "general.size_label": _size_label(tensors, hp.n_expert),
-        **{f"{hp.arch}.{key}": value for key, value in (_sizes(hp) | _prefixed("rope", rope)).items()},
+        **{f"{hp.arch}.{field}": value for field, value in keys.items()},
         **words,
         **special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"]),
         **chat_templates(checkpoint),
@@ -67,33 +67,6 @@ def _size_label(tensors: tuple[LazyTensor, ...], experts: int) -> str:
     apart = sum(math.prod(tensor.shape) for tensor in tensors if "_exps." in tensor.name)
     total = sum(math.prod(tensor.shape) for tensor in tensors)
     return str(size_label(total, total - apart, apart // max(1, experts), experts))
-
-
-def _sizes(hp: Hyperparams) -> dict[str, Any]:
-    keys: dict[str, Any] = {
-        "block_count": hp.n_layer,
-        "context_length": hp.n_ctx_train,
-        "embedding_length": hp.n_embd,
-        "feed_forward_length": hp.n_ff,
-        "attention.head_count": hp.n_head,
-        "attention.head_count_kv": hp.n_head_kv,
-        "attention.layer_norm_rms_epsilon": hp.eps,
-        "attention.key_length": hp.head_dim,
-        "attention.value_length": hp.head_dim,
-        "vocab_size": hp.n_vocab,
-        "rope.dimension_count": hp.rope.dims,
-    }
-    if hp.n_window:
-        keys["attention.sliding_window"] = hp.n_window
-    if hp.n_expert:
-        keys |= {"expert_count": hp.n_expert, "expert_used_count": hp.n_expert_used}
-    if hp.arch == "qwen3moe":
-        keys["expert_feed_forward_length"] = hp.n_ff_expert
-    return keys
-
-
-def _prefixed(prefix: str, keys: dict[str, Any]) -> dict[str, Any]:
-    return {f"{prefix}.{key}": value for key, value in keys.items()}
 
 
 def _sampling(checkpoint: Checkpoint) -> dict[str, Any]:

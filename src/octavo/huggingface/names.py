@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 
+from octavo.formats import QTensor, dequantize, quantize_reference
 from octavo.formats.spec import AnyArray
-from octavo.huggingface.tensors import BLOCK, OUTER
-from octavo.models.hparams import Hyperparams
+from octavo.models import Architecture, Hyperparams, ModelSpec
+from octavo.models.names import OUTER
 
 LINEAR = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 """Linear layers of a block, those that schemes quantize."""
 
 _OUTER = {gguf: name for name, gguf in OUTER.items()}
-_BLOCK = {gguf: name for name, gguf in BLOCK.items()}
 _IN_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
-def checkpoint_name(name: str) -> str | None:
+def checkpoint_name(name: str, architecture: Architecture[Any]) -> str | None:
     """The name that a dense model's tensor has in a checkpoint; None for one that has none."""
     found = _IN_BLOCK.fullmatch(name)
     if found is None:
         return _OUTER.get(name)
-    return f"model.layers.{found[1]}.{_BLOCK[found[2]]}.{found[3]}" if found[2] in _BLOCK else None
+    module = next((module for module, gguf in architecture.names.items() if gguf == found[2]), None)
+    return f"model.layers.{found[1]}.{module}.{found[3]}" if module else None
 
 
 def is_linear(name: str) -> bool:
     """Whether a tensor is the weight of one of a block's linear layers."""
     found = _IN_BLOCK.fullmatch(name)
     return found is not None and found[2] in LINEAR and found[3] == "weight"
+
+
+def as_checkpoint(tensor: QTensor, model: ModelSpec) -> QTensor:
+    """A tensor of a GGUF file as a checkpoint has it: the order of rows of q and k, and norms without their shift."""
+    if model.architecture.norm_shift and tensor.name.endswith("norm.weight"):
+        values = dequantize(tensor) - np.float32(model.architecture.norm_shift)
+        return quantize_reference(values, tensor.format, tensor.name)
+    rows = tensor.data.reshape(tensor.shape[0], -1)
+    data = rows_apart(tensor.name, model.hparams, rows).reshape(tensor.data.shape)
+    return QTensor(tensor.format, tensor.shape, data, tensor.name)
 
 
 def rows_apart(name: str, hp: Hyperparams, rows: AnyArray) -> AnyArray:

@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo.errors import shown
 from octavo.formats.channel import GROUP
-from octavo.huggingface.config import Config
+from octavo.models.config import Config
 
 KEY, METHOD = "quantization_config", "compressed-tensors"
 

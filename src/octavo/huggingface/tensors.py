@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -13,34 +13,17 @@ from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
 from octavo.huggingface.compressed import stored_tensors
-from octavo.huggingface.config import Config, Family
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
-from octavo.models.hparams import Hyperparams
-from octavo.models.weights import Tensors
+from octavo.models import Architecture, Hyperparams
+from octavo.models.config import Config
+from octavo.models.names import GATE_UP, OUTER
 
-OUTER = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-BLOCK = {
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
-    "block_sparse_moe.gate": "ffn_gate_inp",
-}  # fmt: skip
-EXPERT = {
-    "w1": "ffn_gate_exps", "w2": "ffn_down_exps", "w3": "ffn_up_exps", "gate_proj": "ffn_gate_exps",
-    "down_proj": "ffn_down_exps", "up_proj": "ffn_up_exps",
-}  # fmt: skip
 IGNORED = ("rotary_emb.inv_freq",)
 """Ends of names of tensors that follow from the configuration."""
 
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,4})\.(.+)")
-_EXPERT = re.compile(r"(?:block_sparse_moe|mlp)\.experts\.(0|[1-9][0-9]{0,4})\.(\w+)\.weight")
-_FUSED = re.compile(r"(?:block_sparse_moe|mlp)\.experts\.(gate_up_proj|down_proj)(?:\.weight)?")
+_EXPERT = re.compile(r"(.+\.experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
 
 
 @dataclass
@@ -53,34 +36,35 @@ class _Found:
 
 
 def gguf_tensors(
-    checkpoint: Checkpoint, config: Config, hp: Hyperparams, family: Family, *, divisors: F32 | None = None
+    checkpoint: Checkpoint,
+    config: Config,
+    architecture: Architecture[Any],
+    hp: Hyperparams,
+    constants: Mapping[str, F32],
 ) -> tuple[LazyTensor, ...]:
     """The tensors in the order of the model: vectors and routers as F32, matrices as they are stored.
 
     Where config.json says that the embedding is the output matrix, one in the checkpoint is left out.
 
-    divisors  of rope frequencies, which become a tensor
+    constants  tensors of GGUF's that follow from config.json, by name
 
     Raises ModelError for a tensor that is missing, not known, or of another shape than the configuration says.
     """
-    tied = config.flag("tie_word_embeddings", False)
-    found = _find(stored_tensors(checkpoint, config, _left_out(tied)))
-    expected: Tensors = importlib.import_module(f"octavo.models.{hp.arch}").tensors(hp)
+    tied = config.flag("tie_word_embeddings", architecture.tied)
+    found = _find(stored_tensors(checkpoint, config, _left_out(tied)), architecture.names)
+    expected = architecture.tensors(hp)
     if not tied and "output.weight" not in found.single:
         raise _fault(checkpoint, "lm_head.weight", "is missing", "with tie_word_embeddings")
     made: list[LazyTensor] = []
     for name, want in expected.items():
-        if name == "rope_freqs.weight" and divisors is not None:
-            made.append(_constant(name, divisors))
-            continue
-        tensor = _made(checkpoint, found, name, hp, family)
+        tensor = _constant(name, constants[name]) if name in constants else _made(checkpoint, found, name, hp)
         if tensor is None and not want.optional:
             raise _fault(checkpoint, name, "is missing", f"shape {list(want.shape)}")
         if tensor is not None and tensor.shape != want.shape:
             problem = f"shape {list(tensor.shape)} contradicts the configuration"
             raise _fault(checkpoint, name, problem, f"shape {list(want.shape)}")
         if tensor is not None:
-            made.append(tensor)
+            made.append(_shifted(tensor, architecture.norm_shift) if name.endswith("norm.weight") else tensor)
     _refuse_others(checkpoint, found, expected)
     return tuple(made)
 
@@ -89,35 +73,35 @@ def _left_out(tied: bool) -> Callable[[str], bool]:
     return lambda name: name.endswith(IGNORED) or (tied and name.startswith("lm_head."))
 
 
-def _find(tensors: Mapping[str, LazyTensor]) -> _Found:
+def _find(tensors: Mapping[str, LazyTensor], names: Mapping[str, str]) -> _Found:
     found = _Found()
     for name, tensor in tensors.items():
         layer = _LAYER.fullmatch(name)
-        if layer is None or not _find_in_layer(found, f"blk.{layer[1]}.", layer[2], tensor):
+        if layer is None or not _find_in_layer(found, names, f"blk.{layer[1]}.", layer[2], tensor):
             found.single[OUTER.get(name, name)] = tensor
     return found
 
 
-def _find_in_layer(found: _Found, prefix: str, part: str, tensor: LazyTensor) -> bool:
+def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: str, tensor: LazyTensor) -> bool:
     """Put a layer's tensor where it belongs; whether it is known."""
-    if (expert := _EXPERT.fullmatch(part)) and expert[2] in EXPERT:
-        found.experts.setdefault(f"{prefix}{EXPERT[expert[2]]}.weight", {})[int(expert[1])] = tensor
-        return True
-    if fused := _FUSED.fullmatch(part):
-        if fused[1] == "down_proj":
-            found.single[f"{prefix}ffn_down_exps.weight"] = tensor
-        else:
-            for half, kind in enumerate(("gate", "up")):
-                found.halves[f"{prefix}ffn_{kind}_exps.weight"] = tensor, half
-        return True
     stem, _, kind = part.rpartition(".")
-    if stem not in BLOCK or kind not in ("weight", "bias"):
+    if kind not in ("weight", "bias"):  # stacked experts may go without
+        stem, kind = part, "weight"
+    expert = _EXPERT.fullmatch(stem)
+    target = names.get(f"{expert[1]}.*.{expert[3]}" if expert else stem)
+    if target is None:
         return False
-    found.single[f"{prefix}{BLOCK[stem]}.{kind}"] = tensor
+    if expert:
+        found.experts.setdefault(f"{prefix}{target}.{kind}", {})[int(expert[2])] = tensor
+    elif target == GATE_UP:
+        for half, name in enumerate(GATE_UP.split()):
+            found.halves[f"{prefix}{name}.{kind}"] = tensor, half
+    else:
+        found.single[f"{prefix}{target}.{kind}"] = tensor
     return True
 
 
-def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, family: Family) -> LazyTensor | None:
+def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams) -> LazyTensor | None:
     """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it."""
     if name in found.experts:
         parts = found.experts[name]
@@ -139,7 +123,7 @@ def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, fam
         return None
     tensor = found.single[name]
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(name.rpartition(".")[0].rpartition(".")[2])
-    if family.permuted and heads and tensor.shape[0] % (2 * heads) == 0:
+    if hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0:
         return _source(name, tensor.format, tensor.shape, lambda: _interleaved(tensor.load(), heads))
     return _source(name, tensor.format, tensor.shape, tensor.load)
 
@@ -157,6 +141,17 @@ def _named(tensor: QTensor, name: str) -> QTensor:
 def _as_f32(tensor: QTensor) -> QTensor:
     values = np.ascontiguousarray(dequantize(tensor))
     return QTensor(by_name("F32"), tensor.shape, values.view(np.uint8))
+
+
+def _shifted(tensor: LazyTensor, shift: float) -> LazyTensor:
+    """A norm's weights, F32, with `shift` added."""
+    if not shift:
+        return tensor
+    plain = by_name("F32")
+    return LazyTensor(
+        tensor.name, plain, tensor.shape,
+        lambda: quantize_reference(dequantize(tensor.load()) + np.float32(shift), plain, tensor.name),
+    )  # fmt: skip
 
 
 def _constant(name: str, values: F32) -> LazyTensor:

@@ -1,6 +1,7 @@
 """Architectures: a short file each, named as GGUF names them."""
 
-from octavo.models.architecture import ARCHITECTURES, Architecture, read_architecture
+from octavo.models.architecture import Architecture, ModelSpec
 from octavo.models.hparams import Hyperparams
+from octavo.models.registry import ARCHITECTURES, read_model
 
-__all__ = ["ARCHITECTURES", "Architecture", "Hyperparams", "read_architecture"]
+__all__ = ["ARCHITECTURES", "Architecture", "Hyperparams", "ModelSpec", "read_model"]

@@ -1,47 +1,84 @@
-"""From a GGUF file to a model that can be scheduled: which architecture it is, its hyperparameters, its graph."""
+"""Architecture: all that is known of a kind of model, and ModelSpec: a file of one, read and checked."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
-from octavo.errors import ModelError, shown
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import PAGE_SIZE, Graph, Node
 from octavo.io.gguf import GGUFFile
-from octavo.models.hparams import Hyperparams, read_hyperparams
-from octavo.models.weights import Tensors, Weights, check_tensors
+from octavo.io.gguf.metadata import Metadata
+from octavo.models.config import Config, Keys
+from octavo.models.hparams import HyperparamReader, Hyperparams
+from octavo.models.keys import check_keys
+from octavo.models.weights import Tensors, Weights
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe")
-"""Each a module of this package, named as GGUF's `general.architecture`."""
+H = TypeVar("H", bound=Hyperparams)
 
-Build = Callable[[GraphBuilder, Hyperparams, Weights], Node]
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture(Generic[H]):
+    """What is known of models that GGUF calls `name`. Each module of this package that is named so has one, `ARCH`.
+
+    In a GGUF file:
+    name       `general.architecture`
+    hparams    reads and checks the metadata
+    keys       fields under `<name>.` that `hparams` reads beside the shared ones; those that nobody reads are refused
+    tensors    the tensors with their shapes, in the order of a file; others are refused
+    build      writes the graph
+
+    In a checkpoint of Hugging Face's:
+    classes    classes of `transformers`, and what config.json says of each as fields beside the shared ones.
+               Raises ModelError for what has no computation here
+    names      modules of a layer by their names there, as GGUF names them, see `models.names`
+    ropes      kinds of rope scaling
+    activation the feed-forward's, as config.json names it
+    tied       whether the embedding is the output matrix where config.json does not say
+    norm_shift what is added to the weights of norms, which GGUF has ready to multiply with
+
+    When a GGUF file is quantized:
+    is_70b     whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls 70B
+
+    When a checkpoint is made of a GGUF file:
+    writable   whether config.json has words for all that the file says
+    biases     words of config.json, and the linear layers of a block that each gives biases to
+    """
+
+    name: str
+    hparams: Callable[[HyperparamReader], H]
+    tensors: Callable[[H], Tensors]
+    build: Callable[[GraphBuilder, H, Weights], Node]
+    classes: Mapping[str, Callable[[Config], Keys]]
+    names: Mapping[str, str]
+    keys: frozenset[str] = frozenset()
+    ropes: tuple[str, ...] = ("default", "linear", "yarn")
+    activation: str = "silu"
+    tied: bool = False
+    norm_shift: float = 0.0
+    is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
+    writable: bool = True
+    biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def read(self, metadata: Metadata, path: str, shapes: Mapping[str, tuple[int, ...]]) -> H:
+        """The hyperparameters of a file with this metadata and tensors of these shapes.
+
+        Raises ModelError or GGUFError naming the key that is missing or wrong, or that nothing is known of.
+        """
+        check_keys(metadata, path, self.name, self.keys)
+        return self.hparams(HyperparamReader(metadata, path, self.name, self.keys, shapes))
 
 
 @dataclass(frozen=True)
-class Architecture:
+class ModelSpec:
     """A model file, read and checked; `graph` gives its computation."""
 
     file: GGUFFile
+    architecture: Architecture[Any]
     hparams: Hyperparams
-    _build: Build
 
     def graph(self, *, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int | None = None) -> Graph:
         """The graph of a step: tokens in, logits [outputs, n_vocab] out. `n_ctx` matters to longrope only."""
         g = GraphBuilder(cache_type, page_size, n_ctx or self.hparams.n_ctx_train)
-        return Graph.of(self._build(g, self.hparams, Weights(self.file)))
-
-
-def read_architecture(file: GGUFFile) -> Architecture:
-    """The architecture of a model file. Raises ModelError for one that is unknown, incomplete or contradictory."""
-    name = file.metadata.get_str("general.architecture")
-    if name not in ARCHITECTURES:
-        raise ModelError(
-            f"Octavo can't run architecture {shown(name)} yet; it runs {', '.join(ARCHITECTURES)}", file=file.path
-        )
-    module = importlib.import_module(f"octavo.models.{name}")
-    hparams = read_hyperparams(file, name, interleaved=module.INTERLEAVED_ROPE, has_experts=module.HAS_EXPERTS)
-    tensors: Tensors = module.tensors(hparams)
-    check_tensors(file, tensors)
-    return Architecture(file, hparams, module.build)
+        return Graph.of(self.architecture.build(g, self.hparams, Weights(self.file)))

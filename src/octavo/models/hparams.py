@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from octavo.errors import ModelError, shown
-from octavo.io.gguf import GGUFFile
-from octavo.models.keys import USED, check_keys
+from octavo.io.gguf.metadata import Metadata
+from octavo.models.keys import SHARED
 from octavo.models.rope import Rope
 
 LIMITS = {
@@ -59,36 +60,46 @@ class Hyperparams:
 
 
 class HyperparamReader:
-    """Reads `<arch>.<field>` keys; each error names the file, the key and what is allowed."""
+    """Reads `<arch>.<field>` keys; each error names the file, the key and what is allowed.
 
-    def __init__(self, file: GGUFFile, arch: str) -> None:
-        self.file, self.arch = file, arch
+    keys    fields that the architecture reads beside the shared ones
+    shapes  of the model's tensors by name, for what no key says
+    """
+
+    def __init__(
+        self, metadata: Metadata, path: str, arch: str, keys: frozenset[str], shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        self.metadata, self.path, self.arch, self.shapes = metadata, path, arch, shapes
+        self._known = SHARED | keys
 
     def key(self, field: str) -> str:
-        assert field in USED
+        assert field in self._known
         return f"{self.arch}.{field}"
 
     def error(self, field: str, problem: str, allowed: str | None = None) -> ModelError:
-        return ModelError(problem, file=self.file.path, field=self.key(field), allowed=allowed)
+        return ModelError(problem, file=self.path, field=self.key(field), allowed=allowed)
 
     def has(self, field: str) -> bool:
-        return self.key(field) in self.file.metadata
+        return self.key(field) in self.metadata
+
+    def is_array(self, field: str) -> bool:
+        return self.has(field) and self.metadata.describe(self.key(field)).startswith("array")
 
     def integer(self, field: str, default: int) -> int:
-        return self.file.metadata.get_int(self.key(field), default)
+        return self.metadata.get_int(self.key(field), default)
 
     def size(self, field: str, default: int | None = None) -> int:
         """A size from 1 to its limit; an array, one a layer, must be the same everywhere."""
         key = self.key(field)
-        if default is not None and key not in self.file.metadata:
+        if default is not None and key not in self.metadata:
             return default
-        if key in self.file.metadata and self.file.metadata.describe(key).startswith("array"):
-            values = self.file.metadata.get_ints(key)
+        if self.is_array(field):
+            values = self.metadata.get_ints(key)
             number, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
             if number != high:
                 raise self.error(field, f"differs from layer to layer ({number} to {high})", "one value for all layers")
         else:
-            number = self.file.metadata.get_int(key)
+            number = self.metadata.get_int(key)
         limit = LIMITS[field]
         if not 1 <= number <= limit:
             raise self.error(field, f"{number} is out of range", f"1 to {limit}")
@@ -96,19 +107,18 @@ class HyperparamReader:
 
     def real(self, field: str, default: float, low: float = 0.0, high: float = 1e12) -> float:
         """A finite number over `low` and up to `high`."""
-        number = self.file.metadata.get_float(self.key(field), default=default)
+        number = self.metadata.get_float(self.key(field), default=default)
         if not (math.isfinite(number) and low < number <= high):
             raise self.error(field, f"{number} is out of range", f"over {low:g}, up to {high:g}")
         return float(number)
 
 
-def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool, has_experts: bool | None = None) -> Hyperparams:
-    """The hyperparameters of `file`. Raises ModelError or GGUFError naming the key that is missing or wrong.
+def read_shared(r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None) -> Hyperparams:
+    """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
+    interleaved  rope turns pairs of neighbours, otherwise halves of a head
     has_experts  what the architecture wants: experts (True), none (False), or as the file says (None)
     """
-    check_keys(file, arch)
-    r = HyperparamReader(file, arch)
     n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count")
     n_head_kv = r.size("attention.head_count_kv", n_head)
     if n_head % n_head_kv:
@@ -121,21 +131,21 @@ def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool, has_expert
     n_expert = r.integer("expert_count", 0) and r.size("expert_count")
     if has_experts is not None and bool(n_expert) != has_experts:
         allowed = f"1 to {LIMITS['expert_count']}" if has_experts else "0"
-        raise r.error("expert_count", f"{n_expert} experts in {arch}", allowed)
+        raise r.error("expert_count", f"{n_expert} experts in {r.arch}", allowed)
     n_expert_used = r.size("expert_used_count") if n_expert else 0
     if n_expert_used > n_expert:
         raise r.error("expert_used_count", f"{n_expert_used} of {n_expert} experts", f"1 to {n_expert}")
     n_ctx_train = r.size("context_length", 2048)
     dense_ff = 0 if n_expert and not r.has("feed_forward_length") else r.size("feed_forward_length")
     return Hyperparams(
-        arch=arch,
+        arch=r.arch,
         n_layer=r.size("block_count"),
         n_embd=n_embd,
         n_ff=dense_ff,
         n_head=n_head,
         n_head_kv=n_head_kv,
         head_dim=head_dim,
-        n_vocab=_vocabulary_size(file),
+        n_vocab=_vocabulary_size(r),
         n_ctx_train=n_ctx_train,
         eps=r.real("attention.layer_norm_rms_epsilon", 1e-5, high=1.0),
         rope=_read_rope(r, head_dim, n_ctx_train, interleaved),
@@ -146,11 +156,11 @@ def read_hyperparams(file: GGUFFile, arch: str, *, interleaved: bool, has_expert
     )
 
 
-def _vocabulary_size(file: GGUFFile) -> int:
-    info = file.tensors.get("token_embd.weight")
-    if info is None or len(info.shape) != 2:
-        raise ModelError("is missing or not a matrix", file=file.path, field="tensor token_embd.weight")
-    return info.shape[0]
+def _vocabulary_size(r: HyperparamReader) -> int:
+    shape = r.shapes.get("token_embd.weight", ())
+    if len(shape) != 2:
+        raise ModelError("is missing or not a matrix", file=r.path, field="tensor token_embd.weight")
+    return shape[0]
 
 
 def _read_rope(r: HyperparamReader, head_dim: int, n_ctx_train: int, interleaved: bool) -> Rope:
@@ -159,7 +169,7 @@ def _read_rope(r: HyperparamReader, head_dim: int, n_ctx_train: int, interleaved
         raise r.error("rope.dimension_count", f"{dims} is out of range", f"an even number up to {head_dim}")
     key = "rope.scaling.factor" if r.has("rope.scaling.factor") else "rope.scale_linear"  # the older of the two names
     factor = r.real(key, 1.0, 1e-6, 1e6)
-    kind = r.file.metadata.get_str(r.key("rope.scaling.type"), default="linear" if r.has(key) else "none")
+    kind = r.metadata.get_str(r.key("rope.scaling.type"), default="linear" if r.has(key) else "none")
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise r.error("rope.scaling.type", f"unknown kind {shown(kind)}", "none, linear, yarn, longrope")
     original = r.integer("rope.scaling.original_context_length", n_ctx_train)

@@ -6,16 +6,16 @@ A key that is not in these tables may change what a model computes, so a file th
 from __future__ import annotations
 
 from octavo.errors import ModelError, shown
-from octavo.io.gguf import GGUFFile
+from octavo.io.gguf.metadata import Metadata
 
-USED = frozenset(
+SHARED = frozenset(
     """block_count context_length embedding_length feed_forward_length expert_count expert_used_count
     expert_feed_forward_length attention.head_count attention.head_count_kv attention.key_length attention.value_length
     attention.layer_norm_rms_epsilon attention.sliding_window rope.dimension_count rope.freq_base rope.scale_linear
     rope.scaling.type rope.scaling.factor rope.scaling.original_context_length rope.scaling.attn_factor
     rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow""".split()
 )
-"""Read by `read_hyperparams`."""
+"""Read of every architecture; what one reads beside them is in its `ARCH.keys`."""
 
 UNUSED = {
     "vocab_size": "the embedding has a row for each token",
@@ -56,27 +56,30 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 """Change nothing with these values, and have no computation here with others."""
 
 
-def check_keys(file: GGUFFile, arch: str) -> None:
-    """Raises ModelError for a key under `<arch>.` that would change what is computed, or might."""
-    for key in file.metadata:
+def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) -> None:
+    """Raises ModelError for a key under `<arch>.` that would change what is computed, or might.
+
+    own  fields that the architecture reads beside the shared ones
+    """
+    for key in metadata:
         field = key.removeprefix(f"{arch}.")
-        if field == key or field in USED or field in UNUSED:
+        if field == key or field in SHARED or field in own or field in UNUSED:
             continue
         if field not in NEUTRAL:
-            raise ModelError(f"is a key that Octavo does not compute {arch} with", file=file.path, field=key)
-        if not _neutral(file, key, NEUTRAL[field]):
-            problem = f"is {_shown(file, key)}, which Octavo does not compute {arch} with"
-            raise ModelError(problem, file=file.path, field=key, allowed=" or ".join(map(str, NEUTRAL[field])))
+            raise ModelError(f"is a key that Octavo does not compute {arch} with", file=path, field=key)
+        if not _neutral(metadata, key, NEUTRAL[field]):
+            problem = f"is {_shown(metadata, key)}, which Octavo does not compute {arch} with"
+            raise ModelError(problem, file=path, field=key, allowed=" or ".join(map(str, NEUTRAL[field])))
 
 
-def _neutral(file: GGUFFile, key: str, allowed: tuple[object, ...]) -> bool:
-    value = None if _is_array(file, key) else file.metadata[key]
+def _neutral(metadata: Metadata, key: str, allowed: tuple[object, ...]) -> bool:
+    value = None if _is_array(metadata, key) else metadata[key]
     return any(isinstance(value, bool) == isinstance(a, bool) and value == a for a in allowed)
 
 
-def _is_array(file: GGUFFile, key: str) -> bool:
-    return file.metadata.describe(key).startswith("array")
+def _is_array(metadata: Metadata, key: str) -> bool:
+    return metadata.describe(key).startswith("array")
 
 
-def _shown(file: GGUFFile, key: str) -> str:
-    return file.metadata.describe(key) if _is_array(file, key) else shown(str(file.metadata[key]))[1:-1]
+def _shown(metadata: Metadata, key: str) -> str:
+    return metadata.describe(key) if _is_array(metadata, key) else shown(str(metadata[key]))[1:-1]

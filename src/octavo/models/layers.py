@@ -10,6 +10,7 @@ from octavo.formats import dequantize
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.models.hparams import Hyperparams
+from octavo.models.rope import Rope
 from octavo.models.weights import BIAS, SCALE, Expected, Tensors, Weights, matrix, vector, with_scales
 
 
@@ -76,14 +77,14 @@ def moe_tensors(hp: Hyperparams) -> Tensors:
     return {"ffn_norm.weight": vector(hp.n_embd), "ffn_gate_inp.weight": router, **with_scales(products)}
 
 
-def rotary(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Callable[[Node], Node]:
-    """The model's rope as a function of x [T, H, D]; its frequencies are worked out once."""
+def rotary(g: GraphBuilder, rope: Rope, w: Weights) -> Callable[[Node], Node]:
+    """A rope as a function of x [T, H, D]; its frequencies are worked out once."""
     factors = w.get("rope_freqs")
-    if factors is None and hp.rope.kind == "longrope":
-        factors = w.get("rope_factors_long" if g.n_ctx > hp.rope.n_ctx_original else "rope_factors_short")
+    if factors is None and rope.kind == "longrope":
+        factors = w.get("rope_factors_long" if g.n_ctx > rope.n_ctx_original else "rope_factors_short")
     divisors = None if factors is None else dequantize(factors.tensor)
-    freqs = constant(np.asarray(hp.rope.frequencies(divisors)), "rope_frequencies")
-    return lambda x: g.rope(x, freqs, hp.rope.scale, hp.rope.interleaved)
+    freqs = constant(np.asarray(rope.frequencies(divisors)), "rope_frequencies")
+    return lambda x: g.rope(x, freqs, rope.scale, rope.interleaved)
 
 
 def linear(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:

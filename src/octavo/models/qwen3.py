@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers
-from octavo.models.hparams import Hyperparams
+from octavo.models import layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import window_of_some
+from octavo.models.hparams import Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
-
-INTERLEAVED_ROPE = False
-HAS_EXPERTS = False
 
 
 def tensors(hp: Hyperparams) -> Tensors:
@@ -18,7 +19,7 @@ def tensors(hp: Hyperparams) -> Tensors:
 
 
 def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
-    rope = layers.rotary(g, hp, w)
+    rope = layers.rotary(g, hp.rope, w)
     x = g.get_rows(w["token_embd"], g.tokens)
     for i in range(hp.n_layer):
         b = w.block(i)
@@ -30,3 +31,14 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
         x = g.add(x, layers.ffn(g, b, h))
     return layers.logits(g, hp, w, x)
+
+
+ARCH = Architecture(
+    name="qwen3",
+    hparams=partial(read_shared, has_experts=False),
+    tensors=tensors,
+    build=build,
+    classes={"Qwen3ForCausalLM": window_of_some},
+    names=names.LLAMA | names.QK_NORMS,
+    biases={"attention_bias": ("attn_q", "attn_k", "attn_v", "attn_output")},
+)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers
-from octavo.models.hparams import Hyperparams
+from octavo.models import layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, expert_keys, window_keys
+from octavo.models.hparams import LIMITS, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
-
-INTERLEAVED_ROPE = False
-HAS_EXPERTS = True
 
 
 def tensors(hp: Hyperparams) -> Tensors:
@@ -18,7 +19,7 @@ def tensors(hp: Hyperparams) -> Tensors:
 
 
 def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
-    rope = layers.rotary(g, hp, w)
+    rope = layers.rotary(g, hp.rope, w)
     x = g.get_rows(w["token_embd"], g.tokens)
     for i in range(hp.n_layer):
         b = w.block(i)
@@ -30,3 +31,26 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
         x = g.add(x, layers.moe(g, hp, b, h))
     return layers.logits(g, hp, w, x)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for a router whose shares are not normalized, and for dense layers between the others."""
+    if not config.flag("norm_topk_prob", False):
+        raise config.error("norm_topk_prob", "is false", "true")
+    if config.values.get("decoder_sparse_step", 1) != 1 or config.values.get("mlp_only_layers"):
+        raise config.error("mlp_only_layers", "has dense layers between those of experts", "experts in all layers")
+    window = window_keys(config, 4096) if config.flag("use_sliding_window", False) else {}
+    width = config.size("moe_intermediate_size", LIMITS["expert_feed_forward_length"])
+    experts = expert_keys(config, "num_experts", "num_local_experts")
+    return window | experts | {"expert_feed_forward_length": width}
+
+
+ARCH = Architecture(
+    name="qwen3moe",
+    hparams=partial(read_shared, has_experts=True),
+    tensors=tensors,
+    build=build,
+    classes={"Qwen3MoeForCausalLM": config_keys},
+    names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.moe("mlp", "gate_proj", "up_proj", "down_proj"),
+    biases={"attention_bias": ("attn_q", "attn_k", "attn_v", "attn_output")},
+)

@@ -30,7 +30,7 @@ from octavo.huggingface.compressed import row_planes
 from octavo.huggingface.compressed_out import module_arrays, module_heads
 from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
-from octavo.huggingface.names import checkpoint_name, is_linear, rows_apart
+from octavo.huggingface.names import as_checkpoint, checkpoint_name, is_linear
 from octavo.huggingface.schemes import KEY
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.io.atomic import new_folder, require_room
@@ -38,8 +38,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors import TensorHead, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.io.safetensors.file import FLOATS
-from octavo.models import read_architecture
-from octavo.models.hparams import Hyperparams
+from octavo.models import ModelSpec, read_model
 from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
 from octavo.quantizers.job.report import Report, TensorRow
 
@@ -85,9 +84,9 @@ def quantize_checkpoint(
     count = threads_of(threads)
     _require_new(dst)
     with open_model_file(resolve(src)) as file:
-        hparams = read_architecture(file).hparams
-        config = _config(file, hparams, SCHEMES[scheme], allow_requantize)
-        job = _Job(file, hparams, SCHEMES[scheme], count, allow_requantize, progress)
+        model = read_model(file)
+        config = _config(model, SCHEMES[scheme], allow_requantize)
+        job = _Job(model, SCHEMES[scheme], count, allow_requantize, progress)
         report = Report(file.path, os.fsdecode(dst), scheme, dry_run)
         if dry_run:
             report.rows.extend(job.row(name) for name in job.stored)
@@ -115,13 +114,14 @@ def _require_new(dst: StrPath) -> None:
         raise FileError(problem, file=dst, allowed="a folder that is new or empty")
 
 
-def _config(file: GGUFFile, hp: Hyperparams, scheme: Scheme, allow_requantize: bool) -> dict[str, Any]:
+def _config(model: ModelSpec, scheme: Scheme, allow_requantize: bool) -> dict[str, Any]:
     """config.json of what is written. Raises ModelError for a model that has none, UsageError for a quantized one."""
-    config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(file, hp)
+    file, experts = model.file, model.hparams.n_expert
+    config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:
         raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more {REQUANTIZE}")
-    if hp.n_expert:
-        raise UsageError(f"{file.path} has {hp.n_expert} experts (allowed: dense models)")
+    if experts:
+        raise UsageError(f"{file.path} has {experts} experts (allowed: dense models)")
     return config | {KEY: scheme.config(["lm_head"])}
 
 
@@ -164,10 +164,10 @@ class _Job:
     """The tensors of a model on their way into a checkpoint, in the order of the model."""
 
     def __init__(
-        self, file: GGUFFile, hparams: Hyperparams, scheme: Scheme, threads: int, allow_requantize: bool,
-        progress: Progress | None,
-    ) -> None:  # fmt: skip
-        self.file, self.hparams, self.scheme, self.threads, self.progress = file, hparams, scheme, threads, progress
+        self, model: ModelSpec, scheme: Scheme, threads: int, allow_requantize: bool, progress: Progress | None
+    ) -> None:
+        self.model, self.scheme, self.threads, self.progress = model, scheme, threads, progress
+        self.file = file = model.file
         self.stored = {name: self._stored(name, allow_requantize) for name in file.tensors if not _said(file, name)}
         self.total, self.done = sum(file.tensors[name].size for name in self.stored), 0
 
@@ -177,7 +177,7 @@ class _Job:
         if not plain and not allow_requantize:
             problem = f"{self.file.path}: tensor {shown(name)} is {info.type_name}, and quantizing it again loses more"
             raise UsageError(f"{problem} {REQUANTIZE}")
-        target = checkpoint_name(name)
+        target = checkpoint_name(name, self.model.architecture)
         if target is None:
             raise UsageError(
                 f"{self.file.path}: tensor {shown(name)} has no place in a checkpoint, which would lose it"
@@ -205,9 +205,8 @@ class _Job:
         """The values of `heads`, each tensor made when its turn comes; rows are added to the report."""
         for name, stored in self.stored.items():
             self._advance(name, 0)
-            tensor = self.file.tensor(name, copy=True)
-            rows = rows_apart(name, self.hparams, tensor.data.reshape(tensor.shape[0], -1)).reshape(tensor.data.shape)
-            tensor, scale = QTensor(tensor.format, tensor.shape, rows, name), scale_of(self.file, name)
+            tensor = as_checkpoint(self.file.tensor(name, copy=True), self.model)
+            scale = scale_of(self.file, name)
             if stored.format in FLOATS:
                 error = None
                 yield self._float(tensor, stored.format, scale).data

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 
 from octavo.errors import UsageError
-from octavo.models import Architecture
+from octavo.models import ModelSpec
 
 log = logging.getLogger("octavo")
 
 DEFAULT_CONTEXT = 4096
 
 
-def default_context(model: Architecture) -> int:
+def default_context(model: ModelSpec) -> int:
     """The context where none is asked for; a log line where a sliding window makes it shorter."""
     hp, most = model.hparams, min(model.hparams.n_ctx_train, DEFAULT_CONTEXT)
     if hp.n_ctx_most < most:
@@ -20,7 +20,7 @@ def default_context(model: Architecture) -> int:
     return min(most, hp.n_ctx_most)
 
 
-def require_context(model: Architecture, n_ctx: int) -> None:
+def require_context(model: ModelSpec, n_ctx: int) -> None:
     """Raises UsageError for a context that is longer than the model can have here."""
     hp, most = model.hparams, model.hparams.n_ctx_most
     if n_ctx <= most:

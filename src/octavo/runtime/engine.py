@@ -17,7 +17,7 @@ from octavo.graph.node import PAGE_SIZE, Sizes
 from octavo.graph.plan import Begun, Executor, Watch
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, Schedule, schedule
-from octavo.models import Architecture
+from octavo.models import ModelSpec
 from octavo.runtime import choice
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
@@ -62,7 +62,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Architecture,
+        model: ModelSpec,
         backends: Seq[Backend],
         config: EngineConfig | None = None,
         place: Place | None = None,

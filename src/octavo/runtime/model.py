@@ -16,7 +16,7 @@ from octavo.graph.builder import CacheType
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime.arguments import choice, flag, require_known, wrong
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.engine import Engine, EngineConfig
@@ -203,7 +203,7 @@ def open_model(path: str | os.PathLike[str], backends: Sequence[Backend], config
 def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig) -> Model:
     """The model in an open file, loaded into an engine; the file is the model's, and is closed where this fails."""
     try:
-        architecture = read_architecture(file)
+        architecture = read_model(file)
         tokenizer = Tokenizer.from_gguf(file)
         if tokenizer.n_vocab > architecture.hparams.n_vocab:
             raise ModelError(

@@ -11,7 +11,7 @@ from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.models import read_architecture
+from octavo.models import read_model
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
@@ -30,8 +30,8 @@ def test_prompt_and_token_by_token(tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", case.arch, metadata(case, model.config), stored(case, model, "Q8_0"))
     with GGUFFile.open(tmp_path / "m.gguf") as file:
         reference = ReferenceBackend(quantize_activations=True)
-        expected = Engine(read_architecture(file), [reference], EngineConfig(n_ctx=64)).logits(TOKENS)
-        engine = Engine(read_architecture(file), [GpuBackend()], EngineConfig(n_ctx=64, strict=True))
+        expected = Engine(read_model(file), [reference], EngineConfig(n_ctx=64)).logits(TOKENS)
+        engine = Engine(read_model(file), [GpuBackend()], EngineConfig(n_ctx=64, strict=True))
         at_once = engine.logits(TOKENS)
         sequence = Sequence()
         one_by_one = np.stack([engine.step([Feed(sequence, [t])])[0] for t in TOKENS[:1]])
@@ -52,8 +52,8 @@ def test_some_layers_on_the_cpu(tmp_path: Path, name: str) -> None:
     write_gguf(tmp_path / "m.gguf", case.arch, metadata(case, model.config), stored(case, model, "Q8_0"))
     with GGUFFile.open(tmp_path / "m.gguf") as file:
         backends = [GpuBackend(), CpuBackend(threads=1)]
-        alone = Engine(read_architecture(file), backends[1:], EngineConfig(n_ctx=64)).logits(TOKENS)
-        engine = Engine(read_architecture(file), backends, EngineConfig(n_ctx=64, strict=True, gpu_layers=1))
+        alone = Engine(read_model(file), backends[1:], EngineConfig(n_ctx=64)).logits(TOKENS)
+        engine = Engine(read_model(file), backends, EngineConfig(n_ctx=64, strict=True, gpu_layers=1))
         assert {0, 1} == {split.backend for split in engine.schedule.splits}
         both = engine.logits(TOKENS)
     assert float(((both - alone) ** 2).mean()) / float((alone.astype(np.float64) ** 2).mean()) < 1e-3

@@ -128,5 +128,5 @@ def model_facts(arch: str, layers: int, heads: int, kv_heads: int, experts: int)
     if heads < 0 or kv_heads < 0 or experts < 0:
         raise GGUFError(f"{heads} heads, {kv_heads} of keys, {experts} experts", allowed="none below 0")
     shared = heads // kv_heads if kv_heads else 0
-    big = layers == 80 and (arch == "qwen2" or (arch == "llama" and heads != kv_heads and experts != 8))
+    big = layers == 80 and arch in ARCHITECTURES and ARCHITECTURES[arch].is_70b(heads, kv_heads, experts)
     return Facts(layers, shared, experts, big)

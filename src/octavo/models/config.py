@@ -1,0 +1,98 @@
+"""config.json of a checkpoint: its values, each checked when it is read, and what several architectures read of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.errors import ModelError, shown
+from octavo.models.hparams import LIMITS
+
+Keys = dict[str, Any]
+"""Fields under a GGUF file's `<arch>.`, and their values."""
+
+
+class Config:
+    """The values of config.json; each error names the file, the key and what is allowed."""
+
+    def __init__(self, values: Mapping[str, Any], file: str) -> None:
+        self.values, self.file = values, file
+
+    def error(self, key: str, problem: str, allowed: str | None = None) -> ModelError:
+        return ModelError(problem, file=self.file, field=key, allowed=allowed)
+
+    def size(self, key: str, limit: int, default: int | None = None) -> int:
+        """An integer from 1 to `limit`; null is as good as absent."""
+        value = self.values.get(key)
+        if value is None:
+            value = default
+        if type(value) is not int or not 1 <= value <= limit:
+            raise self.error(key, "is missing" if value is None else f"is {brief(value)}", f"1 to {limit}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(key, f"is {brief(value)}", "true or false")
+        return value
+
+    def real(self, key: str, default: float | None = None, *, of: Mapping[str, Any] | None = None) -> float:
+        """A finite number over 0, of the config or of a part of it."""
+        value = (self.values if of is None else of).get(key)
+        if value is None:
+            value = default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+            raise self.error(key, "is missing" if value is None else f"is {brief(value)}", "a number over 0")
+        return float(value)
+
+
+def brief(value: object) -> str:
+    return shown(str(value))
+
+
+def window_keys(config: Config, default: int) -> Keys:
+    """The sliding window, `default` tokens where config.json does not say; nothing where it is null or 0."""
+    if config.values.get("sliding_window", default) in (None, 0):
+        return {}
+    return {"attention.sliding_window": config.size("sliding_window", LIMITS["attention.sliding_window"], default)}
+
+
+def window_of_some(config: Config) -> Keys:
+    """The window of Qwen2 and Qwen3, which say whether to use it, and in which layers by a list or by the first."""
+    if not config.flag("use_sliding_window", False):
+        return {}
+    kinds = config.values.get("layer_types")
+    if isinstance(kinds, list):
+        used = "sliding_attention" in kinds
+    else:
+        first = config.values.get("max_window_layers", 28)
+        if type(first) is not int:
+            raise config.error("max_window_layers", f"is {brief(first)}", "an integer")
+        used = first < config.size("num_hidden_layers", LIMITS["block_count"])
+    return window_keys(config, 4096) if used else {}
+
+
+def expert_keys(config: Config, *names: str) -> Keys:
+    """How many experts there are, by the first of `names` that config.json has, and how many a token uses."""
+    name = next((n for n in names if config.values.get(n) is not None), names[0])
+    experts = config.size(name, LIMITS["expert_count"])
+    return {"expert_count": experts, "expert_used_count": config.size("num_experts_per_tok", experts)}
+
+
+def rope_parameters(config: Config) -> Mapping[str, Any]:
+    """The rope's parameters: `rope_parameters`, or `rope_scaling` of older files.
+
+    Where layers with a window have their own, those of the others.
+    """
+    key = "rope_parameters" if config.values.get("rope_parameters") is not None else "rope_scaling"
+    found = config.values.get(key)
+    if isinstance(found, dict) and "full_attention" in found:
+        found = found["full_attention"]
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise config.error(key, f"is {type(found).__name__}", "an object")
+    return found

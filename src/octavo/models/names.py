@@ -1,0 +1,39 @@
+"""Names that a checkpoint's tensors have, and GGUF's for them; architectures put theirs together from these.
+
+A name of a layer's module stands for its weight and its bias. `*` is the number of an expert; GGUF stacks the experts'
+weights. In a checkpoint that stacks them too, `gate_up_proj` has each expert's rows of the gate and then those of up.
+"""
+
+from __future__ import annotations
+
+OUTER = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+"""Whole names of tensors outside of layers."""
+
+NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+ATTENTION = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+}  # fmt: skip
+QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+FFN = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+LLAMA = NORMS | ATTENTION | FFN
+
+
+def moe(module: str, gate: str, up: str, down: str) -> dict[str, str]:
+    """Names of a router and its experts under a module, each expert with projections of the names given."""
+    return {
+        f"{module}.gate": "ffn_gate_inp",
+        f"{module}.experts.*.{gate}": "ffn_gate_exps",
+        f"{module}.experts.*.{up}": "ffn_up_exps",
+        f"{module}.experts.*.{down}": "ffn_down_exps",
+        f"{module}.experts.gate_up_proj": GATE_UP,
+        f"{module}.experts.down_proj": "ffn_down_exps",
+    }
+
+
+GATE_UP = "ffn_gate_exps ffn_up_exps"
+"""Two tensors in one: the halves of each expert's rows."""

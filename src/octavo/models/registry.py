@@ -1,0 +1,30 @@
+"""The architectures that Octavo runs, and from a file to its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.errors import ModelError, shown
+from octavo.io.gguf import GGUFFile
+from octavo.models import llama, qwen2, qwen3, qwen3moe
+from octavo.models.architecture import Architecture, ModelSpec
+from octavo.models.weights import check_tensors
+
+ARCHITECTURES: dict[str, Architecture[Any]] = {
+    module.ARCH.name: module.ARCH for module in (llama, qwen2, qwen3, qwen3moe)
+}
+"""By GGUF's `general.architecture`."""
+
+
+def read_model(file: GGUFFile) -> ModelSpec:
+    """The model in a file. Raises ModelError for an architecture that is unknown, incomplete or contradictory."""
+    name = file.metadata.get_str("general.architecture")
+    if name not in ARCHITECTURES:
+        raise ModelError(
+            f"Octavo can't run architecture {shown(name)} yet; it runs {', '.join(ARCHITECTURES)}", file=file.path
+        )
+    architecture = ARCHITECTURES[name]
+    shapes = {info.name: tuple(info.shape) for info in file.tensors.values()}
+    hparams = architecture.read(file.metadata, file.path, shapes)
+    check_tensors(file, architecture.tensors(hparams))
+    return ModelSpec(file, architecture, hparams)
