@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import results_file
-from octavo.backends.gpu import GpuBackend, choose
+from octavo.backends.gpu import GpuBackend, dispatch
 from octavo.backends.gpu.binders import BINDERS
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.products import library_product, product
@@ -102,7 +102,7 @@ def products(backend: GpuBackend, limit: float, formats: Sequence[str]) -> list[
             weights = copies(weight, nbytes)
             for tokens in numbers_of_tokens(n, k):
                 x, y = activations(context, tokens, k), torch.empty(tokens, n, device="cuda")
-                used = weights if tokens <= choose.SOME else weights[:4]
+                used = weights if tokens <= dispatch.INT8_MAX_TOKENS else weights[:4]
                 calls = [product(context, w, x, y, ()) for w in used]
                 time = seconds([_together(c) for c in calls])
                 gbps = nbytes / time / 1e9

@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from octavo.backends.gpu import choose
+from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_units
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
 from octavo.backends.gpu.kernels import hopper_matmul
@@ -103,7 +103,7 @@ def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
 def _matmul(name: str, tokens: int) -> dict[str, Any]:
     """Compile the product of floats with the codes of a format that has a kernel of Gluon."""
     layout = layout_of(by_name(name.removeprefix("matmul_")), "f16")
-    s = choose.fused(layout, N, K, tokens, "sm_90")
+    s = dispatch.fused(layout, N, K, tokens, "sm_90")
     assert s is not None
     blocks = {"x": ([s.tokens, 64], "fp16", gl.float16), "codes2": ([s.rows, 32], "i8", gl.int8)}
     blocks["codes"] = ([s.rows, 16 * layout.planes[0]], "i8", gl.int8)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import choose
+from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.kernels import hopper_matmul
@@ -86,20 +86,20 @@ def test_shapes_fit(name: str) -> None:
     layout = layout_of(by_name(name), "f16")
     for tokens in (17, 33, 64, 65, 128, 300, 1024, 1025, 8192):
         for n, k in ((32, 128), (4096, 4096), (128256, 4096)):
-            shape = choose.fused(layout, n, k, tokens, "sm_90")
+            shape = dispatch.fused(layout, n, k, tokens, "sm_90")
             if shape is None:
                 assert tokens > 1024
                 continue
             stage = shape.rows * 128 * layout.bits // 8 + shape.tokens * 256
             assert shape.stages * stage <= 224 << 10
             assert 1 <= shape.splits <= k // 128
-    assert choose.fused(layout, 4096, 4096, 512, "sm_80") is None
+    assert dispatch.fused(layout, 4096, 4096, 512, "sm_80") is None
 
 
 def test_layouts_without_a_kernel() -> None:
     for name in ("IQ4_NL", "Q5_0", "Q2_K"):
-        assert choose.fused(layout_of(by_name(name), "f16"), 4096, 4096, 512, "sm_90") is None
-    assert choose.fused(layout_of(by_name("Q8_0"), "f32"), 4096, 4096, 512, "sm_90") is None
+        assert dispatch.fused(layout_of(by_name(name), "f16"), 4096, 4096, 512, "sm_90") is None
+    assert dispatch.fused(layout_of(by_name("Q8_0"), "f32"), 4096, 4096, 512, "sm_90") is None
 
 
 SHAPES = ((33, 70, 512), (64, 64, 2048), (130, 200, 1280), (300, 130, 512))

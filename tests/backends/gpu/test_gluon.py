@@ -15,7 +15,7 @@ import pytest
 import torch
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
-from octavo.backends.gpu import choose, compiled, device, gemm, gluon
+from octavo.backends.gpu import compiled, device, dispatch, gemm, gluon
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import hopper_matmul
 from octavo.backends.gpu.launch import prepare
@@ -88,7 +88,7 @@ def test_a_name_that_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
     with caplog.at_level(logging.WARNING, "octavo"):
         assert not any(map(gluon.usable, gluon.MODULES))
         int8_product()
-        assert choose.fused(layout_of(by_name("Q8_0"), "f16"), 4096, 4096, 512, "sm_90") is None
+        assert dispatch.fused(layout_of(by_name("Q8_0"), "f16"), 4096, 4096, 512, "sm_90") is None
     (line,) = caplog.messages
     assert "can't compile the kernel int8 of Gluon (AttributeError: " in line
     assert "async_copy_global_to_shared" in line

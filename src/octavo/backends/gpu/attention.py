@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import triton
 
-from octavo.backends.gpu import choose
+from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.attention import prefill_kernel
 from octavo.backends.gpu.kernels.attention_decode import combine_kernel, decode_kernel
@@ -20,7 +20,7 @@ LOG2E = 1.4426950408889634
 
 def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
     """Whether `attend` can give its result as q8_1 itself: one token a sequence, and no padding to write."""
-    return len(q) == len(pages) and out.tokens <= choose.SOME and out.k == out.kp and q.shape[2] % 32 == 0
+    return len(q) == len(pages) and out.tokens <= dispatch.INT8_MAX_TOKENS and out.k == out.kp and q.shape[2] % 32 == 0
 
 
 def attend(c: Context, inputs: Sequence[Any], scale: float, out: torch.Tensor | Activation) -> list[Launch]:
@@ -39,7 +39,7 @@ def _prefill(
     heads: int, kv_heads: int, q8: bool, scale: float, out: torch.Tensor,
 ) -> Launch:  # fmt: skip
     dim, block = q.shape[2], triton.next_power_of_2(q.shape[2])
-    shape = choose.prefill(block, c.target.arch)
+    shape = dispatch.prefill(block, c.target.arch)
     return c.launch(
         prefill_kernel, (-(-len(q) // shape.rows), heads, len(pages)), q, *caches, starts, pages, out,
         q.stride(0), out.stride(0), pages.shape[1], kv_heads, heads // kv_heads, scale, BM=shape.rows, dim=dim,
@@ -54,7 +54,7 @@ def _decode(
     """`caches` end with the positions."""
     (tokens, _, dim), width, group = q.shape, pages.shape[1], heads // kv_heads
     block = triton.next_power_of_2(dim)
-    splits = choose.splits(tokens, kv_heads, width, c.target.arch)
+    splits = dispatch.splits(tokens, kv_heads, width, c.target.arch)
     sums = tokens * heads * splits
     shares = parts(c.shared("partial", sums * (block + 2), torch.float32), (sums * block, sums, sums))
     early = c.target.pdl or c.target.arch == "interpreter"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from octavo.backends.gpu import choose, experts
+from octavo.backends.gpu import dispatch, experts
 from octavo.backends.gpu.attention import attend, quantizes
 from octavo.backends.gpu.context import Context, Weight
 from octavo.backends.gpu.kernels import activations, elementwise, rope
@@ -125,7 +125,7 @@ def _quantized(
     eps: float = 0.0,
 ) -> list[Call]:  # fmt: skip
     other = x if other is None else other
-    if out.tokens <= choose.SOME:
+    if out.tokens <= dispatch.INT8_MAX_TOKENS:
         return [_quantize_call(c, x, other, *out.q8_1, out.tp, source, eps, out.k, out.kp)]
     block = power_of_two(out.kp) if source == "rms_norm" else _block(out.kp, 2048)
     grid = (out.tokens, -(-out.kp // block))

@@ -8,8 +8,8 @@ from contextlib import suppress
 import torch
 
 from octavo.backends.gpu import gluon
-from octavo.backends.gpu.choose import FusedShape
 from octavo.backends.gpu.context import Context
+from octavo.backends.gpu.dispatch import FusedShape
 from octavo.backends.gpu.layout import TILE
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import QuantWeight

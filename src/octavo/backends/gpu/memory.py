@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from octavo.backends.gpu import choose
+from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.layout import layout_of, padded
 from octavo.formats import QTensor
@@ -55,7 +55,7 @@ def _joining(nodes: Iterable[Node]) -> int:
 
 def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:
     """The largest weight as float16, where a step may have more tokens than are multiplied with its codes."""
-    many = (n for n in nodes if n.op.startswith("mul_mat") and bind(n.shape[:1], limits)[0] > choose.SOME)
+    many = (n for n in nodes if n.op.startswith("mul_mat") and bind(n.shape[:1], limits)[0] > dispatch.INT8_MAX_TOKENS)
     return max((sum(map(_half_bytes, n.inputs)) for n in many), default=0)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from octavo.backends.gpu import choose
+from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.fused import fused
 from octavo.backends.gpu.kernels import dequantize, elementwise, few, fragments, matvec
@@ -23,15 +23,15 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if isinstance(weight, FloatWeight):
         return _float_product(c, weight, x, y, terms)
     assert isinstance(x, Activation)
-    if x.tokens > choose.SOME:
+    if x.tokens > dispatch.INT8_MAX_TOKENS:
         return halves_product(c, weight, x.halves, y, terms)
-    in_registers = choose.fused(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    in_registers = dispatch.fused(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if in_registers:
         return fused(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
-    shape = choose.fragments(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    shape = dispatch.fragments(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if shape:
         return [_fragments(c, shape, weight, x, y, terms)]
-    if x.tokens <= choose.FEW:
+    if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
         return [_matvec(c, weight, x, y, terms)]
     return [_few(c, weight, x, y, terms)]
 
@@ -44,7 +44,7 @@ def _terms(terms: Sequence[torch.Tensor], some: torch.Tensor) -> tuple[tuple[tor
 
 def _matvec(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
     codes, d, _, s16 = x.q8_1
-    shape = choose.matvec(w.layout, w.n, w.kp, x.tokens, c.target.arch)
+    shape = dispatch.matvec(w.layout, w.n, w.kp, x.tokens, c.target.arch)
     more, strides = _terms(terms, y)
     return c.launch(
         matvec.matvec_kernel, (-(-w.n // shape.rows),), *w.arguments, codes.view(torch.int32), d, s16, d, *more, y, w.n,
@@ -55,7 +55,7 @@ def _matvec(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: S
 
 
 def _fragments(
-    c: Context, shape: choose.FragmentsShape, w: QuantWeight, x: Activation, y: torch.Tensor,
+    c: Context, shape: dispatch.FragmentsShape, w: QuantWeight, x: Activation, y: torch.Tensor,
     terms: Sequence[torch.Tensor],
 ) -> Call:  # fmt: skip
     codes, d, s, s16 = x.q8_1
@@ -73,7 +73,7 @@ def _fragments(
 
 def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
     codes, d, s, s16 = x.q8_1
-    shape = choose.few(w.layout, w.n, w.kp, x.tokens, c.target.arch)
+    shape = dispatch.few(w.layout, w.n, w.kp, x.tokens, c.target.arch)
     more, strides = _terms(terms, y)
     row_tiles, token_tiles = -(-w.n // shape.rows), -(-x.tokens // shape.tokens)
     shares = c.shared("shares", shape.splits * token_tiles * shape.tokens * row_tiles * shape.rows, torch.float32)
@@ -91,7 +91,7 @@ def halves_product(
 ) -> list[Call]:
     """The calls for y [T, n] = x float16 [T, kp] @ w.T + terms: weights become float16 in registers; or, where that has
     no kernel, in memory that all products share, for a library product."""
-    shape = choose.fused(w.layout, w.n, w.kp, len(x), c.target.arch)
+    shape = dispatch.fused(w.layout, w.n, w.kp, len(x), c.target.arch)
     if shape:
         return fused(c, shape, w, x, y, terms, lambda: halves_product(c, w, x, y, terms))
     halves, unpack = unpacked(c, w)
@@ -102,7 +102,7 @@ def halves_product(
 def unpacked(c: Context, w: QuantWeight) -> tuple[torch.Tensor, Call]:
     """Memory for the weights as float16 [n, kp], which lasts until the next call, and the call that fills it."""
     halves = c.shared("weights", w.n * w.kp, torch.float16).view(w.n, w.kp)
-    rows, chunks = choose.unpacking(w.kp)
+    rows, chunks = dispatch.unpacking(w.kp)
     grid = (-(-w.n // rows), -(-w.kp // (32 * chunks)))
     return halves, c.launch(
         dequantize.dequantize_kernel, grid, *w.arguments, halves, halves, w.n, w.n, w.kp, w.kp, **w.constants,
@@ -132,7 +132,7 @@ def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[C
 def _float_product(
     c: Context, w: FloatWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
 ) -> list[Call]:
-    if len(x) <= choose.FEW:
+    if len(x) <= dispatch.MATVEC_MAX_TOKENS:
         more, strides = _terms(terms, y)
         return [_float_matvec(c, w, x, y, x, 1, more, strides, len(terms), False)]
     matrix = w.data[0]
@@ -171,7 +171,7 @@ def product_by_id(c: Context, w: Weight, x: Any, ids: torch.Tensor, out: torch.T
     if isinstance(w, FloatWeight):
         return [_float_matvec(c, w, x, y, ids, sharing, (y, y), (0, 0), 0, True)]
     codes, d, s16 = x
-    shape = choose.matvec(w.layout, w.n, w.kp, 1, c.target.arch)
+    shape = dispatch.matvec(w.layout, w.n, w.kp, 1, c.target.arch)
     rows = len(y) // sharing
     return [c.launch(
         matvec.matvec_kernel, (-(-w.n // shape.rows), len(y)), *w.arguments, codes.view(torch.int32), d, s16, ids,

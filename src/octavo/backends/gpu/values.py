@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from octavo.backends.gpu import choose
+from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.layout import padded
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def parts(memory: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Activation:
-    """Activations [tokens, k] ready for products; `raw` holds what `choose.activation(tokens)` says."""
+    """Activations [tokens, k] ready for products; `raw` holds what `dispatch.activation(tokens)` says."""
 
     raw: torch.Tensor
     tokens: int
@@ -34,7 +34,7 @@ class Activation:
 
     @property
     def tp(self) -> int:
-        return choose.padded_tokens(self.tokens)
+        return dispatch.padded_tokens(self.tokens)
 
     @property
     def q8_1(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -61,8 +61,10 @@ class Activation:
 def activation_bytes(tokens: int, k: int) -> int:
     """Bytes that hold an Activation of up to `tokens`, whatever its kind."""
     kp = padded(k)
-    some = min(tokens, choose.SOME)
-    return max(some * kp + kp // 2 * choose.padded_tokens(some), tokens * kp * 2 if tokens > choose.SOME else 0)
+    some = min(tokens, dispatch.INT8_MAX_TOKENS)
+    return max(
+        some * kp + kp // 2 * dispatch.padded_tokens(some), tokens * kp * 2 if tokens > dispatch.INT8_MAX_TOKENS else 0
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from octavo.backends.gpu import choose, device
+from octavo.backends.gpu import device, dispatch
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import dequantize, weight_only
 from octavo.backends.gpu.load import load
@@ -80,7 +80,7 @@ def dequantize_stored(tensor: QTensor) -> torch.Tensor:
     if isinstance(w, FloatWeight):
         return w.data.float().reshape(tensor.shape)
     out = torch.empty((n, k), dtype=torch.float32, device=c.target.device)
-    height, chunks = choose.unpacking(w.kp)
+    height, chunks = dispatch.unpacking(w.kp)
     grid = (-(-n // height), -(-w.kp // (32 * chunks)))
     c.launch(
         dequantize.dequantize_kernel, grid, *w.arguments, out, out, n, n, k, k, **w.constants, ROWS=False, BN=height,
@@ -95,7 +95,7 @@ def _require_same_device(x: torch.Tensor, weight: torch.Tensor) -> None:
 
 
 def _few(c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor) -> None:
-    shape = choose.matvec(w.layout, w.n, w.kp, len(x), c.target.arch)
+    shape = dispatch.matvec(w.layout, w.n, w.kp, len(x), c.target.arch)
     c.launch(
         weight_only.weight_only_kernel, (-(-w.n // shape.rows),), *w.arguments, x.view(torch.int32), y, w.n, w.kp // 2,
         w.n, **w.constants, T=len(x), BN=shape.rows, BC=shape.chunks, ASM=c.target.asm, warps=shape.warps,

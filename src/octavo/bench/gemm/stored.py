@@ -76,9 +76,9 @@ def _activations(x: F32, tokens: int, tensor: QTensor, backend: Backend) -> F32:
     """Values of activations as the backend's product has them where there are so many tokens."""
     kind: str = backend.activation(tensor, "mul_mat")
     if kind == "q8_1" and backend.name == "gpu":
-        from octavo.backends.gpu import choose
+        from octavo.backends.gpu import dispatch
 
-        kind = choose.activation(tokens)
+        kind = dispatch.activation(tokens)
     quantize = activation(kind).quantize
     assert quantize is not None
     return quantize(x).dequantize()

@@ -10,22 +10,22 @@ from octavo.backends.gpu.layout import TILE, Layout
 
 Kind = Literal["q8_1", "f16"]
 
-FEW = 4
-"""Up to so many tokens a product may read each weight for itself, without matrix units."""
-TWO = 2
-"""Where lanes' registers are written out for the matrix units, that is faster from one more token on."""
-SOME = 32
-"""Up to so many tokens codes go to the matrix units as they are; beyond, weights become float16 for the library's."""
+MATVEC_MAX_TOKENS = 4
+"""The most tokens of a matvec, which needs no tensor cores."""
+MMA_MIN_TOKENS = 3
+"""The fewest tokens for which the kernel written for `mma.sync` is faster than a matvec."""
+INT8_MAX_TOKENS = 32
+"""The most tokens that are quantized to int8; beyond, tensor cores multiply float16 weights with float16 tokens."""
 
 
 def activation(tokens: int) -> Kind:
     """What a product of quantized weights wants: int8 by groups, or float16."""
-    return "q8_1" if tokens <= SOME else "f16"
+    return "q8_1" if tokens <= INT8_MAX_TOKENS else "f16"
 
 
 def padded_tokens(tokens: int) -> int:
     """Tokens between two groups' scales: TP of `kernels.activations`."""
-    return tokens if tokens <= TWO else -(-tokens // 8) * 8
+    return tokens if tokens < MMA_MIN_TOKENS else -(-tokens // 8) * 8
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class FewShape:
 
 def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
     """The shape of a product with some tokens: more rows a program where there are many, more warps for a long K."""
-    narrowest = 16 if arch.startswith("gfx") else 8  # columns of a matrix unit
-    width = max(narrowest, 1 << (min(tokens, SOME) - 1).bit_length())
+    narrowest = 16 if arch.startswith("gfx") else 8  # columns of a matrix instruction
+    width = max(narrowest, 1 << (min(tokens, INT8_MAX_TOKENS) - 1).bit_length())
     if kp < 512 or arch == "interpreter":
         return FewShape(width, 64 if arch == "interpreter" else 16, 1, 2, 2 if arch == "interpreter" else 1)
     if arch.startswith("gfx11") and (layout.group == 16 or layout.bits == 5):
@@ -100,8 +100,8 @@ def fragments(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Fragme
     if arch == "interpreter":
         if tokens == 16:
             return FragmentsShape(1, 1)
-        return FragmentsShape(1 if tokens % 2 else 2, 2, 2, tokens % 3) if TWO < tokens <= 8 else None
-    if not arch.startswith("sm_") or not TWO < tokens <= SOME:
+        return FragmentsShape(1 if tokens % 2 else 2, 2, 2, tokens % 3) if MMA_MIN_TOKENS <= tokens <= 8 else None
+    if not arch.startswith("sm_") or not MMA_MIN_TOKENS <= tokens <= INT8_MAX_TOKENS:
         return None
     size = tuned.size(n, kp)
     found: tuple[int, int, int, int] | None
