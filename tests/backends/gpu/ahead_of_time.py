@@ -29,14 +29,14 @@ from octavo.backends.gpu.kernels import (
     dequantize,
     elementwise,
     experts,
-    few,
-    fragments,
     matvec,
     mmq,
+    mmq_dot,
     rope,
     token_codes,
     weight_only,
 )
+from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
 from octavo.backends.gpu.layout import Layout, layout_of
 from octavo.backends.gpu.weights import constants
 from octavo.formats import by_name
@@ -70,11 +70,11 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     "*i32"}),
     "matvec_id": (matvec.matvec_kernel, {"T": 1, "TERMS": 0, "IDS": True, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq":
     "*i32"}),
-    "few": (few.few_kernel, {"T": 8, "TP": 8, "TERMS": 2, "B": 2, "BN": 32, "STAGES": 2,
+    "mmq_dot": (mmq_dot.mmq_dot_kernel, {"T": 8, "TP": 8, "TERMS": 2, "B": 2, "BN": 32, "STAGES": 2,
             "SPLITS": 2}, 2, {"xq": "*i8"}),
-    "fragments": (fragments.fragments_kernel, {"RT": 2, "NT": 1, "TP": 8, "TERMS": 1, "WARPS": 2, "AHEAD": 1,
+    "mmq_mma": (mmq_mma_kernel, {"RT": 2, "NT": 1, "TP": 8, "TERMS": 1, "WARPS": 2, "AHEAD": 1,
                   "SPLITS": 1, "SMALL": False}, 2, {"xq": "*i8"}),
-    "fragments_32": (fragments.fragments_kernel, {"RT": 1, "NT": 4, "TP": 32, "TERMS": 0, "WARPS": 2, "AHEAD": 0,
+    "mmq_mma_32": (mmq_mma_kernel, {"RT": 1, "NT": 4, "TP": 32, "TERMS": 0, "WARPS": 2, "AHEAD": 0,
                      "SPLITS": 2, "SMALL": True}, 2, {"xq": "*i8"}),
     "weight_only": (weight_only.weight_only_kernel, {"T": 2, "BN": 2, "BC": 32}, 1, {"x": "*i32"}),
     "dequantize": (dequantize.dequantize_kernel, {"ROWS": False, "BN": 4, "BC": 32}, 4, {"out": "*fp16", "k": "i32"}),
@@ -125,7 +125,7 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     if name in PAIRS:
         shape = shape_of(PAIRS[name], 128, 2048, target)
         fixed, warps = {**fixed, "BM": shape.pairs, "BN": shape.rows, "STAGES": shape.stages}, shape.warps
-    if name == "few" and gpu.backend == "hip":  # its matrix units take 16 columns at least
+    if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
         fixed |= {"T": 16, "TP": 16}
         if target == "gfx1100" and (_layout(layout).group == 16 or _layout(layout).bits == 5):
             fixed |= {"BN": 16, "STAGES": 1}
@@ -136,7 +136,7 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     }
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))
-    types = {**NAMES, **(_types(layout, name == "few") if layout else {}), **types}
+    types = {**NAMES, **(_types(layout, name == "mmq_dot") if layout else {}), **types}
     made = triton.compile(
         source_of(kernel, fixed, types), target=gpu, options={"num_warps": warps, "num_stages": 2, **FUSION}
     )

@@ -18,7 +18,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_units
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
-from octavo.backends.gpu.kernels import hopper_matmul
+from octavo.backends.gpu.kernels import gemm_mixed_hopper
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
@@ -46,8 +46,8 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     """Compile a kernel in the shape that is chosen for so many tokens; see `ahead_of_time.compiled`."""
-    if name.startswith("matmul_"):
-        return _matmul(name, tokens)
+    if name.startswith("mixed_"):
+        return _mixed(name, tokens)
     if name in OTHERS:
         kernel, fixed = OTHERS[name]
         return _row(name, target, kernel, fixed, TYPES, 4, 3)
@@ -100,10 +100,10 @@ def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
     return _row(scheme, "sm_90", kernel, fixed, types, warps, s.stages, GluonASTSource)
 
 
-def _matmul(name: str, tokens: int) -> dict[str, Any]:
+def _mixed(name: str, tokens: int) -> dict[str, Any]:
     """Compile the product of floats with the codes of a format that has a kernel of Gluon."""
-    layout = layout_of(by_name(name.removeprefix("matmul_")), "f16")
-    s = dispatch.fused(layout, N, K, tokens, "sm_90")
+    layout = layout_of(by_name(name.removeprefix("mixed_")), "f16")
+    s = dispatch.mixed_gemm(layout, N, K, tokens, "sm_90")
     assert s is not None
     blocks = {"x": ([s.tokens, 64], "fp16", gl.float16), "codes2": ([s.rows, 32], "i8", gl.int8)}
     blocks["codes"] = ([s.rows, 16 * layout.planes[0]], "i8", gl.int8)
@@ -115,7 +115,7 @@ def _matmul(name: str, tokens: int) -> dict[str, Any]:
         "BITS": layout.bits, "G": layout.group, "SIGNED": layout.signed, "HAS_MIN": layout.has_min, "TERMS": 2,
         "GROUP": 8, "SPLITS": s.splits, "STAGES": s.stages, "num_warps": s.warps,
     }  # fmt: skip
-    return _row(name, "sm_90", hopper_matmul.matmul_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+    return _row(name, "sm_90", gemm_mixed_hopper.mixed_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
 def _row(

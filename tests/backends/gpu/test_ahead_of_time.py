@@ -27,7 +27,7 @@ INSTRUCTIONS = {
         "gfx1100": "v_wmma_f32",
     },
 }
-NEEDS = {"matvec": "dot", "matvec_id": "dot", "few": "int8", "fragments": "int8", "fragments_32": "int8",
+NEEDS = {"matvec": "dot", "matvec_id": "dot", "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("decode_q8", "gfx1100")}
@@ -37,9 +37,9 @@ LITTLE = {("decode", "gfx1100")} if NEWER else set()
 """Where Triton 3.9 spills three registers, and those before it none."""
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
-OF_NVIDIA = ("fragments", "fragments_32")
+OF_NVIDIA = ("mmq_mma", "mmq_mma_32")
 LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4")
-OF_LAYOUT = ("matvec", "matvec_id", "few", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
+OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")  # fmt: skip
 OTHERS = ("quantize", "float", "int8_token", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
           "prefill", "rope", "set_rows", "rope_set_rows", "rms_norm", "binary", "row", "sort", "top_k", "gather",
@@ -67,16 +67,16 @@ def check(row: dict[str, Any]) -> None:
 
 
 QUICK = {
-    "dots": ["matvec:Q4_K:sm_80", "matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "few:Q8_0:sm_100"],
-    "fragments": ["fragments:Q6_K:sm_80"],
+    "dots": ["matvec:Q4_K:sm_80", "matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "mmq_dot:Q8_0:sm_100"],
+    "mmq_mma": ["mmq_mma:Q6_K:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
-    "layouts": [f"{kernel}:sm_90" for kernel in ("few:MXFP4", "matvec:Q5_K")],
+    "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K")],
     "weight only": [f"weight_only:{layout}:sm_90" for layout in ("MXFP4",)],
 }
 
 
-@pytest.mark.parametrize("group", ["fragments", *map(slow, ("dots", "attention", "others", "layouts", "weight only"))])
+@pytest.mark.parametrize("group", ["mmq_mma", *map(slow, ("dots", "attention", "others", "layouts", "weight only"))])
 def test_some_kernels(group: str) -> None:
     for row in compile_all(QUICK[group]):
         check(row)

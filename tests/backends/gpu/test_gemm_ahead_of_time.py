@@ -45,7 +45,7 @@ def check(wanted: list[str]) -> None:
         assert row["spills"] == 0, row
         if row["kernel"] in OTHERS:
             continue
-        if row["kernel"].startswith("matmul_"):
+        if row["kernel"].startswith("mixed_"):
             assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
             continue
         target, float8 = row["target"], row["kernel"].startswith("fp8")
@@ -66,7 +66,7 @@ def test_for_an_h100() -> None:
 
 @pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
-    check([f"matmul_{name}:sm_90" for name in ("Q4_K:64", "Q6_K:512")])
+    check([f"mixed_{name}:sm_90" for name in ("Q4_K:64", "Q6_K:512")])
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from octavo.backends.gpu import compiled, device, dispatch, gemm, gluon
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import hopper_matmul
+from octavo.backends.gpu.kernels import gemm_mixed_hopper
 from octavo.backends.gpu.launch import prepare
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
@@ -88,7 +88,7 @@ def test_a_name_that_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
     with caplog.at_level(logging.WARNING, "octavo"):
         assert not any(map(gluon.usable, gluon.MODULES))
         int8_product()
-        assert dispatch.fused(layout_of(by_name("Q8_0"), "f16"), 4096, 4096, 512, "sm_90") is None
+        assert dispatch.mixed_gemm(layout_of(by_name("Q8_0"), "f16"), 4096, 4096, 512, "sm_90") is None
     (line,) = caplog.messages
     assert "can't compile the kernel int8 of Gluon (AttributeError: " in line
     assert "async_copy_global_to_shared" in line
@@ -137,8 +137,8 @@ def test_a_product_of_floats_by_codes(broken: Kernel, caplog: pytest.LogCaptureF
     assert len(broken.options) == 1
     assert broken.options[0]["enable_fp_fusion"] is True
     assert not isinstance(halves_product(c, w, x, y)[-1], gluon.Preferred)
-    few = Activation(torch.zeros(1 << 16, dtype=torch.uint8), 20, 128)
-    assert not isinstance(product(c, w, few, y[:20], ())[-1], gluon.Preferred)
+    small = Activation(torch.zeros(1 << 16, dtype=torch.uint8), 20, 128)
+    assert not isinstance(product(c, w, small, y[:20], ())[-1], gluon.Preferred)
     assert len(caplog.messages) == 1
 
 
@@ -152,7 +152,7 @@ def test_kernels_that_are_compiled_together(monkeypatch: pytest.MonkeyPatch, cap
     )
     monkeypatch.setattr(compiled, "attach", lambda kernel: None)
     monkeypatch.setattr(compiled, "current_device", lambda: 0)
-    call = gluon.Preferred("matmul", lambda: [lambda: ran.append("portable")], H100, (1,))
+    call = gluon.Preferred("mixed", lambda: [lambda: ran.append("portable")], H100, (1,))
     prepare([call])
     call()
     assert ran == ["portable"]
@@ -171,4 +171,4 @@ def test_a_fault_of_the_device_is_not_the_compilers(monkeypatch: pytest.MonkeyPa
 
 def test_kernels_are_there() -> None:
     assert all(map(gluon.usable, gluon.MODULES))
-    assert gluon.kernel("matmul") is hopper_matmul.matmul_hopper_kernel
+    assert gluon.kernel("mixed") is gemm_mixed_hopper.mixed_hopper_kernel

@@ -12,7 +12,7 @@ from octavo.bench.cases import CASES, OpCase, compare, run
 
 THOROUGH = ("Q4_K", "Q6_K")
 """Formats that are tested with several numbers of tokens: with minima and without, of one plane of codes and two."""
-TOKENS = {1: "matvec", 5: "fragments", 9: "few"}
+TOKENS = {1: "matvec", 5: "mmq_mma", 9: "mmq_dot"}
 
 
 def _kind(case: OpCase) -> tuple[Any, ...] | None:

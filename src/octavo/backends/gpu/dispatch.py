@@ -54,7 +54,7 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecSha
 
 
 @dataclass(frozen=True)
-class FewShape:
+class DotShape:
     """Tokens and rows of a program, warps that share K, stages of loads, programs that share K."""
 
     tokens: int
@@ -64,28 +64,28 @@ class FewShape:
     splits: int = 1
 
 
-def few(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FewShape:
+def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
     """The shape of a product with some tokens: more rows a program where there are many, more warps for a long K."""
     narrowest = 16 if arch.startswith("gfx") else 8  # columns of a matrix instruction
     width = max(narrowest, 1 << (min(tokens, INT8_MAX_TOKENS) - 1).bit_length())
     if kp < 512 or arch == "interpreter":
-        return FewShape(width, 64 if arch == "interpreter" else 16, 1, 2, 2 if arch == "interpreter" else 1)
+        return DotShape(width, 64 if arch == "interpreter" else 16, 1, 2, 2 if arch == "interpreter" else 1)
     if arch.startswith("gfx11") and (layout.group == 16 or layout.bits == 5):
-        return FewShape(width, 16, 2, 1)  # more does not fit its registers
+        return DotShape(width, 16, 2, 1)  # more does not fit its registers
     if width >= 32:
-        return FewShape(width, 64, 4, 2) if n >= 8192 else FewShape(width, 32, 8, 2)
+        return DotShape(width, 64, 4, 2) if n >= 8192 else DotShape(width, 32, 8, 2)
     if n >= 8192:
         both = layout.two_level and n <= 20000
-        return FewShape(width, 32, 4, 2) if both and width == 8 else FewShape(width, 64, 2 if width == 8 else 4, 3)
+        return DotShape(width, 32, 4, 2) if both and width == 8 else DotShape(width, 64, 2 if width == 8 else 4, 3)
     if layout.two_level:
-        return FewShape(width, 32, 4, 2, 4)
+        return DotShape(width, 32, 4, 2, 4)
     if kp > 8192:
-        return FewShape(width, 64, 2, 3, 4) if layout.bits <= 4 else FewShape(width, 32, 2, 3, 8)
-    return FewShape(width, 32, 2, 3)
+        return DotShape(width, 64, 2, 3, 4) if layout.bits <= 4 else DotShape(width, 32, 2, 3, 8)
+    return DotShape(width, 32, 2, 3)
 
 
 @dataclass(frozen=True)
-class FragmentsShape:
+class MmaShape:
     """Tiles of 16 rows and warps of a program, programs that share K, and what is loaded ahead: 1 weights, 2 tokens
     too."""
 
@@ -95,30 +95,30 @@ class FragmentsShape:
     ahead: int = 1
 
 
-def fragments(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FragmentsShape | None:
+def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape | None:
     """The shape of a product with some tokens whose lanes' registers are written out, or None for another way."""
     if arch == "interpreter":
         if tokens == 16:
-            return FragmentsShape(1, 1)
-        return FragmentsShape(1 if tokens % 2 else 2, 2, 2, tokens % 3) if MMA_MIN_TOKENS <= tokens <= 8 else None
+            return MmaShape(1, 1)
+        return MmaShape(1 if tokens % 2 else 2, 2, 2, tokens % 3) if MMA_MIN_TOKENS <= tokens <= 8 else None
     if not arch.startswith("sm_") or not MMA_MIN_TOKENS <= tokens <= INT8_MAX_TOKENS:
         return None
     size = tuned.size(n, kp)
     found: tuple[int, int, int, int] | None
     if tokens <= 8:
-        found = tuned.FRAGMENTS[tuned.kind(layout), size]
+        found = tuned.MMA[tuned.kind(layout), size]
     else:
-        found = (tuned.FRAGMENTS_16 if tokens <= 16 else tuned.FRAGMENTS_32).get((tuned.kind(layout), size))
+        found = (tuned.MMA_16 if tokens <= 16 else tuned.MMA_32).get((tuned.kind(layout), size))
     if found is None:
         return None
     row_tiles, warps, splits, ahead = found
     units = -(-kp // 256)
     warps = min(warps, 1 << (units - 1).bit_length())
-    return FragmentsShape(row_tiles, warps, splits if units >= 2 * warps else 1, ahead)
+    return MmaShape(row_tiles, warps, splits if units >= 2 * warps else 1, ahead)
 
 
 @dataclass(frozen=True)
-class FusedShape:
+class MixedGemmShape:
     """Tokens and rows of a program, stages of loads, warps, programs that share K."""
 
     tokens: int
@@ -128,25 +128,25 @@ class FusedShape:
     splits: int = 1
 
 
-def fused(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> FusedShape | None:
+def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedGemmShape | None:
     """The shape of a product with many tokens whose weights become float16 in registers, or None for memory."""
     plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8) and layout.group < 64
-    if arch != "sm_90" or not plain or layout.scale == "f32" or not gluon.usable("matmul"):
+    if arch != "sm_90" or not plain or layout.scale == "f32" or not gluon.usable("mixed"):
         return None
     narrow = layout.bits == 4
     if tokens > 1024:  # the library's tiles are better by more than unpacking into memory takes
-        return FusedShape(256, 128, 3, 8) if narrow and not layout.has_min and n >= 8192 else None
+        return MixedGemmShape(256, 128, 3, 8) if narrow and not layout.has_min and n >= 8192 else None
     if tokens > 256:
         wide = narrow and -(-tokens // 256) * n >= 200 * 128
-        return FusedShape(256, 128, 3, 8) if wide else FusedShape(256, 64, 3, 4)
+        return MixedGemmShape(256, 128, 3, 8) if wide else MixedGemmShape(256, 64, 3, 4)
     if tokens <= 16:
         return None
     if tokens <= 32:
-        shape, slots = FusedShape(32, 128 if n > 32768 else 64, 3, 4), 528
+        shape, slots = MixedGemmShape(32, 128 if n > 32768 else 64, 3, 4), 528
     elif tokens <= 64:
-        shape, slots = FusedShape(64, 64, 4, 4), 264
+        shape, slots = MixedGemmShape(64, 64, 4, 4), 264
     else:
-        shape, slots = FusedShape(128, 64, 3, 4), 132
+        shape, slots = MixedGemmShape(128, 64, 3, 4), 132
     programs = -(-tokens // shape.tokens) * -(-n // shape.rows)  # an H100 runs `slots` at once
     return replace(shape, splits=max(1, min(slots // programs, kp // TILE // 8)))
 

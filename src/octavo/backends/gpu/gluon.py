@@ -18,13 +18,13 @@ from octavo.errors import OctavoError
 
 log = logging.getLogger("octavo")
 
-Name = Literal["int8", "w4a8", "fp8", "matmul"]
+Name = Literal["int8", "w4a8", "fp8", "mixed"]
 FOLDER = "octavo.backends.gpu.kernels"
 MODULES: dict[Name, str] = {
     "int8": "gemm_int8_hopper",
     "w4a8": "gemm_int8_hopper",
     "fp8": "gemm_fp8_hopper",
-    "matmul": "hopper_matmul",
+    "mixed": "gemm_mixed_hopper",
 }
 
 _given_up: set[Name] = set()

@@ -9,8 +9,9 @@ import torch
 
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.fused import fused
-from octavo.backends.gpu.kernels import dequantize, elementwise, few, fragments, matvec
+from octavo.backends.gpu.kernels import dequantize, elementwise, matvec, mmq_dot
+from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
+from octavo.backends.gpu.mixed_gemm import mixed_gemm
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
@@ -25,15 +26,15 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     assert isinstance(x, Activation)
     if x.tokens > dispatch.INT8_MAX_TOKENS:
         return halves_product(c, weight, x.halves, y, terms)
-    in_registers = dispatch.fused(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    in_registers = dispatch.mixed_gemm(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if in_registers:
-        return fused(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
-    shape = dispatch.fragments(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+        return mixed_gemm(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
+    shape = dispatch.mmq_mma(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if shape:
-        return [_fragments(c, shape, weight, x, y, terms)]
+        return [_mmq_mma(c, shape, weight, x, y, terms)]
     if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
         return [_matvec(c, weight, x, y, terms)]
-    return [_few(c, weight, x, y, terms)]
+    return [_mmq_dot(c, weight, x, y, terms)]
 
 
 def _terms(terms: Sequence[torch.Tensor], some: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
@@ -54,8 +55,8 @@ def _matvec(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: S
     )  # fmt: skip
 
 
-def _fragments(
-    c: Context, shape: dispatch.FragmentsShape, w: QuantWeight, x: Activation, y: torch.Tensor,
+def _mmq_mma(
+    c: Context, shape: dispatch.MmaShape, w: QuantWeight, x: Activation, y: torch.Tensor,
     terms: Sequence[torch.Tensor],
 ) -> Call:  # fmt: skip
     codes, d, s, s16 = x.q8_1
@@ -64,22 +65,23 @@ def _fragments(
     token_tiles = 1 << max(0, (x.tokens - 1).bit_length() - 3)
     shares = c.shared("shares", shape.splits * programs * 128 * shape.row_tiles * token_tiles, torch.float32)
     return c.launch(
-        fragments.fragments_kernel, (programs, shape.splits), *w.arguments, codes, d, s, s16, *more, y, shares,
+        mmq_mma_kernel, (programs, shape.splits), *w.arguments, codes, d, s, s16, *more, y, shares,
         c.counters(programs), w.n, x.tokens, y.stride(0), *strides, **w.constants, RT=shape.row_tiles, NT=token_tiles,
         TP=x.tp, TERMS=len(terms), WARPS=shape.warps, AHEAD=shape.ahead, SPLITS=shape.splits,
         SMALL=w.n < 16 * shape.row_tiles, ASM=c.target.asm, warps=shape.warps,
     )  # fmt: skip
 
 
-def _few(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
+def _mmq_dot(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
     codes, d, s, s16 = x.q8_1
-    shape = dispatch.few(w.layout, w.n, w.kp, x.tokens, c.target.arch)
+    shape = dispatch.mmq_dot(w.layout, w.n, w.kp, x.tokens, c.target.arch)
     more, strides = _terms(terms, y)
     row_tiles, token_tiles = -(-w.n // shape.rows), -(-x.tokens // shape.tokens)
     shares = c.shared("shares", shape.splits * token_tiles * shape.tokens * row_tiles * shape.rows, torch.float32)
     finished = c.counters(row_tiles * token_tiles)
     return c.launch(
-        few.few_kernel, (row_tiles, token_tiles, shape.splits), *w.byte_arguments, codes, d, s, s16, *more, y, shares,
+        mmq_dot.mmq_dot_kernel, (row_tiles, token_tiles, shape.splits), *w.byte_arguments, codes, d, s, s16, *more, y,
+        shares,
         finished, w.n, x.tokens, y.stride(0), *strides, **w.constants, T=shape.tokens, TP=x.tp, TERMS=len(terms),
         B=shape.warps, BN=shape.rows, STAGES=shape.stages, SPLITS=shape.splits, ASM=c.target.asm, warps=shape.warps,
         stages=shape.stages,
@@ -91,9 +93,9 @@ def halves_product(
 ) -> list[Call]:
     """The calls for y [T, n] = x float16 [T, kp] @ w.T + terms: weights become float16 in registers; or, where that has
     no kernel, in memory that all products share, for a library product."""
-    shape = dispatch.fused(w.layout, w.n, w.kp, len(x), c.target.arch)
+    shape = dispatch.mixed_gemm(w.layout, w.n, w.kp, len(x), c.target.arch)
     if shape:
-        return fused(c, shape, w, x, y, terms, lambda: halves_product(c, w, x, y, terms))
+        return mixed_gemm(c, shape, w, x, y, terms, lambda: halves_product(c, w, x, y, terms))
     halves, unpack = unpacked(c, w)
     calls: list[Call] = [unpack, lambda: library_product(x, halves, y)]
     return calls + _added(c, y, terms)

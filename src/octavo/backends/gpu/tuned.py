@@ -44,7 +44,7 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
 }  # fmt: skip
 """One token."""
 
-FRAGMENTS: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     # tiles of 16 rows and warps of a program, programs that share K, what is loaded ahead
     ("bytes", "small"): (1, 4, 1, 1), ("one level", "small"): (1, 4, 2, 2),
     ("bytes", "wide"): (2, 2, 1, 1), ("one level", "wide"): (2, 2, 1, 1),
@@ -57,7 +57,7 @@ FRAGMENTS: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
 }  # fmt: skip
 """Three to eight tokens."""
 
-FRAGMENTS_16: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+MMA_16: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("bytes", "small"): (1, 4, 1, 1), ("one level", "small"): (1, 8, 1, 0),
     ("bytes", "wide"): (1, 4, 1, 0), ("one level", "wide"): (1, 4, 1, 0),
     ("bytes", "deep"): (1, 4, 1, 1), ("one level", "deep"): (1, 8, 1, 0),
@@ -65,10 +65,10 @@ FRAGMENTS_16: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "wide"): (1, 4, 1, 0), ("two levels", "deep"): (1, 8, 1, 0),
     ("sixteens", "deep"): (1, 8, 1, 0),
 }  # fmt: skip
-FRAGMENTS_32: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+MMA_32: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("bytes", "small"): (1, 4, 1, 0), ("bytes", "deep"): (1, 4, 1, 0),
     ("one level", "small"): (1, 4, 1, 0),
     ("two levels", "small"): (1, 4, 1, 0), ("two levels", "deep"): (1, 4, 1, 0),
     ("sixteens", "small"): (1, 4, 1, 0), ("sixteens", "deep"): (1, 4, 1, 0),
 }  # fmt: skip
-"""Up to so many tokens; for those that are not here `few` is as fast or faster."""
+"""Up to so many tokens; for those that are not here `mmq_dot` is as fast or faster."""

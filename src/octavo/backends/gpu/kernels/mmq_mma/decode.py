@@ -11,7 +11,7 @@ from octavo.backends.gpu.kernels.codes import (
     left_of,
     look_up,
 )
-from octavo.backends.gpu.kernels.lanes import four, two
+from octavo.backends.gpu.kernels.mmq_mma.ptx import four, two
 
 
 @triton.jit

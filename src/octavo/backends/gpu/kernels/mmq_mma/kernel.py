@@ -3,7 +3,7 @@
 Which codes of a group a lane holds is free, as long as weights and activations agree. It is a chunk of 16 neighbours:
 64 or 128 bytes of a row are one load of four lanes then, and lines that a load touches are what reading is bound by. A
 product over a chunk of each of the four lanes takes in two groups, or four, so tokens' codes are masked for each in
-turn. The warps of a program share its rows and divide K; so may programs, as in `few`.
+turn. The warps of a program share its rows and divide K; so may programs, as in `mmq_dot`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ from octavo.backends.gpu.kernels.codes import (
     load_or_zero,
     scaled,
 )
-from octavo.backends.gpu.kernels.lanes import four, here, mma, mma_tf32, two_floats
-from octavo.backends.gpu.kernels.units import load_unit, number, scale_and_minimum, small_minimum, unpacked, words_of
+from octavo.backends.gpu.kernels.mmq_mma.decode import (
+    load_unit,
+    number,
+    scale_and_minimum,
+    small_minimum,
+    unpacked,
+    words_of,
+)
+from octavo.backends.gpu.kernels.mmq_mma.ptx import four, here, mma, mma_tf32, two_floats
 
 
 @triton.jit
@@ -173,7 +180,7 @@ def _summed(a, b, WARPS: tl.constexpr, PAIR: tl.constexpr):
 
 
 @triton.jit
-def fragments_kernel(
+def mmq_mma_kernel(
     codes8, codes4, codes2, codes1, scale, minimum, small, rest, table0, table1, table2, table3,
     xq, xd, xs, xs16, term0, term1, y, shares, finished, n, n_tokens, y_stride, stride0, stride1,
     kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,

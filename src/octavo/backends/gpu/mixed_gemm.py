@@ -9,29 +9,29 @@ import torch
 
 from octavo.backends.gpu import gluon
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.dispatch import FusedShape
+from octavo.backends.gpu.dispatch import MixedGemmShape
 from octavo.backends.gpu.layout import TILE
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.graph.protocol import Call
 
 
-def fused(
-    c: Context, shape: FusedShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
+def mixed_gemm(
+    c: Context, shape: MixedGemmShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
     terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
 ) -> list[Call]:  # fmt: skip
     """The calls for y f32 [T, n] = x @ w.T + terms, two at the most; x is float16 [T, kp], or q8_1. If Triton can't
     compile the kernel, those that `otherwise` makes."""
-    with suppress(gluon.Unusable), gluon.attempt("matmul"):
-        return _fused(c, shape, w, x, y, terms, otherwise)
+    with suppress(gluon.Unusable), gluon.attempt("mixed"):
+        return _mixed_gemm(c, shape, w, x, y, terms, otherwise)
     return otherwise()
 
 
-def _fused(
-    c: Context, shape: FusedShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
+def _mixed_gemm(
+    c: Context, shape: MixedGemmShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
     terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
 ) -> list[Call]:  # fmt: skip
-    from octavo.backends.gpu.kernels import hopper_matmul as kernels
+    from octavo.backends.gpu.kernels import gemm_mixed_hopper as kernels
 
     m, kp, layout = len(y), w.kp, w.layout
     groups = kp // layout.group * w.n
@@ -66,7 +66,7 @@ def _fused(
     padded = [*terms, *(y for _ in range(2 - len(terms)))]
     strides = [t.stride(0) if t.ndim == 2 else 0 for t in padded]
     multiply = gluon.Preferred(
-        "matmul", otherwise, c.target, (programs * shape.splits,), values, codes, codes2, scale, minimum, *padded, y,
+        "mixed", otherwise, c.target, (programs * shape.splits,), values, codes, codes2, scale, minimum, *padded, y,
         shares, counters, m, w.n, kp, y.stride(0), *strides, BITS=layout.bits, G=layout.group, SIGNED=layout.signed,
         HAS_MIN=layout.has_min, TERMS=len(terms), GROUP=8, SPLITS=shape.splits, STAGES=shape.stages, warps=shape.warps,
     )  # fmt: skip

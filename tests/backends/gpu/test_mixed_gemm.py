@@ -12,7 +12,7 @@ import torch
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
-from octavo.backends.gpu.kernels import hopper_matmul
+from octavo.backends.gpu.kernels import gemm_mixed_hopper
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
 from octavo.backends.gpu.weights import QuantWeight
@@ -32,7 +32,7 @@ def test_values_are_reordered_as_lanes_hold_them() -> None:
     c = Context(target())
     x = torch.arange(3 * 128, dtype=torch.float16, device=c.target.device)
     out = torch.zeros_like(x)
-    c.launch(hopper_matmul.reorder_kernel, (1,), x, out, x.numel(), B=512)()
+    c.launch(gemm_mixed_hopper.reorder_kernel, (1,), x, out, x.numel(), B=512)()
     place = {8 * b + 2 * t + i: 4 * t + b + 2 * i for b in range(2) for t in range(4) for i in range(2)}
     expected = [16 * block + place[i] for block in range(24) for i in range(16)]
     assert out.tolist() == expected
@@ -43,9 +43,9 @@ def test_quantized_values_are_reordered_alike() -> None:
     codes = torch.arange(-96, 96, dtype=torch.int8, device=c.target.device).view(3, 64).repeat(1, 2)
     d = torch.rand(4, 8, dtype=torch.float32, device=c.target.device)
     out, expected = (torch.zeros(3, 128, dtype=torch.float16, device=c.target.device) for _ in range(2))
-    c.launch(hopper_matmul.reorder_codes_kernel, (1,), codes, d, out, codes.numel(), 8, kp=128, B=512)()
+    c.launch(gemm_mixed_hopper.reorder_codes_kernel, (1,), codes, d, out, codes.numel(), 8, kp=128, B=512)()
     values = (codes.float() * d[:, :3].T.repeat_interleave(32, 1)).half()
-    c.launch(hopper_matmul.reorder_kernel, (1,), values, expected, values.numel(), B=512)()
+    c.launch(gemm_mixed_hopper.reorder_kernel, (1,), values, expected, values.numel(), B=512)()
     assert torch.equal(out, expected)
 
 
@@ -59,7 +59,7 @@ def test_scales_of_groups(name: str) -> None:
     group = w.layout.group
     scale, minimum = (torch.zeros(512 // group, 5, dtype=torch.int32, device=c.target.device) for _ in range(2))
     c.launch(
-        hopper_matmul.scales_kernel, (1, 2), *w.arguments[4:8], scale, minimum, 5, kp=w.kp,
+        gemm_mixed_hopper.scales_kernel, (1, 2), *w.arguments[4:8], scale, minimum, 5, kp=w.kp,
         **{key: w.constants[key] for key in ("G", "S", "KIND", "HAS_MIN", "MIN_BITS")}, BN=8, BG=8,
     )()  # fmt: skip
     planes = unpack(tensor)
@@ -86,20 +86,20 @@ def test_shapes_fit(name: str) -> None:
     layout = layout_of(by_name(name), "f16")
     for tokens in (17, 33, 64, 65, 128, 300, 1024, 1025, 8192):
         for n, k in ((32, 128), (4096, 4096), (128256, 4096)):
-            shape = dispatch.fused(layout, n, k, tokens, "sm_90")
+            shape = dispatch.mixed_gemm(layout, n, k, tokens, "sm_90")
             if shape is None:
                 assert tokens > 1024
                 continue
             stage = shape.rows * 128 * layout.bits // 8 + shape.tokens * 256
             assert shape.stages * stage <= 224 << 10
             assert 1 <= shape.splits <= k // 128
-    assert dispatch.fused(layout, 4096, 4096, 512, "sm_80") is None
+    assert dispatch.mixed_gemm(layout, 4096, 4096, 512, "sm_80") is None
 
 
 def test_layouts_without_a_kernel() -> None:
     for name in ("IQ4_NL", "Q5_0", "Q2_K"):
-        assert dispatch.fused(layout_of(by_name(name), "f16"), 4096, 4096, 512, "sm_90") is None
-    assert dispatch.fused(layout_of(by_name("Q8_0"), "f32"), 4096, 4096, 512, "sm_90") is None
+        assert dispatch.mixed_gemm(layout_of(by_name(name), "f16"), 4096, 4096, 512, "sm_90") is None
+    assert dispatch.mixed_gemm(layout_of(by_name("Q8_0"), "f32"), 4096, 4096, 512, "sm_90") is None
 
 
 SHAPES = ((33, 70, 512), (64, 64, 2048), (130, 200, 1280), (300, 130, 512))

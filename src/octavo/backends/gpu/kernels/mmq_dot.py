@@ -166,7 +166,7 @@ def _add(acc, total, dx, less, sx, s, m, HAS_MIN: tl.constexpr, OFFSET: tl.const
 
 
 @triton.jit
-def few_kernel(
+def mmq_dot_kernel(
     codes8, codes4, codes2, codes1, scale, minimum, small, rest, table0, table1, table2, table3,
     xq, xd, xs, xs16, term0, term1, y, shares, finished, n, n_tokens, y_stride, stride0, stride1,
     kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,

@@ -217,7 +217,7 @@ def _store(acc, term0, term1, y, row, token, m, n, y_stride, stride0, stride1, T
 
 
 @gluon.jit
-def matmul_hopper_kernel(
+def mixed_hopper_kernel(
     x, codes, codes2, scale, minimum, term0, term1, y, shares, finished, m, n, k, y_stride, stride0, stride1,
     BITS: gl.constexpr, G: gl.constexpr, SIGNED: gl.constexpr, HAS_MIN: gl.constexpr, TERMS: gl.constexpr,
     GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, num_warps: gl.constexpr,
