@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from octavo.cli import bench, convert, evaluate, imatrix, inspect, profile, quantize, report, run
+from octavo.cli.grouped import grouped
 from octavo.cli.options import in_plain_words, one_name, worded
 from octavo.cli.signals import ending_in_order
 from octavo.errors import OctavoError, UsageError
@@ -37,11 +38,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": one_name},
 )
-app.command("run")(run.run)
+app.command("run")(grouped(run.run))
 app.command("inspect")(inspect.inspect)
 app.command("profile")(profile.profile)
-app.command("quantize")(quantize.quantize)
-app.command("convert")(convert.convert)
+app.command("quantize")(grouped(quantize.quantize))
+app.command("convert")(grouped(convert.convert))
 app.command("imatrix")(imatrix.imatrix)
 app.command("report")(report.report)
 app.add_typer(evaluate.app, name="eval")

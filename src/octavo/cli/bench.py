@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from octavo.cli.bench_gemm import gemm
-from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
+from octavo.cli.grouped import grouped
+from octavo.cli.options import Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
@@ -21,7 +22,6 @@ app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(gemm)
 
 
-@app.command("model")
 def model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
     prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the prompt (0: no prefill test).")] = 256,
@@ -35,10 +35,8 @@ def model(
     peer_python: Annotated[
         str | None, typer.Option(help="The Python that has the peer's package (default: this one).")
     ] = None,
-    threads: Threads = None,
-    device: Device = "auto",
-    layers: Layers = None,
-    kv: Kv = "f16",
+    *,
+    where: Where,
     format: Annotated[Literal["md", "json", "csv"], typer.Option(help="Of the output.")] = "md",
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
@@ -53,8 +51,9 @@ def model(
 
     options = Options(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
-        depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=threads, device=device, kv=kv,
-        gpu_layers=gpu_layers(layers), command=shortened(["octavo", *sys.argv[1:]]),
+        depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
+        device=where.device, kv=where.kv, gpu_layers=gpu_layers(where.layers),
+        command=shortened(["octavo", *sys.argv[1:]]),
     )  # fmt: skip
     if output is not None and not os.path.isdir(output):
         require_target(output)
@@ -63,6 +62,9 @@ def model(
     if output is not None:
         _write(output, FORMATS[format](result), result, format)
     print((to_markdown if output is not None else FORMATS[format])(result), end="")
+
+
+app.command("model")(grouped(model))
 
 
 @app.command("ops")

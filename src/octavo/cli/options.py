@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
@@ -35,6 +36,17 @@ Layers = Annotated[
         "auto what fits, with gpu all).",
     ),
 ]  # fmt: skip
+
+
+@dataclass
+class Where:
+    """Where a model runs, and with what."""
+
+    kv: Kv = "f16"
+    device: Device = "auto"
+    layers: Layers = None
+    threads: Threads = None
+
 
 OTHER_NAMES = {
     "ctx": "ctx-size", "context": "ctx-size", "n-ctx": "ctx-size", "kv": "cache-type", "cache-type-k": "cache-type",

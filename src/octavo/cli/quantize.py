@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from octavo.quantizers.fit import Fitted
     from octavo.quantizers.fit.target import Target
     from octavo.quantizers.job.report import Report
+    from octavo.quantizers.mix.mixing import Choices
 
 TYPES = "Types"
 SIZE = "A size instead of a preset"
@@ -26,27 +27,82 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show whi
 ImatrixFile = Annotated[
     str | None, typer.Option("--imatrix", metavar="FILE", help="Importance weights, as `octavo imatrix` writes them.")
 ]
-Pure = Annotated[
-    bool, typer.Option("--pure", help="Give all tensors the preset's base type, with no mix.", rich_help_panel=TYPES)
-]
-TensorType = Annotated[
-    list[str] | None,
-    typer.Option("--tensor-type", metavar="REGEX=TYPE", help="The type of tensors whose name matches; may be repeated.",
-                 rich_help_panel=TYPES),
-]  # fmt: skip
-OutputType = Annotated[
-    str | None,
-    typer.Option("--output-tensor-type", metavar="TYPE", help="The type of output.weight.", rich_help_panel=TYPES),
-]
-EmbeddingType = Annotated[
-    str | None,
-    typer.Option(
-        "--token-embedding-type", metavar="TYPE", help="The type of token_embd.weight.", rich_help_panel=TYPES
-    ),
-]
-LeaveOutput = Annotated[
-    bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.", rich_help_panel=TYPES)
-]
+
+
+@dataclass
+class MixedTypes:
+    """Which tensors get another type than a preset's."""
+
+    pure: Annotated[
+        bool,
+        typer.Option("--pure", help="Give all tensors the preset's base type, with no mix.", rich_help_panel=TYPES),
+    ] = False
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor-type",
+            metavar="REGEX=TYPE",
+            rich_help_panel=TYPES,
+            help="The type of tensors whose name matches; may be repeated.",
+        ),
+    ] = None
+    output_tensor_type: Annotated[
+        str | None,
+        typer.Option("--output-tensor-type", metavar="TYPE", help="The type of output.weight.", rich_help_panel=TYPES),
+    ] = None
+    token_embedding_type: Annotated[
+        str | None,
+        typer.Option(
+            "--token-embedding-type", metavar="TYPE", help="The type of token_embd.weight.", rich_help_panel=TYPES
+        ),
+    ] = None
+
+    def choices(self) -> Choices:
+        """Raises UsageError for a type without a pattern, or a pattern without a type."""
+        from octavo.quantizers.mix.mixing import Choices
+
+        return Choices(
+            pure=self.pure, output_type=self.output_tensor_type, embedding_type=self.token_embedding_type,
+            tensor_types=tensor_types(self.tensor_type or []),
+        )  # fmt: skip
+
+
+@dataclass
+class Types(MixedTypes):
+    """The same, and an output that stays as it is."""
+
+    leave_output_tensor: Annotated[
+        bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.", rich_help_panel=TYPES)
+    ] = False
+
+    def choices(self) -> Choices:
+        return replace(super().choices(), leave_output=self.leave_output_tensor)
+
+
+@dataclass
+class Size:
+    """A size instead of a preset, and what is measured to find the best types for it."""
+
+    target_bpw: Annotated[
+        float | None,
+        typer.Option(
+            "--target-bpw",
+            metavar="BITS",
+            help="At most this many bits per weight, for example 4.5.",
+            rich_help_panel=SIZE,
+        ),
+    ] = None
+    target_size: Annotated[
+        str | None,
+        typer.Option(
+            "--target-size", metavar="SIZE", help="A file of at most 4.2GiB, 700MB, ...", rich_help_panel=SIZE
+        ),
+    ] = None
+    text: Annotated[
+        str | None,
+        typer.Option("--text", metavar="TEXT", rich_help_panel=SIZE,
+                     help="Measure what each tensor's errors cost on this file, or `demo` (default: an estimate)."),
+    ] = None  # fmt: skip
 
 
 def quantize(
@@ -62,30 +118,8 @@ def quantize(
     preset: Annotated[
         str | None, typer.Argument(metavar="PRESET", help="Q4_K_M, Q8_0, ...: llama-quantize's names.")
     ] = None,
-    target_bpw: Annotated[
-        float | None,
-        typer.Option(
-            "--target-bpw",
-            metavar="BITS",
-            help="At most this many bits per weight, for example 4.5.",
-            rich_help_panel=SIZE,
-        ),
-    ] = None,
-    target_size: Annotated[
-        str | None,
-        typer.Option(
-            "--target-size", metavar="SIZE", help="A file of at most 4.2GiB, 700MB, ...", rich_help_panel=SIZE
-        ),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            "--text",
-            metavar="TEXT",
-            rich_help_panel=SIZE,
-            help="Measure what each tensor's errors cost on this file, or `demo` (default: an estimate).",
-        ),
-    ] = None,
+    *,
+    size: Size,
     scheme: Annotated[
         str | None,
         typer.Option(
@@ -96,11 +130,7 @@ def quantize(
         ),
     ] = None,
     imatrix: ImatrixFile = None,
-    pure: Pure = False,
-    tensor_type: TensorType = None,
-    output_tensor_type: OutputType = None,
-    token_embedding_type: EmbeddingType = None,
-    leave_output_tensor: LeaveOutput = False,
+    types: Types,
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Quantize tensors that are quantized already, at a loss.")
     ] = False,
@@ -115,20 +145,16 @@ def quantize(
     With --scheme the result is a checkpoint folder: `octavo quantize model-f16.gguf model-int8 --scheme int8-w8a8`.
     """
     from octavo.quantizers.job.job import quantize_file
-    from octavo.quantizers.mix.mixing import Choices
     from octavo.runtime import resolve
 
-    choices = Choices(
-        pure=pure, leave_output=leave_output_tensor, output_type=output_tensor_type,
-        embedding_type=token_embedding_type, tensor_types=tensor_types(tensor_type or []),
-    )  # fmt: skip
+    choices = types.choices()
     if scheme is not None:
-        given = {"PRESET": preset, "--target-bpw": target_bpw, "--target-size": target_size, "--text": text,
-                 "--imatrix": imatrix, "options of types": choices != Choices()}  # fmt: skip
+        given = {"PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size,
+                 "--text": size.text, "--imatrix": imatrix, "options of types": types != Types()}  # fmt: skip
         _refuse_with_scheme(scheme, given)
         show(_quantize_scheme(resolve(src), dst, scheme, allow_requantize, dry_run, threads), as_json)
         return
-    target = _target(preset, target_bpw, target_size, text, pure)
+    target = _target(preset, size, types.pure)
     if os.path.isdir(src):
         raise UsageError(
             f"{src} is a folder (allowed: a GGUF file, as `octavo convert` makes of one; folders with --scheme)"
@@ -138,7 +164,7 @@ def quantize(
     }  # fmt: skip
     with Bar() as bar:
         if target is not None:
-            fitted = _fit(resolve(src), dst, target, text, imatrix, bar, options)
+            fitted = _fit(resolve(src), dst, target, size.text, imatrix, bar, options)
             report = fitted.report
         else:
             assert preset is not None
@@ -163,23 +189,25 @@ def _quantize_scheme(src: str, dst: str, scheme: str, requantize: bool, dry_run:
         )
 
 
-def _target(preset: str | None, bits: float | None, size: str | None, text: str | None, pure: bool) -> Target | None:
+def _target(preset: str | None, size: Size, pure: bool) -> Target | None:
     """The size that is wished for, None for a preset. Raises UsageError for what does not go together."""
-    given = [name for name, value in (("PRESET", preset), ("--target-bpw", bits), ("--target-size", size)) if value]
+    bits = size.target_bpw
+    wishes = (("PRESET", preset), ("--target-bpw", bits), ("--target-size", size.target_size))
+    given = [name for name, value in wishes if value]
     allowed = "(allowed: one of PRESET, as Q4_K_M, --target-bpw, --target-size and --scheme)"
     if bits is not None and not bits > 0:
         raise UsageError(f"--target-bpw is {bits:g} (allowed: above 0)")
     if len(given) != 1:
         raise UsageError(f"{' and '.join(given)} together {allowed}" if given else f"no preset is given {allowed}")
     if preset is not None:
-        if text is not None:
+        if size.text is not None:
             raise UsageError(f"--text is for --target-bpw and --target-size, not for a PRESET ({preset})")
         return None
     if pure:
         raise UsageError(f"--pure is for a PRESET, whose type it means, not for {given[0]}")
     from octavo.quantizers.fit.target import Target, parse_size
 
-    return Target(bits, None if size is None else parse_size(size))
+    return Target(bits, None if size.target_size is None else parse_size(size.target_size))
 
 
 def _fit(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
+from octavo.cli.options import Where, gpu_layers
 from octavo.cli.prompt import whole_prompt
 from octavo.errors import ContextFullError, UsageError
 
@@ -16,6 +17,67 @@ if TYPE_CHECKING:
 SAMPLING = "Sampling"
 OUTPUT = "Output"
 WHERE = "Where and with what"
+
+
+@dataclass
+class Reply:
+    """What the reply is to, and how long it may get."""
+
+    system: Annotated[str | None, typer.Option("--system", "-sys", help="The system message.")] = None
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", min=0, help="Most tokens to make.")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the reply; more than one is fine.")] = None
+    think: Annotated[
+        bool | None,
+        typer.Option("--think/--no-think", help="Whether to think first (default: as the model's template has it)."),
+    ] = None
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is: no chat template.")] = False
+
+
+@dataclass
+class Sampling:
+    """How tokens are chosen."""
+
+    temp: Annotated[
+        float | None,
+        typer.Option(
+            "--temp", "--temperature", help="0 is greedy (default: the model's own, or 0.8).", rich_help_panel=SAMPLING
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None, typer.Option(help="Only the k most likely; 0: all (default: 40).", rich_help_panel=SAMPLING)
+    ] = None
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            help="Only the most likely that together have this probability (default: 0.95).", rich_help_panel=SAMPLING
+        ),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        typer.Option(
+            help="Only those at least this likely, relative to the best (default: 0.05).", rich_help_panel=SAMPLING
+        ),
+    ] = None
+    repeat_penalty: Annotated[
+        float | None, typer.Option(help="Over 1: recent tokens get less likely (default: 1).", rich_help_panel=SAMPLING)
+    ] = None
+    repeat_last_n: Annotated[
+        int | None, typer.Option(help="How many tokens are recent (default: 64).", rich_help_panel=SAMPLING)
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", "-s", help="The same seed gives the same reply.", rich_help_panel=SAMPLING),
+    ] = None  # fmt: skip
+
+
+@dataclass
+class Output:
+    """What is printed."""
+
+    stats: Annotated[bool, typer.Option("--stats", help="Print speeds afterwards.", rich_help_panel=OUTPUT)] = False
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
+    ] = False
 
 
 def run(
@@ -28,55 +90,16 @@ def run(
     prompt_file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Append this file to the prompt.")
     ] = None,
-    system: Annotated[str | None, typer.Option("--system", "-sys", help="The system message.")] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", min=0, help="Most tokens to make.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the reply; more than one is fine.")] = None,
-    think: Annotated[
-        bool | None,
-        typer.Option("--think/--no-think", help="Whether to think first (default: as the model's template has it)."),
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is: no chat template.")] = False,
-    temp: Annotated[
-        float | None,
-        typer.Option("--temp", "--temperature", help="0 is greedy (default: the model's own, or 0.8).",
-                     rich_help_panel=SAMPLING),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Only the k most likely; 0: all (default: 40).", rich_help_panel=SAMPLING)
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Only the most likely that together have this probability (default: 0.95).",
-                     rich_help_panel=SAMPLING),
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(help="Only those at least this likely, relative to the best (default: 0.05).",
-                     rich_help_panel=SAMPLING),
-    ] = None,
-    repeat_penalty: Annotated[
-        float | None, typer.Option(help="Over 1: recent tokens get less likely (default: 1).", rich_help_panel=SAMPLING)
-    ] = None,
-    repeat_last_n: Annotated[
-        int | None, typer.Option(help="How many tokens are recent (default: 64).", rich_help_panel=SAMPLING)
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", "-s", help="The same seed gives the same reply.", rich_help_panel=SAMPLING),
-    ] = None,
+    *,
+    reply: Reply,
+    sampling: Sampling,
     ctx: Annotated[
         int | None,
         typer.Option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).",
                      rich_help_panel=WHERE),
     ] = None,
-    kv: Kv = "f16",
-    device: Device = "auto",
-    layers: Layers = None,
-    threads: Threads = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Print speeds afterwards.", rich_help_panel=OUTPUT)] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
-    ] = False,
+    where: Where,
+    output: Output,
 ) -> None:  # fmt: skip
     """Run a model: `octavo run demo "What is 12 times 7?"`.
 
@@ -87,26 +110,33 @@ def run(
     from octavo.runtime import load
 
     text = whole_prompt(prompt, prompt_file)
-    if text is None and as_json:
+    if text is None and output.as_json:
         raise UsageError("--json needs a prompt")
-    given = {
-        "temperature": temp, "top_k": top_k, "top_p": top_p, "min_p": min_p, "repeat_penalty": repeat_penalty,
-        "repeat_last_n": repeat_last_n, "seed": seed, "max_tokens": max_tokens, "stop": stop, "system": system,
-        "think": think,
-    }  # fmt: skip
-    options = cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})
+    options = _options(reply, sampling)
     start, compiled = clock(), compile_seconds()
-    with load(model, device=device, n_ctx=ctx, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers)) as loaded:
+    with load(
+        model, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
+        gpu_layers=gpu_layers(where.layers),
+    ) as loaded:  # fmt: skip
         if text is None:
             from octavo.cli.chat import Chat
             from octavo.cli.line import read_line, typed_lines
 
-            chat = Chat(loaded, read_line, write, raw=raw, stats=stats, screen=screen_for, **options)
+            chat = Chat(loaded, read_line, write, raw=reply.raw, stats=output.stats, screen=screen_for, **options)
             with typed_lines(chat.complete):
                 chat.loop()
             return
         loading = Loading(clock() - start, compiled)
         try:
-            (answer_json if as_json else answer_text)(loaded, text, raw, options, loading, stats)
+            answer = answer_json if output.as_json else answer_text
+            answer(loaded, text, reply.raw, options, loading, output.stats)
         except ContextFullError as error:
             raise ContextFullError(f"{error}; {larger_context(loaded)}") from None
+
+
+def _options(reply: Reply, sampling: Sampling) -> GenerateOptions:
+    """Those that were given, by the names that `generate` has for them."""
+    given = vars(sampling) | {"max_tokens": reply.max_tokens, "stop": reply.stop, "system": reply.system,
+                              "think": reply.think}  # fmt: skip
+    given["temperature"] = given.pop("temp")
+    return cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,47 @@
+"""Commands with many options take them in groups: a dataclass each, whose fields are Typer's options.
+
+@dataclass
+class Where:
+    device: Device = "auto"
+    threads: Threads = None
+
+def run(model: Model, *, where: Where) -> None: ...
+
+app.command("run")(grouped(run))
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with each group's fields as parameters of its own, in the order in which they stand there."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            parameters.extend(_parameters(groups[name]))
+        else:
+            parameters.append(parameter.replace(annotation=hints[name], kind=parameter.POSITIONAL_OR_KEYWORD))
+
+    def flat(**given: Any) -> None:
+        made = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
+        command(**given, **made)
+
+    flat.__name__, flat.__doc__ = command.__name__, command.__doc__
+    flat.__annotations__ = {p.name: p.annotation for p in parameters}
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return flat
+
+
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(f.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=f.default, annotation=hints[f.name])
+        for f in fields(group)
+    ]
