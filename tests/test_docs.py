@@ -45,3 +45,26 @@ def test_snippet(page: str, line: int, code: str, tmp_path: Path, monkeypatch: p
         if isinstance(made, Model):
             made.close()
     assert not list(tmp_path.iterdir())
+
+
+NAMED = re.compile(r"`([\w./<>-]*\w\.py|[\w./-]+/)`")
+HISTORY = {"log.md"}
+"""Pages on what was tried, with files that may have gone since."""
+
+
+def named_files() -> list[object]:
+    """(page, name) of each file and folder of the project that a page names."""
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    found = {(p.name, m[1]) for p in pages if p.name not in HISTORY for m in NAMED.finditer(p.read_text("utf-8"))}
+    return sorted(pair for pair in found if "<" not in pair[1])
+
+
+@pytest.mark.parametrize(("page", "name"), named_files())
+def test_named_files_are_there(page: str, name: str) -> None:
+    """A name may begin at any folder of the project's, as `quantizers/` or `graph/plan.py` do."""
+    kind = Path.is_dir if name.endswith("/") else Path.is_file
+    last = name.rstrip("/").rpartition("/")[2]
+    places = (path for top in ("src", "tests", "bench", "tools", "docs") for path in (ROOT / top).rglob(last))
+    assert any(kind(path) and f"/{path.as_posix()}".endswith(f"/{name.rstrip('/')}") for path in places), (
+        f"{page} names {name}"
+    )
