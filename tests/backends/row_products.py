@@ -45,7 +45,12 @@ def run(backend: Backend, graph: Graph, inputs: dict[str, F32]) -> tuple[list[st
     lowered = lower(graph, [backend])
     planned = schedule(lowered, [backend], sizes, strict=True)
     results: list[F32] = Executor(planned, [backend], sizes).run(inputs, sizes)
-    return [n.op for n in lowered.nodes if not n.is_leaf], results
+    return [n.title for n in lowered.nodes if not n.is_leaf], results
+
+
+def quantized(op: str, name: str) -> str:
+    """What `run` calls an op whose result is quantized for weights of a format."""
+    return f"{op}:{channel_format(name, 256).activation}"
 
 
 def rounded(x: F32, tensor: QTensor) -> F32:

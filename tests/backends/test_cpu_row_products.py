@@ -69,7 +69,7 @@ def test_products_of_a_norm(cpu, n_tokens, k):
     tensors = [rows.matrix("INT8", n, k, seed=n) for n in (37, 16, 5)]
     x, norm = rows.random(n_tokens, k), 1 + rows.random(k, seed=4) / 10
     ops, made = rows.run(cpu, rows.normed(tensors, norm), {"x": x})
-    assert ops[:2] == ["rms_norm_quantize", "mul_mat_concat"]
+    assert ops[:2] == ["rms_norm:int8_token", "mul_mat_concat"]
     for tensor, y in zip(tensors, made, strict=True):
         assert rows.nmse(y, rows.product(tensor, rows.norm_of(x, norm))) < ROUNDED
 
@@ -79,7 +79,7 @@ def test_products_of_a_norm(cpu, n_tokens, k):
 def test_products_of_swiglu(cpu, name, n_tokens):
     tensor, gate, up = rows.matrix(name, 37, 384), rows.random(n_tokens, 384), rows.random(n_tokens, 384, seed=5)
     ops, (y,) = rows.run(cpu, rows.gated(tensor), {"gate": gate, "up": up})
-    assert ops == (["swiglu", "quantize", "mul_mat"] if name == "FP8" else ["swiglu_quantize", "mul_mat"])
+    assert ops == (["swiglu", "quantize", "mul_mat"] if name == "FP8" else [rows.quantized("swiglu", name), "mul_mat"])
     assert rows.nmse(y, rows.product(tensor, rows.swiglu_of(gate, up))) < ROUNDED
 
 

@@ -39,7 +39,7 @@ def is_slow(case: OpCase) -> bool:
         return case.formats[0] not in LAYOUTS
     if case.op == "attention":
         return (shape["heads"], shape["dim"]) not in HEADS or shape.get("cache") == "f32"
-    if case.op == "attention_quantize":
+    if case.op == "quantized_attention":
         return case.tokens == 1 or (shape["heads"], shape["dim"]) != (4, 64)
     if case.op == "rope_set_rows":
         return shape.get("cache") == "q8_0" and shape["norms"] != shape["interleaved"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from octavo.backends.cpu.backend import CpuBackend
+from octavo.backends.gpu.backend import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import CASES, SPEED_CASES, WEIGHTS, OpCase, compare, run, select
 from octavo.bench.op_graphs import GRAPHS
@@ -14,6 +16,7 @@ from octavo.graph.fuse import RULES
 from octavo.graph.node import Node
 from octavo.graph.ops import OPS
 
+QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
 NO_CASE = {"copy", "reshape", "columns", "after", "set_rows", "quantize", "choose"}
 """Ops that are views, that move data only, that other ops' cases need, or that only a device needs (`choose`)."""
 
@@ -23,7 +26,8 @@ def case(name: str) -> OpCase:
 
 
 def test_every_op_and_fusion_has_a_case() -> None:
-    assert {c.op for c in CASES} == set(GRAPHS) == set(OPS) - NO_CASE
+    quantized = {f"quantized_{op}" for op in QUANTIZES}
+    assert {c.op for c in CASES} == set(GRAPHS) == set(OPS) - NO_CASE | quantized
     assert set(RULES) <= set(GRAPHS)
 
 
@@ -52,7 +56,7 @@ def test_a_case_is_the_same_each_time() -> None:
 @pytest.mark.parametrize("op", sorted(GRAPHS))
 def test_quantized_and_fused_by_definition_every_op_is_within_its_tolerance(op: str) -> None:
     wanted = {c.tokens: c for c in CASES if c.op == op and c.tokens < 40 and not c.past}.values()
-    fused = ReferenceBackend(fusions=RULES, quantize_activations=True)
+    fused = ReferenceBackend(fusions=RULES, quantizes=QUANTIZES, quantize_activations=True)
     for c in wanted:
         built = c.build()
         difference = compare(c, run(built, [fused]), run(built, [ReferenceBackend()]))

@@ -21,8 +21,9 @@ def test_products_read_their_weights_once_and_compute_for_each_token() -> None:
     assert cost_of(OpCase("mul_mat", 3, {"n": 50, "k": 512}, ("Q8_0",))) == Cost(
         50 * 512 // 32 * 34, 0, 2 * 3 * 50 * 512
     )
-    concat = cost_of(OpCase("mul_mat_swiglu", 1, {"n": 50, "k": 512}, ("F16",)))
-    assert concat == Cost(2 * 50 * 512 * 2, 0, 2 * 2 * 50 * 512)
+    several = cost_of(OpCase("mul_mat_concat", 1, {"n": 50, "n2": 64, "k": 512}, ("F16",)))
+    values = (50 + 64 + 50) * 512 + 50 * 64
+    assert several == Cost(values * 2, 0, values * 2)
 
 
 def test_a_fused_op_costs_what_its_parts_cost() -> None:

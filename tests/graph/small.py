@@ -42,7 +42,7 @@ def w(*shape: int, seed: int = 0, name: str = "w.weight") -> Node:
 
 def ops_of(graph: Graph) -> list[str]:
     """The ops that compute something, in order."""
-    return [n.op for n in graph.nodes if not n.is_leaf]
+    return [n.title for n in graph.nodes if not n.is_leaf]
 
 
 def executor(

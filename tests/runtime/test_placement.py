@@ -88,17 +88,17 @@ def test_an_embedding_that_is_the_output_lies_with_it() -> None:
 @pytest.mark.parametrize("layers", [1, 6])
 def test_the_demo_model_says_the_same_on_two_kinds_of_backend(layers: int, q8_0: str) -> None:
     """They quantize activations each in a layout of its own, and fuse differently."""
-    first = ReferenceBackend(quantize_activations=True, fusions=["swiglu_quantize"])
+    first = ReferenceBackend(quantize_activations=True, quantizes=["swiglu"])
     backends = [first, CpuBackend(threads=1)]
     replies = []
     for config in (EngineConfig(gpu_layers=layers, strict=True), EngineConfig()):
         with open_model(q8_0, backends if config.strict else backends[1:], config) as model:
             replies.append("".join(model.generate(PROMPT, temperature=0.0, max_tokens=40)))
             if config.strict:
-                ops = [(n.op, model.engine.schedule.backends[id(n)]) for n in model.engine.schedule.graph.nodes[1:]
+                ops = [(n.title, model.engine.schedule.backends[id(n)]) for n in model.engine.schedule.graph.nodes[1:]
                        if not n.is_leaf]  # fmt: skip
-                assert {("swiglu_quantize", 0), ("rms_norm_quantize", 1), ("quantize", 0)} <= set(ops)
-                assert ("rms_norm_quantize", 0) not in ops
+                assert {("swiglu:q8_1", 0), ("rms_norm:q8_1", 1), ("quantize", 0)} <= set(ops)
+                assert ("rms_norm:q8_1", 0) not in ops
     assert replies[0] == replies[1]
 
 
@@ -108,11 +108,11 @@ def test_what_one_backend_lacks_a_kernel_for_is_quantized_where_it_runs(q8_0: st
             weights = [i.name for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
             return ("blk.3.ffn_down.weight" not in weights, "not this one")
 
-    first = Partly(quantize_activations=True, fusions=["swiglu_quantize"])
+    first = Partly(quantize_activations=True, quantizes=["swiglu"])
     with open_model(q8_0, [first, CpuBackend(threads=1)], EngineConfig()) as model:
         engine = model.engine
         nodes = [n for s in engine.schedule.splits if s.backend == 1 for n in s.nodes]
-        assert [n.op for n in nodes] == ["copy", "copy", "swiglu_quantize", "copy", "mul_mat_add"]
+        assert [n.title for n in nodes] == ["copy", "copy", "swiglu:q8_1", "copy", "mul_mat_add"]
         assert all(n.dtype == "f32" for n in engine.schedule.graph.nodes if n.op == "copy")
         assert engine.schedule.fallbacks == ("mul_mat_add runs on cpu, not on reference: not this one",)
         reply = "".join(model.generate(PROMPT, temperature=0.0, max_tokens=40))

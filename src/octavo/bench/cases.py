@@ -56,7 +56,7 @@ def _products() -> Iterator[OpCase]:
     yield from _each("mul_mat", (512,), WEIGHTS, n=576, k=576)
     yield from _each("mul_mat", (1, 9), WEIGHTS, n=1, k=8192)
     yield from _each("mul_mat", (2048,), ("Q4_K", "F16"), n=1, k=8192)
-    for op in ("mul_mat_add", "mul_mat_swiglu", "rms_norm_quantize", "swiglu_quantize"):
+    for op in ("mul_mat_add", "quantized_rms_norm", "quantized_swiglu"):
         yield from _each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "F32"), n=50, k=512)
     for t in (1, 2, 9, 33):
         yield from (OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f) for f in (MIXED, ("Q8_0",), FLOATS))
@@ -89,8 +89,8 @@ def _attention() -> Iterator[OpCase]:
     for h, dim, cache in ((4, 64, "f16"), (3, 64, "f16"), (4, 80, "f16"), (4, 128, "q8_0")):
         shape = {"heads": h, "kv_heads": 1, "dim": dim, "n": 48, "cache": cache}
         formats = ("Q8_0",) if h * dim % 256 else ("Q4_K",)
-        yield from (OpCase("attention_quantize", t, shape, formats) for t in (1, 9, 40))
-        yield OpCase("attention_quantize", 2, shape, formats, past=(30, 90))
+        yield from (OpCase("quantized_attention", t, shape, formats) for t in (1, 9, 40))
+        yield OpCase("quantized_attention", 2, shape, formats, past=(30, 90))
     for norms in (0, 1):
         for interleaved in (0, 1):
             shape = {"heads": 4, "kv_heads": 2, "dim": 64, "norms": norms, "interleaved": interleaved}

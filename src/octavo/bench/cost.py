@@ -50,7 +50,7 @@ def total(nodes: Iterable[Node], load: Load) -> Cost:
 
 def cost(node: Node, load: Load) -> Cost:
     """The cost of one node: of products, of rows taken from a stored table, of attention; nothing for the others."""
-    if node.op in ("attention", "attention_quantize"):
+    if node.op == "attention":
         return _attention(node, load)
     matrices = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
     if not matrices:

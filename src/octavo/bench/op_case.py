@@ -106,8 +106,8 @@ class OpCase:
 
 
 PRODUCTS = frozenset({
-    "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_swiglu", "mul_mat_id", "rms_norm_quantize", "swiglu_quantize",
-    "attention_quantize",
+    "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_id", "quantized_rms_norm", "quantized_swiglu",
+    "quantized_attention",
 })  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def _scattered(lengths: Sequence[int]) -> list[Tokens]:
 
 def executor(built: Built, backends: Sequence[Backend]) -> Executor:
     """The case lowered for the first of the backends, as an engine does it, and its weights loaded."""
-    graph = fuse(quantize_activations(built.graph, backends[0].activation), backends[0].fusions)
+    graph = fuse(quantize_activations(built.graph, backends[0].activation), backends[0].fusions, backends[0].quantizes)
     return Executor(schedule(graph, backends, built.limits, strict=True), backends, built.limits)
 
 

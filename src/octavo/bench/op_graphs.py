@@ -1,7 +1,8 @@
 """How the graph of each op case is written: one small function an op, on plain ops only.
 
-A case of a fused op (`rms_norm_quantize`, `mul_mat_concat`, ...) is the pattern of plain ops that `graph.fuse` looks
-for; a backend that asks for the fusion runs it fused, the reference backend runs it as it stands.
+A case of a fused op (`mul_mat_concat`, ...), or of one whose result is quantized (`quantized_rms_norm`, ...), is the
+pattern of plain ops that `graph.fuse` looks for. A backend that asks for the fusion runs it fused, the reference
+backend runs it as it stands.
 """
 
 from __future__ import annotations
@@ -105,12 +106,6 @@ def mul_mat_concat(s: Sketch) -> Node:
 
 
 @_graph
-def mul_mat_swiglu(s: Sketch) -> Node:
-    x, g = s.given("x", s["k"]), s.builder
-    return g.swiglu(*(g.mul_mat(s.matrix(name, s["n"], s["k"]), x) for name in ("gate", "up")))
-
-
-@_graph
 def mul_mat_id(s: Sketch) -> Node:
     """`shared`: the experts of a token see one row of x; else a row each."""
     ids = s.chosen("ids", s["used"], below=s["experts"])
@@ -119,13 +114,13 @@ def mul_mat_id(s: Sketch) -> Node:
 
 
 @_graph
-def rms_norm_quantize(s: Sketch) -> Node:
+def quantized_rms_norm(s: Sketch) -> Node:
     g = s.builder
     return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.rms_norm(s.given("x", s["k"]), s.vector("norm", s["k"]), 1e-6))
 
 
 @_graph
-def swiglu_quantize(s: Sketch) -> Node:
+def quantized_swiglu(s: Sketch) -> Node:
     g = s.builder
     return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.swiglu(s.given("gate", s["k"]), s.given("up", s["k"])))
 
@@ -169,7 +164,7 @@ def rope_set_rows(s: Sketch) -> Node:
 
 
 @_graph
-def attention_quantize(s: Sketch) -> Node:
+def quantized_attention(s: Sketch) -> Node:
     """Attention, and a product of its result."""
     return s.builder.mul_mat(s.matrix("w", s["n"], s["heads"] * s["dim"]), attention(s))
 

@@ -130,10 +130,10 @@ def group(times: Iterable[NodeTime], key: Callable[[NodeTime], tuple[str, ...]])
 
 def by_op(t: NodeTime) -> tuple[str, ...]:
     """Key of `group`: the op and where it ran."""
-    return t.node.op, t.backend
+    return t.node.title, t.backend
 
 
 def by_node(t: NodeTime) -> tuple[str, ...]:
     """Key of `group`: the op, its place in a layer, and the formats of its weights: the same node of all layers."""
     formats = [i.tensor.format.name for i in t.node.inputs if i.op == "weight" and len(i.shape) > 1]
-    return t.node.op, split_layer(t.node.name)[1], ", ".join(dict.fromkeys(formats))
+    return t.node.title, split_layer(t.node.name)[1], ", ".join(dict.fromkeys(formats))

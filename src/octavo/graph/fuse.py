@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from octavo.formats import QTensor
 from octavo.graph.node import DType, Graph, Node
-from octavo.graph.ops import apply
+from octavo.graph.ops import VIEWS, apply
 
 Replacements = Mapping[int, Node]
 """id of a node -> the node to put in its place, written with nodes of the old graph."""
@@ -25,12 +25,15 @@ def _rule(rule: Rule) -> Rule:
     return rule
 
 
-def fuse(graph: Graph, fusions: Collection[str]) -> Graph:
-    """The graph with every rule of `fusions` applied, in the order of this file."""
+def fuse(graph: Graph, fusions: Collection[str], quantizes: Collection[str] = ()) -> Graph:
+    """The graph with every rule of `fusions` applied, in the order of this file.
+
+    `quantizes` are ops whose results are quantized by the op itself, where nothing else reads them.
+    """
     for name, rule in RULES.items():
         if name in fusions:
             graph = replace(graph, rule(graph))
-    return graph
+    return replace(graph, {old: new for old, new in quantize_results(graph).items() if new.op in quantizes})
 
 
 def replace(graph: Graph, replacements: Replacements) -> Graph:
@@ -69,21 +72,6 @@ def quantize_activations(graph: Graph, activation: Callable[[QTensor, str], DTyp
             quantized[key] = apply("quantize", x, format=wanted, label=x.name)
         replacements[id(node)] = apply(node.op, weight, quantized[key], *rest, label=node.name)
     return replace(graph, replacements)
-
-
-@_rule
-def mul_mat_swiglu(graph: Graph) -> Replacements:
-    """swiglu of two products of one activation -> one op."""
-    users = graph.users()
-    found: dict[int, Node] = {}
-    for node in graph.nodes:
-        if node.op != "swiglu":
-            continue
-        gate, up = node.inputs
-        alone = all(p.op == "mul_mat" and len(users[id(p)]) == 1 for p in (gate, up))
-        if alone and gate.inputs[1] is up.inputs[1]:
-            found[id(node)] = apply("mul_mat_swiglu", gate.inputs[0], up.inputs[0], gate.inputs[1], label=node.name)
-    return found
 
 
 @_rule
@@ -126,29 +114,6 @@ def mul_mat_add(graph: Graph) -> Replacements:
 
 
 @_rule
-def rms_norm_quantize(graph: Graph) -> Replacements:
-    """A norm whose only reader quantizes it -> one op."""
-    return _quantize_result(graph, "rms_norm")
-
-
-@_rule
-def swiglu_quantize(graph: Graph) -> Replacements:
-    """SwiGLU whose only reader quantizes it -> one op."""
-    return _quantize_result(graph, "swiglu")
-
-
-def _quantize_result(graph: Graph, op: str) -> Replacements:
-    users = graph.users()
-    found: dict[int, Node] = {}
-    for node in graph.nodes:
-        if node.op == "quantize" and node.inputs[0].op == op and len(users[id(node.inputs[0])]) == 1:
-            source = node.inputs[0]
-            attrs = {**source.attrs, **node.attrs}
-            found[id(node)] = apply(f"{op}_quantize", *source.inputs, **attrs, label=node.name)
-    return found
-
-
-@_rule
 def rope_set_rows(graph: Graph) -> Replacements:
     """q/k norm, rope and the writes of k and v to the cache -> one op, where q and k are turned alike."""
     found: dict[int, Node] = {}
@@ -174,7 +139,13 @@ def rope_set_rows(graph: Graph) -> Replacements:
     return found
 
 
-@_rule
-def attention_quantize(graph: Graph) -> Replacements:
-    """Attention whose only reader quantizes it -> one op."""
-    return _quantize_result(graph, "attention")
+def quantize_results(graph: Graph) -> Replacements:
+    """A value whose only reader quantizes it -> the same op with a quantized result."""
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for node in graph.nodes:
+        source = node.inputs[0] if node.op == "quantize" else node
+        if source is node or source.is_leaf or source.op in VIEWS or len(users[id(source)]) > 1:
+            continue
+        found[id(node)] = apply(source.op, *source.inputs, out=node.dtype, label=node.name, **source.attrs)
+    return found

@@ -19,31 +19,12 @@ def mul_mat_concat(x: Node, *weights: Node) -> tuple[Shape, DType]:
 
 
 @op
-def mul_mat_swiglu(gate: Node, up: Node, x: Node) -> tuple[Shape, DType]:
-    """swiglu(mul_mat(gate, x), mul_mat(up, x))."""
-    require(gate.shape == up.shape, "mul_mat_swiglu", "gate and up have one shape", gate, up)
-    return OPS["mul_mat"](gate, x)
-
-
-@op
 def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
     """mul_mat(weight, x) + a bias [N] and/or a residual [T, N], added in the order given."""
     shape, dtype = OPS["mul_mat"](weight, x)
     fits = all(t.shape in (shape, shape[-1:]) for t in terms)
     require(fits, "mul_mat_add", "terms have the product's shape or are a row of it", weight, x, *terms)
     return shape, dtype
-
-
-@op
-def rms_norm_quantize(x: Node, weight: Node, *, eps: float, format: DType) -> tuple[Shape, DType]:
-    """quantize(rms_norm(x, weight), format)."""
-    return OPS["rms_norm"](x, weight, eps=eps)[0], format
-
-
-@op
-def swiglu_quantize(gate: Node, up: Node, *, format: DType) -> tuple[Shape, DType]:
-    """quantize(swiglu(gate, up), format)."""
-    return OPS["swiglu"](gate, up)[0], format
 
 
 @op
@@ -62,12 +43,3 @@ def rope_set_rows(
         OPS["set_rows"](cache, source, rows)
     OPS["rope"](k, positions, freqs, scale=scale, interleaved=interleaved)
     return OPS["rope"](q, positions, freqs, scale=scale, interleaved=interleaved)
-
-
-@op
-def attention_quantize(
-    q: Node, k: Node, v: Node, positions: Node, starts: Node, pages: Node, *, scale: float, page_size: int,
-    format: DType,
-) -> tuple[Shape, DType]:  # fmt: skip
-    """quantize(attention(q, k, v, positions, starts, pages), format)."""
-    return OPS["attention"](q, k, v, positions, starts, pages, scale=scale, page_size=page_size)[0], format

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from octavo.graph.fuse import RULES, quantize_activations, replace
+from octavo.graph.fuse import RULES, Replacements, quantize_activations, quantize_results, replace
 from octavo.graph.node import Graph, Node
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, assign
@@ -20,15 +21,28 @@ def lower(graph: Graph, backends: Sequence[Backend], place: Place = lambda weigh
         id(n.inputs[0].tensor): backends[where[id(n)]] for n in graph.nodes if n.op in ("mul_mat", "mul_mat_id")
     }
     graph = quantize_activations(graph, lambda weight, op: by_weight[id(weight)].activation(weight, op))
+    if not fused:
+        return graph
     for name, rule in RULES.items():
-        if not fused or not any(name in b.fusions for b in backends):
-            continue
-        found = rule(graph)
-        where, _ = assign(graph, backends, place)
-        graph = replace(graph, {old: new for old, new in found.items() if _wants(backends[where[old]], name, new)})
-    return graph
+        if any(name in b.fusions for b in backends):
+            graph = _replaced(graph, rule(graph), backends, place, partial(_fuses, name))
+    return _replaced(graph, quantize_results(graph), backends, place, _quantizes)
 
 
-def _wants(backend: Backend, name: str, new: Node) -> bool:
+def _replaced(
+    graph: Graph, found: Replacements, backends: Sequence[Backend], place: Place, wants: Callable[[Backend, Node], bool]
+) -> Graph:
+    """The graph with those replacements that the backend of the old node wants."""
+    if not found:
+        return graph
+    where, _ = assign(graph, backends, place)
+    return replace(graph, {old: new for old, new in found.items() if wants(backends[where[old]], new)})
+
+
+def _fuses(name: str, backend: Backend, new: Node) -> bool:
     """Whether a backend asks for a fusion, and runs what it made: `new`, or what `new` reads."""
     return name in backend.fusions and all(backend.supports(n)[0] for n in (new, *new.inputs) if n.op == name)
+
+
+def _quantizes(backend: Backend, new: Node) -> bool:
+    return new.op in backend.quantizes and backend.supports(new)[0]

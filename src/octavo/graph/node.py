@@ -27,6 +27,9 @@ PAGE_SIZE = 64
 """Rows of the KV cache in a page: what a sequence is given at a time, and what kernels of attention read at a time."""
 
 DType = Literal["f32", "f16", "i32", "i64", "q8_0", "q8_1", "int8_token", "fp8_token", "weight"]
+ACTIVATIONS = frozenset({"q8_1", "int8_token", "fp8_token"})
+"""Types of values that only a product reads; each backend has a layout of its own for them."""
+
 Device = Literal["auto", "cpu", "gpu", "reference"]
 Sizes = Mapping[str, int]
 
@@ -49,6 +52,16 @@ class Node:
     def is_leaf(self) -> bool:
         """True for what a step is given: inputs, weights and caches."""
         return self.op in ("input", "weight", "cache")
+
+    @property
+    def quantizes(self) -> bool:
+        """True where the op's float32 result is quantized on its way out, to `dtype`."""
+        return self.dtype in ACTIVATIONS and self.op != "quantize"
+
+    @property
+    def title(self) -> str:
+        """The op, and what its result is quantized to, if it is: `rms_norm`, `rms_norm:q8_1`."""
+        return f"{self.op}:{self.dtype}" if self.quantizes else self.op
 
     @property
     def tensor(self) -> QTensor:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from octavo.errors import GraphError
-from octavo.graph.node import DType, Node, Shape
+from octavo.graph.node import ACTIVATIONS, DType, Node, Shape
 
 Infer = Callable[..., tuple[Shape, DType]]
 
@@ -29,9 +29,16 @@ def op(infer: Infer) -> Infer:
     return infer
 
 
-def apply(name: str, *inputs: Node, label: str = "", **attrs: Any) -> Node:
-    """The node of op `name` on `inputs`. Raises GraphError where the shapes do not fit."""
+def apply(name: str, *inputs: Node, out: DType | None = None, label: str = "", **attrs: Any) -> Node:
+    """The node of op `name` on `inputs`; with `out`, its float32 result quantized to that activation format.
+
+    Raises GraphError where the shapes do not fit.
+    """
     shape, dtype = OPS[name](*inputs, **attrs)
+    if out is not None:
+        fits = dtype == "f32" and out in ACTIVATIONS and name not in VIEWS
+        require(fits, name, f"what is computed in f32 can be quantized, not {dtype} to {out}", *inputs)
+        dtype = out
     return Node(name, inputs, shape, dtype, MappingProxyType(attrs), label)
 
 

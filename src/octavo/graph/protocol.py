@@ -19,6 +19,8 @@ class Backend(Protocol):
     name: str
     fusions: frozenset[str]
     """Fused ops that it wants in its graphs."""
+    quantizes: frozenset[str]
+    """Ops whose results it quantizes on their way out, where only a product reads them."""
 
     def supports(self, node: Node) -> tuple[bool, str]:
         """Whether it can run `node`, and if not, why."""

@@ -108,7 +108,7 @@ def assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dic
             reasons[candidate] = refused
         else:
             details = "; ".join(f"{backends[b].name}: {reason}" for b, (_, reason) in reasons.items())
-            raise GraphError(f"no backend runs {node.op} ({node.name}): {details}")
+            raise GraphError(f"no backend runs {node.title} ({node.name}): {details}")
         if chosen[id(node)] != meant:
             op, reason = reasons[meant]
             runs = backends[chosen[id(node)]].name
@@ -130,13 +130,13 @@ def _refused(backend: Backend, nodes: Sequence[Node]) -> tuple[str, str] | None:
     for node in nodes:
         ok, reason = backend.supports(node)
         if not ok:
-            return node.op, reason
+            return node.title, reason
     return None
 
 
 def _cache_writers(node: Node) -> list[Node]:
     """What runs where `node` runs: a cache is written where attention reads it."""
-    if node.op not in ("attention", "attention_quantize"):
+    if node.op != "attention":
         return []
     caches = [i for i in node.inputs[1:3] if not i.is_leaf]
     return [*caches, *(cache.inputs[1] for cache in caches if cache.op == "after")]

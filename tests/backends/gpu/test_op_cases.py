@@ -29,7 +29,7 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         return case.op, case.formats, case.tokens < 9, case.shape["shared"]
     if case.op == "attention" and case.tokens > 9 and case.shape.get("cache") == "f32":
         return None
-    if case.op in ("rope_set_rows", "attention_quantize") and case.past:
+    if case.op in ("rope_set_rows", "quantized_attention") and case.past:
         return None
     details = ("cache", "norms", "interleaved", "dim", "row", "heads")
     return (case.op, case.formats, len(case.past), *(case.shape.get(d) for d in details))

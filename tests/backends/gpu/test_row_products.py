@@ -53,7 +53,7 @@ def test_products_of_a_norm_are_one(gpu, name):
     tensors = [rows.matrix(name, n, 256, seed=n) for n in (37, 16, 5)]
     x, norm = rows.random(3, 256), 1 + rows.random(256, seed=4) / 10
     ops, made = rows.run(gpu, rows.normed(tensors, norm), {"x": x})
-    assert ops[:2] == ["rms_norm_quantize", "mul_mat_concat"]
+    assert ops[:2] == [rows.quantized("rms_norm", name), "mul_mat_concat"]
     for tensor, y in zip(tensors, made, strict=True):
         assert rows.nmse(y, rows.product(tensor, rows.norm_of(x, norm))) < ROUNDED
 
@@ -62,7 +62,7 @@ def test_products_of_a_norm_are_one(gpu, name):
 def test_products_of_swiglu(gpu, name):
     tensor, gate, up = rows.matrix(name, 37, 384), rows.random(3, 384), rows.random(3, 384, seed=5)
     ops, (y,) = rows.run(gpu, rows.gated(tensor), {"gate": gate, "up": up})
-    assert ops == ["swiglu_quantize", "mul_mat"]
+    assert ops == [rows.quantized("swiglu", name), "mul_mat"]
     assert rows.nmse(y, rows.product(tensor, rows.swiglu_of(gate, up))) < ROUNDED
 
 

@@ -20,7 +20,8 @@ from octavo.graph.protocol import Call
 from octavo.jit.prepare import end_progress, prepare
 
 DTYPES = {"f32": np.float32, "fp8_token": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
-FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows"})
+FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
+QUANTIZES = frozenset({"rms_norm", "swiglu"})
 
 
 class CpuBackend:
@@ -31,6 +32,7 @@ class CpuBackend:
 
     name = "cpu"
     fusions = FUSIONS
+    quantizes = QUANTIZES
 
     def __init__(self, *, threads: int | None = None, later: bool = False) -> None:
         self.threads = threads or cores()
@@ -56,7 +58,7 @@ class CpuBackend:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: multiples of {multiple}, {PAGE_SIZE})"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
-        if node.dtype == "fp8_token" and node.op != "quantize":
+        if node.quantizes and (node.op not in QUANTIZES or node.dtype == "fp8_token"):
             return False, f"no kernel for {node.op} to {node.dtype}"
         weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
         if any(w.format.per_row and w.format.number is None for w in weights):

@@ -105,6 +105,8 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
 
 @_binds("rms_norm")
 def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    if node.quantizes:
+        return _quantize(node, inputs, out, shared)
     x, weight = inputs
     heads, k = (x.shape[1], x.shape[2]) if x.ndim == 3 else (1, x.shape[1])
     args = [address(out), stride(out), address(x), stride(x), address(weight), k, float(node.attrs["eps"]),
@@ -112,8 +114,9 @@ def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     return [KernelCall(elementwise.rms_norm_kernel(), args, len(out), keep=(x, weight, out))]
 
 
-@_binds("quantize", "rms_norm_quantize", "swiglu_quantize")
+@_binds("quantize")
 def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+    """`quantize`, or the op whose result is quantized on its way out."""
     x, *other = inputs
     tokens, k = x.shape
     if node.dtype == "fp8_token":
@@ -121,9 +124,9 @@ def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
         return [KernelCall(round_fp8_kernel(), args, tokens, keep=(x, out))]
     source: quantize.Source = "values"
     more: list[int | float] = [0, 0]
-    if node.op == "rms_norm_quantize":
+    if node.op == "rms_norm":
         source, more = "rms_norm", [address(other[0]), float(node.attrs["eps"])]
-    elif node.op == "swiglu_quantize":
+    elif node.op == "swiglu":
         source, more = "swiglu", [address(other[0]), stride(other[0])]
     if isinstance(out, TokenCodes):
         return [quantize_tokens(out, x, source, tuple(more), keep=tuple(other))]
@@ -134,6 +137,8 @@ def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
 
 @_binds("add", "mul", "swiglu")
 def _binary(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    if node.quantizes:
+        return _quantize(node, inputs, out, shared)
     a, b = inputs
     if a.ndim == 3 and b.ndim == 2:
         return [_scale_rows(out, a, b)]

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 MOST_DIM = 256  # values of a head
 TOKEN_KINDS = ("int8_token", "fp8_token")
-FUSIONS = frozenset(
-    {"mul_mat_concat", "mul_mat_add", "rms_norm_quantize", "swiglu_quantize", "rope_set_rows", "attention_quantize"}
-)
+FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
+QUANTIZES = frozenset({"rms_norm", "swiglu", "attention"})
 
 
 class GpuBackend:
@@ -33,6 +32,7 @@ class GpuBackend:
 
     name = "gpu"
     fusions = FUSIONS
+    quantizes = QUANTIZES
 
     def __init__(self) -> None:
         self.target = target()
@@ -49,13 +49,13 @@ class GpuBackend:
     def supports(self, node: Node) -> tuple[bool, str]:
         if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
             return False, f"no kernel for {node.op}"
-        if node.op in ("attention", "attention_quantize"):
+        if node.op == "attention":
             dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
             if not isinstance(dim, int) or dim > MOST_DIM or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: up to {MOST_DIM}, {PAGE_SIZE})"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
-        if node.op == "attention_quantize" and node.dtype in TOKEN_KINDS:
+        if node.quantizes and (node.op not in QUANTIZES or (node.op == "attention" and node.dtype in TOKEN_KINDS)):
             return False, f"no kernel for {node.op} to {node.dtype}"
         from octavo.backends.gpu.load import supported
 

@@ -102,6 +102,8 @@ def _get_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
 
 @_binds("rms_norm")
 def _rms_norm(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    if node.quantizes:
+        return _quantize(c, node, inputs, out)
     x, weight = inputs
     heads, k = (x.shape[1], x.shape[2]) if x.ndim == 3 else (1, x.shape[1])
     block = power_of_two(k)
@@ -109,10 +111,11 @@ def _rms_norm(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
                      k, node.attrs["eps"], B=block, warps=_row_warps(block))]  # fmt: skip
 
 
-@_binds("quantize", "rms_norm_quantize", "swiglu_quantize")
+@_binds("quantize")
 def _quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    """`quantize`, or the op whose result is quantized on its way out."""
     x, *others = inputs
-    source = {"rms_norm_quantize": "rms_norm", "swiglu_quantize": "swiglu"}.get(node.op, "values")
+    source = "values" if node.op == "quantize" else node.op
     other, eps = others[0] if others else x, float(node.attrs.get("eps", 0.0))
     if isinstance(out, TokenCodes):
         block = power_of_two(out.k)
@@ -149,6 +152,8 @@ def _quantize_call(
 
 @_binds("add", "mul", "swiglu")
 def _binary(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    if node.quantizes:
+        return _quantize(c, node, inputs, out)
     a, b = inputs
     by_row = a.ndim == 3 and b.ndim == 2  # [T, k, N] times [T, k]
     rows = a.shape[0] * a.shape[1] if by_row else len(a)
@@ -244,7 +249,7 @@ def _rope_set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> l
     )]  # fmt: skip
 
 
-@_binds("attention", "attention_quantize")
+@_binds("attention")
 def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     q, *_, pages = inputs
     result, scale = out, float(node.attrs["scale"])

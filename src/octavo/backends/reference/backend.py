@@ -28,15 +28,16 @@ DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64
 class ReferenceBackend:
     """Runs every op. Quantized activations are held as the float32 numbers that they stand for.
 
-    `fusions` and `quantize_activations` are for running fused and quantized graphs by their definition too.
+    `fusions`, `quantizes` and `quantize_activations` are for running fused and quantized graphs by definition too.
     """
 
     name = "reference"
 
     def __init__(
-        self, *, threads: int | None = None, fusions: Collection[str] = (), quantize_activations: bool = False
-    ) -> None:
-        self.fusions = frozenset(fusions)
+        self, *, threads: int | None = None, fusions: Collection[str] = (), quantizes: Collection[str] = (),
+        quantize_activations: bool = False,
+    ) -> None:  # fmt: skip
+        self.fusions, self.quantizes = frozenset(fusions), frozenset(quantizes)
         self._quantize = quantize_activations
         self._kept = 0
         if threads is not None:
@@ -88,6 +89,8 @@ class ReferenceBackend:
         def call() -> None:
             with np.errstate(all="ignore"):  # NaN and Inf are looked for in the logits
                 result = function(*inputs, **attrs)
+                if node.quantizes:
+                    result = ops.quantize(result, format=node.dtype)
                 if result is not out:
                     out[...] = result
 

@@ -155,23 +155,11 @@ def mul_mat_concat(x: F32, *weights: Weight) -> F32:
     return np.concatenate([mul_mat(w, x) for w in weights], axis=1)
 
 
-def mul_mat_swiglu(gate: Weight, up: Weight, x: F32) -> F32:
-    return swiglu(mul_mat(gate, x), mul_mat(up, x))
-
-
 def mul_mat_add(weight: Weight, x: F32, *terms: F32) -> F32:
     total = mul_mat(weight, x)
     for term in terms:
         total = total + term
     return total
-
-
-def rms_norm_quantize(x: F32, weight: F32, *, eps: float, format: str) -> F32:
-    return quantize(rms_norm(x, weight, eps=eps), format=format)
-
-
-def swiglu_quantize(gate: F32, up: F32, *, format: str) -> F32:
-    return quantize(swiglu(gate, up), format=format)
 
 
 def rope_set_rows(
@@ -183,10 +171,3 @@ def rope_set_rows(
     set_rows(k_cache, rope(k, positions, freqs, scale=scale, interleaved=interleaved), rows)
     set_rows(v_cache, v, rows)
     return rope(q, positions, freqs, scale=scale, interleaved=interleaved)
-
-
-def attention_quantize(
-    q: F32, k: AnyArray, v: AnyArray, positions: AnyArray, starts: AnyArray, pages: AnyArray,
-    *, scale: float, page_size: int, format: str,
-) -> F32:  # fmt: skip
-    return quantize(attention(q, k, v, positions, starts, pages, scale=scale, page_size=page_size), format=format)
