@@ -98,9 +98,9 @@ F32 where a value is beyond F16) and logs it.
 ACTIVATION_INTRO = """\
 ## Formats of activations
 
-The second factor of a product is quantized while the model runs. Which format it takes is the weights' default (the
-last column of the first table), changed by backend and number of tokens in `octavo.formats.activation`; the reference
-backend always computes in f32. Sums are kept for weights with an offset or a minimum, because
+The second factor of a product is quantized while the model runs, to the format that the weights' row names (the last
+column of the first table). That is so on the CPU and on a GPU, which takes f16 values where a step has many tokens; the
+reference backend computes in f32. Sums are kept for weights with an offset or a minimum, because
 `sum((q - z) * x) = sum(q * x) - z * sum(x)`.
 """
 

@@ -24,14 +24,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "COLD_BYTES", 1 << 16)
 
 
-@pytest.mark.parametrize("scheme", measure.SCHEMES)
+@pytest.mark.parametrize("scheme", measure.PRODUCTS)
 @pytest.mark.parametrize("m", [1, 40])
 def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
     done = octavo("bench", "gemm", str(m), "264", "256", "--scheme", scheme, "--device", "cpu", "--json")
     result = json.loads(done.out)
     assert done.status == 0
     assert result["passed"]
-    assert 0 < result["rel_l2"] <= result["bound"] == measure.SCHEMES[scheme].bound
+    assert 0 < result["rel_l2"] <= result["bound"] == measure.PRODUCTS[scheme].bound
     assert result["own_error"] < 1e-6
     assert result["seconds"] > 0
     assert result["ratio"] == pytest.approx(result["library_seconds"] / result["seconds"])
@@ -52,7 +52,7 @@ def test_every_stored_format_passes(name: str, m: int) -> None:
 
 def test_bounds_that_are_promised(octavo: Run) -> None:
     bounds = {name: stored.BOUNDS[fmt.bits] for name, fmt in stored.STORED.items()}
-    assert bounds["q8_0"] == measure.SCHEMES["int8"].bound == 0.03
+    assert bounds["q8_0"] == measure.PRODUCTS["int8"].bound == 0.03
     assert {bounds[name] for name in ("q4_0", "q4_1", "q4_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4")} == {0.15}
     lines = octavo("bench", "gemm", "16", "16", "256", "--scheme", "q8_0", "--device", "cpu").out.splitlines()
     assert lines[0] == "q8_0 on cpu, 16 x 16 x 256"
@@ -67,7 +67,7 @@ def test_results_too_few_to_average_are_not_judged(octavo: Run, n: int) -> None:
     assert done.status == 0
     assert done.out.splitlines()[1].endswith(" (too few results to judge)")
     result = measure.bench_gemm(1, n, 256, "w4a8", "cpu")
-    assert result["rel_l2"] > measure.SCHEMES["w4a8"].bound
+    assert result["rel_l2"] > measure.PRODUCTS["w4a8"].bound
     assert result["bound"] is None
 
 

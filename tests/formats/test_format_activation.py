@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 
-from octavo.errors import BackendError, NonFiniteError, QuantFormatError
-from octavo.formats import FORMATS, by_name
-from octavo.formats.activation import ACTIVATIONS, activation, default_activation
+from octavo.backends.cpu.backend import CpuBackend
+from octavo.backends.gpu.backend import GpuBackend
+from octavo.backends.reference.backend import ReferenceBackend
+from octavo.errors import NonFiniteError, QuantFormatError
+from octavo.formats import FORMATS, QTensor, channel_format
+from octavo.formats.activation import ACTIVATIONS, activation
+from octavo.formats.rows import SCHEMES
 
+ROWS = [channel_format(scheme.format, 256) for scheme in SCHEMES.values()]
 QUANTIZED = [a for a in ACTIVATIONS if a.quantize is not None]
 X = (np.random.default_rng(0).normal(size=(2, 3, 128)) * [[[1], [100], [1e-3]]]).astype(np.float32)
 
@@ -97,12 +102,12 @@ def test_every_format_asks_for_an_activation_that_exists():
     assert all(activation(f.activation) for f in FORMATS)
 
 
-def test_the_default_is_one_table():
-    q4_k, f16 = by_name("Q4_K"), by_name("F16")
-    assert default_activation(q4_k, 1, "cpu").name == default_activation(q4_k, 512, "cpu").name == "q8_1"
-    assert default_activation(q4_k, 8, "gpu").name == "q8_1"
-    assert default_activation(q4_k, 9, "gpu").name == "q8_1_mmq"
-    assert default_activation(f16, 512, "gpu").name == "f32"
-    assert all(default_activation(f, n, "reference").name == "f32" for f in FORMATS for n in (1, 512))
-    with pytest.raises(BackendError, match=r"'tpu'.*reference"):
-        default_activation(q4_k, 1, "tpu")
+@pytest.mark.parametrize("fmt", [*FORMATS, *ROWS], ids=lambda f: f.name)
+def test_the_default_is_one_table(fmt):
+    """What a backend's products take is what the weight's row says."""
+    weight = QTensor(fmt, (1, 256), np.zeros((1, fmt.row_bytes(256)), np.uint8))
+    backends = CpuBackend(threads=1), ReferenceBackend(quantize_activations=True)
+    assert [b.activation(weight, "mul_mat") for b in backends] == [fmt.activation] * 2
+    assert GpuBackend.activation(None, weight) == fmt.activation
+    assert ReferenceBackend().activation(weight, "mul_mat") == "f32"
+    assert fmt.is_float == (fmt.activation == "f32")

@@ -16,9 +16,10 @@ from octavo import ops
 from octavo.backends.cpu import gemm
 from octavo.errors import OctavoError, UsageError
 from octavo.formats import QTensor, by_name, quantize_reference
+from octavo.formats.rows import pack_int4
 from octavo.ops import definition
 from octavo.ops.products import MOST_K
-from octavo.ops.w4a8 import W4A8Weight, pack_codes
+from octavo.ops.w4a8 import W4A8Weight
 from tests.sampling import some
 
 RNG = np.random.default_rng(11)
@@ -211,7 +212,7 @@ def test_4_bit_sums_hold_at_their_limit() -> None:
     assert k == 131_072
     codes = np.full((2, k), -8, np.int8)
     codes[1] = 7
-    weight = W4A8Weight(pack_codes(codes), np.ones(2, np.float32), np.full((2, k // 128), 16, np.float16))
+    weight = W4A8Weight(pack_int4(codes), np.ones(2, np.float32), np.full((2, k // 128), 16, np.float16))
     for length in (k - 128, k):
         part = W4A8Weight(weight.packed[:, : length // 2], weight.channel_scale, weight.group_scale[:, : length // 128])
         for m in (1, 9):

@@ -87,9 +87,10 @@ def test_w4a8_takes_every_code_and_scale() -> None:
     """All codes from -8 to 7, with scales whose products lie at halves and reach -128."""
     codes = np.tile(np.arange(-8, 8, dtype=np.int8), (9, 8))
     scales = np.array([0, 0.5, 1.5, 2.5, 0.25, 3.75, 15.9, 16, 1 / 3]).astype(np.float16)[:, None]
-    from octavo.ops.w4a8 import W4A8Weight, pack_codes
+    from octavo.formats.rows import pack_int4
+    from octavo.ops.w4a8 import W4A8Weight
 
-    weight = W4A8Weight(pack_codes(codes), np.ones(9, np.float32), scales)
+    weight = W4A8Weight(pack_int4(codes), np.ones(9, np.float32), scales)
     identity = np.eye(128, dtype=np.int8)
     assert (ops.w4a8_gemm(identity, weight, np.float32(1)) == weight.int8().T).all()
     assert (ops.w4a8_gemm(identity[:3], weight, np.float32(1)) == weight.int8().T[:3]).all()

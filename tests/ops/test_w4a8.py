@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from octavo.errors import NonFiniteError, QuantFormatError
+from octavo.formats.rows import pack_int4, unpack_int4
 from octavo.ops import definition
 from octavo.ops.qqq import export_qqq, import_qqq
-from octavo.ops.w4a8 import W4A8Weight, pack_codes, quantize_w4a8, unpack_codes
+from octavo.ops.w4a8 import W4A8Weight, quantize_w4a8
 
 Group = Literal[128] | None
 
@@ -22,10 +23,10 @@ def weights(n: int, k: int) -> np.ndarray:
 
 def test_packing_keeps_all_codes() -> None:
     codes = (np.arange(3 * 256, dtype=np.int16).reshape(3, 256) * 5 % 16 - 8).astype(np.int8)
-    packed = pack_codes(codes)
+    packed = pack_int4(codes)
     assert packed.shape == (3, 128)
     assert packed[1, 64 + 5] == (codes[1, 128 + 5] & 15) | (codes[1, 128 + 69] & 15) << 4
-    assert (unpack_codes(packed) == codes).all()
+    assert (unpack_int4(packed) == codes).all()
 
 
 @pytest.mark.parametrize("group", [None, 128])
@@ -50,7 +51,7 @@ def test_scales_of_groups_round_as_a_half_fma_onto_1152_does() -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(-8, 8, (64, 128)).astype(np.int8)
     scale = np.concatenate([rng.uniform(0, 15.5, 48), [0.5, 1.5, 2.5, 3.5, 0.25, 6.5, 15.75, 0] + [1.125] * 8])
-    weight = W4A8Weight(pack_codes(codes), np.ones(64, np.float32), scale.astype(np.float16)[:, None])
+    weight = W4A8Weight(pack_int4(codes), np.ones(64, np.float32), scale.astype(np.float16)[:, None])
     exact = codes.astype(np.float64) * weight.group_scale.astype(np.float64)
     onto = (exact + 1152).astype(np.float16)  # exact in float64, and so rounded once
     assert (weight.int8() == onto.astype(np.int32) - 1152).all()

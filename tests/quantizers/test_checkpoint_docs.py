@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from octavo.huggingface import SCHEMES
+from octavo.huggingface.schemes import layouts
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "checkpoints.md").read_text()
@@ -23,5 +24,5 @@ def test_figures_are_those_of_the_result_file() -> None:
 
 def test_every_scheme_and_its_layout_is_told() -> None:
     for scheme in SCHEMES.values():
-        assert f"| `{scheme.name}` | {scheme.layouts[0]} |" in TEXT
+        assert f"| `{scheme.name}` | {layouts(scheme)[0]} |" in TEXT
         assert scheme.format in TEXT

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import BackendError, QuantFormatError
-from octavo.formats.channel import FP8_TOP
+from octavo.errors import QuantFormatError
+from octavo.formats import rows
 from octavo.formats.codec import require_finite
 from octavo.formats.scalars import e4m3_to_f32, f32_to_e4m3
-from octavo.formats.spec import F32, AnyArray, BlockFormat
+from octavo.formats.spec import F32, AnyArray
 from octavo.formats.table import by_name
 
 ROW = 0  # `group` of a format whose scale belongs to a whole row
@@ -87,47 +87,34 @@ def _f16(x: npt.ArrayLike) -> QuantizedActivation:
 
 def _q8_1(x: npt.ArrayLike) -> QuantizedActivation:
     """Codes and scales of the weight format Q8_0, the scale not rounded to f16."""
-    row = by_name("Q8_0")
-    values = _values(x, row.group)
-    assert row.encode is not None
+    q8_0 = by_name("Q8_0")
+    values = _values(x, q8_0.group)
+    assert q8_0.encode is not None
     with np.errstate(all="ignore"):
-        planes = row.encode(row, values)
+        planes = q8_0.encode(q8_0, values)
     assert planes.d is not None
     codes = (planes.q ^ np.uint8(0x80)).view(np.int8)
-    sums = codes.reshape(*planes.d.shape, row.group).sum(axis=-1, dtype=np.int32)
+    sums = codes.reshape(*planes.d.shape, q8_0.group).sum(axis=-1, dtype=np.int32)
     return QuantizedActivation(activation("q8_1"), codes, planes.d, sums=sums.astype(np.float32) * planes.d)
 
 
-def _scaled(values: F32, scale: F32) -> F32:
-    """values / scale, 0 where the scale is 0."""
-    return np.divide(values, scale, out=np.zeros_like(values), where=scale > 0)
-
-
 def _int8_token(x: npt.ArrayLike) -> QuantizedActivation:
-    """Symmetric: the largest magnitude of the row is 127 steps."""
-    values = _values(x)
-    scale = np.abs(values).max(axis=-1, keepdims=True) / np.float32(127)
-    codes = np.clip(np.rint(_scaled(values, scale)), -127, 127).astype(np.int8)
-    return QuantizedActivation(activation("int8_token"), codes, scale)
+    codes, scale = rows.symmetric(_values(x), rows.INT8_TOP)
+    return QuantizedActivation(activation("int8_token"), codes, scale[..., None])
 
 
 def _uint8_token(x: npt.ArrayLike) -> QuantizedActivation:
-    """Affine over the row's range widened to zero, so that 0.0 has a code of its own."""
-    values = _values(x)
-    low = np.minimum(values.min(axis=-1, keepdims=True), 0)
-    high = np.maximum(values.max(axis=-1, keepdims=True), 0)
-    scale = high / np.float32(255) - low / np.float32(255)
-    zero = np.clip(np.rint(_scaled(-low, scale)), 0, 255)
-    codes = np.clip(np.rint(_scaled(values, scale)) + zero, 0, 255).astype(np.uint8)
-    return QuantizedActivation(activation("uint8_token"), codes, scale, zeros=zero.astype(np.int32))
+    codes, scale, zero = rows.zero_point(_values(x))
+    zeros = zero[..., None].astype(np.int32)
+    return QuantizedActivation(activation("uint8_token"), codes, scale[..., None], zeros=zeros)
 
 
 def _fp8_token(x: npt.ArrayLike) -> QuantizedActivation:
-    """The largest magnitude of the row is e4m3's, 448; codes are e4m3 numbers, kept as float32."""
-    values = _values(x)
-    scale = np.abs(values).max(axis=-1, keepdims=True) / FP8_TOP
-    codes = e4m3_to_f32(f32_to_e4m3(np.clip(_scaled(values, scale), -FP8_TOP, FP8_TOP)))
-    return QuantizedActivation(activation("fp8_token"), codes, scale)
+    """Codes are e4m3 numbers, kept as float32."""
+    values, top = _values(x), rows.FP8_TOP["e4m3"]
+    scale = rows.symmetric_scale(values, top)
+    codes = e4m3_to_f32(f32_to_e4m3(rows.in_range(values, scale, top)))
+    return QuantizedActivation(activation("fp8_token"), codes, scale[..., None])
 
 
 ACTIVATIONS: tuple[ActivationFormat, ...] = (
@@ -142,13 +129,6 @@ ACTIVATIONS: tuple[ActivationFormat, ...] = (
 
 _BY_NAME = {row.name: row for row in ACTIVATIONS}
 
-# For each backend, up to how many tokens a product takes what its weights ask for, and what stands in beyond that.
-_DEFAULTS: dict[str, tuple[float, dict[str, str]]] = {
-    "reference": (0, dict.fromkeys(_BY_NAME, "f32")),
-    "cpu": (float("inf"), {}),
-    "gpu": (8, {"q8_1": "q8_1_mmq"}),
-}
-
 
 def activation(name: str) -> ActivationFormat:
     """The activation format of this name. Raises QuantFormatError for an unknown one."""
@@ -156,15 +136,3 @@ def activation(name: str) -> ActivationFormat:
         return _BY_NAME[name]
     except KeyError:
         raise QuantFormatError(f"unknown activation format {name!r} (allowed: {', '.join(_BY_NAME)})") from None
-
-
-def default_activation(weights: BlockFormat, n_tokens: int, backend: str) -> ActivationFormat:
-    """What a product of `weights` with `n_tokens` activations takes on a backend, if the caller does not say.
-
-    The reference backend computes in f32. Raises BackendError for an unknown backend.
-    """
-    if backend not in _DEFAULTS:
-        raise BackendError(f"no default activation format for backend {backend!r} (allowed: {', '.join(_DEFAULTS)})")
-    few, beyond = _DEFAULTS[backend]
-    wanted = weights.activation
-    return activation(wanted if n_tokens <= few else beyond.get(wanted, wanted))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats.qtensor import QTensor
+from octavo.formats.rows import fold
 from octavo.formats.spec import F32, U8, BlockFormat, Planes
 
 _CHUNK = 1 << 16  # values decoded at a time: temporaries stay in the cache, whatever the tensor's size
@@ -38,8 +39,7 @@ def decode(p: Planes, fmt: BlockFormat) -> F32:
     with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN scales give what float arithmetic gives
         if fmt.folds:
             assert p.sc is not None
-            groups *= p.sc[..., None].astype(np.float32)
-            np.rint(groups, out=groups)
+            fold(groups, p.sc)
             groups *= np.repeat(p.d, fmt.super // fmt.group, axis=-1)[..., None]
             return code
         groups *= _per_group(p.d, p.sc, fmt)[..., None]

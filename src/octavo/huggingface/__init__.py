@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from octavo.lazy import names_from
 
 if TYPE_CHECKING:
+    from octavo.formats.rows import SCHEMES, Scheme
     from octavo.huggingface.file import CheckpointFile, open_model_file
-    from octavo.huggingface.schemes import SCHEMES, Scheme
 
 __all__ = ["SCHEMES", "CheckpointFile", "Scheme", "open_model_file"]
 
 _HOME = {
     **dict.fromkeys(("CheckpointFile", "open_model_file"), "octavo.huggingface.file"),
-    **dict.fromkeys(("SCHEMES", "Scheme"), "octavo.huggingface.schemes"),
+    **dict.fromkeys(("SCHEMES", "Scheme"), "octavo.formats.rows"),
 }
 
 __getattr__ = names_from(__name__, _HOME)

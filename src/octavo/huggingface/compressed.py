@@ -20,9 +20,9 @@ import numpy as np
 
 from octavo.errors import ModelError, QuantFormatError, shown
 from octavo.formats import BlockFormat, Planes, QTensor, by_name, channel_format, dequantize, pack
-from octavo.formats.channel import GROUP, two_levels
+from octavo.formats.rows import GROUP, Scheme, two_levels
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.huggingface.schemes import Scheme, read_scheme
+from octavo.huggingface.schemes import packs, read_scheme
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint, StoredTensor
 from octavo.io.safetensors.file import FLOATS
@@ -30,8 +30,8 @@ from octavo.models.config import Config
 
 SCALE, PACKED, SHAPE = "weight_scale", "weight_packed", "weight_shape"
 PER_WORD = 8
-CODES = {"INT8": "I8", "INT4": "I8", "INT4_G128": "I8", "FP8": "F8_E4M3"}
-"""Dtypes of codes that are not packed, by the format of rows."""
+CODES = {"int": "I8", "float": "F8_E4M3"}
+"""Dtypes of codes that are not packed, by the kind of a scheme."""
 CHUNK_VALUES = 1 << 22
 
 
@@ -111,7 +111,7 @@ def _module(checkpoint: Checkpoint, scheme: Scheme, module: str, parts: dict[str
     for missing in (p for p in ((PACKED, SHAPE) if packed else ("weight",)) if p not in parts):
         raise _fault(checkpoint, f"{module}.{missing}", "is missing", f"beside {SCALE}")
     codes, scale = parts[PACKED if packed else "weight"], parts[SCALE]
-    wanted = "I32" if packed else CODES[scheme.format]
+    wanted = "I32" if packed else CODES[scheme.kind]
     if codes.dtype != wanted or len(codes.shape) != 2 or 0 in codes.shape:
         raise _fault(checkpoint, codes.name, f"is {codes.dtype} {list(codes.shape)}", f"{wanted} of two dimensions")
     n, k = codes.shape[0], codes.shape[1] * (PER_WORD if packed else 1)
@@ -119,7 +119,7 @@ def _module(checkpoint: Checkpoint, scheme: Scheme, module: str, parts: dict[str
         fmt = channel_format(scheme.format, k)
     except QuantFormatError as error:
         raise _fault(checkpoint, codes.name, str(error), None) from None
-    if packed and not scheme.packs:
+    if packed and not packs(scheme):
         raise _fault(checkpoint, codes.name, f"is packed, and {scheme.name} is not", f"{module}.weight")
     shapes = [(n, k // GROUP)] if fmt.folds else [(n, 1), (n,)]
     if scale.dtype not in FLOATS or scale.shape not in shapes:

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.formats import channel_format
-from octavo.formats.channel import GROUP
+from octavo.formats.rows import GROUP, Scheme
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.huggingface.compressed import CODES, PACKED, PER_WORD, SCALE, SHAPE
-from octavo.huggingface.schemes import Scheme
+from octavo.huggingface.schemes import packs
 from octavo.io.safetensors import TensorHead
 
 
@@ -20,8 +20,8 @@ def module_heads(name: str, scheme: Scheme, shape: tuple[int, ...]) -> list[Tens
     n, k = shape
     module = name.removesuffix(".weight")
     scale = TensorHead(f"{module}.{SCALE}", "F32", (n, k // GROUP if channel_format(scheme.format, k).folds else 1))
-    if not scheme.packs:
-        return [TensorHead(name, CODES[scheme.format], shape), scale]
+    if not packs(scheme):
+        return [TensorHead(name, CODES[scheme.kind], shape), scale]
     packed = TensorHead(f"{module}.{PACKED}", "I32", (n, k // PER_WORD))
     return [packed, scale, TensorHead(f"{module}.{SHAPE}", "I64", (2,))]
 
@@ -29,12 +29,12 @@ def module_heads(name: str, scheme: Scheme, shape: tuple[int, ...]) -> list[Tens
 def module_arrays(scheme: Scheme, q: U8, scales: F32) -> Iterator[AnyArray]:
     """The values of `module_heads`, of codes as planes have them, uint8 [N, K], and scales of rows or of groups."""
     fmt = channel_format(scheme.format, q.shape[1])
-    if scheme.packs:
+    if packs(scheme):
         yield packed_words(q)
     else:
         yield q if fmt.number is not None else q ^ np.uint8(0x80)
     yield np.ascontiguousarray(scales, dtype="<f4")
-    if scheme.packs:
+    if packs(scheme):
         yield np.array(q.shape, dtype="<i8")
 
 

@@ -8,66 +8,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import shown
-from octavo.formats.channel import GROUP
+from octavo.formats.rows import SCHEMES, Scheme
 from octavo.models.config import Config
 
 KEY, METHOD = "quantization_config", "compressed-tensors"
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """How linear layers are quantized: weights once, activations in each step, a scale for each token.
-
-    format     of the weights' rows, see `formats.channel`
-    layouts    ways in which such weights may lie in a file, the first the one that is written
-    arguments  of the weights, in the words of compressed-tensors; `type` and 8 bits are those of the activations too
-    """
-
-    name: str
-    format: str
-    layouts: tuple[str, ...]
-    arguments: Mapping[str, Any]
-
-    @property
-    def packs(self) -> bool:
-        """Codes are written several to a word."""
-        return self.layouts[0] == "pack-quantized"
-
-    def config(self, ignored: list[str]) -> dict[str, Any]:
-        """The value of `quantization_config`; `ignored` names the linear layers that are not quantized."""
-        weights = {"symmetric": True, "dynamic": False, "actorder": None, "observer": "minmax", **self.arguments}
-        tokens = {
-            "num_bits": 8, "type": self.arguments["type"], "strategy": "token", "group_size": None, "symmetric": True,
-            "dynamic": True, "actorder": None, "observer": None,
-        }  # fmt: skip
-        group = {
-            "targets": ["Linear"], "weights": weights, "input_activations": tokens, "output_activations": None,
-            "format": self.layouts[0],
-        }  # fmt: skip
-        return {
-            "quant_method": METHOD, "format": self.layouts[0], "quantization_status": "compressed",
-            "config_groups": {"group_0": group}, "ignore": ignored, "kv_cache_scheme": None,
-        }  # fmt: skip
+def layouts(scheme: Scheme) -> tuple[str, ...]:
+    """The ways in which a scheme's weights may lie in a file, the first the one that is written."""
+    if scheme.kind == "float":
+        return ("float-quantized",)
+    return ("pack-quantized", "int-quantized") if scheme.bits == 4 else ("int-quantized",)
 
 
-def _weights(kind: str, bits: int, strategy: str, group: int | None = None) -> dict[str, Any]:
-    return {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": group}
+def packs(scheme: Scheme) -> bool:
+    """Whether codes are written several to a word."""
+    return layouts(scheme)[0] == "pack-quantized"
 
 
-SCHEMES = {
-    scheme.name: scheme
-    for scheme in (
-        Scheme("int8-w8a8", "INT8", ("int-quantized",), _weights("int", 8, "channel")),
-        Scheme("w4a8", "INT4", ("pack-quantized", "int-quantized"), _weights("int", 4, "channel")),
-        Scheme("w4a8-g128", "INT4_G128", ("pack-quantized", "int-quantized"), _weights("int", 4, "group", GROUP)),
-        Scheme("fp8", "FP8", ("float-quantized",), _weights("float", 8, "channel")),
-    )
-}
-"""By the name that `octavo quantize --scheme` takes."""
+def weight_arguments(scheme: Scheme) -> dict[str, Any]:
+    """How weights are quantized, in the words of compressed-tensors."""
+    strategy = "channel" if scheme.group is None else "group"
+    return {"num_bits": scheme.bits, "type": scheme.kind, "strategy": strategy, "group_size": scheme.group}
+
+
+def quantization_config(scheme: Scheme, ignored: list[str]) -> dict[str, Any]:
+    """The value of `quantization_config`; `ignored` names the linear layers that are not quantized."""
+    weights = {"symmetric": True, "dynamic": False, "actorder": None, "observer": "minmax", **weight_arguments(scheme)}
+    tokens = {
+        "num_bits": 8, "type": scheme.kind, "strategy": "token", "group_size": None, "symmetric": True,
+        "dynamic": True, "actorder": None, "observer": None,
+    }  # fmt: skip
+    layout = layouts(scheme)[0]
+    group = {
+        "targets": ["Linear"], "weights": weights, "input_activations": tokens, "output_activations": None,
+        "format": layout,
+    }  # fmt: skip
+    return {
+        "quant_method": METHOD, "format": layout, "quantization_status": "compressed",
+        "config_groups": {"group_0": group}, "ignore": ignored, "kv_cache_scheme": None,
+    }  # fmt: skip
+
 
 _UNUSED = {"kv_cache_scheme": None, "sparsity_config": None, "transform_config": None, "output_activations": None}
 """Keys that would change what is computed, or how weights lie, and have no meaning here: absent, null or empty."""
@@ -94,11 +78,11 @@ def read_scheme(config: Config) -> Scheme | None:
     group.require("targets", (["Linear"],))
     scheme = _scheme(group.part("weights", group.values.get("weights")))
     tokens = group.part("input_activations", group.values.get("input_activations"))
-    wanted = {"num_bits": (8,), "type": (scheme.arguments["type"],), "strategy": ("token",), "dynamic": (True,)}
+    wanted = {"num_bits": (8,), "type": (scheme.kind,), "strategy": ("token",), "dynamic": (True,)}
     for key, allowed in wanted.items():
         tokens.require(key, allowed)
     tokens.require("symmetric", (True,), default=True)
-    (group if group.values.get("format") is not None else top).require("format", scheme.layouts)
+    (group if group.values.get("format") is not None else top).require("format", layouts(scheme))
     return scheme
 
 
@@ -106,10 +90,11 @@ def _scheme(weights: _Part) -> Scheme:
     weights.require("symmetric", (True,), default=True)
     weights.require("dynamic", (False,), default=False)
     weights.require("actorder", (None, False), default=None)
+    known = [(s, weight_arguments(s)) for s in SCHEMES.values()]
     for key in ("type", "num_bits", "strategy", "group_size"):  # each narrows what the next may be
-        fits = [s for s in SCHEMES.values() if weights.agrees(s.arguments, key)]
-        weights.require(key, [s.arguments[key] for s in fits], default=None)
-    return next(s for s in fits if s.arguments[key] == weights.values.get(key))
+        fits = [(s, arguments) for s, arguments in known if weights.agrees(arguments, key)]
+        weights.require(key, [arguments[key] for _, arguments in fits], default=None)
+    return next(s for s, arguments in fits if arguments[key] == weights.values.get(key))
 
 
 class _Part:

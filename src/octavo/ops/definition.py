@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from octavo.formats import rows
 from octavo.formats.spec import F32, AnyArray
 from octavo.ops.w4a8 import W4A8Weight
 
@@ -25,7 +26,6 @@ Granularity = Literal["tensor", "token", "channel", "block"] | int
 or, of fp8, "block": 128 x 128 values."""
 
 BLOCK = 128
-FP8_TOP: dict[Fp8, float] = {"e4m3": 448.0, "e5m2": 57344.0}
 
 
 def groups_of(x: AnyArray, granularity: Granularity) -> AnyArray:
@@ -44,9 +44,7 @@ def quantize_int8(x: F32, granularity: Granularity = "tensor") -> tuple[npt.NDAr
 
     code = round(x / scale), halves to even, and scale = max|x| / 127. Zeros have the scale 0 and codes 0.
     """
-    groups = groups_of(x, granularity)
-    scale = np.asarray(_largest(groups) / np.float32(127))
-    codes = np.clip(np.rint(_over(groups, scale[..., None])), -127, 127).astype(np.int8)
+    codes, scale = rows.symmetric(groups_of(x, granularity), rows.INT8_TOP)
     return codes.reshape(x.shape), scale
 
 
@@ -58,13 +56,9 @@ def quantize_int8_zero(
     The range of the values is widened to hold 0; scale = high / 255 - low / 255, zero = round(-low / scale) - 128,
     code = round(x / scale) + zero, halves to even. Zeros have the scale 0, codes -128 and zero points -128.
     """
-    groups = groups_of(x, granularity)
-    low = np.minimum(groups.min(axis=-1, initial=0), np.float32(0))
-    high = np.maximum(groups.max(axis=-1, initial=0), np.float32(0))
-    scale = np.asarray(high / np.float32(255) - low / np.float32(255))
-    zero = np.clip(np.rint(_over(-low, scale)), 0, 255)
-    codes = np.clip(np.rint(_over(groups, scale[..., None])) + zero[..., None], 0, 255) - 128
-    return codes.astype(np.int8).reshape(x.shape), scale, np.asarray(zero - 128).astype(np.int32)
+    codes, scale, zero = rows.zero_point(groups_of(x, granularity))
+    signed = (codes ^ np.uint8(0x80)).view(np.int8)
+    return signed.reshape(x.shape), scale, np.asarray(zero.astype(np.int32) - 128)
 
 
 def quantize_fp8(x: F32, kind: Fp8 = "e4m3", granularity: Granularity = "tensor") -> tuple[AnyArray, AnyArray]:
@@ -73,18 +67,17 @@ def quantize_fp8(x: F32, kind: Fp8 = "e4m3", granularity: Granularity = "tensor"
     value = x / scale rounded to nearest, ties to even; scale = max|x| / the type's largest number. The scales of
     "block" are [ceil(M / 128), ceil(K / 128)]. Zeros have the scale 0.
     """
-    top = np.float32(FP8_TOP[kind])
-    if granularity == "block":
-        rows, k = x.shape
-        padded = np.pad(x, ((0, -rows % BLOCK), (0, -k % BLOCK)))
-        tiles = padded.reshape(padded.shape[0] // BLOCK, BLOCK, padded.shape[1] // BLOCK, BLOCK)
-        scale = _largest(tiles.swapaxes(1, 2).reshape(tiles.shape[0], tiles.shape[2], BLOCK * BLOCK)) / top
-        values = _over(x, spread_blocks(scale, x.shape))
-    else:
+    top, dtype = rows.FP8_TOP[kind], fp8_dtype(kind)
+    if granularity != "block":
         groups = groups_of(x, granularity)
-        scale = np.asarray(_largest(groups) / top)
-        values = _over(groups, scale[..., None]).reshape(x.shape)
-    return np.clip(values, -top, top).astype(fp8_dtype(kind)), scale
+        scale = rows.symmetric_scale(groups, top)
+        return rows.in_range(groups, scale, top).astype(dtype).reshape(x.shape), scale
+    n, k = x.shape
+    padded = np.pad(x, ((0, -n % BLOCK), (0, -k % BLOCK)))
+    tiles = padded.reshape(padded.shape[0] // BLOCK, BLOCK, padded.shape[1] // BLOCK, BLOCK)
+    scale = rows.symmetric_scale(tiles.swapaxes(1, 2).reshape(tiles.shape[0], tiles.shape[2], BLOCK * BLOCK), top)
+    values = rows.divide(x, spread_blocks(scale, x.shape))
+    return np.clip(values, -np.float32(top), np.float32(top)).astype(dtype), scale
 
 
 def int8_gemm(
@@ -181,13 +174,3 @@ def fp8_dtype(kind: Fp8) -> Any:
     import ml_dtypes
 
     return ml_dtypes.float8_e4m3fn if kind == "e4m3" else ml_dtypes.float8_e5m2
-
-
-def _largest(groups: AnyArray) -> AnyArray:
-    return np.asarray(np.abs(groups).max(axis=-1, initial=0))
-
-
-def _over(x: AnyArray, scale: AnyArray) -> AnyArray:
-    """x / scale, 0 where the scale is 0."""
-    out = np.zeros(np.broadcast_shapes(np.shape(x), np.shape(scale)), np.float32)
-    return np.divide(x, scale, out=out, where=scale > 0)

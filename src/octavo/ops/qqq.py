@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import QuantFormatError
+from octavo.formats.rows import GROUP, pack_int4
 from octavo.formats.spec import AnyArray
 from octavo.ops.place import is_torch
 from octavo.ops.types import AnyTensor
-from octavo.ops.w4a8 import GROUP, W4A8Weight, pack_codes
+from octavo.ops.w4a8 import W4A8Weight
 
 # fmt: off
 CHANNEL_WORD = (4, 0, 5, 1, 6, 2, 7, 3)  # nibble i of a word holds code CHANNEL_WORD[i]: 4 (of columns h, h + 8) + row
@@ -50,11 +51,11 @@ def import_qqq(tensors: Mapping[str, AnyTensor]) -> W4A8Weight:
     tiles = nibbles.astype(np.int8).reshape(k // 16, n // 64, 8, 4, 4, 2, 4)
     codes = tiles.transpose(np.argsort(TILES)).reshape(k, n).T
     if not grouped:
-        return W4A8Weight(pack_codes(np.ascontiguousarray((codes ^ 8) - 8)), scale * np.float32(16))
+        return W4A8Weight(pack_int4(np.ascontiguousarray((codes ^ 8) - 8)), scale * np.float32(16))
     assert group is not None
     _require("s_group", group, np.float16, (k // GROUP, n))
     groups = np.ascontiguousarray(_restored(group, GROUP_ORDER).T)
-    return W4A8Weight(pack_codes(np.ascontiguousarray(codes - np.int8(8))), scale, groups)
+    return W4A8Weight(pack_int4(np.ascontiguousarray(codes - np.int8(8))), scale, groups)
 
 
 def export_qqq(weight: W4A8Weight) -> dict[str, AnyArray]:

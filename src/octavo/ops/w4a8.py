@@ -14,15 +14,13 @@ import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, QuantFormatError
 from octavo.formats.codec import require_finite
-from octavo.formats.spec import F32, U8, AnyArray
+from octavo.formats.rows import GROUP, INT4_TOP, fold, pack_int4, symmetric, two_levels, unpack_int4
+from octavo.formats.spec import F32, AnyArray
 from octavo.ops.place import BYTE_TYPES, is_torch, to_numpy
 from octavo.ops.types import AnyTensor
 
 if TYPE_CHECKING:
     import torch
-
-GROUP = 128
-TOP = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +94,7 @@ class W4A8Weight:
 
     def codes(self) -> npt.NDArray[np.int8]:
         """The codes, int8 [N, K] from -8 to 7, in NumPy."""
-        return unpack_codes(_numpy(self.packed))
+        return unpack_int4(_numpy(self.packed))
 
     def int8(self) -> npt.NDArray[np.int8]:
         """The weights that the product sums over, int8 [N, K], in NumPy: the codes, times their groups' scales."""
@@ -132,43 +130,23 @@ def quantize_w4a8(w: AnyTensor, group: Literal[128] | None = None) -> W4A8Weight
         raise QuantFormatError(f"groups of {group} (allowed: {GROUP}, or None for whole channels)")
     require_finite(values, "weights")
     n, k = values.shape
-    groups = values.reshape((n, k // GROUP, GROUP) if group else (n, 1, k))
-    scale = np.abs(groups).max(axis=-1, initial=0) / np.float32(TOP)
-    codes = np.clip(np.rint(_over(groups, scale[..., None])), -TOP, TOP).astype(np.int8).reshape(n, k)
+    codes, scale = symmetric(values.reshape((n, k // GROUP, GROUP) if group else (n, 1, k)), INT4_TOP)
+    packed = pack_int4(codes.reshape(n, k))
     if group is None:
-        return W4A8Weight(pack_codes(codes), scale[:, 0])
-    channel = scale.max(axis=-1, initial=0) * np.float32(TOP / 127)
-    return W4A8Weight(pack_codes(codes), channel, _over(scale, channel[:, None]).astype(np.float16))
-
-
-def pack_codes(codes: npt.NDArray[np.int8]) -> U8:
-    """Codes int8 [N, K] as W4A8Weight keeps them, uint8 [N, K / 2]."""
-    n, k = codes.shape
-    low, high = np.moveaxis(codes.view(np.uint8).reshape(n, k // GROUP, 2, GROUP // 2), 2, 0)
-    return np.ascontiguousarray(((low & 15) | (high << 4)).reshape(n, k // 2))
-
-
-def unpack_codes(packed: U8) -> npt.NDArray[np.int8]:
-    """The inverse of `pack_codes`."""
-    n, half = packed.shape
-    parts = packed.reshape(n, half // (GROUP // 2), 1, GROUP // 2)
-    codes = np.concatenate([parts << 4, parts & 0xF0], axis=2).view(np.int8) >> 4
-    return codes.reshape(n, 2 * half)
+        return W4A8Weight(packed, scale[:, 0])
+    channel, relative = two_levels(scale, INT4_TOP)
+    return W4A8Weight(packed, channel[:, 0], relative)
 
 
 def _scaled(codes: npt.NDArray[np.int8], scales: AnyArray) -> F32:
-    groups = codes.reshape(*scales.shape, GROUP).astype(np.float32)  # products of 4 and 11 bits: exact in float32
-    rounded: F32 = np.rint(groups * scales[..., None].astype(np.float32))
-    return rounded
+    groups = codes.reshape(*scales.shape, GROUP).astype(np.float32)
+    fold(groups, scales)
+    return groups
 
 
 def _fits(codes: npt.NDArray[np.int8], scales: AnyArray) -> bool:
     weights = _scaled(codes, scales)
     return bool(weights.min() >= -128 and weights.max() <= 127)
-
-
-def _over(x: F32, scale: F32) -> F32:
-    return np.divide(x, scale, out=np.zeros(np.broadcast_shapes(x.shape, scale.shape), np.float32), where=scale > 0)
 
 
 def _dtype(x: Any) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from octavo.lazy import names_from
 
 if TYPE_CHECKING:
+    from octavo.quantizers.arrays import SymmetricInt8, ZeroPointUint8, quantize_symmetric, quantize_zero_point
     from octavo.quantizers.checkpoint import quantize_checkpoint
     from octavo.quantizers.encoding.encoder import ENCODABLE, encode
     from octavo.quantizers.fit import Target, quantize_to_size
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from octavo.quantizers.job.report import Report
     from octavo.quantizers.mix.mixing import Choices
     from octavo.quantizers.mix.presets import PRESETS, Preset
-    from octavo.quantizers.symmetric import SymmetricInt8, quantize_symmetric
-    from octavo.quantizers.zero_point import ZeroPointUint8, quantize_zero_point
 
 __all__ = [
     "ENCODABLE",
@@ -47,15 +46,15 @@ _HOME = {
     "Choices": "octavo.quantizers.mix.mixing",
     "Preset": "octavo.quantizers.mix.presets",
     "Report": "octavo.quantizers.job.report",
-    "SymmetricInt8": "octavo.quantizers.symmetric",
+    "SymmetricInt8": "octavo.quantizers.arrays",
     "Target": "octavo.quantizers.fit",
-    "ZeroPointUint8": "octavo.quantizers.zero_point",
+    "ZeroPointUint8": "octavo.quantizers.arrays",
     "encode": "octavo.quantizers.encoding.encoder",
     "quantize_checkpoint": "octavo.quantizers.checkpoint",
     "quantize_file": "octavo.quantizers.job.job",
-    "quantize_symmetric": "octavo.quantizers.symmetric",
+    "quantize_symmetric": "octavo.quantizers.arrays",
     "quantize_to_size": "octavo.quantizers.fit",
-    "quantize_zero_point": "octavo.quantizers.zero_point",
+    "quantize_zero_point": "octavo.quantizers.arrays",
 }
 
 __getattr__ = names_from(__name__, _HOME)

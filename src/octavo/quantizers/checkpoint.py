@@ -24,14 +24,15 @@ from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageErro
 from octavo.formats import QTensor, by_name, channel_format, decode, dequantize, quantize_reference, unpack
 from octavo.formats.channel import group_scales
 from octavo.formats.codec import chunks
+from octavo.formats.rows import Scheme, find_scheme
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.huggingface import SCHEMES, CheckpointFile, Scheme, open_model_file
+from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.huggingface.compressed import row_planes
 from octavo.huggingface.compressed_out import module_arrays, module_heads
 from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
 from octavo.huggingface.names import as_checkpoint, checkpoint_name, is_linear
-from octavo.huggingface.schemes import KEY
+from octavo.huggingface.schemes import KEY, quantization_config
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.io.atomic import new_folder, require_room
 from octavo.io.gguf import GGUFFile
@@ -79,14 +80,13 @@ def quantize_checkpoint(
     FileError where `dst` has something in it or can't be written, ModelError for a model with experts, NonFiniteError
     and QuantFormatError for values that can't be stored.
     """
-    if scheme not in SCHEMES:
-        raise UsageError(f"scheme {scheme!r} (allowed: {', '.join(SCHEMES)})")
+    kind = find_scheme(scheme)
     count = threads_of(threads)
     _require_new(dst)
     with open_model_file(resolve(src)) as file:
         model = read_model(file)
-        config = _config(model, SCHEMES[scheme], allow_requantize)
-        job = _Job(model, SCHEMES[scheme], count, allow_requantize, progress)
+        config = _config(model, kind, allow_requantize)
+        job = _Job(model, kind, count, allow_requantize, progress)
         report = Report(file.path, os.fsdecode(dst), scheme, dry_run)
         if dry_run:
             report.rows.extend(job.row(name) for name in job.stored)
@@ -122,7 +122,7 @@ def _config(model: ModelSpec, scheme: Scheme, allow_requantize: bool) -> dict[st
         raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more {REQUANTIZE}")
     if experts:
         raise UsageError(f"{file.path} has {experts} experts (allowed: dense models)")
-    return config | {KEY: scheme.config(["lm_head"])}
+    return config | {KEY: quantization_config(scheme, ["lm_head"])}
 
 
 def _tokenizer(file: GGUFFile) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from octavo.errors import INSTALL_GPU, BackendError
 if find_spec("torch") is None:
     raise BackendError(f"octavo.torch: torch is not installed ({INSTALL_GPU})")
 
+from octavo.formats.rows import SCHEMES
 from octavo.torch.linear import QuantLinear
 from octavo.torch.operators import (
     fp8_gemm,
@@ -26,7 +27,6 @@ from octavo.torch.operators import (
     w4a8_gemm,
 )
 from octavo.torch.quantize import quantize_
-from octavo.torch.schemes import SCHEMES
 
 __all__ = [
     "SCHEMES",

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from octavo.errors import NonFiniteError, OctavoError, UsageError
-from octavo.ops.w4a8 import GROUP
+from octavo.formats.rows import Scheme, find_scheme
 from octavo.torch import operators
-from octavo.torch.schemes import scheme_of
+from octavo.torch.schemes import packed, quantize_weight, require_scales, weight_type
 
 OUT_NAMES = {dtype: name for name, dtype in operators.OUT_TYPES.items()}
 
@@ -40,13 +40,13 @@ class QuantLinear(nn.Module):
         self, in_features: int, out_features: int, bias: bool = True, scheme: str = "int8-w8a8", *, device: Any = None
     ) -> None:
         super().__init__()
-        kind, n, k = scheme_of(scheme), out_features, in_features
-        if min(n, k) < 1 or not kind.fits(k):
+        kind, n, k = find_scheme(scheme), out_features, in_features
+        if min(n, k) < 1 or k % kind.multiple:
             raise UsageError(f"a layer of {k} inputs and {n} outputs as {scheme} (allowed: inputs {_allowed(kind)})")
         self.in_features, self.out_features, self.scheme, self._kind = k, n, scheme, kind
-        weight = torch.zeros(n, k // 2 if kind.packed else k, dtype=torch.uint8, device=device)
-        groups = torch.zeros(n, k // GROUP, dtype=torch.float16, device=device) if kind.groups else None
-        self.register_buffer("weight", weight.view(kind.dtype))
+        weight = torch.zeros(n, k // 2 if packed(kind) else k, dtype=torch.uint8, device=device)
+        groups = torch.zeros(n, k // kind.group, dtype=torch.float16, device=device) if kind.group else None
+        self.register_buffer("weight", weight.view(weight_type(kind)))
         self.register_buffer("weight_scale", torch.zeros(n, device=device))
         self.register_buffer("group_scale", groups)
         self.register_buffer("bias", torch.zeros(n, device=device) if bias else None)
@@ -59,7 +59,7 @@ class QuantLinear(nn.Module):
         """
         require_values(linear, "the layer")
         made = cls(linear.in_features, linear.out_features, False, scheme, device="meta")
-        made.weight, made.weight_scale, made.group_scale = made._kind.quantize(linear.weight)
+        made.weight, made.weight_scale, made.group_scale = quantize_weight(made._kind, linear.weight)
         if linear.bias is not None:
             bias = linear.bias.detach().clone()
             made.bias = bias if bias.dtype in OUT_NAMES else bias.float()
@@ -75,10 +75,10 @@ class QuantLinear(nn.Module):
         if rows.dtype not in OUT_NAMES:
             rows = rows.float()
         after: dict[str, Any] = {"bias": self.bias, "out_dtype": OUT_NAMES[rows.dtype]}
-        if self._kind.packed:
+        if packed(self._kind):
             codes, scale = operators.quantize_int8(rows, "token")
             y = operators.w4a8_gemm(codes, self.weight, scale, self.weight_scale, self.group_scale, **after)
-        elif self._kind.dtype == torch.int8:
+        elif self._kind.kind == "int":
             codes, scale = operators.quantize_int8(rows, "token")
             y = operators.int8_gemm(codes, self.weight, scale, self.weight_scale, **after)
         else:
@@ -119,7 +119,7 @@ class QuantLinear(nn.Module):
         )
         if not self.weight.is_meta:
             try:
-                self._kind.require(self.weight, self.weight_scale, self.group_scale)
+                require_scales(self._kind, self.weight, self.weight_scale, self.group_scale)
             except OctavoError as error:
                 error_msgs.append(f"{prefix}weight: {error}")
 
@@ -132,5 +132,6 @@ def require_values(linear: nn.Linear, name: str) -> None:
         raise NonFiniteError(f"{name}: the weight holds NaN or Inf")
 
 
-def _allowed(kind: Any) -> str:
-    return f"from {GROUP} on, multiples of {GROUP}" if kind.packed else "and outputs from 1 on"
+def _allowed(kind: Scheme) -> str:
+    multiple = kind.multiple
+    return f"from {multiple} on, multiples of {multiple}" if multiple > 1 else "and outputs from 1 on"

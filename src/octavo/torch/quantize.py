@@ -9,9 +9,8 @@ from typing import Any
 from torch import nn
 
 from octavo.errors import UsageError
-from octavo.ops.w4a8 import GROUP
+from octavo.formats.rows import Scheme, find_scheme
 from octavo.torch.linear import QuantLinear, require_values
-from octavo.torch.schemes import Scheme, scheme_of
 
 Skip = Sequence[str] | Callable[[str, nn.Linear], bool]
 HEAD = ("lm_head", "*.lm_head")
@@ -30,11 +29,11 @@ def quantize_(module: nn.Module, scheme: str, *, skip: Skip = HEAD) -> nn.Module
     the scheme has no weight of, all of which it names, and where there is no layer to replace; NonFiniteError for a
     weight with NaN or Inf.
     """
-    kind = scheme_of(scheme)
+    kind = find_scheme(scheme)
     chosen = {name: layer for name, layer in _layers(module) if not _skipped(skip, name, layer)}
     if not chosen:
         raise UsageError(f"no nn.Linear to quantize in {type(module).__name__} (skipped: {_words(skip)})")
-    _require(kind, scheme, chosen)
+    _require(kind, chosen)
     while chosen:  # a layer's floats are free before the next one is quantized
         first = next(iter(chosen))
         layer = chosen[first]
@@ -65,13 +64,14 @@ def _words(skip: Any) -> str:
     return "by a function" if callable(skip) else ", ".join((skip,) if isinstance(skip, str) else skip) or "nothing"
 
 
-def _require(kind: Scheme, scheme: str, layers: dict[str, nn.Linear]) -> None:
+def _require(scheme: Scheme, layers: dict[str, nn.Linear]) -> None:
     """Raise where a layer can't be quantized."""
-    misfits = [f"{name or 'the layer'} ({w.in_features})" for name, w in layers.items() if not kind.fits(w.in_features)]
+    multiple = scheme.multiple
+    misfits = [f"{name or 'the layer'} ({w.in_features})" for name, w in layers.items() if w.in_features % multiple]
     if misfits:
         raise UsageError(
-            f"{scheme} of layers whose inputs are no multiple of {GROUP}: {', '.join(misfits)} (allowed: other layers;"
-            " skip these)"
+            f"{scheme.name} of layers whose inputs are no multiple of {multiple}: {', '.join(misfits)} (allowed: other"
+            " layers; skip these)"
         )
     for name, layer in layers.items():
         require_values(layer, name or "the layer")

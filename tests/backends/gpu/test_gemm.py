@@ -14,8 +14,9 @@ from octavo.backends.gpu import device, gemm
 from octavo.backends.gpu.gemm import Workspace, fp8_gemm, int8_gemm, row_sums, w4a8_gemm
 from octavo.backends.gpu.gemm_shapes import H100, GemmShape, Scheme, shape_of
 from octavo.errors import UsageError
+from octavo.formats.rows import pack_int4
 from octavo.ops import definition
-from octavo.ops.w4a8 import W4A8Weight, pack_codes
+from octavo.ops.w4a8 import W4A8Weight
 from tests.sampling import some
 
 WHERE = device.target().device
@@ -53,7 +54,7 @@ def check(y: torch.Tensor, expected: np.ndarray, tolerance: float = 2e-6) -> Non
 def w4a8(n: int, k: int, grouped: bool) -> W4A8Weight:
     q = rng.integers(-8, 8, (n, k)).astype(np.int8)
     groups = (rng.random((n, k // 128)) * 15.8 + 0.01).astype(np.float16) if grouped else None
-    return W4A8Weight(pack_codes(q), scales(n), groups)
+    return W4A8Weight(pack_int4(q), scales(n), groups)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -134,7 +135,7 @@ def test_group_scales_round_halves_to_even() -> None:
     """Codes times 0.5, 1.5 and so on, each of which is half an integer for odd codes."""
     q = np.tile(np.arange(-8, 8, dtype=np.int8), (6, 8))
     groups = np.array([[0.5], [1.5], [2.5], [15.5], [2.0**-14], [0.0]], np.float16)
-    weight = W4A8Weight(pack_codes(q), np.ones(6, np.float32), groups)
+    weight = W4A8Weight(pack_int4(q), np.ones(6, np.float32), groups)
     there = weight.to(WHERE)
     one = np.ones((), np.float32)
     y = w4a8_gemm(on(np.eye(128, dtype=np.int8)), there.packed, on(one), there.channel_scale, there.group_scale)

@@ -13,7 +13,6 @@ import numpy as np
 from octavo.backends.cores import cores
 from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.formats import QTensor, dequantize
-from octavo.formats.activation import default_activation
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
 from octavo.graph.protocol import Call
@@ -72,7 +71,7 @@ class CpuBackend:
             return "f32"
         if weight.shape[-1] % 32 and not weight.format.per_row:
             return "f32"
-        return cast(DType, default_activation(weight.format, 1, self.name).name)
+        return cast(DType, weight.format.activation)
 
     def load(self, tensor: QTensor) -> Any:
         _ = self._binders

@@ -15,8 +15,8 @@ from octavo.backends.cpu.kernels import int8_gemm as kernels
 from octavo.backends.cpu.pages import Arena
 from octavo.backends.cpu.tokens import TokenCodes, rows_of, whole
 from octavo.formats import Planes, QTensor, unpack
-from octavo.formats.channel import nibbles
 from octavo.formats.codec import chunks
+from octavo.formats.rows import pack_int4
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import Node
 from octavo.jit.program import KernelCall, address
@@ -68,7 +68,7 @@ def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> RowWeight:
     def work(part: slice) -> bool:
         planes = unpack(QTensor(fmt, (part.stop - part.start, k), stored.rows(part)))
         assert planes.d is not None
-        codes[part] = _bytes(planes, width) if kind == INT8 else nibbles(planes.q)
+        codes[part] = _bytes(planes, width) if kind == INT8 else pack_int4(planes.q ^ np.uint8(8))
         scale[part] = planes.d[:, 0]
         if groups is not None:
             assert planes.sc is not None

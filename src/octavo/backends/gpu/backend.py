@@ -70,9 +70,7 @@ class GpuBackend:
         return True, ""
 
     def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
-        if weight.format.per_row and op == "mul_mat":
-            return cast(DType, weight.format.activation)
-        return "f32" if weight.format.is_float or op != "mul_mat" else "q8_1"
+        return "f32" if weight.format.is_float or op != "mul_mat" else cast(DType, weight.format.activation)
 
     def load(self, tensor: QTensor) -> Any:
         from octavo.backends.gpu.load import load, vector

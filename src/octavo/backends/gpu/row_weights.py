@@ -12,8 +12,8 @@ import torch
 
 from octavo.backends.cores import cores
 from octavo.formats import QTensor, unpack
-from octavo.formats.channel import nibbles
 from octavo.formats.codec import chunks
+from octavo.formats.rows import pack_int4
 
 log = logging.getLogger("octavo")
 
@@ -53,7 +53,7 @@ def load_rows(tensor: QTensor, device: str) -> RowWeight:
         assert planes.d is not None
         scale[part] = planes.d[:, 0]
         if fmt.bits == 4:
-            codes[part] = nibbles(planes.q)
+            codes[part] = pack_int4(planes.q ^ np.uint8(8))
         elif fmt.number is None:
             codes[part] = planes.q ^ np.uint8(0x80)
         else:  # some matrix units take NaN for a number

@@ -44,19 +44,19 @@ Operand = AnyArray | W4A8Weight
 
 
 @dataclass(frozen=True)
-class Scheme:
-    """How both operands are quantized, and what multiplies them.
+class Product:
+    """A product of `octavo.ops`: how both operands are quantized, and what multiplies them.
 
     bound     of the error against the product of the floats (rel_L2)
     product   name of the function, in `octavo.ops` and in its definition
     quantize  activations and weights, to its arguments: codes of both, and scales of tokens before those of channels
-    whole     what K has to be a multiple of
+    multiple  what K has to be a multiple of
     """
 
     bound: float
     product: str
     quantize: Callable[[F32, F32], tuple[Operand, ...]]
-    whole: int = 1
+    multiple: int = 1
 
 
 def _int8(x: F32, w: F32) -> tuple[Operand, ...]:
@@ -74,22 +74,29 @@ def _fp8(by: tuple[Any, Any], x: F32, w: F32) -> tuple[Operand, ...]:
     return a, b, scale_a, scale_b
 
 
-SCHEMES = {
-    "int8": Scheme(0.03, "int8_gemm", _int8),
-    "w4a8": Scheme(0.2, "w4a8_gemm", partial(_w4a8, None), 128),
-    "w4a8-g128": Scheme(0.15, "w4a8_gemm", partial(_w4a8, 128), 128),
-    "fp8": Scheme(0.05, "fp8_gemm", partial(_fp8, ("token", "channel"))),
-    "fp8-blocks": Scheme(0.05, "fp8_gemm", partial(_fp8, (128, "block")), 128),
+PRODUCTS = {
+    "int8": Product(0.03, "int8_gemm", _int8),
+    "w4a8": Product(0.2, "w4a8_gemm", partial(_w4a8, None), 128),
+    "w4a8-g128": Product(0.15, "w4a8_gemm", partial(_w4a8, 128), 128),
+    "fp8": Product(0.05, "fp8_gemm", partial(_fp8, ("token", "channel"))),
+    "fp8-blocks": Product(0.05, "fp8_gemm", partial(_fp8, (128, "block")), 128),
 }
 
 
 def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, Any]:
     """Check and time a product [m, k] x [n, k] of Gaussian values on "cpu" or "gpu".
 
-    `scheme` is one of SCHEMES, or a stored format's name in lower or upper case. Returns rel_l2 and max_abs_err against
-    the float32 product, bound (None where results are too few to judge), own_error (rel_L2 against the exact product of
-    the same operands), own_bound, passed, seconds, gops, share_of_limit, limit, library, library_seconds, ratio. Raises
-    UsageError for schemes and sizes that there is no product of, BackendError where the device is missing.
+    `scheme` is a name in PRODUCTS, or a stored format's in lower or upper case. Returns
+    rel_l2, max_abs_err  against the float32 product
+    bound                of rel_l2; None where results are too few to judge
+    own_error            rel_L2 against the exact product of the same operands
+    own_bound            of own_error
+    passed               whether errors are within their bounds
+    seconds, gops        the median of a call
+    share_of_limit       what the machine could do, in `limit`
+    library, library_seconds, ratio
+
+    Raises UsageError for schemes and sizes that there is no product of, BackendError where the device is missing.
     """
     scheme = scheme.lower()
     x, w = drawn(m, n, k, _whole(scheme))
@@ -110,16 +117,16 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, An
 def subject_of(scheme: str, x: F32, w: F32, device: str) -> Subject:
     """The product of x and w in a scheme, on "cpu" or "gpu"."""
     fmt = stored.STORED.get(scheme)
-    return stored.subject(fmt, x, w, device) if fmt else _subject(SCHEMES[scheme], x, w, device)
+    return stored.subject(fmt, x, w, device) if fmt else _subject(PRODUCTS[scheme], x, w, device)
 
 
 def _whole(scheme: str) -> int:
     """What K has to be a multiple of. Raises UsageError for a scheme that there is none of."""
     if scheme in stored.STORED:
         return stored.STORED[scheme].block
-    if scheme not in SCHEMES:
-        raise UsageError(f"scheme {scheme!r} (allowed: {', '.join((*SCHEMES, *stored.STORED))})")
-    return SCHEMES[scheme].whole
+    if scheme not in PRODUCTS:
+        raise UsageError(f"scheme {scheme!r} (allowed: {', '.join((*PRODUCTS, *stored.STORED))})")
+    return PRODUCTS[scheme].multiple
 
 
 def drawn(m: int, n: int, k: int, whole: int = 1) -> tuple[F32, F32]:
@@ -131,7 +138,7 @@ def drawn(m: int, n: int, k: int, whole: int = 1) -> tuple[F32, F32]:
     return rng.standard_normal((m, k), np.float32), rng.standard_normal((n, k), np.float32)
 
 
-def _subject(how: Scheme, x: F32, w: F32, device: str) -> Subject:
+def _subject(how: Product, x: F32, w: F32, device: str) -> Subject:
     """A product of `octavo.ops`."""
     operands = how.quantize(x, w)
     place = _on_gpu if device == "gpu" else _on_cpu
