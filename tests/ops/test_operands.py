@@ -115,7 +115,7 @@ def same(found: Any, expected: Any) -> None:
         assert f.tobytes() == e.tobytes()
 
 
-@pytest.mark.parametrize("m", some([0, 1, 5, 21], 2))
+@pytest.mark.parametrize("m", some([5, 0, 1, 21], 1))
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
 def test_every_way_to_lie_in_memory(way: Callable[[Array], Array], name: str, m: int) -> None:

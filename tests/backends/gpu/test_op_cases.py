@@ -10,9 +10,8 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import CASES, OpCase, compare, run
 
-THOROUGH = ("Q4_K", "Q6_K")
-"""Formats that are tested with several numbers of tokens: with minima and without, of one plane of codes and two."""
-TOKENS = {1: "matvec", 5: "mmq_mma", 9: "mmq_dot"}
+KERNELS = {("Q4_K", 1), ("Q4_K", 5), ("Q4_K", 9), ("Q6_K", 1), ("Q6_K", 9)}
+"""Formats and numbers of tokens that run a kernel each: matvec, mmq_mma, mmq_dot."""
 
 
 def _kind(case: OpCase) -> tuple[Any, ...] | None:
@@ -21,10 +20,12 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         return None
     if case.op == "mul_mat":
         small = case.shape["n"] == 16 or case.shape["k"] == 264
-        several = case.formats[0] in THOROUGH and case.tokens in TOKENS
+        several = (
+            case.formats[0] in THOROUGH and case.tokens in TOKENS and (case.formats[0], case.tokens) != ("Q6_K", 5)
+        )
         return (case.formats, case.tokens if several else 0, case.shape["k"] == 264) if small else None
     if case.op == "mul_mat_id":
-        if case.shape["n"] != 50 or case.formats[0] not in (*THOROUGH, "IQ4_NL", "F16"):
+        if case.shape["n"] != 50 or case.formats[0] not in ("Q4_K", "Q6_K", "F16"):
             return None
         return case.op, case.formats, case.tokens < 9, case.shape["shared"]
     if case.op == "attention" and case.tokens > 9 and case.shape.get("cache") == "f32":
