@@ -20,10 +20,8 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         return None
     if case.op == "mul_mat":
         small = case.shape["n"] == 16 or case.shape["k"] == 264
-        several = (
-            case.formats[0] in THOROUGH and case.tokens in TOKENS and (case.formats[0], case.tokens) != ("Q6_K", 5)
-        )
-        return (case.formats, case.tokens if several else 0, case.shape["k"] == 264) if small else None
+        alone = (case.formats[0], case.tokens) in KERNELS
+        return (case.formats, case.tokens if alone else 0, case.shape["k"] == 264) if small else None
     if case.op == "mul_mat_id":
         if case.shape["n"] != 50 or case.formats[0] not in ("Q4_K", "Q6_K", "F16"):
             return None
