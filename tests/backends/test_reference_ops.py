@@ -277,11 +277,11 @@ def test_weights_that_stay_packed_give_the_same(format_name: str, monkeypatch: p
 
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("k", [1, 5])
-def test_choose(tokens: int, k: int) -> None:
+def test_top_candidates(tokens: int, k: int) -> None:
     x = np.random.default_rng(tokens).integers(0, 3, (tokens, 8)).astype(np.float32)
     x[0, :2] = np.nan, np.inf
     x[-1, 3] = -np.inf
-    got = ops.choose(x, k=k)
+    got = ops.top_candidates(x, k=k)
     assert got.shape == (tokens, 1 + 2 * k)
     np.testing.assert_array_equal(got[:, 0], [sum(not math.isfinite(v) for v in row) for row in x.tolist()])
     finite = np.isfinite(x).all(1)

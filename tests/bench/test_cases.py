@@ -17,8 +17,8 @@ from octavo.graph.node import Node
 from octavo.graph.ops import OPS
 
 QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
-NO_CASE = {"copy", "reshape", "columns", "after", "set_rows", "quantize", "choose"}
-"""Ops that are views, that move data only, that other ops' cases need, or that only a device needs (`choose`)."""
+NO_CASE = {"copy", "reshape", "columns", "after", "set_rows", "quantize", "top_candidates"}
+"""Ops that are views, that move data only, that other ops' cases need, or that only a device needs (the last)."""
 
 
 def case(name: str) -> OpCase:

@@ -174,14 +174,14 @@ def top_k(x: Node, *, k: int) -> tuple[Shape, DType]:
 
 
 @op
-def choose(x: Node, *, k: int) -> tuple[Shape, DType]:
+def top_candidates(x: Node, *, k: int) -> tuple[Shape, DType]:
     """x [T, N] -> int [T, 1 + 2k], all that the choice of a token needs, in one value.
 
     How many values are not finite; the places of the k largest, largest first, of equals the lower place first; and the
     bits of these values, as float32.
     """
     width = x.shape[1]
-    require(isinstance(width, int) and 1 <= k <= width, "choose", "at most as many as there are", x)
+    require(isinstance(width, int) and 1 <= k <= width, "top_candidates", "at most as many as there are", x)
     return (x.shape[0], 1 + 2 * k), "i32"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 I32 = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 LOGITS, BEST, BEST_ID, CANDIDATES = range(4)
-"""Outputs of an extended graph: logits; `choose` of one; its token alone; `choose` of MOST."""
+"""Outputs of an extended graph: logits; `top_candidates` of one; its token alone; `top_candidates` of MOST."""
 
 MOST = 64
 """Candidates that are looked for on the device; for more of them all logits are read."""
@@ -41,7 +41,7 @@ def possible(schedule: Schedule, backends: Seq[Backend]) -> bool:
     if len(used) != 1 or not isinstance(logits.shape[-1], int):
         return False
     backend = backends[used.pop()]
-    return isinstance(backend, AsyncBackend) and backend.supports(apply("choose", logits, k=1))[0]
+    return isinstance(backend, AsyncBackend) and backend.supports(apply("top_candidates", logits, k=1))[0]
 
 
 def extended(graph: Graph) -> Graph:
@@ -49,8 +49,8 @@ def extended(graph: Graph) -> Graph:
     (logits,) = graph.outputs
     n = logits.shape[-1]
     assert isinstance(n, int)
-    best = apply("choose", logits, k=1, label="best")
-    candidates = apply("choose", logits, k=min(MOST, n), label="candidates")
+    best = apply("top_candidates", logits, k=1, label="best")
+    candidates = apply("top_candidates", logits, k=min(MOST, n), label="candidates")
     return Graph.of(logits, best, apply("columns", best, start=1, size=1, label="best"), candidates)
 
 

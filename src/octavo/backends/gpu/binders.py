@@ -182,8 +182,8 @@ def _top_k(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call
     return [c.launch(elementwise.top_k_kernel, (len(x),), x, out, x.stride(0), k, used, B=power_of_two(k), warps=1)]
 
 
-@_binds("choose")
-def _choose(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+@_binds("top_candidates")
+def _top_candidates(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs
     tokens, n = x.shape
     k = node.attrs["k"]

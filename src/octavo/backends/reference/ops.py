@@ -109,7 +109,7 @@ def top_k(x: F32, *, k: int) -> AnyArray:
     return np.argsort(-x, axis=-1, kind="stable")[..., :k].astype(np.int32)
 
 
-def choose(x: F32, *, k: int) -> AnyArray:
+def top_candidates(x: F32, *, k: int) -> AnyArray:
     bad = (~np.isfinite(x)).sum(axis=1, keepdims=True, dtype=np.int32)
     ids = top_k(x, k=k)
     return np.concatenate([bad, ids, gather(x, ids).view(np.int32)], axis=1)

@@ -17,7 +17,7 @@ from octavo.graph.schedule import schedule
 
 def chosen(backend: Backend, x: AnyArray, k: int) -> AnyArray:
     given = Node("input", (), ("tokens", x.shape[1]), "f32", name="x")
-    graph = Graph.of(apply("choose", given, k=k))
+    graph = Graph.of(apply("top_candidates", given, k=k))
     limits = {"tokens": len(x)}
     (out,) = Executor(schedule(graph, [backend], limits), [backend], limits).run({"x": x}, limits)
     return out
