@@ -28,7 +28,8 @@ from octavo.bench.synthetic import make
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime.batch import Feed
-from octavo.runtime.choice import BEST, BEST_ID
+from octavo.runtime.candidates import BEST, BEST_ID
+from octavo.runtime.device_sampling import DeviceSampler
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.model import open_model
@@ -62,7 +63,7 @@ def _decode(subject: EngineSubject, backend: GpuBackend, depth: int, batch: int)
             engine.prefill(sequence, prompt)
     feeds = [Feed(s, p[-1:]) for s, p in zip(sequences, prompts, strict=True)]
     times = []
-    with closing(engine.greedy(feeds)) as chosen:
+    with closing(DeviceSampler(engine).greedy(feeds)) as chosen:
         for _ in range(5):
             next(chosen)
         for _ in range(ROUNDS):
@@ -87,14 +88,15 @@ def _decode(subject: EngineSubject, backend: GpuBackend, depth: int, batch: int)
 
 def _sampled(engine: Engine) -> dict[str, Any]:
     """One sequence, each token sampled from 40 candidates."""
-    sampler, sequence, history = make_sampler(SamplingParams(top_k=40, seed=0)), Sequence(), [0]
+    device, sampler = DeviceSampler(engine), make_sampler(SamplingParams(top_k=40, seed=0))
+    sequence, history = Sequence(), [0]
     times = []
     for i in range(ROUNDS + 1):
         start = time.perf_counter()
         for _ in range(STEPS):
-            ids, logits = engine.candidates([Feed(sequence, history[-1:])], 40)
-            order = np.argsort(ids[0])
-            history.append(sampler.among(ids[0][order], logits[0][order], history))
+            (ids,), (logits,) = device.candidates([Feed(sequence, history[-1:])], 40)
+            order = np.argsort(ids)
+            history.append(int(ids[order][sampler(logits[order], history)]))
         if i:
             times.append((time.perf_counter() - start) / STEPS)
     engine.pool.release(sequence)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from octavo.bench.cost import Cost, Load, total
 from octavo.runtime.batch import Feed
+from octavo.runtime.device_sampling import DeviceSampler
 from octavo.runtime.engine import Engine
 from octavo.runtime.kv_cache import Sequence
 
@@ -66,7 +67,7 @@ class EngineSubject:
 
     def decode(self, n: int) -> float:
         drawn = self._tokens(n, seed=1)
-        if self.engine.chooses:
+        if self.engine.finds_candidates:
             return self._decode_greedily(drawn[0], n)
         start = time.perf_counter()
         for token in drawn:
@@ -78,7 +79,7 @@ class EngineSubject:
 
     def _decode_greedily(self, first: int, n: int) -> float:
         """The time of n steps where tokens are chosen on the device, as a generation does it."""
-        with closing(self.engine.greedy([Feed(s, [first]) for s in self._sequences])) as chosen:
+        with closing(DeviceSampler(self.engine).greedy([Feed(s, [first]) for s in self._sequences])) as chosen:
             start = time.perf_counter()
             for _ in range(n):
                 next(chosen)

@@ -68,13 +68,19 @@ def schedule(
     With `strict`, a node that can't run where it was meant to is an error too; else it is a warning, unless `quiet`.
     """
     chosen, fallbacks = assign(graph, backends, place)
-    if fallbacks and strict:
-        raise GraphError(f"{fallbacks[0]} (strict: no fallbacks)")
-    for reason in () if quiet else fallbacks:
-        log.warning("%s", reason)
     graph, chosen = _insert_copies(graph, chosen)
     buffers, memory = _allocate(graph, chosen, backends, limits)
-    return Schedule(graph, _split(graph, chosen), chosen, buffers, memory, tuple(fallbacks))
+    made = Schedule(graph, _split(graph, chosen), chosen, buffers, memory, tuple(fallbacks))
+    return made if quiet else with_fallbacks_told(made, strict=strict)
+
+
+def with_fallbacks_told(made: Schedule, *, strict: bool) -> Schedule:
+    """The schedule, after a warning for each node that runs elsewhere than meant; GraphError if `strict`."""
+    if made.fallbacks and strict:
+        raise GraphError(f"{made.fallbacks[0]} (strict: no fallbacks)")
+    for reason in made.fallbacks:
+        log.warning("%s", reason)
+    return made
 
 
 def root(node: Node) -> Node:

@@ -11,6 +11,7 @@ from threading import Condition, get_ident
 from typing import TYPE_CHECKING
 
 from octavo.runtime.batch import Feed
+from octavo.runtime.device_sampling import DeviceSampler
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.lock import tell_when_forked
 
@@ -41,7 +42,7 @@ class Conversation:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.sequence = engine, Sequence()
+        self.engine, self.device, self.sequence = engine, DeviceSampler(engine), Sequence()
         self._queue = Condition()
         self._waiting: deque[object] = deque()
         self._turn: weakref.ref[Speaker] | None = None
@@ -87,10 +88,10 @@ class Conversation:
     def greedy(self, feed: Feed) -> int:
         """Within a turn: append a feed's token to the sequence, and give the most likely one after it.
 
-        Over the turns of one speaker this is `Engine.greedy`: a device may be at the next token already.
+        Over the turns of one speaker this is `DeviceSampler.greedy`: a device may be at the next token already.
         """
         if self._chosen is None:
-            self._chosen = self.engine.greedy([feed])
+            self._chosen = self.device.greedy([feed])
         return next(self._chosen)[0]
 
     def forked(self) -> None:

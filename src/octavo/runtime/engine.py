@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +13,14 @@ import numpy as np
 from octavo.errors import BackendError, ContextFullError, DeviceMemoryError, HostMemoryError, NonFiniteError, UsageError
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType
-from octavo.graph.lower import lower
 from octavo.graph.node import PAGE_SIZE, Sizes
 from octavo.graph.plan import Begun, Executor, Watch
 from octavo.graph.protocol import Backend
-from octavo.graph.schedule import Place, Schedule, schedule
+from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
-from octavo.runtime import choice
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.choice import I32
+from octavo.runtime.candidates import LOGITS
 from octavo.runtime.context import default_context, require_context
 from octavo.runtime.kv_cache import PagePool, Sequence
 from octavo.runtime.lock import FairLock
@@ -53,7 +52,7 @@ class EngineConfig:
 
 
 class Engine:
-    """Runs steps: `step` appends tokens to sequences and returns logits; `greedy` and `candidates` choose tokens.
+    """Runs steps: `step` appends tokens to sequences and returns logits. A `DeviceSampler` gets tokens from it.
 
     `backends` are in order of preference; the first is where weights are placed, unless `config` or `place` says
     otherwise. `gpu_layers` is how many layers lie there. Any thread may call: steps wait for each other, and who has
@@ -93,14 +92,11 @@ class Engine:
         self._placement = Placement(
             graph, model.hparams.n_layer, backends, self.limits, config.gpu_layers, fused=config.fuse
         )
-        self.gpu_layers, place = self._placement.layers, place or self._placement.place
-        self.graph = lower(graph, backends, place, fused=config.fuse)
-        self.schedule: Schedule = schedule(self.graph, backends, self.limits, place=place, strict=config.strict)
-        self.chooses = choice.possible(self.schedule, backends)
-        """Tokens are chosen where the logits are: `greedy` and `candidates` bring only these to the host."""
-        if self.chooses:
-            self.graph = choice.extended(self.graph)
-            self.schedule = schedule(self.graph, backends, self.limits, place=place, strict=config.strict)
+        self.gpu_layers = self._placement.layers
+        self.schedule: Schedule = self._placement.scheduled(place, strict=config.strict)
+        self.graph = self.schedule.graph
+        self.finds_candidates = len(self.graph.outputs) > 1
+        """The graph finds the largest logits where they are made."""
         self._executor: Executor | None = None
 
     def load(self) -> Executor:
@@ -127,7 +123,7 @@ class Engine:
         require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config.cache_type)
 
     def _loaded(self) -> Executor:
-        executor = Executor(self.schedule, self.backends, self.limits, outputs=(choice.LOGITS,))
+        executor = Executor(self.schedule, self.backends, self.limits, outputs=(LOGITS,))
         executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2})
         return executor
 
@@ -140,49 +136,40 @@ class Engine:
         """
         with self.lock:
             self._check(feeds)
-            before = [len(f.sequence) for f in feeds]
-            try:
+            with self.appending(feeds):
                 inputs, sizes = self._batch(feeds)
                 executor = self.load()
                 (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
                 if not np.isfinite(logits).all():
                     raise self.not_finite()
-            except BaseException:
-                for feed, length in zip(feeds, before, strict=True):
-                    self.pool.shrink(feed.sequence, length)
-                raise
-            for feed in feeds:
-                feed.sequence.tokens.extend(feed.tokens)
-            return logits
+                return logits
 
-    def candidates(self, feeds: Seq[Feed], k: int) -> tuple[I32, F32]:
-        """Append each feed's tokens; of each logits the k largest: their places and values [sum of outputs, k].
-
-        Largest first, of equals the lower place first. Raises what `step` raises.
-        """
-        if not self.chooses or k > choice.MOST or self.model.hparams.n_vocab < choice.MOST:
-            return choice.largest_first(self.step(feeds), k)
-        with self.lock:
-            return choice.on_device(self, feeds, k)
-
-    def greedy(self, feeds: Seq[Feed]) -> Generator[list[int], None, None]:
-        """Append each feed's tokens, choose the most likely token of each sequence, append these, and so on.
-
-        Gives a token for each feed, again and again; those given last have not been appended yet. The sequences are not
-        to be touched before this iterator is closed. Raises what `step` raises, each feed having one output.
-        """
-        return choice.greedy_ahead(self, feeds) if self.chooses else choice.greedy_on_host(self, feeds)
-
-    def begin(self, feeds: Seq[Feed], wanted: int, fed: Any = None, *, check: bool = True) -> Begun:
-        """Begin a step that makes one output of `choice`; the sequences get pages, but not yet their tokens.
+    def begin(self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Any = None, *, check: bool = True) -> Begun:
+        """Begin a step that makes some outputs of `candidates`; the sequences get pages, but not yet their tokens.
 
         `fed` are tokens on the device to take in place of those of `feeds`.
         """
         if check:
             self._check(feeds)
         inputs, sizes = self._batch(feeds)
-        wanted_outputs = (wanted, choice.BEST_ID) if wanted == choice.BEST else (wanted,)
-        return self.load().begin(inputs, sizes, wanted_outputs, None if fed is None else {"tokens": fed})
+        return self.load().begin(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
+
+    @contextmanager
+    def appending(self, feeds: Seq[Feed]) -> Iterator[None]:
+        """A step of `feeds`: after it their sequences have the tokens, after an error they are as they were."""
+        before = [len(f.sequence) for f in feeds]
+        try:
+            yield
+        except BaseException:
+            self.shrink([f.sequence for f in feeds], before)
+            raise
+        for feed in feeds:
+            feed.sequence.tokens.extend(feed.tokens)
+
+    def shrink(self, sequences: Seq[Sequence], lengths: Seq[int]) -> None:
+        """Let sequences forget what is after these lengths."""
+        for sequence, length in zip(sequences, lengths, strict=True):
+            self.pool.shrink(sequence, length)
 
     def not_finite(self) -> NonFiniteError:
         return NonFiniteError(

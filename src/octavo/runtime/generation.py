@@ -11,11 +11,10 @@ import numpy as np
 from octavo.errors import ContextFullError, OctavoError, UsageError
 from octavo.formats.spec import F32
 from octavo.jit.clock import clock, compile_seconds
-from octavo.runtime import choice
 from octavo.runtime.batch import Feed
 from octavo.runtime.conversation import ClosedError, Conversation, Speaker
 from octavo.runtime.reply import Reply
-from octavo.runtime.sampling import ChainSampler, Sampler
+from octavo.runtime.sampling import Sampler
 from octavo.text import Tokenizer
 
 
@@ -71,7 +70,7 @@ class Generation(Reply, Speaker):
         self.timings = Timings(prompt_tokens=len(prompt))
         self._conversation, self._n_prompt, self._history = conversation, len(prompt), list(prompt)
         self._sampler, self._n_known = sampler, tokenizer.n_vocab
-        self._few: ChainSampler | None = None
+        self._device_k: int | None = None
         self._pieces = self._run()
         self._advancing = Lock()
         self._failure: OctavoError | None = None
@@ -160,28 +159,21 @@ class Generation(Reply, Speaker):
     def _begin(self) -> int:
         """The token after a sequence that holds anything."""
         logits = self._prefill()
-        self._few = self._needs_few(logits)
+        k = getattr(self._sampler, "device_k", None)
+        self._device_k = k if len(logits) <= self._n_known and self._conversation.device.finds(k) else None
         return self._sampler(self._known(logits), self._history)
 
     def _step(self) -> int:
         """The token after a sequence that holds all of the history but its last token."""
-        engine, few = self._conversation.engine, self._few
-        feed = Feed(self._conversation.sequence, self._history[-1:])
-        if few is None:
-            return self._sampler(self._known(engine.step([feed])[0]), self._history)
-        if few.enough == 1:
-            return self._conversation.greedy(feed)
-        ids, values = engine.candidates([feed], few.enough)
-        order = np.argsort(ids[0])
-        return few.among(ids[0][order], values[0][order], self._history)
-
-    def _needs_few(self, logits: F32) -> ChainSampler | None:
-        """The sampler, if it needs but a few of the largest logits and the device finds these."""
-        sampler = self._sampler
-        chooses = self._conversation.engine.chooses
-        if not chooses or len(logits) > self._n_known or not isinstance(sampler, ChainSampler):
-            return None
-        return None if sampler.looks_at_all or sampler.enough > choice.MOST else sampler
+        conversation, k = self._conversation, self._device_k
+        feed = Feed(conversation.sequence, self._history[-1:])
+        if k is None:
+            return self._sampler(self._known(conversation.engine.step([feed])[0]), self._history)
+        if k == 1:
+            return conversation.greedy(feed)
+        (ids,), (logits,) = conversation.device.candidates([feed], k)
+        order = np.argsort(ids)
+        return int(ids[order][self._sampler(logits[order], self._history)])
 
     def _count(self, start: float) -> None:
         """Add to the timings what was generated since `start`."""

@@ -17,7 +17,8 @@ from octavo.graph.lower import lower
 from octavo.graph.names import split_layer
 from octavo.graph.node import Graph, Node, Sizes
 from octavo.graph.protocol import Backend, BoundedBackend
-from octavo.graph.schedule import Place, schedule
+from octavo.graph.schedule import Place, Schedule, assign, schedule, with_fallbacks_told
+from octavo.runtime.candidates import can_find, with_candidates
 
 log = logging.getLogger("octavo")
 
@@ -78,8 +79,8 @@ def last_layers(graph: Graph, n_layer: int, count: int) -> Place:
 class Placement:
     """The layers of a graph on backends, of which the first may have little memory.
 
-    `layers` is how many of `n_layer` are on the first, `place` says it of each weight. Raises UsageError where layers
-    are to lie on a second backend and there is none, BackendError where they do not fit, saying how many would.
+    `layers` is how many of `n_layer` are on the first. Raises UsageError where layers are to lie on a second backend and
+    there is none, BackendError where they do not fit, saying how many would.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Placement:
     ) -> None:  # fmt: skip
         self.n_layer = n_layer
         self._graph, self._backends, self._limits, self._fused = graph, backends, limits, fused
+        self._schedules: dict[int, Schedule] = {}
         wanted = checked(gpu_layers)
         self.layers = n_layer if isinstance(wanted, str) else min(wanted, n_layer)
         if self.layers < n_layer and len(backends) < 2:
@@ -95,7 +97,6 @@ class Placement:
             raise UsageError(problem, argument="gpu_layers")
         if isinstance(backends[0], BoundedBackend) and self.layers:
             self._fit(backends[0], wanted)
-        self.place = last_layers(graph, n_layer, self.layers)
 
     def _fit(self, backend: BoundedBackend, wanted: GpuLayers) -> None:
         free, needed = backend.free(), self.needed(self.layers)
@@ -128,11 +129,30 @@ class Placement:
         backend = self._backends[0]
         if not isinstance(backend, BoundedBackend):
             return 0
-        place = last_layers(self._graph, self.n_layer, layers)
-        lowered = lower(self._graph, self._backends, place, fused=self._fused)
-        made = schedule(lowered, self._backends, self._limits, place=place, quiet=True)
+        made = self._scheduled(layers)
         nodes = [n for n in made.graph.nodes if not n.is_leaf and made.backends[id(n)] == 0]
         return made.memory[0] + backend.needs(nodes, self._limits)
+
+    def scheduled(self, place: Place | None, *, strict: bool) -> Schedule:
+        """The graph as it runs with the layers as they are placed, or each weight as `place` says.
+
+        Warns of nodes that run elsewhere than meant; with `strict` they raise GraphError.
+        """
+        made = self._scheduled(self.layers) if place is None else self._schedule(place)
+        return with_fallbacks_told(made, strict=strict)
+
+    def _scheduled(self, layers: int) -> Schedule:
+        if layers not in self._schedules:
+            self._schedules[layers] = self._schedule(last_layers(self._graph, self.n_layer, layers))
+        return self._schedules[layers]
+
+    def _schedule(self, place: Place) -> Schedule:
+        """The graph lowered, its logits searched for candidates where they are made, if that can be, and scheduled."""
+        graph = lower(self._graph, self._backends, place, fused=self._fused)
+        where, _ = assign(graph, self._backends, place)
+        if can_find(graph, where, self._backends):
+            graph = with_candidates(graph)
+        return schedule(graph, self._backends, self._limits, place=place, quiet=True)
 
     def fitting(self, free: int) -> int:
         """The most layers that `free` bytes hold; one layer fewer never takes more."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,10 +19,12 @@ Filter = Callable[[F32, Sequence[int]], F32]
 """logits [n_vocab], tokens so far -> logits; -inf for a token that is out."""
 
 Sampler = Callable[[F32, Sequence[int]], int]
-"""logits [n_vocab], tokens so far -> token."""
+"""logits [n_vocab], tokens so far -> token.
+
+One with a number `device_k` chooses among the k largest logits only. It may be given just these, lowest place first.
+"""
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
-AnyIds = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 64  # logits of which `largest` first looks at the maximum only
 
@@ -146,33 +147,26 @@ def probabilities(logits: F32) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 @dataclass(frozen=True)
 class ChainSampler:
-    """A Sampler: filters for all logits, then for the `enough` largest ones, then a choice among what these leave.
-
-    Where `looks_at_all` is False the `enough` largest logits are all that it needs (0: any number).
-    """
+    """A Sampler: filters for all logits, others for the `k` largest ones (0: all), a choice among what these leave."""
 
     before: tuple[Filter, ...]
-    enough: int
+    k: int
     after: tuple[Filter, ...]
     choose: Callable[[F32], int]
 
     @property
-    def looks_at_all(self) -> bool:
-        return bool(self.before) or self.enough == 0
+    def device_k(self) -> int | None:
+        return None if self.before or self.k == 0 else self.k
 
     def __call__(self, logits: F32, tokens: Sequence[int]) -> int:
         for apply in self.before:
             logits = apply(logits, tokens)
-        if not 0 < self.enough < len(logits):
+        if not 0 < self.k < len(logits):
             return self._last(logits, tokens)
-        if self.enough == 1:
+        if self.k == 1:
             return int(logits.argmax())
-        ids = largest(logits, self.enough)  # from here on only these are looked at, not the whole vocabulary
-        return self.among(ids, logits[ids], tokens)
-
-    def among(self, ids: AnyIds, logits: F32, tokens: Sequence[int]) -> int:
-        """The token, given the `enough` largest logits and their ids, lowest id first."""
-        return int(ids[self._last(logits, tokens)])
+        ids = largest(logits, self.k)  # from here on only these are looked at, not the whole vocabulary
+        return int(ids[self._last(logits[ids], tokens)])
 
     def _last(self, logits: F32, tokens: Sequence[int]) -> int:
         for apply in self.after:
