@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,33 @@ from numba.core.ccallback import CFunc
 
 from octavo.jit.cache import sources
 from octavo.jit.prepare import show_progress
+from octavo.jit.record import Record
 from octavo.jit.stored import FunctionStore
 
 FAST = {"nsz", "arcp", "contract", "reassoc"}
 """Sums may be reordered and fused; NaN and Inf keep their meaning."""
 
 
-def kernels(factory: Callable[..., Callable[[int, int], None]]) -> Callable[..., Any]:
-    """Make a factory return kernels compiled as void(args, task); equal constants give the same one."""
+def kernels(record: Any) -> Any:
+    """Make a factory return kernels compiled as void(arguments, task); equal constants give the same one.
 
+    The arguments are a `record`, whose fields the kernel's function reads by their names.
+    """
+    if not isinstance(record, Record):
+        return _factory_of_kernels(None, record)
+    return partial(_factory_of_kernels, record)
+
+
+def _factory_of_kernels(
+    record: Record | None, factory: Callable[..., Callable[[Any, int], None]]
+) -> Callable[..., Any]:
     @cache
     def make(*constants: Any) -> Any:
         key = _key(factory, constants)
         function = _named(factory(*constants), key)
-        signature = ((types.intp, types.intp), types.void)
+        signature = ((record.type if record else types.intp, types.intp), types.void)
         compiled: Any = CFunc(function, signature, locals={}, options={"error_model": "numpy", "fastmath": FAST})
+        compiled.record = record
         compiled._cache = store = _store(function, key)
         start = time.perf_counter()
         try:

@@ -1,6 +1,6 @@
 """Programs: kernels with their arguments, run one after the other by all threads inside one compiled call.
 
-A kernel is `void(args, task)`: `args` is the address of its int64 arguments, `task` a number from 0 to `tasks` - 1.
+A kernel is `void(arguments, task)`: where its arguments lie, a record, and a number from 0 to `tasks` - 1.
 Tasks of one call may run at the same time, in any order; a call starts when all tasks of the one before it are done.
 Threads take tasks from a shared counter, so a thread that the system holds up delays nobody by more than a task.
 
@@ -41,17 +41,24 @@ if hasattr(os, "register_at_fork"):
 
 
 class KernelCall:
-    """A kernel with its arguments bound, and what must live as long as they do.
+    """A kernel with its arguments bound by name. An array is bound by its address, and lives as long as the call.
 
-    `overlaps`: the next call does not need what this one makes, and may start before it is done.
+    `keep` is what else must live so long; `overlaps` says that the next call does not need what this one makes, and may
+    start before it is done. Raises TypeError for an argument that the kernel's record has not, or that is not given.
     """
 
-    def __init__(
-        self, kernel: Any, args: Sequence[int | float], tasks: int, *, keep: Sequence[Any] = (), overlaps: bool = False
-    ) -> None:
-        self.kernel, self.tasks, self.overlaps = kernel, tasks, overlaps
-        self.args = np.array([_as_int64(a) for a in args], np.int64)
-        self._keep = keep
+    def __init__(self, kernel: Any, tasks: Any, keep: Any = (), /, **arguments: Any) -> None:
+        self.kernel, self.tasks, self.overlaps = kernel, tasks, False
+        if isinstance(tasks, list):  # kernels that read their arguments by number
+            self.tasks, self._keep = keep, arguments.pop("keep", ())
+            self.overlaps = bool(arguments.pop("overlaps", False))
+            self.args: AnyArray = np.array([_as_int64(a) for a in tasks], np.int64)
+            return
+        self.args, self._keep = kernel.record.new(**arguments), (keep, arguments)
+
+    def fill(self, **arguments: int | float) -> None:
+        """Set all arguments anew, for the next run; the caller keeps what they are addresses of."""
+        self.kernel.record.fill(self.args, arguments)
 
     def run(self) -> None:
         """Run in this thread alone, and without the interpreter's lock."""

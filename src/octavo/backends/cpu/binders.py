@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, stride, tiles_of
+from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, stride, tiles_of, weight_arguments
 from octavo.backends.cpu.experts import product_of_experts
 from octavo.backends.cpu.kernels import attention, elementwise, float_mul_mat, quantize, rope, rows
+from octavo.backends.cpu.kernels.product import TERM
 from octavo.backends.cpu.kernels.quantize_token import round_fp8_kernel
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight
 from octavo.backends.cpu.row_products import RowWeight, row_product, sums_in_memory
@@ -75,18 +76,22 @@ def _tile_call(
     weight: Weight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray],
     first: int, n: int, tiles: int, tail: KernelCall | None, expert: int,
 ) -> KernelCall:  # fmt: skip
-    places = [(address(t) + (first * stride(t) if t.ndim == 2 else 0), stride(t) if t.ndim == 2 else 0) for t in terms]
-    places += [(0, 0)] * (2 - len(places))
-    x_stride = weight.k // 32 * quantize.TOKEN_BYTES if isinstance(weight, QuantWeight) else stride(x)
-    args = [
-        address(weight.data[expert]), address(x) + first * x_stride, address(y) + first * stride(y),
-        weight.n, weight.k, stride(y), tiles, len(terms), *places[0], *places[1],
-        weight.table_address if isinstance(weight, QuantWeight) else x_stride,
-        tail.kernel.address if tail else 0, address(tail.args) if tail else 0,
-        0 if isinstance(weight, QuantWeight) else weight.scale_address,
-    ]  # fmt: skip
-    assert isinstance(weight, QuantWeight) or x.dtype == np.float32
-    return KernelCall(product_kernel(weight, n), args, -(-weight.n // 16), keep=(weight, x, y, terms, tail))
+    """The product for tokens `first` to `first` + n * tiles; `tail` is the call for those after."""
+    shape = weight_arguments(weight)
+    if not isinstance(weight, QuantWeight):
+        assert x.dtype == np.float32
+        shape["x_stride"] = stride(x)
+    added = np.zeros(len(terms), TERM.dtype)
+    for i, term in enumerate(terms):
+        of_token = stride(term) if term.ndim == 2 else 0
+        added[i] = address(term) + first * of_token, of_token
+    return KernelCall(
+        product_kernel(weight, n), -(-weight.n // 16), (weight, x, y, terms, tail),
+        weights=weight.data[expert], **shape,
+        x=address(x) + first * shape["x_stride"], y=address(y) + first * stride(y), y_stride=stride(y), tiles=tiles,
+        terms=added, term_count=len(terms),
+        tail=tail.kernel.address if tail else 0, tail_arguments=tail.args if tail else 0,
+    )  # fmt: skip
 
 
 @_binds("get_rows")
@@ -123,16 +128,18 @@ def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
         args = [address(out), k, address(x), stride(x)]
         return [KernelCall(round_fp8_kernel(), args, tokens, keep=(x, out))]
     source: quantize.Source = "values"
-    more: list[int | float] = [0, 0]
+    more: dict[str, Any] = {"other": 0, "other_stride": 0, "eps": 0.0}
     if node.op == "rms_norm":
-        source, more = "rms_norm", [address(other[0]), float(node.attrs["eps"])]
+        source, more = "rms_norm", more | {"other": other[0], "eps": float(node.attrs["eps"])}
     elif node.op == "swiglu":
-        source, more = "swiglu", [address(other[0]), stride(other[0])]
+        source, more = "swiglu", more | {"other": other[0], "other_stride": stride(other[0])}
     if isinstance(out, TokenCodes):
-        return [quantize_tokens(out, x, source, tuple(more), keep=tuple(other))]
+        return [quantize_tokens(out, x, source, **more)]
     tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
-    args = [address(out), tokens, k, address(x), stride(x), chunks, *more]
-    return [KernelCall(quantize.quantize_kernel(source, TILES[0]), args, tiles * chunks, keep=(x, *other, out))]
+    return [KernelCall(
+        quantize.quantize_kernel(source, TILES[0]), tiles * chunks,
+        codes=out, tokens=tokens, k=k, x=x, x_stride=stride(x), chunks=chunks, **more,
+    )]  # fmt: skip
 
 
 @_binds("add", "mul", "swiglu")

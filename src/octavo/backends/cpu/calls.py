@@ -36,6 +36,17 @@ def product_kernel(weight: Weight, n: int) -> Any:
     return float_mul_mat.float_mul_mat_kernel(weight.kind, n)
 
 
+def weight_arguments(weight: Weight) -> dict[str, int]:
+    """What a product's kernel is told of a weight, but for where its rows lie."""
+    table, scales = (weight.table_address, 0) if isinstance(weight, QuantWeight) else (0, weight.scale_address)
+    return {"rows": weight.n, "k": weight.k, "x_stride": x_stride(weight), "table": table, "scales": scales}
+
+
+def x_stride(weight: Weight) -> int:
+    """Bytes of a token's activations, as the kernels of products with a weight read them, without gaps."""
+    return weight.k // 32 * quantize.TOKEN_BYTES if isinstance(weight, QuantWeight) else weight.k * 4
+
+
 def copy_rows(out: AnyArray, x: AnyArray, rows: AnyArray) -> KernelCall:
     """out[i] = x[rows[i]], float32."""
     args = [address(out), stride(out), address(x), stride(x), address(rows), x.shape[1]]
@@ -46,5 +57,8 @@ def quantize_rows(x: AnyArray, codes: AnyArray, tile: int) -> KernelCall:
     """Codes of x [T, K] in tiles of `tile` tokens."""
     tokens, k = x.shape
     tiles, chunks = quantize.tasks_of(tokens, k, tile)
-    args = [address(codes), tokens, k, address(x), stride(x), chunks, 0, 0]
-    return KernelCall(quantize.quantize_kernel("values", tile), args, tiles * chunks, keep=(x, codes))
+    return KernelCall(
+        quantize.quantize_kernel("values", tile), tiles * chunks,
+        codes=codes, tokens=tokens, k=k, x=x, x_stride=stride(x), chunks=chunks,
+        other=0, other_stride=0, eps=0.0,
+    )  # fmt: skip

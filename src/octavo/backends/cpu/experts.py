@@ -7,12 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, quantize_rows, stride, tiles_of
+from octavo.backends.cpu.calls import (
+    Shared,
+    Weight,
+    copy_rows,
+    product_kernel,
+    quantize_rows,
+    stride,
+    tiles_of,
+    weight_arguments,
+    x_stride,
+)
 from octavo.backends.cpu.kernels import experts, quantize
+from octavo.backends.cpu.kernels.product import PRODUCT
 from octavo.backends.cpu.pack import QuantWeight
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
-from octavo.jit.program import KernelCall, address
+from octavo.jit.program import KernelCall
 
 
 def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
@@ -27,20 +38,28 @@ def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared:
 
 def _one_by_one(weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, out: AnyArray) -> list[KernelCall]:
     """A product for each (token, expert) pair; activations are quantized before, one row at a time."""
-    calls, source, x_bytes, extra = [], x, stride(x), stride(x)
+    calls, source, of_token = [], x, stride(x)
     if isinstance(weight, QuantWeight):
-        x_bytes, extra = _code_bytes(weight), weight.table_address
-        source = np.empty(len(x) * x_bytes, np.uint8)
+        of_token = x_stride(weight)
+        source = np.empty(len(x) * of_token, np.uint8)
         calls.append(quantize_rows(x, source, 1))
     kernel, tiles = product_kernel(weight, 1), -(-weight.n // 16)
-    args = [kernel.address, address(weight.data), weight.data[0].nbytes, address(source), x_bytes, sharing,
-            address(ids), ids.shape[1], address(out), weight.n, weight.k, tiles, extra]  # fmt: skip
-    keep = (weight, x, ids, out, source, kernel)
-    return [*calls, KernelCall(experts.mul_mat_id_kernel(), args, ids.size * tiles, keep=keep)]
+    product = _expert_product(weight, source, of_token, out)
+    call = KernelCall(
+        experts.mul_mat_id_kernel(), ids.size * tiles, (weight, source, out),
+        kernel=kernel.address, product=product, ids=ids, sharing=sharing,
+        expert_bytes=weight.data[0].nbytes, tiles=tiles,
+    )  # fmt: skip
+    return [*calls, call]
 
 
-def _code_bytes(weight: Weight) -> int:
-    return weight.k // 32 * quantize.TOKEN_BYTES
+def _expert_product(weight: Weight, x: AnyArray, of_token: int, y: AnyArray) -> AnyArray:
+    """The record of a product of expert 0 and the first token; rows of y have no gaps."""
+    shape = weight_arguments(weight) | {"x_stride": of_token}
+    return PRODUCT.new(
+        weights=weight.data, **shape, x=x, y=y, y_stride=weight.n * 4, tiles=1,
+        terms=0, term_count=0, tail=0, tail_arguments=0,
+    )  # fmt: skip
 
 
 class _Sorted:
@@ -59,17 +78,16 @@ class _Sorted:
         calls: list[KernelCall] = []
         starts, sources, places = self._order(calls)
         rows = self._rows(starts, sources, calls)
-        x_bytes = extra = weight.k * 4
-        if isinstance(weight, QuantWeight):
-            x_bytes, extra = _code_bytes(weight), weight.table_address
         products = self._memory("products", (pairs, weight.n), np.float32)
         sizes = tiles_of(weight)
         tiles, kernels = -(-weight.n // 16), [product_kernel(weight, n) for n in sizes]
-        args = [address(weight.data), weight.data[0].nbytes, address(starts), address(rows), x_bytes,
-                address(products), weight.n, weight.k, tiles, extra,
-                *(k.address for k in kernels)]  # fmt: skip
-        keep = (weight, rows, starts, products, kernels)
-        calls.append(KernelCall(experts.mul_mat_sorted_kernel(sizes), args, n_experts * tiles, keep=keep))
+        addresses = np.array([k.address for k in kernels], np.int64)
+        product = _expert_product(weight, rows, x_stride(weight), products)
+        calls.append(KernelCall(
+            experts.mul_mat_sorted_kernel(sizes), n_experts * tiles, (weight, rows, products),
+            kernels=addresses, product=product, starts=starts,
+            expert_bytes=weight.data[0].nbytes, tiles=tiles,
+        ))  # fmt: skip
         return [*calls, copy_rows(out.reshape(pairs, -1), products, places)]
 
     def _order(self, calls: list[KernelCall]) -> tuple[AnyArray, AnyArray, AnyArray]:
@@ -81,25 +99,21 @@ class _Sorted:
         )
         starts, sources, places = made
         if self._claim(f"order {self._sharing}", ids.size, (self._ids_node,)):
-            args = [address(ids), ids.size, n_experts, self._sharing, *(address(m) for m in made)]
-            calls.append(KernelCall(experts.sort_pairs_kernel(), args, 1, keep=(ids, *made)))
+            calls.append(KernelCall(
+                experts.sort_pairs_kernel(), 1, ids=ids, pairs=ids.size, experts=n_experts, sharing=self._sharing,
+                starts=starts, sources=sources, places=places,
+            ))  # fmt: skip
         return starts, sources, places
 
     def _rows(self, starts: AnyArray, sources: AnyArray, calls: list[KernelCall]) -> AnyArray:
         """Rows of x in the order of `sources`, as the product wants them: codes or floats."""
         weight, quantized = self._weight, isinstance(self._weight, QuantWeight)
         rows = self._memory("rows", (len(sources), weight.k), np.float32)
-        codes = self._memory("codes", (len(sources) * _code_bytes(weight),), np.uint8) if quantized else rows
+        codes = self._memory("codes", (len(sources) * x_stride(weight),), np.uint8) if quantized else rows
         if self._claim("rows", rows.size, (self._x_node, self._ids_node, quantized)):
             calls.append(copy_rows(rows, self._x, sources))
             if quantized:
-                tile = quantize.TILES[0]
-                chunks = quantize.tasks_of(tile, weight.k, tile)[1]
-                kernel = quantize.quantize_kernel("values", tile)
-                args = [kernel.address, address(starts), address(codes), _code_bytes(weight), weight.k, address(rows),
-                        stride(rows), chunks]  # fmt: skip
-                tasks, keep = (len(starts) - 1) * chunks, (rows, codes, starts, kernel)
-                calls.append(KernelCall(experts.quantize_sorted_kernel(tile), args, tasks, keep=keep))
+                calls.append(_quantize_sorted(rows, codes, starts, x_stride(weight)))
         return codes
 
     def _memory(self, name: str, shape: tuple[int, ...], dtype: Any) -> AnyArray:
@@ -116,3 +130,18 @@ class _Sorted:
             return False
         self._shared[key] = ids
         return True
+
+
+def _quantize_sorted(rows: AnyArray, codes: AnyArray, starts: AnyArray, codes_stride: int) -> KernelCall:
+    """The codes of rows [pairs, k], each expert's in tiles of their own."""
+    tile, k = quantize.TILES[0], rows.shape[1]
+    kernel, chunks = quantize.quantize_kernel("values", tile), quantize.tasks_of(tile, k, tile)[1]
+    record = quantize.QUANTIZE.new(
+        codes=codes, tokens=0, k=k, x=rows, x_stride=stride(rows), chunks=chunks,
+        other=0, other_stride=0, eps=0.0,
+    )  # fmt: skip
+    return KernelCall(
+        experts.quantize_sorted_kernel(tile), (len(starts) - 1) * chunks, (rows, codes),
+        kernel=kernel.address, quantize=record, starts=starts,
+        x_stride=stride(rows), codes_stride=codes_stride, chunks=chunks,
+    )  # fmt: skip

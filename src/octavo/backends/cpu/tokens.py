@@ -58,9 +58,10 @@ def token_bytes(tokens: int, k: int) -> int:
     return rows_of(tokens) * whole(k) + 12 * tokens
 
 
-def quantize_tokens(out: TokenCodes, x: AnyArray, source: Source = "values", more: tuple[float, ...] = (0, 0),
-                    keep: tuple[AnyArray, ...] = ()) -> KernelCall:  # fmt: skip
-    """The call that quantizes x [T, K]; `more` are the kernel's last arguments."""
-    args = [address(out.raw), out.wide * WIDE, int(out.tokens >= FEW), out.scales, out.begins(128), out.begins(8),
-            out.k, address(x), x.strides[0], *more]  # fmt: skip
-    return KernelCall(quantize_token_kernel(source), args, out.tokens, keep=(out.raw, x, *keep))
+def quantize_tokens(out: TokenCodes, x: AnyArray, source: Source = "values", **other: float | AnyArray) -> KernelCall:
+    """The call that quantizes x [T, K]; `other` is what `quantize_token_kernel` is told of the op before."""
+    return KernelCall(
+        quantize_token_kernel(source), out.tokens,
+        codes=out.raw, wide_tokens=out.wide * WIDE, tiled=out.tokens >= FEW, scales=out.scales,
+        begins_8=out.begins(128), begins_4=out.begins(8), k=out.k, x=x, x_stride=x.strides[0], **other,
+    )  # fmt: skip

@@ -26,13 +26,16 @@ from octavo.jit.simd.emit import (
     to_float,
 )
 
+PLAIN, BIASED, PRELOADED = 0, 1, 2
+"""Kinds of sums: from 0 on; with a bias; from integers on that lie beside the activations."""
+
 
 @intrinsic(prefer_literal=True)
 def fma_dots(ty, acc, codes, scale, bias, x, at, kind):
     """acc[t] += float(dot of 32 codes and token t's 32 bytes) * scale * d[t] [+ bias * s[t]], one token at a time.
 
-    x is a block of activations of n tokens; d lies at x + at. kind (a constant): 0 plain; 1 with bias, s 4n bytes after
-    d; 2 with dots that begin at the int32 12n bytes after d.
+    x is a block of activations of n tokens; d lies at x + at. kind is a constant: BIASED, with s 4n bytes after d;
+    PRELOADED, with dots that begin at the int32 12n bytes after d; or PLAIN.
     """
     mode = literal(kind)
 
@@ -42,11 +45,11 @@ def fma_dots(ty, acc, codes, scale, bias, x, at, kind):
         d_at = b.add(x, at)
         vectors = [b.extract_value(codes, j) for j in range(8)]
         for t in range(n):
-            total = repeat(b, load_at(b, d_at, I32, 12 * n + 4 * t)) if mode == 2 else fill(V_I32, 0)
+            total = repeat(b, load_at(b, d_at, I32, 12 * n + 4 * t)) if mode == PRELOADED else fill(V_I32, 0)
             total = _dot_token(b, total, vectors, x, 32 * t)
             product = b.fmul(to_float(b, total), scale)
             sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
-            if mode == 1:
+            if mode == BIASED:
                 sums = multiply_add(b, bias, repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
             acc = b.insert_value(acc, sums, t)
         return acc
@@ -70,13 +73,13 @@ def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind):
         vectors = [b.extract_value(codes, j) for j in range(8)]
         for t in range(n):
             first, last = fill(V_I32, 0), fill(V_I32, 0)
-            if mode == 2:
+            if mode == PRELOADED:
                 first, last = (repeat(b, load_at(b, d_at, I32, k * n + 4 * t)) for k in (16, 20))
             first = _dot_token(b, first, vectors[:4], x, 32 * t)
             last = _dot_token(b, last, vectors[4:], x, 32 * t + 16)
             product = multiply_add(b, to_float(b, last), scale1, b.fmul(to_float(b, first), scale0))
             sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
-            if mode == 1:
+            if mode == BIASED:
                 sums = multiply_add(b, bias1, repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
                 sums = multiply_add(b, bias0, repeat(b, load_at(b, d_at, F32, 8 * n + 4 * t)), sums)
             acc = b.insert_value(acc, sums, t)

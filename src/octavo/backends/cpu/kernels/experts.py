@@ -8,49 +8,54 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.backends.cpu.kernels import quantize
+from octavo.backends.cpu.kernels.product import PRODUCT
 from octavo.jit.compile import kernels
-from octavo.jit.simd import arg, call, i32_pointer, i64_pointer, stack
+from octavo.jit.record import record
+from octavo.jit.simd import call, i32_pointer, i64_pointer, stack
+
+MUL_MAT_ID = record("kernel product", "ids sharing", "expert_bytes tiles")
+"""kernel        the product for one token
+product       its record, for the first row of x, the first row of y and expert 0
+ids           int32, the expert of each pair of a token and an expert
+sharing       pairs that share a row of x
+expert_bytes  bytes of an expert's weights
+tiles         tiles of 16 rows of them
+"""
 
 
-@kernels
+@kernels(MUL_MAT_ID)
 def mul_mat_id_kernel() -> Any:
-    """Task i makes 16 rows of y for one (token, expert) pair, through the product kernel for one token.
+    """Task i makes 16 rows of y for pair i // tiles."""
+    copy_product, product_bytes = PRODUCT.copy, PRODUCT.nbytes
 
-    Arguments: kernel, weights, bytes of an expert, x, x stride, pairs that share a row of x, ids, experts a token, y,
-    rows, k, tiles of 16 rows, and the product's table (or x stride).
-    """
-
-    def mul_mat_id(args, task):
-        tiles, rows = arg(args, 11), arg(args, 9)
-        pair = task // tiles
-        expert = i32_pointer(arg(args, 6))[pair]
-        memory = stack(128)
-        inner = i64_pointer(memory)
-        inner[0] = arg(args, 1) + expert * arg(args, 2)
-        inner[1] = arg(args, 3) + pair // arg(args, 5) * arg(args, 4)
-        inner[2] = arg(args, 8) + pair * rows * 4
-        inner[3] = rows
-        inner[4] = arg(args, 10)
-        inner[5] = rows * 4
-        inner[6] = 1
-        inner[7] = 0
-        inner[12] = arg(args, 12)
-        inner[13] = 0
-        call(arg(args, 0), memory, task % tiles)
+    def mul_mat_id(a, task):
+        pair = task // a.tiles
+        memory = stack(product_bytes)
+        product = copy_product(memory, a.product)
+        product.weights += i32_pointer(a.ids)[pair] * a.expert_bytes
+        product.x += pair // a.sharing * product.x_stride
+        product.y += pair * product.y_stride
+        call(a.kernel, memory, task % a.tiles)
 
     return mul_mat_id
 
 
-@kernels
-def sort_pairs_kernel() -> Any:
-    """One task. Arguments: ids, pairs, experts, pairs that share a row of x; then int32 arrays that are made: starts
-    [experts + 1], where an expert's pairs begin; sources [pairs], the rows of x in order; places [pairs], where each
-    pair went.
-    """
+SORT_PAIRS = record("ids pairs experts sharing", "starts sources places")
+"""ids      int32 [pairs], the expert of each; `sharing` pairs have one row of x
+starts   int32 [experts + 1], made: where an expert's pairs begin
+sources  int32 [pairs], made: the rows of x in the order of experts
+places   int32 [pairs], made: where each pair went
+"""
 
-    def sort_pairs(args, task):
-        ids, pairs, experts, sharing = i32_pointer(arg(args, 0)), arg(args, 1), arg(args, 2), arg(args, 3)
-        starts, sources, places = i32_pointer(arg(args, 4)), i32_pointer(arg(args, 5)), i32_pointer(arg(args, 6))
+
+@kernels(SORT_PAIRS)
+def sort_pairs_kernel() -> Any:
+    """One task sorts all pairs by expert."""
+
+    def sort_pairs(a, task):
+        ids, pairs, experts, sharing = i32_pointer(a.ids), a.pairs, a.experts, a.sharing
+        starts, sources, places = i32_pointer(a.starts), i32_pointer(a.sources), i32_pointer(a.places)
         for expert in range(experts + 1):
             starts[expert] = 0
         for pair in range(pairs):
@@ -69,75 +74,82 @@ def sort_pairs_kernel() -> Any:
     return sort_pairs
 
 
-@kernels
+QUANTIZE_SORTED = record("kernel quantize", "starts", "x_stride codes_stride chunks")
+"""kernel        the quantizing kernel
+quantize      its record, for the first row of x
+starts        as `SORT_PAIRS` has it
+x_stride      bytes of a row of x
+codes_stride  bytes of a row's codes
+chunks        pieces of a row
+"""
+
+
+@kernels(QUANTIZE_SORTED)
 def quantize_sorted_kernel(tile: int) -> Any:
-    """Task i quantizes chunk i % chunks of all rows of expert i // chunks, in tiles of their own.
+    """Task i quantizes chunk i % chunks of all rows of expert i // chunks, in tiles of their own."""
+    copy_quantize, quantize_bytes = quantize.QUANTIZE.copy, quantize.QUANTIZE.nbytes
 
-    Arguments: quantize kernel, starts, codes, bytes of a row's codes, k, x, x stride, chunks.
-    """
-
-    def quantize_sorted(args, task):
-        chunks, starts = arg(args, 7), i32_pointer(arg(args, 1))
+    def quantize_sorted(a, task):
+        chunks, starts = a.chunks, i32_pointer(a.starts)
         expert = task // chunks
         first, count = starts[expert], starts[expert + 1] - starts[expert]
-        memory = stack(64)
-        inner = i64_pointer(memory)
-        inner[0] = arg(args, 2) + first * arg(args, 3)
-        inner[1] = count
-        inner[2] = arg(args, 4)
-        inner[3] = arg(args, 5) + first * arg(args, 6)
-        inner[4] = arg(args, 6)
-        inner[5] = chunks
+        memory = stack(quantize_bytes)
+        part = copy_quantize(memory, a.quantize)
+        part.x += first * a.x_stride
+        part.codes += first * a.codes_stride
+        part.tokens = count
         tiles, rest = count // tile, count % tile
         while rest > 0:
             tiles, rest = tiles + 1, rest & (rest - 1)
         for i in range(tiles):
-            call(arg(args, 0), memory, i * chunks + task % chunks)
+            call(a.kernel, memory, i * chunks + task % chunks)
 
     return quantize_sorted
 
 
-@kernels
-def mul_mat_sorted_kernel(tiles: tuple[int, ...]) -> Any:
-    """Task i makes 16 rows of y for all rows of x of one expert, with a product kernel for each size of `tiles`.
+MUL_MAT_SORTED = record("kernels product", "starts", "expert_bytes tiles")
+"""kernels       int64, the product kernel for each size of a tile of tokens
+product       their record, for the first row of x, the first row of y and expert 0
+starts        as `SORT_PAIRS` has it
+expert_bytes  bytes of an expert's weights
+tiles         tiles of 16 rows of them
+"""
 
-    Arguments: weights, bytes of an expert, starts, x, bytes of a row of x, y, rows, k, tiles of 16 rows, the product's
-    table (or x stride), then the product kernels.
+
+@kernels(MUL_MAT_SORTED)
+def mul_mat_sorted_kernel(sizes: tuple[int, ...]) -> Any:
+    """Task i makes 16 rows of y for all rows of x of expert i // tiles.
+
+    The products for tiles of each of `sizes`, each half of the one before, are a chain of tails (see `product`).
     """
-    sizes, largest, record_bytes = len(tiles), tiles[0], 128
-    memory_bytes = record_bytes * sizes
+    kinds, largest = len(sizes), sizes[0]
+    product_at, copy_product, product_bytes = PRODUCT.at, PRODUCT.copy, PRODUCT.nbytes
+    memory_bytes = product_bytes * kinds
 
-    def mul_mat_sorted(args, task):
-        n_tiles, rows, starts = arg(args, 8), arg(args, 6), i32_pointer(arg(args, 2))
-        expert = task // n_tiles
+    def mul_mat_sorted(a, task):
+        starts, kernels = i32_pointer(a.starts), i64_pointer(a.kernels)
+        expert = task // a.tiles
         first, stop = starts[expert], starts[expert + 1]
         memory = stack(memory_bytes)
-        n, kernel, record = largest, 0, memory
-        previous = i64_pointer(memory)
-        for i in range(sizes):
+        n, kernel, here = largest, 0, memory
+        previous = product_at(memory)
+        for i in range(kinds):
             count = (stop - first) // n
             if count > 0:
-                inner = i64_pointer(record)
-                inner[0] = arg(args, 0) + expert * arg(args, 1)
-                inner[1] = arg(args, 3) + first * arg(args, 4)
-                inner[2] = arg(args, 5) + first * rows * 4
-                inner[3] = rows
-                inner[4] = arg(args, 7)
-                inner[5] = rows * 4
-                inner[6] = count
-                inner[7] = 0
-                inner[12] = arg(args, 9)
-                inner[13] = 0
+                product = copy_product(here, a.product)
+                product.weights += expert * a.expert_bytes
+                product.x += first * product.x_stride
+                product.y += first * product.y_stride
+                product.tiles = count
                 if kernel == 0:
-                    kernel = arg(args, 10 + i)
+                    kernel = kernels[i]
                 else:
-                    previous[13] = arg(args, 10 + i)
-                    previous[14] = record
-                previous = inner
-                record += record_bytes
+                    previous.tail, previous.tail_arguments = kernels[i], here
+                previous = product
+                here += product_bytes
                 first += count * n
             n //= 2
         if kernel != 0:
-            call(kernel, memory, task % n_tiles)
+            call(kernel, memory, task % a.tiles)
 
     return mul_mat_sorted

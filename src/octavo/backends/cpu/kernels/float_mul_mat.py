@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from octavo.backends.cpu.kernels.product import PRODUCT, product
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     add_blocks,
     arg,
-    call,
     f32_pointer,
     fma_blocks,
     fma_splat_strided,
     i32_pointer,
     load_bf16x16,
-    load_block_masked,
     load_f16x16,
     load_f32x16,
     load_finite_e4m3x16,
     stack,
-    store_block_masked,
     store_f32x16,
     zeros,
 )  # fmt: skip
@@ -33,14 +31,10 @@ WIDTH: dict[Kind, int] = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1}
 _LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16, "e4m3": load_finite_e4m3x16}
 
 
-@kernels
+@kernels(PRODUCT)
 def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
-    """Task i makes 16 rows of y for tiles of n tokens.
-
-    Arguments: weights, x, y, rows, k, y stride, tiles, terms, (term, stride) twice, x stride, tail, tail's arguments,
-    scales.
-    """
-    load, width, scaled = _LOADS[kind], WIDTH[kind], kind == "e4m3"
+    """The product for tiles of n tokens, float32; see `product`."""
+    load, width, tile_width, scaled = _LOADS[kind], WIDTH[kind], 16 * WIDTH[kind], kind == "e4m3"
 
     def accumulate(w, x, stride, k):
         even, odd = zeros(n), zeros(n)
@@ -55,24 +49,11 @@ def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
 
     accumulate = inner(accumulate, kind, n)
 
-    def float_mul_mat(args, task):
-        k, y_stride, x_stride = arg(args, 4), arg(args, 5), arg(args, 12)
-        w = arg(args, 0) + task * 16 * k * width
-        y = arg(args, 2) + task * 64
-        rows = min(arg(args, 3) - task * 16, 16)
-        for tile in range(arg(args, 6)):
-            acc = accumulate(w, arg(args, 1) + tile * n * x_stride, x_stride, k)
-            if scaled:
-                acc = fma_blocks(zeros(n), acc, load_f32x16(arg(args, 15) + task * 64))
-            for term in range(arg(args, 7)):
-                stride = arg(args, 9 + 2 * term)
-                at = arg(args, 8 + 2 * term) + task * 64 + tile * n * stride
-                acc = add_blocks(acc, load_block_masked(at, stride, rows, n))
-            store_block_masked(y + tile * n * y_stride, y_stride, rows, acc)
-        if arg(args, 13) != 0:
-            call(arg(args, 13), arg(args, 14), task)
+    def sums(a, task, x):
+        acc = accumulate(a.weights + task * (a.k * tile_width), x, a.x_stride, a.k)  # n x [16]
+        return fma_blocks(zeros(n), acc, load_f32x16(a.scales + task * 64)) if scaled else acc
 
-    return float_mul_mat
+    return product(n, inner(sums, kind, n, inline="always"))
 
 
 @kernels

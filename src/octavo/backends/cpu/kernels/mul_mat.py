@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.backends.cpu.kernels.product import PRODUCT, product
 from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
-    add_blocks,
-    arg,
-    call,
     fma_blocks,
     fma_dots,
     fma_dots_2,
     fma_splat_strided,
-    load_block_masked,
     load_codes,
     load_exponent_x16,
     load_f16x16,
@@ -31,128 +28,184 @@ from octavo.jit.simd import (
     mul,
     prefetch,
     splat,
-    store_block_masked,
     sub,
     zeros,
-)  # fmt: skip
+)
+from octavo.jit.simd.dots import BIASED, PLAIN, PRELOADED
 
 AHEAD = 2176
 """Bytes from the block in work to what is fetched. With fewer tokens, the hardware's own fetching keeps up."""
 
+LATE_MAX_TOKENS = 2
+"""Up to so many tokens, registers are left to multiply with d once a super-block."""
+
 LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16}
 
 
-@kernels
+@kernels(PRODUCT)
 def mul_mat_kernel(layout: Layout, n: int) -> Any:
-    """The product for tiles of n tokens: task i makes 16 rows of y, from row 16 i on.
-
-    Arguments: weights, x, y, rows, k, y stride, tiles, terms, (term, stride) twice, table, tail, tail's arguments. A
-    tail is a call for the tokens that fill no tile; strides are in bytes.
-    """
-    accumulate = _accumulate(layout, n)
-    tile_rows, token_bytes = ROWS, TOKEN_BYTES
+    """The product for tiles of n tokens, whose codes `PRODUCT.x` is; see `product`."""
+    late = layout.two_level and n <= LATE_MAX_TOKENS
+    add_super = _add_super_late(layout, n) if late else _add_super(layout, n)
     super_values, super_bytes = layout.super, layout.super_bytes
+    x_bytes = super_values // STEP * n * TOKEN_BYTES
 
-    def mul_mat(args, task):
-        k = arg(args, 4)
-        w = arg(args, 0) + task * (k // super_values * super_bytes)
-        y = arg(args, 2) + task * tile_rows * 4
-        rows = min(arg(args, 3) - task * tile_rows, tile_rows)
-        tile_bytes = k // 32 * (n * token_bytes)
-        for tile in range(arg(args, 6)):
-            acc = accumulate(w, arg(args, 1) + tile * tile_bytes, k, arg(args, 12))
-            for term in range(arg(args, 7)):
-                stride = arg(args, 9 + 2 * term)
-                at = arg(args, 8 + 2 * term) + task * tile_rows * 4 + tile * n * stride
-                acc = add_blocks(acc, load_block_masked(at, stride, rows, n))
-            store_block_masked(y + tile * n * arg(args, 5), arg(args, 5), rows, acc)
-        if arg(args, 13) != 0:
-            call(arg(args, 13), arg(args, 14), task)
-
-    return mul_mat
-
-
-def _accumulate(layout: Layout, n: int) -> Any:
-    """A function (weights, activations, k, table) -> n vectors of 16 sums.
-
-    Codes less an offset are kept in the high bits of their bytes, so that the offset is 128 for all widths, and what it
-    comes to (-128 times the sum of the activation's codes) is where the integer sums begin: it costs nothing.
-    """
-    bits, groups, sets = layout.bits, layout.groups, layout.sets
-    two_level, has_min, has_table = layout.two_level, layout.minima is not None, layout.table is not None
-    is_offset = layout.offset != 0
-    high = is_offset and not has_table
-    down = 2.0 ** -(8 - bits) if high else 1.0
-    kind = 1 if has_min else 2 if is_offset else 0
-    blocks, super_values = layout.super // STEP, layout.super
-    load_d = LOADS[layout.scale]
-    load_min = LOADS[layout.minima or "f16"]
-    load_sc = load_s8x16 if layout.signed_scales else load_u8x16
-    d_bytes = SCALE_BYTES[layout.scale] * ROWS
-    min_bytes = SCALE_BYTES[layout.minima] * ROWS if layout.minima else 0
-    head_bytes, block_bytes = layout.head_bytes, layout.block_bytes
-    codes_at = block_bytes - layout.code_bytes
-    d_at, s_at, h_at, x_bytes = n * STEP, n * (STEP + 4), n * (STEP + 8), n * TOKEN_BYTES
-    fetches, ahead = n == 16 or (n >= 4 and bits < 8), AHEAD
-    late = two_level and n <= 2  # d once a super-block: few tokens leave registers for sums of their own
-    late_kind = 2 if is_offset else 0
-
-    def accumulate(w, x, k, table):
-        acc = zeros(n)
-        none = splat(0.0)
-        for _super in range(k // super_values):
-            d = load_d(w)
-            if high:
-                d = mul(d, splat(down))
-            dmin = load_min(w + d_bytes * sets) if has_min else none
-            block = w + head_bytes
-            part, minima = zeros(n), zeros(n)  # of a super-block, before d and dmin
-            for _block in range(blocks):
-                if fetches:
-                    for line in range(0, block_bytes, 64):
-                        prefetch(block + ahead + line)
-                codes = load_high_codes(block + codes_at, bits) if high else load_codes(block + codes_at, bits)
-                if has_table:
-                    codes = look_up(codes, table)
-                if late:
-                    if groups == 1:
-                        part = fma_dots(part, codes, load_sc(block), none, x, d_at, late_kind)
-                        if has_min:
-                            minima = fma_splat_strided(minima, load_u8x16(block + 16), x + s_at, 4)
-                    else:
-                        part = fma_dots_2(part, codes, load_sc(block), load_sc(block + 16), none, none, x, d_at,
-                                          late_kind)  # fmt: skip
-                        if has_min:
-                            first, last = load_u8x16(block + 32), load_u8x16(block + 48)
-                            minima = fma_splat_strided(minima, sub(first, last), x + h_at, 4)
-                            minima = fma_splat_strided(minima, last, x + s_at, 4)
-                elif groups == 1:
-                    scale = mul(load_sc(block), d) if two_level else d
-                    bias = none
-                    if has_min:
-                        bias = sub(none, mul(load_u8x16(block + 16), dmin) if two_level else dmin)
-                    acc = fma_dots(acc, codes, scale, bias, x, d_at, kind)
-                else:
-                    if two_level:
-                        scale0, scale1 = mul(load_sc(block), d), mul(load_sc(block + 16), d)
-                    else:
-                        scale0, scale1 = d, load_d(w + d_bytes)
-                        if high:
-                            scale1 = mul(scale1, splat(down))
-                    bias0, bias1 = none, none
-                    if has_min:
-                        if two_level:
-                            bias0, bias1 = mul(load_u8x16(block + 32), dmin), mul(load_u8x16(block + 48), dmin)
-                        else:
-                            bias0, bias1 = dmin, load_min(w + d_bytes * 2 + min_bytes)
-                    acc = fma_dots_2(acc, codes, scale0, scale1, sub(bias1, bias0), sub(none, bias1), x, d_at, kind)
-                block += block_bytes
-                x += x_bytes
-            if late:
-                acc = fma_blocks(acc, part, d)
-                if has_min:
-                    acc = fma_blocks(acc, minima, sub(none, dmin))
-            w += head_bytes + blocks * block_bytes
+    def sums(a, task, x):
+        supers = a.k // super_values
+        w, acc = a.weights + task * (supers * super_bytes), zeros(n)
+        for _super in range(supers):
+            acc = add_super(acc, w, x, a.table)  # n x [16]
+            w += super_bytes
+            x += x_bytes
         return acc
 
-    return inner(accumulate, layout, n)
+    return product(n, inner(sums, layout, n, inline="always"))
+
+
+class _Places:
+    """Where the parts of a super-block lie, in bytes from its beginning or from that of a block of 32 values."""
+
+    def __init__(self, layout: Layout, n: int) -> None:
+        self.minima = SCALE_BYTES[layout.scale] * ROWS * layout.sets
+        self.block, self.block_bytes = layout.head_bytes, layout.block_bytes
+        self.small_minima = ROWS * layout.groups
+        self.codes = layout.block_bytes - layout.code_bytes
+        # of the activations of n tokens: scales, their sums, and those of the first 16
+        self.x_scales, self.x_sums, self.x_first_sums = n * STEP, n * (STEP + 4), n * (STEP + 8)
+        self.x_bytes = n * TOKEN_BYTES
+
+
+def _add_super(layout: Layout, n: int) -> Any:
+    """A function (sums, super-block, activations, table) that adds a super-block's products to n vectors of sums.
+
+    The offset of codes takes no instruction where it is 128: integer sums begin at -128 times the sum of the
+    activation's codes. So codes of fewer bits are kept in the high bits of their bytes.
+    """
+    at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
+    block_at, block_bytes, x_bytes, x_scales = at.block, at.block_bytes, at.x_bytes, at.x_scales
+    codes_of, scale_of, minimum_of = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout)
+    group_scale, group_minimum = _group_scale(layout), _group_minimum(layout)
+    kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
+
+    def add_super(acc, w, x, table):
+        none, d, dmin = splat(0.0), scale_of(w, 0), minimum_of(w, 0)  # [16]
+        block = w + block_at
+        for _block in range(blocks):
+            codes = codes_of(block, table)  # [16, 32]
+            if groups == 1:
+                scale, minimum = group_scale(w, block, d, 0), group_minimum(w, block, dmin, 0)
+                acc = fma_dots(acc, codes, scale, sub(none, minimum), x, x_scales, kind)
+            else:
+                first, last = group_scale(w, block, d, 0), group_scale(w, block, d, 1)
+                low, high = group_minimum(w, block, dmin, 0), group_minimum(w, block, dmin, 1)
+                acc = fma_dots_2(acc, codes, first, last, sub(high, low), sub(none, high), x, x_scales, kind)
+            block += block_bytes
+            x += x_bytes
+        return acc
+
+    return inner(add_super, layout, n, inline="always")
+
+
+def _add_super_late(layout: Layout, n: int) -> Any:
+    """`_add_super` for two levels of scales: a super-block's sums are multiplied with d and dmin when they are done."""
+    at, groups, blocks, has_min = _Places(layout, n), layout.groups, layout.super // STEP, layout.minima is not None
+    block_at, block_bytes, x_bytes, small_minima = at.block, at.block_bytes, at.x_bytes, at.small_minima
+    x_scales, x_sums, x_first_sums = at.x_scales, at.x_sums, at.x_first_sums
+    codes_of, scale_of, minimum_of = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout)
+    load_small = load_s8x16 if layout.signed_scales else load_u8x16
+    kind = PRELOADED if layout.offset else PLAIN
+
+    def add_super(acc, w, x, table):
+        none, dots, minima = splat(0.0), zeros(n), zeros(n)
+        d, dmin = scale_of(w, 0), minimum_of(w, 0)
+        block = w + block_at
+        for _block in range(blocks):
+            codes = codes_of(block, table)  # [16, 32]
+            if groups == 1:
+                dots = fma_dots(dots, codes, load_small(block), none, x, x_scales, kind)
+                if has_min:
+                    minima = fma_splat_strided(minima, load_u8x16(block + small_minima), x + x_sums, 4)
+            else:
+                dots = fma_dots_2(dots, codes, load_small(block), load_small(block + 16), none, none, x, x_scales, kind)
+                if has_min:
+                    first, last = load_u8x16(block + small_minima), load_u8x16(block + small_minima + 16)
+                    minima = fma_splat_strided(minima, sub(first, last), x + x_first_sums, 4)
+                    minima = fma_splat_strided(minima, last, x + x_sums, 4)
+            block += block_bytes
+            x += x_bytes
+        acc = fma_blocks(acc, dots, d)
+        if has_min:
+            acc = fma_blocks(acc, minima, sub(none, dmin))
+        return acc
+
+    return inner(add_super, layout, n, inline="always")
+
+
+def _codes_of(layout: Layout, n: int) -> Any:
+    """A function (block, table) -> the codes of 16 rows x 32 values; it fetches what is read some blocks later."""
+    bits, has_table, high = layout.bits, layout.table is not None, _keeps_codes_high(layout)
+    at, fetches, ahead = _Places(layout, n), n == 16 or (n >= 4 and layout.bits < 8), AHEAD
+    codes_at, block_bytes = at.codes, at.block_bytes
+
+    def codes_of(block, table):
+        if fetches:
+            for line in range(0, block_bytes, 64):
+                prefetch(block + ahead + line)
+        codes = load_high_codes(block + codes_at, bits) if high else load_codes(block + codes_at, bits)
+        return look_up(codes, table) if has_table else codes
+
+    return inner(codes_of, layout, n, inline="always")
+
+
+def _keeps_codes_high(layout: Layout) -> bool:
+    """Whether codes are taken as multiples of 2^(8 - bits), so that their offset is 128."""
+    return layout.offset != 0 and layout.table is None
+
+
+def _scale_of(layout: Layout) -> Any:
+    """A function (super-block, set) -> the scales d of 16 rows, for codes as `_codes_of` has them."""
+    load, nbytes = LOADS[layout.scale], SCALE_BYTES[layout.scale] * ROWS
+    high, down = _keeps_codes_high(layout), 2.0 ** -(8 - layout.bits)
+
+    def scale_of(w, i):
+        d = load(w + i * nbytes)
+        return mul(d, splat(down)) if high else d
+
+    return inner(scale_of, layout, inline="always")
+
+
+def _minimum_of(layout: Layout) -> Any:
+    """A function (super-block, set) -> the minima of 16 rows; 0 without."""
+    has_min, load = layout.minima is not None, LOADS[layout.minima or "f16"]
+    at, nbytes = _Places(layout, 1).minima, SCALE_BYTES[layout.minima or "f16"] * ROWS
+
+    def minimum_of(w, i):
+        return load(w + at + i * nbytes) if has_min else splat(0.0)
+
+    return inner(minimum_of, layout, inline="always")
+
+
+def _group_scale(layout: Layout) -> Any:
+    """A function (super-block, block, d of its first set, group) -> the scales of a group of the block."""
+    two_level, scale_of = layout.two_level, _scale_of(layout)
+    load_small = load_s8x16 if layout.signed_scales else load_u8x16
+
+    def group_scale(w, block, d, group):
+        if two_level:
+            return mul(load_small(block + 16 * group), d)
+        return d if group == 0 else scale_of(w, group)
+
+    return inner(group_scale, layout, inline="always")
+
+
+def _group_minimum(layout: Layout) -> Any:
+    """A function (super-block, block, dmin of its first set, group) -> the minima of a group of the block."""
+    two_level, has_min, minimum_of = layout.two_level, layout.minima is not None, _minimum_of(layout)
+    at = _Places(layout, 1).small_minima
+
+    def group_minimum(w, block, dmin, group):
+        if two_level and has_min:
+            return mul(load_u8x16(block + at + 16 * group), dmin)
+        return dmin if group == 0 else minimum_of(w, group)
+
+    return inner(group_minimum, layout, inline="always")

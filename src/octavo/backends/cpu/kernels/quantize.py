@@ -17,9 +17,8 @@ from typing import Any, Literal
 from octavo.backends.cpu.kernels.math import rms_factor, silu
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
+from octavo.jit.record import record
 from octavo.jit.simd import (
-    arg,
-    arg_f32,
     f32_pointer,
     i32_pointer,
     largest_magnitude,
@@ -52,18 +51,22 @@ def tasks_of(tokens: int, k: int, tile: int) -> tuple[int, int]:
     return tiles, max(1, min(k // 32 // CHUNK, -(-32 // max(tiles, 1))))
 
 
-@kernels
-def quantize_kernel(source: Source, tile: int) -> Any:
-    """Task i quantizes chunk i % chunks of tile i // chunks of `tile` tokens, or of the rest in smaller ones.
+QUANTIZE = record("codes tokens k", "x x_stride", "chunks", "other other_stride eps:f4")
+"""codes                where blocks of tiles begin, for `tokens` tokens of k values
+x, x_stride          a token's values, and bytes from one token's to the next one's
+chunks               pieces of a token
+other, other_stride  the norm's weight, with its `eps`; or what SwiGLU multiplies with, a row a token
+"""
 
-    Arguments: out, tokens, k, x, x stride, chunks, then weight and eps (norm), or up and its stride. Strides are in
-    bytes.
-    """
+
+@kernels(QUANTIZE)
+def quantize_kernel(source: Source, tile: int) -> Any:
+    """Task i quantizes chunk i % chunks of tile i // chunks of `tile` tokens, or of the rest in smaller ones."""
     token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source == "swiglu"
     quantize_blocks, run, factor_bytes = _quantize_blocks(source), RUN, tile * 4
 
-    def quantize(args, task):
-        tokens, k, chunks = arg(args, 1), arg(args, 2), arg(args, 5)
+    def quantize(a, task):
+        tokens, k, chunks = a.tokens, a.k, a.chunks
         chunk, first, n = task % chunks, task // chunks * tile, tile
         if first + n > tokens:  # one of the smaller tiles, which are the powers of two that the rest is made of
             skip = first // tile - tokens // tile
@@ -72,18 +75,17 @@ def quantize_kernel(source: Source, tile: int) -> Any:
                 if tokens % tile & n:
                     first, skip = first + n, skip - 1
                 n //= 2
-        out = arg(args, 0) + first * (k // 32 * token_bytes)
-        x = arg(args, 3) + first * arg(args, 4)
-        other = arg(args, 6) + (first * arg(args, 7) if gated else 0)
-        step = arg(args, 7) if gated else 0
+        codes, x = a.codes + first * (k // 32 * token_bytes), a.x + first * a.x_stride
+        other_stride = a.other_stride if gated else 0
+        other = a.other + first * other_stride
         factors = f32_pointer(stack(factor_bytes))
         for t in range(n):
-            factors[t] = rms_factor(x + t * arg(args, 4), k, arg_f32(args, 7)) if normed else 1.0
+            factors[t] = rms_factor(x + t * a.x_stride, k, a.eps) if normed else 1.0
         block, stop = k // 32 * chunk // chunks, k // 32 * (chunk + 1) // chunks
         while block < stop:
             last = min(block + run, stop)
             for t in range(n):
-                quantize_blocks(out, n, t, x + t * arg(args, 4), other + t * step, factors[t], block, last)
+                quantize_blocks(codes, n, t, x + t * a.x_stride, other + t * other_stride, factors[t], block, last)
             block = last
 
     return quantize
@@ -93,7 +95,7 @@ def _quantize_blocks(source: Source) -> Any:
     """A function that quantizes blocks `first` to `last` of token t of a tile of n."""
     token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source == "swiglu"
 
-    def quantize_blocks(out, n, t, x, other, factor, first, last):
+    def quantize_blocks(codes, n, t, x, other, factor, first, last):
         wide = splat(factor)
         for block in range(first, last):
             at = block * 128
@@ -106,7 +108,7 @@ def _quantize_blocks(source: Source) -> Any:
                 high = mul(silu(high), load_f32x16(other + at + 64))
             d = largest_magnitude(low, high) / 127.0
             inverse = splat(1.0 / d if d > 0 else 0.0)
-            base = out + block * n * token_bytes
+            base = codes + block * n * token_bytes
             half = quantize16(base + t * 32, mul(low, inverse))
             whole = half + quantize16(base + t * 32 + 16, mul(high, inverse))
             floats = f32_pointer(base + n * 32 + t * 4)

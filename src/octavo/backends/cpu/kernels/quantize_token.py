@@ -13,10 +13,10 @@ from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE
 from octavo.backends.cpu.kernels.math import rms_factor, silu
 from octavo.backends.cpu.kernels.quantize import Source
 from octavo.jit.compile import inner, kernels
+from octavo.jit.record import record
 from octavo.jit.simd import (
     add_exact,
     arg,
-    arg_f32,
     div,
     div_exact,
     f32_pointer,
@@ -40,21 +40,29 @@ CHUNK = 64
 """Codes of a token that lie together."""
 
 
-@kernels
-def quantize_token_kernel(source: Source) -> Any:
-    """Task i writes the codes of token i, its scale, and -128 and -8 times the sum of its codes.
+QUANTIZE_TOKEN = record(
+    "codes wide_tokens tiled", "scales begins_8 begins_4", "k x x_stride", "other other_stride eps:f4"
+)
+"""codes                tiles of n tokens [K / 64, n, 64], K filled up with zeros
+wide_tokens          so many tokens lie in wide tiles, the others in narrow ones
+tiled                0: a token is a tile
+scales               float32, made: the scale of each token
+begins_8, begins_4   int32, made: -128 and -8 times the sum of each token's codes
+x, x_stride          a token's k values, and bytes from one token's to the next one's
+other, other_stride  the norm's weight, with its `eps`; or what SwiGLU multiplies with, a row a token
+"""
 
-    Arguments: codes, tokens in wide tiles, tiled, scales, the two products of sums, k, x, x stride, then weight and eps
-    (norm), or up and its stride. A tile of n tokens is [K / 64, n, 64], K filled up with zeros; where not `tiled`, a
-    token is a tile. Strides are in bytes.
-    """
+
+@kernels(QUANTIZE_TOKEN)
+def quantize_token_kernel(source: Source) -> Any:
+    """Task i writes the codes of token i, its scale, and -128 and -8 times the sum of its codes."""
     normed, gated, wide, narrow, chunk_bytes = source == "rms_norm", source == "swiglu", WIDE, NARROW, CHUNK
     value = _value(source)
 
-    def quantize(args, task):
-        k, x = arg(args, 6), arg(args, 7) + task * arg(args, 8)
-        other = arg(args, 9) + (task * arg(args, 10) if gated else 0)
-        factor = rms_factor(x, k, arg_f32(args, 10)) if normed else 1.0
+    def quantize(a, task):
+        k, x = a.k, a.x + task * a.x_stride
+        other = a.other + (task * a.other_stride if gated else 0)
+        factor = rms_factor(x, k, a.eps) if normed else 1.0
         largest = 0.0
         for i in range(0, k, 32):
             low, high = value(x, other, i, k, factor), value(x, other, i + 16, k, factor)
@@ -64,21 +72,21 @@ def quantize_token_kernel(source: Source) -> Any:
         scale = largest / 127.0
         divisor = splat(scale if scale > 0 else 1.0)
         chunks = (k + chunk_bytes - 1) // chunk_bytes
-        first, tile = (task // wide * wide, wide) if task < arg(args, 1) else (0, narrow)
-        if task >= arg(args, 1):
-            first = arg(args, 1) + (task - arg(args, 1)) // narrow * narrow
-        if arg(args, 2) == 0:
+        first, tile = (task // wide * wide, wide) if task < a.wide_tokens else (0, narrow)
+        if task >= a.wide_tokens:
+            first = a.wide_tokens + (task - a.wide_tokens) // narrow * narrow
+        if a.tiled == 0:
             first, tile = task, 1
-        out = arg(args, 0) + first * chunks * chunk_bytes + (task - first) * chunk_bytes
+        out = a.codes + first * chunks * chunk_bytes + (task - first) * chunk_bytes
         total = 0.0
         for chunk in range(chunks):
             for j in range(0, chunk_bytes, 16):
                 at = chunk * chunk_bytes + j
                 total += quantize16(out + j, div(value(x, other, at, k, factor), divisor))
             out += tile * chunk_bytes
-        f32_pointer(arg(args, 3))[task] = scale
-        i32_pointer(arg(args, 4))[task] = -128 * int(total)
-        i32_pointer(arg(args, 5))[task] = -8 * int(total)
+        f32_pointer(a.scales)[task] = scale
+        i32_pointer(a.begins_8)[task] = -128 * int(total)
+        i32_pointer(a.begins_4)[task] = -8 * int(total)
 
     return quantize
 

@@ -1,0 +1,99 @@
+"""The arguments of a kernel by name: a record in memory, which the kernel reads as fields.
+
+SCALE = record("x y k factor:f4")           # int64 where no type is given: a size, a stride or an address
+
+@kernels(SCALE)
+def scale_kernel():
+    def scale(a, task):
+        y = f32_pointer(a.y + task * a.k * 4)
+        ...
+    return scale
+
+KernelCall(scale_kernel(), tasks, x=x, y=y, k=k, factor=0.5)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from octavo.formats.spec import AnyArray
+
+_CODES = {"i8": "q", "f4": "f"}
+
+
+class Record:
+    """Named fields, each an int64 or a float32, as C lays them out."""
+
+    def __init__(self, fields: str) -> None:
+        kinds = {name: kind or "i8" for name, _, kind in (field.partition(":") for field in fields.split())}
+        self.names = tuple(kinds)
+        self.dtype = np.dtype(list(kinds.items()), align=True)
+        self.nbytes = self.dtype.itemsize
+        self._struct = struct.Struct("".join(_CODES[kind] for kind in kinds.values()))
+
+    def new(self, **values: int | float | AnyArray) -> AnyArray:
+        """A record in memory of its own, an array without dimensions; of arrays their addresses are in it.
+
+        Raises TypeError as `fill` does.
+        """
+        made = np.zeros((), self.dtype)
+        self.fill(made, {n: v.ctypes.data if isinstance(v, np.ndarray) else v for n, v in values.items()})
+        return made
+
+    def fill(self, made: AnyArray, values: Mapping[str, int | float]) -> None:
+        """Set all fields of what `new` made. Raises TypeError where a name is missing or unknown."""
+        try:
+            self._struct.pack_into(made.data, 0, *map(values.__getitem__, self.names))
+        except KeyError:
+            raise TypeError(f"arguments without a value: {', '.join(self.names - values.keys())}") from None
+        if len(values) > len(self.names):
+            raise TypeError(f"no such arguments: {', '.join(values.keys() - self.names)} (allowed: {self.names})")
+
+    @cached_property
+    def type(self) -> Any:
+        """The record as Numba's type."""
+        import numba
+
+        return numba.from_dtype(self.dtype)
+
+    @cached_property
+    def at(self) -> Any:
+        """What makes an address the record that lies there, for kernels to call."""
+        from numba import types
+        from numba.extending import intrinsic
+
+        @intrinsic
+        def at(ty: Any, address: Any) -> Any:
+            return self.type(types.intp), lambda c, b, s, a: b.inttoptr(a[0], c.get_value_type(self.type))
+
+        return at
+
+    @cached_property
+    def copy(self) -> Any:
+        """What copies the record at an address to another address, and returns it, for kernels to call."""
+        from numba import types
+        from numba.core import cgutils
+        from numba.extending import intrinsic
+
+        raw_memcpy: Any = cgutils.raw_memcpy
+
+        @intrinsic
+        def copy(ty: Any, to: Any, source: Any) -> Any:
+            def gen(c: Any, b: Any, s: Any, a: Any) -> Any:
+                made, found = (b.inttoptr(address, c.get_value_type(self.type)) for address in a)
+                raw_memcpy(b, made, found, c.get_constant(types.intp, self.nbytes), 1, 8)
+                return made
+
+            return self.type(types.intp, types.intp), gen
+
+        return copy
+
+
+def record(*fields: str) -> Record:
+    """A record of fields `name` or `name:type`, with spaces between them; several lists one after the other."""
+    return Record(" ".join(fields))
