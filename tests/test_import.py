@@ -1,11 +1,16 @@
-"""`import octavo` and `octavo --help` stay light: what is heavy is imported when it is first used."""
+"""`import octavo` and `octavo --help` stay light: what is heavy comes when first used. No imports form a circle."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
+
+import octavo
 
 HEAVY = {"torch", "triton", "numba", "tokenizers", "jinja2", "gguf", "threadpoolctl", "transformers"}
 
@@ -56,3 +61,29 @@ def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         octavo.nothing  # noqa: B018
     assert all(getattr(octavo, name) is not None for name in octavo.__all__)
+
+
+IMPORT = re.compile(r"^ *(?:from (\S+) import (\([^)]*\)|.+)|import (.+))$", re.MULTILINE)
+
+
+def imports_of_modules() -> dict[str, set[str]]:
+    """Each module of the package with those of the package that it imports anywhere, for types or in functions too."""
+    root = Path(octavo.__file__).parent
+    files = {".".join(p.relative_to(root.parent).with_suffix("").parts): p for p in root.rglob("*.py")}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    found: dict[str, set[str]] = {}
+    for name, path in files.items():
+        imported = set()
+        code = re.sub('""".*?"""', "", path.read_text("utf-8"), flags=re.DOTALL)
+        for source, members, modules in IMPORT.findall(code):
+            of_source = {f"{source}.{member}" for member in re.findall(r"(\w+)(?: as \w+)?", members)}
+            imported |= of_source & files.keys() or {source}
+            imported |= set(re.findall(r"[\w.]+", modules))
+        found[name] = imported & files.keys() - {name}
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    found = imports_of_modules()
+    assert "octavo.runtime.engine" in found["octavo.runtime"]
+    TopologicalSorter(found).prepare()  # CycleError names the modules

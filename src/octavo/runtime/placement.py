@@ -79,8 +79,8 @@ def last_layers(graph: Graph, n_layer: int, count: int) -> Place:
 class Placement:
     """The layers of a graph on backends, of which the first may have little memory.
 
-    `layers` is how many of `n_layer` are on the first. Raises UsageError where layers are to lie on a second backend and
-    there is none, BackendError where they do not fit, saying how many would.
+    `layers` is how many of `n_layer` are on the first. Raises UsageError where layers are to lie on a second backend
+    and there is none, BackendError where they do not fit, saying how many would.
     """
 
     def __init__(
