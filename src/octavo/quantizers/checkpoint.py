@@ -53,7 +53,7 @@ CARRIED = (
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
 """Files of a checkpoint that go with its weights."""
-REQUANTIZE = "(allowed: with --allow-requantize, allow_requantize=True)"
+REQUANTIZE = "; --allow-requantize (allow_requantize=True) does it"
 SLAB = 1 << 20
 """Values that a thread encodes at a time."""
 
@@ -105,7 +105,7 @@ def quantize_checkpoint(
 
 def _require_new(dst: StrPath) -> None:
     if not os.fspath(dst):
-        raise UsageError("the destination has no name (allowed: a folder that is new or empty)")
+        raise UsageError("the destination has no name; name a folder that is new or empty")
     parent = os.path.dirname(os.path.realpath(dst))
     if not os.path.isdir(parent):
         raise FileError(f"there is no folder {parent}", file=dst, allowed="a new folder in one that exists")
@@ -119,9 +119,9 @@ def _config(model: ModelSpec, scheme: Scheme, allow_requantize: bool) -> dict[st
     file, experts = model.file, model.hparams.n_expert
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:
-        raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more {REQUANTIZE}")
+        raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more{REQUANTIZE}")
     if experts:
-        raise UsageError(f"{file.path} has {experts} experts (allowed: dense models)")
+        raise UsageError(f"{file.path} has {experts} experts, which schemes are not made for")
     return config | {KEY: quantization_config(scheme, ["lm_head"])}
 
 
@@ -176,7 +176,7 @@ class _Job:
         plain = info.type_name in FLOATS
         if not plain and not allow_requantize:
             problem = f"{self.file.path}: tensor {shown(name)} is {info.type_name}, and quantizing it again loses more"
-            raise UsageError(f"{problem} {REQUANTIZE}")
+            raise UsageError(f"{problem}{REQUANTIZE}")
         target = checkpoint_name(name, self.model.architecture)
         if target is None:
             raise UsageError(

@@ -187,7 +187,7 @@ class Engine:
         if not feeds or len(feeds) > self.config.max_sequences:
             raise UsageError(f"{len(feeds)} sequences in a step (allowed: 1 to {self.config.max_sequences})")
         if len({id(f.sequence) for f in feeds}) < len(feeds):
-            raise UsageError("a sequence is twice in a step (allowed: once)")
+            raise UsageError("a sequence is twice in one step")
         n_vocab = self.model.hparams.n_vocab
         for feed in feeds:
             if not feed.tokens or not 0 <= feed.outputs <= len(feed.tokens):

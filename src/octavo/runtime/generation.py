@@ -92,7 +92,7 @@ class Generation(Reply, Speaker):
 
     def __next__(self) -> str:
         if not self._advancing.acquire(blocking=False):
-            raise UsageError("this generation is iterated over already (allowed: one thread at a time)")
+            raise UsageError("this generation is iterated over already, by another thread")
         try:
             if self._failure is not None:
                 raise self._failure

@@ -136,8 +136,8 @@ def target() -> Target:
     """The device of this process. Raises BackendError where there is none that kernels run on."""
     if _Forked.without_gpu:
         raise BackendError(
-            "device gpu: this process was forked from one that uses the GPU, and can't use it (allowed: processes "
-            "started with 'spawn' or 'forkserver', or a first use of the GPU after the fork)"
+            "device gpu: this process was forked from one that uses the GPU, and can't use it; start processes "
+            "with 'spawn' or 'forkserver', or use the GPU first after the fork"
         )
     driver = None
     if os.environ.get("TRITON_INTERPRET") != "1":

@@ -148,7 +148,7 @@ class _Writer:
             fmt = by_name(kind)
         except QuantFormatError:
             problem = f"tensor {shown(tensor.name)} is {kind}, which can be read but not written"
-            raise UsageError(f"{problem} (allowed: a preset that gives it another type)") from None
+            raise UsageError(f"{problem}; choose a preset that gives it another type") from None
         return LazyTensor(tensor.name, fmt, tensor.shape, lambda: self._make(tensor, fmt))
 
     def _read(self) -> Iterator[Slab | QTensor]:
@@ -246,7 +246,7 @@ def require_other(dst: StrPath, sources: Iterable[str]) -> None:
     """Raises UsageError where `dst` is one of the files that are read."""
     for source in sources:
         if os.path.realpath(dst) == os.path.realpath(source) or (os.path.exists(dst) and os.path.samefile(dst, source)):
-            raise UsageError(f"{os.fsdecode(dst)} is the model that is read (allowed: another file)")
+            raise UsageError(f"{os.fsdecode(dst)} is the model that is read; write to another file")
 
 
 def require_sources(job: Job, allow_requantize: bool) -> None:
@@ -259,7 +259,7 @@ def require_sources(job: Job, allow_requantize: bool) -> None:
             raise UsageError(f"{label}, integers (allowed: floats, or a quantized type)")
         if not allow_requantize:
             raise UsageError(
-                f"{label}, and quantizing it again loses more (allowed: with --allow-requantize, allow_requantize=True)"
+                f"{label}, and quantizing it again loses more; --allow-requantize (allow_requantize=True) does it"
             )
 
 
@@ -287,4 +287,4 @@ def _require_weighted(job: Job) -> None:
         needed = fmt.name == kind and name not in _OFTEN_MISSING
         if needed and (job.imatrix is None or job.imatrix.importance(name) is None):
             problem = f"{job.name} makes tensor {shown(name)} {kind}, which is of no use without importance weights"
-            raise UsageError(f"{problem} (allowed: with an imatrix that has it)")
+            raise UsageError(f"{problem}; give an imatrix that has it")
