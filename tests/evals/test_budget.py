@@ -9,7 +9,7 @@ import pytest
 
 from octavo.errors import UsageError
 from octavo.quantizers.fit import budget
-from octavo.quantizers.fit.budget import Candidate, choose
+from octavo.quantizers.fit.budget import Candidate, solve_knapsack
 
 TYPES = {"Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "Q8_0": 272}
 
@@ -43,7 +43,7 @@ def test_no_choice_is_better(seed: int) -> None:
     least = sum(min(c.nbytes for c in options) for options in candidates.values())
     most = sum(max(c.nbytes for c in options) for options in candidates.values())
     for size in [least, most, most + 1, *rng.integers(least, most, 6).tolist()]:
-        chosen = choose(candidates, size)
+        chosen = solve_knapsack(candidates, size)
         nbytes, loss = totals(chosen)
         assert list(chosen) == list(candidates)
         assert all(chosen[name] in candidates[name] for name in chosen)
@@ -65,7 +65,7 @@ def test_a_large_model_is_next_to_the_bound(monkeypatch: pytest.MonkeyPatch, sta
     monkeypatch.setattr(budget, "MOST_STATES", states)
     candidates = model(np.random.default_rng(3), 250)
     size = sum(options[2].nbytes for options in candidates.values()) + 137
-    nbytes, loss = totals(choose(candidates, size))
+    nbytes, loss = totals(solve_knapsack(candidates, size))
     assert nbytes <= size
     assert relaxed(candidates, size) <= loss <= relaxed(candidates, size) * (1 + slack)
 
@@ -76,23 +76,23 @@ def test_thinning_still_fits_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     for size in range(30_000, 42_000, 1500):
         least = sum(min(c.nbytes for c in options) for options in candidates.values())
         if size >= least:
-            assert totals(choose(candidates, size))[0] <= size
+            assert totals(solve_knapsack(candidates, size))[0] <= size
 
 
 def test_more_room_is_never_worse() -> None:
     candidates = model(np.random.default_rng(5), 12)
     least = sum(min(c.nbytes for c in options) for options in candidates.values())
-    losses = [totals(choose(candidates, size))[1] for size in range(least, 3 * least, least // 7)]
+    losses = [totals(solve_knapsack(candidates, size))[1] for size in range(least, 3 * least, least // 7)]
     assert losses == sorted(losses, reverse=True)
 
 
 def test_too_small_a_budget() -> None:
     candidates = {"a": [Candidate("Q2_K", 84, 1.0)], "b": [Candidate("Q2_K", 84, 1.0)]}
     with pytest.raises(UsageError, match=r"167 bytes .allowed: at least 168"):
-        choose(candidates, 167)
+        solve_knapsack(candidates, 167)
 
 
 @pytest.mark.parametrize("options", [[], [Candidate("Q2_K", 84, float("nan"))], [Candidate("Q2_K", 84, -1.0)]])
 def test_bad_candidates(options: list[Candidate]) -> None:
     with pytest.raises(UsageError, match="tensor 'a'"):
-        choose({"a": options}, 1000)
+        solve_knapsack({"a": options}, 1000)

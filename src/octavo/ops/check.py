@@ -37,7 +37,7 @@ def out_dtype(given: Any) -> OutDType:
 
 
 def granularity(given: Any) -> Granularity:
-    """Who shares a scale; NumPy's integers as Python's. Raises UsageError for what is neither a name nor a number."""
+    """A granularity; NumPy's integers become Python's. Raises UsageError for what is neither a name nor a number."""
     if isinstance(given, int | np.integer) and not isinstance(given, bool):
         return int(given)
     if not isinstance(given, str) or given not in GRANULARITIES:

@@ -22,8 +22,13 @@ Activation = Literal["relu", "gelu", "silu"]
 OutDType = Literal["f32", "f16", "bf16"]
 Fp8 = Literal["e4m3", "e5m2"]
 Granularity = Literal["tensor", "token", "channel", "block"] | int
-"""Who shares a scale: all values, a row (of activations: "token", of weights: "channel"), `int` neighbours in a row,
-or, of fp8, "block": 128 x 128 values."""
+"""Which values share a scale.
+
+    "tensor"            all
+    "token", "channel"  a row: of activations, of weights
+    int                 that many neighbours in a row
+    "block"             128 x 128 values (fp8 only)
+"""
 
 BLOCK = 128
 

@@ -34,11 +34,13 @@ def quantize_int8(x: Array, granularity: Granularity = "tensor", symmetric: bool
 def quantize_int8(x: Array, granularity: Granularity = "tensor", symmetric: bool = True) -> tuple[Array, ...]:
     """x [..., K], float32, float16 or bfloat16, as int8 codes [..., K] and float32 scales; halves are rounded to even.
 
-    granularity  who shares a scale: "tensor" (scales are []), "token" or "channel", a row ([..., 1]), or a number of
-                 values in a row that divides K ([..., K / number])
-    symmetric    code = round(x / scale), scale = max|x| / 127; zeros have the scale 0. Otherwise codes from -128 to 127
-                 over the range of x widened to hold 0, and as third result int32 zero points, shaped as the scales:
-                 x = (code - zero) * scale
+    granularity  which values share a scale:
+                 "tensor"              all; scales are []
+                 "token" or "channel"  a row; scales are [..., 1]
+                 a number              that many neighbours in a row; scales are [..., K / number]
+    symmetric    True: code = round(x / scale), scale = max|x| / 127; zeros have the scale 0
+                 False: codes from -128 to 127 cover the range of x widened to hold 0, and the third result is int32
+                 zero points, shaped as the scales: x = (code - zero) * scale
 
     Raises UsageError for other shapes, types or granularities, and, on the CPU, NonFiniteError at the first NaN or Inf.
     """

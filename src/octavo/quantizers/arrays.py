@@ -1,4 +1,6 @@
-"""Plain arrays as int8 or uint8, and what that takes: `formats.rows` for values that share a scale as the caller says.
+"""Plain arrays as int8 or uint8 with a scale for each tensor, row or group, and the bytes that they take.
+
+The numbers are those of `formats.rows`.
 
 Symmetric int8 is that of ggml's Q8 formats and of most W8A8 papers (LLM.int8, arXiv 2208.07339, section 2): zero has
 the code 0 and a product needs no correction. With a zero point all 256 codes are used where values lie to one side of
@@ -114,7 +116,7 @@ def quantize_zero_point(x: npt.ArrayLike, *, per: Per = "tensor", group: int = 1
 
 
 def _storage(codes: AnyArray, *others: AnyArray) -> Storage:
-    """The storage of codes, one a value, and of what lies beside them."""
+    """The storage of codes, one a value, and of their scales and zero points."""
     nbytes = codes.nbytes + sum(a.nbytes for a in others)
     values = max(1, codes.size)
     return Storage(nbytes, nbytes / values, 4 * codes.size / max(1, nbytes))

@@ -17,7 +17,7 @@ LEAST_INT8 = 17
 def calls(
     scheme: str, x: F32, w: F32, placed: tuple[Any, ...], copies: int
 ) -> tuple[str, Sequence[Callable[[], object]]]:
-    """What a scheme's product is set next to, by name, and calls of it over so many copies of the weights.
+    """What a scheme's product is set next to, by name, and calls of it, one for each copy of the weights.
 
     int8 and fp8 stand next to the vendor's of the same numbers where it has one, without any epilogue for int8; all
     others next to float16.

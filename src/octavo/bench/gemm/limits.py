@@ -9,7 +9,7 @@ import numpy as np
 from octavo.bench import limits
 
 DOTS_PER_CLOCK = {"sm_80": 4096, "sm_86": 2048, "sm_89": 2048, "sm_90": 8192, "sm_100": 16384, "sm_103": 16384}
-"""Operations on 8-bit numbers that a multiprocessor's matrix units do in a clock, without sparsity."""
+"""Operations on 8-bit numbers that a multiprocessor's tensor cores do in a clock, without sparsity."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Limit:
 
 
 def limit(operations: int, nbytes: int, threads: int, scheme: str) -> Limit | None:
-    """The limit of so many operations and bytes, on so many threads of the CPU or (0) on the GPU; None if unknown.
+    """The limit of a number of operations and bytes; None if unknown. `threads` are the CPU's, 0 for the GPU.
 
-    The CPU is measured: how fast memory is read, and how fast the product's inner loop runs on what the first cache
-    holds; of fp8, whose inner loops are others, nothing is known. A GPU's memory is measured, and its operations follow
-    from its multiprocessors and their clock.
+    CPU: measured are how fast memory is read, and how fast the product's inner loop runs on data in the first cache.
+    The inner loops of fp8 are not measured, so their limit is not known.
+    GPU: memory is measured, and operations follow from the multiprocessors and their clock.
     """
     if threads and scheme.startswith("fp8"):
         return None

@@ -30,11 +30,11 @@ OWN_BOUND = 1e-3
 JUDGED, OUTPUTS = 256, 8
 """Results and outputs that a product has at least if its quantization is judged: errors of fewer don't average out."""
 
-FEW = 16
-"""With up to so many tokens, weights lie in as many copies as no cache holds, which take turns."""
+COPIES_MAX_TOKENS = 16
+"""Up to this many tokens copies of the weights, too many for any cache, take turns."""
 
 CHECKED_ROWS = 256
-"""Tokens whose results are compared: all, or so many of them."""
+"""Tokens whose results are compared, at most."""
 
 SECONDS, ROUNDS = 1.0, 100
 MOST = 1 << 31
@@ -121,7 +121,7 @@ def subject_of(scheme: str, x: F32, w: F32, device: str) -> Subject:
 
 
 def _whole(scheme: str) -> int:
-    """What K has to be a multiple of. Raises UsageError for a scheme that there is none of."""
+    """What K has to be a multiple of. Raises UsageError for an unknown scheme."""
     if scheme in stored.STORED:
         return stored.STORED[scheme].block
     if scheme not in PRODUCTS:
@@ -209,7 +209,7 @@ def _host(y: Any) -> Any:
 
 def copies_of(tokens: int, nbytes: int) -> int:
     """How many copies of a weight take turns."""
-    return min(MOST_COPIES, -(-COLD_BYTES // nbytes)) if tokens <= FEW else 1
+    return min(MOST_COPIES, -(-COLD_BYTES // nbytes)) if tokens <= COPIES_MAX_TOKENS else 1
 
 
 def library_calls(scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str) -> tuple[str, Calls]:

@@ -28,8 +28,8 @@ BOUNDS = {8: 0.03, 6: 0.05, 5: 0.08, 4: 0.15, 3: 0.25, 2: 0.4}
 def subject(fmt: BlockFormat, x: F32, w: F32, device: str) -> Subject:
     """The product of x and w in a format, on "cpu" or "gpu", through a graph of one op.
 
-    Activations are what the backend makes of them for so many tokens: q8_1, or float16. On the CPU making them is part
-    of what is timed, on the GPU it is a launch of its own, which is not.
+    Activations are what the backend makes of them for that many tokens: q8_1, or float16. On the CPU making them is
+    timed with the product; on the GPU it is a launch of its own, which is not timed.
     """
     tensor = QTensor(fmt, w.shape, _encoded(fmt, w), "w")
     backend = _backend(device)
@@ -73,7 +73,7 @@ def _backend(device: str) -> Backend:
 
 
 def _activations(x: F32, tokens: int, tensor: QTensor, backend: Backend) -> F32:
-    """Values of activations as the backend's product has them where there are so many tokens."""
+    """Values of activations as the backend's product of `tokens` tokens has them."""
     kind: str = backend.activation(tensor, "mul_mat")
     if kind == "q8_1" and backend.name == "gpu":
         from octavo.backends.gpu import dispatch

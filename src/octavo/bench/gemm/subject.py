@@ -21,7 +21,7 @@ class Subject:
     bound         of the error against the product of the floats (rel_L2)
     run           the result, in the host's memory
     exact         of some rows: the product of the same quantized operands, without the kernel's own error
-    calls         what is timed: the product with each of so many copies of the weight
+    calls         what is timed: given a number of copies of the weight, the product with each
     operands      its arguments on the device, activations and weight first; for the library's product
     weight_bytes  of the quantized weight
     bytes         of all that a product reads and writes

@@ -41,8 +41,8 @@ class _Step(NamedTuple):
     choice: I64
 
 
-def choose(candidates: Mapping[str, Sequence[Candidate]], nbytes: int) -> dict[str, Candidate]:
-    """For each tensor one of its candidates: at most `nbytes` together, the sum of their losses the least.
+def solve_knapsack(candidates: Mapping[str, Sequence[Candidate]], nbytes: int) -> dict[str, Candidate]:
+    """One candidate for each tensor: together at most `nbytes`, with the least sum of losses.
 
     Raises UsageError where even the smallest candidates take more, and for a loss that is no number or below 0.
     """

@@ -15,7 +15,7 @@ from octavo.quantizers.fit.budget import Candidate
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.recode import recode
 from octavo.quantizers.job.source import Source, SourceTensor
-from octavo.quantizers.mix.mixing import Choices, fallback, is_kept, require_matches, target
+from octavo.quantizers.mix.mixing import Choices, fallback, is_kept, require_matches, target_format
 
 TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 TYPES_OF_32 = ("Q4_0", "IQ4_NL", "Q5_0", "Q5_1", "Q8_0")
@@ -96,14 +96,14 @@ def _wish(tensor: SourceTensor, choices: Choices, tied: bool) -> BlockFormat | N
     """The type that a user set for a tensor, if any."""
     name = tensor.name
     if name == "token_embd.weight" and choices.embedding_type:
-        return _whole(tensor, target(choices.embedding_type))
+        return _whole(tensor, target_format(choices.embedding_type))
     if name == "output.weight" and choices.output_type:
-        return _whole(tensor, target(choices.output_type))
+        return _whole(tensor, target_format(choices.output_type))
     wish = next((fmt for pattern, fmt in choices.patterns if pattern.search(name)), None)
     if wish is not None:
         return fallback(wish, tensor.shape[-1])
     if name == "token_embd.weight" and tied and choices.output_type:
-        return _whole(tensor, target(choices.output_type))
+        return _whole(tensor, target_format(choices.output_type))
     return None
 
 

@@ -10,7 +10,7 @@ from octavo.errors import UsageError
 from octavo.formats import BlockFormat, by_name
 from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
-from octavo.quantizers.fit.budget import choose
+from octavo.quantizers.fit.budget import solve_knapsack
 from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_bytes
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target
@@ -128,7 +128,7 @@ def fit_types(
     done = iter(range(len(free)))
     tell = (lambda name: progress(f"trying types of {name}", next(done), len(free))) if progress is not None else None
     found = candidates(free, offered, slopes, imatrix=imatrix, threads=threads, progress=tell)
-    chosen = choose(found, nbytes - kept)
+    chosen = solve_knapsack(found, nbytes - kept)
     return Fit(
         {name: by_name(c.type_name) for name, c in chosen.items()},
         kept + sum(c.nbytes for c in chosen.values()),

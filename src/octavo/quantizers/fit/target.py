@@ -1,4 +1,4 @@
-"""A size that a model is to have: so many bits a weight, or a file of so many bytes."""
+"""The size that a model is to have: bits a weight, or bytes of the file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Target:
-    """One of the two: bits for each value of the model, as llama.cpp counts them, or bytes of the whole file.
+    """One of the two.
 
-    Bits are 8 times the bytes of all tensors (norms and what else stays as it is are among them) over the values in
-    them; the file's metadata is not counted. Raises UsageError for none or both, and for what is not above 0.
+    bits_per_weight  8 times the bytes of all tensors over their values, as llama.cpp counts; metadata does not count
+    file_size        bytes of the whole file
+
+    Raises UsageError for none or both, and for what is not above 0.
     """
 
     bits_per_weight: float | None = None

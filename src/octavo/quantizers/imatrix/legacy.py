@@ -24,7 +24,10 @@ _NAME_BYTES = 1 << 10
 
 
 def is_legacy(path: str | os.PathLike[str]) -> bool:
-    """Whether a file may be of this form: it is none of GGUF, and begins with a number that can count its entries."""
+    """Whether a file may be of this form: it begins with a number of entries that it has room for.
+
+    GGUF's magic read as such a number is 1.2 billion.
+    """
     source = Source(path)
     try:
         start = source.read(0, min(4, source.size), "header")

@@ -74,11 +74,11 @@ class Choices:
 
     @cached_property
     def patterns(self) -> tuple[tuple[re.Pattern[str], BlockFormat], ...]:
-        return tuple((_compiled(pattern), target(kind)) for pattern, kind in self.tensor_types)
+        return tuple((_compiled(pattern), target_format(kind)) for pattern, kind in self.tensor_types)
 
 
 def require_matches(choices: Choices, names: Iterable[str]) -> None:
-    """Raise UsageError for an expression of `choices` that is found in none of the names of tensors."""
+    """Raise UsageError for an expression of `choices` that matches no tensor's name."""
     known = list(names)
     for (given, _), (pattern, _) in zip(choices.tensor_types, choices.patterns, strict=True):
         if not any(pattern.search(name) for name in known):
@@ -92,7 +92,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise UsageError(f"tensor type {pattern!r} is no regular expression: {error}") from None
 
 
-def target(name: str) -> BlockFormat:
+def target_format(name: str) -> BlockFormat:
     """The format called `name`, in any case. Raises UsageError for one that nothing is quantized to."""
     if name.upper() not in ENCODABLE:
         raise UsageError(f"tensors can't be quantized to {name!r} (allowed: {', '.join(ENCODABLE)})")
@@ -125,7 +125,7 @@ def choose_types(
     if preset.base is None:
         return {}
     wanted = sorted(shapes, key=lambda name: (_layer(name), name))  # the order in which tensors of a kind are counted
-    types = {name: mixer.choose(name, shapes[name]) for name in wanted if not is_kept(name, shapes[name], choices)}
+    types = {name: mixer.type_of(name, shapes[name]) for name in wanted if not is_kept(name, shapes[name], choices)}
     if mixer.unfit:
         first = ", ".join(mixer.unfit[:3]) + (", ..." if len(mixer.unfit) > 3 else "")
         _log.warning("rows of %d of %d tensors are not whole blocks: %s", len(mixer.unfit), len(shapes), first)
@@ -142,10 +142,10 @@ class _Mixer:
         self.tied = "output" not in kinds
         self.seen: dict[str, int] = {}
         self.unfit: list[str] = []
-        self.embedding = target(choices.embedding_type) if choices.embedding_type else None
-        self.output = target(choices.output_type) if choices.output_type else None
+        self.embedding = target_format(choices.embedding_type) if choices.embedding_type else None
+        self.output = target_format(choices.output_type) if choices.output_type else None
 
-    def choose(self, name: str, shape: tuple[int, ...]) -> BlockFormat:
+    def type_of(self, name: str, shape: tuple[int, ...]) -> BlockFormat:
         kind = _kind(name)
         if kind == "token_embd" and self.embedding:
             return _fitting(name, shape, self.embedding)
