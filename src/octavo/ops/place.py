@@ -51,7 +51,7 @@ def _require_plain(x: Any) -> None:
     if odd is not None:
         raise UsageError(f"a tensor is {odd} (allowed: torch.strided)")
     if x.is_neg() or x.is_conj():
-        raise UsageError("a tensor is a negated or conjugated view; resolve_neg() or resolve_conj() makes an array of it")
+        raise UsageError("a tensor is a negated or conjugated view; call resolve_neg() or resolve_conj() first")
 
 
 def is_torch(x: Any) -> bool:
