@@ -167,7 +167,7 @@ def candidates(scheme: Scheme, m: int, n: int, k: int) -> Iterator[GemmShape]:
             continue
         programs = some.programs(m, n)
         splits = {q for q in range(1, 9) if 110 <= programs * q <= 6 * MULTIPROCESSORS} if few else {1}
-        yield from (some.divided(q) for q in sorted(splits))
+        yield from (some.with_split_k(q) for q in sorted(splits))
 
 
 def tuned(scheme: Scheme, m: int, n: int, k: int, case: Case) -> dict[str, Any]:

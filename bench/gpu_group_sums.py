@@ -26,6 +26,7 @@ import gpu_gemm
 import results_file
 from octavo.backends.gpu import GpuBackend, gemm
 from octavo.backends.gpu.gemm_shapes import GemmShape
+from octavo.backends.gpu.gluon import tiles
 from octavo.backends.gpu.kernels import gemm_int8_hopper as hopper
 from octavo.backends.gpu.kernels.gemm_w4a8 import unpacked
 from octavo.bench import gpu, machine
@@ -102,9 +103,9 @@ def sums_apart(
     """y [M, N] with int32 sums of each group; groups float16 [K / 128, N]."""
     (m, k), n, s = a.shape, len(packed), shape
     shares, finished = gemm._room(s, m, n, torch.float32, a.device, workspace)
-    group_sums_kernel[s.programs(m, n) * s.splits,](
-        gemm._laid_out(a, s.tokens, 128), gemm._laid_out(packed, s.rows, s.depth // 2), scale_a, scale_b, groups, y,
-        shares, finished, m, n, k, groups.stride(0), y.stride(0), GROUP=s.group, SPLITS=s.splits, STAGES=s.stages,
+    group_sums_kernel[s.programs(m, n) * s.split_k,](
+        tiles(a, s.block_m, 128), tiles(packed, s.block_n, s.block_k // 2), scale_a, scale_b, groups, y,
+        shares, finished, m, n, k, groups.stride(0), y.stride(0), GROUP=s.group_m, SPLITS=s.split_k, STAGES=s.stages,
         num_warps=s.warps,
     )  # fmt: skip
     return y
@@ -115,12 +116,12 @@ def shapes(m: int) -> list[GemmShape]:
     if m <= 128:
         tokens = max(8, 1 << (m - 1).bit_length())
         return [
-            GemmShape(tokens, rows, 256, splits=splits, stages=stages, warps=4)
+            GemmShape(tokens, rows, 256, split_k=splits, stages=stages, warps=4)
             for rows, splits, stages in itertools.product((64, 128), (1, 2, 4), (4, 6))
             if stages * (rows * 128 + tokens * 256) <= 220 << 10 and rows * tokens <= 1 << 13
         ]
     return [
-        GemmShape(tokens, rows, 256, splits=1, stages=stages, warps=8)
+        GemmShape(tokens, rows, 256, split_k=1, stages=stages, warps=8)
         for tokens, rows, stages in ((128, 128, 3), (128, 128, 4), (64, 128, 4))
     ]
 

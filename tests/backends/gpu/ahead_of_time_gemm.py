@@ -58,9 +58,9 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     s = shape_of(scheme, tokens, N, K, target, 132)
     tma, types = target in ("sm_90", "sm_100"), dict(TYPES)
     fixed = {
-        **END, "BM": s.tokens, "BN": s.rows, "BK": s.depth, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages,
-        "TMA": tma, "EVEN": True, "WIDE": False, "PERSISTENT": s.persistent, "ZERO": True, "ZERO_STEP": 1,
-        "ASM": TARGETS[target][1], "GROUPED": name == "w4a8_g128", "KIND": "e4m3",
+        **END, "BM": s.block_m, "BN": s.block_n, "BK": s.block_k, "GROUP": s.group_m, "SPLITS": s.split_k,
+        "STAGES": s.stages, "TMA": tma, "EVEN": True, "WIDE": False, "PERSISTENT": s.persistent, "ZERO": True,
+        "ZERO_STEP": 1, "ASM": TARGETS[target][1], "GROUPED": name == "w4a8_g128", "KIND": "e4m3",
         "KEPT": KEPT if name == "fp8" and target == "sm_90" else 0,
         "BLOCKS": name == "fp8_blocks", "UNITS": fp8_units(target, "e4m3"),
     }  # fmt: skip
@@ -69,8 +69,8 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     if name == "fp8_blocks":
         fixed |= {"A_STEP": None, "B_STEP": None}
     element = "fp8e4nv" if name.startswith("fp8") and fixed["UNITS"] == "fp8" else "i8"
-    depth = 64 if name.startswith("w4a8") else s.depth
-    for factor, rows in (("a", s.tokens), ("b", s.rows), ("packed", s.rows)):
+    depth = 64 if name.startswith("w4a8") else s.block_k
+    for factor, rows in (("a", s.block_m), ("b", s.block_n), ("packed", s.block_n)):
         types[factor] = f"tensordesc<{element}[{rows}, {depth}]>" if tma else f"*{element}"
     return _row(
         name, target, kernel, {k: v for k, v in fixed.items() if k in kernel.arg_names}, types, s.warps, s.stages
@@ -83,14 +83,14 @@ def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
     float8 = scheme.startswith("fp8")
     kernel = fp8_hopper_kernel if float8 else w4a8_hopper_kernel if scheme.startswith("w4a8") else int8_hopper_kernel
     fixed = {
-        **END, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "ZERO": True, "ZERO_STEP": 1,
+        **END, "GROUP": s.group_m, "SPLITS": s.split_k, "STAGES": s.stages, "ZERO": True, "ZERO_STEP": 1,
         "GROUPED": scheme == "w4a8_g128", "num_warps": s.warps, "FAST": scheme == "fp8_fast",
         "BLOCKS": scheme == "fp8_blocks",
     }  # fmt: skip
     if scheme == "fp8_blocks":
         fixed |= {"A_STEP": None, "B_STEP": None}
-    blocks = {"a": [s.tokens, 128 if scheme.startswith("w4a8") else s.depth], "b": [s.rows, s.depth]}
-    blocks["packed"] = [s.rows, s.depth // 2]
+    blocks = {"a": [s.block_m, 128 if scheme.startswith("w4a8") else s.block_k], "b": [s.block_n, s.block_k]}
+    blocks["packed"] = [s.block_n, s.block_k // 2]
     types = TYPES | ({"shares": "*fp32"} if float8 else {})
     for factor, block in blocks.items():
         layout = gl.NVMMASharedLayout.get_default_for(block, gl.int8)

@@ -20,7 +20,7 @@ from octavo.ops.w4a8 import W4A8Weight
 from tests.sampling import some
 
 WHERE = device.target().device
-SMALL = GemmShape(16, 64, 128, splits=1, warps=4)
+SMALL = GemmShape(16, 64, 128, split_k=1, warps=4)
 FP8 = 1e-5 if device.target().arch == "interpreter" else 2e-3
 """Of the largest sum: matrix units may keep 14 bits of one."""
 SIZES = [(1, 1, 32), (1, 40, 256), (17, 33, 130), (32, 64, 384), (5, 70, 100)]
@@ -160,7 +160,7 @@ def test_sums_of_fp8_that_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> Non
     a, b = (definition.quantize_fp8(rng.standard_normal((17, 1700)).astype(np.float32), "e4m3") for _ in range(2))
     expected = definition.fp8_gemm(a[0], b[0], a[1], b[1])
     for splits in (1, 3):
-        check(fp8_gemm(on(a[0]), on(b[0]), on(a[1]), on(b[1]), shape=SMALL.divided(splits)), expected, FP8)
+        check(fp8_gemm(on(a[0]), on(b[0]), on(a[1]), on(b[1]), shape=SMALL.with_split_k(splits)), expected, FP8)
 
 
 @pytest.mark.parametrize("size", [(1, 1, 32), (17, 130, 300), (5, 256, 256)])
@@ -191,7 +191,7 @@ def test_large_tiles_of_fp8(how: str, rows: int, kind: Any, splits: int, monkeyp
     a, bias, residual = a[:, :k], scales(n), rng.standard_normal((m, n)).astype(np.float32)
     more = {"bias": bias, "residual": residual, "activation": "relu"}
     expected = definition.fp8_gemm(a, b, scale_a, scale_b, **more)
-    shape, workspace = GemmShape(128, rows, 128, splits=splits, stages=3), Workspace()
+    shape, workspace = GemmShape(128, rows, 128, split_k=splits, stages=3), Workspace()
     on_card = {name: on(value) if isinstance(value, np.ndarray) else value for name, value in more.items()}
     for _ in range(2):  # the second time with counters that the first has left
         y = fp8_gemm(
@@ -221,7 +221,7 @@ def test_e4m3_is_twice_what_gfx942_takes_its_bits_for() -> None:
 
 @pytest.mark.parametrize("splits", [2, 3, 7])
 def test_programs_that_share_k(splits: int) -> None:
-    shape, workspace = SMALL.divided(splits), Workspace()
+    shape, workspace = SMALL.with_split_k(splits), Workspace()
     a, b, sa, sb = codes(17, 640), codes(33, 640), scales(17, 1), scales(33, 1)
     weight = w4a8(33, 640, True)
     there = weight.to(WHERE)
@@ -273,7 +273,7 @@ def test_results_go_where_the_caller_says() -> None:
 @pytest.mark.parametrize("zero", [None, 127])
 def test_sums_that_int32_does_not_hold(k: int, zero: int | None) -> None:
     """-128 by -128 131,072 times is 2^31; with a zero point each product is twice as large."""
-    shape = GemmShape(16, 16, 4096, splits=1) if device.target().arch == "interpreter" else SMALL
+    shape = GemmShape(16, 16, 4096, split_k=1) if device.target().arch == "interpreter" else SMALL
     a, b, one = np.full((2, k), -128, np.int8), np.full((3, k), -128, np.int8), np.ones((), np.float32)
     b[1] = 127
     zeros = None if zero is None else np.array(zero, np.int32)
@@ -344,4 +344,4 @@ def test_shapes_fit(scheme: Scheme, arch: str) -> None:
             for hopper in {False, arch == "sm_90"}:
                 s = shape_of(scheme, m, n, k, arch, 132, hopper)
                 assert s.stages * s.stage_bytes(scheme.startswith("w4a8")) <= memory
-                assert 1 <= s.splits <= -(-k // s.depth)
+                assert 1 <= s.split_k <= -(-k // s.block_k)

@@ -121,20 +121,20 @@ def int8_gemm(
     )  # fmt: skip
     constants = {
         "A_STEP": _step(scale_a), "B_STEP": _step(scale_b), "ZERO_STEP": 0 if zero_a is None else _step(zero_a),
-        "ZERO": zero_a is not None, **end.constants, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages,
+        "ZERO": zero_a is not None, **end.constants, "GROUP": s.group_m, "SPLITS": s.split_k, "STAGES": s.stages,
         "num_warps": s.warps, "enable_fp_fusion": True,
     }  # fmt: skip
     if how.hopper:
         with gluon.attempt("int8"):
             gluon.kernel("int8")[_grid(s, m, n)](
-                gluon.tiles(a, s.tokens, s.depth), gluon.tiles(b, s.rows, s.depth), *arguments, end.y.stride(0),
+                gluon.tiles(a, s.block_m, s.block_k), gluon.tiles(b, s.block_n, s.block_k), *arguments, end.y.stride(0),
                 end.residual.stride(0), **constants,
             )  # fmt: skip
     else:
         int8_gemm_kernel[_grid(s, m, n)](
-            _tiles(a, s.tokens, s.depth, how.tma), _tiles(b, s.rows, s.depth, how.tma), *arguments, a.stride(0),
-            b.stride(0), end.y.stride(0), end.residual.stride(0), **constants, BM=s.tokens, BN=s.rows, BK=s.depth,
-            PERSISTENT=s.persistent, WIDE=how.wide, TMA=how.tma, EVEN=k % s.depth == 0,
+            _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma), *arguments, a.stride(0),
+            b.stride(0), end.y.stride(0), end.residual.stride(0), **constants, BM=s.block_m, BN=s.block_n, BK=s.block_k,
+            PERSISTENT=s.persistent, WIDE=how.wide, TMA=how.tma, EVEN=k % s.block_k == 0,
         )  # fmt: skip
     return end.y
 
@@ -177,19 +177,19 @@ def w4a8_gemm(
     strides = (groups.stride(0), groups.stride(1), end.y.stride(0), end.residual.stride(0))
     constants = {
         "A_STEP": _step(scale_a), "B_STEP": _step(channel_scale), "GROUPED": group_scale is not None, **end.constants,
-        "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "num_warps": s.warps, "enable_fp_fusion": True,
+        "GROUP": s.group_m, "SPLITS": s.split_k, "STAGES": s.stages, "num_warps": s.warps, "enable_fp_fusion": True,
     }  # fmt: skip
     if how.hopper:
         with gluon.attempt("w4a8"):
             gluon.kernel("w4a8")[_grid(s, m, n)](
-                gluon.tiles(a, s.tokens, BLOCK), gluon.tiles(packed, s.rows, s.depth // 2), *arguments, *strides,
+                gluon.tiles(a, s.block_m, BLOCK), gluon.tiles(packed, s.block_n, s.block_k // 2), *arguments, *strides,
                 **constants,
             )  # fmt: skip
     else:
         w4a8_gemm_kernel[_grid(s, m, n)](
-            _tiles(a, s.tokens, BLOCK // 2, how.tma), _tiles(packed, s.rows, BLOCK // 2, how.tma), *arguments,
-            a.stride(0), packed.stride(0), *strides, **constants, BM=s.tokens, BN=s.rows, WIDE=how.wide, TMA=how.tma,
-            ASM=device.target().asm,
+            _tiles(a, s.block_m, BLOCK // 2, how.tma), _tiles(packed, s.block_n, BLOCK // 2, how.tma), *arguments,
+            a.stride(0), packed.stride(0), *strides, **constants, BM=s.block_m, BN=s.block_n, WIDE=how.wide,
+            TMA=how.tma, ASM=device.target().asm,
         )  # fmt: skip
     return end.y
 
@@ -228,12 +228,12 @@ def fp8_gemm(
     arguments = (scale_a, scale_b, end.bias, end.residual, end.y, shares, finished, m, n, k)
     constants = {
         "A_STEP": None if blocks else _step(scale_a), "B_STEP": None if blocks else _step(scale_b), "BLOCKS": blocks,
-        **end.constants, "GROUP": s.group, "SPLITS": s.splits, "STAGES": s.stages, "enable_fp_fusion": True,
+        **end.constants, "GROUP": s.group_m, "SPLITS": s.split_k, "STAGES": s.stages, "enable_fp_fusion": True,
     }  # fmt: skip
     if how.hopper:
         with gluon.attempt("fp8"):
-            gluon.kernel("fp8")[min(s.programs(m, n) * s.splits, _multiprocessors()),](
-                gluon.tiles(a, s.tokens, s.depth), gluon.tiles(b, s.rows, s.depth), *arguments, end.y.stride(0),
+            gluon.kernel("fp8")[min(s.programs(m, n) * s.split_k, _multiprocessors()),](
+                gluon.tiles(a, s.block_m, s.block_k), gluon.tiles(b, s.block_n, s.block_k), *arguments, end.y.stride(0),
                 end.residual.stride(0), grid[1], **constants, FAST=fast and not blocks, num_warps=s.warps // FP8_GROUPS,
             )  # fmt: skip
         return end.y
@@ -242,9 +242,9 @@ def fp8_gemm(
         a, b = a.view(torch.int8), b.view(torch.int8)
     kept = KEPT if not fast and device.target().arch in SHORT_SUMS else 0
     fp8_gemm_kernel[_grid(s, m, n)](
-        _tiles(a, s.tokens, s.depth, how.tma), _tiles(b, s.rows, s.depth, how.tma), *arguments, a.stride(0),
+        _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma), *arguments, a.stride(0),
         b.stride(0), end.y.stride(0), end.residual.stride(0), grid[1], **constants, KIND=kind, UNITS=units, KEPT=kept,
-        BM=s.tokens, BN=s.rows, BK=s.depth, TMA=how.tma, EVEN=k % s.depth == 0, num_warps=s.warps,
+        BM=s.block_m, BN=s.block_n, BK=s.block_k, TMA=how.tma, EVEN=k % s.block_k == 0, num_warps=s.warps,
     )  # fmt: skip
     return end.y
 
@@ -340,20 +340,20 @@ def _how(scheme: Scheme, m: int, n: int, k: int, zero: bool, given: GemmShape | 
     wide = integers and k > (MOST // 2 if zero else MOST)
     hopper = arch == "sm_90" and tma and not wide and gluon.usable(cast("gluon.Name", scheme.split("_")[0]))
     shape = given or shape_of(scheme, m, n, k, arch, _multiprocessors(), hopper)
-    needed = max(-(-k // (MOST // shape.depth * shape.depth)), 2 if wide else 1) if integers else 1
-    hopper = hopper and (integers or (shape.tokens == 128 and shape.warps == 4 * FP8_GROUPS))
-    return _How(shape.divided(max(shape.splits, needed)), wide, tma, hopper)
+    needed = max(-(-k // (MOST // shape.block_k * shape.block_k)), 2 if wide else 1) if integers else 1
+    hopper = hopper and (integers or (shape.block_m == 128 and shape.warps == 4 * FP8_GROUPS))
+    return _How(shape.with_split_k(max(shape.split_k, needed)), wide, tma, hopper)
 
 
 def _room(shape: GemmShape, m: int, n: int, dtype: torch.dtype, where: Any, workspace: Workspace | None) -> Any:
     """Partial sums and counters, or anything where there are none."""
-    programs = shape.programs(m, n) if shape.splits > 1 else 0
-    values = programs * shape.splits * shape.tokens * shape.rows
+    programs = shape.programs(m, n) if shape.split_k > 1 else 0
+    values = programs * shape.split_k * shape.block_m * shape.block_n
     return (workspace or Workspace()).take(values, programs * FP8_GROUPS, dtype, where)
 
 
 def _grid(shape: GemmShape, m: int, n: int) -> tuple[int]:
-    programs = shape.programs(m, n) * shape.splits
+    programs = shape.programs(m, n) * shape.split_k
     return (min(programs, _multiprocessors()) if shape.persistent else programs,)
 
 

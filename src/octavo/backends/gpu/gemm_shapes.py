@@ -5,42 +5,53 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from octavo.backends.gpu.arguments import Constant
+
 Scheme = Literal["int8", "w4a8", "w4a8_g128", "fp8", "fp8_fast", "fp8_blocks"]
 
 
 @dataclass(frozen=True)
-class GemmShape:
-    """Tokens, rows of the weights and values of K of a program's step; rows of tiles that share the L2; programs that
-    share K (0: as many as there is room for); stages of loads; warps; programs of a multiprocessor that K is divided
-    for; programs that go from tile to tile."""
+class GemmShape(Constant):
+    """How a product is divided into programs.
 
-    tokens: int
-    rows: int
-    depth: int
-    group: int = 8
-    splits: int = 0
+    block_m      tokens of a tile
+    block_n      rows of the weights of a tile
+    block_k      values of K of a step
+    group_m      rows of tiles that are computed together, so that they share what they read in the L2
+    split_k      programs that compute one tile, each from a part of K; 0: as many as there is room for
+    stages       steps that are loaded ahead
+    warps        of a program
+    ctas_per_sm  programs on each multiprocessor that `split_k` makes room for
+    persistent   as many programs as run at once go from tile to tile
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    group_m: int = 8
+    split_k: int = 0
     stages: int = 4
     warps: int = 8
-    each: int = 1
+    ctas_per_sm: int = 1
     persistent: bool = False
 
     def programs(self, m: int, n: int) -> int:
-        """How many there are without splits."""
-        return -(-m // self.tokens) * -(-n // self.rows)
+        """How many there are without split-K."""
+        return -(-m // self.block_m) * -(-n // self.block_n)
 
     def stage_bytes(self, packed: bool) -> int:
         """Bytes that a stage takes in shared memory."""
-        return self.depth * self.tokens + self.depth * self.rows // (2 if packed else 1)
+        return self.block_k * self.block_m + self.block_k * self.block_n // (2 if packed else 1)
 
-    def divided(self, splits: int) -> GemmShape:
-        """The same with so many programs that share K."""
-        return replace(self, splits=splits)
+    def with_split_k(self, split_k: int) -> GemmShape:
+        """The same with another `split_k`."""
+        return replace(self, split_k=split_k)
 
 
 # fmt: off
 ANY = 1 << 40
 H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
-    # up to so many tokens, and tokens times rows of the whole product
+    # (most tokens, most tokens times rows of the weights, shape): the first row that fits is taken
     "int8": (
         (8, ANY, GemmShape(8, 64, 256, stages=5, warps=4)),
         (16, ANY, GemmShape(16, 64, 256, stages=5, warps=4)),
@@ -61,26 +72,26 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
         (ANY, ANY, GemmShape(256, 128, 128)),
     ),
     "w4a8_g128": (
-        (8, ANY, GemmShape(8, 64, 256, stages=3, warps=4, each=5)),
-        (16, ANY, GemmShape(16, 64, 256, stages=3, warps=4, each=4)),
-        (32, ANY, GemmShape(32, 64, 256, stages=3, warps=4, each=4)),
-        (64, ANY, GemmShape(64, 64, 128, stages=5, warps=4, each=2)),
-        (128, ANY, GemmShape(128, 64, 128, stages=5, warps=4, each=2)),
+        (8, ANY, GemmShape(8, 64, 256, stages=3, warps=4, ctas_per_sm=5)),
+        (16, ANY, GemmShape(16, 64, 256, stages=3, warps=4, ctas_per_sm=4)),
+        (32, ANY, GemmShape(32, 64, 256, stages=3, warps=4, ctas_per_sm=4)),
+        (64, ANY, GemmShape(64, 64, 128, stages=5, warps=4, ctas_per_sm=2)),
+        (128, ANY, GemmShape(128, 64, 128, stages=5, warps=4, ctas_per_sm=2)),
         (256, ANY, GemmShape(128, 128, 128, warps=4)),
         (ANY, ANY, GemmShape(256, 128, 128)),
     ),
     "fp8": (
-        (64, ANY, GemmShape(64, 128, 128, warps=4, each=2)),
+        (64, ANY, GemmShape(64, 128, 128, warps=4, ctas_per_sm=2)),
         (ANY, 1 << 22, GemmShape(128, 128, 128, stages=6)),
-        (ANY, ANY, GemmShape(128, 256, 128, group=4, stages=3)),
+        (ANY, ANY, GemmShape(128, 256, 128, group_m=4, stages=3)),
     ),
     "fp8_fast": (
-        (64, ANY, GemmShape(64, 128, 128, warps=4, each=2)),
+        (64, ANY, GemmShape(64, 128, 128, warps=4, ctas_per_sm=2)),
         (ANY, 1 << 22, GemmShape(128, 128, 128, stages=6)),
-        (ANY, ANY, GemmShape(128, 256, 128, group=4)),
+        (ANY, ANY, GemmShape(128, 256, 128, group_m=4)),
     ),
     "fp8_blocks": (
-        (64, ANY, GemmShape(64, 128, 128, warps=4, each=2)),
+        (64, ANY, GemmShape(64, 128, 128, warps=4, ctas_per_sm=2)),
         (ANY, ANY, GemmShape(128, 128, 128, stages=6)),
     ),
 }
@@ -90,18 +101,18 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
 def shape_of(
     scheme: Scheme, m: int, n: int, k: int, arch: str, multiprocessors: int, hopper: bool = False
 ) -> GemmShape:
-    """The shape for m tokens, n rows and k values on a device of so many multiprocessors, its splits known.
+    """The shape for m tokens, n rows and k values on a device of so many multiprocessors, its split-K known.
 
     hopper: for the kernels of compute capability 9.0, as far as there are such.
     """
     packed = scheme.startswith("w4a8")
     if arch == "interpreter":
-        return GemmShape(16, 32, 128, splits=1, warps=4)
+        return GemmShape(16, 32, 128, split_k=1, warps=4)
     if hopper or (scheme.startswith("fp8") and arch.startswith(("sm_90", "sm_10"))):
         shape = next(s for tokens, size, s in H100[scheme] if m <= tokens and m * n <= size)
     else:
         shape = _elsewhere(packed, m, arch)
-    return _with_splits(shape, m, n, k, multiprocessors * shape.each)
+    return _with_split_k(shape, m, n, k, multiprocessors * shape.ctas_per_sm)
 
 
 def _elsewhere(packed: bool, m: int, arch: str) -> GemmShape:
@@ -113,9 +124,9 @@ def _elsewhere(packed: bool, m: int, arch: str) -> GemmShape:
     return GemmShape(tokens, rows, 128 if packed else 64, stages=3 if arch.startswith("sm_") else 2)
 
 
-def _with_splits(shape: GemmShape, m: int, n: int, k: int, slots: int) -> GemmShape:
-    """As many programs share K as there are slots for, but each has four steps at least."""
-    if shape.splits:
+def _with_split_k(shape: GemmShape, m: int, n: int, k: int, slots: int) -> GemmShape:
+    """With split-K for as many programs as there are slots for, but each has four steps at least."""
+    if shape.split_k:
         return shape
-    most = max(1, -(-k // shape.depth) // 4)
-    return shape.divided(max(1, min(slots // shape.programs(m, n), most, 16)))
+    most = max(1, -(-k // shape.block_k) // 4)
+    return shape.with_split_k(max(1, min(slots // shape.programs(m, n), most, 16)))
