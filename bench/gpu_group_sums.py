@@ -25,10 +25,13 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 import gpu_gemm
 import results_file
 from octavo.backends.gpu import GpuBackend, gemm
+from octavo.backends.gpu.arguments import matrix
+from octavo.backends.gpu.gemm_arguments import Epilogue, GemmConfig, GroupScales, Size
 from octavo.backends.gpu.gemm_shapes import GemmShape
 from octavo.backends.gpu.gluon import tiles
-from octavo.backends.gpu.kernels import gemm_int8_hopper as hopper
+from octavo.backends.gpu.kernels.gemm_int8_hopper import fetch, ring_of, scale_pair, sums_layout
 from octavo.backends.gpu.kernels.gemm_w4a8 import unpacked
+from octavo.backends.gpu.kernels.hopper_tiles import finish, release, sum_splits, work_of
 from octavo.bench import gpu, machine
 
 N, K = 8192, 21504
@@ -50,50 +53,45 @@ def _group(codes, tokens, units: gl.constexpr):
 
 @gluon.jit
 def group_sums_kernel(
-    a, packed, scale_a, scale_b, group_scale, y, shares, finished, m, n, k, group_step, y_stride,
-    GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, num_warps: gl.constexpr,
-):  # fmt: skip
+    a, packed, size, groups, end, split_k, shape: gl.constexpr, config: gl.constexpr, num_warps: gl.constexpr
+):
     """`w4a8_hopper_kernel` with int32 sums of a group each, which are scaled while the next are made.
 
-    group_scale is float16, neighbouring rows side by side and groups group_step apart; a stage has 256 values of K.
+    The scales of neighbouring rows lie side by side; a stage has 256 values of K.
     """
-    BM: gl.constexpr = a.block_type.shape[0]
-    BN: gl.constexpr = packed.block_type.shape[0]
-    tile, split, row, token, first, end = hopper.share_of(gl.program_id(0), m, n, k, BM, BN, 4 * HALF, GROUP, SPLITS)
-    left, right, ready = hopper._ring(packed, a, STAGES, 2)
+    BM: gl.constexpr = shape.block_m
+    BN: gl.constexpr = shape.block_n
+    STAGES: gl.constexpr = shape.stages
+    tile, split, row, token, first, end_step = work_of(
+        gl.program_id(0), size.m, size.n, size.k, BM, BN, 4 * HALF, shape.group_m, shape.split_k
+    )
+    ring = ring_of(packed, a, STAGES, 2)
     for i in gl.static_range(STAGES):
-        hopper._send_for(packed, a, left, right, ready, i, first + i, row, token, first + i < end, STAGES, 2)
-    units: gl.constexpr = hopper.units_of(BM, num_warps)
-    total = gl.zeros([BN, BM], gl.float32, units)
-    down = row + gl.arange(0, BN, gl.SliceLayout(1, units))
-    groups = group_scale + down
-    one, other = hopper._scales(groups, down < n, first * 2, group_step, k // (2 * HALF))
-    for turn in range(first, end):
-        next_one, next_other = hopper._scales(groups, down < n, turn * 2 + 2, group_step, k // (2 * HALF))
+        fetch(packed, a, ring, i, first + i, row, token, first + i < end_step, STAGES, 2)
+    layout: gl.constexpr = sums_layout(BM, num_warps)
+    total = gl.zeros([BN, BM], gl.float32, layout)
+    down = row + gl.arange(0, BN, gl.SliceLayout(1, layout))
+    scales = groups.data + down
+    one, other = scale_pair(scales, down < size.n, first * 2, groups.group, size.k // (2 * HALF))
+    for turn in range(first, end_step):
+        next_one, next_other = scale_pair(scales, down < size.n, turn * 2 + 2, groups.group, size.k // (2 * HALF))
         slot = (turn - first) % STAGES
-        mbarrier.wait(ready.index(slot), ((turn - first) // STAGES) & 1)
-        sums = _group(left.index(slot).slice(0, HALF, 1), right.index(slot * 2), units)
-        later = _group(left.index(slot).slice(HALF, HALF, 1), right.index(slot * 2 + 1), units)
+        mbarrier.wait(ring.ready.index(slot), ((turn - first) // STAGES) & 1)
+        sums = _group(ring.weights.index(slot).slice(0, HALF, 1), ring.tokens.index(slot * 2), layout)
+        later = _group(ring.weights.index(slot).slice(HALF, HALF, 1), ring.tokens.index(slot * 2 + 1), layout)
         sums = warpgroup_mma_wait(2, [sums])
         total += sums.to(gl.float32) * one.to(gl.float32)[:, None]
         later = warpgroup_mma_wait(0, [later])
         total += later.to(gl.float32) * other.to(gl.float32)[:, None]
         ahead = turn + STAGES
-        hopper._send_for(packed, a, left, right, ready, ahead - first, ahead, row, token, ahead < end, STAGES, 2)
+        fetch(packed, a, ring, ahead - first, ahead, row, token, ahead < end_step, STAGES, 2)
         one, other = next_one, next_other
-    hopper.release(ready, STAGES)
+    release(ring.ready, STAGES)
     last = True
-    if SPLITS > 1:
-        total, last = hopper.together(total, shares, finished, tile, split, SPLITS)
+    if shape.split_k > 1:
+        total, last = sum_splits(total, split_k, tile, split, shape.split_k)
     if last:
-        across = token + gl.arange(0, BM, gl.SliceLayout(0, units))
-        of_row = gl.load(scale_b + down, mask=down < n, other=0.0) * 0.0625
-        total *= gl.load(scale_a + across, mask=across < m, other=0.0)[None, :] * of_row[:, None]
-        out: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, num_warps], [0, 1])
-        value = gl.convert_layout(total.to(y.dtype.element_ty), out)
-        rows = row + gl.arange(0, BN, gl.SliceLayout(1, out))[:, None]
-        tokens = token + gl.arange(0, BM, gl.SliceLayout(0, out))[None, :]
-        gl.store(y + tokens.to(gl.int64) * y_stride + rows, value, mask=(rows < n) & (tokens < m))
+        finish(total, end, size, row, token, config, 1, num_warps)
 
 
 def sums_apart(
@@ -101,12 +99,12 @@ def sums_apart(
     y: torch.Tensor, workspace: gemm.Workspace, shape: GemmShape,
 ) -> torch.Tensor:  # fmt: skip
     """y [M, N] with int32 sums of each group; groups float16 [K / 128, N]."""
-    (m, k), n, s = a.shape, len(packed), shape
-    shares, finished = gemm._room(s, m, n, torch.float32, a.device, workspace)
-    group_sums_kernel[s.programs(m, n) * s.split_k,](
-        tiles(a, s.block_m, 128), tiles(packed, s.block_n, s.block_k // 2), scale_a, scale_b, groups, y,
-        shares, finished, m, n, k, groups.stride(0), y.stride(0), GROUP=s.group_m, SPLITS=s.split_k, STAGES=s.stages,
-        num_warps=s.warps,
+    size, s = Size(len(a), len(packed), a.shape[1]), shape
+    split_k = gemm._split_k(s, size, torch.float32, a.device, workspace)
+    group_sums_kernel[s.programs(size.m, size.n) * s.split_k,](
+        tiles(a, s.block_m, 128), tiles(packed, s.block_n, s.block_k // 2), size,
+        GroupScales(groups, 1, groups.stride(0)), Epilogue(matrix(y), scale_a, scale_b), split_k, s,
+        GemmConfig(None, 1, 1, factor=1 / 16), num_warps=s.warps,
     )  # fmt: skip
     return y
 

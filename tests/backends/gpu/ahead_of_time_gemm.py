@@ -16,7 +16,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from octavo.backends.gpu import dispatch
-from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_units
+from octavo.backends.gpu.arguments import Matrix, SplitK
+from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
+from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, GemmConfig, GroupScales, Size, Strides
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
 from octavo.backends.gpu.kernels import gemm_mixed_hopper
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
@@ -31,12 +33,8 @@ from tests.backends.gpu.ahead_of_time import FUSION, TARGETS, _spills, source_of
 
 N, K = 8192, 8192
 KERNELS = {"int8": int8_gemm_kernel, "w4a8": w4a8_gemm_kernel, "fp8": fp8_gemm_kernel}
-END = {"BIAS": True, "ACTIVATION": "gelu", "RESIDUAL": True, "A_STEP": 1, "B_STEP": 1}
-TYPES = {
-    "packed": "*i8", "scale_a": "*fp32", "scale_b": "*fp32", "zero_a": "*i32", "sums": "*i32", "group_scale": "*fp16",
-    "bias": "*fp16", "residual": "*fp16", "y": "*bf16", "shares": "*i32", "finished": "*i32", "b": "*i8", "x": "*fp16",
-    "codes": "*i8", "scales": "*fp32", "zeros": "*i32", "top": "fp32",
-}  # fmt: skip
+TYPES = {"x": "*fp16", "b": "*i8", "codes": "*i8", "sums": "*i32", "scales": "*fp32", "zeros": "*i32", "top": "fp32"}
+EVEN = ("n", "k", "stride", "a", "b")  # of records: sizes, and strides of matrices
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "row_sums": (row_sums_kernel, {"B": 1024}),
     **{f"quantize_{kind}": (quantize8_kernel, {"KIND": kind, "GIVEN": False, "B": 1024})
@@ -56,25 +54,34 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     if target == "sm_90" and (not name.startswith("fp8") or tokens > 64):
         return _for_hopper(scheme, tokens)
     s = shape_of(scheme, tokens, N, K, target, 132)
-    tma, types = target in ("sm_90", "sm_100"), dict(TYPES)
+    tma, types, operands = target in ("sm_90", "sm_100"), _types(scheme), fp8_operands(target, "e4m3")
+    config = GemmConfig("gelu", 1, 1, 1, fp8_factor("e4m3", operands), tma=tma)
     fixed = {
-        **END, "BM": s.block_m, "BN": s.block_n, "BK": s.block_k, "GROUP": s.group_m, "SPLITS": s.split_k,
-        "STAGES": s.stages, "TMA": tma, "EVEN": True, "WIDE": False, "PERSISTENT": s.persistent, "ZERO": True,
-        "ZERO_STEP": 1, "ASM": TARGETS[target][1], "GROUPED": name == "w4a8_g128", "KIND": "e4m3",
+        "shape": s, "config": config, "ASM": TARGETS[target][1], "KIND": "e4m3", "OPERANDS": operands,
         "KEPT": KEPT if name == "fp8" and target == "sm_90" else 0,
-        "BLOCKS": name == "fp8_blocks", "UNITS": fp8_units(target, "e4m3"),
     }  # fmt: skip
-    if name.startswith("fp8"):
-        types["shares"] = "*fp32"
-    if name == "fp8_blocks":
-        fixed |= {"A_STEP": None, "B_STEP": None}
-    element = "fp8e4nv" if name.startswith("fp8") and fixed["UNITS"] == "fp8" else "i8"
+    element = "fp8e4nv" if name.startswith("fp8") and operands == "fp8" else "i8"
     depth = 64 if name.startswith("w4a8") else s.block_k
     for factor, rows in (("a", s.block_m), ("b", s.block_n), ("packed", s.block_n)):
         types[factor] = f"tensordesc<{element}[{rows}, {depth}]>" if tma else f"*{element}"
-    return _row(
-        name, target, kernel, {k: v for k, v in fixed.items() if k in kernel.arg_names}, types, s.warps, s.stages
-    )
+    return _row(name, target, kernel, _of(kernel, fixed), types, s.warps, s.stages)
+
+
+def _types(scheme: Scheme) -> dict[str, Any]:
+    """Types of what all kernels of a scheme take."""
+    float8, scale = scheme.startswith("fp8"), None if scheme == "fp8_blocks" else "*fp32"
+    zero = "*i32" if scheme == "int8" else None
+    return {
+        "strides": Strides("i32", "i32"), "size": Size("i32", "i32", "i32"),
+        "groups": GroupScales("*fp16", "i32", "i32") if scheme == "w4a8_g128" else None,
+        "blocks": BlockScales("*fp32", "*fp32", "i32") if scheme == "fp8_blocks" else None,
+        "end": Epilogue(Matrix("*bf16", "i32"), scale, scale, zero, zero, "*fp16", Matrix("*fp16", "i32")),
+        "split_k": SplitK("*fp32" if float8 else "*i32", "*i32"),
+    }  # fmt: skip
+
+
+def _of(kernel: Any, fixed: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fixed.items() if name in kernel.arg_names}
 
 
 def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
@@ -82,22 +89,15 @@ def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
     s = shape_of(scheme, tokens, N, K, "sm_90", 132, hopper=True)
     float8 = scheme.startswith("fp8")
     kernel = fp8_hopper_kernel if float8 else w4a8_hopper_kernel if scheme.startswith("w4a8") else int8_hopper_kernel
-    fixed = {
-        **END, "GROUP": s.group_m, "SPLITS": s.split_k, "STAGES": s.stages, "ZERO": True, "ZERO_STEP": 1,
-        "GROUPED": scheme == "w4a8_g128", "num_warps": s.warps, "FAST": scheme == "fp8_fast",
-        "BLOCKS": scheme == "fp8_blocks",
-    }  # fmt: skip
-    if scheme == "fp8_blocks":
-        fixed |= {"A_STEP": None, "B_STEP": None}
+    fixed = {"shape": s, "config": GemmConfig("gelu", 1, 1, 1), "num_warps": s.warps, "FAST": scheme == "fp8_fast"}
     blocks = {"a": [s.block_m, 128 if scheme.startswith("w4a8") else s.block_k], "b": [s.block_n, s.block_k]}
     blocks["packed"] = [s.block_n, s.block_k // 2]
-    types = TYPES | ({"shares": "*fp32"} if float8 else {})
+    types = _types(scheme)
     for factor, block in blocks.items():
         layout = gl.NVMMASharedLayout.get_default_for(block, gl.int8)
         types[factor] = f"tensordesc<{'fp8e4nv' if float8 else 'i8'}{block},{layout!r}>"
-    fixed = {k: v for k, v in fixed.items() if k in kernel.arg_names}
     warps = s.warps // FP8_GROUPS if float8 else s.warps
-    return _row(scheme, "sm_90", kernel, fixed, types, warps, s.stages, GluonASTSource)
+    return _row(scheme, "sm_90", kernel, _of(kernel, fixed), types, warps, s.stages, GluonASTSource)
 
 
 def _mixed(name: str, tokens: int) -> dict[str, Any]:
@@ -119,10 +119,10 @@ def _mixed(name: str, tokens: int) -> dict[str, Any]:
 
 
 def _row(
-    name: str, target: str, kernel: Any, fixed: dict[str, Any], types: dict[str, str], warps: int, stages: int,
+    name: str, target: str, kernel: Any, fixed: dict[str, Any], types: dict[str, Any], warps: int, stages: int,
     source: Any = ASTSource,
 ) -> dict[str, Any]:  # fmt: skip
-    even = {"n", "k", "stride", *(arg for arg in kernel.arg_names if arg.endswith("_stride"))}
+    even = {*EVEN, *(arg for arg in kernel.arg_names if arg.endswith("_stride"))}
     made = triton.compile(
         source_of(kernel, fixed, types, source, even),
         target=TARGETS[target][0],

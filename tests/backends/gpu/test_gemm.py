@@ -203,7 +203,7 @@ def test_large_tiles_of_fp8(how: str, rows: int, kind: Any, splits: int, monkeyp
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
 def test_fp8_without_units_of_its_own(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every number of the type, minus zero and the smallest among them, by units of float16."""
-    monkeypatch.setattr(gemm, "fp8_units", lambda arch, kind: "f16")
+    monkeypatch.setattr(gemm, "fp8_operands", lambda arch, kind: "f16")
     every = np.arange(256, dtype=np.uint8).view(definition.fp8_dtype(kind))
     with np.errstate(invalid="ignore"):
         every = np.where(np.isfinite(every.astype(np.float32)), every, 0).astype(every.dtype)
@@ -239,7 +239,7 @@ def test_programs_that_share_k(splits: int) -> None:
 
 def test_programs_that_go_from_tile_to_tile() -> None:
     args = codes(40, 256), codes(70, 256), scales(40, 1), scales(70, 1)
-    for shape in (replace(SMALL, persistent=True), replace(SMALL, persistent=True, splits=2)):
+    for shape in (replace(SMALL, persistent=True), replace(SMALL, persistent=True, split_k=2)):
         check(int8_gemm(*map(on, args), shape=shape), definition.int8_gemm(*args))
 
 

@@ -1,6 +1,8 @@
-"""What all products of 8-bit numbers share: tiles in, and what follows their sums.
+"""What all products of 8-bit numbers share: tiles in, split-K, and what follows their sums.
 
-Products whose factors are swapped end here too: a tile is [tokens, rows of b], or the other way round.
+Arguments are records: `size` a Size, `end` an Epilogue, `split_k` a SplitK or None, and the constants `shape`, a
+GemmShape, and `config`, a GemmConfig (see `gemm_arguments`). Where the factors of a product are swapped, a tile is
+[rows of b, tokens].
 """
 
 from __future__ import annotations
@@ -25,47 +27,47 @@ def load_tile(
 ):  # fmt: skip
     """x [R, C] from (row, column) on, of a descriptor (TMA) or from a pointer; zeros from `columns` on.
 
-    Rows that there are not may hold anything. EVEN: `columns` is a multiple of C.
+    Rows from `rows` on may hold anything. EVEN: `columns` is a multiple of C.
     """
     if TMA:
-        value = x.load([row, column])
+        value = x.load([row, column])  # [R, C]
     else:
         at = tl.minimum(row + tl.arange(0, R), rows - 1).to(tl.int64)[:, None] * stride
         inner = column + tl.arange(0, C)[None, :]
         if EVEN:
-            value = tl.load(x + at + inner)
+            value = tl.load(x + at + inner)  # [R, C]
         else:
-            value = tl.load(x + at + inner, mask=inner < columns, other=0.0)
+            value = tl.load(x + at + inner, mask=inner < columns, other=0.0)  # [R, C]
     return value
 
 
 @triton.jit
-def steps_of(split, k, BK: tl.constexpr, SPLITS: tl.constexpr):
-    """The first step and the one after the last, of BK values each, of a program that shares K with others."""
+def steps_of(split, k, BK: tl.constexpr, SPLIT_K: tl.constexpr):
+    """The first step and the one after the last, of BK values each, of a program with split-K."""
     steps = tl.cdiv(k, BK)
-    each = tl.cdiv(steps, SPLITS)
+    each = tl.cdiv(steps, SPLIT_K)
     return split * each, tl.minimum(split * each + each, steps)
 
 
 @triton.jit
-def together(
-    acc, shares, finished, tile, split, R: tl.constexpr, C: tl.constexpr, SPLITS: tl.constexpr, WIDE: tl.constexpr,
+def sum_splits(
+    acc, split_k, tile, split, R: tl.constexpr, C: tl.constexpr, SPLIT_K: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """Of a tile's SPLITS programs the last to finish gets the sums of all, added in order; others get what they had.
+    """Adds up a tile's SPLIT_K partial sums `acc`, in order, in the program that is the last to finish.
 
-    Returns whether this is that program, and the sums [R, C], as int64 if WIDE. `shares` holds R * C of the type of
-    `acc` for each program; `finished` a zero for each tile, and zeros again afterwards.
+    Returns whether this is that program, and the sums [R, C], of others just `acc`; as int64 if WIDE.
     """
-    at = shares + tile.to(tl.int64) * (SPLITS * R * C) + tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
-    tl.store(at + split * (R * C), acc)
+    at = split_k.partial + tile.to(tl.int64) * (SPLIT_K * R * C) + tl.arange(0, R)[:, None] * C
+    at += tl.arange(0, C)[None, :]
+    tl.store(at + split * (R * C), acc)  # [R, C]
     tl.debug_barrier()
-    last = tl.atomic_add(finished + tile, 1, sem="acq_rel") == SPLITS - 1
+    last = tl.atomic_add(split_k.counter + tile, 1, sem="acq_rel") == SPLIT_K - 1
     total = acc.to(tl.int64) if WIDE else acc
     if last:
-        tl.store(finished + tile, 0)
+        tl.store(split_k.counter + tile, 0)
         total = tl.zeros_like(total)
-        for other in range(SPLITS):
-            total += tl.load(at + other * (R * C), cache_modifier=".cg").to(total.dtype)
+        for other in range(SPLIT_K):
+            total += tl.load(at + other * (R * C), cache_modifier=".cg").to(total.dtype)  # [R, C]
     return last, total
 
 
@@ -82,62 +84,50 @@ def activated(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def _finish(
-    total, scale_a, scale_b, zero_a, sums, bias, residual, y, first, start, token, column, m, n,
-    y_stride, residual_stride,
-    A_STEP: tl.constexpr, B_STEP: tl.constexpr, ZERO_STEP: tl.constexpr, FACTOR: tl.constexpr, ZERO: tl.constexpr,
-    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, RESIDUAL: tl.constexpr,
-):  # fmt: skip
-    """`finish` for sums that lie at `token` and `column`, one [R, 1] and the other [1, C], of a tile from token `first`
-    and column `start` on."""
-    here, there = token < m - first, column < n - start
+def _finish_part(total, end, size, first_token, first_row, token, row, config: tl.constexpr):
+    """`finish` for the sums at `token` and `row` of a tile, one of them [R, 1] and the other [1, C]."""
+    here, there = token < size.m - first_token, row < size.n - first_row
     inside = here & there
-    at, where = first + token, start + column
-    if ZERO:
-        zero = tl.load(zero_a + at * ZERO_STEP, mask=here, other=0)
-        total -= zero.to(total.dtype) * tl.load(sums + where, mask=there, other=0).to(total.dtype)
+    at, where = first_token + token, first_row + row
+    if end.zero_a is not None:
+        zero = tl.load(end.zero_a + at * config.step_zero, mask=here, other=0)
+        total -= zero.to(total.dtype) * tl.load(end.sums_b + where, mask=there, other=0).to(total.dtype)
     value = total.to(tl.float32)
-    if ZERO:
+    if end.zero_a is not None:
         value = tl.where((zero >= -128) & (zero <= 127), value, float("nan"))
-    if A_STEP is not None:
-        value *= tl.load(scale_a + at * A_STEP, mask=here, other=0.0)
-        value *= tl.load(scale_b + where * B_STEP, mask=there, other=0.0) * FACTOR
-    elif FACTOR != 1:
-        value *= FACTOR
-    if BIAS:
-        value += tl.load(bias + where, mask=there, other=0.0).to(tl.float32)
+    if end.scale_a is not None:
+        value *= tl.load(end.scale_a + at * config.step_a, mask=here, other=0.0)
+        value *= tl.load(end.scale_b + where * config.step_b, mask=there, other=0.0) * config.factor
+    elif config.factor != 1:
+        value *= config.factor
+    if end.bias is not None:
+        value += tl.load(end.bias + where, mask=there, other=0.0).to(tl.float32)
+    ACTIVATION: tl.constexpr = config.activation
     value = activated(value, ACTIVATION)
-    if RESIDUAL:
-        residual += first.to(tl.int64) * residual_stride + start
-        value += tl.load(residual + (token * residual_stride + column), mask=inside, other=0.0).to(tl.float32)
-    y += first.to(tl.int64) * y_stride + start
-    tl.store(y + (token * y_stride + column), value.to(y.dtype.element_ty), mask=inside)
+    if end.residual is not None:
+        residual = end.residual.data + (first_token.to(tl.int64) * end.residual.stride + first_row)
+        at = residual + (token * end.residual.stride + row)
+        value += tl.load(at, mask=inside, other=0.0).to(tl.float32)  # [R, C]
+    y = end.y.data + (first_token.to(tl.int64) * end.y.stride + first_row)
+    tl.store(y + (token * end.y.stride + row), value.to(y.dtype.element_ty), mask=inside)  # [R, C]
 
 
 @triton.jit
-def finish(
-    total, scale_a, scale_b, zero_a, sums, bias, residual, y, first, start, m, n, y_stride, residual_stride,
-    A_STEP: tl.constexpr, B_STEP: tl.constexpr, ZERO_STEP: tl.constexpr, FACTOR: tl.constexpr, ZERO: tl.constexpr,
-    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, RESIDUAL: tl.constexpr, SWAPPED: tl.constexpr,
-):  # fmt: skip
-    """y = activation((total - zero_a * sums) * scale_a * (FACTOR * scale_b) + bias) + residual, and its store.
+def finish(total, end, size, first_token, first_row, config: tl.constexpr, SWAPPED: tl.constexpr):
+    """What `Epilogue` says, of a tile of sums from a token and a row of b on, and its store.
 
-    Integers are exact up to the first scale; a token whose zero point is no code is NaN, for its sum may not be exact.
-    A step is 1 where each token or column has a scale of its own, 0 where all share one, and None without scales; sums
-    [n] are those of the rows of b. The tile begins at token `first` and column `start`. Wide tiles go half by half, as
-    the registers do not hold all that is loaded for a whole one.
+    total [R, C] is [tokens, rows], or if SWAPPED [rows, tokens]. Integers are exact up to the first scale; a token
+    whose zero point is no code is NaN, for its sum may not be exact. Wide tiles go half by half, as the registers do
+    not hold all that is loaded for a whole one.
     """
     R: tl.constexpr = total.shape[0]
     C: tl.constexpr = total.shape[1]
     PIECES: tl.constexpr = 2 if C >= 128 else 1
     if PIECES == 2:
-        parts = tl.split(tl.permute(tl.reshape(total, (R, 2, C // 2)), (0, 2, 1)))
+        parts = tl.split(tl.permute(tl.reshape(total, (R, 2, C // 2)), (0, 2, 1)))  # twice [R, C / 2]
     else:
         parts = (total,)
     for i in tl.static_range(PIECES):
         down, across = tl.arange(0, R)[:, None], i * (C // PIECES) + tl.arange(0, C // PIECES)[None, :]
-        _finish(
-            parts[i], scale_a, scale_b, zero_a, sums, bias, residual, y, first, start, across if SWAPPED else down,
-            down if SWAPPED else across, m, n, y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, FACTOR, ZERO,
-            BIAS, ACTIVATION, RESIDUAL,
-        )  # fmt: skip
+        token, row = across if SWAPPED else down, down if SWAPPED else across
+        _finish_part(parts[i], end, size, first_token, first_row, token, row, config)

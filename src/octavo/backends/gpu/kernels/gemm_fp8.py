@@ -1,8 +1,8 @@
-"""y [M, N] of fp8 a [M, K] and b [N, K]: sums in float32, the matrix units' own for a step of K at a time.
+"""y [M, N] of fp8 a [M, K] and b [N, K]: sums in float32, the tensor cores' own for a step of K at a time.
 
-Hopper's matrix units keep some 14 bits of an fp8 product's sum. So what they add up is added to float32 sums from time
-to time, as DeepSeek-V3 does it (arXiv 2412.19437). Where there are none for fp8, or none
-for these types, the values become float16, which holds each of them.
+Hopper's tensor cores keep some 14 bits of an fp8 product's sum. So what they add up is added to float32 sums from time
+to time, as DeepSeek-V3 does it (arXiv 2412.19437). Where tensor cores do not take fp8, or not these types, the values
+become float16, which holds each of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.kernels.epilogue import finish, load_tile, steps_of, tile_of, together
+from octavo.backends.gpu.kernels.epilogue import finish, load_tile, steps_of, sum_splits, tile_of
 
 
 @triton.jit
@@ -25,72 +25,68 @@ def as_halves(x, KIND: tl.constexpr):
 
 
 @triton.jit
-def operand(x, KIND: tl.constexpr, UNITS: tl.constexpr):
-    """A tile of bytes as matrix units take it: "fp8" (no bytes, but the type itself), "fnuz" of gfx942, or "f16".
+def operand(x, KIND: tl.constexpr, OPERANDS: tl.constexpr):
+    """A tile of bytes as tensor cores take it: "fp8" (no bytes, but the type itself), "fnuz" of gfx942, or "f16".
 
     The bits of e4m3 are those of half the number in e4m3fnuz, but for minus zero, which is NaN there.
     """
-    if UNITS == "f16":
+    if OPERANDS == "f16":
         x = as_halves(x, KIND)
-    elif UNITS == "fnuz":
+    elif OPERANDS == "fnuz":
         x = tl.where(x == -128, 0, x).to(tl.int8).to(tl.float8e4b8, bitcast=True)
     return x
 
 
-@triton.constexpr_function
-def factor_of(kind, units):
-    """What makes good that operands are smaller than they should be: the square of how much."""
-    return 1.0 if units == "fp8" or kind == "e5m2" else 4.0 if units == "fnuz" else 65536.0
-
-
 @triton.jit
 def fp8_gemm_kernel(
-    a, b, scale_a, scale_b, bias, residual, y, shares, finished,
-    m, n, k, a_stride, b_stride, y_stride, residual_stride, blocks,
-    A_STEP: tl.constexpr, B_STEP: tl.constexpr, BLOCKS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
-    RESIDUAL: tl.constexpr, KIND: tl.constexpr, UNITS: tl.constexpr, KEPT: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr,
-    TMA: tl.constexpr, EVEN: tl.constexpr,
+    a, b, strides, size, blocks, end, split_k, shape: tl.constexpr, config: tl.constexpr,
+    KIND: tl.constexpr, OPERANDS: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """A program a tile of BM x BN and a share of K.
+    """A program computes a tile of block_m x block_n from a part of K.
 
-    Scales are those of `epilogue.finish`; or, BLOCKS (steps are None then), scale_a [M, blocks] and scale_b [N / 128,
-    blocks], blocks of 128 values of K; BK divides 128, and BN too. KEPT is how many values of K the matrix units add
-    up, a multiple of BK, or 0 for all. `shares`, float32, and `finished` are those of `epilogue.together`.
+    blocks    a BlockScales, or None where the epilogue has the scales; block_k divides 128, and block_n too
+    KIND      "e4m3" or "e5m2"
+    OPERANDS  what `operand` makes of them
+    KEPT      values of K that the tensor cores add up, a multiple of block_k; 0: all
+
+    Partial sums are float32. Other arguments are those of `gemm_int8`.
     """
-    tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
+    BM: tl.constexpr = shape.block_m
+    BN: tl.constexpr = shape.block_n
+    BK: tl.constexpr = shape.block_k
+    SPLIT_K: tl.constexpr = shape.split_k
+    tiles = tl.cdiv(size.m, BM) * tl.cdiv(size.n, BN)
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    row, column = tile_of(tile, tl.cdiv(m, BM), tl.cdiv(n, BN), GROUP)
-    first, end = steps_of(split, k, BK, SPLITS)
+    row, column = tile_of(tile, tl.cdiv(size.m, BM), tl.cdiv(size.n, BN), shape.group_m)
+    first, end_step = steps_of(split, size.k, BK, SPLIT_K)
     token = tl.arange(0, BM)[:, None]
-    FACTOR: tl.constexpr = factor_of(KIND, UNITS)
     acc = tl.zeros((BM, BN), tl.float32)
     part = acc
-    for i in tl.range(first, end, num_stages=STAGES):
-        left = operand(load_tile(a, row * BM, i * BK, m, k, a_stride, BM, BK, TMA, EVEN), KIND, UNITS)
-        right = operand(load_tile(b, column * BN, i * BK, n, k, b_stride, BN, BK, TMA, EVEN), KIND, UNITS)
-        if BLOCKS:
+    for i in tl.range(first, end_step, num_stages=shape.stages):
+        left = load_tile(a, row * BM, i * BK, size.m, size.k, strides.a, BM, BK, config.tma, config.even)  # [BM, BK]
+        left = operand(left, KIND, OPERANDS)
+        right = load_tile(
+            b, column * BN, i * BK, size.n, size.k, strides.b, BN, BK, config.tma, config.even
+        )  # [BN, BK]
+        right = operand(right, KIND, OPERANDS)
+        if blocks is not None:
             block = i * BK // 128
-            scale = tl.load(
-                scale_a + (row * BM + token).to(tl.int64) * blocks + block, mask=token < m - row * BM, other=0.0
-            )
-            scale *= tl.load(scale_b + (column * BN // 128).to(tl.int64) * blocks + block)
-            acc += tl.dot(left, right.T) * scale
+            at = blocks.a + (row * BM + token).to(tl.int64) * blocks.blocks + block
+            scale = tl.load(at, mask=token < size.m - row * BM, other=0.0)  # [BM, 1]
+            scale *= tl.load(blocks.b + (column * BN // 128).to(tl.int64) * blocks.blocks + block)
+            acc += tl.dot(left, right.T) * scale  # [BM, BK] @ [BK, BN]
         elif KEPT == 0:
-            acc = tl.dot(left, right.T, acc)
+            acc = tl.dot(left, right.T, acc)  # [BM, BK] @ [BK, BN]
         else:
-            part = tl.dot(left, right.T, part)
+            part = tl.dot(left, right.T, part)  # [BM, BK] @ [BK, BN]
             if (i - first + 1) % (KEPT // BK) == 0:
                 acc += part
                 part = tl.zeros((BM, BN), tl.float32)
-    if KEPT and not BLOCKS:
+    if KEPT and blocks is None:
         acc += part
     last = True
     total = acc
-    if SPLITS > 1:
-        last, total = together(acc, shares, finished, tile, split, BM, BN, SPLITS, False)
+    if SPLIT_K > 1:
+        last, total = sum_splits(acc, split_k, tile, split, BM, BN, SPLIT_K, False)
     if last:
-        finish(
-            total, scale_a, scale_b, scale_a, scale_a, bias, residual, y, row * BM, column * BN, m, n,
-            y_stride, residual_stride, A_STEP, B_STEP, 0, FACTOR, False, BIAS, ACTIVATION, RESIDUAL, False,
-        )  # fmt: skip
+        finish(total, end, size, row * BM, column * BN, config, False)

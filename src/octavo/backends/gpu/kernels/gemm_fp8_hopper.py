@@ -2,223 +2,222 @@
 multiply, 64 tokens of a tile each.
 
 The groups wait for tiles and not for each other: while one adds up what it kept or ends its tile, the other has the
-matrix units. Programs go from tile to tile, so that the first of a next one are there when it begins. What is computed
-is what `gemm_fp8` says.
+tensor cores. Programs go from tile to tile, so that the first tiles of a next one are there when it begins. What is
+computed is what `gemm_fp8` says.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from octavo.backends.gpu.kernels.gemm_int8_hopper import barriers, finish, in_two, share_of, together
 from octavo.backends.gpu.kernels.gluon_names import copy_tile
+from octavo.backends.gpu.kernels.hopper_tiles import barriers, column_halves, finish, sum_splits, work_of
 
 HALF = gl.constexpr(64)  # tokens of a tile that a group of warps takes
 BLOCK = gl.constexpr(128)  # values of K, and rows, that share a scale
 REGISTERS = gl.constexpr(240)  # of a thread that multiplies; those that copy need few
 
 
+class Ring(NamedTuple):
+    """Shared memory for tiles of the next steps.
+
+    tokens   [stages, 128, block_k]
+    weights  [stages, block_n, block_k]
+    ready    a barrier for each stage, at which the copy arrives
+    free     a barrier for each stage, at which both groups arrive
+    begun    a barrier, at which the first group arrives once
+    """
+
+    tokens: Any
+    weights: Any
+    ready: Any
+    free: Any
+    begun: Any
+
+
 @gluon.constexpr_function
-def _units(rows):
-    """How the matrix units lay out sums [64 tokens, rows] of a group of warps."""
+def _sums_layout(rows):
+    """How the tensor cores lay out sums [64 tokens, rows] of a group of warps."""
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, rows, 32])
 
 
 @gluon.jit
-def _copy(a, b, left, right, ready, free, m, n, k, GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr):
+def _copy(a, b, ring, size, shape: gl.constexpr):
     """Fill the ring, a stage as soon as both groups have read it, for tile after tile."""
-    BM: gl.constexpr = a.block_type.shape[0]
-    BN: gl.constexpr = b.block_type.shape[0]
-    BK: gl.constexpr = b.block_type.shape[1]
+    BM: gl.constexpr = shape.block_m
+    BN: gl.constexpr = shape.block_n
+    BK: gl.constexpr = shape.block_k
     count = 0
-    for item in range(gl.program_id(0), gl.cdiv(m, BM) * gl.cdiv(n, BN) * SPLITS, gl.num_programs(0)):
-        _, _, row, token, first, end = share_of(item, m, n, k, BM, BN, BK, GROUP, SPLITS)
+    items = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN) * shape.split_k
+    for item in range(gl.program_id(0), items, gl.num_programs(0)):
+        _, _, row, token, first, end = work_of(item, size.m, size.n, size.k, BM, BN, BK, shape.group_m, shape.split_k)
         for step in range(first, end):
-            slot = count % STAGES
-            mbarrier.wait(free.index(slot), ((count // STAGES) & 1) ^ 1)
-            bar = ready.index(slot)
+            slot = count % shape.stages
+            mbarrier.wait(ring.free.index(slot), ((count // shape.stages) & 1) ^ 1)
+            bar = ring.ready.index(slot)
             mbarrier.expect(bar, a.block_type.nbytes + b.block_type.nbytes)
-            copy_tile(a, [token, step * BK], bar, left.index(slot))
-            copy_tile(b, [row, step * BK], bar, right.index(slot))
+            copy_tile(a, [token, step * BK], bar, ring.tokens.index(slot))
+            copy_tile(b, [row, step * BK], bar, ring.weights.index(slot))
             count += 1
 
 
 @gluon.jit
-def _begin(left, right, ready, count, acc, go_on: gl.constexpr, WHICH: gl.constexpr, STAGES: gl.constexpr):
-    """Have the matrix units add a stage up once it is there, to `acc` or to nothing."""
+def _begin(ring, count, acc, go_on: gl.constexpr, WHICH: gl.constexpr, STAGES: gl.constexpr):
+    """Have the tensor cores add a stage up once it is there, to `acc` or to nothing."""
     slot = count % STAGES
-    mbarrier.wait(ready.index(slot), (count // STAGES) & 1)
-    tokens = left.index(slot).slice(WHICH * HALF, HALF, 0)
-    return warpgroup_mma(tokens, right.index(slot).permute((1, 0)), acc, use_acc=go_on, is_async=True)
+    mbarrier.wait(ring.ready.index(slot), (count // STAGES) & 1)
+    tokens = ring.tokens.index(slot).slice(WHICH * HALF, HALF, 0)
+    rows = ring.weights.index(slot).permute((1, 0))
+    return warpgroup_mma(tokens, rows, acc, use_acc=go_on, is_async=True)  # [64, BK] @ [BK, BN]
 
 
 @gluon.jit
-def _sums(left, right, ready, free, count, steps, WHICH: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr):
-    """What the matrix units make of so many stages from `count` on."""
-    acc = gl.zeros([HALF, BN], gl.float32, _units(BN))
+def _sums(ring, count, steps, WHICH: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr):
+    """What the tensor cores make of `steps` stages from `count` on, [64, BN]."""
+    acc = gl.zeros([HALF, BN], gl.float32, _sums_layout(BN))
     gl.assume(steps > 0)
     for i in range(steps):
-        acc = _begin(left, right, ready, count + i, acc, True, WHICH, STAGES)
+        acc = _begin(ring, count + i, acc, True, WHICH, STAGES)
         acc = warpgroup_mma_wait(1, [acc])
-        mbarrier.arrive(free.index(gl.maximum(count + i - 1, 0) % STAGES), pred=i > 0)
+        mbarrier.arrive(ring.free.index(gl.maximum(count + i - 1, 0) % STAGES), pred=i > 0)
     acc = warpgroup_mma_wait(0, [acc])
-    mbarrier.arrive(free.index((count + steps - 1) % STAGES))
+    mbarrier.arrive(ring.free.index((count + steps - 1) % STAGES))
     return acc
 
 
 @gluon.jit
-def _sums_of_halves(
-    left, right, ready, free, begun, count, steps, WHICH: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr
-):
-    """`_sums` with float32 sums of what the matrix units make of each stage, for half the rows and then the others: so
-    many registers there are.
+def _sums_of_halves(ring, count, steps, WHICH: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr):
+    """`_sums` with float32 sums of what the tensor cores make of each stage, for half the rows and then the others, as
+    there are no more registers.
 
-    The matrix units have nothing of a group to do while it adds, and should be with the other's then: the second group
+    The tensor cores have nothing of a group to do while it adds, and should be with the other's then: the second group
     starts when they have done the first half of the first.
     """
-    nothing = gl.zeros([HALF, BN // 2], gl.float32, _units(BN // 2))
+    nothing = gl.zeros([HALF, BN // 2], gl.float32, _sums_layout(BN // 2))
     sums = (nothing, nothing)
     if WHICH == 1:
-        mbarrier.wait(begun, 0)
+        mbarrier.wait(ring.begun, 0)
     for i in range(steps):
         slot = (count + i) % STAGES
-        mbarrier.wait(ready.index(slot), ((count + i) // STAGES) & 1)
-        tokens = left.index(slot).slice(WHICH * HALF, HALF, 0)
+        mbarrier.wait(ring.ready.index(slot), ((count + i) // STAGES) & 1)
+        tokens = ring.tokens.index(slot).slice(WHICH * HALF, HALF, 0)
         added = ()
         for half in gl.static_range(2):
-            rows = right.index(slot).slice(half * (BN // 2), BN // 2, 0).permute((1, 0))
-            part = warpgroup_mma(tokens, rows, nothing, use_acc=False, is_async=True)
+            rows = ring.weights.index(slot).slice(half * (BN // 2), BN // 2, 0).permute((1, 0))
+            part = warpgroup_mma(tokens, rows, nothing, use_acc=False, is_async=True)  # [64, BK] @ [BK, BN / 2]
             part = warpgroup_mma_wait(0, [part])
             if half == 1:
-                mbarrier.arrive(free.index(slot))
+                mbarrier.arrive(ring.free.index(slot))
             elif WHICH == 0:
-                mbarrier.arrive(begun, pred=(count == 0) & (i == 0))
+                mbarrier.arrive(ring.begun, pred=(count == 0) & (i == 0))
             added += (sums[half] + part,)
         sums = added
     return gl.join(sums[0], sums[1]).permute((0, 2, 1)).reshape([HALF, BN])
 
 
 @gluon.jit
-def _scale(scale_a, scale_b, tokens, row, m, block, blocks):
-    """Of a block of 128 values: of each token, times that of the rows."""
-    there = block < blocks
-    scale = gl.load(scale_a + tokens.to(gl.int64) * blocks + block, mask=there & (tokens < m), other=0.0)
-    return scale * gl.load(scale_b + (row // BLOCK).to(gl.int64) * blocks + block, mask=there, other=0.0)
+def _block_scale(blocks, tokens, row, m, block):
+    """Of a block of 128 values: the scale of each token times that of the rows, [64]."""
+    exists = block < blocks.blocks
+    at = blocks.a + tokens.to(gl.int64) * blocks.blocks + block
+    scale = gl.load(at, mask=exists & (tokens < m), other=0.0)
+    return scale * gl.load(blocks.b + (row // BLOCK).to(gl.int64) * blocks.blocks + block, mask=exists, other=0.0)
 
 
 @gluon.jit
 def _add_stages(
-    acc, left, right, ready, free, count, step, scale_a, scale_b, tokens, row, m, blocks, BLOCKS: gl.constexpr,
-    WHICH: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, STEPS: gl.constexpr,
+    acc, ring, count, step, blocks, tokens, row, m, WHICH: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
+    STEPS: gl.constexpr,
 ):  # fmt: skip
-    """`acc` and so many stages, each summed by the matrix units and then scaled or not; while one is added they have
-    the next."""
-    nothing = gl.zeros([HALF, BN], gl.float32, _units(BN))
+    """`acc` and STEPS stages, each summed by the tensor cores and then scaled or not; while one is added they have the
+    next."""
+    nothing = gl.zeros([HALF, BN], gl.float32, _sums_layout(BN))
     parts, scales = (), ()
     for i in gl.static_range(STEPS):
-        scales += (_scale(scale_a, scale_b, tokens, row, m, step + i, blocks) if BLOCKS else 1.0,)
-        parts += (_begin(left, right, ready, count + i, nothing, False, WHICH, STAGES),)
+        scales += (_block_scale(blocks, tokens, row, m, step + i) if blocks is not None else 1.0,)
+        parts += (_begin(ring, count + i, nothing, False, WHICH, STAGES),)
     for i in gl.static_range(STEPS):
         part = warpgroup_mma_wait(STEPS - 1 - i, [parts[i]])
-        mbarrier.arrive(free.index((count + i) % STAGES))
-        acc += part * scales[i][:, None] if BLOCKS else part
+        mbarrier.arrive(ring.free.index((count + i) % STAGES))
+        acc += part * scales[i][:, None] if blocks is not None else part
     return acc
 
 
 @gluon.jit
 def _sums_of_stages(
-    left, right, ready, free, count, step, steps, scale_a, scale_b, token, row, m, blocks, BLOCKS: gl.constexpr,
-    WHICH: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """`_sums` with float32 sums of what the matrix units make of each stage, two at a time; the second group begins
+    ring, count, step, steps, blocks, token, row, m, WHICH: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr
+):
+    """`_sums` with float32 sums of what the tensor cores make of each stage, two at a time; the second group begins
     with one, so that the groups do not add at the same time."""
-    gl.static_assert(not BLOCKS or BN == BLOCK)
-    acc = gl.zeros([HALF, BN], gl.float32, _units(BN))
-    tokens = token + gl.arange(0, HALF, gl.SliceLayout(1, _units(BN)))
+    gl.static_assert(blocks is None or BN == BLOCK)
+    acc = gl.zeros([HALF, BN], gl.float32, _sums_layout(BN))
+    tokens = token + gl.arange(0, HALF, gl.SliceLayout(1, _sums_layout(BN)))
     if WHICH == 1:
-        acc = _add_stages(
-            acc, left, right, ready, free, count, step, scale_a, scale_b, tokens, row, m, blocks, BLOCKS, WHICH, BN,
-            STAGES, 1,
-        )  # fmt: skip
+        acc = _add_stages(acc, ring, count, step, blocks, tokens, row, m, WHICH, BN, STAGES, 1)
     for i in range(WHICH, steps - 1, 2):
-        acc = _add_stages(
-            acc, left, right, ready, free, count + i, step + i, scale_a, scale_b, tokens, row, m, blocks, BLOCKS, WHICH,
-            BN, STAGES, 2,
-        )  # fmt: skip
+        acc = _add_stages(acc, ring, count + i, step + i, blocks, tokens, row, m, WHICH, BN, STAGES, 2)
     if (steps - WHICH) % 2 == 1:
-        acc = _add_stages(
-            acc, left, right, ready, free, count + steps - 1, step + steps - 1, scale_a, scale_b, tokens, row, m,
-            blocks, BLOCKS, WHICH, BN, STAGES, 1,
-        )  # fmt: skip
+        last = steps - 1
+        acc = _add_stages(acc, ring, count + last, step + last, blocks, tokens, row, m, WHICH, BN, STAGES, 1)
     return acc
 
 
 @gluon.jit
 def _multiply(
-    left, right, ready, free, begun, scale_a, scale_b, bias, residual, y, shares, finished,
-    m, n, k, y_stride, residual_stride, blocks, BN: gl.constexpr, BK: gl.constexpr,
-    A_STEP: gl.constexpr, B_STEP: gl.constexpr, BLOCKS: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
-    RESIDUAL: gl.constexpr, FAST: gl.constexpr, GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
+    ring, size, blocks, end, split_k, shape: gl.constexpr, config: gl.constexpr, FAST: gl.constexpr,
     WHICH: gl.constexpr,
 ):  # fmt: skip
     """Multiply and finish the first (WHICH 0) or second 64 tokens of tile after tile."""
-    BM: gl.constexpr = 2 * HALF
+    BM: gl.constexpr = shape.block_m
+    BN: gl.constexpr = shape.block_n
+    STAGES: gl.constexpr = shape.stages
+    SPLIT_K: gl.constexpr = shape.split_k
     count = 0
-    for item in range(gl.program_id(0), gl.cdiv(m, BM) * gl.cdiv(n, BN) * SPLITS, gl.num_programs(0)):
-        tile, split, row, token, first, end = share_of(item, m, n, k, BM, BN, BK, GROUP, SPLITS)
+    items = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN) * SPLIT_K
+    for item in range(gl.program_id(0), items, gl.num_programs(0)):
+        tile, split, row, token, first, end_step = work_of(
+            item, size.m, size.n, size.k, BM, BN, shape.block_k, shape.group_m, SPLIT_K
+        )
         token += WHICH * HALF
+        steps = end_step - first
         if FAST:
-            acc = _sums(left, right, ready, free, count, end - first, WHICH, BN, STAGES)
-        elif BN > BLOCK and not BLOCKS:
-            acc = _sums_of_halves(left, right, ready, free, begun, count, end - first, WHICH, BN, STAGES)
+            acc = _sums(ring, count, steps, WHICH, BN, STAGES)
+        elif BN > BLOCK and blocks is None:
+            acc = _sums_of_halves(ring, count, steps, WHICH, BN, STAGES)
         else:
-            acc = _sums_of_stages(
-                left, right, ready, free, count, first, end - first, scale_a, scale_b, token, row, m, blocks, BLOCKS,
-                WHICH, BN, STAGES,
-            )  # fmt: skip
-        count += end - first
+            acc = _sums_of_stages(ring, count, first, steps, blocks, token, row, size.m, WHICH, BN, STAGES)
+        count += steps
         last = True
-        if SPLITS > 1:
-            acc, last = together(acc, shares, finished, 2 * tile + WHICH, split, SPLITS)
+        if SPLIT_K > 1:
+            acc, last = sum_splits(acc, split_k, 2 * tile + WHICH, split, SPLIT_K)
         if last:
-            parts = in_two(acc)
+            parts = column_halves(acc)
             for i in gl.static_range(2):
-                finish(
-                    parts[i], scale_a, scale_b, scale_a, scale_a, bias, residual, y, row + i * (BN // 2), token, m, n,
-                    y_stride, residual_stride, A_STEP, B_STEP, 0, 1.0, False, BIAS, ACTIVATION, RESIDUAL, 0, 4,
-                )  # fmt: skip
+                finish(parts[i], end, size, row + i * (BN // 2), token, config, 0, 4)
 
 
 @gluon.jit
-def fp8_hopper_kernel(
-    a, b, scale_a, scale_b, bias, residual, y, shares, finished,
-    m, n, k, y_stride, residual_stride, blocks,
-    A_STEP: gl.constexpr, B_STEP: gl.constexpr, BLOCKS: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
-    RESIDUAL: gl.constexpr, FAST: gl.constexpr, GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """As many programs as run at once take tile after tile of 128 tokens, and rows as the descriptor b says, and shares
-    of K. Arguments are those of `gemm_fp8`; `finished` has two zeros for each tile."""
-    BN: gl.constexpr = b.block_type.shape[0]
-    BK: gl.constexpr = b.block_type.shape[1]
+def fp8_hopper_kernel(a, b, size, blocks, end, split_k, shape: gl.constexpr, config: gl.constexpr, FAST: gl.constexpr):
+    """As many programs as run at once take tile after tile of 128 tokens by block_n rows, and parts of K.
+
+    a and b are descriptors of tiles. FAST leaves all sums to the tensor cores. Other arguments are those of `gemm_fp8`;
+    `split_k` has two counters for each tile.
+    """
+    STAGES: gl.constexpr = shape.stages
+    gl.static_assert(shape.block_m == 2 * HALF)
     left = gl.allocate_shared_memory(a.dtype, [STAGES] + a.block_type.shape, a.layout)  # noqa: RUF005
     right = gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_type.shape, b.layout)  # noqa: RUF005
-    ready, free, begun = barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0)
+    ring = Ring(left, right, barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
     gl.warp_specialize(
         [
-            (_multiply, (
-                left, right, ready, free, begun, scale_a, scale_b, bias, residual, y, shares, finished, m, n, k,
-                y_stride, residual_stride, blocks, BN, BK, A_STEP, B_STEP, BLOCKS, BIAS, ACTIVATION, RESIDUAL, FAST,
-                GROUP, SPLITS, STAGES, 0,
-            )),
-            (_multiply, (
-                left, right, ready, free, begun, scale_a, scale_b, bias, residual, y, shares, finished, m, n, k,
-                y_stride, residual_stride, blocks, BN, BK, A_STEP, B_STEP, BLOCKS, BIAS, ACTIVATION, RESIDUAL, FAST,
-                GROUP, SPLITS, STAGES, 1,
-            )),
-            (_copy, (a, b, left, right, ready, free, m, n, k, GROUP, SPLITS, STAGES)),
+            (_multiply, (ring, size, blocks, end, split_k, shape, config, FAST, 0)),
+            (_multiply, (ring, size, blocks, end, split_k, shape, config, FAST, 1)),
+            (_copy, (a, b, ring, size, shape)),
         ],
         [4, 1],
         [REGISTERS, 24],
-    )  # fmt: skip
+    )

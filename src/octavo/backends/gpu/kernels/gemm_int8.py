@@ -1,70 +1,52 @@
-"""y [M, N] of int8 a [M, K] and b [N, K]: sums in int32 on the matrix units, and one epilogue."""
+"""y [M, N] of int8 a [M, K] and b [N, K]: sums in int32 on the tensor cores, and one epilogue."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.kernels.epilogue import finish, load_tile, steps_of, tile_of, together
+from octavo.backends.gpu.kernels.epilogue import finish, load_tile, steps_of, sum_splits, tile_of
 
 
 @triton.jit
-def _tile(
-    a, b, scale_a, scale_b, zero_a, sums, bias, residual, y, shares, finished, program,
-    m, n, k, a_stride, b_stride, y_stride, residual_stride,
-    A_STEP: tl.constexpr, B_STEP: tl.constexpr, ZERO_STEP: tl.constexpr, ZERO: tl.constexpr, BIAS: tl.constexpr,
-    ACTIVATION: tl.constexpr, RESIDUAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    GROUP: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr,
-    EVEN: tl.constexpr,
-):  # fmt: skip
-    tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
+def _compute_tile(a, b, strides, size, end, split_k, program, shape: tl.constexpr, config: tl.constexpr):
+    """The tile and the part of K of a program."""
+    BM: tl.constexpr = shape.block_m
+    BN: tl.constexpr = shape.block_n
+    BK: tl.constexpr = shape.block_k
+    SPLIT_K: tl.constexpr = shape.split_k
+    tiles = tl.cdiv(size.m, BM) * tl.cdiv(size.n, BN)
     tile, split = program % tiles, program // tiles
-    row, column = tile_of(tile, tl.cdiv(m, BM), tl.cdiv(n, BN), GROUP)
-    first, end = steps_of(split, k, BK, SPLITS)
+    row, column = tile_of(tile, tl.cdiv(size.m, BM), tl.cdiv(size.n, BN), shape.group_m)
+    first, end_step = steps_of(split, size.k, BK, SPLIT_K)
     acc = tl.zeros((BM, BN), tl.int32)
-    for i in tl.range(first, end, num_stages=STAGES):
-        left = load_tile(a, row * BM, i * BK, m, k, a_stride, BM, BK, TMA, EVEN)
-        right = load_tile(b, column * BN, i * BK, n, k, b_stride, BN, BK, TMA, EVEN)
-        acc = tl.dot(left, right.T, acc, out_dtype=tl.int32)
+    for i in tl.range(first, end_step, num_stages=shape.stages):
+        left = load_tile(a, row * BM, i * BK, size.m, size.k, strides.a, BM, BK, config.tma, config.even)  # [BM, BK]
+        right = load_tile(
+            b, column * BN, i * BK, size.n, size.k, strides.b, BN, BK, config.tma, config.even
+        )  # [BN, BK]
+        acc = tl.dot(left, right.T, acc, out_dtype=tl.int32)  # [BM, BK] @ [BK, BN]
     last = True
     total = acc
-    if SPLITS > 1:
-        last, total = together(acc, shares, finished, tile, split, BM, BN, SPLITS, WIDE)
+    if SPLIT_K > 1:
+        last, total = sum_splits(acc, split_k, tile, split, BM, BN, SPLIT_K, config.wide)
     if last:
-        finish(
-            total, scale_a, scale_b, zero_a, sums, bias, residual, y, row * BM, column * BN, m, n,
-            y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, 1.0, ZERO, BIAS, ACTIVATION, RESIDUAL, False,
-        )  # fmt: skip
+        finish(total, end, size, row * BM, column * BN, config, False)
 
 
 @triton.jit
-def int8_gemm_kernel(
-    a, b, scale_a, scale_b, zero_a, sums, bias, residual, y, shares, finished,
-    m, n, k, a_stride, b_stride, y_stride, residual_stride,
-    A_STEP: tl.constexpr, B_STEP: tl.constexpr, ZERO_STEP: tl.constexpr, ZERO: tl.constexpr, BIAS: tl.constexpr,
-    ACTIVATION: tl.constexpr, RESIDUAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    GROUP: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr, PERSISTENT: tl.constexpr, WIDE: tl.constexpr,
-    TMA: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
-    """A program a tile of BM x BN and a share of K; or, PERSISTENT, as many programs as run at once, tile after tile.
+def int8_gemm_kernel(a, b, strides, size, end, split_k, shape: tl.constexpr, config: tl.constexpr):
+    """A program computes a tile of block_m x block_n from a part of K; if persistent, tile after tile.
 
-    a and b are descriptors (TMA) or pointers with rows a_stride and b_stride apart. `shares`, int32, and `finished`
-    are those of `epilogue.together`.
+    a and b are descriptors of tiles (tma) or pointers, int8; partial sums are int32. Other arguments are those of
+    `epilogue`.
     """
-    if PERSISTENT:
-        programs = tl.cdiv(m, BM) * tl.cdiv(n, BN) * SPLITS
+    if shape.persistent:
+        programs = tl.cdiv(size.m, shape.block_m) * tl.cdiv(size.n, shape.block_n) * shape.split_k
         for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), flatten=True):
-            _tile(
-                a, b, scale_a, scale_b, zero_a, sums, bias, residual, y, shares, finished, program,
-                m, n, k, a_stride, b_stride, y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, ZERO, BIAS,
-                ACTIVATION, RESIDUAL, BM, BN, BK, GROUP, SPLITS, STAGES, WIDE, TMA, EVEN,
-            )  # fmt: skip
+            _compute_tile(a, b, strides, size, end, split_k, program, shape, config)
     else:
-        _tile(
-            a, b, scale_a, scale_b, zero_a, sums, bias, residual, y, shares, finished, tl.program_id(0),
-            m, n, k, a_stride, b_stride, y_stride, residual_stride, A_STEP, B_STEP, ZERO_STEP, ZERO, BIAS,
-            ACTIVATION, RESIDUAL, BM, BN, BK, GROUP, SPLITS, STAGES, WIDE, TMA, EVEN,
-        )  # fmt: skip
+        _compute_tile(a, b, strides, size, end, split_k, tl.program_id(0), shape, config)
 
 
 @triton.jit
@@ -74,5 +56,5 @@ def row_sums_kernel(b, sums, k, stride, B: tl.constexpr):
     total = tl.zeros((B,), tl.int32)
     for first in range(0, k, B):
         at = first + tl.arange(0, B)
-        total += tl.load(b + row * stride + at, mask=at < k, other=0).to(tl.int32)
+        total += tl.load(b + row * stride + at, mask=at < k, other=0).to(tl.int32)  # [B]
     tl.store(sums + row, tl.sum(total))

@@ -16,10 +16,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.backends.gpu.arguments import SplitK
 from octavo.backends.gpu.kernels.codes import scales
-from octavo.backends.gpu.kernels.gemm_int8_hopper import barriers, ended, in_two, places, share_of
 from octavo.backends.gpu.kernels.gemm_w4a8 import twice
 from octavo.backends.gpu.kernels.gluon_names import copy_tile
+from octavo.backends.gpu.kernels.hopper_tiles import barriers, column_halves, rows_and_tokens, whole_sums, work_of
 
 TILE = gl.constexpr(128)  # values of K of a tile: its low codes, then its high ones
 
@@ -208,7 +209,7 @@ def _store(acc, term0, term1, y, row, token, m, n, y_stride, stride0, stride1, T
     BELOW: gl.constexpr = 2 if R >= 64 else 1
     out: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [BELOW, num_warps // BELOW], [0, 1])
     value = gl.convert_layout(acc, out)
-    rows, tokens, inside = places(row, token, m, n, R, C, 1, out)
+    rows, tokens, inside = rows_and_tokens(row, token, m, n, R, C, 1, out)
     if TERMS > 0:
         value += gl.load(term0 + tokens.to(gl.int64) * stride0 + rows, mask=inside, other=0.0)
     if TERMS > 1:
@@ -229,7 +230,7 @@ def mixed_hopper_kernel(
     """
     BM: gl.constexpr = x.block_type.shape[0]
     BN: gl.constexpr = codes.block_type.shape[0]
-    tile, split, row, token, first, end = share_of(gl.program_id(0), m, n, k, BM, BN, TILE, GROUP, SPLITS)
+    tile, split, row, token, first, end = work_of(gl.program_id(0), m, n, k, BM, BN, TILE, GROUP, SPLITS)
     left = gl.allocate_shared_memory(gl.int8, [STAGES, BN, codes.block_type.shape[1]], codes.layout)
     left2 = left
     if BITS == 6:
@@ -270,11 +271,11 @@ def mixed_hopper_kernel(
         _send_for(
             codes, codes2, x, left, left2, right, ready, ahead - first, ahead, row, token, ahead < end, BITS, STAGES
         )
-    acc, last = ended(acc, ready, shares, finished, tile, split, SPLITS, STAGES)
+    acc, last = whole_sums(acc, ready, SplitK(shares, finished), tile, split, SPLITS, STAGES)
     if last:
         if BM >= 256:  # all that is loaded for a whole tile does not fit the registers
-            halves = in_two(acc)
-            parts = in_two(halves[0]) + in_two(halves[1])
+            halves = column_halves(acc)
+            parts = column_halves(halves[0]) + column_halves(halves[1])
         else:
             parts = (acc,)
         for i in gl.static_range(4 if BM >= 256 else 1):

@@ -1,5 +1,5 @@
 """y [M, N] of int8 a [M, K] and 4-bit weights [N, K], as y^T = W a^T: weights are unpacked in registers, which is where
-the matrix units take their first factor from.
+the tensor cores take their first factor from.
 
 Weights are packed in bytes int8 [N, K / 2]: of each 64, byte j holds the codes j and 64 + j of 128 values of K, the
 first in its low nibble; signed, from -8 to 7. Each nibble at the top of a byte is 16 times its code, so that without
@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.kernels.epilogue import finish, load_tile, steps_of, tile_of, together
+from octavo.backends.gpu.kernels.epilogue import finish, load_tile, steps_of, sum_splits, tile_of
 
 HALF = tl.constexpr(64)  # bytes of 128 codes, a step
 ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it and taking it away rounds to the nearest integer, ties to even
@@ -78,44 +78,47 @@ def _rounded(code, scale):
 
 @triton.jit
 def w4a8_gemm_kernel(
-    a, packed, scale_a, scale_b, group_scale, bias, residual, y, shares, finished,
-    m, n, k, a_stride, packed_stride, group_row, group_step, y_stride, residual_stride,
-    A_STEP: tl.constexpr, B_STEP: tl.constexpr, GROUPED: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
-    RESIDUAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
-    SPLITS: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, ASM: tl.constexpr,
+    a, packed, strides, size, groups, end, split_k, shape: tl.constexpr, config: tl.constexpr, ASM: tl.constexpr
 ):  # fmt: skip
-    """A program a tile of BN rows of W and BM tokens, and a share of K, a multiple of 128.
+    """A program computes a tile of block_n rows of W by block_m tokens from a part of K, a multiple of 128.
 
-    group_scale is float16 [N, K / 128], its rows group_row apart and neighbours group_step. Other arguments are those
-    of `gemm_int8`.
+    groups is a GroupScales or None. Other arguments are those of `gemm_int8`.
     """
-    tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
+    BM: tl.constexpr = shape.block_m
+    BN: tl.constexpr = shape.block_n
+    SPLIT_K: tl.constexpr = shape.split_k
+    GROUPED: tl.constexpr = groups is not None
+    tiles = tl.cdiv(size.m, BM) * tl.cdiv(size.n, BN)
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    row, column = tile_of(tile, tl.cdiv(n, BN), tl.cdiv(m, BM), GROUP)
-    first, end = steps_of(split, k, 2 * HALF, SPLITS)
-    at = tl.arange(0, BN)[:, None]
+    row, column = tile_of(tile, tl.cdiv(size.n, BN), tl.cdiv(size.m, BM), shape.group_m)
+    first, end_step = steps_of(split, size.k, 2 * HALF, SPLIT_K)
     acc = tl.zeros((BN, BM), tl.int32)
-    groups = group_scale + (row * BN + at).to(tl.int64) * group_row
-    there = at < n - row * BN
-    scale = tl.load(groups + first * group_step, mask=there & (first < end), other=0.0) if GROUPED else 0.0
-    for i in tl.range(first, end, num_stages=STAGES):
-        codes = load_tile(packed, row * BN, i * HALF, n, k // 2, packed_stride, BN, HALF, TMA, True)
+    if GROUPED:
+        at = tl.arange(0, BN)[:, None]
+        scales = groups.data + (row * BN + at).to(tl.int64) * groups.row
+        there = at < size.n - row * BN
+        scale = tl.load(scales + first * groups.group, mask=there & (first < end_step), other=0.0)  # [BN, 1]
+    for i in tl.range(first, end_step, num_stages=shape.stages):
+        codes = load_tile(
+            packed, row * BN, i * HALF, size.n, size.k // 2, strides.b, BN, HALF, config.tma, True
+        )  # [BN, 64] bytes of 128 values
         if GROUPED:
             low, high = folded(codes, scale, ASM)
-            scale = tl.load(groups + tl.minimum(i + 1, end - 1) * group_step, mask=there, other=0.0)
+            following = tl.minimum(i + 1, end_step - 1)
+            scale = tl.load(scales + following * groups.group, mask=there, other=0.0)  # [BN, 1]
         else:
             low, high = unpacked(codes, ASM)
-        left = load_tile(a, column * BM, i * 2 * HALF, m, k, a_stride, BM, HALF, TMA, True)
-        acc = tl.dot(low, left.T, acc, out_dtype=tl.int32)
-        left = load_tile(a, column * BM, i * 2 * HALF + HALF, m, k, a_stride, BM, HALF, TMA, True)
-        acc = tl.dot(high, left.T, acc, out_dtype=tl.int32)
+        tokens = load_tile(
+            a, column * BM, i * 2 * HALF, size.m, size.k, strides.a, BM, HALF, config.tma, True
+        )  # [BM, 64]
+        acc = tl.dot(low, tokens.T, acc, out_dtype=tl.int32)  # [BN, 64] @ [64, BM]
+        tokens = load_tile(
+            a, column * BM, i * 2 * HALF + HALF, size.m, size.k, strides.a, BM, HALF, config.tma, True
+        )  # [BM, 64]
+        acc = tl.dot(high, tokens.T, acc, out_dtype=tl.int32)  # [BN, 64] @ [64, BM]
     last = True
     total = acc
-    if SPLITS > 1:
-        last, total = together(acc, shares, finished, tile, split, BN, BM, SPLITS, WIDE)
+    if SPLIT_K > 1:
+        last, total = sum_splits(acc, split_k, tile, split, BN, BM, SPLIT_K, config.wide)
     if last:
-        finish(
-            total, scale_a, scale_b, scale_a, scale_a, bias, residual, y, column * BM, row * BN, m, n,
-            y_stride, residual_stride, A_STEP, B_STEP, 0, 1.0 if GROUPED else 0.0625, False, BIAS, ACTIVATION, RESIDUAL,
-            True,
-        )  # fmt: skip
+        finish(total, end, size, column * BM, row * BN, config, True)
