@@ -13,6 +13,7 @@ from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError, UsageError
 from octavo.huggingface import open_model_file
 from octavo.huggingface.config import CLASSES, read_hyperparams, read_keys
+from octavo.huggingface.rope import rope_tensors
 from octavo.models.config import Config
 from octavo.quantizers.checkpoint import quantize_checkpoint
 from tests.convert.folders import save
@@ -22,6 +23,7 @@ EXPERTS = {
     "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     "norm_topk_prob": True,
 }  # fmt: skip
+GEMMA3 = "Gemma3ForCausalLM"
 USED = {"use_sliding_window": True, "sliding_window": 64}
 KEYS: list[dict[str, Any]] = [
     {}, {"sliding_window": None}, {"sliding_window": 64}, USED, {**USED, "max_window_layers": 1},
@@ -38,7 +40,7 @@ def of_transformers(config: Any) -> int | None:
     return window
 
 
-@pytest.mark.parametrize("name", [name for name in CLASSES if name != "LlamaForCausalLM"])
+@pytest.mark.parametrize("name", [name for name in CLASSES if name not in ("LlamaForCausalLM", GEMMA3)])
 def test_windows_are_those_of_transformers(name: str) -> None:
     for keys in KEYS:
         if "layer_types" in keys and name not in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
@@ -51,6 +53,57 @@ def test_windows_are_those_of_transformers(name: str) -> None:
 def test_llama_has_none() -> None:
     config = Config({**BASE, "architectures": ["LlamaForCausalLM"], "sliding_window": 64}, "c")
     assert read_hyperparams(config, read_keys(config)).n_window is None
+
+
+@pytest.mark.parametrize("keys", [
+    {}, {"sliding_window_pattern": 2}, {"sliding_window_pattern": 1}, {"layer_types": ["full_attention"] * 8},
+    {"sliding_window": 7, "layer_types": ["full_attention", *["sliding_attention"] * 7]},
+])  # fmt: skip
+def test_windows_of_gemma_are_those_of_transformers(keys: dict[str, Any]) -> None:
+    theirs = transformers.Gemma3TextConfig(**keys, num_hidden_layers=8)
+    config = Config({**BASE, "architectures": [GEMMA3], **keys, "num_hidden_layers": 8}, "c")
+    hp = read_hyperparams(config, read_keys(config))
+    wanted = [theirs.sliding_window if kind == "sliding_attention" else 0 for kind in theirs.layer_types]
+    assert [hp.window(i) for i in range(8)] == wanted
+    assert hp.n_ctx_most == hp.n_ctx_train
+
+
+@pytest.mark.parametrize(("values", "says"), [
+    ({"sliding_window": None}, ["sliding_window", "null"]), ({"layer_types": ["chunked"] * 2}, ["layer_types"]),
+    ({"layer_types": ["full_attention"]}, ["layer_types", "2 of"]),
+    ({"attn_logit_softcapping": 50.0}, ["attn_logit_softcapping", "50.0", "null"]),
+    ({"use_bidirectional_attention": True}, ["use_bidirectional_attention"]), ({"head_dim": 0}, ["head_dim"]),
+    ({"hidden_activation": "silu"}, ["hidden_activation", "gelu_pytorch_tanh"]),
+    ({"query_pre_attn_scalar": 0}, ["query_pre_attn_scalar"]), ({"sliding_window_pattern": 0}, ["pattern"]),
+    ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, ["rope_type", "yarn", "default, linear"]),
+])  # fmt: skip
+def test_what_gemma_has_not(values: dict[str, Any], says: list[str]) -> None:
+    config = Config({**BASE, "architectures": [GEMMA3], **values}, "c")
+    with pytest.raises(ModelError) as caught:
+        read_keys(config)
+    assert all(text in str(caught.value) for text in says)
+
+
+@pytest.mark.parametrize(("values", "says"), [
+    ({"partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5"]),
+    ({"rope_parameters": {"rope_type": "yarn"}}, ["rope_type", "yarn", "longrope"]),
+    ({"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [1.0]}}, ["original_max_position"]),
+])  # fmt: skip
+def test_what_phi_has_not(values: dict[str, Any], says: list[str]) -> None:
+    config = Config({**BASE, "architectures": ["Phi3ForCausalLM"], **values}, "c")
+    with pytest.raises(ModelError) as caught:
+        read_keys(config)
+    assert all(text in str(caught.value) for text in says)
+
+
+@pytest.mark.parametrize("factors", [None, [1.0] * 31, [1.0] * 31 + [0.0], [True] * 32, "long"])
+def test_longrope_needs_a_divisor_for_each_pair(factors: object) -> None:
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": factors}
+    values = {"rope_parameters": rope, "original_max_position_embeddings": 64}
+    config = Config({**BASE, "architectures": ["Phi3ForCausalLM"], **values}, "c")
+    hp = read_hyperparams(config, read_keys(config))
+    with pytest.raises(ModelError, match=r"long_factor.*32 numbers over 0"):
+        rope_tensors(config, CLASSES["Phi3ForCausalLM"], hp.rope)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,25 @@ def scaled(kind: str, **more: Any) -> dict[str, Any]:
 LLAMA3_ROPE = {
     "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
 }  # fmt: skip
+LONGROPE = {"pad_token_id": None, "rope_parameters": {
+    "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+    "short_factor": [1 + i / 8 for i in range(24)], "long_factor": [2 + i / 2 for i in range(24)],
+}}  # fmt: skip
+GEMMA3 = {
+    "head_dim": 64, "sliding_window": 20, "query_pre_attn_scalar": 40, "final_logit_softcapping": 3.0,
+    "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0}},
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+
+
+def longrope_keys(original: int) -> dict[str, Any]:
+    """What llama.cpp writes of a longrope: its tensors say that it is one."""
+    factor = float(np.sqrt(1 + np.log(512 / original) / np.log(original)))
+    return {"rope.dimension_count": 48, "rope.scaling.original_context_length": original,
+            "rope.scaling.attn_factor": factor}  # fmt: skip
+
+
 CASES = {
     "llama": Case("llama", "LlamaConfig"),
     "llama-tied": Case("llama", "LlamaConfig", {"tie_word_embeddings": True}),
@@ -55,6 +74,21 @@ CASES = {
                      {"head_dim": 64, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 256,
                       "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
                      {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 256}),
+    "phi3": Case("phi3", "Phi3Config", {"pad_token_id": None, "sliding_window": 20}, {"attention.sliding_window": 20}),
+    "phi3-long": Case("phi3", "Phi3Config", {**LONGROPE, "original_max_position_embeddings": 64}, longrope_keys(64)),
+    "phi3-short": Case("phi3", "Phi3Config", {**LONGROPE, "original_max_position_embeddings": 256},
+                       longrope_keys(256)),
+    "gemma3": Case("gemma3", "Gemma3TextConfig", GEMMA3,
+                   {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2, "attention.scale": 40**-0.5,
+                    "rope.freq_base_swa": 5000.0, "final_logit_softcapping": 3.0}),
+    "gemma3-linear": Case("gemma3", "Gemma3TextConfig",
+                          {**GEMMA3, "num_hidden_layers": 3, "query_pre_attn_scalar": 64,
+                           "final_logit_softcapping": None, "rope_parameters": {
+                              "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                              "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+                           "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+                          {"attention.sliding_window": 20, "attention.sliding_window_pattern": [False, True, True],
+                           "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}),
 }  # fmt: skip
 
 NAMES = {
@@ -62,7 +96,11 @@ NAMES = {
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
-    "block_sparse_moe.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp", "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
+}  # fmt: skip
+GEMMA_NAMES = {
+    **NAMES, "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }  # fmt: skip
 
 
@@ -100,9 +138,20 @@ def tensors(case: Case, model: Any) -> dict[str, np.ndarray]:
         else:
             _, _, layer, part = name.split(".", 3)
             out |= {f"blk.{layer}.{n}": v for n, v in block_tensors(case, cfg, part, value).items()}
-    if cfg.rope_parameters["rope_type"] == "llama3":
+    rope = rope_of(cfg)
+    if rope["rope_type"] == "llama3":
         out["rope_freqs.weight"] = llama3_divisors(cfg)
+    if rope["rope_type"] == "longrope":
+        out |= {f"rope_factors_{n}.weight": np.array(rope[f"{n}_factor"], np.float32) for n in ("long", "short")}
+    if case.arch == "gemma3":
+        out = {name: value + 1 if name.endswith("norm.weight") else value for name, value in out.items()}
     return out
+
+
+def rope_of(cfg: Any) -> dict[str, Any]:
+    """The rope's parameters, of layers without a window where those with one have others."""
+    found: dict[str, Any] = cfg.rope_parameters
+    return found.get("full_attention", found)
 
 
 def block_tensors(case: Case, cfg: Any, part: str, value: np.ndarray) -> dict[str, np.ndarray]:
@@ -112,10 +161,11 @@ def block_tensors(case: Case, cfg: Any, part: str, value: np.ndarray) -> dict[st
     if part.endswith("experts.down_proj"):
         return {"ffn_down_exps.weight": value}
     stem, kind = part.rsplit(".", 1)
-    heads = {"attn_q": cfg.num_attention_heads, "attn_k": cfg.num_key_value_heads}.get(NAMES[stem])
+    name = (GEMMA_NAMES if case.arch == "gemma3" else NAMES)[stem]
+    heads = {"attn_q": cfg.num_attention_heads, "attn_k": cfg.num_key_value_heads}.get(name)
     if case.arch == "llama" and heads:
         value = interleave(value, heads)
-    return {f"{NAMES[stem]}.{kind}": value}
+    return {f"{name}.{kind}": value}
 
 
 def llama3_divisors(cfg: Any) -> np.ndarray:
@@ -134,7 +184,7 @@ def metadata(case: Case, cfg: Any) -> dict[str, Any]:
         "attention.head_count": cfg.num_attention_heads, "attention.head_count_kv": cfg.num_key_value_heads,
         "attention.key_length": head_dim, "attention.value_length": head_dim,
         "attention.layer_norm_rms_epsilon": float(cfg.rms_norm_eps),
-        "rope.freq_base": float(cfg.rope_parameters["rope_theta"]), "rope.dimension_count": head_dim,
+        "rope.freq_base": float(rope_of(cfg)["rope_theta"]), "rope.dimension_count": head_dim,
         **case.metadata,
     }  # fmt: skip
     return {f"{case.arch}.{k}": v for k, v in keys.items()}

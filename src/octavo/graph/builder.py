@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Literal
 
@@ -81,14 +82,23 @@ class GraphBuilder:
     def rope(self, x: Node, freqs: Node, scale: float, interleaved: bool) -> Node:
         return apply("rope", x, self.positions, freqs, scale=scale, interleaved=interleaved, label=x.name)
 
-    def attention(self, q: Node, k: Node, v: Node, layer: int, scale: float) -> Node:
-        """Writes k and v [T, Hkv, D] to the layer's cache, then attends with q [T, H, D] -> [T, H * D]."""
+    def columns(self, x: Node, *sizes: int) -> list[Node]:
+        """[T, sum of sizes] -> [T, size] each, side by side."""
+        starts = accumulate(sizes, initial=0)
+        return [apply("columns", x, start=a, size=n, label=x.name) for a, n in zip(starts, sizes, strict=False)]
+
+    def attention(self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0, cap: float = 0.0) -> Node:
+        """Writes k and v [T, Hkv, D] to the layer's cache, then attends with q [T, H, D] -> [T, H * D].
+
+        window and cap are those of op `attention`, 0 for none.
+        """
         k, v = (
             apply("set_rows", self._cache(layer, kind, x), x, self.rows, label=f"blk.{layer}.cache_{kind}")
             for kind, x in (("k", k), ("v", v))
         )
         return apply("attention", q, k, v, self.positions, self.starts, self.pages,
-                     scale=scale, page_size=self.page_size, label=f"blk.{layer}.attn")  # fmt: skip
+                     scale=scale, page_size=self.page_size, window=window, cap=cap,
+                     label=f"blk.{layer}.attn")  # fmt: skip
 
     def _cache(self, layer: int, kind: str, x: Node) -> Node:
         attrs = MappingProxyType({"layer": layer, "kind": kind})
@@ -96,6 +106,9 @@ class GraphBuilder:
 
     def swiglu(self, gate: Node, up: Node) -> Node:
         return apply("swiglu", gate, up, label=gate.name)
+
+    def geglu(self, gate: Node, up: Node) -> Node:
+        return apply("geglu", gate, up, label=gate.name)
 
     def add(self, a: Node, b: Node) -> Node:
         return apply("add", a, b, label=_label(b) or _label(a))

@@ -112,14 +112,19 @@ def set_rows(cache: Node, values: Node, rows: Node) -> tuple[Shape, DType]:
 
 @op
 def attention(
-    q: Node, k: Node, v: Node, positions: Node, starts: Node, pages: Node, *, scale: float, page_size: int
-) -> tuple[Shape, DType]:
+    q: Node, k: Node, v: Node, positions: Node, starts: Node, pages: Node, *, scale: float, page_size: int,
+    window: int = 0, cap: float = 0.0,
+) -> tuple[Shape, DType]:  # fmt: skip
     """q [T, H, D], caches k and v [rows, Hkv, D] -> [T, H * D]: softmax(q k^T * scale) v, causal, by sequence.
 
     Sequence s owns the queries starts[s] to starts[s + 1]; its position p lies in cache row
     pages[s, p // page_size] * page_size + p % page_size, and the query at position p sees positions 0 to p.
     Head h reads the cache's head h // (H / Hkv).
+
+    window  positions that a query sees, the last ones up to its own; 0: all of them
+    cap     a score x = q k^T * scale becomes cap * tanh(x / cap); 0: it stays
     """
+    require(window >= 0 and cap >= 0, "attention", "neither window nor cap is negative", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]
@@ -135,6 +140,13 @@ def attention(
 def swiglu(gate: Node, up: Node) -> tuple[Shape, DType]:
     """silu(gate) * up, with silu(x) = x / (1 + exp(-x))."""
     require(gate.shape == up.shape, "swiglu", "gate and up have one shape", gate, up)
+    return gate.shape, "f32"
+
+
+@op
+def geglu(gate: Node, up: Node) -> tuple[Shape, DType]:
+    """gelu(gate) * up, with gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) (arXiv 1606.08415)."""
+    require(gate.shape == up.shape, "geglu", "gate and up have one shape", gate, up)
     return gate.shape, "f32"
 
 

@@ -1,4 +1,4 @@
-"""The rope of a checkpoint as GGUF says it: keys for linear and yarn, a tensor of divisors for Llama 3."""
+"""The rope of a checkpoint as GGUF says it: keys for linear, yarn and longrope, tensors of divisors for some kinds."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from octavo.models.hparams import LIMITS
 from octavo.models.rope import Rope
 
 ORIGINAL = "original_max_position_embeddings"
+LENGTHS = ("long", "short")
 _UNSAID = ("attention_factor", "mscale", "mscale_all_dim", "truncate")
 
 
@@ -21,6 +22,7 @@ def rope_kind(config: Config, architecture: Architecture[Any]) -> str:
     """The kind of scaling. Raises ModelError for one that the architecture does not have."""
     found = rope_parameters(config)
     kind = found.get("rope_type", found.get("type", "default"))
+    kind = "longrope" if kind == "su" else kind  # its first name
     if kind not in architecture.ropes:
         raise config.error("rope_type", f"is {brief(kind)}", ", ".join(architecture.ropes))
     return str(kind)
@@ -39,13 +41,15 @@ def rope_keys(config: Config, architecture: Architecture[Any]) -> Keys:
             raise config.error(unsaid, f"is {brief(found[unsaid])}", "none, which is yarn's own")
         keys["scaling.original_context_length"] = original_context(config)
         keys |= {f"scaling.yarn_{k}": config.real(k, of=found) for k in ("beta_fast", "beta_slow") if found.get(k)}
+    if kind == "longrope":
+        keys |= {"scaling.type": kind, "scaling.original_context_length": original_context(config)}
+        keys["scaling.attn_factor"] = _longrope_factor(config)
     return {f"rope.{key}": value for key, value in keys.items()}
 
 
 def original_context(config: Config) -> int:
-    """Tokens of context before it was stretched."""
-    found = rope_parameters(config)
-    inner = Config({ORIGINAL: found.get(ORIGINAL, config.values.get(ORIGINAL))}, config.file)
+    """Tokens of context before it was stretched, beside the rope's parameters or among them."""
+    inner = Config({ORIGINAL: config.values.get(ORIGINAL, rope_parameters(config).get(ORIGINAL))}, config.file)
     return inner.size(ORIGINAL, LIMITS["context_length"])
 
 
@@ -53,7 +57,32 @@ def rope_tensors(config: Config, architecture: Architecture[Any], rope: Rope) ->
     """What config.json says of the rope that is a tensor in GGUF: divisors of the frequencies, float32 [dims / 2]."""
     if rope_kind(config, architecture) == "llama3":
         return {"rope_freqs.weight": _llama3_divisors(config, rope)}
+    if rope_kind(config, architecture) == "longrope":
+        return {f"rope_factors_{length}.weight": _factors(config, f"{length}_factor", rope) for length in LENGTHS}
     return {}
+
+
+def _longrope_factor(config: Config) -> float:
+    """What longrope multiplies turned values by: sqrt(1 + ln(stretch) / ln(original context)) (arXiv 2402.13753)."""
+    found, original = rope_parameters(config), original_context(config)
+    if found.get("attention_factor") is not None:
+        return config.real("attention_factor", of=found)
+    stretch = config.size("max_position_embeddings", LIMITS["context_length"]) / original
+    if found.get("factor") is not None:
+        stretch = config.real("factor", of=found)
+    return math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 and original > 1 else 1.0
+
+
+def _factors(config: Config, key: str, rope: Rope) -> F32:
+    """A list of divisors, one for each pair."""
+    values, pairs = rope_parameters(config).get(key), rope.dims // 2
+    if not (isinstance(values, list) and len(values) == pairs and all(map(_is_divisor, values))):
+        raise config.error(key, f"is {brief(values)}", f"{pairs} numbers over 0")
+    return np.array(values, np.float32)
+
+
+def _is_divisor(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def _llama3_divisors(config: Config, rope: Rope) -> F32:

@@ -31,6 +31,7 @@ class Hyperparams:
     """Sizes of a model: layers, width, heads of `head_dim` values, experts (0 where the feed-forward is dense).
 
     n_window  tokens that a token of some layers sees, itself among them; None where all layers see all before it
+    windowed  whether each layer has the window; empty where the file does not say which do
     """
 
     arch: str
@@ -48,11 +49,16 @@ class Hyperparams:
     n_expert_used: int = 0
     n_ff_expert: int = 0
     n_window: int | None = None
+    windowed: tuple[bool, ...] = ()
+
+    def window(self, layer: int) -> int:
+        """Tokens that a token of a layer sees, 0 for all."""
+        return self.n_window if self.n_window and self.windowed and self.windowed[layer] else 0
 
     @property
     def n_ctx_most(self) -> int:
-        """The longest context that is computed as the model was made: windows have no kernels."""
-        return min(self.n_ctx_train, self.n_window or self.n_ctx_train)
+        """The longest context that is computed as the model was made: one of a window, if any layer might have it."""
+        return self.n_ctx_train if self.windowed else min(self.n_ctx_train, self.n_window or self.n_ctx_train)
 
     @property
     def attention_scale(self) -> float:
@@ -111,6 +117,11 @@ class HyperparamReader:
         if not (math.isfinite(number) and low < number <= high):
             raise self.error(field, f"{number} is out of range", f"over {low:g}, up to {high:g}")
         return float(number)
+
+    def positive(self, field: str) -> float | None:
+        """A finite number over 0; None where the file has no such key, or 0."""
+        number = self.metadata.get_float(self.key(field), default=0.0)
+        return None if number == 0 else self.real(field, number)
 
 
 def read_shared(r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None) -> Hyperparams:

@@ -114,6 +114,13 @@ def ffn(g: GraphBuilder, b: Weights, h: Node) -> Node:
     return linear(g, b, "ffn_down", g.swiglu(linear(g, b, "ffn_gate", h), linear(g, b, "ffn_up", h)))
 
 
+def scaled_rows(g: GraphBuilder, table: Node, rows: Node, scale: float) -> Node:
+    """The rows of a table [V, K], each value times `scale`: [T, K]."""
+    width = table.shape[1]
+    assert isinstance(width, int)
+    return g.mul(g.get_rows(table, rows), constant(np.full(width, scale, np.float32), "embedding_scale"))
+
+
 def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> Node:
     """Each token through its most likely experts, weighted by their shares of the router's probability."""
     probabilities = g.soft_max(g.mul_mat(b["ffn_gate_inp"], h))

@@ -21,6 +21,11 @@ ATTENTION = {
 QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 FFN = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 LLAMA = NORMS | ATTENTION | FFN
+POST_NORMS = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+"""Norms of layers that have some behind attention and feed-forward too."""
 
 
 def moe(module: str, gate: str, up: str, down: str) -> dict[str, str]:

@@ -6,12 +6,12 @@ from typing import Any
 
 from octavo.errors import ModelError, shown
 from octavo.io.gguf import GGUFFile
-from octavo.models import llama, qwen2, qwen3, qwen3moe
+from octavo.models import gemma3, llama, phi3, qwen2, qwen3, qwen3moe
 from octavo.models.architecture import Architecture, ModelSpec
 from octavo.models.weights import check_tensors
 
 ARCHITECTURES: dict[str, Architecture[Any]] = {
-    module.ARCH.name: module.ARCH for module in (llama, qwen2, qwen3, qwen3moe)
+    module.ARCH.name: module.ARCH for module in (llama, qwen2, qwen3, qwen3moe, phi3, gemma3)
 }
 """By GGUF's `general.architecture`."""
 

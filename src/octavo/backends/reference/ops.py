@@ -5,6 +5,7 @@ A weight is an array, or something that gives rows by `w[ids]`, an expert by `w[
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -63,7 +64,7 @@ def set_rows(cache: AnyArray, values: F32, rows: AnyArray) -> AnyArray:
 
 def attention(
     q: F32, k: AnyArray, v: AnyArray, positions: AnyArray, starts: AnyArray, pages: AnyArray,
-    *, scale: float, page_size: int,
+    *, scale: float, page_size: int, window: int = 0, cap: float = 0.0,
 ) -> F32:  # fmt: skip
     tokens, heads, dim = q.shape
     group = heads // k.shape[1]
@@ -76,13 +77,21 @@ def attention(
         rows = pages[sequence, seen // page_size].astype(np.int64) * page_size + seen % page_size
         keys, values = (np.repeat(c[rows].astype(np.float32), group, axis=1) for c in (k, v))
         scores = np.einsum("thd,shd->hts", q[start:stop], keys, optimize=True) * np.float32(scale)
-        scores = np.where(seen[None, None, :] <= at[None, :, None], scores, -np.inf)
+        scores = soft_cap(scores, cap=cap) if cap else scores
+        visible = (seen <= at[:, None]) & (seen > at[:, None] - (window or len(seen)))
+        scores = np.where(visible, scores, -np.inf)
         out[start:stop] = np.einsum("hts,shd->thd", soft_max(scores), values, optimize=True)
     return out.reshape(tokens, heads * dim)
 
 
 def swiglu(gate: F32, up: F32) -> F32:
     result: F32 = gate / (1 + np.exp(-gate)) * up
+    return result
+
+
+def geglu(gate: F32, up: F32) -> F32:
+    inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate**3)
+    result: F32 = np.float32(0.5) * gate * (1 + np.tanh(inner)) * up
     return result
 
 
