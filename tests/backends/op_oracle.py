@@ -45,7 +45,9 @@ def rope(x: np.ndarray, positions: np.ndarray, freqs: np.ndarray, scale: float, 
     return out
 
 
-def attention(q: np.ndarray, keys: list[np.ndarray], values: list[np.ndarray], lengths: list[int], scale: float) -> F64:
+def attention(
+    q: np.ndarray, keys: list[np.ndarray], values: list[np.ndarray], lengths: list[int], scale: float, window: int = 0
+) -> F64:
     """torch's own attention, sequence by sequence: keys and values [S, Hkv, D] in order, the last `length` of which
     have queries, q [sum of lengths, H, D]."""
     out, start = [], 0
@@ -53,11 +55,27 @@ def attention(q: np.ndarray, keys: list[np.ndarray], values: list[np.ndarray], l
         if not length:
             continue
         mask = torch.ones(length, len(k), dtype=torch.bool).tril(len(k) - length)
+        if window:
+            mask = mask.triu(len(k) - length - window + 1)
         heads = (t64(a).transpose(0, 1) for a in (q[start : start + length], k, v))
         got = torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask, scale=scale, enable_gqa=True)
         out.append(got.transpose(0, 1).reshape(length, -1).numpy())
         start += length
     return np.concatenate(out)
+
+
+def capped_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, cap: float) -> F64:
+    """Attention of one sequence, q, k and v [T, H, D], with scores up to `cap`, written out number by number."""
+    out = np.zeros(q.shape)
+    for t, h in np.ndindex(*q.shape[:2]):
+        scores = [cap * math.tanh(float(q[t, h].astype(float) @ k[i, h]) * scale / cap) for i in range(t + 1)]
+        weights = np.exp(np.array(scores) - max(scores))
+        out[t, h] = weights @ v[: t + 1, h].astype(float) / weights.sum()
+    return out.reshape(len(q), -1)
+
+
+def geglu(gate: np.ndarray, up: np.ndarray) -> F64:
+    return (torch.nn.functional.gelu(t64(gate), approximate="tanh") * t64(up)).numpy()
 
 
 def swiglu(gate: np.ndarray, up: np.ndarray) -> F64:

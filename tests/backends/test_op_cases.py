@@ -38,6 +38,8 @@ def is_slow(case: OpCase) -> bool:
     if case.op == "mul_mat_id":
         return case.formats[0] not in LAYOUTS
     if case.op == "attention":
+        if "window" in shape:
+            return "cap" not in shape or shape["cache"] == "q8_0"
         return (shape["heads"], shape["dim"]) not in HEADS or shape.get("cache") == "f32"
     if case.op == "quantized_attention":
         return case.tokens == 1 or (shape["heads"], shape["dim"]) != (4, 64)

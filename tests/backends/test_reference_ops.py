@@ -139,8 +139,8 @@ class Paged:
         arguments = {"positions": self.positions, "starts": self.starts, "pages": self.pages, **changes}
         return ops.attention(self.q, self.k, self.v, **arguments, scale=self.scale, page_size=self.page)
 
-    def want(self) -> np.ndarray:
-        return op_oracle.attention(self.q, self.keys, self.values, self.lengths, self.scale)
+    def want(self, window: int = 0) -> np.ndarray:
+        return op_oracle.attention(self.q, self.keys, self.values, self.lengths, self.scale, window)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -163,10 +163,25 @@ def test_attention_of_several_sequences(dtype: type) -> None:
     assert not error(wrong, case.want()) < 1e-2, "the pages of another sequence give something else"
 
 
+@pytest.mark.parametrize("window", [1, 2, 7, 39, 40])
+def test_attention_with_a_window(window: int) -> None:
+    case = Paged([5, 0, 9, 30, 2], [3, 7, 0, 1, 1])
+    assert error(case.run(window=window), case.want(window)) < NMSE
+    assert window > 30 or error(case.run(), case.want(window)) > 1e-2
+
+
+def test_attention_with_a_cap() -> None:
+    case = Paged([0], [9], heads=2, kv_heads=2)
+    want = op_oracle.capped_attention(case.q, case.keys[0], case.values[0], case.scale, 0.5)
+    assert error(case.run(cap=0.5), want) < NMSE
+    assert error(case.run(), want) > 1e-3
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_elementwise(tokens: int) -> None:
     a, b, row = 8 * uniform(tokens, 9), uniform(tokens, 9, seed=1), uniform(9, seed=2)
     assert error(ops.swiglu(a, b), op_oracle.swiglu(a, b)) < NMSE
+    assert error(ops.geglu(a, b), op_oracle.geglu(a, b)) < NMSE
     assert error(ops.soft_cap(a, cap=5.0), op_oracle.soft_cap(a, 5.0)) < NMSE
     for other in (b, row):
         assert error(ops.add(a, other), (op_oracle.t64(a) + op_oracle.t64(other)).numpy()) < NMSE

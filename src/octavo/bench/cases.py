@@ -86,6 +86,17 @@ def _attention() -> Iterator[OpCase]:
         yield OpCase("attention", 3, shape, past=(5, 128, 300))  # sequences that decode together
         yield OpCase("attention", 40, shape, past=(100,))  # more of a prompt
         yield OpCase("attention", 20, shape, past=(0, 70, 3))  # some begin, some go on
+    for cache, limits in (
+        ("f16", {"window": 20, "cap": 1}),
+        ("q8_0", {"window": 20, "cap": 1}),
+        ("f16", {"window": 70}),
+    ):
+        shape = {"heads": 2, "kv_heads": 1, "dim": 64, "cache": cache, **limits}
+        yield from (OpCase("attention", t, shape) for t in (1, 40, 127))
+        yield from (OpCase("attention", 1, shape, past=(n,)) for n in (19, 70, 300))
+        yield OpCase("attention", 3, shape, past=(5, 128, 300))
+        yield OpCase("attention", 40, shape, past=(100,))
+        yield OpCase("attention", 20, shape, past=(0, 70, 3))
     for h, dim, cache in ((4, 64, "f16"), (3, 64, "f16"), (4, 80, "f16"), (4, 128, "q8_0")):
         shape = {"heads": h, "kv_heads": 1, "dim": dim, "n": 48, "cache": cache}
         formats = ("Q8_0",) if h * dim % 256 else ("Q4_K",)
@@ -109,6 +120,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("rope", (1, 9), heads=2, dim=80, turned=32, interleaved=interleaved)
     for k in (40, 1024):
         yield from _each("swiglu", (1, 9), k=k)
+        yield from _each("geglu", (1, 9), k=k)
         yield from _each("soft_cap", (1, 9), k=k)
         yield from _each("soft_max", (1, 9), k=k)
         yield from _each("normalize", (1, 9), k=k)

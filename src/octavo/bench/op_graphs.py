@@ -145,10 +145,14 @@ def rope(s: Sketch) -> Node:
 
 @_graph
 def attention(s: Sketch) -> Node:
-    """Writes k and v to the cache, then reads it; with several steps it reads what earlier ones wrote."""
+    """Writes k and v to the cache, then reads it, in a `window` or with scores up to `cap` where the shape has these.
+
+    With several steps it reads what earlier ones wrote.
+    """
     q = s.given("q", s["heads"], s["dim"])
     k, v = (s.given(name, s["kv_heads"], s["dim"]) for name in "kv")
-    return s.builder.attention(q, k, v, 0, s["dim"] ** -0.5)
+    limits = s.shape.get("window", 0), s.shape.get("cap", 0)
+    return s.builder.attention(q, k, v, 0, s["dim"] ** -0.5, *limits)
 
 
 @_graph
@@ -172,6 +176,11 @@ def quantized_attention(s: Sketch) -> Node:
 @_graph
 def swiglu(s: Sketch) -> Node:
     return s.builder.swiglu(s.given("gate", s["k"]), s.given("up", s["k"]))
+
+
+@_graph
+def geglu(s: Sketch) -> Node:
+    return s.builder.geglu(s.given("gate", s["k"]), s.given("up", s["k"]))
 
 
 @_graph

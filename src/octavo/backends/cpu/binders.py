@@ -142,7 +142,7 @@ def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
     )]  # fmt: skip
 
 
-@_binds("add", "mul", "swiglu")
+@_binds("add", "mul", "swiglu", "geglu")
 def _binary(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     if node.quantizes:
         return _quantize(node, inputs, out, shared)
@@ -222,14 +222,17 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     args = [address(out), address(q), stride(q), address(k), address(v), address(positions), address(starts),
             address(pages), pages.shape[1], len(pages), kv_heads, float(node.attrs["scale"]), tokens]  # fmt: skip
     keep = (q, k, v, positions, starts, pages, out)
+    window, cap = int(node.attrs.get("window", 0)), float(node.attrs.get("cap", 0.0))
     if tokens != len(pages):
         tasks = -(-tokens // attention.TILE) * heads
-        return [KernelCall(attention.prefill_kernel(kind, group, dim), args, tasks, keep=keep)]
+        kernel = attention.prefill_kernel(kind, group, dim, window > 0, cap > 0)
+        return [KernelCall(kernel, [*args, 0, 0, window, cap], tasks, keep=keep)]
     pairs = tokens * kv_heads
     splits = max(1, SPLIT_TASKS // pairs)
     partial = np.empty(pairs * splits * group * (dim + 4) if splits > 1 else 0, np.float32)
-    args += [splits, address(partial)]
-    calls = [KernelCall(attention.decode_kernel(kind, group, dim), args, pairs * splits, keep=(*keep, partial))]
+    args += [splits, address(partial), window, cap]
+    kernel = attention.decode_kernel(kind, group, dim, window > 0, cap > 0)
+    calls = [KernelCall(kernel, args, pairs * splits, keep=(*keep, partial))]
     if splits > 1:
         args = [address(out), address(partial), splits]
         calls.append(KernelCall(attention.combine_kernel(group, dim), args, pairs, keep=(partial, out)))

@@ -13,6 +13,7 @@ from typing import Any
 from numba import float32
 
 from octavo.backends.cpu.kernels.kv import Kind, head_bytes, score_function, value_function
+from octavo.backends.cpu.kernels.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
@@ -36,13 +37,13 @@ TILE = 8  # tokens of a tile where a sequence has many
 
 
 @kernels
-def decode_kernel(kind: Kind, group: int, dim: int) -> Any:
+def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
     """One task for each token, key head and split. `group` query heads share a key head of `dim` values.
 
     Arguments: out, q, q stride, keys, values, positions, starts, pages, width of pages, sequences, key heads, scale,
-    tokens, splits, partial results.
+    tokens, splits, partial results, window, cap. The last two are read by kernels made for them.
     """
-    attend, finish = _attend(kind, group, dim), _finish(group, dim)
+    attend, finish = _attend(kind, group, dim, windowed, capped), _finish(group, dim)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(args, task):
@@ -53,8 +54,10 @@ def decode_kernel(kind: Kind, group: int, dim: int) -> Any:
         while starts[sequence + 1] <= token:
             sequence += 1
         position = i32_pointer(arg(args, 5))[token]
-        count = position // PAGE_SIZE + 1
-        first, stop = count * split // splits, count * (split + 1) // splits
+        begin, end = 0, position // PAGE_SIZE + 1
+        if windowed:
+            begin = max(0, position + 1 - arg(args, 15)) // PAGE_SIZE
+        first, stop = begin + (end - begin) * split // splits, begin + (end - begin) * (split + 1) // splits
         q = arg(args, 1) + token * arg(args, 2) + head * nbytes
         pages = arg(args, 7) + sequence * arg(args, 8) * 4
         if splits == 1:
@@ -98,9 +101,9 @@ def combine_kernel(group: int, dim: int) -> Any:
 
 
 @kernels
-def prefill_kernel(kind: Kind, group: int, dim: int) -> Any:
+def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
     """One task for each tile of 8 tokens and query head. Arguments as for `decode_kernel`."""
-    attend, finish = _attend(kind, TILE, dim), _finish(TILE, dim)
+    attend, finish = _attend(kind, TILE, dim, windowed, capped), _finish(TILE, dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(args, task):
@@ -116,8 +119,10 @@ def prefill_kernel(kind: Kind, group: int, dim: int) -> Any:
                 count, position = end - begin, positions[begin]
                 q = arg(args, 1) + begin * q_stride + head * dim * 4
                 pages = arg(args, 7) + sequence * arg(args, 8) * 4
-                last = (position + count - 1) // PAGE_SIZE + 1
-                attend(sums, states, q, q_stride, args, pages, head // group, position, 1, count, 0, last)
+                first_page, last_page = 0, (position + count - 1) // PAGE_SIZE + 1
+                if windowed:
+                    first_page = max(0, position + 1 - arg(args, 15)) // PAGE_SIZE
+                attend(sums, states, q, q_stride, args, pages, head // group, position, 1, count, first_page, last_page)
                 finish(arg(args, 0) + begin * width + head * dim * 4, width, sums, states, count)
 
     return attention_prefill
@@ -136,7 +141,7 @@ def _finish(n: int, dim: int) -> Any:
     return inner(finish, n, dim)
 
 
-def _attend(kind: Kind, n: int, dim: int) -> Any:
+def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool) -> Any:
     """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at position p + i * step.
 
     It leaves sums [n, dim] of weighted values, and in states for each query the largest score and the sum of weights.
@@ -144,15 +149,26 @@ def _attend(kind: Kind, n: int, dim: int) -> Any:
     piece, page_floats, score_bytes, query_bytes = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, n * dim * 4
     scores_of, add_values = score_function(kind, n, dim), value_function(kind, n, dim)
 
-    def weigh(scores, seen, scale, state):
-        """Scores of one query to weights e^(score - maximum), 0 past `seen`; state: maximum, sum, factor of before."""
+    def weigh(scores, hidden, seen, scale, cap, state):
+        """Scores of one query to weights e^(score - maximum); state: maximum, sum, factor of before.
+
+        Weights are 0 before position `hidden` of the page and from `seen` on.
+        """
         xs = f32_pointer(scores)
+        if capped:
+            for i in range(0, 256, 64):
+                store_f32x16(scores + i, soft_cap(mul(load_f32x16(scores + i), splat(scale)), cap))
+            scale = float32(1.0)
+        if windowed:
+            for i in range(min(hidden, page_floats)):
+                xs[i] = -math.inf
         for i in range(max(0, seen), page_floats):
             xs[i] = -math.inf
         wide = splat(scale)
         a, b = mul(load_f32x16(scores), wide), mul(load_f32x16(scores + 64), wide)
         c, d = mul(load_f32x16(scores + 128), wide), mul(load_f32x16(scores + 192), wide)
         top = max(state[0], max_lanes(maximum(maximum(a, b), maximum(c, d))))
+        largest = top  # stays -inf while a window hides all
         if top == -math.inf:
             top = float32(0.0)
         wide = splat(top)
@@ -162,14 +178,15 @@ def _attend(kind: Kind, n: int, dim: int) -> Any:
         store_f32x16(scores + 128, c)
         store_f32x16(scores + 192, d)
         factor = math.exp(state[0] - top)
-        state[0] = top
+        state[0] = largest if windowed else top
         state[1] = state[1] * factor + sum_lanes(a) + sum_lanes(b) + sum_lanes(c) + sum_lanes(d)
         state[2] = factor
 
-    weigh = inner(weigh)
+    weigh = inner(weigh, windowed, capped)
 
     def attend(sums, states, q, q_stride, args, pages, kv_head, position, step, count, first, stop):
         kv_heads, scale = arg(args, 10), arg_f32(args, 11)
+        window, cap = (arg(args, 15) if windowed else 0), (arg_f32(args, 16) if capped else float32(0.0))
         scores, queries = stack(score_bytes), stack(query_bytes)
         state, total, table = f32_pointer(states), f32_pointer(sums), i32_pointer(pages)
         for i in range(n * dim):
@@ -189,7 +206,8 @@ def _attend(kind: Kind, n: int, dim: int) -> Any:
             scores_of(scores, queries, keys, values, rows)
             for i in range(n):
                 seen = position + min(i, count - 1) * step + 1 - page * page_floats
-                weigh(scores + i * 256, min(seen, page_floats), scale, f32_pointer(states + 16 * i))
+                state_of_query = f32_pointer(states + 16 * i)
+                weigh(scores + i * 256, seen - window, min(seen, page_floats), scale, cap, state_of_query)
             add_values(sums, scores, states + 8, values, next_keys, rows)
 
-    return inner(attend, kind, n, dim)
+    return inner(attend, kind, n, dim, windowed, capped)

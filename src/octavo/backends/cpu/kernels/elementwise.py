@@ -1,4 +1,4 @@
-"""Ops on rows of floats: norms, sums, products, SwiGLU, softmax and what routing to experts needs.
+"""Ops on rows of floats: norms, sums, products, SwiGLU, GeGLU, softmax and what routing to experts needs.
 
 Task t works on row t. Strides are in bytes, so that a row may be part of a wider one.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from octavo.backends.cpu.kernels.math import largest, rms_factor, silu
+from octavo.backends.cpu.kernels.math import gelu, gelu_exponent, largest, rms_factor, silu
 from octavo.jit.compile import kernels
 from octavo.jit.simd import (
     add,
@@ -22,7 +22,7 @@ from octavo.jit.simd import (
     store_f32x16,
 )  # fmt: skip
 
-Binary = Literal["add", "mul", "swiglu"]
+Binary = Literal["add", "mul", "swiglu", "geglu"]
 
 
 @kernels
@@ -51,7 +51,7 @@ def rms_norm_kernel() -> Any:
 @kernels
 def binary_kernel(op: Binary) -> Any:
     """Arguments: y, y stride, a, a stride, b, b stride (0: one row for all), k."""
-    adds, gates = op == "add", op == "swiglu"
+    adds, silus, gelus = op == "add", op == "swiglu", op == "geglu"
 
     def binary(args, task):
         y, k = arg(args, 0) + task * arg(args, 1), arg(args, 6)
@@ -60,16 +60,20 @@ def binary_kernel(op: Binary) -> Any:
             u, v = load_f32x16(a + 64 * i), load_f32x16(b + 64 * i)
             if adds:
                 store_f32x16(y + 64 * i, add(u, v))
-            elif gates:
+            elif silus:
                 store_f32x16(y + 64 * i, mul(silu(u), v))
+            elif gelus:
+                store_f32x16(y + 64 * i, mul(gelu(u), v))
             else:
                 store_f32x16(y + 64 * i, mul(u, v))
         ys, us, vs = f32_pointer(y), f32_pointer(a), f32_pointer(b)
         for i in range(k // 16 * 16, k):
             if adds:
                 ys[i] = us[i] + vs[i]
-            elif gates:
+            elif silus:
                 ys[i] = us[i] / (1.0 + math.exp(-us[i])) * vs[i]
+            elif gelus:
+                ys[i] = us[i] / (1.0 + math.exp(-gelu_exponent(us[i]))) * vs[i]
             else:
                 ys[i] = us[i] * vs[i]
 

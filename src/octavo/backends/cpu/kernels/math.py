@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from numba import njit
 
 from octavo.jit.simd import (
@@ -16,10 +17,14 @@ from octavo.jit.simd import (
     load_f32x16,
     max_lanes,
     maximum,
+    mul,
     splat,
     sub,
     sum_lanes,
 )  # fmt: skip
+
+GELU_LINE = np.float32(2 * math.sqrt(2 / math.pi))
+GELU_CUBE = np.float32(0.044715 * 2 * math.sqrt(2 / math.pi))
 
 
 @njit(error_model="numpy")
@@ -47,6 +52,24 @@ def gated(x, z):
     """x / (1 + exp(-z)), 16 lanes: 0 for the least of finite numbers, NaN for -Inf."""
     below = sub(splat(0.0), z)
     return div(x, add(splat(1.0), exp_or_inf(below, exp(below))))
+
+
+@njit(error_model="numpy")
+def gelu(x):
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), 16 lanes, as x / (1 + exp(-z))."""
+    return gated(x, mul(x, fma(mul(x, x), splat(GELU_CUBE), splat(GELU_LINE))))
+
+
+@njit(error_model="numpy")
+def gelu_exponent(x):
+    """The z with which gelu(x) = x / (1 + exp(-z)), one number."""
+    return x * (GELU_LINE + GELU_CUBE * x * x)
+
+
+@njit(error_model="numpy")
+def soft_cap(x, cap):
+    """cap * tanh(x / cap), 16 lanes."""
+    return sub(splat(cap), gated(splat(2 * cap), mul(x, splat(-2 / cap))))
 
 
 @njit(error_model="numpy")
