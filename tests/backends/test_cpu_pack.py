@@ -36,7 +36,7 @@ def rows_of(stored: QTensor, ids: np.ndarray) -> np.ndarray:
     backend = CpuBackend(threads=2)
     node = apply("get_rows", weight(stored), Node("input", (), ("tokens",), "i32", name="rows"))
     out = np.full((len(ids), stored.shape[1]), np.nan, np.float32)
-    backend.bind(node, [backend.load(stored), ids], out)()
+    backend.begin_plan().bind(node, [backend.load(stored), ids], out)()
     return out
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.cpu import CpuBackend
+from octavo.backends.cpu.backend import CpuBinder
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import CASES, OpCase, compare, run
 from octavo.formats.spec import AnyArray
@@ -70,19 +71,29 @@ class Broken(CpuBackend):
         super().__init__(threads=2)
         self.op, self.fault = op, fault
 
-    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+    def begin_plan(self) -> Any:
+        return BrokenBinder(self)
+
+
+class BrokenBinder(CpuBinder):
+    """The calls of a broken backend, one by one."""
+
+    def __init__(self, backend: Broken) -> None:
+        super().__init__(backend)
+        self.broken, self.calls = backend, list[Call]()
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Any:
         call = super().bind(node, inputs, out)
-        if node.op != self.op:
-            return call
 
         def broken() -> None:
             call()
-            self.fault(out)
+            self.broken.fault(out)
 
-        return broken
+        self.calls.append(broken if node.op == self.broken.op else call)
+        return self.calls[-1]
 
-    def join(self, calls: Sequence[Call]) -> list[Call]:
-        return list(calls)
+    def finish(self) -> Any:
+        return self.calls
 
 
 def scaled(out: AnyArray) -> None:

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Graph, Node, Sizes, bind
 from octavo.graph.ops import VIEWS
-from octavo.graph.protocol import AsyncBackend, Backend, Call
+from octavo.graph.protocol import AsyncBackend, Backend, Binder, Call
 from octavo.graph.schedule import Schedule
 
 PLANS_KEPT = 32
@@ -200,6 +199,7 @@ class Executor:
         packed, host = self._packed(places, ends, sizes)
         calls: list[tuple[Node, Call]] = []
         read: list[tuple[Backend, Sequence[Any]]] = []
+        steps = _Steps([b.begin_plan() for b in self.backends])
         for node in graph.nodes:
             if node.is_leaf:
                 continue
@@ -208,7 +208,7 @@ class Executor:
             if node.op == "copy":
                 source = where[id(node.inputs[0])]
                 value, out = values[source, id(node.inputs[0])], self._place(node, sizes)
-                calls.append((node, _copy(self.backends[source], value, backend, out)))
+                calls.append((node, steps.add(_copy(self.backends[source], value, backend, out))))
                 read.append((self.backends[source], [value]))
                 values[b, id(node)] = out
                 continue
@@ -217,11 +217,11 @@ class Executor:
                 values[b, id(node)] = backend.alias(node, arguments[0], shape)
                 continue
             out = arguments[0] if node.op == "set_rows" else self._place(node, sizes)
-            calls.append((node, backend.bind(node, arguments, out)))
+            calls.append((node, steps.bind(b, node, arguments, out)))
             read.append((backend, arguments))
             values[b, id(node)] = out
         outputs = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in graph.outputs)
-        return Plan(tuple(calls), tuple(read), self._join(calls), inputs, packed, host, outputs)
+        return Plan(tuple(calls), tuple(read), steps.finish(), inputs, packed, host, outputs)
 
     def _packed(
         self, places: Sequence[tuple[Node, int, int]], ends: Sequence[int], sizes: Sizes
@@ -240,19 +240,37 @@ class Executor:
         )
         return packed, host
 
-    def _join(self, calls: Sequence[tuple[Node, Call]]) -> tuple[Call, ...]:
-        """Runs of calls on one backend, each joined by it; copies between backends stay as they are."""
-        steps: list[Call] = []
-        where = self.schedule.backends
-        for backend, run in groupby(calls, key=lambda c: -1 if c[0].op == "copy" else where[id(c[0])]):
-            bound = [call for _, call in run]
-            steps += bound if backend < 0 else self.backends[backend].join(bound)
-        return tuple(steps)
-
     def _place(self, node: Node, sizes: Sizes) -> Any:
         buffer = self.schedule.buffers[id(node)]
         backend = self.backends[buffer.backend]
         return backend.view(self._memory[buffer.backend], buffer.offset, bind(node.shape, sizes), node.dtype)
+
+
+class _Steps:
+    """The calls of a plan: runs of them on one backend as its binder gives them, and copies between backends."""
+
+    def __init__(self, binders: Sequence[Binder]) -> None:
+        self._binders, self._calls = binders, list[Call]()
+        self._last: Binder | None = None
+
+    def bind(self, backend: int, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+        binder = self._binders[backend]
+        if binder is not self._last:
+            self.finish()
+        self._last = binder
+        return binder.bind(node, inputs, out)
+
+    def add(self, call: Call) -> Call:
+        self.finish()
+        self._calls.append(call)
+        return call
+
+    def finish(self) -> tuple[Call, ...]:
+        """End the run, and give all calls so far."""
+        if self._last is not None:
+            self._calls += self._last.finish()
+        self._last = None
+        return tuple(self._calls)
 
 
 def _read(backend: Backend, values: Sequence[Any], i: int) -> AnyArray:

@@ -1,4 +1,4 @@
-"""What a backend is: where values lie, what it can run, and a bound call for each node."""
+"""What a backend is: where values lie, what it can run, and what binds a call for each node."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ from octavo.graph.node import DType, Node, Sizes
 
 Call = Callable[[], None]
 """A kernel with its arguments bound; run once a step."""
+
+
+class Binder(Protocol):
+    """Makes the calls of one plan on a backend.
+
+    Nodes are bound in the order in which they run. So a call may leave what later ones read in memory that the calls of
+    a plan share.
+    """
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+        """The call that computes `node` from `inputs` into `out`."""
+
+    def finish(self) -> Sequence[Call]:
+        """What was bound since the last time, which runs one after the other, as fewer calls that do the same."""
 
 
 class Backend(Protocol):
@@ -46,11 +60,8 @@ class Backend(Protocol):
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
         """`value`, the first input of an alias op, as its result: no copy."""
 
-    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
-        """The call that computes `node` from `inputs` into `out`."""
-
-    def join(self, calls: Sequence[Call]) -> Sequence[Call]:
-        """Calls that run one after the other, as fewer that do the same."""
+    def begin_plan(self) -> Binder:
+        """What binds the nodes of one plan."""
 
     def write(self, value: Any, data: AnyArray) -> None:
         """Fill a value from an array on the host."""

@@ -13,7 +13,7 @@ import pytest
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import launch
-from octavo.backends.gpu.backend import GpuBackend
+from octavo.backends.gpu.backend import GpuBinder
 from octavo.backends.gpu.launch import Launch
 from octavo.graph.node import Node
 from octavo.runtime.model import load
@@ -78,17 +78,17 @@ def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.Monkey
     """And nothing for the CPU, where no node runs."""
     prepared: list[Launch] = []
     made: list[Launch] = []
-    bind = GpuBackend.bind
+    bind = GpuBinder.bind
 
-    def noted(self: GpuBackend, node: Node, inputs: Any, out: Any) -> Any:
+    def noted(self: GpuBinder, node: Node, inputs: Any, out: Any) -> Any:
         calls = bind(self, node, inputs, out)
         made.extend(c for c in calls.calls if isinstance(c, Launch))  # type: ignore[attr-defined]
         return calls
 
-    monkeypatch.setattr(GpuBackend, "bind", noted)
+    monkeypatch.setattr(GpuBinder, "bind", noted)
     monkeypatch.setattr(launch, "prepare", prepared.extend)
     monkeypatch.setattr("octavo.backends.gpu.backend.interpreted", lambda: False)
-    for name in ("supports", "load", "cache", "bind", "weight_bytes", "cache_bytes"):
+    for name in ("supports", "load", "cache", "kernel_calls", "weight_bytes", "cache_bytes"):
         monkeypatch.setattr(CpuBackend, name, None)  # these import Numba
     with load("demo", device="gpu") as model:
         assert len(made) > 100

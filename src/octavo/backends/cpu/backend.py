@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
-from octavo.graph.protocol import Call
 from octavo.jit.prepare import end_progress, prepare
+
+if TYPE_CHECKING:
+    from octavo.jit.program import KernelCall, Program
 
 DTYPES = {"f32": np.float32, "fp8_token": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
@@ -36,7 +38,6 @@ class CpuBackend:
     def __init__(self, *, threads: int | None = None, later: bool = False) -> None:
         self.threads = threads or cores()
         self._arena = Arena()
-        self._shared: dict[Any, Any] = {}
         if not later:
             _ = self._binders
 
@@ -135,18 +136,13 @@ class CpuBackend:
             return value[:, start : start + node.attrs["size"]]
         return value
 
-    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
-        from octavo.jit.program import Program
+    def begin_plan(self) -> CpuBinder:
+        return CpuBinder(self)
 
-        calls = self._binders.BINDERS[node.op](node, inputs, out, self._shared)
-        return Program(calls, self.threads)
-
-    def join(self, calls: Sequence[Call]) -> list[Call]:
-        from octavo.jit.program import Program
-
-        self._shared = {}
-        end_progress()
-        return [Program([k for call in calls for k in cast(Program, call).calls], self.threads)]
+    def kernel_calls(self, node: Node, inputs: Sequence[Any], out: Any, shared: dict[Any, Any]) -> list[KernelCall]:
+        """The calls for a node; `shared` is what the nodes of a plan have in common."""
+        calls: list[KernelCall] = self._binders.BINDERS[node.op](node, inputs, out, shared)
+        return calls
 
     def write(self, value: AnyArray, data: AnyArray) -> None:
         value[...] = data
@@ -156,3 +152,26 @@ class CpuBackend:
 
     def synchronize(self) -> None:
         return
+
+
+class CpuBinder:
+    """Kernel calls of one plan, and the memory that they share."""
+
+    def __init__(self, backend: CpuBackend) -> None:
+        self._backend = backend
+        self._calls: list[KernelCall] = []
+        self._shared: dict[Any, Any] = {}
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Program:
+        from octavo.jit.program import Program
+
+        calls = self._backend.kernel_calls(node, inputs, out, self._shared)
+        self._calls += calls
+        return Program(calls, self._backend.threads)
+
+    def finish(self) -> list[Program]:
+        from octavo.jit.program import Program
+
+        end_progress()
+        calls, self._calls = self._calls, []
+        return [Program(calls, self._backend.threads)]

@@ -18,6 +18,8 @@ from octavo.graph.protocol import Call
 if TYPE_CHECKING:
     import torch
 
+    from octavo.backends.gpu.context import Context
+
 MOST_DIM = 256  # values of a head
 TOKEN_KINDS = ("int8_token", "fp8_token")
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
@@ -132,18 +134,15 @@ class GpuBackend:
             return value[:, start : start + node.attrs["size"]]
         return value
 
-    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
-        from octavo.backends.gpu.launch import Calls
+    def begin_plan(self) -> GpuBinder:
+        return GpuBinder(self, self._context.begin_plan())
 
+    def launches(self, context: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+        """The calls for a node of the plan that `context` belongs to."""
         target()
         with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):
-            return Calls(self._binders.BINDERS[node.op](self._context, node, inputs, out))
-
-    def join(self, calls: Sequence[Call]) -> list[Call]:
-        from octavo.backends.gpu.launch import Calls, Captured
-
-        parts = [part for call in calls for part in cast(Calls, call).calls]
-        return [Calls(parts) if interpreted() else Captured(parts)]
+            calls: list[Call] = self._binders.BINDERS[node.op](context, node, inputs, out)
+        return calls
 
     def write(self, value: torch.Tensor, data: AnyArray) -> None:
         target()
@@ -191,6 +190,27 @@ class GpuBackend:
 
     def _enough_memory(self, what: str) -> Any:
         return _EnoughMemory(self._torch, what)
+
+
+class GpuBinder:
+    """Launches of one plan, captured into a graph for each run of them."""
+
+    def __init__(self, backend: GpuBackend, context: Context) -> None:
+        self._backend, self._context = backend, context
+        self._calls: list[Call] = []
+
+    def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+        from octavo.backends.gpu.launch import Calls
+
+        calls = self._backend.launches(self._context, node, inputs, out)
+        self._calls += calls
+        return Calls(calls)
+
+    def finish(self) -> list[Call]:
+        from octavo.backends.gpu.launch import Calls, Captured
+
+        calls, self._calls = self._calls, []
+        return [Calls(calls) if interpreted() else Captured(calls)]
 
 
 class _EnoughMemory:

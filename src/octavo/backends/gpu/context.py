@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, cast
 
@@ -26,6 +26,11 @@ class Context:
     scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
     together: dict[tuple[int, ...], QuantWeight | RowWeight] = field(default_factory=dict)
     workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)
+    contents: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def begin_plan(self) -> Context:
+        """The same memory for another plan, which finds nothing in it."""
+        return replace(self, contents={})
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> Launch:
         return Launch(self.target, kernel, grid, *arguments, **options)
@@ -36,6 +41,15 @@ class Context:
         if found is None or found.numel() < size:
             found = self.scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.target.device)
         return found[:size]
+
+    def holds(self, name: str, value: torch.Tensor) -> bool:
+        """Whether a node of the plan bound before has left what is made of `value` in shared memory.
+
+        The node that is being bound does so otherwise.
+        """
+        same = self.contents.get(name) is value
+        self.contents[name] = value
+        return same
 
     def counters(self, size: int) -> torch.Tensor:
         """At least `size` int32 zeros; who counts with them leaves zeros behind."""

@@ -62,9 +62,9 @@ def sorted_product(
     order, counts = c.shared("order", n_pairs, torch.int32), c.shared("counts", w.experts, torch.int32)
     halves = c.shared("expert inputs", rows * w.kp, torch.float16)
     calls: list[Call] = []
-    if not _kept(c, "sorted", ids):
+    if not c.holds("sorted", ids):
         calls.append(c.launch(experts.sort_kernel, (w.experts,), ids, order, counts, n_pairs, B=SORT_BLOCK))
-    if not _kept(c, "halved", x):
+    if not c.holds("halved", x):
         grid = (rows, -(-w.kp // FLOAT_BLOCK))
         calls.append(c.launch(activations.float_kernel, grid, flat, flat, halves, k, 0, w.kp, k, w.kp, 0.0,
                               SOURCE="values", B=FLOAT_BLOCK))  # fmt: skip
@@ -77,10 +77,3 @@ def sorted_product(
         STAGES=shape.stages, ASM=c.target.asm, warps=shape.warps, stages=shape.stages,
     ))  # fmt: skip
     return calls
-
-
-def _kept(c: Context, name: str, value: torch.Tensor) -> bool:
-    """Whether the last value of that name was this one; it is now. Products of one plan are bound as they will run."""
-    same = c.scratch.get(name) is value
-    c.scratch[name] = value
-    return same

@@ -83,6 +83,25 @@ class ReferenceBackend:
         assert np.may_share_memory(array, value)
         return array
 
+    def begin_plan(self) -> ReferenceBinder:
+        return ReferenceBinder()
+
+    def write(self, value: AnyArray, data: AnyArray) -> None:
+        value[...] = data
+
+    def read(self, value: AnyArray) -> AnyArray:
+        return value.copy()
+
+    def synchronize(self) -> None:
+        return
+
+
+class ReferenceBinder:
+    """A call is an op, and its result copied to where it belongs."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+
     def bind(self, node: Node, inputs: Sequence[Any], out: AnyArray) -> Call:
         function, attrs = getattr(ops, node.op), dict(node.attrs)
 
@@ -94,19 +113,12 @@ class ReferenceBackend:
                 if result is not out:
                     out[...] = result
 
+        self._calls.append(call)
         return call
 
-    def join(self, calls: Sequence[Call]) -> Sequence[Call]:
+    def finish(self) -> list[Call]:
+        calls, self._calls = self._calls, []
         return calls
-
-    def write(self, value: AnyArray, data: AnyArray) -> None:
-        value[...] = data
-
-    def read(self, value: AnyArray) -> AnyArray:
-        return value.copy()
-
-    def synchronize(self) -> None:
-        return
 
 
 @contextmanager
