@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 import torch
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from octavo.text.bpe import word_splitter
 from octavo.text.pretokenize import PRE_TOKENIZERS
@@ -39,8 +39,11 @@ def byte_level(pre: str = "qwen2", *, bos: bool = False) -> tokenizers.Tokenizer
     return tokenizer
 
 
-def spm(*, metaspace: bool = False) -> tokenizers.Tokenizer:
-    """A SentencePiece-style BPE with byte tokens; its merges are all ways to put a token together, as in real ones."""
+def spm(*, metaspace: bool = False, prefix: bool = True) -> tokenizers.Tokenizer:
+    """A SentencePiece-style BPE with byte tokens; its merges are all ways to put a token together, as in real ones.
+
+    prefix  a space goes before a text; not so in Gemma's, where runs of spaces and of lines are added tokens
+    """
     bytes_ = [f"<0x{i:02X}>" for i in range(256)]
     learner = tokenizers.Tokenizer(models.BPE())
     learner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -55,8 +58,12 @@ def spm(*, metaspace: bool = False) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(model)
     if metaspace:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False)
-    else:
+    elif prefix:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+        tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ("\n\n", "<start_of_turn>")])
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return tokenizer

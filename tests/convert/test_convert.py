@@ -138,6 +138,18 @@ def test_sentencepiece_ids_match(metaspace: bool, tmp_path: Path) -> None:
     check_ids(words, original, None)
 
 
+def test_ids_of_gemmas_tokenizer_match(tmp_path: Path) -> None:
+    original = folders.spm(prefix=False)
+    case = Case("gemma3", "Gemma3TextConfig", CASES["gemma3"].options | {"vocab_size": folders.SPM_VOCAB + 2})
+    folders.save(tmp_path / "hf", case, tokenizer=original, config={"bos_token": "<s>", "eos_token": "</s>"})
+    convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf")
+    words = Tokenizer.from_gguf(tmp_path / "out.gguf")
+    assert (words.model, words.add_bos, words.add_space_prefix) == ("llama", True, False)
+    for text in (PROBE, *folders.TEXT[:60], "<start_of_turn>user\n\n  Hi"):
+        assert words.encode(text) == original.encode(text).ids, text
+        assert words.decode(original.encode(text, add_special_tokens=False).ids) == text
+
+
 def check_ids(words: Tokenizer, original: Any, special: str | None) -> None:
     for text in (PROBE, *(line.strip() for line in folders.TEXT[:60]), *([special] if special else [])):
         assert words.encode(text) == original.encode(text).ids, text

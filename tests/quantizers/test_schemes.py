@@ -73,7 +73,7 @@ def test_the_demo_model(tmp_path: Path, scheme: str) -> None:
 
 
 FAMILIES = [("llama3-rope", scheme) for scheme in SCHEMES]
-FAMILIES += [(case, "int8-w8a8") for case in ("llama-biased", "mistral", "qwen2", "qwen3")]
+FAMILIES += [(case, "int8-w8a8") for case in ("llama-biased", "mistral", "qwen2", "qwen3", "phi3-long", "gemma3")]
 
 
 @pytest.mark.parametrize(("case", "scheme"), FAMILIES)

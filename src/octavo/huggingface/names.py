@@ -12,7 +12,7 @@ from octavo.formats.spec import AnyArray
 from octavo.models import Architecture, Hyperparams, ModelSpec
 from octavo.models.names import OUTER
 
-LINEAR = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+LINEAR = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 """Linear layers of a block, those that schemes quantize."""
 
 _OUTER = {gguf: name for name, gguf in OUTER.items()}

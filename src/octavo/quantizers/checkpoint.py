@@ -148,7 +148,7 @@ def _write_others(folder: str, file: GGUFFile, made: dict[str, dict[str, Any]]) 
 
 def _said(file: GGUFFile, name: str) -> bool:
     """Whether the checkpoint says what a tensor says elsewhere: divisors in config.json, scales in their weights."""
-    divisors = isinstance(file, CheckpointFile) and name == "rope_freqs.weight"
+    divisors = isinstance(file, CheckpointFile) and name.startswith(("rope_freqs.", "rope_factors_"))
     return divisors or name.endswith((SCALE, INPUT_SCALE))
 
 

@@ -1,0 +1,52 @@
+"""Names of tensors and keys are those of the gguf package, for checkpoints and for files."""
+
+from __future__ import annotations
+
+import re
+
+import gguf
+import pytest
+
+from octavo.io.gguf import GGUFFile
+from octavo.models import ARCHITECTURES, read_model
+from octavo.models.names import GATE_UP, OUTER
+from tests.models.checkpoints import CASES, Write, make, tensors
+
+NUMBERS = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+GROUPS = [group for group in vars(gguf.Keys).values() if isinstance(group, type)]
+KEYS = {value for group in GROUPS for value in vars(group).values() if isinstance(value, str)}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str) -> None:
+    names = gguf.get_tensor_name_map(NUMBERS[name], 2)
+    for module, part in ARCHITECTURES[name].names.items():
+        if "experts" not in module and part != GATE_UP:
+            assert names.get_name(f"model.layers.1.{module}") == f"blk.1.{part}", module
+    for theirs, ours in OUTER.items():
+        assert names.get_name(theirs, (".weight",)) == ours
+
+
+@pytest.mark.parametrize("case", ["llama", "qwen2", "qwen3", "qwen3moe", "phi3-long", "gemma3"])
+def test_tensors_of_files_are_the_architectures(case: str, gguf: Write) -> None:
+    model = make(CASES[case])
+    file: GGUFFile = gguf(CASES[case], model)
+    spec = read_model(file)
+    known = {template(part) for part in tensors_of(NUMBERS[spec.architecture.name])}
+    expected = spec.architecture.tensors(spec.hparams)
+    assert {template(name) for name, want in expected.items() if not want.optional} <= known
+    assert set(file.tensors) == set(tensors(CASES[case], model))
+
+
+def tensors_of(number: int) -> list[str]:
+    return [f"{gguf.TENSOR_NAMES[tensor]}.weight" for tensor in gguf.MODEL_TENSORS[number]]
+
+
+def template(name: str) -> str:
+    """A name without its layer and its end; biases go with their weights."""
+    return re.sub(r"blk\.(\d+|{bid})\.", "blk.*.", name).rpartition(".")[0]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_keys_of_an_architectures_own_are_known(name: str) -> None:
+    assert {f"{{arch}}.{key}" for key in ARCHITECTURES[name].keys} <= KEYS
