@@ -28,24 +28,23 @@ def encode_rows(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: in
     return _by_search(rows, fmt, importance, threads)
 
 
-def _run(kernel: Any, args: list[int], tasks: int, threads: int, keep: tuple[Any, ...]) -> None:
+def _run(kernel: Any, tasks: int, threads: int, **arguments: int | AnyArray) -> None:
     from octavo.jit.program import KernelCall, Program
 
-    Program([KernelCall(kernel, args, tasks, keep=keep)], threads)()
+    Program([KernelCall(kernel, tasks, **arguments)], threads)()
     end_progress()
 
 
 def largest(rows: F32, threads: int) -> float:
     """The largest magnitude of any values; NaN or Inf if one of them is."""
     prepare()
-    from octavo.jit.program import address
     from octavo.quantizers.encoding.kernels.numbers import largest_kernel
 
     flat = rows.reshape(-1)
     vectors, share = flat.size // LANES, SHARE // LANES
     tasks = -(-vectors // share)
     found = np.zeros(tasks + 1, np.float32)
-    _run(largest_kernel(), [address(flat), address(found), vectors, share], tasks, threads, (flat, found))
+    _run(largest_kernel(), tasks, threads, x=flat, out=found, vectors=vectors, share=share)
     found[tasks] = np.abs(flat[vectors * LANES :]).max(initial=0)
     return float(found.max())
 
@@ -55,7 +54,6 @@ def _numbers(rows: F32, fmt: BlockFormat, threads: int) -> U8:
     kind = fmt.fields[0].kind
     if kind == "f32":
         return rows.view(np.uint8).copy()
-    from octavo.jit.program import address
     from octavo.quantizers.encoding.kernels.numbers import narrow_kernel
 
     flat = rows.reshape(-1)
@@ -63,14 +61,12 @@ def _numbers(rows: F32, fmt: BlockFormat, threads: int) -> U8:
     if flat.size % LANES:
         flat = np.concatenate([flat, np.zeros(-flat.size % LANES, np.float32)])
     out = np.empty(len(flat), np.uint16)
-    kernel = narrow_kernel(kind)
-    _run(kernel, [address(flat), address(out), vectors, share], -(-vectors // share), threads, (flat, out))
+    _run(narrow_kernel(kind), -(-vectors // share), threads, x=flat, out=out, vectors=vectors, share=share)
     return out[: rows.size].view(np.uint8).reshape(len(rows), -1)
 
 
 def _by_extremes(rows: F32, fmt: BlockFormat, threads: int) -> U8:
     """Scales from each block's extremes, bit for bit as the format's reference."""
-    from octavo.jit.program import address
     from octavo.quantizers.encoding.kernels.extremes import extremes_kernel
     from octavo.quantizers.encoding.packing import block_layout
     from octavo.quantizers.encoding.recipes import extremes_rule
@@ -80,13 +76,12 @@ def _by_extremes(rows: F32, fmt: BlockFormat, threads: int) -> U8:
     rule = extremes_rule(fmt)
     assert rule is not None
     kernel = extremes_kernel(rule, fmt.bits, block_layout(fmt))
-    _run(kernel, [address(rows), address(out), blocks, share], -(-blocks // share), threads, (rows, out))
+    _run(kernel, -(-blocks // share), threads, x=rows, out=out, blocks=blocks, share=share)
     return out
 
 
 def _by_search(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int) -> U8:
     """Scales searched for, 16 groups at a time."""
-    from octavo.jit.program import address
     from octavo.quantizers.encoding.recipes import search_kernel
 
     values: AnyArray = rows.reshape(-1)
@@ -98,13 +93,9 @@ def _by_search(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int
     tiles = -(-supers // per_tile)
     share = max(1, SHARE // (LANES * fmt.group))
     kernel = search_kernel(fmt, weighted=importance is not None)
-    args = [
-        address(values),
-        address(out),
-        supers,
-        0 if importance is None else address(importance),
-        rows.shape[1],
-        share,
-    ]
-    _run(kernel, args, -(-tiles // share), threads, (values, out, importance))
+    _run(
+        kernel, -(-tiles // share), threads,
+        x=values, importance=0 if importance is None else importance, columns=rows.shape[1], out=out, supers=supers,
+        tiles=share,
+    )  # fmt: skip
     return out[: rows.size // fmt.block * fmt.block_bytes].reshape(len(rows), -1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.jit.compile import inner, kernels
-from octavo.jit.simd import add_exact, arg, div_exact, fma, load_f32x16, maximum, mul_exact, splat, stack, sub_exact
+from octavo.jit.simd import add_exact, div_exact, fma, load_f32x16, maximum, mul_exact, splat, stack, sub_exact
 from octavo.quantizers.encoding.kernels.lanes import (
     clamp_round,
     magnitude,
@@ -21,7 +21,7 @@ from octavo.quantizers.encoding.kernels.lanes import (
 )
 from octavo.quantizers.encoding.kernels.levels import to_level
 from octavo.quantizers.encoding.kernels.recipe import Recipe
-from octavo.quantizers.encoding.kernels.tile import BEYOND, half, load_tile, ratio, store_tile
+from octavo.quantizers.encoding.kernels.tile import BEYOND, SEARCH, half, load_tile, ratio, store_tile
 
 
 def _sums(recipe: Recipe) -> Any:
@@ -32,7 +32,7 @@ def _sums(recipe: Recipe) -> Any:
         wq_sum, wqq_sum, wqx_sum = splat(0.0), splat(0.0), splat(0.0)
         shifted = mul_exact(shift, inverse)
         for i in range(group):
-            x = load_f32x16(values + 64 * i)
+            x = load_f32x16(values + 64 * i)  # [16]
             q = level(fma(x, inverse, shifted))
             wq = mul_exact(load_f32x16(weights + 64 * i), q)
             wq_sum = add_exact(wq_sum, wq)
@@ -50,7 +50,7 @@ def _error(recipe: Recipe) -> Any:
     def error(values, weights, scale, shift):
         total, inverse = splat(0.0), ratio(splat(1.0), scale)
         for i in range(group):
-            x = add_exact(load_f32x16(values + 64 * i), shift)
+            x = add_exact(load_f32x16(values + 64 * i), shift)  # [16]
             off = sub_exact(mul_exact(scale, level(mul_exact(x, inverse))), x)
             total = fma(mul_exact(load_f32x16(weights + 64 * i), off), off, total)
         return total
@@ -68,7 +68,7 @@ def _fit(recipe: Recipe) -> Any:
         low, top = load_f32x16(values), load_f32x16(values)
         w_sum, wx_sum = splat(0.0), splat(0.0)
         for i in range(group):
-            x, w = load_f32x16(values + 64 * i), load_f32x16(weights + 64 * i)
+            x, w = load_f32x16(values + 64 * i), load_f32x16(weights + 64 * i)  # [16]
             low, top = minimum(low, x), maximum(top, x)
             w_sum, wx_sum = add_exact(w_sum, w), fma(w, x, wx_sum)
         none = splat(0.0)
@@ -148,7 +148,7 @@ def _refit(recipe: Recipe) -> Any:
         wq, wqq, wqx = sums(values, weights, ratio(splat(1.0), mul_exact(d, sc)), mul_exact(dmin, m))
         w, wx = none, none
         for i in range(group):
-            v = load_f32x16(weights + 64 * i)
+            v = load_f32x16(weights + 64 * i)  # [16]
             w, wx = add_exact(w, v), fma(v, load_f32x16(values + 64 * i), wx)
         ss = sum_within(mul_exact(mul_exact(sc, sc), wqq), supers)
         sm = sum_within(mul_exact(mul_exact(sc, m), wq), supers)
@@ -167,13 +167,9 @@ def _refit(recipe: Recipe) -> Any:
     return inner(refit, recipe)
 
 
-@kernels
+@kernels(SEARCH)
 def affine_kernel(recipe: Recipe) -> Any:
-    """Task t encodes `tiles` tiles from tile t * tiles on.
-
-    Arguments: x, out, super-blocks, importance, values of a row, tiles of a task. There are 16 groups at least: the
-    last tile is moved back so that it ends with the last super-block.
-    """
+    """Task t encodes `tiles` tiles from tile t * tiles on."""
     load, store, fit, search, refit = (
         load_tile(recipe),
         store_tile(recipe),
@@ -185,13 +181,12 @@ def affine_kernel(recipe: Recipe) -> Any:
     per_tile = 16 // supers
     trials, rounds, reach = recipe.trials, recipe.trials + recipe.refits, recipe.reach
 
-    def encode(args, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)
-        count = arg(args, 2)
+    def encode(a, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
         none = splat(0.0)
-        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
-            first = min(tile * per_tile, count - per_tile)
-            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+        for tile in range(task * a.tiles, (task + 1) * a.tiles):
+            first = min(tile * per_tile, a.supers - per_tile)
+            up = load(values, weights, a.x, a.importance, first, a.columns)
             scale, shift = fit(values, weights)
             most, deepest = max_within(scale, supers), max_within(shift, supers)
             total = splat(3e38)
@@ -210,24 +205,24 @@ def affine_kernel(recipe: Recipe) -> Any:
                 d, dmin = where_less(e, total, try_d, d), where_less(e, total, try_min, dmin)
                 sc, m = where_less(e, total, try_sc, sc), where_less(e, total, try_m, m)
                 total = minimum(e, total)
-            store(arg(args, 1) + first * nbytes, values, levels, up, d, sc, dmin, m,
+            store(a.out + first * nbytes, values, levels, up, d, sc, dmin, m,
                   ratio(splat(1.0), mul_exact(d, sc)), mul_exact(dmin, m))  # fmt: skip
 
     return encode
 
 
-@kernels
+@kernels(SEARCH)
 def one_affine_kernel(recipe: Recipe) -> Any:
     """As `affine_kernel`, for formats with one level: the fits' best, and what fits the codes of its f16s."""
     load, store, fit, error, refit = load_tile(recipe), store_tile(recipe), _fit(recipe), _error(recipe), _refit(recipe)
     nbytes, refits = recipe.layout.nbytes, recipe.refits
 
-    def encode(args, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)
-        count, none, one = arg(args, 2), splat(0.0), splat(1.0)
-        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
-            first = min(tile * 16, count - 16)
-            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+    def encode(a, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
+        none, one = splat(0.0), splat(1.0)
+        for tile in range(task * a.tiles, (task + 1) * a.tiles):
+            first = min(tile * 16, a.supers - 16)
+            up = load(values, weights, a.x, a.importance, first, a.columns)
             scale, shift = fit(values, weights)
             try_d, try_m = half(scale, up), half(shift, up)
             size = maximum(try_d, magnitude(try_m))
@@ -237,6 +232,6 @@ def one_affine_kernel(recipe: Recipe) -> Any:
                 e = error(values, weights, try_d, try_m)
                 d, m, best = where_less(e, best, try_d, d), where_less(e, best, try_m, m), minimum(e, best)
                 try_d, try_m = refit(values, weights, up, d, m, one, one)
-            store(arg(args, 1) + first * nbytes, values, levels, up, d, none, m, none, ratio(one, d), m)
+            store(a.out + first * nbytes, values, levels, up, d, none, m, none, ratio(one, d), m)
 
     return encode

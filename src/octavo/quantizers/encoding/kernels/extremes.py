@@ -14,7 +14,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from octavo.jit.compile import kernels
-from octavo.jit.simd import arg, f32_pointer, stack, store_f16
+from octavo.jit.record import record
+from octavo.jit.simd import f32_pointer, stack, store_f16
 from octavo.jit.simd.emit import (
     AS_WRITTEN,
     F32,
@@ -37,6 +38,13 @@ from octavo.quantizers.encoding.packing import BlockLayout
 Rule = Literal["peak", "range", "largest"]
 """The value of largest magnitude gets the lowest code; smallest and largest value get the first and the last code; the
 largest magnitude is as many steps as there are codes above zero."""
+
+BLOCKS = record("x out blocks share")
+"""x       float32 [blocks, 32]
+out     the packed blocks
+blocks  of all tasks
+share   blocks of a task
+"""
 
 INFINITY = float("inf")
 
@@ -131,22 +139,22 @@ def block_codes(rule: Rule, bits: int) -> Any:
     return codes_of_block
 
 
-@kernels
+@kernels(BLOCKS)
 def extremes_kernel(rule: Rule, bits: int, layout: BlockLayout) -> Any:
-    """Task t encodes `share` blocks of 32 from block t * share on. Arguments: x, out, blocks, share."""
+    """Task t encodes `share` blocks of 32 from block t * share on."""
     codes_of_block, emit = block_codes(rule, bits), emit_block(layout)
     nbytes, scale_at, min_at, has_min = layout.nbytes, layout.scale_at, layout.min_at, layout.min_at >= 0
 
-    def encode(args, task):
+    def encode(a, task):
         source, packed, floats = stack(64), stack(64), stack(64)
-        f = f32_pointer(floats)
-        first = task * arg(args, 3)
-        for block in range(first, min(first + arg(args, 3), arg(args, 2))):
-            codes_of_block(arg(args, 0) + 128 * block, source, floats)
+        f = f32_pointer(floats)  # scale, value of code 0
+        first = task * a.share
+        for block in range(first, min(first + a.share, a.blocks)):
+            codes_of_block(a.x + 128 * block, source, floats)  # [32] float32 -> [32] bytes
             emit(packed, source)
             store_f16(packed + scale_at, f[0])
             if has_min:
                 store_f16(packed + min_at, f[1])
-            copy_bytes(arg(args, 1) + block * nbytes, packed, nbytes)
+            copy_bytes(a.out + block * nbytes, packed, nbytes)
 
     return encode

@@ -9,11 +9,19 @@ from numba import types
 from numba.extending import intrinsic
 
 from octavo.jit.compile import kernels
-from octavo.jit.simd import arg, f32_pointer, largest_magnitude, load_f32x16, splat, store_f16x16
+from octavo.jit.record import record
+from octavo.jit.simd import f32_pointer, largest_magnitude, load_f32x16, splat, store_f16x16
 from octavo.jit.simd.emit import I16, V_I32, f32x16, fill, store_at
 from octavo.quantizers.encoding.kernels.lanes import larger_magnitude
 
 Number = Literal["f16", "bf16"]
+
+VECTORS = record("x out vectors share")
+"""x        float32 [vectors, 16]
+out      narrow_kernel: 16-bit numbers [vectors, 16]; largest_kernel: float32 [tasks]
+vectors  of all tasks
+share    vectors of a task
+"""
 
 
 @intrinsic
@@ -30,27 +38,27 @@ def store_bf16x16(ty, to, x):
     return types.void(types.intp, f32x16), gen
 
 
-@kernels
+@kernels(VECTORS)
 def narrow_kernel(number: Number) -> Any:
-    """Task t stores `share` vectors of 16 values from vector t * share on. Arguments: x, out, vectors, share."""
+    """Task t stores `share` vectors of 16 values from vector t * share on."""
     store = store_f16x16 if number == "f16" else store_bf16x16
 
-    def narrow(args, task):
-        first = task * arg(args, 3)
-        for i in range(first, min(first + arg(args, 3), arg(args, 2))):
-            store(arg(args, 1) + 32 * i, load_f32x16(arg(args, 0) + 64 * i))
+    def narrow(a, task):
+        first = task * a.share
+        for i in range(first, min(first + a.share, a.vectors)):
+            store(a.out + 32 * i, load_f32x16(a.x + 64 * i))  # [16]
 
     return narrow
 
 
-@kernels
+@kernels(VECTORS)
 def largest_kernel() -> Any:
-    """Task t writes the largest magnitude (NaN if one is) of `share` vectors. Arguments: x, out, vectors, share."""
+    """Task t writes the largest magnitude (NaN if one is) of `share` vectors."""
 
-    def largest(args, task):
-        first, found = task * arg(args, 3), splat(0.0)
-        for i in range(first, min(first + arg(args, 3), arg(args, 2))):
-            found = larger_magnitude(found, load_f32x16(arg(args, 0) + 64 * i))
-        f32_pointer(arg(args, 1))[task] = largest_magnitude(found, found)
+    def largest(a, task):
+        first, found = task * a.share, splat(0.0)
+        for i in range(first, min(first + a.share, a.vectors)):
+            found = larger_magnitude(found, load_f32x16(a.x + 64 * i))  # [16]
+        f32_pointer(a.out)[task] = largest_magnitude(found, found)
 
     return largest

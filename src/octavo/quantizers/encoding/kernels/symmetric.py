@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.jit.compile import inner, kernels
-from octavo.jit.simd import add_exact, arg, fma, load_f32x16, maximum, mul_exact, splat, stack, sub_exact
+from octavo.jit.simd import add_exact, fma, load_f32x16, maximum, mul_exact, splat, stack, sub_exact
 from octavo.quantizers.encoding.kernels.lanes import (
     clamp_round,
     exponent,
@@ -25,7 +25,7 @@ from octavo.quantizers.encoding.kernels.lanes import (
 )
 from octavo.quantizers.encoding.kernels.levels import to_level
 from octavo.quantizers.encoding.kernels.recipe import Recipe
-from octavo.quantizers.encoding.kernels.tile import BEYOND, half, load_tile, ratio, store_tile
+from octavo.quantizers.encoding.kernels.tile import BEYOND, SEARCH, half, load_tile, ratio, store_tile
 
 
 def _sums(recipe: Recipe) -> Any:
@@ -35,7 +35,7 @@ def _sums(recipe: Recipe) -> Any:
     def sums(values, weights, inverse):
         wqx_sum, wqq_sum = splat(0.0), splat(0.0)
         for i in range(group):
-            x = load_f32x16(values + 64 * i)
+            x = load_f32x16(values + 64 * i)  # [16]
             q = level(mul_exact(x, inverse))
             wq = mul_exact(load_f32x16(weights + 64 * i), q)
             wqx_sum, wqq_sum = fma(wq, x, wqx_sum), fma(wq, q, wqq_sum)
@@ -51,7 +51,7 @@ def _error(recipe: Recipe) -> Any:
     def error(values, weights, scale):
         total, inverse = splat(0.0), ratio(splat(1.0), scale)
         for i in range(group):
-            x = load_f32x16(values + 64 * i)
+            x = load_f32x16(values + 64 * i)  # [16]
             off = sub_exact(mul_exact(scale, level(mul_exact(x, inverse))), x)
             total = fma(mul_exact(load_f32x16(weights + 64 * i), off), off, total)
         return total
@@ -65,7 +65,7 @@ def _peak(group: int) -> Any:
     def peak(values):
         least, most = splat(0.0), splat(0.0)
         for i in range(group):
-            x = load_f32x16(values + 64 * i)
+            x = load_f32x16(values + 64 * i)  # [16]
             least, most = minimum(least, x), maximum(most, x)
         return where_less(most, sub_exact(splat(0.0), least), least, most)
 
@@ -130,13 +130,9 @@ def _refit(recipe: Recipe) -> Any:
     return inner(refit, recipe)
 
 
-@kernels
+@kernels(SEARCH)
 def symmetric_kernel(recipe: Recipe) -> Any:
-    """Task t encodes tiles t * tiles to (t + 1) * tiles - 1 of formats with two levels.
-
-    Arguments: x, out, super-blocks, importance, values of a row, tiles of a task. There are 16 groups at least: the
-    last tile is moved back so that it ends with the last super-block.
-    """
+    """Task t encodes tiles t * tiles to (t + 1) * tiles - 1 of formats with two levels."""
     load, store, fit, search, refit = (
         load_tile(recipe),
         store_tile(recipe),
@@ -148,12 +144,12 @@ def symmetric_kernel(recipe: Recipe) -> Any:
     farthest, peak_of, low = _farthest(recipe.supers), _peak(recipe.group), float(recipe.low)
     per_tile, trials, rounds, reach = 16 // supers, recipe.trials, recipe.trials + recipe.refits, recipe.reach
 
-    def encode(args, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)
-        count, none = arg(args, 2), splat(0.0)
-        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
-            first = min(tile * per_tile, count - per_tile)
-            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+    def encode(a, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
+        none = splat(0.0)
+        for tile in range(task * a.tiles, (task + 1) * a.tiles):
+            first = min(tile * per_tile, a.supers - per_tile)
+            up = load(values, weights, a.x, a.importance, first, a.columns)
             scale = fit(values, weights)
             peak, extreme = farthest(scale), mul_exact(farthest(peak_of(values)), splat(1.0 / low))
             total, d, sc = splat(3e38), splat(BEYOND), none
@@ -167,24 +163,24 @@ def symmetric_kernel(recipe: Recipe) -> Any:
                     e, try_sc = search(values, weights, try_d, sc, reach)
                 e = sum_within(e, supers)
                 d, sc, total = where_less(e, total, try_d, d), where_less(e, total, try_sc, sc), minimum(e, total)
-            store(arg(args, 1) + first * nbytes, values, levels, up, d, sc, none, none,
+            store(a.out + first * nbytes, values, levels, up, d, sc, none, none,
                   ratio(splat(1.0), mul_exact(d, sc)), none)  # fmt: skip
 
     return encode
 
 
-@kernels
+@kernels(SEARCH)
 def one_scale_kernel(recipe: Recipe) -> Any:
     """As `symmetric_kernel`, for formats with one level: the fits' best scale, and what fits the codes of its f16."""
     load, store, fit, error, sums = load_tile(recipe), store_tile(recipe), _fit(recipe), _error(recipe), _sums(recipe)
     nbytes, refits = recipe.layout.nbytes, recipe.refits
 
-    def encode(args, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)
-        count, none = arg(args, 2), splat(0.0)
-        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
-            first = min(tile * 16, count - 16)
-            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+    def encode(a, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
+        none = splat(0.0)
+        for tile in range(task * a.tiles, (task + 1) * a.tiles):
+            first = min(tile * 16, a.supers - 16)
+            up = load(values, weights, a.x, a.importance, first, a.columns)
             tried = half(fit(values, weights), up)
             size = magnitude(tried)
             d = where_less(size, splat(BEYOND), none, tried)
@@ -194,34 +190,35 @@ def one_scale_kernel(recipe: Recipe) -> Any:
                 d, best = where_less(e, best, tried, d), minimum(e, best)
                 wqx, wqq = sums(values, weights, ratio(splat(1.0), d))
                 tried = half(ratio(wqx, wqq), up)
-            store(arg(args, 1) + first * nbytes, values, levels, up, d, none, none, none, ratio(splat(1.0), d),
+            store(a.out + first * nbytes, values, levels, up, d, none, none, none, ratio(splat(1.0), d),
                   none)  # fmt: skip
 
     return encode
 
 
-@kernels
+@kernels(SEARCH)
 def exponent_kernel(recipe: Recipe) -> Any:
     """As `symmetric_kernel`, for formats with one level whose scale is a power of two, stored as its exponent + 128.
 
-    Of three the best: the one that leaves the largest magnitude above the last level, twice and half of that.
+    Tries the scale that brings the largest magnitude into the last level's octave, 2x and 0.5x that, and keeps the
+    best.
     """
     load, store, error = load_tile(recipe), store_tile(recipe), _error(recipe)
     nbytes, last = recipe.layout.nbytes, float(recipe.high.bit_length() - 1)
 
-    def encode(args, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)
-        count, none = arg(args, 2), splat(0.0)
-        for tile in range(task * arg(args, 5), (task + 1) * arg(args, 5)):
-            first = min(tile * 16, count - 16)
-            up = load(values, weights, arg(args, 0), arg(args, 3), first, arg(args, 4))
+    def encode(a, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
+        none = splat(0.0)
+        for tile in range(task * a.tiles, (task + 1) * a.tiles):
+            first = min(tile * 16, a.supers - 16)
+            up = load(values, weights, a.x, a.importance, first, a.columns)
             bias = sub_exact(splat(128.0), exponent(up))
             best, byte = splat(3e38), none
             for i in range(3):
                 tried = clamp_round(add_exact(bias, splat(i - 1.0 - last)), none, splat(254.0))
                 e = error(values, weights, two_to(sub_exact(tried, bias)))
                 byte, best = where_less(e, best, tried, byte), minimum(e, best)
-            store(arg(args, 1) + first * nbytes, values, levels, up, none, byte, none, none,
+            store(a.out + first * nbytes, values, levels, up, none, byte, none, none,
                   two_to(sub_exact(bias, byte)), none)  # fmt: skip
 
     return encode

@@ -1,6 +1,8 @@
 """A tile: 16 groups of values, one to a lane, on their way in (scaled, weighted) and out (packed).
 
-Its memory, in bytes from an address: values, weights and levels, `group` vectors each; then what lanes keep."""
+In memory it is three arrays of float32 [group, 16]: values, weights and levels. Vector i, the i-th value of each group,
+lies 64 i bytes from an array's address.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from octavo.jit.compile import inner
+from octavo.jit.record import record
 from octavo.jit.simd import (
     add_exact,
     div_exact,
@@ -44,6 +47,15 @@ from octavo.quantizers.encoding.kernels.moves import (
 )
 from octavo.quantizers.encoding.kernels.recipe import LEAST_IMPORTANCE, Recipe
 
+SEARCH = record("x importance columns", "out", "supers tiles")
+"""What the kernels that search take.
+
+x, importance  float32 [rows, columns] and [columns]; no importance: 0
+out            the packed super-blocks
+supers         super-blocks of all tasks, of 16 groups at least
+tiles          tiles of a task; the last tile of all is moved back so that it ends with the last super-block
+"""
+
 BEYOND = float("inf")
 """The scale that is stored where none that f16 can hold is large enough."""
 
@@ -75,7 +87,7 @@ def _clip(recipe: Recipe) -> Any:
         bound, count = splat(least), splat(0.0)
         low, high = splat(most), splat(-most)
         for i in range(group):
-            x, w = load_f32x16(values + 64 * i), load_f32x16(importance + 64 * i)
+            x, w = load_f32x16(values + 64 * i), load_f32x16(importance + 64 * i)  # [16]
             low = where_less(bound, w, minimum(low, x), low)
             high = where_less(bound, w, maximum(high, x), high)
             count = add_exact(count, where_less(bound, w, splat(1.0), splat(0.0)))
@@ -84,7 +96,7 @@ def _clip(recipe: Recipe) -> Any:
         low = where_less(wide_high, wide_low, splat(-most), low)
         high = where_less(wide_high, wide_low, splat(most), high)
         for i in range(group):
-            x = load_f32x16(values + 64 * i)
+            x = load_f32x16(values + 64 * i)  # [16]
             clipped = minimum(maximum(x, low), high)
             store_f32x16(values + 64 * i, where_less(bound, load_f32x16(importance + 64 * i), x, clipped))
 
@@ -119,12 +131,12 @@ def load_tile(recipe: Recipe) -> Any:
         up = power_above(max_within(largest, supers))
         squares = splat(0.0)
         for i in range(group):
-            v = mul_exact(load_f32x16(values + 64 * i), up)
+            v = mul_exact(load_f32x16(values + 64 * i), up)  # [16]
             store_f32x16(values + 64 * i, v)
             squares = fma(v, v, squares)
         base = mul_exact(sum_within(squares, supers), splat(spread / values_of_super))
         for i in range(group):
-            v = load_f32x16(values + 64 * i)
+            v = load_f32x16(values + 64 * i)  # [16]
             w = splat(1.0) if flat else square_root(fma(v, v, base))
             if weighted:
                 w = mul_exact(w, load_f32x16(weights + 64 * i))
