@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from octavo.huggingface.config import FAMILIES
+from octavo.huggingface.config import CLASSES
 from octavo.quantizers.mix.presets import ALIASES, FALLBACKS, PRESETS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "quantize.md").read_text()
@@ -26,4 +26,4 @@ def test_fallbacks_are_told() -> None:
 
 def test_families_are_told() -> None:
     table = TEXT[TEXT.index("class in config.json") :]
-    assert all(re.search(rf"{name}.*\b{family.arch}\b", table) for name, family in FAMILIES.items())
+    assert all(re.search(rf"{name}.*\b{architecture.name}\b", table) for name, architecture in CLASSES.items())
