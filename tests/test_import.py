@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     found = imports_of_modules()
     assert "octavo.runtime.engine" in found["octavo.runtime"]
     TopologicalSorter(found).prepare()  # CycleError names the modules
+
+
+@pytest.mark.parametrize("package", ["", ".evals", ".evals.report", ".huggingface", ".ops", ".quantizers"])
+def test_all_public_names_are_there(package: str) -> None:
+    module = import_module(f"octavo{package}")
+    assert all(getattr(module, name) is not None for name in module.__all__)
+    with pytest.raises(AttributeError, match=f"module 'octavo{package}' has no attribute 'nothing'"):
+        module.nothing  # noqa: B018

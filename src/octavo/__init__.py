@@ -22,19 +22,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["ChatTemplate", "Generation", "Model", "OctavoError", "SamplingParams", "Tokenizer", "load"]
 
-_HOME = {
-    "ChatTemplate": "octavo.text",
-    "Generation": "octavo.runtime",
-    "Model": "octavo.runtime",
-    "SamplingParams": "octavo.runtime",
-    "Tokenizer": "octavo.text",
-    "load": "octavo.runtime",
-}
 _MODULES = (
     "bench", "errors", "evals", "formats", "huggingface", "io", "ops", "quantizers", "runtime", "text", "torch",
 )  # fmt: skip
 
-__getattr__ = names_from(__name__, _HOME, _MODULES)
+__getattr__ = names_from(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -32,16 +32,4 @@ __all__ = [
     "read_text",
 ]
 
-_HOME = {
-    "Divergence": "octavo.evals.kl",
-    "Estimate": "octavo.evals.stats",
-    "Perplexity": "octavo.evals.likelihood",
-    "Text": "octavo.evals.texts",
-    "collect_imatrix": "octavo.evals.activations",
-    "demo_text": "octavo.evals.texts",
-    "divergence": "octavo.evals.kl",
-    "perplexity": "octavo.evals.likelihood",
-    "read_text": "octavo.evals.texts",
-}
-
-__getattr__ = names_from(__name__, _HOME)
+__getattr__ = names_from(__name__)

@@ -17,9 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMES", "CheckpointFile", "Scheme", "open_model_file"]
 
-_HOME = {
-    **dict.fromkeys(("CheckpointFile", "open_model_file"), "octavo.huggingface.file"),
-    **dict.fromkeys(("SCHEMES", "Scheme"), "octavo.formats.rows"),
-}
-
-__getattr__ = names_from(__name__, _HOME)
+__getattr__ = names_from(__name__)

@@ -37,12 +37,4 @@ __all__ = [
     "w4a8_gemm",
 ]
 
-_HOME = {
-    **dict.fromkeys(("fp8_gemm", "int8_gemm", "w4a8_gemm"), "octavo.ops.products"),
-    **dict.fromkeys(("export_qqq", "import_qqq"), "octavo.ops.qqq"),
-    **dict.fromkeys(("quantize_fp8", "quantize_int8", "quantize_mmq_q8_1", "quantize_q8_1"), "octavo.ops.quantize"),
-    **dict.fromkeys(("W4A8Weight", "quantize_w4a8"), "octavo.ops.w4a8"),
-    **dict.fromkeys(("dequantize", "matmul"), "octavo.ops.weight_only"),
-}
-
-__getattr__ = names_from(__name__, _HOME)
+__getattr__ = names_from(__name__)

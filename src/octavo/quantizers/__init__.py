@@ -40,21 +40,4 @@ __all__ = [
     "quantize_zero_point",
 ]
 
-_HOME = {
-    "ENCODABLE": "octavo.quantizers.encoding.encoder",
-    "PRESETS": "octavo.quantizers.mix.presets",
-    "Choices": "octavo.quantizers.mix.mixing",
-    "Preset": "octavo.quantizers.mix.presets",
-    "Report": "octavo.quantizers.job.report",
-    "SymmetricInt8": "octavo.quantizers.arrays",
-    "Target": "octavo.quantizers.fit",
-    "ZeroPointUint8": "octavo.quantizers.arrays",
-    "encode": "octavo.quantizers.encoding.encoder",
-    "quantize_checkpoint": "octavo.quantizers.checkpoint",
-    "quantize_file": "octavo.quantizers.job.job",
-    "quantize_symmetric": "octavo.quantizers.arrays",
-    "quantize_to_size": "octavo.quantizers.fit",
-    "quantize_zero_point": "octavo.quantizers.arrays",
-}
-
-__getattr__ = names_from(__name__, _HOME)
+__getattr__ = names_from(__name__)

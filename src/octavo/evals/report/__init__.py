@@ -19,13 +19,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Findings", "Plan", "measure", "measure_quality", "render", "write_report"]
 
-_HOME = {
-    "Findings": "octavo.evals.report.page",
-    "Plan": "octavo.evals.report.quality",
-    "measure": "octavo.evals.report.tensors",
-    "measure_quality": "octavo.evals.report.quality",
-    "render": "octavo.evals.report.page",
-    "write_report": "octavo.evals.report.write",
-}
-
-__getattr__ = names_from(__name__, _HOME)
+__getattr__ = names_from(__name__)
