@@ -35,7 +35,7 @@ CONTEXT = 512
 
 @dataclass(frozen=True)
 class Row:
-    """A way to quantize: a preset, or so many bits a weight."""
+    """A way to quantize: a preset, or a number of bits a weight."""
 
     preset: str = ""
     bits: float | None = None

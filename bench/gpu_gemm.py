@@ -216,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--schemes", nargs="*", choices=PRODUCTS, default=list(PRODUCTS))
-    parser.add_argument("--tokens", type=int, nargs="*", help="only products of so many tokens")
+    parser.add_argument("--tokens", type=int, nargs="*", help="only products of these numbers of tokens")
     parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()

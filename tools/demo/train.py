@@ -28,7 +28,7 @@ from octavo.data.demo import questions
 from octavo.evals.demo import evaluate
 
 SHORT = 128
-LONG_EVERY = 10  # one step in so many has rows of the whole context
+LONG_EVERY = 10  # one step in 10 has rows of the whole context
 
 
 class Steps(IterableDataset[tuple[Tensor, Tensor]]):

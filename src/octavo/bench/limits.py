@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -48,8 +47,3 @@ def read_limit_of(backend: Backend, threads: int) -> Callable[[], float] | None:
     from octavo.bench import gpu
 
     return gpu.read_limit if gpu.has_events(backend) else None
-
-
-def median_and_deviation(values: list[float]) -> tuple[float, float]:
-    """The median, and the sample's standard deviation (0 of one value)."""
-    return statistics.median(values), statistics.stdev(values) if len(values) > 1 else 0.0

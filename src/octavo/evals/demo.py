@@ -8,7 +8,7 @@ from math import sqrt
 
 from octavo.data.demo import KIND_NAMES, Question, questions
 
-Z95 = 1.959964  # 95% of a normal distribution lies within so many standard deviations
+Z95 = 1.959964  # standard deviations within which 95% of a normal distribution lies
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ Split = Literal["train", "test"]
 # A problem without its wording: the operation, then its operands. ("+", 12, 30) or ("convert", "km", "m", Decimal(5)).
 Operands = tuple[object, ...]
 
-TEST_SHARE = 20  # one problem in so many is held out
+TEST_SHARE = 20  # one problem in 20 is held out
 
 
 @dataclass(frozen=True, slots=True)
