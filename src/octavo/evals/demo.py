@@ -20,6 +20,7 @@ class Tally:
 
     @property
     def accuracy(self) -> float:
+        """The share of right answers; NaN of none."""
         return self.right / self.n if self.n else float("nan")
 
     def interval(self) -> tuple[float, float]:

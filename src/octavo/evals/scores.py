@@ -51,6 +51,7 @@ class Comparison:
 
     @classmethod
     def join(cls, parts: list[Comparison]) -> Comparison:
+        """The comparisons of several windows as one."""
         names = ("nll", "nll_base", "kl", "same_top")
         return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 

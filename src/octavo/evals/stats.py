@@ -55,9 +55,11 @@ class Spread:
 
     @property
     def median(self) -> float:
+        """The value that half of them are below."""
         return self.percentiles[50.0]
 
     @classmethod
     def of(cls, values: F64) -> Spread:
+        """The spread of finite values, one at least."""
         found = np.percentile(values, PERCENTILES)
         return cls(float(values.min()), float(values.max()), dict(zip(PERCENTILES, map(float, found), strict=True)))

@@ -45,6 +45,7 @@ class QTensor:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the packed data."""
         return self.data.nbytes
 
     @property

@@ -35,6 +35,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the field in a block."""
         return self.dtype.itemsize * self.count
 
 
@@ -133,6 +134,7 @@ class BlockFormat:
 
     @property
     def bits_per_weight(self) -> float:
+        """Bits of a block over its values."""
         return 8 * self.block_bytes / self.block
 
     @property

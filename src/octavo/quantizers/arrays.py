@@ -52,6 +52,7 @@ class SymmetricInt8:
 
     @property
     def storage(self) -> Storage:
+        """What codes and scales take."""
         return _storage(self.codes, self.scales)
 
 
@@ -71,6 +72,7 @@ class ZeroPointUint8:
 
     @property
     def storage(self) -> Storage:
+        """What codes, scales and zero points take."""
         return _storage(self.codes, self.scales, self.zeros)
 
 

@@ -83,10 +83,12 @@ class TensorFindings:
 
     @property
     def size(self) -> int:
+        """Values of the tensor."""
         return math.prod(self.shape)
 
     @cached_property
     def place(self) -> Place:
+        """Its layer and kind."""
         return place(self.name)
 
     @property
@@ -124,18 +126,22 @@ class ModelFindings:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all tensors."""
         return sum(t.nbytes for t in self.tensors)
 
     @property
     def size(self) -> int:
+        """Values of all tensors."""
         return sum(t.size for t in self.tensors)
 
     @property
     def bits(self) -> float:
+        """Bits a weight, over all tensors."""
         return 8 * self.nbytes / max(1, self.size)
 
     @property
     def matrices(self) -> list[TensorFindings]:
+        """The tensors of two dimensions or more."""
         return [t for t in self.tensors if t.is_matrix]
 
     @property

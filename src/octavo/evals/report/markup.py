@@ -20,10 +20,12 @@ def text(value: object, most: int = 300) -> Html:
 
 
 def join(parts: Iterable[Html], between: str = "") -> Html:
+    """Parts in a row."""
     return Html(between.join(parts))
 
 
 def paragraph(*parts: Html, kind: str = "") -> Html:
+    """A <p>; `kind` is its class."""
     mark = f' class="{kind}"' if kind else ""
     return Html(f"<p{mark}>{''.join(parts)}</p>")
 
@@ -55,6 +57,7 @@ def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[Html]],
 
 
 def section(key: str, title: str, *parts: Html) -> Html:
+    """A section of the page with a heading, which its `key` links to."""
     return Html(
         f'<section id="{key}" aria-labelledby="{key}-heading">\n<h2 id="{key}-heading">{text(title)}</h2>\n'
         + "\n".join(parts)
@@ -68,6 +71,7 @@ def picture(svg: str, caption: Html) -> Html:
 
 
 def details(summary: str, *parts: Html) -> Html:
+    """Parts that are folded away under a summary."""
     return Html(f"<details><summary>{text(summary)}</summary>\n" + "\n".join(parts) + "\n</details>")
 
 
@@ -89,4 +93,5 @@ def percent(share: float | None, digits: int = 4) -> Html:
 
 
 def number(value: float, digits: int = 4) -> Html:
+    """A number, rounded to `digits` digits."""
     return Html(f"{value:.{digits}g}")

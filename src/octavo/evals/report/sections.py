@@ -81,6 +81,7 @@ def _nearness(kl: float) -> str:
 
 
 def summary(model: ModelFindings, measured: Quality | None) -> Html:
+    """What the model is, how large, and how far from its base; the types of its tensors."""
     error = {"measured": "relative error", "estimated": "estimated error", "trial": f"error as {model.trial}"}
     facts = {
         "architecture": text(model.arch),
@@ -117,6 +118,7 @@ def _types(model: ModelFindings) -> Html:
 
 
 def errors(model: ModelFindings) -> Html:
+    """Errors by layer and kind of tensor, as maps and as a table; where sensitivities are known, these too."""
     found = grid(model)
     about = paragraph(text(ABOUT_ERRORS[model.basis].format(trial=model.trial)))
     if not found.cells:
@@ -151,6 +153,7 @@ def _kinds(model: ModelFindings) -> Html:
 
 
 def worst(model: ModelFindings, advice: Sequence[Advice], plan_text: str | None = None) -> Html:
+    """The tensors whose errors cost most, and what to give them instead."""
     if not advice:
         return NOTHING
     names = [t.name for t in model.tensors]
@@ -201,6 +204,7 @@ def _sentence(a: Advice, names: Sequence[str]) -> Html:
 
 
 def quality(found: Quality | None) -> Html:
+    """Size against divergence and perplexity of the models that were run on the text."""
     if found is None:
         return NOTHING
     rows = [

@@ -27,6 +27,7 @@ MOST_PANELS = 12
 
 
 def weights(model: ModelFindings) -> Html:
+    """How weights of each kind of tensor are spread, as histograms and as a table."""
     members_of = _largest(by_kind(model.matrices))
     counts = {kind: _sum(t.weights.counts for t in members) for kind, members in members_of.items()}
     rows = []
@@ -57,6 +58,7 @@ def weights(model: ModelFindings) -> Html:
 
 
 def codes(model: ModelFindings) -> Html:
+    """How often each code of a type is used, and how many bits codes carry."""
     by_type: dict[str, list[I64]] = {}
     for t in model.tensors:
         if t.codes is not None:
@@ -78,6 +80,7 @@ def codes(model: ModelFindings) -> Html:
 
 
 def scales(model: ModelFindings) -> Html:
+    """The steps between codes, layer by layer and by kind of tensor."""
     known = [t for t in model.tensors if t.steps is not None]
     if not known:
         return NOTHING
@@ -109,6 +112,7 @@ def scales(model: ModelFindings) -> Html:
 
 
 def tensors(model: ModelFindings) -> Html:
+    """A row for every tensor, folded away until it is asked for."""
     rows = [
         [text(t.name), Html(" × ".join(map(str, t.shape))), text(t.type), text(t.base_type or "–"), size(t.nbytes),
          number(t.bits), percent(t.error), number(t.weights.rms),

@@ -54,6 +54,7 @@ class Fitted:
 
     @property
     def bytes_left(self) -> int:
+        """Bytes of the budget that no tensor took."""
         return self.budget - self.report.nbytes
 
 

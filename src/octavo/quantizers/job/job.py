@@ -53,6 +53,7 @@ class Job:
         return [tensor for tensor in self.source.tensors if tensor.name not in taken_in]
 
     def target(self, tensor: SourceTensor) -> str:
+        """The type that a tensor gets."""
         fmt = self.types.get(tensor.name)
         return fmt.name if fmt else tensor.type_name
 

@@ -36,12 +36,15 @@ class Report:
 
     @property
     def source_bytes(self) -> int:
+        """Bytes of the tensors before."""
         return sum(row.source_bytes for row in self.rows)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the tensors after."""
         return sum(row.nbytes for row in self.rows)
 
     @property
     def bits_per_weight(self) -> float:
+        """Bits for each value of the tensors after."""
         return 8 * self.nbytes / max(1, sum(prod(row.shape) for row in self.rows))

@@ -43,6 +43,7 @@ class SourceTensor:
 
     @property
     def is_float(self) -> bool:
+        """Whether it is stored as floats."""
         return self.type_name in FLOATS
 
     @property
@@ -52,6 +53,7 @@ class SourceTensor:
 
     @property
     def nbytes(self) -> int:
+        """Bytes as it is stored."""
         number = _IDS[self.type_name]
         layout = None if number is None else block_layout(number)
         assert layout is not None

@@ -74,6 +74,7 @@ class Choices:
 
     @cached_property
     def patterns(self) -> tuple[tuple[re.Pattern[str], BlockFormat], ...]:
+        """`tensor_types` compiled. Raises UsageError for an expression that is none, and for an unknown type."""
         return tuple((_compiled(pattern), target_format(kind)) for pattern, kind in self.tensor_types)
 
 
