@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from octavo.backends.gpu.arguments import Matrix, Q8Activation
+from octavo.backends.gpu.attention import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.kernels import (
     activations,
@@ -54,17 +57,21 @@ NAMES = {
     "x": "*fp32", "y": "*fp32", "out": "*fp32", "weight": "*fp32", "weights": "*fp32", "other": "*fp32", "a": "*fp32",
     "b": "*fp32", "q": "*fp32", "k": "*fp32", "v": "*fp32", "freqs": "*fp32", "q_norm": "*fp32", "k_norm": "*fp32",
     "d": "*fp32", "s": "*fp32", "s16": "*fp32", "xd": "*fp32", "xs": "*fp32", "xs16": "*fp32", "term0": "*fp32",
-    "term1": "*fp32", "partial": "*fp32", "shares": "*fp32", "finished": "*i32", "maxima": "*fp32", "sums": "*fp32",
+    "term1": "*fp32", "shares": "*fp32", "finished": "*i32", "sums": "*fp32",
     "floats": "*fp32", "scales": "*fp32",
     "halves": "*fp16", "codes": "*i8", "ids": "*i32", "rows": "*i32", "positions": "*i32", "starts": "*i32",
-    "pages": "*i32", "k_cache": "*fp16", "v_cache": "*fp16", "k_scales": "*fp16", "v_scales": "*fp16", "cache": "*fp16",
+    "k_cache": "*fp16", "v_cache": "*fp16", "k_scales": "*fp16", "v_scales": "*fp16", "cache": "*fp16",
     "w": "*fp16", "table": "*fp32", "values": "*fp32", "minimum": "*i32", "small": "*i16", "rest": "*i8",
     "order": "*i32", "counts": "*i32", "eps": "fp32", "scale": "fp32", "cap": "fp32",
 }  # fmt: skip
 ROPE = {"dim": 128, "half": 64, "BD": 128, "INTERLEAVED": False}
-DECODE = {"splits": 33, "group": 4, "BG": 16, "dim": 128, "BD": 128}
+ROWS = Matrix("*fp32", "i32")
+CACHE = PagedCache("*fp16", "*fp16", None, None, "i32", "*i32", "i32")
+Q8_CACHE = PagedCache("*i8", "*i8", "*fp16", "*fp16", "i32", "*i32", "i32")
+DECODING = {"q": ROWS, "partial": PartialAttention("*fp32", "*fp32", "*fp32")}
+DECODE = {"shape": AttentionShape(128, 128, 4, 16, 33)}
 
-KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
+KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
     "matvec": (matvec.matvec_kernel, {"T": 1, "TERMS": 1, "IDS": False, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq":
     "*i32"}),
@@ -87,11 +94,12 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, str]]] = {
     "token_fp8": (token_codes.token_codes_kernel, {"SOURCE": "swiglu", "KIND": "e4m3", "B": 16384}, 16,
                   {"k": "i32", "top": "fp32"}),
     "mmq": (mmq.quantize_mmq_kernel, {"LAYOUT": "DS4", "IDS": True}, 1, {"rows": "i32", "k": "i32"}),
-    "decode": (attention_decode.decode_kernel, {**DECODE, "Q8": False}, 4, {}),
-    "decode_q8": (attention_decode.decode_kernel, {**DECODE, "Q8": True}, 4, {"k_cache": "*i8", "v_cache": "*i8"}),
-    "combine": (attention_decode.combine_kernel, {"splits": 8, "BS": 8, "dim": 128, "BD": 128, "QUANTIZE": True}, 4,
-                {}),
-    "prefill": (attention.prefill_kernel, {"BM": 64, "dim": 128, "BD": 128, "Q8": False}, 4, {}),
+    "decode": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": CACHE}),
+    "decode_q8": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": Q8_CACHE}),
+    "combine": (attention_decode.combine_kernel, {"shape": AttentionShape(128, 128, 4, 16, 8)}, 4,
+                {**DECODING, "out": None, "quantized": Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32")}),
+    "prefill": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
+                {"q": ROWS, "cache": CACHE, "out": ROWS}),
     "rope": (rope.rope_kernel, ROPE, 1, {}),
     "set_rows": (rope.set_rows_kernel, {"dim": 128, "BD": 128, "Q8": True}, 1, {"cache": "*i8", "scales": "*fp16"}),
     "rope_set_rows": (rope.rope_set_rows_kernel, {**ROPE, "NORM": True, "Q8": False}, 1, {"rows": "*i64"}),
@@ -134,6 +142,8 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
+    if name in ("decode", "decode_q8"):
+        fixed["shape"] = replace(fixed["shape"], ahead=fixed["PDL"])
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))
     types = {**NAMES, **(_types(layout, name == "mmq_dot") if layout else {}), **types}

@@ -8,8 +8,9 @@ An argument of a kernel may be a NamedTuple of
     constants   instances of `Constant`
     tuples      of these, named or not
 
-Descriptors of tiles are arguments of their own: Triton 3.6 looks for them nowhere else. `Launch` makes of all this what
-Triton takes; a kernel that is launched without it has to be given `for_triton(argument)`.
+No field may be called `values` or `type`, which Triton's own tuples have. Descriptors of tiles are arguments of their
+own: Triton 3.6 looks for them nowhere else. `Launch` makes of all this what Triton takes; a kernel that is launched
+without it has to be given `for_triton(argument)`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,23 @@ class Matrix(NamedTuple):
     """
 
     data: Pointer
+    stride: int
+
+
+class Q8Activation(NamedTuple):
+    """Activations [T, kp] quantized to q8_1.
+
+    codes   int8 [T, kp], or int32 of four neighbours
+    scale   float32 [kp / 32, stride]
+    sums    float32 [kp / 32, stride]: the sum of the 32 values of a group
+    sums16  float32 [kp / 16, stride]: the sums of its halves
+    stride  T, or more: tokens from a group to the next
+    """
+
+    codes: Pointer
+    scale: Pointer
+    sums: Pointer
+    sums16: Pointer
     stride: int
 
 

@@ -3,19 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
 
 from octavo.backends.gpu import dispatch
+from octavo.backends.gpu.arguments import Constant, Matrix, Pointer, Q8Activation
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.attention import prefill_kernel
 from octavo.backends.gpu.kernels.attention_decode import combine_kernel, decode_kernel
 from octavo.backends.gpu.launch import Launch
-from octavo.backends.gpu.values import Activation, parts
+from octavo.backends.gpu.values import Activation, Cache, parts
 
 LOG2E = 1.4426950408889634
+
+
+class PagedCache(NamedTuple):
+    """Keys and values [rows, heads, dim] of all sequences, in pages.
+
+    k, v                floats, or int8 codes
+    k_scales, v_scales  float16 [rows, heads, dim / 32] of codes; None for floats
+    heads               of keys and values
+    pages               int32 [sequences, width], the pages of each sequence
+    width               most pages of a sequence
+    """
+
+    k: Pointer
+    v: Pointer
+    k_scales: Pointer | None
+    v_scales: Pointer | None
+    heads: int
+    pages: Pointer
+    width: int
+
+
+class PartialAttention(NamedTuple):
+    """Results of programs that share a sequence, float32.
+
+    outputs         [sequences, heads, splits, block_d], not yet divided by `totals`
+    maxima, totals  [sequences, heads, splits], of scores and of their weights
+    """
+
+    outputs: Pointer
+    maxima: Pointer
+    totals: Pointer
+
+
+@dataclass(frozen=True)
+class AttentionShape(Constant):
+    """What kernels of attention are compiled for.
+
+    dim      values of a head
+    block_d  the power of two that holds them
+    group    query heads that share a head of keys and values
+    block_m  queries of a program: tokens of a prompt, or when decoding the query heads of a group, padded
+    splits   when decoding, programs that share a sequence
+    ahead    when decoding, read the first page before waiting for the kernel before
+    """
+
+    dim: int
+    block_d: int
+    group: int
+    block_m: int
+    splits: int = 1
+    ahead: bool = False
 
 
 def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
@@ -26,50 +79,49 @@ def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
 def attend(c: Context, inputs: Sequence[Any], scale: float, out: torch.Tensor | Activation) -> list[Launch]:
     """out [T, H * D] from the inputs of op `attention`."""
     q, keys, values, positions, starts, pages = inputs
-    caches = (keys.data, values.data, keys.scales_or_any, values.scales_or_any, positions)
-    heads = q.shape[1], keys.shape[1], keys.scales is not None
+    cache = _paged(keys, values, pages)
     if len(q) == len(pages):
-        return _decode(c, q, caches, pages, *heads, scale * LOG2E, out)
+        return _decode(c, q, cache, positions, scale * LOG2E, out)
     assert not isinstance(out, Activation)
-    return [_prefill(c, q, caches, starts, pages, *heads, scale * LOG2E, out)]
+    return [_prefill(c, q, cache, positions, starts, scale * LOG2E, out)]
+
+
+def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
+    return PagedCache(keys.data, values.data, keys.scales, values.scales, keys.shape[1], pages, pages.shape[1])
 
 
 def _prefill(
-    c: Context, q: torch.Tensor, caches: Sequence[torch.Tensor], starts: torch.Tensor, pages: torch.Tensor,
-    heads: int, kv_heads: int, q8: bool, scale: float, out: torch.Tensor,
+    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor, scale: float,
+    out: torch.Tensor,
 ) -> Launch:  # fmt: skip
-    dim, block = q.shape[2], triton.next_power_of_2(q.shape[2])
-    shape = dispatch.prefill(block, c.target.arch)
+    tokens, heads, dim = q.shape
+    block = triton.next_power_of_2(dim)
+    tile = dispatch.prefill(block, c.target.arch)
+    shape = AttentionShape(dim, block, heads // cache.heads, tile.rows)
     return c.launch(
-        prefill_kernel, (-(-len(q) // shape.rows), heads, len(pages)), q, *caches, starts, pages, out,
-        q.stride(0), out.stride(0), pages.shape[1], kv_heads, heads // kv_heads, scale, BM=shape.rows, dim=dim,
-        BD=block, Q8=q8, warps=shape.warps, stages=2,
+        prefill_kernel, (-(-tokens // tile.rows), heads, len(cache.pages)), Matrix(q, q.stride(0)), cache, positions,
+        starts, Matrix(out, out.stride(0)), scale, shape=shape, warps=tile.warps, stages=2,
     )  # fmt: skip
 
 
 def _decode(
-    c: Context, q: torch.Tensor, caches: Sequence[torch.Tensor], pages: torch.Tensor, heads: int, kv_heads: int,
-    q8: bool, scale: float, out: torch.Tensor | Activation,
+    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, scale: float,
+    out: torch.Tensor | Activation,
 ) -> list[Launch]:  # fmt: skip
-    """`caches` end with the positions."""
-    (tokens, _, dim), width, group = q.shape, pages.shape[1], heads // kv_heads
-    block = triton.next_power_of_2(dim)
-    splits = dispatch.splits(tokens, kv_heads, width, c.target.arch)
+    tokens, heads, dim = q.shape
+    block, group = triton.next_power_of_2(dim), heads // cache.heads
+    splits = dispatch.splits(tokens, cache.heads, cache.width, c.target.arch)
     sums = tokens * heads * splits
-    shares = parts(c.shared("partial", sums * (block + 2), torch.float32), (sums * block, sums, sums))
-    early = c.target.pdl or c.target.arch == "interpreter"
+    memory = c.shared("partial", sums * (block + 2), torch.float32)
+    partial = PartialAttention(*parts(memory, (sums * block, sums, sums)))
+    ahead = c.target.pdl or c.target.arch == "interpreter"
+    shape = AttentionShape(dim, block, group, max(16, triton.next_power_of_2(group)), splits, ahead)
     first = c.launch(
-        decode_kernel, (tokens, kv_heads, splits), q, *caches, pages, *shares, q.stride(0), width, kv_heads,
-        scale, splits=splits, group=group, BG=max(16, triton.next_power_of_2(group)), dim=dim, BD=block,
-        AHEAD=int(early), Q8=q8, warps=8 if c.target.arch.startswith("gfx11") else 4, stages=2,
+        decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, partial, scale,
+        shape=shape, warps=8 if c.target.arch.startswith("gfx11") else 4, stages=2,
     )  # fmt: skip
-    quantized = isinstance(out, Activation)
-    if isinstance(out, Activation):
-        places: tuple[Any, ...] = (out.q8_1[1], *out.q8_1, out.kp, heads, out.tp)
-    else:
-        places = (*(out,) * 5, out.stride(0), heads, 1)
-    last = c.launch(
-        combine_kernel, (tokens, heads), *shares, caches[-1], *places, splits=splits,
-        BS=triton.next_power_of_2(splits), dim=dim, BD=block, QUANTIZE=quantized, warps=4,
-    )  # fmt: skip
+    places = (
+        (None, Q8Activation(*out.q8_1, out.tp)) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
+    )
+    last = c.launch(combine_kernel, (tokens, heads), partial, positions, *places, heads, shape=shape, warps=4)
     return [first, last]

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.backends.gpu.arguments import Q8Activation
+
 ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it and taking it away rounds to the nearest integer, ties to even
 
 
@@ -46,23 +48,27 @@ def read(x, other, weight, token, x_stride, other_stride, at, mask, k, eps, SOUR
 
 
 @triton.jit
-def store_q8_1(value, codes, d, s, s16, token, first, end, kp, tp, N: tl.constexpr):
-    """Write N groups of a token, float32 [N, 32], as q8_1: groups `first` on, those from `end` on not.
+def store_q8_1(value, out, token, first, end, kp, N: tl.constexpr):
+    """Write N groups of a token, float32 [N, 32], to `out`, a Q8Activation: groups from `first` to `end`.
 
-    Scales have 22 bits (see `codes.scaled`). A group's four numbers are one store: what lies in a register goes out
-    from there, without a way through shared memory for each.
+    Scales have 22 bits (see `codes.scaled`). A group's four numbers are one store: they are stored straight from
+    registers.
     """
     largest = tl.max(tl.abs(value), 1)
     inverse = tl.where(largest > 0, 127.0 / tl.where(largest > 0, largest, 1.0), 0.0)
     code = value * inverse[:, None] + ROUND - ROUND
     scale = ((largest / 127.0).to(tl.int32, bitcast=True) & -4).to(tl.float32, bitcast=True)
-    halves = tl.sum(tl.reshape(code, (N, 2, 16)), 2) * scale[:, None]
+    halves = tl.sum(tl.reshape(code, (N, 2, 16)), 2) * scale[:, None]  # [N, 2]
     at = first * 32 + tl.arange(0, N * 32)
-    tl.store(codes + token * kp + at, tl.reshape(code, (N * 32,)).to(tl.int8), mask=at < end * 32)
-    both = tl.join(tl.join(scale, tl.sum(halves, 1)), halves)  # [N, 2, 2]: d, s16 of the first half; s, of the second
+    tl.store(out.codes + token * kp + at, tl.reshape(code, (N * 32,)).to(tl.int8), mask=at < end * 32)
+    both = tl.join(
+        tl.join(scale, tl.sum(halves, 1)), halves
+    )  # [N, 2, 2]: scale, sum of the first half; sum, of the second
     group, second = first + tl.arange(0, N)[:, None, None], tl.arange(0, 2)[None, :, None]
-    whole = tl.where(second == 0, d + group * tp + token, s + group * tp + token)
-    where = tl.where(tl.arange(0, 2)[None, None, :] == 0, whole, s16 + (group * 2 + second) * tp + token)
+    at = group * out.stride + token
+    whole = tl.where(second == 0, out.scale + at, out.sums + at)
+    of_half = out.sums16 + (group * 2 + second) * out.stride + token
+    where = tl.where(tl.arange(0, 2)[None, None, :] == 0, whole, of_half)
     tl.store(where, both, mask=group < end)
 
 
@@ -81,7 +87,7 @@ def quantize_kernel(
         gdc_wait()
     value = read(x, other, weight, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
     value = tl.reshape(value, (B // 32, 32))
-    store_q8_1(value, codes, d, s, s16, token, first // 32, kp // 32, kp, tp, B // 32)
+    store_q8_1(value, Q8Activation(codes, d, s, s16, tp), token, first // 32, kp // 32, kp, B // 32)
 
 
 @triton.jit

@@ -12,32 +12,51 @@ PAGE = tl.constexpr(PAGE_SIZE)
 
 
 @triton.jit
-def rows_of(cache, scales, rows, seen, head, heads, at, dim: tl.constexpr, BD: tl.constexpr, Q8: tl.constexpr):
-    """float16 [PAGE, BD] of a head of a cache [all rows, heads, dim]; zeros for rows not `seen`, [PAGE, 1]."""
-    mask = seen if dim == BD else seen & (at < dim)[None, :]
-    place = (rows.to(tl.int64) * heads + head) * dim
-    value = tl.load(cache + place[:, None] + at[None, :], mask=mask, other=0)
-    if Q8:
-        group = tl.arange(0, BD // 32)[None, :]
-        scale = tl.load(scales + place[:, None] // 32 + group, mask=seen & (group < dim // 32), other=0.0)
-        groups = tl.reshape(value.to(tl.float16), (PAGE, BD // 32, 32)) * scale[:, :, None]
-        half = tl.reshape(groups, (PAGE, BD))
+def rows_of(data, scales, rows, seen, head, heads, shape: tl.constexpr):
+    """float16 [PAGE, block_d] of a head of a cache `data` [all rows, heads, dim]; zeros for rows not `seen`, [PAGE, 1].
+
+    With `scales`, float16 [all rows, heads, dim / 32], the cache is codes.
+    """
+    DIM: tl.constexpr = shape.dim
+    BLOCK_D: tl.constexpr = shape.block_d
+    at = tl.arange(0, BLOCK_D)
+    mask = seen if DIM == BLOCK_D else seen & (at < DIM)[None, :]
+    place = (rows.to(tl.int64) * heads + head) * DIM
+    value = tl.load(data + place[:, None] + at[None, :], mask=mask, other=0)  # [PAGE, BLOCK_D]
+    if scales is not None:
+        group = tl.arange(0, BLOCK_D // 32)[None, :]
+        exists = seen & (group < DIM // 32)
+        scale = tl.load(scales + place[:, None] // 32 + group, mask=exists, other=0.0)  # [PAGE, BLOCK_D / 32]
+        groups = tl.reshape(value.to(tl.float16), (PAGE, BLOCK_D // 32, 32)) * scale[:, :, None]
+        half = tl.reshape(groups, (PAGE, BLOCK_D))
     else:
         half = value.to(tl.float16)
     return half
 
 
 @triton.jit
-def weigh(q, k, position, limit, m, total, acc, scale, Q8: tl.constexpr):
-    """Weights of a page with keys k float16 [PAGE, BD], and maxima, totals and sums made ready for them.
+def keys_of(cache, rows, seen, head, shape: tl.constexpr):
+    """`rows_of` the keys of a PagedCache."""
+    return rows_of(cache.k, cache.k_scales, rows, seen, head, cache.heads, shape)
+
+
+@triton.jit
+def values_of(cache, rows, seen, head, shape: tl.constexpr):
+    """`rows_of` the values of a PagedCache."""
+    return rows_of(cache.v, cache.v_scales, rows, seen, head, cache.heads, shape)
+
+
+@triton.jit
+def weigh(q, k, position, limit, m, total, acc, scale, CODES: tl.constexpr):
+    """Weights of a page with keys k float16 [PAGE, BLOCK_D], and maxima, totals and sums rescaled for them.
 
     Row i of q sees positions up to limit[i]. q is float32: rounding it and the weights to float16 costs as much as
-    rounding keys and values does; where codes times scales have been rounded already (Q8), what is lost of the others
-    is made good by a second dot.
+    rounding keys and values does. Where codes times scales have been rounded already (CODES), a second dot adds what
+    rounding takes from the others.
     """
     near = q.to(tl.float16)
-    scores = tl.dot(near, tl.trans(k))
-    if Q8:
+    scores = tl.dot(near, tl.trans(k))  # [BLOCK_M, BLOCK_D] @ [BLOCK_D, PAGE]
+    if CODES:
         scores = tl.dot((q - near.to(tl.float32)).to(tl.float16), tl.trans(k), scores)
     scores *= scale
     scores = tl.where(position[None, :] <= limit[:, None], scores, float("-inf"))
@@ -49,45 +68,50 @@ def weigh(q, k, position, limit, m, total, acc, scale, Q8: tl.constexpr):
 
 
 @triton.jit
-def add_values(p, v, acc, Q8: tl.constexpr):
-    """acc + p v, the weights float32, the values float16 [PAGE, BD]."""
+def add_values(p, v, acc, CODES: tl.constexpr):
+    """acc + p v, the weights float32, the values float16 [PAGE, BLOCK_D]."""
     near = p.to(tl.float16)
-    acc = tl.dot(near, v, acc)
-    if Q8:
+    acc = tl.dot(near, v, acc)  # [BLOCK_M, PAGE] @ [PAGE, BLOCK_D]
+    if CODES:
         acc = tl.dot((p - near.to(tl.float32)).to(tl.float16), v, acc)
     return acc
 
 
 @triton.jit
-def prefill_kernel(
-    q, k_cache, v_cache, k_scales, v_scales, positions, starts, pages, out, q_stride, out_stride, width, kv_heads,
-    group, scale, BM: tl.constexpr, dim: tl.constexpr, BD: tl.constexpr, Q8: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """Program (tile, head, sequence): BM queries of a sequence against all that they see."""
+def prefill_kernel(q, cache, positions, starts, out, scale, shape: tl.constexpr, PDL: tl.constexpr):
+    """Program (tile, head, sequence): block_m queries of a sequence against all that they see.
+
+    q and out are float32 [T, heads * dim]; the tokens of a sequence are those from its `starts` on. cache is a
+    PagedCache, shape an AttentionShape.
+    """
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
+    DIM: tl.constexpr = shape.dim
+    BLOCK_D: tl.constexpr = shape.block_d
+    BLOCK_M: tl.constexpr = shape.block_m
+    CODES: tl.constexpr = cache.k_scales is not None
     tile, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
-    token = begin + tile * BM + tl.arange(0, BM)
-    if begin + tile * BM < end:
+    token = begin + tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    if begin + tile * BLOCK_M < end:
         inside = token < end
-        at = tl.arange(0, BD)
-        mask = inside[:, None] & (at < dim)[None, :]
-        q_at = q + token.to(tl.int64)[:, None] * q_stride + head * dim + at[None, :]
-        q_tile = tl.load(q_at, mask=mask, other=0.0)
+        at = tl.arange(0, BLOCK_D)
+        mask = inside[:, None] & (at < DIM)[None, :]
+        q_at = q.data + token.to(tl.int64)[:, None] * q.stride + head * DIM + at[None, :]
+        q_tile = tl.load(q_at, mask=mask, other=0.0)  # [BLOCK_M, BLOCK_D]
         limit = tl.load(positions + token, mask=inside, other=0)
         last = tl.max(limit)
-        m = tl.full((BM,), float("-inf"), tl.float32)
-        total = tl.zeros((BM,), tl.float32)
-        acc = tl.zeros((BM, BD), tl.float32)
+        m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_M,), tl.float32)
+        acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         for i in range(last // PAGE + 1):
-            page = tl.load(pages + sequence * width + i)
+            page = tl.load(cache.pages + sequence * cache.width + i)
             position, rows = tl.arange(0, PAGE) + i * PAGE, tl.arange(0, PAGE) + page * PAGE
             seen = (position <= last)[:, None]
-            k = rows_of(k_cache, k_scales, rows, seen, head // group, kv_heads, at, dim, BD, Q8)
-            p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, Q8)
-            v = rows_of(v_cache, v_scales, rows, seen, head // group, kv_heads, at, dim, BD, Q8)
-            acc = add_values(p, v, acc, Q8)
-        o_at = out + token.to(tl.int64)[:, None] * out_stride + head * dim + at[None, :]
-        tl.store(o_at, acc / total[:, None], mask=mask)
+            k = keys_of(cache, rows, seen, head // shape.group, shape)  # [PAGE, BLOCK_D]
+            p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, CODES)
+            v = values_of(cache, rows, seen, head // shape.group, shape)  # [PAGE, BLOCK_D]
+            acc = add_values(p, v, acc, CODES)
+        o_at = out.data + token.to(tl.int64)[:, None] * out.stride + head * DIM + at[None, :]
+        tl.store(o_at, acc / total[:, None], mask=mask)  # [BLOCK_M, BLOCK_D]
