@@ -40,6 +40,7 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES), ATTENTION,
      (T, 32)),
     ("swiglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
+    ("geglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("add", (value(T, 4), w(4)), {}, (T, 4)),
     ("mul", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("soft_cap", (value(T, 4),), {"cap": 2.0}, (T, 4)),
@@ -84,6 +85,7 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("attention", (value(T, 4, 8), value("rows", 2, 6), value("rows", 2, 6), POSITIONS, STARTS, PAGES), ATTENTION),
     ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 1, 8), POSITIONS, STARTS, PAGES), ATTENTION),
     ("swiglu", (value(T, 4), value(T, 5)), {}),
+    ("geglu", (value(T, 4), value(T, 5)), {}),
     ("add", (value(T, 4), w(5)), {}),
     ("add", (value(T, 4), value(1, 4)), {}),
     ("mul", (value(T, 4), w(5)), {}),
@@ -188,4 +190,4 @@ def test_the_builder_writes_a_cache_before_it_is_read() -> None:
         ("blk.3.cache_k", "f32", ("rows", 2, 8)), ("blk.3.cache_v", "f32", ("rows", 2, 8)),
     ]  # fmt: skip
     assert [n.op for n in node.inputs[1:3]] == ["set_rows", "set_rows"]
-    assert dict(node.attrs) == {"scale": 0.5, "page_size": 16}
+    assert dict(node.attrs) == {"scale": 0.5, "page_size": 16, "window": 0, "cap": 0.0}
