@@ -41,6 +41,7 @@ from octavo.backends.gpu.kernels import (
 )
 from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
 from octavo.backends.gpu.layout import Layout, layout_of
+from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
 from octavo.backends.gpu.weights import constants
 from octavo.formats import by_name
 
@@ -64,7 +65,9 @@ NAMES = {
     "w": "*fp16", "table": "*fp32", "values": "*fp32", "minimum": "*i32", "small": "*i16", "rest": "*i8",
     "order": "*i32", "counts": "*i32", "eps": "fp32", "scale": "fp32", "cap": "fp32",
 }  # fmt: skip
-ROPE = {"dim": 128, "half": 64, "BD": 128, "INTERLEAVED": False}
+ROPE = {"shape": HeadShape(128, 128, 64)}
+ROTATION = Rotation("*i32", "*fp32", "fp32")
+FLOAT_ROWS = CacheRows("*fp16", None, "i32")
 ROWS = Matrix("*fp32", "i32")
 CACHE = PagedCache("*fp16", "*fp16", None, None, "i32", "*i32", "i32")
 Q8_CACHE = PagedCache("*i8", "*i8", "*fp16", "*fp16", "i32", "*i32", "i32")
@@ -100,9 +103,13 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                 {**DECODING, "out": None, "quantized": Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32")}),
     "prefill": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                 {"q": ROWS, "cache": CACHE, "out": ROWS}),
-    "rope": (rope.rope_kernel, ROPE, 1, {}),
-    "set_rows": (rope.set_rows_kernel, {"dim": 128, "BD": 128, "Q8": True}, 1, {"cache": "*i8", "scales": "*fp16"}),
-    "rope_set_rows": (rope.rope_set_rows_kernel, {**ROPE, "NORM": True, "Q8": False}, 1, {"rows": "*i64"}),
+    "rope": (rope.rope_kernel, ROPE, 1, {"x": ROWS, "out": ROWS, "rotation": ROTATION}),
+    "set_rows": (rope.set_rows_kernel, {"shape": HeadShape(128, 128)}, 1,
+                 {"x": ROWS, "cache": CacheRows("*i8", "*fp16", "i32")}),
+    "rope_set_rows": (rope.rope_set_rows_kernel, ROPE, 1, {
+        "q": ROWS, "k": ROWS, "v": ROWS, "k_cache": FLOAT_ROWS, "v_cache": FLOAT_ROWS, "rows": "*i64",
+        "rotation": ROTATION, "norms": Norms("*fp32", "*fp32", "fp32"), "out": ROWS,
+    }),
     "sort": (experts.sort_kernel, {"B": 1024}, 4, {}),
     "experts_few": (experts.experts_kernel, {"EP": 128}, 4, {"experts": "i32"}),
     "experts": (experts.experts_kernel, {"EP": 128}, 4, {"experts": "i32"}),

@@ -10,9 +10,10 @@ import torch
 from octavo.backends.gpu import dispatch, experts
 from octavo.backends.gpu.attention import attend, quantizes
 from octavo.backends.gpu.context import Context, Weight
-from octavo.backends.gpu.kernels import activations, elementwise, rope
+from octavo.backends.gpu.kernels import activations, elementwise
 from octavo.backends.gpu.kernels.argmax_topk import topk_merge_kernel, topk_parts_kernel
 from octavo.backends.gpu.products import product, product_by_id, rows_of
+from octavo.backends.gpu.rope import Norms, Rotation, set_rows, turn, turn_and_set_rows
 from octavo.backends.gpu.row_products import quantize_tokens, row_product
 from octavo.backends.gpu.row_weights import RowWeight
 from octavo.backends.gpu.values import Activation, TokenCodes, parts
@@ -218,35 +219,22 @@ def _weighted_sum(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
 
 @_binds("rope")
 def _rope(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    x, positions, freqs = inputs
-    _, heads, dim = x.shape
-    return [c.launch(rope.rope_kernel, (len(x), heads), x, positions, freqs, out, x.stride(0), out.stride(0), heads,
-                     float(node.attrs["scale"]), dim=dim, half=len(freqs), BD=power_of_two(dim),
-                     INTERLEAVED=node.attrs["interleaved"], warps=1)]  # fmt: skip
+    x, *rotation = inputs
+    return [turn(c, x, Rotation(*rotation, float(node.attrs["scale"])), node.attrs["interleaved"], out)]
 
 
 @_binds("set_rows")
 def _set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     cache, values, places = inputs
-    _, heads, dim = values.shape
-    return [c.launch(rope.set_rows_kernel, (len(values), heads), values, places, cache.data, cache.scales_or_any,
-                     values.stride(0), heads, dim=dim, BD=power_of_two(dim), Q8=cache.scales is not None, warps=1,
-                     exact=True)]  # fmt: skip
+    return [set_rows(c, values, places, cache)]
 
 
 @_binds("rope_set_rows")
 def _rope_set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    q, k, v, keys, values, positions, places, freqs, *norms = inputs
-    _, heads, dim = q.shape
-    kv_heads = k.shape[1]
-    q_norm, k_norm = norms or (freqs, freqs)
-    return [c.launch(
-        rope.rope_set_rows_kernel, (len(q), heads + 2 * kv_heads), q, k, v, keys.data, values.data, keys.scales_or_any,
-        values.scales_or_any, positions, places, freqs, q_norm, k_norm, out, q.stride(0), k.stride(0), v.stride(0),
-        out.stride(0), heads, kv_heads, float(node.attrs["scale"]), float(node.attrs.get("eps", 0.0)), dim=dim,
-        half=len(freqs), BD=power_of_two(dim), INTERLEAVED=node.attrs["interleaved"], NORM=bool(norms),
-        Q8=keys.scales is not None, warps=1, exact=True,
-    )]  # fmt: skip
+    q, k, v, keys, values, positions, places, freqs, *weights = inputs
+    rotation = Rotation(positions, freqs, float(node.attrs["scale"]))
+    norms = Norms(*weights, float(node.attrs["eps"])) if weights else None
+    return [turn_and_set_rows(c, (q, k, v), (keys, values), places, rotation, node.attrs["interleaved"], norms, out)]
 
 
 @_binds("attention")

@@ -1,4 +1,4 @@
-"""Heads of q, k and v: norm, rotation, and into the KV cache."""
+"""Heads of q, k and v: norm, rotation, and into the KV cache. Records and HeadShape are those of `gpu.rope`."""
 
 from __future__ import annotations
 
@@ -10,140 +10,132 @@ from octavo.backends.gpu.kernels.activations import nearest
 
 
 @triton.jit
-def _pairs(dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """Of the values of a head [BD]: the number of the pair that each is in, whether it is its first, and its mate."""
-    at = tl.arange(0, BD)
-    if INTERLEAVED:
+def _pairs(shape: tl.constexpr):
+    """Of the values of a head [block_d]: the number of the pair that each is in, whether it is its first, and its
+    mate."""
+    at = tl.arange(0, shape.block_d)
+    if shape.interleaved:
         pair, first, mate = at // 2, at % 2 == 0, at ^ 1
     else:
-        pair, first = at % half, at < half
-        mate = tl.where(first, at + half, at - half)
+        pair, first = at % shape.half, at < shape.half
+        mate = tl.where(first, at + shape.half, at - shape.half)
     return pair, first, mate
 
 
 @triton.jit
-def _angles(
-    position, freqs, scale, dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr
-):  # fmt: skip
-    """Cosines and sines times `scale` for the values of a head [BD]; no need to wait for an earlier kernel."""
-    pair, first, _ = _pairs(dim, half, BD, INTERLEAVED)
-    angle = position.to(tl.float32) * tl.load(freqs + pair, mask=tl.arange(0, BD) < 2 * half, other=0.0)
-    sin = tl.sin(angle) * scale
-    return tl.cos(angle) * scale, tl.where(first, -sin, sin)
+def _angles(rotation, token, shape: tl.constexpr):
+    """Cosines and sines for the values of a head [block_d]; no need to wait for an earlier kernel."""
+    position = tl.load(rotation.positions + token)
+    pair, first, _ = _pairs(shape)
+    turns = tl.arange(0, shape.block_d) < 2 * shape.half
+    angle = position.to(tl.float32) * tl.load(rotation.freqs + pair, mask=turns, other=0.0)
+    sin = tl.sin(angle) * rotation.scale
+    return tl.cos(angle) * rotation.scale, tl.where(first, -sin, sin)
 
 
 @triton.jit
-def _weights(
-    weight, dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr
-):  # fmt: skip
+def _weights(weight, shape: tl.constexpr):
     """A norm's weights for the values of a head and for their mates; no need to wait for an earlier kernel."""
-    at = tl.arange(0, BD)
-    own, others = tl.full((BD,), 1.0, tl.float32), tl.full((BD,), 1.0, tl.float32)
-    if NORM:
-        _, _, mate = _pairs(dim, half, BD, INTERLEAVED)
-        own = tl.load(weight + at, mask=at < dim, other=0.0)
-        others = tl.load(weight + mate, mask=(at < dim) & (at < 2 * half), other=0.0)
-    return own, others
+    at = tl.arange(0, shape.block_d)
+    _, _, mate = _pairs(shape)
+    own = tl.load(weight + at, mask=at < shape.dim, other=0.0)
+    return own, tl.load(weight + mate, mask=(at < shape.dim) & (at < 2 * shape.half), other=0.0)
 
 
 @triton.jit
-def _turned(
-    x, own, others, cos, sin, eps, dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr,
-    NORM: tl.constexpr,
-):  # fmt: skip
-    """A head of `dim` values at x, normed and with its first 2 * half values turned, [BD]."""
-    at = tl.arange(0, BD)
-    _, _, mate = _pairs(dim, half, BD, INTERLEAVED)
-    turns = at < 2 * half
-    value = tl.load(x + at, mask=at < dim, other=0.0)
-    other = tl.load(x + mate, mask=(at < dim) & turns, other=0.0)
-    if NORM:
-        root = tl.sqrt_rn(tl.sum(value * value) / dim + eps)
-        value = value / root * own
-        other = other / root * others
-    return tl.where(turns, value * cos + other * sin, value)
+def _turned(x, weights, angles, eps, shape: tl.constexpr):
+    """A head at x, normed unless weights are None, with its first 2 * half values turned, [block_d]."""
+    at = tl.arange(0, shape.block_d)
+    _, _, mate = _pairs(shape)
+    turns = at < 2 * shape.half
+    value = tl.load(x + at, mask=at < shape.dim, other=0.0)
+    other = tl.load(x + mate, mask=(at < shape.dim) & turns, other=0.0)
+    if weights is not None:
+        root = tl.sqrt_rn(tl.sum(value * value) / shape.dim + eps)
+        value = value / root * weights[0]
+        other = other / root * weights[1]
+    return tl.where(turns, value * angles[0] + other * angles[1], value)
 
 
 @triton.jit
-def _write(cache, scales, row, head, heads, value, dim: tl.constexpr, BD: tl.constexpr, Q8: tl.constexpr):
-    """A head's values into row `row` of a cache [rows, heads, dim]; with Q8 int8 codes, and a float16 scale for 32."""
-    at = tl.arange(0, BD)
-    place = (row * heads + head) * dim
-    if Q8:
-        groups = tl.reshape(value, (BD // 32, 32))
+def _write(cache, row, head, value, shape: tl.constexpr):
+    """A head's values into row `row` of a CacheRows, as int8 codes with a float16 scale for 32 if it has scales."""
+    DIM: tl.constexpr = shape.dim
+    BLOCK_D: tl.constexpr = shape.block_d
+    at = tl.arange(0, BLOCK_D)
+    place = (row * cache.heads + head) * DIM
+    if cache.scales is not None:
+        groups = tl.reshape(value, (BLOCK_D // 32, 32))
         largest = tl.max(tl.abs(groups), 1)
         scale = tl.div_rn(largest, 127.0)
         inverse = tl.where(largest > 0, tl.div_rn(1.0, tl.where(largest > 0, scale, 1.0)), 0.0)
-        code = nearest(groups * inverse[:, None])
-        which = tl.arange(0, BD // 32)
-        tl.store(scales + place // 32 + which, scale.to(tl.float16), mask=which < dim // 32)
-        tl.store(cache + place + at, tl.reshape(code, (BD,)).to(tl.int8), mask=at < dim)
+        code = nearest(groups * inverse[:, None])  # [BLOCK_D / 32, 32]
+        which = tl.arange(0, BLOCK_D // 32)
+        tl.store(cache.scales + place // 32 + which, scale.to(tl.float16), mask=which < DIM // 32)
+        tl.store(cache.data + place + at, tl.reshape(code, (BLOCK_D,)).to(tl.int8), mask=at < DIM)
     else:
-        tl.store(cache + place + at, value.to(cache.dtype.element_ty), mask=at < dim)
+        tl.store(cache.data + place + at, value.to(cache.data.dtype.element_ty), mask=at < DIM)
 
 
 @triton.jit
-def rope_kernel(
-    x, positions, freqs, out, x_stride, out_stride, heads, scale,
-    dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """out [T, heads, dim]: heads of x turned by their token's position."""
+def rope_kernel(x, rotation, out, shape: tl.constexpr, PDL: tl.constexpr):
+    """Program (token, head): out [T, heads, dim], a head of x turned by its token's position."""
     if PDL:
         gdc_launch_dependents()
     token, head = tl.program_id(0), tl.program_id(1)
-    cos, sin = _angles(tl.load(positions + token), freqs, scale, dim, half, BD, INTERLEAVED)
+    angles = _angles(rotation, token, shape)
     if PDL:
         gdc_wait()
-    value = _turned(x + token.to(tl.int64) * x_stride + head * dim, 1.0, 1.0, cos, sin, 0.0,
-                    dim, half, BD, INTERLEAVED, False)  # fmt: skip
-    at = tl.arange(0, BD)
-    tl.store(out + token.to(tl.int64) * out_stride + head * dim + at, value, mask=at < dim)
+    value = _turned(x.data + token.to(tl.int64) * x.stride + head * shape.dim, None, angles, 0.0, shape)
+    at = tl.arange(0, shape.block_d)
+    tl.store(out.data + token.to(tl.int64) * out.stride + head * shape.dim + at, value, mask=at < shape.dim)
 
 
 @triton.jit
-def set_rows_kernel(
-    values, rows, cache, scales, stride, heads, dim: tl.constexpr, BD: tl.constexpr, Q8: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    """cache[rows[t]] = values[t], a head a program."""
+def set_rows_kernel(x, rows, cache, shape: tl.constexpr, PDL: tl.constexpr):
+    """Program (token, head): cache[rows[token]] = x[token]."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     token, head = tl.program_id(0), tl.program_id(1)
-    at = tl.arange(0, BD)
-    value = tl.load(values + token.to(tl.int64) * stride + head * dim + at, mask=at < dim, other=0.0)
-    _write(cache, scales, tl.load(rows + token), head, heads, value, dim, BD, Q8)
+    at = tl.arange(0, shape.block_d)
+    value = tl.load(x.data + token.to(tl.int64) * x.stride + head * shape.dim + at, mask=at < shape.dim, other=0.0)
+    _write(cache, tl.load(rows + token), head, value, shape)
 
 
 @triton.jit
 def rope_set_rows_kernel(
-    q, k, v, k_cache, v_cache, k_scales, v_scales, positions, rows, freqs, q_norm, k_norm, out,
-    q_stride, k_stride, v_stride, out_stride, heads, kv_heads, scale, eps,
-    dim: tl.constexpr, half: tl.constexpr, BD: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
-    Q8: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """Program (token, i): head i of q, normed and turned, to `out`; of k to its cache; then of v to its."""
+    q, k, v, k_cache, v_cache, rows, rotation, norms, out, heads, shape: tl.constexpr, PDL: tl.constexpr
+):
+    """Program (token, i): head i of q, normed and turned, to `out`; of k to its cache; then of v to its.
+
+    norms is a Norms, or None: nothing is normed.
+    """
     if PDL:
         gdc_launch_dependents()
+    DIM: tl.constexpr = shape.dim
     token, i = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = tl.arange(0, BD)
+    at = tl.arange(0, shape.block_d)
     row = tl.load(rows + token)
-    cos, sin = _angles(tl.load(positions + token), freqs, scale, dim, half, BD, INTERLEAVED)
-    if i < heads:
-        own, others = _weights(q_norm, dim, half, BD, INTERLEAVED, NORM)
-    else:
-        own, others = _weights(k_norm, dim, half, BD, INTERLEAVED, NORM)
+    angles = _angles(rotation, token, shape)
+    weights = None
+    eps = 0.0
+    if norms is not None:
+        eps = norms.eps
+        if i < heads:
+            weights = _weights(norms.q, shape)
+        else:
+            weights = _weights(norms.k, shape)
     if PDL:
         gdc_wait()
     if i < heads:
-        value = _turned(q + token * q_stride + i * dim, own, others, cos, sin, eps, dim, half, BD, INTERLEAVED, NORM)
-        tl.store(out + token * out_stride + i * dim + at, value, mask=at < dim)
-    elif i < heads + kv_heads:
+        value = _turned(q.data + token * q.stride + i * DIM, weights, angles, eps, shape)
+        tl.store(out.data + token * out.stride + i * DIM + at, value, mask=at < DIM)
+    elif i < heads + k_cache.heads:
         head = i - heads
-        value = _turned(k + token * k_stride + head * dim, own, others, cos, sin, eps,
-                        dim, half, BD, INTERLEAVED, NORM)  # fmt: skip
-        _write(k_cache, k_scales, row, head, kv_heads, value, dim, BD, Q8)
+        value = _turned(k.data + token * k.stride + head * DIM, weights, angles, eps, shape)
+        _write(k_cache, row, head, value, shape)
     else:
-        head = i - heads - kv_heads
-        value = tl.load(v + token * v_stride + head * dim + at, mask=at < dim, other=0.0)
-        _write(v_cache, v_scales, row, head, kv_heads, value, dim, BD, Q8)
+        head = i - heads - k_cache.heads
+        value = tl.load(v.data + token * v.stride + head * DIM + at, mask=at < DIM, other=0.0)
+        _write(v_cache, row, head, value, shape)

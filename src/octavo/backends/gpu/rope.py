@@ -1,0 +1,109 @@
+"""Rotation of heads by their position, and what goes into the KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+
+from octavo.backends.gpu.arguments import Constant, Matrix, Pointer
+from octavo.backends.gpu.context import Context
+from octavo.backends.gpu.kernels.rope import rope_kernel, rope_set_rows_kernel, set_rows_kernel
+from octavo.backends.gpu.launch import Launch
+from octavo.backends.gpu.values import Cache
+
+
+class Rotation(NamedTuple):
+    """By which angles heads are turned.
+
+    positions  int32 [T]
+    freqs      float32 [half], of each pair of values
+    scale      of all cosines and sines
+    """
+
+    positions: Pointer
+    freqs: Pointer
+    scale: float
+
+
+class CacheRows(NamedTuple):
+    """A cache of keys or of values [rows, heads, dim].
+
+    data    floats, or int8 codes
+    scales  float16 [rows, heads, dim / 32] of codes; None for floats
+    heads   of a row
+    """
+
+    data: Pointer
+    scales: Pointer | None
+    heads: int
+
+
+class Norms(NamedTuple):
+    """Weights [dim] of the RMS norms of each head of q and of k."""
+
+    q: Pointer
+    k: Pointer
+    eps: float
+
+
+@dataclass(frozen=True)
+class HeadShape(Constant):
+    """How a head is turned.
+
+    dim          values of a head
+    block_d      the power of two that holds them
+    half         pairs of values that are turned: the first 2 * half
+    interleaved  a pair is two neighbours; otherwise values i and half + i
+    """
+
+    dim: int
+    block_d: int
+    half: int = 0
+    interleaved: bool = False
+
+
+def turn(c: Context, x: torch.Tensor, rotation: Rotation, interleaved: bool, out: torch.Tensor) -> Launch:
+    """out [T, heads, dim] = x turned."""
+    tokens, heads, _ = x.shape
+    shape = _shape(x, rotation, interleaved)
+    return c.launch(rope_kernel, (tokens, heads), _rows(x), rotation, _rows(out), shape=shape, warps=1)
+
+
+def turn_and_set_rows(
+    c: Context, qkv: Sequence[torch.Tensor], caches: Sequence[Cache], rows: torch.Tensor, rotation: Rotation,
+    interleaved: bool, norms: Norms | None, out: torch.Tensor,
+) -> Launch:  # fmt: skip
+    """out = q turned; k turned, and v, go to rows `rows` of their caches. With `norms` q and k are normed before."""
+    q, k, v = qkv
+    tokens, heads, _ = q.shape
+    k_cache, v_cache = map(_cache_rows, caches)
+    return c.launch(
+        rope_set_rows_kernel, (tokens, heads + 2 * k.shape[1]), _rows(q), _rows(k), _rows(v), k_cache, v_cache, rows,
+        rotation, norms, _rows(out), heads, shape=_shape(q, rotation, interleaved), warps=1, exact=True,
+    )  # fmt: skip
+
+
+def set_rows(c: Context, values: torch.Tensor, rows: torch.Tensor, cache: Cache) -> Launch:
+    """cache[rows] = values [T, heads, dim]."""
+    tokens, heads, dim = values.shape
+    shape = HeadShape(dim, triton.next_power_of_2(dim))
+    return c.launch(
+        set_rows_kernel, (tokens, heads), _rows(values), rows, _cache_rows(cache), shape=shape, warps=1, exact=True
+    )
+
+
+def _shape(x: torch.Tensor, rotation: Rotation, interleaved: bool) -> HeadShape:
+    dim = x.shape[2]
+    return HeadShape(dim, triton.next_power_of_2(dim), len(rotation.freqs), interleaved)
+
+
+def _rows(x: torch.Tensor) -> Matrix:
+    return Matrix(x, x.stride(0))
+
+
+def _cache_rows(cache: Cache) -> CacheRows:
+    return CacheRows(cache.data, cache.scales, cache.shape[1])
