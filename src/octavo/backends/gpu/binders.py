@@ -219,8 +219,9 @@ def _weighted_sum(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
 
 @_binds("rope")
 def _rope(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    x, *rotation = inputs
-    return [turn(c, x, Rotation(*rotation, float(node.attrs["scale"])), node.attrs["interleaved"], out)]
+    x, positions, freqs = inputs
+    rotation = Rotation(positions, freqs, float(node.attrs["scale"]))
+    return [turn(c, x, rotation, node.attrs["interleaved"], out)]
 
 
 @_binds("set_rows")
@@ -231,10 +232,11 @@ def _set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
 
 @_binds("rope_set_rows")
 def _rope_set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    q, k, v, keys, values, positions, places, freqs, *weights = inputs
+    q, k, v, keys, values, positions, places, freqs, *norms = inputs
     rotation = Rotation(positions, freqs, float(node.attrs["scale"]))
-    norms = Norms(*weights, float(node.attrs["eps"])) if weights else None
-    return [turn_and_set_rows(c, (q, k, v), (keys, values), places, rotation, node.attrs["interleaved"], norms, out)]
+    weights = Norms(norms[0], norms[1], float(node.attrs["eps"])) if norms else None
+    interleaved = node.attrs["interleaved"]
+    return [turn_and_set_rows(c, (q, k, v), (keys, values), places, rotation, interleaved, weights, out)]
 
 
 @_binds("attention")
