@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from triton import next_power_of_2
 
 from octavo.backends.gpu import dispatch, experts
 from octavo.backends.gpu.attention import attend, quantizes
@@ -37,13 +38,8 @@ def _binds(*names: str) -> Callable[[Bind], Bind]:
     return register
 
 
-def power_of_two(n: int) -> int:
-    """The smallest power of two that is at least n."""
-    return 1 << max(0, n - 1).bit_length()
-
-
 def _block(k: int, most: int = 1024) -> int:
-    return min(most, power_of_two(k))
+    return min(most, int(next_power_of_2(k)))
 
 
 def _row_warps(block: int) -> int:
@@ -107,7 +103,7 @@ def _rms_norm(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
         return _quantize(c, node, inputs, out)
     x, weight = inputs
     heads, k = (x.shape[1], x.shape[2]) if x.ndim == 3 else (1, x.shape[1])
-    block = power_of_two(k)
+    block = next_power_of_2(k)
     return [c.launch(elementwise.rms_norm_kernel, (len(x) * heads,), x, weight, out, x.stride(0), out.stride(0), heads,
                      k, node.attrs["eps"], B=block, warps=_row_warps(block))]  # fmt: skip
 
@@ -119,7 +115,7 @@ def _quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
     source = "values" if node.op == "quantize" else node.op
     other, eps = others[0] if others else x, float(node.attrs.get("eps", 0.0))
     if isinstance(out, TokenCodes):
-        block = power_of_two(out.k)
+        block = next_power_of_2(out.k)
         return [quantize_tokens(c, out, x, other, source, eps, block, _row_warps(block))]
     return _quantized(c, x, out, other, source, eps)
 
@@ -131,7 +127,7 @@ def _quantized(
     other = x if other is None else other
     if out.tokens <= dispatch.INT8_MAX_TOKENS:
         return [_quantize_call(c, x, other, *out.q8_1, out.tp, source, eps, out.k, out.kp)]
-    block = power_of_two(out.kp) if source == "rms_norm" else _block(out.kp, 2048)
+    block = next_power_of_2(out.kp) if source == "rms_norm" else _block(out.kp, 2048)
     grid = (out.tokens, -(-out.kp // block))
     return [c.launch(activations.float_kernel, grid, x, other, out.halves, x.stride(0), _stride(other), out.kp, out.k,
                      out.kp, eps, SOURCE=source, B=block, warps=_row_warps(block))]  # fmt: skip
@@ -145,7 +141,7 @@ def _quantize_call(
     c: Context, x: torch.Tensor, other: torch.Tensor, codes: torch.Tensor, d: torch.Tensor, s: torch.Tensor,
     s16: torch.Tensor, tp: int, source: str, eps: float, k: int, kp: int,
 ) -> Call:  # fmt: skip
-    block = power_of_two(kp) if source == "rms_norm" else _block(kp, QUANTIZE_BLOCK)
+    block = next_power_of_2(kp) if source == "rms_norm" else _block(kp, QUANTIZE_BLOCK)
     grid = (len(x), -(-kp // block))
     return c.launch(activations.quantize_kernel, grid, x, other, codes, d, s, s16, x.stride(0), _stride(other), k, kp,
                     tp, eps, SOURCE=source, B=block, warps=_row_warps(block))  # fmt: skip
@@ -171,7 +167,7 @@ def _binary(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
 def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs
     k = x.shape[1]
-    block = power_of_two(k)
+    block = next_power_of_2(k)
     return [c.launch(elementwise.row_kernel, (len(x),), x, out, x.stride(0), out.stride(0), k,
                      float(node.attrs.get("cap", 1.0)), OP=node.op, B=block, warps=_row_warps(block))]  # fmt: skip
 
@@ -180,7 +176,7 @@ def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
 def _top_k(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs
     k, used = x.shape[1], out.shape[1]
-    return [c.launch(elementwise.top_k_kernel, (len(x),), x, out, x.stride(0), k, used, B=power_of_two(k), warps=1)]
+    return [c.launch(elementwise.top_k_kernel, (len(x),), x, out, x.stride(0), k, used, B=next_power_of_2(k), warps=1)]
 
 
 @_binds("top_candidates")
@@ -194,8 +190,8 @@ def _top_candidates(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     bad = c.shared("bad", tokens * parts_of, torch.int32)
     some = c.launch(topk_parts_kernel, (tokens, parts_of), x, keys, bad, x.stride(0), n, parts_of, K=k,
                     B=block)  # fmt: skip
-    size = power_of_two(parts_of * k)
-    last = c.launch(topk_merge_kernel, (tokens,), keys, bad, out, parts_of, K=k, B=size, BP=power_of_two(parts_of),
+    size = next_power_of_2(parts_of * k)
+    last = c.launch(topk_merge_kernel, (tokens,), keys, bad, out, parts_of, K=k, B=size, BP=next_power_of_2(parts_of),
                     warps=max(1, min(8, size // 512)))  # fmt: skip
     return [some, last]
 
@@ -205,7 +201,7 @@ def _gather(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
     x, ids = inputs
     used, x_stride = ids.shape[1], x.stride(0) if x.ndim == 2 else 0
     return [
-        c.launch(elementwise.gather_kernel, (len(ids),), x, ids, out, x_stride, used, B=power_of_two(used), warps=1)
+        c.launch(elementwise.gather_kernel, (len(ids),), x, ids, out, x_stride, used, B=next_power_of_2(used), warps=1)
     ]
 
 
