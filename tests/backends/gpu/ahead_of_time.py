@@ -41,6 +41,7 @@ from octavo.backends.gpu.kernels import (
 )
 from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
 from octavo.backends.gpu.layout import Layout, layout_of
+from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
 from octavo.backends.gpu.weights import constants
 from octavo.formats import by_name
@@ -96,7 +97,9 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                    {"k": "i32", "top": "fp32"}),
     "token_fp8": (token_codes.token_codes_kernel, {"SOURCE": "swiglu", "KIND": "e4m3", "B": 16384}, 16,
                   {"k": "i32", "top": "fp32"}),
-    "mmq": (mmq.quantize_mmq_kernel, {"LAYOUT": "DS4", "IDS": True}, 1, {"rows": "i32", "k": "i32"}),
+    "mmq": (mmq.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
+            {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
+             "k": "i32"}),
     "decode": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": CACHE}),
     "decode_q8": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": Q8_CACHE}),
     "combine": (attention_decode.combine_kernel, {"shape": AttentionShape(128, 128, 4, 16, 8)}, 4,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.gpu.arguments import Pointer
 from octavo.errors import UsageError
 from octavo.formats.spec import F32, U8, AnyArray
 
@@ -16,14 +17,30 @@ BLOCK = 128  # values of a block
 HEAD = 16  # bytes of scales and sums before them
 
 
+class SampledRows(NamedTuple):
+    """float32 [samples, channels, rows, K], and elements from a row, a channel and a sample to the next."""
+
+    data: Pointer
+    row: int
+    channel: int
+    sample: int
+
+
+class MmqBlocks(NamedTuple):
+    """The same bytes, [samples, channels, Kp / 128, rows, 144], as int8, float32 and float16."""
+
+    codes: Pointer
+    floats: Pointer
+    halves: Pointer
+
+
 def mmq_reference(x: F32, layout: MmqLayout, padded: int, ids: npt.NDArray[np.int32] | None = None) -> U8:
     """x float32 [samples, channels, rows, K] -> uint8 [samples, channels, padded / 128, rows, 144].
 
     A block is 16 bytes of scales and sums, then 128 codes s8: q = round(x * (127 / amax)), halves away from zero, and
     d = amax / 127. D4: four f32 d, one for 32 values. DS4: four pairs of f16, d and the sum of the 32 values before
     rounding. D2S6: f16 d for each 64 values, then f16 sums of 16 values each, of the first 96. Sums add neighbours,
-    then
-    neighbouring sums. K is padded with zeros; `ids` names the rows to take.
+    then neighbouring sums. K is padded with zeros; `ids` names the rows to take.
     """
     x = x if ids is None else x[:, :, ids]
     samples, channels, rows, k = x.shape
@@ -60,8 +77,7 @@ def quantize_mmq_q8_1(x: Any, layout: MmqLayout, padded: int | None = None, ids:
 
     Returns uint8 [samples, channels, padded / 128, rows, 144], as `mmq_reference` defines it. `padded` is K rounded up
     to 512 unless given; `ids`, int32 [rows of the result], names the rows to take. Raises UsageError for a layout,
-    shape
-    or padding that there is none of.
+    shape or padding that is not allowed.
     """
     import torch
 
@@ -80,9 +96,9 @@ def quantize_mmq_q8_1(x: Any, layout: MmqLayout, padded: int | None = None, ids:
         raise UsageError(f"padded is {padded} (allowed: multiples of {BLOCK} from {k} on)")
     out = torch.empty((samples, channels, padded // BLOCK, rows, HEAD + BLOCK), dtype=torch.uint8, device=x.device)
     quantize_mmq_kernel[rows, padded // BLOCK, samples * channels](
-        x, x if ids is None else ids, out.view(torch.int8), out.view(torch.float32), out.view(torch.float16),
-        k, rows, channels, x.stride(2), x.stride(1), x.stride(0), LAYOUT=layout, IDS=ids is not None,
-        num_warps=1, enable_fp_fusion=False,
+        SampledRows(x, x.stride(2), x.stride(1), x.stride(0)), ids,
+        MmqBlocks(out.view(torch.int8), out.view(torch.float32), out.view(torch.float16)), k, rows, channels,
+        LAYOUT=layout, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

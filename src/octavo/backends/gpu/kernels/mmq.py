@@ -30,35 +30,34 @@ def _tree_sum(x, ROWS: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def quantize_mmq_kernel(
-    x, ids, codes, floats, halves, k, rows, channels, stride1, stride2, stride3,
-    LAYOUT: tl.constexpr, IDS: tl.constexpr,
-):  # fmt: skip
-    """A block of 128 values: `codes`, `floats` and `halves` are the same bytes, [samples, channels, Kp / 128, rows,
-    144]."""
+def quantize_mmq_kernel(x, ids, out, k, rows, channels, LAYOUT: tl.constexpr):
+    """Program (row, block, channel and sample): a block of 128 values of x, a SampledRows, to `out`, an MmqBlocks.
+
+    ids int32 [rows] names the rows of x to take, or is None.
+    """
     row, block = tl.program_id(0), tl.program_id(1)
     channel, sample = tl.program_id(2) % channels, tl.program_id(2) // channels
-    source = tl.load(ids + row) if IDS else row
-    first = x + source.to(tl.int64) * stride1 + channel.to(tl.int64) * stride2 + sample.to(tl.int64) * stride3
+    source = tl.load(ids + row) if ids is not None else row
+    first = x.data + source.to(tl.int64) * x.row + channel.to(tl.int64) * x.channel + sample.to(tl.int64) * x.sample
     GROUP: tl.constexpr = 64 if LAYOUT == "D2S6" else 32
     N: tl.constexpr = 128 // GROUP
-    at = block * 128 + tl.arange(0, N)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    value = tl.load(first + at, mask=at < k, other=0.0)
+    inside = tl.arange(0, N)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    at = block * 128 + inside
+    value = tl.load(first + at, mask=at < k, other=0.0)  # [N, GROUP]
     largest = tl.max(tl.abs(value), 1)
     inverse = tl.where(largest > 0, tl.div_rn(127.0, tl.where(largest > 0, largest, 1.0)), 0.0)
     code = nearest(value * inverse[:, None])
     place = (tl.program_id(2).to(tl.int64) * tl.num_programs(1) + block) * rows + row
-    inside = tl.arange(0, N)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    tl.store(codes + place * 144 + 16 + inside, code.to(tl.int8))
+    tl.store(out.codes + place * 144 + 16 + inside, code.to(tl.int8))
     scale = tl.div_rn(largest, 127.0)
     each = tl.arange(0, N)
     if LAYOUT == "D4":
-        tl.store(floats + place * 36 + each, scale)
+        tl.store(out.floats + place * 36 + each, scale)
     elif LAYOUT == "DS4":
-        tl.store(halves + place * 72 + each * 2, scale.to(tl.float16))
-        tl.store(halves + place * 72 + each * 2 + 1, _tree_sum(value, N, GROUP).to(tl.float16))
+        tl.store(out.halves + place * 72 + each * 2, scale.to(tl.float16))
+        tl.store(out.halves + place * 72 + each * 2 + 1, _tree_sum(value, N, GROUP).to(tl.float16))
     else:
-        tl.store(halves + place * 72 + each, scale.to(tl.float16))
+        tl.store(out.halves + place * 72 + each, scale.to(tl.float16))
         eight = tl.arange(0, 8)
         sums = _tree_sum(tl.reshape(value, (8, 16)), 8, 16)
-        tl.store(halves + place * 72 + 2 + eight, sums.to(tl.float16), mask=eight < 6)
+        tl.store(out.halves + place * 72 + 2 + eight, sums.to(tl.float16), mask=eight < 6)
