@@ -141,7 +141,7 @@ class ModelFindings:
 
     @property
     def matrices(self) -> list[TensorFindings]:
-        """The tensors of two dimensions or more."""
+        """The weights of products."""
         return [t for t in self.tensors if t.is_matrix]
 
     @property

@@ -18,7 +18,7 @@ from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import SCHEMES, open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
-from octavo.quantizers import checkpoint as schemes
+from octavo.quantizers import checkpoint
 from octavo.quantizers.checkpoint import quantize_checkpoint
 from octavo.runtime import resolve
 from octavo.runtime.engine import Engine, EngineConfig
@@ -234,13 +234,13 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["write_safetensors", "_write_others", "read_folder"])
 def test_what_is_interrupted_leaves_nothing(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = getattr(schemes, step)
+    real: Any = getattr(checkpoint, step)
 
     def interrupted(*arguments: Any) -> None:
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(schemes, step, interrupted)
+    monkeypatch.setattr(checkpoint, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
         quantize_checkpoint(resolve("demo"), tmp_path / "out", "int8-w8a8")
     assert not list(tmp_path.iterdir())
@@ -248,7 +248,7 @@ def test_what_is_interrupted_leaves_nothing(tmp_path: Path, step: str, monkeypat
 
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(schemes.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(FileError, match="bytes are to be written, but the disk has 1,000 free"):
         quantize_checkpoint(resolve("demo"), tmp_path / "out", "int8-w8a8")
     assert not list(tmp_path.iterdir())
