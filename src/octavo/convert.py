@@ -11,9 +11,10 @@ import os
 from octavo.errors import TokenizerError
 from octavo.huggingface.folder import read_folder
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.job.job import Progress, StrPath, plan, require_ready, run
+from octavo.quantizers.job.plan import Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source, SourceTensor, model_facts
+from octavo.quantizers.job.write import write_model
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import find_preset
 from octavo.text.bpe import MERGES
@@ -45,7 +46,7 @@ def convert_checkpoint(
     require_ready(dst, (os.path.join(source.path, name) for name in os.listdir(source.path)))
     chosen = find_preset(_stored(source.tensors) if preset.lower() == AUTO else preset)
     job = plan(source, chosen, choices or Choices(), weights)
-    return run(job, dst, dry_run=dry_run, threads=threads, progress=progress)
+    return write_model(job, dst, dry_run=dry_run, threads=threads, progress=progress)
 
 
 def checkpoint_source(folder: StrPath) -> Source:

@@ -9,7 +9,7 @@ import pytest
 from octavo.errors import FileError
 from octavo.huggingface import open_model_file
 from octavo.io.missing import advice
-from octavo.quantizers.job.job import quantize_file
+from octavo.quantizers.job.quantize import quantize_file
 
 
 @pytest.mark.parametrize(

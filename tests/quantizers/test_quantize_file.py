@@ -20,7 +20,7 @@ from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import encode
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job import recode
-from octavo.quantizers.job.job import quantize_file
+from octavo.quantizers.job.quantize import quantize_file
 from octavo.quantizers.mix.mixing import Choices
 from tests.quantizers import small
 
@@ -290,7 +290,7 @@ def test_a_split_model_becomes_one_file(src: Path, dst: Path, tmp_path: Path) ->
 _QUANTIZE = """
 import os, resource, signal, sys
 from octavo.errors import OctavoError
-from octavo.quantizers.job.job import quantize_file
+from octavo.quantizers.job.quantize import quantize_file
 
 src, dst, how = sys.argv[1:]
 

@@ -16,7 +16,7 @@ from octavo.errors import BackendError, DeviceMemoryError, UsageError
 from octavo.formats import QTensor
 from octavo.graph.node import Node, Sizes
 from octavo.models import ModelSpec
-from octavo.quantizers.job.job import quantize_file
+from octavo.quantizers.job.quantize import quantize_file
 from octavo.runtime import Engine, EngineConfig, open_model
 from octavo.runtime.placement import backends_for, last_layers, last_true
 from tests.graph.small import Limited

@@ -144,7 +144,7 @@ def quantize(
     `octavo quantize model-f16.gguf small.gguf --target-bpw 4.5 --text notes.txt`.
     With --scheme the result is a checkpoint folder: `octavo quantize model-f16.gguf model-int8 --scheme int8-w8a8`.
     """
-    from octavo.quantizers.job.job import quantize_file
+    from octavo.quantizers.job.quantize import quantize_file
     from octavo.runtime import resolve
 
     choices = types.choices()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from octavo.quantizers.checkpoint import quantize_checkpoint
     from octavo.quantizers.encoding.encoder import ENCODABLE, encode
     from octavo.quantizers.fit import Target, quantize_to_size
-    from octavo.quantizers.job.job import quantize_file
+    from octavo.quantizers.job.quantize import quantize_file
     from octavo.quantizers.job.report import Report
     from octavo.quantizers.mix.mixing import Choices
     from octavo.quantizers.mix.presets import PRESETS, Preset

@@ -17,7 +17,7 @@ from octavo.evals.texts import Text, named_text
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.regular import open_regular
-from octavo.quantizers.job.job import quantize_file
+from octavo.quantizers.job.quantize import quantize_file
 from octavo.quantizers.job.source import FLOATS
 from octavo.quantizers.mix.presets import find_preset
 from octavo.runtime import Model

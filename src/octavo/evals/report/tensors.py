@@ -17,7 +17,7 @@ from octavo.formats import BlockFormat, QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, TensorInfo
-from octavo.quantizers.job.job import plan
+from octavo.quantizers.job.plan import plan
 from octavo.quantizers.job.recode import SLAB, recode
 from octavo.quantizers.job.source import FLOATS, gguf_source
 from octavo.quantizers.mix.mixing import Choices

@@ -14,7 +14,7 @@ from octavo.evals.report.svg import require_matplotlib
 from octavo.evals.report.tensors import Progress, measure
 from octavo.huggingface import open_model_file
 from octavo.io.atomic import replace_file, require_target
-from octavo.quantizers.job.job import require_other
+from octavo.quantizers.job.plan import require_other
 from octavo.runtime import resolve
 
 StrPath = str | os.PathLike[str]

@@ -15,9 +15,10 @@ from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_by
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target
 from octavo.quantizers.imatrix.imatrix import Imatrix
-from octavo.quantizers.job.job import Job, Progress, StrPath, header_bytes, require_ready, require_sources, run
+from octavo.quantizers.job.plan import Job, Progress, StrPath, require_ready, require_sources
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source, gguf_source
+from octavo.quantizers.job.write import header_bytes, write_model
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import PRESETS
 
@@ -102,7 +103,9 @@ def quantize_to_size(
         fit = fit_types(source, offered, budget, cost, imatrix=weights, threads=threads, progress=progress)
         types = {name: fmt for name, fmt in fit.types.items() if fmt.name != stored[name]}
         job = Job(source, f"fitted to {target}", types, file_type(source, fit), weights)
-        report = run(job, dst, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads, progress=progress)
+        report = write_model(
+            job, dst, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads, progress=progress
+        )
     return Fitted(report, fit.loss, MEASURED if slopes else GUESSED, budget)
 
 

@@ -1,0 +1,161 @@
+"""A planned job done: tensor by tensor into a file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any, Self, cast
+
+from octavo.errors import QuantFormatError, UsageError, shown
+from octavo.formats import BlockFormat, QTensor, by_name
+from octavo.io.atomic import require_room
+from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
+from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.ahead import Ahead, worker
+from octavo.quantizers.job.plan import Job, Progress, StrPath, require_imatrix, require_sources, require_weighted
+from octavo.quantizers.job.recode import Recoded, Slab, checked_copy, read_slabs, recode_slabs
+from octavo.quantizers.job.report import Report, TensorRow
+from octavo.quantizers.job.source import Source, SourceTensor
+
+QUANTIZATION_VERSION = 2  # of the block formats, GGML_QNT_VERSION
+_INFO_BYTES = 8 + 4 + 4 + 8  # of a tensor info, beside its name and sizes
+_ALIGNMENT = 32  # of tensors, where the file says nothing
+_TEXT_BYTES = 127  # of a metadata text that llama-quantize writes
+
+
+def write_model(
+    job: Job,
+    dst: StrPath,
+    *,
+    allow_requantize: bool = False,
+    dry_run: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Write the model that a job plans; arguments and errors are those of `quantize_file`."""
+    require_imatrix(job)
+    report = Report(job.source.path, os.fsdecode(dst), job.name, dry_run)
+    if dry_run:
+        report.rows.extend(_row(job, tensor) for tensor in job.tensors)
+        return report
+    require_sources(job, allow_requantize)
+    require_weighted(job)
+    require_room(dst, sum(_row(job, tensor).nbytes for tensor in job.tensors))
+    with _Writer(job, report, threads, progress) as writer:
+        write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
+    return report
+
+
+class _Writer:
+    """Makes each tensor when the file wants it, and keeps the report.
+
+    The next slabs are read, and what the last ones lost is measured, beside the encoder. A context manager.
+    """
+
+    def __init__(self, job: Job, report: Report, threads: int | None, progress: Progress | None) -> None:
+        self.job, self.report, self.threads, self.progress = job, report, threads, progress
+        self.done, self.total = 0, sum(tensor.size for tensor in job.tensors)
+        self.reader, self.checker = worker(threads), worker(threads)
+        self.parts = Ahead(self._read(), self.reader)
+        self.last: tuple[SourceTensor, Recoded] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.reader.shutdown(cancel_futures=True)
+        self.checker.shutdown(cancel_futures=True)
+
+    def lazy(self, tensor: SourceTensor) -> LazyTensor:
+        kind = self.job.target(tensor)
+        try:
+            fmt = by_name(kind)
+        except QuantFormatError:
+            problem = f"tensor {shown(tensor.name)} is {kind}, which can be read but not written"
+            raise UsageError(f"{problem}; choose a preset that gives it another type") from None
+        return LazyTensor(tensor.name, fmt, tensor.shape, lambda: self._make(tensor, fmt))
+
+    def _read(self) -> Iterator[Slab | QTensor]:
+        """The slabs of the tensors that change, and the others whole, in file order."""
+        for tensor in self.job.tensors:
+            loaded = tensor.load()
+            if tensor.name in self.job.types:
+                imatrix = self.job.imatrix
+                importance = imatrix.importance(tensor.name, tensor.shape) if imatrix else None
+                yield from read_slabs(loaded, importance, tensor.scale)
+            else:
+                yield checked_copy(loaded)
+
+    def _make(self, tensor: SourceTensor, fmt: BlockFormat) -> QTensor:
+        self._advance(tensor, 0)
+        if tensor.name not in self.job.types:
+            made = next(cast(Iterator[QTensor], self.parts))
+            self._settle()
+            self.report.rows.append(_row(self.job, tensor))
+            self._advance(tensor, tensor.size)
+            return made
+        recoded = recode_slabs(
+            cast(Iterator[Slab], self.parts), tensor.name, tensor.shape, fmt, self.checker,
+            threads=self.threads, advance=lambda values: self._advance(tensor, values),
+        )  # fmt: skip
+        self._settle()
+        self.last = tensor, recoded
+        if self.done == self.total:
+            self._settle()
+        return recoded.tensor
+
+    def _settle(self) -> None:
+        """Put the row of the tensor before in the report, its errors being known by now."""
+        if self.last is not None:
+            tensor, recoded = self.last
+            self.last = None
+            self.report.rows.append(_row(self.job, tensor, recoded.error, recoded.weighted))
+
+    def _advance(self, tensor: SourceTensor, values: int) -> None:
+        self.done += values
+        if self.progress:
+            self.progress(tensor.name, self.done, self.total)
+
+
+def _row(job: Job, tensor: SourceTensor, error: float | None = None, weighted: bool = False) -> TensorRow:
+    fmt = job.types.get(tensor.name)
+    nbytes = tensor.nbytes if fmt is None else tensor.size // fmt.block * fmt.block_bytes
+    kind = job.target(tensor)
+    return TensorRow(tensor.name, tensor.shape, tensor.type_name, kind, tensor.nbytes, nbytes, error, weighted)
+
+
+def _metadata(job: Job) -> dict[str, Any]:
+    metadata = {**job.source.metadata, "general.quantization_version": TypedValue(ValueType.U32, QUANTIZATION_VERSION)}
+    if job.file_type is not None:
+        metadata["general.file_type"] = TypedValue(ValueType.U32, job.file_type)
+    return metadata | (_imatrix_keys(job.imatrix) if job.imatrix else {})
+
+
+def _imatrix_keys(imatrix: Imatrix) -> dict[str, Any]:
+    """Where the importance weights came from, under the keys that llama-quantize writes."""
+    keys: dict[str, Any] = {}
+    if imatrix.path:
+        keys["quantize.imatrix.file"] = _cut(imatrix.path)
+    if imatrix.datasets:
+        keys["quantize.imatrix.dataset"] = _cut(imatrix.datasets[0])
+    keys["quantize.imatrix.entries_count"] = TypedValue(ValueType.U32, len(imatrix.entries))
+    if imatrix.chunk_count:
+        keys["quantize.imatrix.chunks_count"] = TypedValue(ValueType.U32, imatrix.chunk_count)
+    return keys
+
+
+def _cut(text: str) -> str:
+    return text.encode("utf-8", "replace")[:_TEXT_BYTES].decode("utf-8", "ignore")
+
+
+def header_bytes(source: Source, imatrix: Imatrix | None = None) -> int:
+    """Bytes of a file made of `source` beside its tensors, at most: metadata, tensor infos, gaps between tensors."""
+    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+        path = os.path.join(folder, "metadata.gguf")
+        write_gguf(path, source.arch, _metadata(Job(source, "", {}, 0, imatrix)), [])
+        pairs = os.path.getsize(path)
+    infos = sum(_INFO_BYTES + len(t.name.encode()) + 8 * len(t.shape) for t in source.tensors)
+    alignment = source.metadata.get("general.alignment")
+    gap = alignment.value if alignment is not None else _ALIGNMENT
+    return pairs + infos + gap * (len(source.tensors) + 1)
