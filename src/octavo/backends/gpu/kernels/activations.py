@@ -66,9 +66,9 @@ def store_q8_1(value, out, token, first, end, kp, N: tl.constexpr):
     )  # [N, 2, 2]: scale, sum of the first half; sum, of the second
     group, second = first + tl.arange(0, N)[:, None, None], tl.arange(0, 2)[None, :, None]
     at = group * out.stride + token
-    whole = tl.where(second == 0, out.scale + at, out.sums + at)
-    of_half = out.sums16 + (group * 2 + second) * out.stride + token
-    where = tl.where(tl.arange(0, 2)[None, None, :] == 0, whole, of_half)
+    whole = tl.where(second == 0, (out.scale + at).to(tl.int64), (out.sums + at).to(tl.int64))
+    of_half = (out.sums16 + (group * 2 + second) * out.stride + token).to(tl.int64)
+    where = tl.where(tl.arange(0, 2)[None, None, :] == 0, whole, of_half).to(tl.pointer_type(tl.float32))
     tl.store(where, both, mask=group < end)
 
 
