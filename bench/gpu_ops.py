@@ -54,7 +54,7 @@ def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight,
     tensor = random_matrix("w", by_name(name), (min(n, ROWS), k), np.random.default_rng(0))
     some = backend.load(tensor)
     parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
-    return QuantWeight(some.layout, 1, n, k, parts, some.constants), tensor.nbytes // min(n, ROWS) * n
+    return QuantWeight(some.layout, 1, n, k, parts), tensor.nbytes // min(n, ROWS) * n
 
 
 def numbers_of_tokens(n: int, k: int) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ def copies(weight: QuantWeight, nbytes: int) -> list[QuantWeight]:
     count = max(2, min(32, int(COLD_BYTES / nbytes) + 1))
     others = [{name: part.clone() for name, part in weight.parts.items()} for _ in range(count - 1)]
     kept = (weight.layout, weight.experts, weight.n, weight.k)
-    return [weight, *(QuantWeight(*kept, parts, weight.constants) for parts in others)]
+    return [weight, *(QuantWeight(*kept, parts) for parts in others)]
 
 
 def activations(context: Context, tokens: int, k: int) -> Activation:

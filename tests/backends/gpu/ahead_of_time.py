@@ -21,29 +21,30 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from octavo.backends.gpu.arguments import Matrix, Q8Activation
+from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, SplitK, marked
 from octavo.backends.gpu.attention import AttentionShape, PagedCache, PartialAttention
+from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
 from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.kernels import (
     activations,
     argmax_topk,
     attention,
     attention_decode,
-    dequantize,
     elementwise,
     experts,
-    matvec,
     mmq,
-    mmq_dot,
     rope,
     token_codes,
-    weight_only,
 )
+from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
+from octavo.backends.gpu.kernels.matvec import matvec_kernel
+from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
+from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
 from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
-from octavo.backends.gpu.layout import Layout, layout_of
+from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
+from octavo.backends.gpu.layout import Layout, layout_of, row_layout
 from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
-from octavo.backends.gpu.weights import constants
 from octavo.formats import by_name
 
 TARGETS = {
@@ -66,6 +67,8 @@ NAMES = {
     "w": "*fp16", "table": "*fp32", "values": "*fp32", "minimum": "*i32", "small": "*i16", "rest": "*i8",
     "order": "*i32", "counts": "*i32", "eps": "fp32", "scale": "fp32", "cap": "fp32",
 }  # fmt: skip
+BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
+WORDS_X = BYTES_X._replace(codes="*i32")
 ROPE = {"shape": HeadShape(128, 128, 64)}
 ROTATION = Rotation("*i32", "*fp32", "fp32")
 FLOAT_ROWS = CacheRows("*fp16", None, "i32")
@@ -77,19 +80,18 @@ DECODE = {"shape": AttentionShape(128, 128, 4, 16, 33)}
 
 KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
-    "matvec": (matvec.matvec_kernel, {"T": 1, "TERMS": 1, "IDS": False, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq":
-    "*i32"}),
-    "matvec_id": (matvec.matvec_kernel, {"T": 1, "TERMS": 0, "IDS": True, "BN": 2, "BC": 32, "AHEAD": 1}, 1, {"xq":
-    "*i32"}),
-    "mmq_dot": (mmq_dot.mmq_dot_kernel, {"T": 8, "TP": 8, "TERMS": 2, "B": 2, "BN": 32, "STAGES": 2,
-            "SPLITS": 2}, 2, {"xq": "*i8"}),
-    "mmq_mma": (mmq_mma_kernel, {"RT": 2, "NT": 1, "TP": 8, "TERMS": 1, "WARPS": 2, "AHEAD": 1,
-                  "SPLITS": 1, "SMALL": False}, 2, {"xq": "*i8"}),
-    "mmq_mma_32": (mmq_mma_kernel, {"RT": 1, "NT": 4, "TP": 32, "TERMS": 0, "WARPS": 2, "AHEAD": 0,
-                     "SPLITS": 2, "SMALL": True}, 2, {"xq": "*i8"}),
-    "weight_only": (weight_only.weight_only_kernel, {"T": 2, "BN": 2, "BC": 32}, 1, {"x": "*i32"}),
-    "dequantize": (dequantize.dequantize_kernel, {"ROWS": False, "BN": 4, "BC": 32}, 4, {"out": "*fp16", "k": "i32"}),
-    "get_rows": (dequantize.dequantize_kernel, {"ROWS": True, "BN": 1, "BC": 32}, 1, {"k": "i32"}),
+    "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
+               {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
+    "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
+                  {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
+    "mmq_dot": (mmq_dot_kernel, {"STRIDE": 8, "shape": DotShape(8, 32, 2, 2, 2)}, 2, {"terms": (ROWS, ROWS)}),
+    "mmq_mma": (mmq_mma_kernel, {"STRIDE": 8, "shape": MmaShape(2, 1, 2, 1, 1, False)}, 2, {"terms": (ROWS,)}),
+    "mmq_mma_32": (mmq_mma_kernel, {"STRIDE": 32, "shape": MmaShape(1, 4, 2, 2, 0, True)}, 2, {"terms": ()}),
+    "weight_only": (weight_only_kernel, {"TOKENS": 2, "shape": MatvecShape(2, 32, 1, 1)}, 1,
+                    {"x": Matrix("*i32", "i32")}),
+    "dequantize": (dequantize_kernel, {"BLOCK_N": 4, "CHUNKS": 32}, 4,
+                   {"rows": None, "out": Matrix("*fp16", "i32"), "k": "i32"}),
+    "get_rows": (dequantize_kernel, {"BLOCK_N": 1, "CHUNKS": 32}, 1, {"out": ROWS, "k": "i32"}),
     "quantize": (activations.quantize_kernel, {"SOURCE": "rms_norm", "B": 4096}, 8, {"k": "i32"}),
     "float": (activations.float_kernel, {"SOURCE": "swiglu", "B": 1024}, 4, {"out": "*fp16", "k": "i32"}),
     "int8_token": (activations.int8_token_kernel, {"B": 1024}, 4, {"k": "i32"}),
@@ -114,9 +116,9 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
         "rotation": ROTATION, "norms": Norms("*fp32", "*fp32", "fp32"), "out": ROWS,
     }),
     "sort": (experts.sort_kernel, {"B": 1024}, 4, {}),
-    "experts_few": (experts.experts_kernel, {"EP": 128}, 4, {"experts": "i32"}),
-    "experts": (experts.experts_kernel, {"EP": 128}, 4, {"experts": "i32"}),
-    "experts_wide": (experts.experts_kernel, {"EP": 128}, 8, {"experts": "i32"}),
+    "experts_few": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
+    "experts": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
+    "experts_wide": (experts.experts_kernel, {"EXPERTS": 128}, 8, {"x": "*fp16", "experts": "i32"}),
     "rms_norm": (elementwise.rms_norm_kernel, {"B": 128}, 1, {"k": "i32"}),
     "binary": (elementwise.binary_kernel, {"OP": "add", "B": 1024}, 4, {"k": "i32"}),
     "row": (elementwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
@@ -124,7 +126,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "gather": (elementwise.gather_kernel, {"B": 8}, 1, {}),
     "weighted_sum": (elementwise.weighted_sum_kernel, {"B": 1024}, 4, {}),
     "copy_rows": (elementwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
-    "float_matvec": (elementwise.float_matvec_kernel, {"TERMS": 0, "IDS": False, "BN": 4, "BK": 512}, 4, {"k": "i32"}),
+    "float_matvec": (float_matvec_kernel, {"BLOCK_N": 4, "BLOCK_K": 512}, 4,
+                     {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
     "topk_parts": (argmax_topk.topk_parts_kernel, {"K": 64, "B": 4096}, 4, {"keys": "*i64", "bad": "*i32"}),
     "topk_merge": (argmax_topk.topk_merge_kernel, {"K": 64, "B": 4096, "BP": 64}, 8,
                    {"keys": "*i64", "bad": "*i32", "out": "*i32"}),
@@ -139,14 +142,14 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     """Compile a kernel; a row of its name, its instructions of interest and its spills."""
     kernel, fixed, warps, types = KERNELS[name]
     gpu, asm = TARGETS[target]
-    fixed = {**fixed, **(_of_layout(name, layout) if layout else {})}
+    fixed, types = dict(fixed), {**NAMES, **(_of_layout(layout, name == "mmq_dot") if layout else {}), **types}
     if name in PAIRS:
-        shape = shape_of(PAIRS[name], 128, 2048, target)
-        fixed, warps = {**fixed, "BM": shape.pairs, "BN": shape.rows, "STAGES": shape.stages}, shape.warps
+        fixed["shape"] = shape_of(PAIRS[name], 128, 2048, target)
+        warps = fixed["shape"].warps
     if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
-        fixed |= {"T": 16, "TP": 16}
+        fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
         if target == "gfx1100" and (_layout(layout).group == 16 or _layout(layout).bits == 5):
-            fixed |= {"BN": 16, "STAGES": 1}
+            fixed["shape"] = replace(fixed["shape"], block_n=16, stages=1)
     if (target == "gfx1100" and name in ("prefill", "decode", "decode_q8")) or (name, target) == ("prefill", "sm_80"):
         warps = 8
     fixed |= {
@@ -156,7 +159,6 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
         fixed["shape"] = replace(fixed["shape"], ahead=fixed["PDL"])
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))
-    types = {**NAMES, **(_types(layout, name == "mmq_dot") if layout else {}), **types}
     made = triton.compile(
         source_of(kernel, fixed, types), target=gpu, options={"num_warps": warps, "num_stages": 2, **FUSION}
     )
@@ -179,7 +181,7 @@ def source_of(
     for i, arg in enumerate(kernel.arg_names):
         for path, name, leaf in _leaves((i,), arg, fixed[arg] if arg in fixed else types.get(arg, "i32"), arg in fixed):
             if arg in fixed or not isinstance(leaf, str):
-                constants[path] = leaf
+                constants[path] = marked(leaf)
             elif leaf[0] == "*" or (leaf == "i32" and name in even):
                 attributes[path] = [["tt.divisibility", 16]]
     return source(kernel, signature, constants, attributes)
@@ -205,15 +207,18 @@ def _layout(name: str) -> Layout:
     return layout_of(by_name(name), "exponent" if name == "MXFP4" else "f16")
 
 
-def _of_layout(name: str, layout: str) -> dict[str, Any]:
-    return constants(_layout(layout), KP)
-
-
-def _types(layout: str, as_bytes: bool) -> dict[str, str]:
-    kind = _layout(layout)
-    one_value = kind.two_level and not kind.has_min
-    scale = "*fp16" if one_value else "*i16" if kind.scale == "exponent" else "*i32"
-    return {**dict.fromkeys(("codes8", "codes4", "codes2", "codes1"), "*i8" if as_bytes else "*i32"), "scale": scale}
+def _of_layout(name: str, as_bytes: bool) -> dict[str, Any]:
+    """Types of a kernel's weights of this format, and of what it multiplies them with."""
+    kind = _layout(name)
+    bits, codes = kind.planes, "*i8" if as_bytes else "*i32"
+    scale = "*fp16" if kind.two_level and not kind.has_min else "*i16" if kind.scale == "exponent" else "*i32"
+    planes = {f"codes{b}": codes if b in bits else None for b in (8, 4, 2, 1)}
+    weight = PackedWeight(
+        **planes, scale=scale, minimum=scale if kind.has_min and not kind.two_level else None,
+        small="*i16" if kind.two_level else None, rest="*i8" if kind.min_bits == 6 else None,
+        table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, KP),
+    )  # fmt: skip
+    return {"w": weight, "x": BYTES_X, "y": ROWS, "splits": SplitK("*fp32", "*i32")}
 
 
 def _spills(made: Any, text: str) -> int:

@@ -16,7 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from octavo.backends.gpu import dispatch
-from octavo.backends.gpu.arguments import Matrix, SplitK
+from octavo.backends.gpu.arguments import F16Scales, Matrix, SplitK
 from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
 from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, GemmConfig, GroupScales, Size, Strides
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
@@ -109,16 +109,18 @@ def _mixed(name: str, tokens: int) -> dict[str, Any]:
     layout = layout_of(by_name(name.removeprefix("mixed_")), "f16")
     s = dispatch.mixed_gemm(layout, N, K, tokens, "sm_90")
     assert s is not None
-    blocks = {"x": ([s.tokens, 64], "fp16", gl.float16), "codes2": ([s.rows, 32], "i8", gl.int8)}
-    blocks["codes"] = ([s.rows, 16 * layout.planes[0]], "i8", gl.int8)
-    types = {"y": "*fp32", "shares": "*fp32", "finished": "*i32", "scale": "*i32", "minimum": "*i32",
-             "term0": "*fp32", "term1": "*fp32"}  # fmt: skip
+    blocks = {"x": ([s.block_m, 64], "fp16", gl.float16), "codes2": ([s.block_n, 32], "i8", gl.int8)}
+    blocks["codes"] = ([s.block_n, 16 * layout.planes[0]], "i8", gl.int8)
+    row = Matrix("*fp32", "i32")
+    types: dict[str, Any] = {
+        "groups": F16Scales("*i32", "*i32" if layout.has_min else None), "terms": (row, row), "y": row,
+        "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
+    }  # fmt: skip
     for factor, (block, kind, dtype) in blocks.items():
         types[factor] = f"tensordesc<{kind}{block},{gl.NVMMASharedLayout.get_default_for(block, dtype)!r}>"
-    fixed = {
-        "BITS": layout.bits, "G": layout.group, "SIGNED": layout.signed, "HAS_MIN": layout.has_min, "TERMS": 2,
-        "GROUP": 8, "SPLITS": s.splits, "STAGES": s.stages, "num_warps": s.warps,
-    }  # fmt: skip
+    if 2 not in layout.planes:
+        types["codes2"] = None
+    fixed = {"layout": layout, "shape": s}
     return _row(name, "sm_90", gemm_mixed_hopper.mixed_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu import dispatch
+from octavo.backends.gpu.arguments import F16Scales
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.kernels import gemm_mixed_hopper
@@ -58,10 +59,8 @@ def test_scales_of_groups(name: str) -> None:
     assert isinstance(w, QuantWeight)
     group = w.layout.group
     scale, minimum = (torch.zeros(512 // group, 5, dtype=torch.int32, device=c.target.device) for _ in range(2))
-    c.launch(
-        gemm_mixed_hopper.scales_kernel, (1, 2), *w.arguments[4:8], scale, minimum, 5, kp=w.kp,
-        **{key: w.constants[key] for key in ("G", "S", "KIND", "HAS_MIN", "MIN_BITS")}, BN=8, BG=8,
-    )()  # fmt: skip
+    groups = F16Scales(scale, minimum)
+    c.launch(gemm_mixed_hopper.scales_kernel, (1, 2), w.planes(), groups, 5, BLOCK_N=8, PAIRS=8)()
     planes = unpack(tensor)
     d, dmin = planes.d, planes.dmin
     assert d is not None
@@ -90,9 +89,9 @@ def test_shapes_fit(name: str) -> None:
             if shape is None:
                 assert tokens > 1024
                 continue
-            stage = shape.rows * 128 * layout.bits // 8 + shape.tokens * 256
+            stage = shape.block_n * 128 * layout.bits // 8 + shape.block_m * 256
             assert shape.stages * stage <= 224 << 10
-            assert 1 <= shape.splits <= k // 128
+            assert 1 <= shape.split_k <= k // 128
     assert dispatch.mixed_gemm(layout, 4096, 4096, 512, "sm_80") is None
 
 

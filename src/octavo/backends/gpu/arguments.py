@@ -40,6 +40,31 @@ class Matrix(NamedTuple):
     stride: int
 
 
+class PackedWeight(NamedTuple):
+    """Quantized weights [N, kp] as `layout` describes them; a plane that a layout does not have is None.
+
+    codes8, codes4, codes2, codes1  planes of codes, int32 (four bytes each); int8 for `mmq_dot`
+    scale     scales of groups, or of super-blocks: int32 (a pair of float16), int16 (a pair of exponents), float32,
+              or float16 without minima
+    minimum   minima of groups, like `scale`
+    small     int16 (a pair of bytes): scales of groups below a super-block
+    rest      int8: upper bits of their minima
+    table     four int32: what codes stand for, 16 signed bytes
+    layout    a `RowLayout`
+    """
+
+    codes8: Pointer | None
+    codes4: Pointer | None
+    codes2: Pointer | None
+    codes1: Pointer | None
+    scale: Pointer
+    minimum: Pointer | None
+    small: Pointer | None
+    rest: Pointer | None
+    table: tuple[int, int, int, int] | None
+    layout: Constant
+
+
 class Q8Activation(NamedTuple):
     """Activations [T, kp] quantized to q8_1.
 
@@ -55,6 +80,30 @@ class Q8Activation(NamedTuple):
     sums: Pointer
     sums16: Pointer
     stride: int
+
+    def as_words(self) -> Q8Activation:
+        """The same with codes as int32."""
+        import torch
+
+        return self._replace(codes=self.codes.view(torch.int32))
+
+
+class F16Scales(NamedTuple):
+    """Scales of groups on one level: int32 [kp / group, N], each a float16 twice; minima alike, or None."""
+
+    scale: Pointer
+    minimum: Pointer | None
+
+
+class ExpertIds(NamedTuple):
+    """Which expert each row of the result is of.
+
+    ids      int32, one for each row of the result
+    sharing  neighbouring rows of the result that share a row of the activations
+    """
+
+    ids: Pointer
+    sharing: int
 
 
 class SplitK(NamedTuple):
@@ -77,15 +126,16 @@ def for_triton(argument: Any) -> Any:
     """An argument with its constants marked as such; interpreted kernels take them as they are."""
     from octavo.backends.gpu.device import interpreted
 
-    return argument if interpreted() else _marked(argument)
+    return argument if interpreted() else marked(argument)
 
 
-def _marked(argument: Any) -> Any:
+def marked(argument: Any) -> Any:
+    """An argument as kernels are compiled for it."""
     if isinstance(argument, Constant):
         return _constexpr(argument)
     if not isinstance(argument, tuple):
         return argument
-    parts = map(_marked, argument)
+    parts = map(marked, argument)
     return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
 
 
@@ -94,4 +144,25 @@ def _constexpr(constant: Constant) -> Any:
     """One object for equal constants: Triton finds a compiled kernel faster."""
     from triton.language import constexpr
 
-    return constexpr(constant)
+    return constexpr(_Marked(constant))
+
+
+class _Marked(Constant):
+    """A constant whose fields and properties are `constexpr`, as Triton's compiler does not mark them itself."""
+
+    def __init__(self, constant: Constant) -> None:
+        self._constant = constant
+
+    def __getattr__(self, name: str) -> Any:
+        from triton.language import constexpr
+
+        return constexpr(getattr(self._constant, name))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Marked) and self._constant == other._constant
+
+    def __hash__(self) -> int:
+        return hash(self._constant)
+
+    def __repr__(self) -> str:
+        return repr(self._constant)

@@ -10,7 +10,7 @@ import torch
 import triton
 
 from octavo.backends.gpu import dispatch
-from octavo.backends.gpu.arguments import Constant, Matrix, Pointer, Q8Activation
+from octavo.backends.gpu.arguments import Constant, Matrix, Pointer
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.attention import prefill_kernel
 from octavo.backends.gpu.kernels.attention_decode import combine_kernel, decode_kernel
@@ -120,8 +120,6 @@ def _decode(
         decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, partial, scale,
         shape=shape, warps=8 if c.target.arch.startswith("gfx11") else 4, stages=2,
     )  # fmt: skip
-    places = (
-        (None, Q8Activation(*out.q8_1, out.tp)) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
-    )
+    places = (None, out.q8_1) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
     last = c.launch(combine_kernel, (tokens, heads), partial, positions, *places, heads, shape=shape, warps=4)
     return [first, last]

@@ -17,7 +17,7 @@ from octavo.backends.gpu.products import product, product_by_id, rows_of
 from octavo.backends.gpu.rope import Norms, Rotation, set_rows, turn, turn_and_set_rows
 from octavo.backends.gpu.row_products import quantize_tokens, row_product
 from octavo.backends.gpu.row_weights import RowWeight
-from octavo.backends.gpu.values import Activation, TokenCodes, parts
+from octavo.backends.gpu.values import Activation, TokenCodes, q8_1, q8_1_bytes
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
@@ -78,11 +78,9 @@ def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     calls: list[Call] = []
     if isinstance(weight, QuantWeight):
         kp, rows = weight.kp, len(x)
-        sizes = (rows * kp, kp // 32 * rows * 4, kp // 32 * rows * 4, kp // 16 * rows * 4)
-        raw, *rest = parts(c.shared("experts", sum(sizes), torch.uint8), sizes)
-        codes, (d, s, s16) = raw.view(torch.int8), (p.view(torch.float32) for p in rest)
-        calls.append(_quantize_call(c, x, x, codes, d, s, s16, rows, "values", 0.0, weight.k, kp))
-        x = (codes, d, s16)
+        quantized = q8_1(c.shared("experts", q8_1_bytes(rows, kp, rows), torch.uint8), rows, kp, rows)
+        calls.append(_quantize_call(c, x, x, *quantized, "values", 0.0, weight.k, kp))
+        x = quantized
     return [*calls, *product_by_id(c, weight, x, ids, out, sharing)]
 
 
@@ -126,7 +124,7 @@ def _quantized(
 ) -> list[Call]:  # fmt: skip
     other = x if other is None else other
     if out.tokens <= dispatch.INT8_MAX_TOKENS:
-        return [_quantize_call(c, x, other, *out.q8_1, out.tp, source, eps, out.k, out.kp)]
+        return [_quantize_call(c, x, other, *out.q8_1, source, eps, out.k, out.kp)]
     block = next_power_of_2(out.kp) if source == "rms_norm" else _block(out.kp, 2048)
     grid = (out.tokens, -(-out.kp // block))
     return [c.launch(activations.float_kernel, grid, x, other, out.halves, x.stride(0), _stride(other), out.kp, out.k,

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 
+from octavo.backends.gpu.arguments import SplitK
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.gemm import Workspace
 from octavo.backends.gpu.launch import Launch
@@ -57,6 +58,12 @@ class Context:
         if found is None or found.numel() < size:
             found = self.scratch["counters"] = torch.zeros(size, dtype=torch.int32, device=self.target.device)
         return found
+
+    def split_k(self, tiles: int, size: int, programs: int) -> SplitK | None:
+        """Memory for so many programs that share each of `tiles` tiles of `size` float32; None for one program."""
+        if programs == 1:
+            return None
+        return SplitK(self.shared("partial sums", tiles * size * programs, torch.float32), self.counters(tiles))
 
     def workspace(self, m: int, n: int, k: int) -> Workspace:
         """What products of this size, one after the other, have in common; it does not move once it is used."""

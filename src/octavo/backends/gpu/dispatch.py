@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from octavo.backends.gpu import gluon, tuned
+from octavo.backends.gpu.arguments import Constant
 from octavo.backends.gpu.layout import TILE, Layout
 
 Kind = Literal["q8_1", "f16"]
@@ -29,12 +30,18 @@ def padded_tokens(tokens: int) -> int:
 
 
 @dataclass(frozen=True)
-class MatvecShape:
-    """Rows and chunks (of 32 codes) of a program, blocks loaded ahead of waiting, and warps."""
+class MatvecShape(Constant):
+    """A program of `matvec_kernel`.
 
-    rows: int
+    block_n   rows of weights
+    chunks    chunks of 32 codes that are loaded at once
+    prefetch  blocks of so many chunks that are loaded before activations are waited for
+    warps
+    """
+
+    block_n: int
     chunks: int
-    ahead: int
+    prefetch: int
     warps: int
 
 
@@ -54,14 +61,21 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecSha
 
 
 @dataclass(frozen=True)
-class DotShape:
-    """Tokens and rows of a program, warps that share K, stages of loads, programs that share K."""
+class DotShape(Constant):
+    """A program of `mmq_dot_kernel`.
 
-    tokens: int
-    rows: int
+    block_m  tokens
+    block_n  rows of weights
+    warps    divide K among them
+    stages   of loads
+    split_k  programs that share a tile
+    """
+
+    block_m: int
+    block_n: int
     warps: int
     stages: int
-    splits: int = 1
+    split_k: int = 1
 
 
 def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
@@ -85,47 +99,64 @@ def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape
 
 
 @dataclass(frozen=True)
-class MmaShape:
-    """Tiles of 16 rows and warps of a program, programs that share K, and what is loaded ahead: 1 weights, 2 tokens
-    too."""
+class MmaShape(Constant):
+    """A program of `mmq_mma_kernel`.
+
+    row_tiles    tiles of 16 rows of weights
+    token_tiles  tiles of 8 tokens
+    warps        divide K among them
+    split_k      programs that share a tile
+    prefetch     what is loaded ahead: 1 weights, 2 tokens too
+    short        there are fewer rows than a program has
+    """
 
     row_tiles: int
+    token_tiles: int
     warps: int
-    splits: int = 1
-    ahead: int = 1
+    split_k: int
+    prefetch: int
+    short: bool
 
 
 def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape | None:
-    """The shape of a product with some tokens whose lanes' registers are written out, or None for another way."""
-    if arch == "interpreter":
-        if tokens == 16:
-            return MmaShape(1, 1)
-        return MmaShape(1 if tokens % 2 else 2, 2, 2, tokens % 3) if MMA_MIN_TOKENS <= tokens <= 8 else None
-    if not arch.startswith("sm_") or not MMA_MIN_TOKENS <= tokens <= INT8_MAX_TOKENS:
-        return None
-    size = tuned.size(n, kp)
+    """The shape of a product with some tokens by `mma.sync`, or None for another way."""
     found: tuple[int, int, int, int] | None
-    if tokens <= 8:
-        found = tuned.MMA[tuned.kind(layout), size]
-    else:
-        found = (tuned.MMA_16 if tokens <= 16 else tuned.MMA_32).get((tuned.kind(layout), size))
-    if found is None:
+    if arch == "interpreter":
+        if tokens != 16 and not MMA_MIN_TOKENS <= tokens <= 8:
+            return None
+        found = (1, 1, 1, 1) if tokens == 16 else (1 if tokens % 2 else 2, 2, 2, tokens % 3)
+    elif not arch.startswith("sm_") or not MMA_MIN_TOKENS <= tokens <= INT8_MAX_TOKENS:
         return None
-    row_tiles, warps, splits, ahead = found
-    units = -(-kp // 256)
-    warps = min(warps, 1 << (units - 1).bit_length())
-    return MmaShape(row_tiles, warps, splits if units >= 2 * warps else 1, ahead)
+    else:
+        tuned_for = tuned.MMA if tokens <= 8 else tuned.MMA_16 if tokens <= 16 else tuned.MMA_32
+        found = tuned_for.get((tuned.kind(layout), tuned.size(n, kp)))
+        if found is None:
+            return None
+    row_tiles, warps, split_k, prefetch = found
+    if arch != "interpreter":
+        units = -(-kp // 256)
+        warps = min(warps, 1 << (units - 1).bit_length())
+        split_k = split_k if units >= 2 * warps else 1
+    token_tiles = 1 << max(0, (tokens - 1).bit_length() - 3)
+    return MmaShape(row_tiles, token_tiles, warps, split_k, prefetch, n < 16 * row_tiles)
 
 
 @dataclass(frozen=True)
-class MixedGemmShape:
-    """Tokens and rows of a program, stages of loads, warps, programs that share K."""
+class MixedGemmShape(Constant):
+    """A program of `mixed_hopper_kernel`.
 
-    tokens: int
-    rows: int
+    block_m  tokens
+    block_n  rows of weights
+    stages   of loads
+    warps
+    split_k  programs that share a tile
+    """
+
+    block_m: int
+    block_n: int
     stages: int
     warps: int
-    splits: int = 1
+    split_k: int = 1
 
 
 def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedGemmShape | None:
@@ -147,8 +178,8 @@ def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Mixed
         shape, slots = MixedGemmShape(64, 64, 4, 4), 264
     else:
         shape, slots = MixedGemmShape(128, 64, 3, 4), 132
-    programs = -(-tokens // shape.tokens) * -(-n // shape.rows)  # an H100 runs `slots` at once
-    return replace(shape, splits=max(1, min(slots // programs, kp // TILE // 8)))
+    programs = -(-tokens // shape.block_m) * -(-n // shape.block_n)  # an H100 runs `slots` at once
+    return replace(shape, split_k=max(1, min(slots // programs, kp // TILE // 8)))
 
 
 def unpacking(kp: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from octavo.backends.gpu.arguments import Constant, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import activations, experts
 from octavo.backends.gpu.weights import QuantWeight
@@ -29,25 +30,31 @@ def sorts(n_pairs: int, n_experts: int, kp: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Pairs and rows of a program of `experts_kernel`, warps, and stages of loads."""
+class ExpertsShape(Constant):
+    """A program of `experts_kernel`.
 
-    pairs: int
-    rows: int
+    block_m  pairs of a token and an expert
+    block_n  rows of weights
+    warps
+    stages   of loads
+    """
+
+    block_m: int
+    block_n: int
     warps: int
     stages: int = 3
 
 
-def shape_of(n_pairs: int, n_experts: int, kp: int, arch: str) -> Shape:
+def shape_of(n_pairs: int, n_experts: int, kp: int, arch: str) -> ExpertsShape:
     """About as many pairs a program as an expert has on average; measured on an H100 with 128 experts of 768 x 2048."""
     average = n_pairs / n_experts
     if arch == "interpreter":
-        return Shape(16 if average <= 12 else 64, 64, 1)
+        return ExpertsShape(16 if average <= 12 else 64, 64, 1)
     if average <= 12:
-        return Shape(16, 128, 8) if kp <= SHORT_K else Shape(16, 64, 4)
+        return ExpertsShape(16, 128, 8) if kp <= SHORT_K else ExpertsShape(16, 64, 4)
     if average <= 48 or arch.startswith("gfx11"):  # where more pairs do not fit the registers
-        return Shape(32, 64, 4)
-    return Shape(64, 64, 4) if kp <= SHORT_K else Shape(64, 128, 8)
+        return ExpertsShape(32, 64, 4)
+    return ExpertsShape(64, 64, 4) if kp <= SHORT_K else ExpertsShape(64, 128, 8)
 
 
 def sorted_product(
@@ -69,11 +76,11 @@ def sorted_product(
         calls.append(c.launch(activations.float_kernel, grid, flat, flat, halves, k, 0, w.kp, k, w.kp, 0.0,
                               SOURCE="values", B=FLOAT_BLOCK))  # fmt: skip
     shape = shape_of(n_pairs, w.experts, w.kp, c.target.arch)
-    most = -(-n_pairs // shape.pairs) + min(w.experts, n_pairs)  # an expert's last tile may be short
+    most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     y = out.view(n_pairs, w.n)
     calls.append(c.launch(
-        experts.experts_kernel, (-(-w.n // shape.rows), most), *w.arguments, halves, order, counts, y, w.n, w.experts,
-        sharing, y.stride(0), **w.constants, EP=1 << (w.experts - 1).bit_length(), BM=shape.pairs, BN=shape.rows,
-        STAGES=shape.stages, ASM=c.target.asm, warps=shape.warps, stages=shape.stages,
+        experts.experts_kernel, (-(-w.n // shape.block_n), most), w.planes(), halves, order, counts, matrix(y), w.n,
+        w.experts, sharing, EXPERTS=1 << (w.experts - 1).bit_length(), shape=shape, ASM=c.target.asm,
+        warps=shape.warps, stages=shape.stages,
     ))  # fmt: skip
     return calls

@@ -17,7 +17,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.backends.gpu import device, gluon
-from octavo.backends.gpu.arguments import SplitK
+from octavo.backends.gpu.arguments import SplitK, for_triton
 from octavo.backends.gpu.gemm_arguments import (
     OUT_TYPES,
     After,
@@ -111,15 +111,16 @@ def int8_gemm(
         after.get("activation"), step(scale_a), step(scale_b), step(zero_a), 1.0, how.wide, how.tma,
         size.k % s.block_k == 0,
     )  # fmt: skip
+    constants = for_triton((s, config))
     options = {"num_warps": s.warps, "enable_fp_fusion": True}
     if how.hopper:
         with gluon.attempt("int8"):
             tiles = gluon.tiles(a, s.block_m, s.block_k), gluon.tiles(b, s.block_n, s.block_k)
-            gluon.kernel("int8")[_grid(s, size)](*tiles, size, end, split_k, s, config, **options)
+            gluon.kernel("int8")[_grid(s, size)](*tiles, size, end, split_k, *constants, **options)
     else:
         tiles = _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma)
         strides = Strides(a.stride(0), b.stride(0))
-        int8_gemm_kernel[_grid(s, size)](*tiles, strides, size, end, split_k, s, config, **options)
+        int8_gemm_kernel[_grid(s, size)](*tiles, strides, size, end, split_k, *constants, **options)
     return y
 
 
@@ -161,15 +162,16 @@ def w4a8_gemm(
     config = GemmConfig(
         after.get("activation"), step(scale_a), step(channel_scale), 0, factor, how.wide, how.tma
     )  # fmt: skip
+    constants = for_triton((s, config))
     options = {"num_warps": s.warps, "enable_fp_fusion": True}
     if how.hopper:
         with gluon.attempt("w4a8"):
             tiles = gluon.tiles(a, s.block_m, BLOCK), gluon.tiles(packed, s.block_n, s.block_k // 2)
-            gluon.kernel("w4a8")[_grid(s, size)](*tiles, size, groups, end, split_k, s, config, **options)
+            gluon.kernel("w4a8")[_grid(s, size)](*tiles, size, groups, end, split_k, *constants, **options)
     else:
         tiles = _tiles(a, s.block_m, BLOCK // 2, how.tma), _tiles(packed, s.block_n, BLOCK // 2, how.tma)
         strides, asm = Strides(a.stride(0), packed.stride(0)), device.target().asm
-        w4a8_gemm_kernel[_grid(s, size)](*tiles, strides, size, groups, end, split_k, s, config, ASM=asm, **options)
+        w4a8_gemm_kernel[_grid(s, size)](*tiles, strides, size, groups, end, split_k, *constants, ASM=asm, **options)
     return y
 
 
@@ -211,7 +213,8 @@ def fp8_gemm(
         with gluon.attempt("fp8"):
             gluon.kernel("fp8")[min(s.programs(size.m, size.n) * s.split_k, _multiprocessors()),](
                 gluon.tiles(a, s.block_m, s.block_k), gluon.tiles(b, s.block_n, s.block_k), size, blocks, end, split_k,
-                s, config(), FAST=scheme == "fp8_fast", num_warps=s.warps // FP8_GROUPS, enable_fp_fusion=True,
+                *for_triton((s, config())), FAST=scheme == "fp8_fast", num_warps=s.warps // FP8_GROUPS,
+                enable_fp_fusion=True,
             )  # fmt: skip
         return y
     operands = fp8_operands(device.target().arch, kind)
@@ -219,8 +222,8 @@ def fp8_gemm(
         a, b = a.view(torch.int8), b.view(torch.int8)
     fp8_gemm_kernel[_grid(s, size)](
         _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma),
-        Strides(a.stride(0), b.stride(0)), size, blocks, end, split_k, s,
-        config(factor=fp8_factor(kind, operands)), KIND=kind, OPERANDS=operands,
+        Strides(a.stride(0), b.stride(0)), size, blocks, end, split_k,
+        *for_triton((s, config(factor=fp8_factor(kind, operands)))), KIND=kind, OPERANDS=operands,
         KEPT=KEPT if not fast and device.target().arch in SHORT_SUMS else 0, num_warps=s.warps, enable_fp_fusion=True,
     )  # fmt: skip
     return y

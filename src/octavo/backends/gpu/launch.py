@@ -32,7 +32,7 @@ class Launch:
         self._run = kernel[self._grid]
         self._arguments = tuple(map(for_triton, arguments))
         how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
-        self._options = {**constants, **how}
+        self._options = {**{name: for_triton(value) for name, value in constants.items()}, **how}
         if "PDL" in kernel.arg_names:
             self._options["PDL"] = target.pdl
             if target.pdl:

@@ -21,9 +21,11 @@ Scales lie in pairs, that of a group in the first half of a tile beside that of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Literal
 
+from octavo.backends.gpu.arguments import Constant
 from octavo.errors import QuantFormatError
 from octavo.formats.spec import BlockFormat
 
@@ -35,7 +37,7 @@ SCALE_BYTES: dict[ScaleKind, int] = {"f16": 2, "f32": 4, "exponent": 1}
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Constant):
     """What a product is specialised on; no format's name among it.
 
     bits      of a code
@@ -68,14 +70,37 @@ class Layout:
         """Bits of the planes of codes, largest first: 6 -> (4, 2)."""
         return (8,) if self.bits == 8 else tuple(b for b in (4, 2, 1) if self.bits & b)
 
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a floating scale."""
+        return SCALE_BYTES[self.scale]
+
+    @property
+    def shift(self) -> int:
+        """Bits that signed codes are moved up by in their bytes, so that a code is 2^shift times as large."""
+        return 8 - self.bits if self.signed else 0
+
     def row_bytes(self, kp: int) -> int:
         """Bytes of all planes of a row of `kp` padded values."""
         pairs = kp // (2 * self.group)
         total = kp * self.bits // 8
         if self.two_level:
             total += 2 * pairs + (pairs if self.min_bits == 6 else 0)
-            return total + kp // self.super * SCALE_BYTES[self.scale] * (1 + self.has_min)
-        return total + 2 * pairs * SCALE_BYTES[self.scale] * (1 + self.has_min)
+            return total + kp // self.super * self.scale_bytes * (1 + self.has_min)
+        return total + 2 * pairs * self.scale_bytes * (1 + self.has_min)
+
+
+@dataclass(frozen=True)
+class RowLayout(Layout):
+    """A Layout and the length of a row, padded; this is what kernels are compiled for."""
+
+    kp: int
+
+
+@cache
+def row_layout(layout: Layout, kp: int) -> RowLayout:
+    """The layout with rows of `kp` values."""
+    return RowLayout(**asdict(layout), kp=kp)
 
 
 def padded(k: int) -> int:

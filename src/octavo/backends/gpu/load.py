@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octavo.backends.cores import cores
-from octavo.backends.gpu.layout import ScaleKind, layout_of, padded
+from octavo.backends.gpu.layout import ScaleKind, layout_of
 from octavo.backends.gpu.pack import Packed, pack
-from octavo.backends.gpu.weights import FloatWeight, QuantWeight, constants, kernel_views
+from octavo.backends.gpu.weights import FloatWeight, QuantWeight, kernel_views
 from octavo.errors import QuantFormatError
 from octavo.formats import Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
@@ -36,10 +36,7 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
         packed = _packed(tensor.stored(), parts, pool)
     layout = packed[0].layout
     views = [kernel_views(p) for p in packed]
-    return QuantWeight(
-        layout, experts, n, k, {name: _joined([v[name] for v in views], device) for name in views[0]},
-        constants(layout, padded(k)),
-    )  # fmt: skip
+    return QuantWeight(layout, experts, n, k, {name: _joined([v[name] for v in views], device) for name in views[0]})
 
 
 def vector(tensor: QTensor, device: str) -> torch.Tensor:

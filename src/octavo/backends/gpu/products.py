@@ -8,8 +8,13 @@ from typing import Any
 import torch
 
 from octavo.backends.gpu import dispatch
+from octavo.backends.gpu.arguments import ExpertIds, Matrix, matrix
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import dequantize, elementwise, matvec, mmq_dot
+from octavo.backends.gpu.kernels import elementwise
+from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
+from octavo.backends.gpu.kernels.matvec import matvec_kernel
+from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
+from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
 from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
 from octavo.backends.gpu.mixed_gemm import mixed_gemm
 from octavo.backends.gpu.values import Activation
@@ -37,53 +42,36 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     return [_mmq_dot(c, weight, x, y, terms)]
 
 
-def _terms(terms: Sequence[torch.Tensor], some: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
-    """Two terms and the elements from a token's row to the next; 0 for one row that all tokens share."""
-    padded = [*terms, *(some for _ in range(2 - len(terms)))]
-    return tuple(padded), tuple(t.stride(0) if t.ndim == 2 else 0 for t in padded)
-
-
 def _matvec(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
-    codes, d, _, s16 = x.q8_1
     shape = dispatch.matvec(w.layout, w.n, w.kp, x.tokens, c.target.arch)
-    more, strides = _terms(terms, y)
     return c.launch(
-        matvec.matvec_kernel, (-(-w.n // shape.rows),), *w.arguments, codes.view(torch.int32), d, s16, d, *more, y, w.n,
-        x.tp, 1, y.stride(0), *strides, **w.constants, T=x.tokens, TERMS=len(terms), IDS=False, BN=shape.rows,
-        BC=shape.chunks,
-        AHEAD=shape.ahead, ASM=c.target.asm, warps=shape.warps,
+        matvec_kernel, (-(-w.n // shape.block_n),), w.planes(), x.q8_1.as_words(), None, _matrices(terms),
+        matrix(y), w.n, TOKENS=x.tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
     )  # fmt: skip
 
 
+def _matrices(terms: Sequence[torch.Tensor]) -> tuple[Matrix, ...]:
+    return tuple(map(matrix, terms))
+
+
 def _mmq_mma(
-    c: Context, shape: dispatch.MmaShape, w: QuantWeight, x: Activation, y: torch.Tensor,
-    terms: Sequence[torch.Tensor],
+    c: Context, shape: dispatch.MmaShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
 ) -> Call:  # fmt: skip
-    codes, d, s, s16 = x.q8_1
-    more, strides = _terms(terms, y)
-    programs = -(-w.n // (16 * shape.row_tiles))
-    token_tiles = 1 << max(0, (x.tokens - 1).bit_length() - 3)
-    shares = c.shared("shares", shape.splits * programs * 128 * shape.row_tiles * token_tiles, torch.float32)
+    tiles = -(-w.n // (16 * shape.row_tiles))
+    splits = c.split_k(tiles, 128 * shape.row_tiles * shape.token_tiles, shape.split_k)
     return c.launch(
-        mmq_mma_kernel, (programs, shape.splits), *w.arguments, codes, d, s, s16, *more, y, shares,
-        c.counters(programs), w.n, x.tokens, y.stride(0), *strides, **w.constants, RT=shape.row_tiles, NT=token_tiles,
-        TP=x.tp, TERMS=len(terms), WARPS=shape.warps, AHEAD=shape.ahead, SPLITS=shape.splits,
-        SMALL=w.n < 16 * shape.row_tiles, ASM=c.target.asm, warps=shape.warps,
+        mmq_mma_kernel, (tiles, shape.split_k), w.planes(), x.q8_1, _matrices(terms), matrix(y), splits, w.n,
+        x.tokens, shape=shape, STRIDE=x.tp, ASM=c.target.asm, warps=shape.warps,
     )  # fmt: skip
 
 
 def _mmq_dot(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
-    codes, d, s, s16 = x.q8_1
     shape = dispatch.mmq_dot(w.layout, w.n, w.kp, x.tokens, c.target.arch)
-    more, strides = _terms(terms, y)
-    row_tiles, token_tiles = -(-w.n // shape.rows), -(-x.tokens // shape.tokens)
-    shares = c.shared("shares", shape.splits * token_tiles * shape.tokens * row_tiles * shape.rows, torch.float32)
-    finished = c.counters(row_tiles * token_tiles)
+    row_tiles, token_tiles = -(-w.n // shape.block_n), -(-x.tokens // shape.block_m)
+    splits = c.split_k(row_tiles * token_tiles, shape.block_m * shape.block_n, shape.split_k)
     return c.launch(
-        mmq_dot.mmq_dot_kernel, (row_tiles, token_tiles, shape.splits), *w.byte_arguments, codes, d, s, s16, *more, y,
-        shares,
-        finished, w.n, x.tokens, y.stride(0), *strides, **w.constants, T=shape.tokens, TP=x.tp, TERMS=len(terms),
-        B=shape.warps, BN=shape.rows, STAGES=shape.stages, SPLITS=shape.splits, ASM=c.target.asm, warps=shape.warps,
+        mmq_dot_kernel, (row_tiles, token_tiles, shape.split_k), w.planes(torch.int8), x.q8_1, _matrices(terms),
+        matrix(y), splits, w.n, x.tokens, shape=shape, STRIDE=x.tp, ASM=c.target.asm, warps=shape.warps,
         stages=shape.stages,
     )  # fmt: skip
 
@@ -107,8 +95,8 @@ def unpacked(c: Context, w: QuantWeight) -> tuple[torch.Tensor, Call]:
     rows, chunks = dispatch.unpacking(w.kp)
     grid = (-(-w.n // rows), -(-w.kp // (32 * chunks)))
     return halves, c.launch(
-        dequantize.dequantize_kernel, grid, *w.arguments, halves, halves, w.n, w.n, w.kp, w.kp, **w.constants,
-        ROWS=False, BN=rows, BC=chunks, ASM=c.target.asm,
+        dequantize_kernel, grid, w.planes(), None, matrix(halves), w.n, w.n, w.kp, BLOCK_N=rows, CHUNKS=chunks,
+        ASM=c.target.asm,
     )  # fmt: skip
 
 
@@ -135,51 +123,46 @@ def _float_product(
     c: Context, w: FloatWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
 ) -> list[Call]:
     if len(x) <= dispatch.MATVEC_MAX_TOKENS:
-        more, strides = _terms(terms, y)
-        return [_float_matvec(c, w, x, y, x, 1, more, strides, len(terms), False)]
-    matrix = w.data[0]
-    if matrix.dtype == torch.float16:
+        return [_float_matvec(c, w, x, None, y, terms)]
+    weights = w.data[0]
+    if weights.dtype == torch.float16:
         halves = torch.empty(x.shape, dtype=torch.float16, device=x.device)
 
         def run() -> None:
             halves.copy_(x)
-            library_product(halves, matrix, y)
+            library_product(halves, weights, y)
 
     else:
 
         def run() -> None:
-            library_product(x, matrix.float(), y)
+            library_product(x, weights.float(), y)
 
     return [run, *_added(c, y, terms)]
 
 
 def _float_matvec(
-    c: Context, w: FloatWeight, x: torch.Tensor, y: torch.Tensor, ids: torch.Tensor, sharing: int,
-    terms: tuple[torch.Tensor, ...], strides: tuple[int, ...], count: int, by_id: bool,
+    c: Context, w: FloatWeight, x: torch.Tensor, experts: ExpertIds | None, y: torch.Tensor,
+    terms: Sequence[torch.Tensor],
 ) -> Call:  # fmt: skip
     rows = 64 if c.target.arch == "interpreter" else 4
     return c.launch(
-        elementwise.float_matvec_kernel, (-(-w.n // rows), len(y)), w.data, x, ids, *terms, y, w.n, w.k, sharing,
-        x.stride(0), y.stride(0), *strides, TERMS=count, IDS=by_id, BN=rows, BK=min(512, 1 << (w.k - 1).bit_length()),
+        float_matvec_kernel, (-(-w.n // rows), len(y)), w.data, matrix(x), experts, _matrices(terms), matrix(y), w.n,
+        w.k, BLOCK_N=rows, BLOCK_K=min(512, 1 << (w.k - 1).bit_length()),
     )  # fmt: skip
 
 
 def product_by_id(c: Context, w: Weight, x: Any, ids: torch.Tensor, out: torch.Tensor, sharing: int) -> list[Call]:
     """out [T, used, n]: row i = (token, choice) is expert ids[i] times row i // sharing of x.
 
-    For quantized weights x is (codes int8, d, s16), as `kernels.activations` has them, scales of all rows side by side.
+    For quantized weights x is a `Q8Activation`.
     """
-    y = out.view(-1, w.n)
+    y, experts = out.view(-1, w.n), ExpertIds(ids, sharing)
     if isinstance(w, FloatWeight):
-        return [_float_matvec(c, w, x, y, ids, sharing, (y, y), (0, 0), 0, True)]
-    codes, d, s16 = x
+        return [_float_matvec(c, w, x, experts, y, ())]
     shape = dispatch.matvec(w.layout, w.n, w.kp, 1, c.target.arch)
-    rows = len(y) // sharing
     return [c.launch(
-        matvec.matvec_kernel, (-(-w.n // shape.rows), len(y)), *w.arguments, codes.view(torch.int32), d, s16, ids,
-        y, y, y, w.n, rows, sharing, y.stride(0), 0, 0, **w.constants, T=1, TERMS=0, IDS=True, BN=shape.rows,
-        BC=shape.chunks,
-        AHEAD=shape.ahead, ASM=c.target.asm, warps=shape.warps,
+        matvec_kernel, (-(-w.n // shape.block_n), len(y)), w.planes(), x.as_words(), experts, (), matrix(y), w.n,
+        TOKENS=1, shape=shape, ASM=c.target.asm, warps=shape.warps,
     )]  # fmt: skip
 
 
@@ -187,6 +170,6 @@ def rows_of(c: Context, w: QuantWeight, ids: torch.Tensor, out: torch.Tensor) ->
     """out f32 [T, k]: rows of the weights."""
     grid = (len(out), -(-w.kp // 1024))
     return c.launch(
-        dequantize.dequantize_kernel, grid, *w.arguments, ids, out, w.n, len(out), out.stride(0), w.k, **w.constants,
-        ROWS=True, BN=1, BC=32, ASM=c.target.asm, warps=1,
+        dequantize_kernel, grid, w.planes(), ids, matrix(out), w.n, len(out), w.k, BLOCK_N=1, CHUNKS=32,
+        ASM=c.target.asm, warps=1,
     )  # fmt: skip

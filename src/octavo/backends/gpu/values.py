@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from octavo.backends.gpu import dispatch
+from octavo.backends.gpu.arguments import Q8Activation
 from octavo.backends.gpu.layout import padded
 
 if TYPE_CHECKING:
@@ -18,6 +19,21 @@ def parts(memory: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
     """The first of `memory` of one dimension, divided into parts of these sizes."""
     starts = accumulate(sizes, initial=0)
     return [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+
+
+def q8_1(memory: torch.Tensor, tokens: int, kp: int, stride: int) -> Q8Activation:
+    """Memory of uint8 as it holds q8_1; `stride` is that of the record."""
+    import torch
+
+    sizes = (tokens * kp, *(kp // group * stride * 4 for group in (32, 32, 16)))
+    codes, d, s, s16 = parts(memory, sizes)
+    scale, sums, sums16 = (p.view(torch.float32) for p in (d, s, s16))
+    return Q8Activation(codes.view(torch.int8), scale, sums, sums16, stride)
+
+
+def q8_1_bytes(tokens: int, kp: int, stride: int) -> int:
+    """Bytes that hold q8_1."""
+    return tokens * kp + kp // 2 * stride
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +53,9 @@ class Activation:
         return dispatch.padded_tokens(self.tokens)
 
     @property
-    def q8_1(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """codes int8 [tokens, kp], d and s f32 [kp / 32, tp], s16 f32 [kp / 16, tp]."""
-        import torch
-
-        sizes = (
-            self.tokens * self.kp,
-            self.kp // 32 * self.tp * 4,
-            self.kp // 32 * self.tp * 4,
-            self.kp // 16 * self.tp * 4,
-        )
-        codes, d, s, s16 = parts(self.raw, sizes)
-        return codes.view(torch.int8), d.view(torch.float32), s.view(torch.float32), s16.view(torch.float32)
+    def q8_1(self) -> Q8Activation:
+        """As quantized: codes int8, scales and sums for `tp` tokens."""
+        return q8_1(self.raw, self.tokens, self.kp, self.tp)
 
     @property
     def halves(self) -> torch.Tensor:
@@ -62,9 +69,8 @@ def activation_bytes(tokens: int, k: int) -> int:
     """Bytes that hold an Activation of up to `tokens`, whatever its kind."""
     kp = padded(k)
     some = min(tokens, dispatch.INT8_MAX_TOKENS)
-    return max(
-        some * kp + kp // 2 * dispatch.padded_tokens(some), tokens * kp * 2 if tokens > dispatch.INT8_MAX_TOKENS else 0
-    )
+    quantized = q8_1_bytes(some, kp, dispatch.padded_tokens(some))
+    return max(quantized, tokens * kp * 2 if tokens > dispatch.INT8_MAX_TOKENS else 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,10 @@ from weakref import WeakKeyDictionary
 import torch
 
 from octavo.backends.gpu import device, dispatch
+from octavo.backends.gpu.arguments import matrix
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import dequantize, weight_only
+from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
+from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
 from octavo.backends.gpu.load import load
 from octavo.backends.gpu.products import halves_product
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight
@@ -83,8 +85,8 @@ def dequantize_stored(tensor: QTensor) -> torch.Tensor:
     height, chunks = dispatch.unpacking(w.kp)
     grid = (-(-n // height), -(-w.kp // (32 * chunks)))
     c.launch(
-        dequantize.dequantize_kernel, grid, *w.arguments, out, out, n, n, k, k, **w.constants, ROWS=False, BN=height,
-        BC=chunks, ASM=c.target.asm,
+        dequantize_kernel, grid, w.planes(), None, matrix(out), n, n, k, BLOCK_N=height, CHUNKS=chunks,
+        ASM=c.target.asm,
     )()  # fmt: skip
     return out.reshape(tensor.shape)
 
@@ -97,8 +99,8 @@ def _require_same_device(x: torch.Tensor, weight: torch.Tensor) -> None:
 def _few(c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor) -> None:
     shape = dispatch.matvec(w.layout, w.n, w.kp, len(x), c.target.arch)
     c.launch(
-        weight_only.weight_only_kernel, (-(-w.n // shape.rows),), *w.arguments, x.view(torch.int32), y, w.n, w.kp // 2,
-        w.n, **w.constants, T=len(x), BN=shape.rows, BC=shape.chunks, ASM=c.target.asm, warps=shape.warps,
+        weight_only_kernel, (-(-w.n // shape.block_n),), w.planes(), matrix(x.view(torch.int32)), matrix(y), w.n,
+        TOKENS=len(x), shape=shape, ASM=c.target.asm, warps=shape.warps,
     )()  # fmt: skip
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octavo.backends.gpu.layout import Layout, padded
+from octavo.backends.gpu.arguments import PackedWeight
+from octavo.backends.gpu.layout import Layout, padded, row_layout
 from octavo.backends.gpu.pack import Packed
 
 if TYPE_CHECKING:
     import torch
 
-PARTS = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest")
-"""Arguments of every kernel that reads packed weights, in order; four words of a table follow."""
+PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,26 +27,18 @@ class QuantWeight:
     n: int
     k: int
     parts: dict[str, torch.Tensor]
-    constants: dict[str, Any] = field(default_factory=dict)
-    """What kernels are specialised on."""
 
     @property
     def kp(self) -> int:
         return padded(self.k)
 
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """PARTS, those that are not there standing for nothing, and the table."""
-        some = next(iter(self.parts.values()))  # of codes: they come first
-        return (*(self.parts.get(name, some) for name in PARTS), *table_words(self.layout))
-
-    @property
-    def byte_arguments(self) -> tuple[Any, ...]:
-        """`arguments` with the planes of codes as int8."""
-        import torch
-
-        codes = 4
-        return (*(p.view(torch.int8) for p in self.arguments[:codes]), *self.arguments[codes:])
+    def planes(self, codes: torch.dtype | None = None) -> PackedWeight:
+        """As kernels take it; planes of codes of type `codes`, int32 unless it is given."""
+        named = {name: self.parts.get(name) for name in PLANES}
+        if codes is not None:
+            of_codes = {name: p for name, p in named.items() if name.startswith("codes") and p is not None}
+            named |= {name: p.view(codes) for name, p in of_codes.items()}
+        return PackedWeight(**named, table=table_words(self.layout), layout=row_layout(self.layout, self.kp))
 
     @property
     def nbytes(self) -> int:
@@ -64,7 +56,7 @@ def joined(weights: Sequence[QuantWeight]) -> QuantWeight:
     for w in weights:
         w.parts.update({name: part[row : row + w.n] for name, part in parts.items()})
         row += w.n
-    return QuantWeight(first.layout, 1, row, first.k, parts, first.constants)
+    return QuantWeight(first.layout, 1, row, first.k, parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,21 +73,12 @@ class FloatWeight:
         return self.data.numel() * self.data.element_size()
 
 
-def table_words(layout: Layout) -> tuple[int, int, int, int]:
-    """The 16 signed bytes of a table as four int32, zeros without one."""
+def table_words(layout: Layout) -> tuple[int, int, int, int] | None:
+    """The 16 signed bytes of a table as four int32."""
     if layout.table is None:
-        return 0, 0, 0, 0
+        return None
     a, b, c, d = np.array(layout.table, np.int8).view(np.int32).tolist()
     return a, b, c, d
-
-
-def constants(layout: Layout, kp: int) -> dict[str, Any]:
-    """The constexpr arguments that say what a layout is."""
-    return {
-        "kp": kp, "BITS": layout.bits, "G": layout.group, "S": layout.super, "KIND": layout.scale,
-        "HAS_MIN": layout.has_min, "MIN_BITS": layout.min_bits, "SIGNED": layout.signed,
-        "OFFSET": layout.offset, "TABLE": layout.table is not None,
-    }  # fmt: skip
 
 
 def kernel_views(packed: Packed) -> dict[str, np.ndarray[Any, Any]]:

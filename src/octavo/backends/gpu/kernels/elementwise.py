@@ -119,31 +119,3 @@ def copy_rows_kernel(table, rows, out, table_stride, out_stride, n, k, B: tl.con
     row = tl.minimum(tl.maximum(tl.load(rows + token), 0), n - 1).to(tl.int64)
     value = tl.load(table + row * table_stride + at, mask=at < k, other=0.0)
     tl.store(out + token * out_stride + at, value.to(tl.float32), mask=at < k)
-
-
-@triton.jit
-def float_matvec_kernel(
-    w, x, ids, term0, term1, y, n, k, sharing, x_stride, y_stride, stride0, stride1,
-    TERMS: tl.constexpr, IDS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """y f32 [T, N] = x W^T + terms for float weights, a token (with IDS a token and expert) a program."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    at, pair = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1)
-    row = tl.minimum(at, n - 1).to(tl.int64)
-    if IDS:
-        row += tl.load(ids + pair).to(tl.int64) * n
-    source = x + (pair // sharing).to(tl.int64) * x_stride
-    acc = tl.zeros((BN, BK), tl.float32)
-    for first in range(0, k, BK):
-        place = first + tl.arange(0, BK)
-        inside = place < k
-        weight = tl.load(w + row[:, None] * k + place[None, :], mask=inside[None, :], other=0.0).to(tl.float32)
-        acc += weight * tl.load(source + place, mask=inside, other=0.0)[None, :]
-    out = tl.sum(acc, 1)
-    if TERMS > 0:
-        out += tl.load(term0 + pair * stride0 + at, mask=at < n, other=0.0)
-    if TERMS > 1:
-        out += tl.load(term1 + pair * stride1 + at, mask=at < n, other=0.0)
-    tl.store(y + pair.to(tl.int64) * y_stride + at, out, mask=at < n)

@@ -11,8 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.codes import look_up, low_and_high, scales
-from octavo.backends.gpu.kernels.dequantize import values_of
+from octavo.backends.gpu.kernels.decode import codes_of, scales_of, values_of
 
 
 @triton.jit
@@ -43,46 +42,39 @@ def sort_kernel(ids, order, counts, n_pairs, B: tl.constexpr, PDL: tl.constexpr)
 
 @triton.jit
 def experts_kernel(
-    codes8, codes4, codes2, codes1, scale, minimum, small, rest, table0, table1, table2, table3,
-    halves, order, counts, y, n, experts, sharing, y_stride,
-    kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,
-    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, OFFSET: tl.constexpr, TABLE: tl.constexpr,
-    EP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    w, x, order, counts, y, n, experts, sharing, EXPERTS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """y f32 [pairs, N]: row i is W[ids[i]] of row i // sharing of `halves` [rows, kp].
+    """y f32 [pairs, N]: row i is W[ids[i]] of row i // sharing of x f16 [rows, kp].
 
-    A program has BM pairs and BN rows of W. EP is a power of two, at least the number of experts.
+    A program has a tile of pairs of one expert and of rows of W. EXPERTS is a power of two, `experts` or more.
     """
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
+    BLOCK_M: tl.constexpr = shape.block_m
+    KP: tl.constexpr = w.layout.kp
     tile = tl.program_id(1)
-    all_experts = tl.arange(0, EP)
-    count = tl.load(counts + all_experts, mask=all_experts < experts, other=0)
-    tiles = (count + BM - 1) // BM
+    all_experts = tl.arange(0, EXPERTS)
+    count = tl.load(counts + all_experts, mask=all_experts < experts, other=0)  # [EXPERTS]
+    tiles = (count + BLOCK_M - 1) // BLOCK_M
     if tile < tl.sum(tiles):
         expert = tl.sum((tl.cumsum(tiles) <= tile).to(tl.int32))
         before = all_experts < expert
-        place = (tile - tl.sum(tl.where(before, tiles, 0))) * BM + tl.arange(0, BM)
+        place = (tile - tl.sum(tl.where(before, tiles, 0))) * BLOCK_M + tl.arange(0, BLOCK_M)
         inside = place < tl.sum(tl.where(all_experts == expert, count, 0))
-        pair = tl.load(order + tl.sum(tl.where(before, count, 0)) + place, mask=inside, other=0)
-        x = halves + (pair // sharing).to(tl.int64)[None, :] * kp + tl.arange(0, 64)[:, None]
-        at = tl.program_id(0) * BN + tl.arange(0, BN)
+        pair = tl.load(order + tl.sum(tl.where(before, count, 0)) + place, mask=inside, other=0)  # [BLOCK_M]
+        x_at = x + (pair // sharing).to(tl.int64)[None, :] * KP + tl.arange(0, 64)[:, None]
+        at = tl.program_id(0) * shape.block_n + tl.arange(0, shape.block_n)
         row = (tl.minimum(at, n - 1).to(tl.int64) + expert.to(tl.int64) * n)[:, None]
-        table = (table0, table1, table2, table3)
-        SHIFT: tl.constexpr = 8 - BITS if SIGNED else 0
-        acc = tl.zeros((BN, BM), tl.float32)
-        for i in tl.range(0, kp // 128, num_stages=STAGES):
+        acc = tl.zeros((shape.block_n, BLOCK_M), tl.float32)
+        for i in tl.range(0, KP // 128, num_stages=shape.stages):
             word, chunk = i * 16 + tl.arange(0, 16)[None, :], i * 4 + tl.arange(0, 4)[None, :]
-            low, high = low_and_high(codes8, codes4, codes2, codes1, row, word, None, kp, BITS, SIGNED)
-            if TABLE:
-                low, high = look_up(low, table, ASM, 1), look_up(high, table, ASM, 1)
-            s_low, s_high, m_low, m_high = scales(
-                scale, minimum, small, rest, row, chunk, kp, None, G, S, KIND, HAS_MIN, MIN_BITS
-            )
-            w = values_of(low, s_low, m_low, BN, 4, HAS_MIN, OFFSET, SIGNED or TABLE, SHIFT).to(tl.float16)
-            acc = tl.dot(w, tl.load(x + i * 128), acc)
-            w = values_of(high, s_high, m_high, BN, 4, HAS_MIN, OFFSET, SIGNED or TABLE, SHIFT).to(tl.float16)
-            acc = tl.dot(w, tl.load(x + i * 128 + 64), acc)
-        out = y + pair.to(tl.int64)[None, :] * y_stride + at[:, None]
+            low, high = codes_of(w, row, word, None, ASM)  # [BLOCK_N, 16]
+            s_low, s_high, m_low, m_high = scales_of(w, row, chunk, None)  # [BLOCK_N, 4]
+            values = values_of(low, s_low, m_low, w.layout).to(tl.float16)
+            acc = tl.dot(values, tl.load(x_at + i * 128), acc)  # [BLOCK_N, 64] @ [64, BLOCK_M]
+            values = values_of(high, s_high, m_high, w.layout).to(tl.float16)
+            acc = tl.dot(values, tl.load(x_at + i * 128 + 64), acc)  # [BLOCK_N, 64] @ [64, BLOCK_M]
+        out = y.data + pair.to(tl.int64)[None, :] * y.stride + at[:, None]
         tl.store(out, acc, mask=inside[None, :] & (at[:, None] < n))

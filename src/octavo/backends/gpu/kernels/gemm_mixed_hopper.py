@@ -1,10 +1,10 @@
-"""y [M, N] of float16 x [M, K] and quantized weights for compute capability 9.0, in Gluon: codes become float16 in the
-registers that the matrix units read them from, while these still multiply the 32 values before.
+"""GEMM of mixed inputs for compute capability 9.0, in Gluon: y [M, N] of float16 x [M, K] and quantized weights.
 
-As in `gemm_int8_hopper`, y^T = W x^T and a ring of tiles is filled ahead. A lane unpacks four neighbouring codes at a
-time, but holds values 2t, 2t + 1, 2t + 8 and 2t + 9 of 16 for the matrix units. The order of K is free as long as both
-factors have the same, so codes stay where they are unpacked and `reorder_kernel` moves the values of x. `scales_kernel`
-makes float16 scales of groups beforehand, from whatever levels a layout has.
+Codes become float16 in the registers that tensor cores read them from, while these still multiply the 32 values
+before. As in `gemm_int8_hopper`, y^T = W x^T and a ring of tiles is filled ahead. A lane unpacks four neighbouring
+codes at a time, but holds values 2t, 2t + 1, 2t + 8 and 2t + 9 of 16 for `wgmma`. The order of K is free as long as
+both factors have the same. So codes stay where they are unpacked and `reorder_kernel` moves the values of x.
+`scales_kernel` makes float16 scales of groups beforehand, from whatever levels a layout has.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.arguments import SplitK
-from octavo.backends.gpu.kernels.codes import scales
+from octavo.backends.gpu.kernels.decode import scales_of
 from octavo.backends.gpu.kernels.gemm_w4a8 import twice
 from octavo.backends.gpu.kernels.gluon_names import copy_tile
 from octavo.backends.gpu.kernels.hopper_tiles import barriers, column_halves, rows_and_tokens, whole_sums, work_of
 
 TILE = gl.constexpr(128)  # values of K of a tile: its low codes, then its high ones
+GROUP_M = gl.constexpr(8)  # rows of tiles that share what they read in the L2
 
 
 @triton.jit
@@ -52,30 +52,25 @@ def reorder_codes_kernel(codes, d, out, size, tp, kp: tl.constexpr, B: tl.conste
 
 
 @triton.jit
-def scales_kernel(
-    scale, minimum, small, rest, out, out_minimum, n,
-    kp: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr, HAS_MIN: tl.constexpr,
-    MIN_BITS: tl.constexpr, BN: tl.constexpr, BG: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """out int32 [kp / G, n]: the scale of each group of each row as float16, twice; out_minimum minima, negative."""
+def scales_kernel(w, out, n, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr, PDL: tl.constexpr):
+    """out: the `F16Scales` of w; minima are negative. A program has PAIRS of groups of its rows."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    HALF: tl.constexpr = 64 // G  # groups of half a tile
-    at = tl.program_id(0) * BN + tl.arange(0, BN)[:, None]
+    L: tl.constexpr = w.layout
+    HALF: tl.constexpr = 64 // L.group  # groups of half a tile
+    at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     row = tl.minimum(at, n - 1).to(tl.int64)
-    pair = tl.program_id(1) * BG + tl.arange(0, BG)[None, :]
-    inside = pair < kp // (2 * G)
-    low, high, low_min, high_min = scales(
-        scale, minimum, small, rest, row, pair * (G // 16), kp, inside, G, S, KIND, HAS_MIN, MIN_BITS
-    )
+    pair = tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)[None, :]
+    inside = pair < L.kp // (2 * L.group)
+    low, high, low_min, high_min = scales_of(w, row, pair * (L.group // 16), inside)  # [BLOCK_N, PAIRS]
     place = (pair // HALF * (2 * HALF) + pair % HALF).to(tl.int64) * n + at
     written = inside & (at < n)
-    tl.store(out + place, twice(low.to(tl.float16)), mask=written)
-    tl.store(out + place + HALF * n, twice(high.to(tl.float16)), mask=written)
-    if HAS_MIN:
-        tl.store(out_minimum + place, twice(-low_min.to(tl.float16)), mask=written)
-        tl.store(out_minimum + place + HALF * n, twice(-high_min.to(tl.float16)), mask=written)
+    tl.store(out.scale + place, twice(low.to(tl.float16)), mask=written)
+    tl.store(out.scale + place + HALF * n, twice(high.to(tl.float16)), mask=written)
+    if L.has_min:
+        tl.store(out.minimum + place, twice(-low_min.to(tl.float16)), mask=written)
+        tl.store(out.minimum + place + HALF * n, twice(-high_min.to(tl.float16)), mask=written)
 
 
 @gluon.constexpr_function
@@ -113,11 +108,10 @@ def unpack_ptx(bits, signed, has_min, half):
 
 
 @gluon.jit
-def _send_for(
-    codes, codes2, x, left, left2, right, ready, stage, step, row, token, there, BITS: gl.constexpr,
-    STAGES: gl.constexpr,
-):  # fmt: skip
+def _send_for(sources, ring, stage, step, row, token, there, BITS: gl.constexpr, STAGES: gl.constexpr):
     """Have a tile's codes and values copied to a stage of the ring, if there is such a tile."""
+    codes, codes2, x = sources
+    left, left2, right, ready = ring
     slot = stage % STAGES
     bar = ready.index(slot)
     TOTAL: gl.constexpr = codes.block_type.nbytes + 2 * x.block_type.nbytes
@@ -156,7 +150,7 @@ def _of_codes(groups, first: gl.constexpr, G: gl.constexpr, layout: gl.constexpr
 
 @gluon.jit
 def _factor(value, layout: gl.constexpr):
-    """Unpacked float16 [rows, 32] as matrix units take them, each where it is: four of a lane become two and two."""
+    """Unpacked float16 [rows, 32] as `wgmma` takes them, each where it is: four of a lane become two and two."""
     R: gl.constexpr = value.shape[0]
     value = value.reshape([R, 2, 4, 2, 2]).permute((0, 1, 3, 2, 4)).reshape([R, 32])
     return gl.convert_layout(value, layout, assert_trivial=True)
@@ -173,110 +167,104 @@ def _unpacked(inputs, TWO: gl.constexpr, PTX: gl.constexpr):
 
 
 @gluon.jit
-def _halves(
-    codes, codes2, scales_of, minima_of, half: gl.constexpr, BITS: gl.constexpr, G: gl.constexpr,
-    SIGNED: gl.constexpr, HAS_MIN: gl.constexpr, layout: gl.constexpr,
-):  # fmt: skip
-    """Float16 [rows, 32] twice, of a half of a tile's low codes and of that of its high ones."""
-    PTX: gl.constexpr = unpack_ptx(BITS, SIGNED, HAS_MIN, half)
+def _halves(codes, codes2, scales, minima, half: gl.constexpr, LAYOUT: gl.constexpr, layout: gl.constexpr):
+    """Float16 [BLOCK_N, 32] twice, of a half of a tile's low codes and of that of its high ones."""
+    G: gl.constexpr = LAYOUT.group
+    PTX: gl.constexpr = unpack_ptx(LAYOUT.bits, LAYOUT.signed, LAYOUT.has_min, half)
     LOW: gl.constexpr = half * (32 // G)
     HIGH: gl.constexpr = 64 // G + half * (32 // G)
-    low_scales = (_of_codes(scales_of, LOW, G, layout),)
-    high_scales = (_of_codes(scales_of, HIGH, G, layout),)
+    low_scales = (_of_codes(scales, LOW, G, layout),)
+    high_scales = (_of_codes(scales, HIGH, G, layout),)
     low_minima = ()
     high_minima = ()
-    if HAS_MIN:
-        low_minima = (_of_codes(minima_of, LOW, G, layout),)
-        high_minima = (_of_codes(minima_of, HIGH, G, layout),)
-    words = (codes.slice(half * 32, 32, 1).load(layout),)
-    if BITS == 8:
+    if LAYOUT.has_min:
+        low_minima = (_of_codes(minima, LOW, G, layout),)
+        high_minima = (_of_codes(minima, HIGH, G, layout),)
+    words = (codes.slice(half * 32, 32, 1).load(layout),)  # int8 [BLOCK_N, 32]
+    if LAYOUT.bits == 8:
         upper = (codes.slice(64 + half * 32, 32, 1).load(layout),)
         low = _unpacked(words + low_scales + low_minima, False, PTX)
         high = _unpacked(upper + high_scales + high_minima, False, PTX)
     else:
-        if BITS == 6:
+        if LAYOUT.bits == 6:
             words = words + (codes2.load(layout),)  # noqa: RUF005
         low, high = _unpacked(words + low_scales + high_scales + low_minima + high_minima, True, PTX)
     return low, high
 
 
 @gluon.jit
-def _store(acc, term0, term1, y, row, token, m, n, y_stride, stride0, stride1, TERMS: gl.constexpr,
-           num_warps: gl.constexpr):  # fmt: skip
+def _store(acc, terms, y, row, token, m, n, WARPS: gl.constexpr):
     """y f32 [tokens, rows] = acc [rows, tokens] + terms."""
     R: gl.constexpr = acc.shape[0]
     C: gl.constexpr = acc.shape[1]
     BELOW: gl.constexpr = 2 if R >= 64 else 1
-    out: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [BELOW, num_warps // BELOW], [0, 1])
+    out: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [BELOW, WARPS // BELOW], [0, 1])
     value = gl.convert_layout(acc, out)
     rows, tokens, inside = rows_and_tokens(row, token, m, n, R, C, 1, out)
-    if TERMS > 0:
-        value += gl.load(term0 + tokens.to(gl.int64) * stride0 + rows, mask=inside, other=0.0)
-    if TERMS > 1:
-        value += gl.load(term1 + tokens.to(gl.int64) * stride1 + rows, mask=inside, other=0.0)
-    gl.store(y + tokens.to(gl.int64) * y_stride + rows, value, mask=inside)
+    for i in gl.static_range(len(terms)):
+        value += gl.load(terms[i].data + tokens.to(gl.int64) * terms[i].stride + rows, mask=inside, other=0.0)
+    gl.store(y.data + tokens.to(gl.int64) * y.stride + rows, value, mask=inside)
 
 
 @gluon.jit
-def mixed_hopper_kernel(
-    x, codes, codes2, scale, minimum, term0, term1, y, shares, finished, m, n, k, y_stride, stride0, stride1,
-    BITS: gl.constexpr, G: gl.constexpr, SIGNED: gl.constexpr, HAS_MIN: gl.constexpr, TERMS: gl.constexpr,
-    GROUP: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, num_warps: gl.constexpr,
-):  # fmt: skip
-    """A program a tile of rows of W by tokens, as the blocks of the descriptors say, and a share of K.
+def mixed_hopper_kernel(x, codes, codes2, groups, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr):
+    """A program a tile of rows of W by tokens and a part of K; `size` is a `Size`.
 
-    x is float16 [M, K] as `reorder_kernel` leaves it, codes the plane of 4 or 8 bits and codes2 that of 2; scale and
-    minimum are those of `scales_kernel`. y is float32.
+    x, codes and codes2 are descriptors: of float16 [M, K] as `reorder_kernel` leaves it, of the plane of 4 or 8 bits,
+    and of that of 2 bits or None. `groups` are `F16Scales`; y is float32.
     """
-    BM: gl.constexpr = x.block_type.shape[0]
-    BN: gl.constexpr = codes.block_type.shape[0]
-    tile, split, row, token, first, end = work_of(gl.program_id(0), m, n, k, BM, BN, TILE, GROUP, SPLITS)
-    left = gl.allocate_shared_memory(gl.int8, [STAGES, BN, codes.block_type.shape[1]], codes.layout)
+    m, n, k = size.m, size.n, size.k
+    BLOCK_M: gl.constexpr = shape.block_m
+    BLOCK_N: gl.constexpr = shape.block_n
+    STAGES: gl.constexpr = shape.stages
+    BITS: gl.constexpr = layout.bits
+    tile, split, row, token, first, end = work_of(
+        gl.program_id(0), m, n, k, BLOCK_M, BLOCK_N, TILE, GROUP_M, shape.split_k
+    )
+    left = gl.allocate_shared_memory(gl.int8, [STAGES, BLOCK_N, codes.block_type.shape[1]], codes.layout)
     left2 = left
     if BITS == 6:
-        left2 = gl.allocate_shared_memory(gl.int8, [STAGES, BN, codes2.block_type.shape[1]], codes2.layout)
-    right = gl.allocate_shared_memory(gl.float16, [STAGES * 2, BM, TILE // 2], x.layout)
+        left2 = gl.allocate_shared_memory(gl.int8, [STAGES, BLOCK_N, codes2.block_type.shape[1]], codes2.layout)
+    right = gl.allocate_shared_memory(gl.float16, [STAGES * 2, BLOCK_M, TILE // 2], x.layout)
     ready = barriers(STAGES)
+    sources, ring = (codes, codes2, x), (left, left2, right, ready)
     for i in gl.static_range(STAGES - 1):
-        _send_for(codes, codes2, x, left, left2, right, ready, i, first + i, row, token, first + i < end, BITS, STAGES)
-    units: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, BM, 16])
-    factor: gl.constexpr = gl.DotOperandLayout(0, units, 2)
-    bytes_: gl.constexpr = gl.DotOperandLayout(0, units, 4)
-    acc = gl.zeros([BN, BM], gl.float32, units)
-    down = gl.arange(0, BN, gl.SliceLayout(1, bytes_))
+        _send_for(sources, ring, i, first + i, row, token, first + i < end, BITS, STAGES)
+    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, BLOCK_M, 16])
+    factor: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
+    bytes_: gl.constexpr = gl.DotOperandLayout(0, mma, 4)
+    acc = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, mma)
+    down = gl.arange(0, BLOCK_N, gl.SliceLayout(1, bytes_))
     there = down < n - row
     steps = k // TILE
-    scales_now = _groups(scale + row + down, there, first, steps, n, G)
+    scales_now = _groups(groups.scale + row + down, there, first, steps, n, layout.group)
     minima_now = scales_now
-    if HAS_MIN:
-        minima_now = _groups(minimum + row + down, there, first, steps, n, G)
+    if layout.has_min:
+        minima_now = _groups(groups.minimum + row + down, there, first, steps, n, layout.group)
     for step in range(first, end):
         stage = step - first
         slot = stage % STAGES
-        of_scales, of_minima = scales_now, minima_now
-        scales_now = _groups(scale + row + down, there, step + 1, steps, n, G)
-        if HAS_MIN:
-            minima_now = _groups(minimum + row + down, there, step + 1, steps, n, G)
+        scales, minima = scales_now, minima_now
+        scales_now = _groups(groups.scale + row + down, there, step + 1, steps, n, layout.group)
+        if layout.has_min:
+            minima_now = _groups(groups.minimum + row + down, there, step + 1, steps, n, layout.group)
         mbarrier.wait(ready.index(slot), (stage // STAGES) & 1)
         for half in gl.static_range(2):
-            low, high = _halves(
-                left.index(slot), left2.index(slot), of_scales, of_minima, half, BITS, G, SIGNED, HAS_MIN, bytes_
-            )
+            low, high = _halves(left.index(slot), left2.index(slot), scales, minima, half, layout, bytes_)
+            # W [BLOCK_N, 32] @ x^T [32, BLOCK_M]
             tokens = right.index(slot * 2).slice(half * 32, 32, 1).permute((1, 0))
             acc = warpgroup_mma(_factor(low, factor), tokens, acc, is_async=True)
             tokens = right.index(slot * 2 + 1).slice(half * 32, 32, 1).permute((1, 0))
             acc = warpgroup_mma(_factor(high, factor), tokens, acc, is_async=True)
             acc = warpgroup_mma_wait(2, [acc])
         ahead = step + STAGES - 1
-        _send_for(
-            codes, codes2, x, left, left2, right, ready, ahead - first, ahead, row, token, ahead < end, BITS, STAGES
-        )
-    acc, last = whole_sums(acc, ready, SplitK(shares, finished), tile, split, SPLITS, STAGES)
+        _send_for(sources, ring, ahead - first, ahead, row, token, ahead < end, BITS, STAGES)
+    acc, last = whole_sums(acc, ready, splits, tile, split, shape.split_k, STAGES)
     if last:
-        if BM >= 256:  # all that is loaded for a whole tile does not fit the registers
+        if BLOCK_M >= 256:  # all that is loaded for a whole tile does not fit the registers
             halves = column_halves(acc)
             parts = column_halves(halves[0]) + column_halves(halves[1])
         else:
             parts = (acc,)
-        for i in gl.static_range(4 if BM >= 256 else 1):
-            _store(parts[i], term0, term1, y, row, token + i * 64, m, n, y_stride, stride0, stride1, TERMS, num_warps)
+        for i in gl.static_range(4 if BLOCK_M >= 256 else 1):
+            _store(parts[i], terms, y, row, token + i * 64, m, n, shape.warps)

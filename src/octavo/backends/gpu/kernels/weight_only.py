@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.codes import half_pair, load_or_zero, look_up, low_and_high, scales
+from octavo.backends.gpu.kernels.decode import codes_of, half_pair, scales_of
+from octavo.backends.gpu.kernels.loads import load_or_zero
 
 
 @triton.jit
@@ -18,66 +19,60 @@ def _values(x, word, mask):
 
 
 @triton.jit
-def _dot(codes, x, OFFSET: tl.constexpr, SIGNED: tl.constexpr):
-    """Sums of the four codes of each word [BN, W] times their activations."""
+def _dot(codes, x, LAYOUT: tl.constexpr):
+    """Sums of the four codes of each word [BLOCK_N, W] times their activations."""
     total = tl.zeros(codes.shape, tl.float32)
     for i in tl.static_range(4):
-        code = (codes << (24 - 8 * i)) >> 24 if SIGNED else (codes >> (8 * i)) & 0xFF
-        total += (code.to(tl.float32) - OFFSET) * x[i]
+        if LAYOUT.signed or LAYOUT.table is not None:
+            code = (codes << (24 - 8 * i)) >> 24
+        else:
+            code = (codes >> (8 * i)) & 0xFF
+        total += (code.to(tl.float32) - LAYOUT.offset) * x[i]
     return total
 
 
 @triton.jit
-def _by_chunk(words, N: tl.constexpr, BC: tl.constexpr):
-    """[N, 4 BC] -> sums of four words, [N, BC]."""
-    return tl.sum(tl.reshape(words, (N, BC, 4)), 2)
+def _by_chunk(words, CHUNKS: tl.constexpr):
+    """[N, 4 CHUNKS] -> sums of four words, [N, CHUNKS]."""
+    return tl.sum(tl.reshape(words, (words.shape[0], CHUNKS, 4)), 2)
 
 
 @triton.jit
-def weight_only_kernel(
-    codes8, codes4, codes2, codes1, scale, minimum, small, rest, table0, table1, table2, table3,
-    x, y, n, x_stride, y_stride,
-    kp: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, S: tl.constexpr, KIND: tl.constexpr,
-    HAS_MIN: tl.constexpr, MIN_BITS: tl.constexpr, SIGNED: tl.constexpr, OFFSET: tl.constexpr, TABLE: tl.constexpr,
-    T: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """y f32 [T, N] = x W^T; x are pairs of float16 as int32 [T, kp / 2], `x_stride` pairs from token to token."""
+def weight_only_kernel(w, x, y, n, TOKENS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):
+    """y f32 [TOKENS, N] = x W^T; x are pairs of float16 as int32 [TOKENS, kp / 2]."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    at = tl.program_id(0) * BN + tl.arange(0, BN)
+    L: tl.constexpr = w.layout
+    CHUNKS: tl.constexpr = shape.chunks
+    EVEN: tl.constexpr = (L.kp // 32) % CHUNKS == 0
+    at = tl.program_id(0) * shape.block_n + tl.arange(0, shape.block_n)
     row = tl.minimum(at, n - 1).to(tl.int64)[:, None]
-    EVEN: tl.constexpr = (kp // 32) % BC == 0
     acc = ()
-    for _t in tl.static_range(T):
-        acc = acc + (tl.zeros((BN, BC), tl.float32),)  # noqa: RUF005
-    for first in tl.static_range(0, kp // 32, BC):
-        chunk = first + tl.arange(0, BC)[None, :]
-        word = first * 4 + tl.arange(0, BC * 4)
-        c_mask = None if EVEN else chunk < kp // 32
-        w_mask = None if EVEN else word < kp // 8
-        codes_mask = None if EVEN else (word < kp // 8)[None, :]
-        low, high = low_and_high(codes8, codes4, codes2, codes1, row, word[None, :], codes_mask, kp, BITS, SIGNED)
-        if TABLE:
-            table = (table0, table1, table2, table3)
-            low, high = look_up(low, table, ASM, 1), look_up(high, table, ASM, 1)
-        s_low, s_high, m_low, m_high = scales(
-            scale, minimum, small, rest, row, chunk, kp, c_mask, G, S, KIND, HAS_MIN, MIN_BITS
-        )
+    for _t in tl.static_range(TOKENS):
+        acc = acc + (tl.zeros((shape.block_n, CHUNKS), tl.float32),)  # noqa: RUF005
+    for first in tl.static_range(0, L.kp // 32, CHUNKS):
+        chunk = first + tl.arange(0, CHUNKS)[None, :]
+        word = first * 4 + tl.arange(0, CHUNKS * 4)
+        c_mask = None if EVEN else chunk < L.kp // 32
+        w_mask = None if EVEN else word < L.kp // 8
+        codes_mask = None if EVEN else (word < L.kp // 8)[None, :]
+        low, high = codes_of(w, row, word[None, :], codes_mask, ASM)  # [BLOCK_N, 4 CHUNKS]
+        s_low, s_high, m_low, m_high = scales_of(w, row, chunk, c_mask)  # [BLOCK_N, CHUNKS]
         pair = (word // 16) * 64 + (word % 16) * 2
         before = acc
         acc = ()
-        for t in tl.static_range(T):
-            x_low = _values(x + t * x_stride, pair, w_mask)
-            x_high = _values(x + t * x_stride, pair + 32, w_mask)
-            sums = before[t] + s_low * _by_chunk(_dot(low, x_low, OFFSET, SIGNED or TABLE), BN, BC)
-            sums += s_high * _by_chunk(_dot(high, x_high, OFFSET, SIGNED or TABLE), BN, BC)
-            if HAS_MIN:
-                sums -= m_low * _by_chunk(x_low[0] + x_low[1] + x_low[2] + x_low[3], 1, BC)
-                sums -= m_high * _by_chunk(x_high[0] + x_high[1] + x_high[2] + x_high[3], 1, BC)
+        for t in tl.static_range(TOKENS):
+            x_low = _values(x.data + t * x.stride, pair, w_mask)  # four of [1, 4 CHUNKS]
+            x_high = _values(x.data + t * x.stride, pair + 32, w_mask)
+            sums = before[t] + s_low * _by_chunk(_dot(low, x_low, L), CHUNKS)
+            sums += s_high * _by_chunk(_dot(high, x_high, L), CHUNKS)
+            if L.has_min:
+                sums -= m_low * _by_chunk(x_low[0] + x_low[1] + x_low[2] + x_low[3], CHUNKS)
+                sums -= m_high * _by_chunk(x_high[0] + x_high[1] + x_high[2] + x_high[3], CHUNKS)
             acc = acc + (sums,)  # noqa: RUF005
-    for t in tl.static_range(T):
-        out = tl.sum(acc[t], 1)
-        if SIGNED:
-            out *= 1.0 / (1 << (8 - BITS))
-        tl.store(y + t * y_stride + at, out, mask=at < n)
+    for t in tl.static_range(TOKENS):
+        out = tl.sum(acc[t], 1)  # [BLOCK_N]
+        if L.signed:
+            out *= 1.0 / (1 << L.shift)
+        tl.store(y.data + t * y.stride + at, out, mask=at < n)

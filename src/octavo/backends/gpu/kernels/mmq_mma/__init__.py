@@ -1,0 +1,1 @@
+"""Products with some tokens by `mma.sync`: the kernel, what a lane decodes, and the instructions."""

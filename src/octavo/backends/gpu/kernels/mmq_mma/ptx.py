@@ -1,6 +1,6 @@
 """A lane's registers written out: a tensor of 32 values a warp is a register of each of its lanes.
 
-Of a 16 x 8 product of the matrix units lane 4 g + t holds parts of rows g and g + 8 and of token g, and the results of
+In an `mma.sync` of 16 rows and 8 tokens lane 4 g + t holds parts of rows g and g + 8 and of token g, and the results of
 these rows and tokens 2 t and 2 t + 1. ASM "ptx" is NVIDIA's; without it the same is computed plainly.
 """
 
@@ -9,11 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.kernels.codes import (
-    MAGIC,
-    dot4,
-    load_or_zero,
-)
+from octavo.backends.gpu.kernels.int8_dot import MAGIC, dot4
 
 _MMA = """mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {$0, $1, $2, $3}, """
 MMA = tl.constexpr(f"""{{ .reg .b32 m; mov.b32 m, 0x4B400000;
@@ -46,7 +42,7 @@ def _lanes(product):
 
 @triton.jit
 def _plain(a, b):
-    """What a matrix unit makes of lanes' registers."""
+    """The results of an `mma.sync`, four of each lane, from what lanes hold."""
     c0, c1 = _lanes(_pairs(a[0], b[0]) + _pairs(a[2], b[1]))
     c2, c3 = _lanes(_pairs(a[1], b[0]) + _pairs(a[3], b[1]))
     return c0, c1, c2, c3
@@ -83,43 +79,11 @@ def mma(a, b, x, ASM: tl.constexpr):
 
 
 @triton.jit
-def four(pointer, at, ASM: tl.constexpr):
-    """The int32 words from 4 * at on. The compiler keeps such loads in their order."""
-    if ASM == "ptx":
-        out = tl.inline_asm_elementwise(
-            "ld.global.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l",
-            [(pointer.to(tl.pointer_type(tl.int32)) + at * 4).to(tl.int64)],
-            dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=False, pack=1,
-        )  # fmt: skip
-    else:
-        low, high = two(pointer, at * 2, None), two(pointer, at * 2 + 1, None)
-        out = (low[0], low[1], high[0], high[1])
-    return out
-
-
-@triton.jit
-def two(pointer, at, mask):
-    """The int32 words 2 * at and 2 * at + 1."""
-    double = load_or_zero(pointer.to(tl.pointer_type(tl.int64)) + at, mask)
-    return double.to(tl.int32), (double >> 32).to(tl.int32)
-
-
-@triton.jit
-def two_floats(pointer, at, mask):
-    low, high = two(pointer, at, mask)
-    return low.to(tl.float32, bitcast=True), high.to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def here(value, ASM: tl.constexpr):
     """value; the compiler moves no loads across this place."""
     if ASM == "ptx":
         value = tl.inline_asm_elementwise(
             "bar.warp.sync 0xffffffff; mov.b32 $0, $1;",
-            "=r,r,~{memory}",
-            [value],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+            "=r,r,~{memory}", [value], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
     return value
