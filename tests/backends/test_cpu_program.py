@@ -16,30 +16,31 @@ from octavo.backends.cpu import CpuBackend
 from octavo.bench.cases import OpCase, executor
 from octavo.jit.compile import kernels
 from octavo.jit.program import KernelCall, Program
-from octavo.jit.simd import arg, arg_f32, atomic_add, f32_pointer, i64_pointer
+from octavo.jit.record import record
+from octavo.jit.simd import atomic_add, f32_pointer, i64_pointer
 from tests.backends.cpu_levels import ROOT, environment
 from tests.sampling import some
 
 THREADS = [1, 2, 3, 7]
 
 
-@kernels
+@kernels(record("seen total"))
 def count():
     """Count a call of `task`, and all calls."""
 
-    def count(args, task):
-        atomic_add(arg(args, 0) + task * 8, 1)
-        atomic_add(arg(args, 1), 1)
+    def count(a, task):
+        atomic_add(a.seen + task * 8, 1)
+        atomic_add(a.total, 1)
 
     return count
 
 
-@kernels
+@kernels(record("x y n"))
 def follow():
     """y[task] = the sum of all n of x, + 1: right only if everything before has been written."""
 
-    def follow(args, task):
-        x, y, n = i64_pointer(arg(args, 0)), i64_pointer(arg(args, 1)), arg(args, 2)
+    def follow(a, task):
+        x, y, n = i64_pointer(a.x), i64_pointer(a.y), a.n
         total = 0
         for i in range(n):
             total += x[i]
@@ -48,10 +49,10 @@ def follow():
     return follow
 
 
-@kernels
+@kernels(record("out value:f4"))
 def fill(factor: float):
-    def fill(args, task):
-        f32_pointer(arg(args, 0))[task] = arg_f32(args, 1) * factor
+    def fill(a, task):
+        f32_pointer(a.out)[task] = a.value * factor
 
     return fill
 
@@ -60,7 +61,7 @@ def fill(factor: float):
 @pytest.mark.parametrize("tasks", [0, 1, 2, 31, 1000])
 def test_each_task_runs_once(threads: int, tasks: int) -> None:
     seen, total = np.zeros(tasks + 1, np.int64), np.zeros(1, np.int64)
-    program = Program([KernelCall(count(), [seen.ctypes.data, total.ctypes.data], tasks)], threads)
+    program = Program([KernelCall(count(), tasks, seen=seen, total=total)], threads)
     for run in range(1, 4):
         program()
         np.testing.assert_array_equal(seen[:tasks], run)
@@ -72,8 +73,8 @@ def test_each_task_runs_once(threads: int, tasks: int) -> None:
 def test_program_of_nothing(threads: int) -> None:
     Program([], threads)()
     seen, total = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    nothing = KernelCall(count(), [seen.ctypes.data, total.ctypes.data], 0)
-    something = KernelCall(count(), [seen.ctypes.data, total.ctypes.data], 1)
+    nothing = KernelCall(count(), 0, seen=seen, total=total)
+    something = KernelCall(count(), 1, seen=seen, total=total)
     Program([nothing, nothing, something, nothing], threads)()
     assert total[0] == 1
 
@@ -85,7 +86,7 @@ def test_a_call_waits_for_the_one_before(threads: int) -> None:
     calls = []
     for i in range(steps):
         x, y = values[i % 2], values[(i + 1) % 2]
-        calls.append(KernelCall(follow(), [x.ctypes.data, y.ctypes.data, n], n))
+        calls.append(KernelCall(follow(), n, x=x, y=y, n=n))
     Program(calls, threads)()
     expected = 1
     for _ in range(steps):
@@ -100,9 +101,9 @@ def test_calls_that_overlap_are_all_done_before_the_next(threads: int) -> None:
     one = np.array([1], np.int64)
     for first_overlaps in (False, True):
         parts[:] = 0
-        calls = [KernelCall(follow(), [one.ctypes.data, p.ctypes.data, 1], n) for p in parts]
+        calls = [KernelCall(follow(), n, x=one, y=p, n=1) for p in parts]
         calls[0].overlaps = calls[1].overlaps = first_overlaps
-        calls.append(KernelCall(follow(), [parts.ctypes.data, total.ctypes.data, 3 * n], n))
+        calls.append(KernelCall(follow(), n, x=parts, y=total, n=3 * n))
         for _ in range(50):
             Program(calls, threads)()
             np.testing.assert_array_equal(total, 2 * 3 * n + 1)
@@ -110,7 +111,7 @@ def test_calls_that_overlap_are_all_done_before_the_next(threads: int) -> None:
 
 def test_kernels_of_one_source_and_other_constants_are_their_own() -> None:
     out = np.zeros((3, 8), np.float32)
-    calls = [KernelCall(fill(float(i)), [row.ctypes.data, 2.0], 8) for i, row in enumerate(out)]
+    calls = [KernelCall(fill(float(i)), 8, out=row, value=2.0) for i, row in enumerate(out)]
     Program(calls, 2)()
     np.testing.assert_array_equal(out, [[0] * 8, [2] * 8, [4] * 8])
     assert fill(1.0) is fill(1.0)
@@ -118,7 +119,7 @@ def test_kernels_of_one_source_and_other_constants_are_their_own() -> None:
 
 def test_the_last_call_is_waited_for_even_if_it_overlaps() -> None:
     out = np.zeros(5000, np.float32)
-    call = KernelCall(fill(1.0), [out.ctypes.data, 1.5], len(out))
+    call = KernelCall(fill(1.0), len(out), out=out, value=1.5)
     call.overlaps = True
     Program([call], 2)()
     np.testing.assert_array_equal(out, 1.5)
@@ -128,7 +129,7 @@ def test_programs_of_several_python_threads_run_side_by_side() -> None:
     def work(seed: int) -> bool:
         n, ok = 16 + seed, True
         x, y = np.full(n, seed, np.int64), np.zeros(n, np.int64)
-        program = Program([KernelCall(follow(), [x.ctypes.data, y.ctypes.data, n], n)] * 20, 2)
+        program = Program([KernelCall(follow(), n, x=x, y=y, n=n)] * 20, 2)
         for _ in range(30):
             y[:] = 0
             program()
@@ -141,7 +142,7 @@ def test_programs_of_several_python_threads_run_side_by_side() -> None:
 
 def test_arguments_live_as_long_as_a_program() -> None:
     kept = np.zeros(3, np.float32)
-    program = Program([KernelCall(fill(1.0), [kept.ctypes.data, 2.0], 3, keep=(kept,))], 1)
+    program = Program([KernelCall(fill(1.0), 3, (kept,), out=kept.ctypes.data, value=2.0)], 1)
     address = kept.ctypes.data
     del kept
     trash = [np.zeros(3, np.float32) for _ in range(1000)]

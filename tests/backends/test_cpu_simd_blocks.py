@@ -14,6 +14,7 @@ from numba.core.errors import LoweringError, TypingError
 from octavo.jit import host, simd
 from octavo.jit.compile import kernels
 from octavo.jit.program import KernelCall
+from octavo.jit.record import record
 from octavo.jit.simd import codes as code_ops
 from octavo.jit.simd import dots, emit, memory
 from tests.backends.compiled import compiled, emulated, fenced, pack_codes
@@ -219,28 +220,25 @@ def test_arguments_and_pointers() -> None:
     found = np.zeros(8, np.float64)
     numbers = [np.arange(4).astype(t) - 2 for t in (np.float32, np.int32, np.int64, np.int8, np.uint8)]
 
-    @kernels
+    @kernels(record("out whole half:f4 f32 i32 i64 i8 u8"))
     def take():
         return take_arguments
 
-    def take_arguments(args, task):
-        out = args_out(args)
-        out[0] = simd.arg(args, 1)
-        out[1] = simd.arg_f32(args, 2)
+    def take_arguments(a, task):
+        out = f64_pointer(a.out)
+        out[0] = a.whole
+        out[1] = a.half
         out[2] = task
-        out[3] = simd.f32_pointer(simd.arg(args, 3))[1]
-        out[4] = simd.i32_pointer(simd.arg(args, 4))[1]
-        out[5] = simd.i64_pointer(simd.arg(args, 5))[1]
-        out[6] = simd.i8_pointer(simd.arg(args, 6))[1]
-        out[7] = simd.u8_pointer(simd.arg(args, 7))[1]
+        out[3] = simd.f32_pointer(a.f32)[1]
+        out[4] = simd.i32_pointer(a.i32)[1]
+        out[5] = simd.i64_pointer(a.i64)[1]
+        out[6] = simd.i8_pointer(a.i8)[1]
+        out[7] = simd.u8_pointer(a.u8)[1]
 
     f64_pointer = memory._pointer_to(types.float64, ir.DoubleType())
 
-    @compiled.inline
-    def args_out(args):
-        return f64_pointer(simd.arg(args, 0))
-
-    call = KernelCall(take(), [found.ctypes.data, -(2**62), -0.1, *(x.ctypes.data for x in numbers)], 1)
+    pointed = dict(zip(("f32", "i32", "i64", "i8", "u8"), numbers, strict=True))
+    call = KernelCall(take(), 1, out=found, whole=-(2**62), half=-0.1, **pointed)
     compiled(call_kernel)(call.kernel.address, call.args, 5)
     np.testing.assert_array_equal(found, [-(2**62), np.float32(-0.1), 5, -1, -1, -1, -1, 255])
 

@@ -21,23 +21,27 @@ from octavo.io.locks import try_lock
 from octavo.jit import cache as folders
 from octavo.jit import stored
 from octavo.jit.compile import kernels
-from octavo.jit.simd import arg, f32_pointer
+from octavo.jit.program import KernelCall
+from octavo.jit.record import record
+from octavo.jit.simd import f32_pointer
+
+OUT = record("out")
 
 
 def answer_kernel() -> Any:
-    """Writes 42. Arguments: out."""
+    """Writes 42."""
 
-    def answer(args, task):
-        f32_pointer(arg(args, 0))[0] = 42
+    def answer(a, task):
+        f32_pointer(a.out)[0] = 42
 
     return answer
 
 
 def answers() -> bool:
     """Make the kernel as a new process would, and run it; whether it came from the disk."""
-    kernel = kernels(answer_kernel)()
+    kernel = kernels(OUT)(answer_kernel)()
     out = np.zeros(1, np.float32)
-    kernel.ctypes(np.array([out.ctypes.data], np.int64).ctypes.data, 0)
+    KernelCall(kernel, 1, out=out).run()
     assert out[0] == 42
     return bool(kernel.cache_hits)
 
@@ -182,14 +186,14 @@ def test_a_process_that_was_stopped_is_not_waited_for_for_ever(entry: Path, monk
 
 def test_a_compilation_that_fails_leaves_no_lock(folder: Path) -> None:
     def wrong_kernel() -> Any:
-        def wrong(args, task):
-            return args.no_such_thing
+        def wrong(a, task):
+            return a.no_such_thing
 
         return wrong
 
     for _ in range(2):
         with pytest.raises(Exception, match="no_such_thing"):
-            kernels(wrong_kernel)()
+            kernels(OUT)(wrong_kernel)()
         assert not list(folder.iterdir())
 
 

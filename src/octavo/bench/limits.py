@@ -19,11 +19,11 @@ def read_limit(threads: int, *, nbytes: int = 1 << 29, rounds: int = 5) -> float
 
     prepare()
     from octavo.backends.cpu.kernels.limits import read_kernel
-    from octavo.jit.program import KernelCall, Program, address
+    from octavo.jit.program import KernelCall, Program
 
     data, out = np.ones(nbytes // 4, np.float32), np.zeros(1024, np.float32)
     part = nbytes // 1024
-    call = KernelCall(read_kernel(), [address(data), address(out), part], 1024, keep=(data, out))
+    call = KernelCall(read_kernel(), 1024, data=data, sums=out, part_bytes=part)
     seconds = fastest(Program([call], threads), rounds)
     assert float(out.sum()) == nbytes // 4, "every byte was read"
     return nbytes / seconds / 1e9

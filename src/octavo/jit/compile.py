@@ -28,24 +28,20 @@ FAST = {"nsz", "arcp", "contract", "reassoc"}
 """Sums may be reordered and fused; NaN and Inf keep their meaning."""
 
 
-def kernels(record: Any) -> Any:
+def kernels(record: Record) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a factory return kernels compiled as void(arguments, task); equal constants give the same one.
 
     The arguments are a `record`, whose fields the kernel's function reads by their names.
     """
-    if not isinstance(record, Record):
-        return _factory_of_kernels(None, record)
     return partial(_factory_of_kernels, record)
 
 
-def _factory_of_kernels(
-    record: Record | None, factory: Callable[..., Callable[[Any, int], None]]
-) -> Callable[..., Any]:
+def _factory_of_kernels(record: Record, factory: Callable[..., Callable[[Any, int], None]]) -> Callable[..., Any]:
     @cache
     def make(*constants: Any) -> Any:
         key = _key(factory, constants)
         function = _named(factory(*constants), key)
-        signature = ((record.type if record else types.intp, types.intp), types.void)
+        signature = ((record.type, types.intp), types.void)
         compiled: Any = CFunc(function, signature, locals={}, options={"error_model": "numpy", "fastmath": FAST})
         compiled.record = record
         compiled._cache = store = _store(function, key)

@@ -11,7 +11,6 @@ runs programs in the thread that asks.
 from __future__ import annotations
 
 import os
-import struct
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -47,14 +46,12 @@ class KernelCall:
     start before it is done. Raises TypeError for an argument that the kernel's record has not, or that is not given.
     """
 
-    def __init__(self, kernel: Any, tasks: Any, keep: Any = (), /, **arguments: Any) -> None:
+    def __init__(
+        self, kernel: Any, tasks: int, keep: Sequence[Any] = (), /, **arguments: int | float | AnyArray
+    ) -> None:
         self.kernel, self.tasks, self.overlaps = kernel, tasks, False
-        if isinstance(tasks, list):  # kernels that read their arguments by number
-            self.tasks, self._keep = keep, arguments.pop("keep", ())
-            self.overlaps = bool(arguments.pop("overlaps", False))
-            self.args: AnyArray = np.array([_as_int64(a) for a in tasks], np.int64)
-            return
-        self.args, self._keep = kernel.record.new(**arguments), (keep, arguments)
+        self.args: AnyArray = kernel.record.new(**arguments)
+        self._keep = keep, arguments
 
     def fill(self, **arguments: int | float) -> None:
         """Set all arguments anew, for the next run; the caller keeps what they are addresses of."""
@@ -99,11 +96,6 @@ class Program:
             self._counters.fill(0)
             self._set_threads(self._system_threads)
             self._run(self._table, self._first_counter, self._threads)
-
-
-def _as_int64(value: int | float) -> int:
-    """Integers as they are; a float as its float32 bits (see `simd.arg_f32`)."""
-    return struct.unpack("<i", struct.pack("<f", value))[0] if isinstance(value, float) else int(value)
 
 
 def address(array: AnyArray) -> int:

@@ -97,15 +97,17 @@ def _tile_call(
 @_binds("get_rows")
 def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     table, ids = inputs
-    tasks = len(out)
     if isinstance(table, QuantWeight):
-        args = [address(out), stride(out), address(table.data), table.k, address(ids), table.table_address]
-        return [KernelCall(rows.get_rows_kernel(table.layout), args, tasks, keep=(table, ids, out))]
-    if isinstance(table, FloatWeight):
+        kernel = rows.get_rows_kernel(table.layout)
+    elif isinstance(table, FloatWeight):
         kernel = float_mul_mat.float_get_rows_kernel(table.kind)
-        args = [address(out), stride(out), address(table.data), table.k, address(ids), table.scale_address]
-        return [KernelCall(kernel, args, tasks, keep=(table, ids, out))]
-    return [copy_rows(out, table, ids)]
+    else:
+        return [copy_rows(out, table, ids)]
+    parts = weight_arguments(table)
+    return [KernelCall(
+        kernel, len(out), (table,), y=out, y_stride=stride(out), weights=table.data, k=table.k,
+        table=parts["table"], scales=parts["scales"], rows=ids,
+    )]  # fmt: skip
 
 
 @_binds("rms_norm")
@@ -114,9 +116,10 @@ def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
         return _quantize(node, inputs, out, shared)
     x, weight = inputs
     heads, k = (x.shape[1], x.shape[2]) if x.ndim == 3 else (1, x.shape[1])
-    args = [address(out), stride(out), address(x), stride(x), address(weight), k, float(node.attrs["eps"]),
-            heads, k * 4, k * 4]  # fmt: skip
-    return [KernelCall(elementwise.rms_norm_kernel(), args, len(out), keep=(x, weight, out))]
+    return [_rows_call(
+        elementwise.rms_norm_kernel(), out, x, weight=weight, k=k, eps=float(node.attrs["eps"]),
+        heads=heads, y_head_stride=k * 4, x_head_stride=k * 4,
+    )]  # fmt: skip
 
 
 @_binds("quantize")
@@ -125,8 +128,7 @@ def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
     x, *other = inputs
     tokens, k = x.shape
     if node.dtype == "fp8_token":
-        args = [address(out), k, address(x), stride(x)]
-        return [KernelCall(round_fp8_kernel(), args, tokens, keep=(x, out))]
+        return [KernelCall(round_fp8_kernel(), tokens, out=out, k=k, x=x, x_stride=stride(x))]
     source: quantize.Source = "values"
     more: dict[str, Any] = {"other": 0, "other_stride": 0, "eps": 0.0}
     if node.op == "rms_norm":
@@ -151,24 +153,26 @@ def _binary(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) ->
         return [_scale_rows(out, a, b)]
     k = int(np.prod(out.shape[1:]))
     b_stride = stride(b) if b.ndim == a.ndim else 0
-    args = [address(out), stride(out), address(a), stride(a), address(b), b_stride, k]
-    return [KernelCall(elementwise.binary_kernel(node.op), args, len(out), keep=(a, b, out))]
+    return [KernelCall(
+        elementwise.binary_kernel(node.op), len(out),
+        y=out, y_stride=stride(out), a=a, a_stride=stride(a), b=b, b_stride=b_stride, k=k,
+    )]  # fmt: skip
 
 
 def _scale_rows(out: AnyArray, x: AnyArray, scales: AnyArray) -> KernelCall:
     """out [T, k, N] = x times the numbers of its rows, scales [T, k]; none has gaps."""
     k = x.shape[2]
-    args = [address(out), 4 * k, address(x), 4 * k, address(scales), k]
-    return KernelCall(elementwise.scale_rows_kernel(), args, scales.size, keep=(out, x, scales))
+    return KernelCall(
+        elementwise.scale_rows_kernel(), scales.size, y=out, y_stride=4 * k, x=x, x_stride=4 * k, scales=scales, k=k
+    )
 
 
 @_binds("rope")
 def _rope(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, positions, freqs = inputs
     table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
-    kernel = rope.rope_kernel(node.attrs["interleaved"], False, x.shape[2], len(freqs))
-    args = [address(out), stride(out), address(x), stride(x), x.shape[1], address(table), 0, 0.0]
-    return [*before, KernelCall(kernel, args, len(out), keep=(x, table, out))]
+    kernel = rope.rope_kernel(node.attrs["interleaved"], x.shape[2], len(freqs))
+    return [*before, _rows_call(kernel, out, x, heads=x.shape[1], table=table)]
 
 
 def _rope_table(
@@ -179,8 +183,11 @@ def _rope_table(
     if key in shared:
         return shared[key], []
     table = shared[key] = np.empty((len(positions), 2, len(freqs)), np.float32)
-    args = [address(table), address(positions), address(freqs), len(freqs), scale]
-    return table, [KernelCall(rope.rope_table_kernel(), args, len(positions), keep=(table, positions, freqs))]
+    call = KernelCall(
+        rope.rope_table_kernel(), len(positions),
+        table=table, positions=positions, freqs=freqs, pairs=len(freqs), scale=scale,
+    )  # fmt: skip
+    return table, [call]
 
 
 @_binds("rope_set_rows")
@@ -190,22 +197,25 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
     tokens, heads, dim = q.shape
     run = ROPE_RUN if tokens > 2 * ROPE_RUN else 1
     kernel = rope.rope_set_rows_kernel(_kind(node.inputs[3]), node.attrs["interleaved"], bool(norms), dim, len(freqs))
-    args = [
-        address(out), stride(out), address(q), stride(q), address(k), stride(k), address(v), stride(v),
-        address(keys), address(values), address(places), address(table), heads, k.shape[1],
-        *([address(w) for w in norms] or [0, 0]), float(node.attrs.get("eps", 0.0)), tokens, run,
-    ]  # fmt: skip
-    tasks = -(-tokens // run) * (heads + 2 * k.shape[1])
-    return [*before, KernelCall(kernel, args, tasks, keep=(*inputs, table, out))]
+    q_weight, k_weight = norms or (0, 0)
+    call = KernelCall(
+        kernel, -(-tokens // run) * (heads + 2 * k.shape[1]),
+        y=out, y_stride=stride(out), q=q, q_stride=stride(q), heads=heads,
+        k=k, k_stride=stride(k), v=v, v_stride=stride(v), kv_heads=k.shape[1],
+        keys=keys, values=values, rows=places, table=table,
+        q_weight=q_weight, k_weight=k_weight, eps=float(node.attrs.get("eps", 0.0)), tokens=tokens, run=run,
+    )  # fmt: skip
+    return [*before, call]
 
 
 @_binds("set_rows")
 def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
     cache, values, places = inputs
     make = rope.set_keys_kernel if node.inputs[0].attrs["kind"] == "k" else rope.set_values_kernel
-    args = [address(cache), address(values), stride(values), address(places), values.shape[1]]
-    kernel = make(_kind(node), values.shape[2])
-    return [KernelCall(kernel, args, len(values), keep=(cache, values, places))]
+    return [KernelCall(
+        make(_kind(node), values.shape[2]), len(values),
+        cache=cache, x=values, x_stride=stride(values), heads=values.shape[1], rows=places,
+    )]  # fmt: skip
 
 
 def _kind(cache: Node) -> Any:
@@ -219,65 +229,74 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
     group, kind = heads // kv_heads, _kind(node.inputs[1])
-    args = [address(out), address(q), stride(q), address(k), address(v), address(positions), address(starts),
-            address(pages), pages.shape[1], len(pages), kv_heads, float(node.attrs["scale"]), tokens]  # fmt: skip
-    keep = (q, k, v, positions, starts, pages, out)
-    window, cap = int(node.attrs.get("window", 0)), float(node.attrs.get("cap", 0.0))
+    given = {
+        "out": out, "q": q, "q_stride": stride(q), "tokens": tokens,
+        "keys": k, "values": v, "kv_heads": kv_heads, "scale": float(node.attrs["scale"]),
+        "positions": positions, "starts": starts, "sequences": len(pages),
+        "pages": pages, "pages_width": pages.shape[1],
+        "window": int(node.attrs.get("window", 0)), "cap": float(node.attrs.get("cap", 0.0)),
+    }  # fmt: skip
+    windowed, capped = given["window"] > 0, given["cap"] > 0
     if tokens != len(pages):
         tasks = -(-tokens // attention.TILE) * heads
-        kernel = attention.prefill_kernel(kind, group, dim, window > 0, cap > 0)
-        return [KernelCall(kernel, [*args, 0, 0, window, cap], tasks, keep=keep)]
+        kernel = attention.prefill_kernel(kind, group, dim, windowed, capped)
+        return [KernelCall(kernel, tasks, **given, splits=1, partial=0)]
     pairs = tokens * kv_heads
     splits = max(1, SPLIT_TASKS // pairs)
     partial = np.empty(pairs * splits * group * (dim + 4) if splits > 1 else 0, np.float32)
-    args += [splits, address(partial), window, cap]
-    kernel = attention.decode_kernel(kind, group, dim, window > 0, cap > 0)
-    calls = [KernelCall(kernel, args, pairs * splits, keep=(*keep, partial))]
+    kernel = attention.decode_kernel(kind, group, dim, windowed, capped)
+    calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, partial=partial)]
     if splits > 1:
-        args = [address(out), address(partial), splits]
-        calls.append(KernelCall(attention.combine_kernel(group, dim), args, pairs, keep=(partial, out)))
+        calls.append(KernelCall(attention.combine_kernel(group, dim), pairs, out=out, partial=partial, splits=splits))
     return calls
 
 
-def _rows_call(kernel: Any, out: AnyArray, x: AnyArray, *more: int | float, keep: Sequence[Any] = ()) -> KernelCall:
-    """A kernel with a task for each row of `out`, whose arguments begin with out, x and their strides."""
-    args = [address(out), stride(out), address(x), stride(x), *more]
-    return KernelCall(kernel, args, len(out), keep=(out, x, *keep))
+def _rows_call(kernel: Any, out: AnyArray, x: AnyArray, **more: int | float | AnyArray) -> KernelCall:
+    """A kernel with a task for each row of y, which is `out`, and of x."""
+    return KernelCall(kernel, len(out), y=out, y_stride=stride(out), x=x, x_stride=stride(x), **more)
 
 
 @_binds("soft_max")
 def _soft_max(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    return [_rows_call(elementwise.soft_max_kernel(), out, inputs[0], out.shape[1])]
+    return [_rows_call(elementwise.soft_max_kernel(), out, inputs[0], k=out.shape[1])]
 
 
 @_binds("normalize")
 def _normalize(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    return [_rows_call(elementwise.normalize_kernel(), out, inputs[0], out.shape[1])]
+    return [_rows_call(elementwise.normalize_kernel(), out, inputs[0], k=out.shape[1])]
 
 
 @_binds("soft_cap")
 def _soft_cap(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    return [_rows_call(elementwise.soft_cap_kernel(), out, inputs[0], out.shape[1], float(node.attrs["cap"]))]
+    return [_rows_call(elementwise.soft_cap_kernel(), out, inputs[0], k=out.shape[1], cap=float(node.attrs["cap"]))]
 
 
 @_binds("top_k")
 def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    return [_rows_call(elementwise.top_k_kernel(), out, inputs[0], inputs[0].shape[1], out.shape[1])]
+    (x,) = inputs
+    return [KernelCall(
+        elementwise.top_k_kernel(), len(out),
+        ids=out, ids_stride=stride(out), x=x, x_stride=stride(x), n=x.shape[1], k=out.shape[1],
+    )]  # fmt: skip
 
 
 @_binds("gather")
 def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, ids = inputs
     x_stride = stride(x) if x.ndim == 2 else 0
-    args = [address(out), stride(out), address(x), x_stride, address(ids), stride(ids), out.shape[1]]
-    return [KernelCall(elementwise.gather_kernel(), args, len(out), keep=(out, x, ids))]
+    return [KernelCall(
+        elementwise.gather_kernel(), len(out),
+        y=out, y_stride=stride(out), x=x, x_stride=x_stride, ids=ids, ids_stride=stride(ids), k=out.shape[1],
+    )]  # fmt: skip
 
 
 @_binds("weighted_sum")
 def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, weights = inputs
-    more = (address(weights), stride(weights), x.shape[1], out.shape[1])
-    return [_rows_call(elementwise.weighted_sum_kernel(), out, x, *more, keep=(weights,))]
+    return [_rows_call(
+        elementwise.weighted_sum_kernel(), out, x,
+        weights=weights, weights_stride=stride(weights), k=x.shape[1], n=out.shape[1],
+    )]  # fmt: skip
 
 
 @_binds("mul_mat_id")

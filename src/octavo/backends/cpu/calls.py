@@ -7,7 +7,7 @@ from typing import Any
 from octavo.backends.cpu.kernels import elementwise, float_mul_mat, mul_mat, quantize
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight
 from octavo.formats.spec import AnyArray
-from octavo.jit.program import KernelCall, address
+from octavo.jit.program import KernelCall
 
 Weight = QuantWeight | FloatWeight
 
@@ -49,8 +49,10 @@ def x_stride(weight: Weight) -> int:
 
 def copy_rows(out: AnyArray, x: AnyArray, rows: AnyArray) -> KernelCall:
     """out[i] = x[rows[i]], float32."""
-    args = [address(out), stride(out), address(x), stride(x), address(rows), x.shape[1]]
-    return KernelCall(elementwise.copy_rows_kernel(), args, len(out), keep=(x, rows, out))
+    return KernelCall(
+        elementwise.copy_rows_kernel(), len(out),
+        y=out, y_stride=stride(out), x=x, x_stride=stride(x), rows=rows, k=x.shape[1],
+    )  # fmt: skip
 
 
 def quantize_rows(x: AnyArray, codes: AnyArray, tile: int) -> KernelCall:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from octavo.backends.cores import cores
-from octavo.backends.cpu.gemm import FEW
+from octavo.backends.cpu.gemm import GEMM_MIN_TOKENS
 from octavo.formats.spec import F32, AnyArray
 from octavo.jit.prepare import end_progress, prepare
-from octavo.jit.program import KernelCall, Program, address
+from octavo.jit.program import KernelCall, Program
 
 if TYPE_CHECKING:
     from octavo.backends.cpu.kernels.fp8_gemm import Kind
@@ -33,19 +33,19 @@ def sums(a: AnyArray, b: AnyArray, scales: tuple[F32, F32] | None = None) -> F32
     kind: Kind = "e4m3" if a.dtype.name == "float8_e4m3fn" else "e5m2"
     (m, k), n = a.shape, len(b)
     width, codes = -(-k // STEP) * STEP, np.ascontiguousarray(b).view(np.uint8)
-    x = _widened(kind, a, width, ONE[kind] ** (2 if m < FEW else 1))
+    x = _widened(kind, a, width, ONE[kind] ** (2 if m < GEMM_MIN_TOKENS else 1))
     if scales is not None:
         x *= np.repeat(scales[0], BLOCK, axis=1)[:, :width]
     spread = None if scales is None else np.repeat(scales[1], BLOCK, axis=1)[:, :width]
     out = np.empty((m, n), np.float32)
-    (_few if m < FEW else _many)(kind, x, codes, spread, out)
+    (_matvec if m < GEMM_MIN_TOKENS else _gemm)(kind, x, codes, spread, out)
     end_progress()
     return out
 
 
-def _few(kind: Kind, x: F32, codes: AnyArray, scale: F32 | None, out: F32) -> None:
+def _matvec(kind: Kind, x: F32, codes: AnyArray, scale: F32 | None, out: F32) -> None:
     """out [m, n] of x [m, k] and codes [n, k], whose blocks of rows have a `scale` for each value."""
-    from octavo.backends.cpu.kernels.fp8_gemm import ROWS, few_kernel
+    from octavo.backends.cpu.kernels.fp8_gemm import ROWS, matvec_kernel
     from octavo.backends.cpu.kernels.int8_gemm import parts_of
 
     blocks = [(x, codes, out)]
@@ -55,15 +55,18 @@ def _few(kind: Kind, x: F32, codes: AnyArray, scale: F32 | None, out: F32) -> No
     calls = []
     for left, rows, y in blocks:
         for first, tokens in parts_of(len(x)):
-            args = [address(y[first:]), y.strides[0], address(left[first:]), left.strides[0], address(rows),
-                    rows.strides[0], *rows.shape]  # fmt: skip
-            tasks = -(-len(rows) // ROWS)
-            calls.append(KernelCall(few_kernel(kind, tokens), args, tasks, keep=(left, rows, y), overlaps=True))
+            call = KernelCall(
+                matvec_kernel(kind, tokens), -(-len(rows) // ROWS), y=y[first:], y_stride=y.strides[0],
+                x=left[first:], x_stride=left.strides[0],
+                codes=rows, codes_stride=rows.strides[0], rows=len(rows), k=rows.shape[1],
+            )  # fmt: skip
+            call.overlaps = True
+            calls.append(call)
     Program(calls, cores())()
 
 
-def _many(kind: Kind, x: F32, codes: AnyArray, scale: F32 | None, out: F32) -> None:
-    """`_few` by BLAS."""
+def _gemm(kind: Kind, x: F32, codes: AnyArray, scale: F32 | None, out: F32) -> None:
+    """`_matvec` for more tokens, by BLAS."""
     from octavo.backends.cpu.kernels.fp8_gemm import ONE
 
     width = x.shape[1]
@@ -82,6 +85,9 @@ def _widened(kind: Kind, x: AnyArray, width: int, factor: float, room: F32 | Non
 
     codes = np.ascontiguousarray(x).view(np.uint8)
     out = np.empty((len(codes), width), np.float32) if room is None else room[: len(codes)]
-    args = [address(out), out.strides[0], address(codes), codes.strides[0], codes.shape[1], factor]
-    KernelCall(widen_kernel(kind), args, len(codes), keep=(out, codes)).run()  # more threads would be in BLAS's way
+    call = KernelCall(
+        widen_kernel(kind), len(codes), y=out, y_stride=out.strides[0],
+        codes=codes, codes_stride=codes.strides[0], k=codes.shape[1], factor=factor,
+    )  # fmt: skip
+    call.run()  # more threads would be in BLAS's way
     return out

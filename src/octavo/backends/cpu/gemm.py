@@ -19,8 +19,8 @@ from octavo.jit.program import KernelCall, Program, address
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 """In the order in which the kernels number them."""
 
-FEW = 8
-"""Fewer tokens than these are multiplied with rows as they lie, not with panels."""
+GEMM_MIN_TOKENS = 8
+"""From so many tokens on, weights are multiplied in panels; with fewer, rows as they lie."""
 
 PLANS_KEPT = 256
 
@@ -42,7 +42,16 @@ class Weight:
     @property
     def kind(self) -> int:
         """Which of `simd.integers.INT8`, INT4 and INT4_GROUPS it is."""
-        return 0 if self.data.dtype == np.int8 else 1 if self.scales is None else 2
+        from octavo.jit.simd.integers import INT4, INT4_GROUPS, INT8
+
+        if self.data.dtype == np.int8:
+            return INT8
+        return INT4 if self.scales is None else INT4_GROUPS
+
+    @property
+    def place(self) -> dict[str, int]:
+        """Where it lies, as the kernels read it; the address of float16 scales is 0 without."""
+        return weight_place(self.data, self.scales)
 
 
 @dataclass(slots=True, eq=False)
@@ -91,8 +100,10 @@ def quantize_groups(x: AnyArray, group: int, symmetric: bool) -> tuple[AnyArray,
         np.empty((m, k // group), np.float32),
         np.empty((m, k // group), np.int32),
     )
-    args = [address(codes), address(scales), address(zeros), k, address(x), group, int(symmetric)]
-    call = KernelCall(quantize_groups_kernel(_float_kind(x.dtype)), args, m)
+    call = KernelCall(
+        quantize_groups_kernel(_float_kind(x.dtype)), m,
+        codes=codes, scales=scales, zeros=zeros, x=x, k=k, group=group, symmetric=symmetric,
+    )  # fmt: skip
     if x.size > ALONE:
         Program([call], _threads())()
     else:
@@ -101,16 +112,44 @@ def quantize_groups(x: AnyArray, group: int, symmetric: bool) -> tuple[AnyArray,
     return codes, scales, zeros
 
 
-def _run(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray, columns: int) -> None:
-    """A product; at `columns` lie the sums of the weight's rows where there are zero points, else zeros."""
-    data, scales = weight.data, weight.scales
-    source = [address(data), data.strides[0], 0, 0, data.shape[1]]
-    if scales is not None:
-        source[2:4] = address(scales), scales.strides[0]
-    plan = _plan(weight.kind, *out.shape)
-    rest, keep = _epilogue_args(after, out, plan.begins, columns)
-    plan(a, source, rest)
-    del keep  # arguments are addresses of these
+def _run(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray, column_sums: int) -> None:
+    """A product; at `column_sums` lie the sums of the weight's rows where there are zero points, else zeros."""
+    m, n = out.shape
+    zero_a = None if after.zero_a is None else np.ascontiguousarray(after.zero_a, np.int32)
+    bias = None if after.bias is None else vectors(after.bias)
+    scale_a, scale_b = np.ascontiguousarray(after.scale_a, np.float32), vectors(after.scale_b)
+    plan = _plan(weight.kind, m, n)
+    end = epilogue_arguments(
+        out, plan.begins, address(scale_a), address(scale_b), None if bias is None else address(bias), after.residual
+    )
+    if zero_a is not None:
+        end |= {"zeros": address(zero_a), "column_sums": column_sums}
+    end["activation"] = ACTIVATIONS.index(after.activation)
+    plan(a, weight, end)
+
+
+def epilogue_arguments(
+    y: AnyArray, begins: int, token_scales: int, column_scales: int, bias: int | None, residual: AnyArray | None
+) -> dict[str, int]:
+    """The fields `EPILOGUE` for y [m, n], without zero points or activation. What lies at addresses is not kept."""
+    m, n = y.shape
+    return {
+        "tokens": m, "columns": n, "begins": begins, "zeros": zeros_at(m), "column_sums": zeros_at(n),
+        "token_scales": token_scales, "column_scales": column_scales, "bias": zeros_at(n) if bias is None else bias,
+        "activation": 0,
+        "residual": 0 if residual is None else address(residual),
+        "residual_stride": 0 if residual is None else residual.strides[0],
+        "residual_kind": 0 if residual is None else _float_kind(residual.dtype),
+        "y": address(y), "y_stride": y.strides[0], "y_kind": _float_kind(y.dtype),
+    }  # fmt: skip
+
+
+def weight_place(rows: AnyArray, groups: AnyArray | None) -> dict[str, int]:
+    """The fields `int8_gemm.WEIGHT` of rows of bytes and of the scales of their groups."""
+    return {
+        "w": address(rows), "w_stride": rows.strides[0], "row_bytes": rows.shape[1],
+        "groups": 0 if groups is None else address(groups), "groups_stride": 0 if groups is None else groups.strides[0],
+    }  # fmt: skip
 
 
 def _plan(kind: int, m: int, n: int) -> _Plan:
@@ -120,7 +159,7 @@ def _plan(kind: int, m: int, n: int) -> _Plan:
     if key not in plans:
         if len(plans) >= PLANS_KEPT:
             plans.clear()
-        plans[key] = (_FewPlan if m < FEW else _ManyPlan)(*key)
+        plans[key] = (_MatvecPlan if m < GEMM_MIN_TOKENS else _GemmPlan)(*key)
     return plans[key]
 
 
@@ -131,25 +170,35 @@ class _Plan(ABC):
     """
 
     def __init__(self, kind: int, m: int, calls: Sequence[tuple[Any, int, bool]]) -> None:
+        from octavo.backends.cpu.kernels.int8_epilogue import EPILOGUE
         from octavo.jit.simd.integers import OFFSETS
 
         self.offset, self._sums = OFFSETS[kind], np.empty(m, np.int32)
         self.begins = address(self._sums)
-        none = [0] * MOST_ARGUMENTS
-        self.program = Program([KernelCall(k, none, tasks, overlaps=o) for k, tasks, o in calls], _threads())
+        self._fill_end, self._end = EPILOGUE.fill, np.zeros((), EPILOGUE.dtype)
+        self.end = address(self._end)
+        self.program = Program([_empty_call(*call) for call in calls], _threads())
+        self.calls = self.program.calls
 
-    def run(self, *arguments: list[int]) -> None:
-        """Run the calls with these arguments."""
-        for call, given in zip(self.program.calls, arguments, strict=True):
-            call.args[: len(given)] = given
+    def __call__(self, a: AnyArray, weight: Weight, end: dict[str, int]) -> None:
+        """Run a product; `end` is the record of the epilogue."""
+        self._fill_end(self._end, end)
+        room = self._fill(a, weight.place)
         self.program()
+        del room  # the calls have used it
 
     @abstractmethod
-    def __call__(self, a: AnyArray, source: list[int], rest: list[int]) -> None:
-        """Run a product: `source` says where the weight lies, `rest` is for the epilogue."""
+    def _fill(self, a: AnyArray, place: dict[str, int]) -> tuple[AnyArray, ...]:
+        """Set the arguments of the calls, and return the memory that they need; `place` says where the weight lies."""
 
 
-class _FewPlan(_Plan):
+def _empty_call(kernel: Any, tasks: int, overlaps: bool) -> KernelCall:
+    call = KernelCall(kernel, tasks, **dict.fromkeys(kernel.record.names, 0))
+    call.overlaps = overlaps
+    return call
+
+
+class _MatvecPlan(_Plan):
     """Rows as they lie times up to four tokens at once."""
 
     def __init__(self, kind: int, m: int, n: int) -> None:
@@ -157,16 +206,19 @@ class _FewPlan(_Plan):
 
         parts = kernels.parts_of(m)
         self.firsts = [first for first, _ in parts]
-        few = [(kernels.few_kernel(kind, size), -(-n // 16), True) for _, size in parts]
-        super().__init__(kind, m, [(kernels.begins_kernel(), m, False), *few])
+        products = [(kernels.matvec_kernel(kind, size), -(-n // 16), True) for _, size in parts]
+        super().__init__(kind, m, [(kernels.begins_kernel(), m, False), *products])
 
-    def __call__(self, a: AnyArray, source: list[int], rest: list[int]) -> None:
+    def _fill(self, a: AnyArray, place: dict[str, int]) -> tuple[AnyArray, ...]:
         at, stride = address(a), a.strides[0]
-        few = ([*source, at + first * stride, stride, *from_token(rest, first)] for first in self.firsts)
-        self.run([self.begins, at, stride, a.shape[1] // 64, self.offset], *few)
+        begins, *products = self.calls
+        begins.fill(begins=self.begins, x=at, x_stride=stride, chunks=a.shape[1] // 64, offset=self.offset)
+        for call, first in zip(products, self.firsts, strict=True):
+            call.fill(**place, x=at + first * stride, x_stride=stride, first_token=first, end=self.end)
+        return ()
 
 
-class _ManyPlan(_Plan):
+class _GemmPlan(_Plan):
     """Panels of rows times tiles of tokens."""
 
     def __init__(self, kind: int, m: int, n: int) -> None:
@@ -175,57 +227,27 @@ class _ManyPlan(_Plan):
         wide, narrow = kernels.tiles_of(m)
         tiles = ((0, wide, kernels.WIDE), (wide * kernels.WIDE, narrow, kernels.NARROW))
         self.tiles = [(first, size) for first, count, size in tiles if count]
-        self.counts, self.slice = [wide, narrow], kernels.SLICE
+        self.counts, self.columns, self.slice = (wide, narrow), whole_vectors(n), kernels.SLICE
         self.padded = wide * kernels.WIDE + narrow * kernels.NARROW
         copies = [
             (kernels.tiles_kernel(), count, not first and wide > 0 and narrow > 0) for first, count, _ in tiles if count
         ]
-        super().__init__(kind, m, [*copies, (kernels.many_kernel(kind), -(-n // 16), False)])
+        super().__init__(kind, m, [*copies, (kernels.gemm_kernel(kind), -(-n // 16), False)])
 
-    def __call__(self, a: AnyArray, source: list[int], rest: list[int]) -> None:
+    def _fill(self, a: AnyArray, place: dict[str, int]) -> tuple[AnyArray, ...]:
         (m, k), stride = a.shape, a.strides[0]
         tiles = np.empty(self.padded * k, np.int8)
-        parts = np.empty(whole_vectors(rest[1]) * self.padded if k > self.slice else 0, np.int32)
-        copies = (
-            [address(tiles) + first * k, self.begins + 4 * first, address(a) + first * stride, stride, m - first,
-             k // 64, size, self.offset]
-            for first, size in self.tiles
-        )  # fmt: skip
-        self.run(*copies, [*source, address(tiles), address(parts), *rest, *self.counts])
-
-
-MOST_ARGUMENTS = 24
-RESIDUAL, RESIDUAL_STRIDE, OUT, OUT_STRIDE = 9, 10, 11, 12  # places among the arguments of the epilogue
-PER_TOKEN = (2, 3, 5)
-
-
-def _epilogue_args(
-    after: Epilogue, out: AnyArray, begins: int, columns: int
-) -> tuple[list[int], tuple[AnyArray | None, ...]]:
-    """What `kernels.int8_gemm.epilogue` reads, and the arrays whose addresses are in it."""
-    m, n = out.shape
-    zero_a = None if after.zero_a is None else np.ascontiguousarray(after.zero_a, np.int32)
-    bias = None if after.bias is None else vectors(after.bias)
-    scale_a, scale_b = np.ascontiguousarray(after.scale_a, np.float32), vectors(after.scale_b)
-    residual = after.residual
-    place = [0, 0] if residual is None else [address(residual), residual.strides[0]]
-    args = [
-        m, n, begins, zeros_at(m) if zero_a is None else address(zero_a), columns, address(scale_a), address(scale_b),
-        zeros_at(n) if bias is None else address(bias), ACTIVATIONS.index(after.activation), *place, address(out),
-        out.strides[0], 0 if residual is None else _float_kind(residual.dtype), _float_kind(out.dtype),
-    ]  # fmt: skip
-    return args, (zero_a, scale_a, scale_b, bias, residual, out)
-
-
-def from_token(rest: list[int], first: int) -> list[int]:
-    """The arguments of an epilogue for the tokens from `first` on."""
-    moved = list(rest)
-    moved[0] -= first
-    for i in PER_TOKEN:
-        moved[i] += 4 * first
-    moved[RESIDUAL] += first * moved[RESIDUAL_STRIDE]
-    moved[OUT] += first * moved[OUT_STRIDE]
-    return moved
+        parts = np.empty(self.columns * self.padded if k > self.slice else 0, np.int32)
+        codes, at = address(tiles), address(a)
+        *copies, product = self.calls
+        for call, (first, size) in zip(copies, self.tiles, strict=True):
+            call.fill(
+                codes=codes + first * k, begins=self.begins + 4 * first, x=at + first * stride, x_stride=stride,
+                tokens=m - first, chunks=k // 64, tile=size, offset=self.offset,
+            )  # fmt: skip
+        wide, narrow = self.counts
+        product.fill(**place, x=codes, wide_tiles=wide, narrow_tiles=narrow, partial_sums=address(parts), end=self.end)
+        return tiles, parts
 
 
 def vectors(x: AnyArray) -> AnyArray:

@@ -102,40 +102,48 @@ def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table
         if decode_table:
             source = (np.array(fmt.table, np.int16)[source] + 128).astype(np.uint8)
     words, n_pieces = codes.pieces.shape
-    arrays: list[U8] = []
     if scales is not None:
-        places = _mapped_scales(scales, rows, fmt.block_bytes)
+        small = _mapped_scales(scales, rows, fmt.block_bytes)
     else:
         assert planes is not None
-        places, arrays = _unpacked_scales(planes, layout, len(rows))
+        small = _unpacked_scales(planes, layout, len(rows))
     odd = np.zeros(1, np.uint8)
-    args = [address(out), address(source), source.shape[1], len(rows), k, block_in, words, address(codes.pieces),
-            codes.base, *places, address(odd)]  # fmt: skip
-    kernel = pack_kernel(layout, n_pieces, scales is not None)
-    KernelCall(kernel, args, len(out), keep=(out, source, arrays, odd)).run()
+    call = KernelCall(
+        pack_kernel(layout, n_pieces, scales is not None), len(out), (rows,),
+        tiles=out, rows=len(rows), k=k, source=source, row_bytes=source.shape[1], block_bytes=block_in,
+        block_words=words, pieces=codes.pieces, base=codes.base, **small, odd=odd,
+    )  # fmt: skip
+    call.run()
     return not odd[0]
 
 
-def _mapped_scales(scales: ScaleMap, rows: U8, block_bytes: int) -> list[int]:
+def _mapped_scales(scales: ScaleMap, rows: U8, block_bytes: int) -> dict[str, int | AnyArray]:
     """The kernel's arguments for scales that it reads from the rows itself."""
-    floats = [
-        x for at, flip in (scales.d, scales.minimum) for x in (address(rows) + at, rows.shape[1], block_bytes, flip)
-    ]
-    tables = [x for i in range(2) for x in (address(scales.small[i]) if i < len(scales.small) else 0, 0)]
-    return [*floats, *tables]
+    found: dict[str, int | AnyArray] = {}
+    for name, (at, flip) in (("d", scales.d), ("minima", scales.minimum)):
+        found |= _scale_place(name, address(rows) + at, rows.shape[1], block_bytes, flip)
+    for i, name in enumerate(("small", "small_minima")):
+        found |= {name: scales.small[i] if i < len(scales.small) else 0, f"{name}_row_bytes": 0}
+    return found
 
 
-def _unpacked_scales(planes: Planes, layout: Layout, n: int) -> tuple[list[int], list[U8]]:
-    """The kernel's arguments for scales in arrays of their own, and those arrays."""
-    floats = [
-        NONE if p is None or kind is None else _as_bytes(p, kind)
-        for p, kind in ((planes.d, layout.scale), (planes.dmin, layout.minima))
-    ]
-    small = [p if p is not None and layout.two_level else NONE for p in (planes.sc, planes.m)]
-    arrays = [np.ascontiguousarray(a).view(np.uint8) for a in (*floats, *small)]
-    width = SCALE_BYTES[layout.scale]
-    places = [x for a in arrays[:2] for x in (address(a), a.nbytes // n, width, 0)]
-    return places + [x for a in arrays[2:] for x in (address(a), a.nbytes // n)], arrays
+def _unpacked_scales(planes: Planes, layout: Layout, n: int) -> dict[str, int | AnyArray]:
+    """The kernel's arguments for the scales of n rows in arrays of their own."""
+    found: dict[str, int | AnyArray] = {}
+    for name, floats, kind in (("d", planes.d, layout.scale), ("minima", planes.dmin, layout.minima)):
+        array = NONE if floats is None or kind is None else _as_bytes(floats, kind)
+        array = np.ascontiguousarray(array).view(np.uint8)
+        found |= _scale_place(name, array, array.nbytes // n, SCALE_BYTES[layout.scale], 0)
+    for name, plane in (("small", planes.sc), ("small_minima", planes.m)):
+        array = plane if plane is not None and layout.two_level else NONE
+        array = np.ascontiguousarray(array).view(np.uint8)
+        found |= {name: array, f"{name}_row_bytes": array.nbytes // n}
+    return found
+
+
+def _scale_place(name: str, at: int | AnyArray, row_bytes: int, nbytes: int, flip: int) -> dict[str, int | AnyArray]:
+    """Where floating scales lie: bytes a row, bytes from one to the next, and what flips their sign."""
+    return {name: at, f"{name}_row_bytes": row_bytes, f"{name}_bytes": nbytes, f"{name}_flip": flip}
 
 
 NONE = np.zeros(1, np.uint8)

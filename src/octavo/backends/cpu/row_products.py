@@ -6,12 +6,14 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from octavo.backends import row_products
-from octavo.backends.cpu.gemm import FEW, from_token, vectors, whole_vectors, zeros_at
+from octavo.backends.cpu.gemm import GEMM_MIN_TOKENS, epilogue_arguments, vectors, weight_place, whole_vectors
 from octavo.backends.cpu.kernels import int8_gemm as kernels
+from octavo.backends.cpu.kernels.int8_epilogue import EPILOGUE
 from octavo.backends.cpu.pages import Arena
 from octavo.backends.cpu.tokens import TokenCodes, rows_of, whole
 from octavo.formats import Planes, QTensor, unpack
@@ -46,7 +48,7 @@ class RowWeight:
     scale: F32
 
 
-MOST = (1 << 17) - 1
+MAX_K = (1 << 17) - 1
 """Values of K whose products an int32 sum holds, whatever the codes."""
 
 
@@ -91,8 +93,8 @@ def supports(node: Node) -> tuple[bool, str]:
     """Whether the kernels compute a node with weights of rows; see `backends.row_products`."""
     found, why_not = row_products.supports(node, is_row_weight)
     k = max(i.tensor.shape[-1] for i in node.inputs if i.op == "weight" and len(i.shape) > 1)
-    if found and k > MOST:
-        return False, f"a product of rows of {k} values in int32 (allowed: up to {MOST})"
+    if found and k > MAX_K:
+        return False, f"a product of rows of {k} values in int32 (allowed: up to {MAX_K})"
     return found, why_not
 
 
@@ -107,37 +109,31 @@ def row_product(
     """The calls for y [T, n] = x [T, k] @ w.T + terms."""
     bias, residual = row_products.bias_and_residual(terms)
     bias = None if bias is None else vectors(bias)
-    keep: tuple[object, ...] = (w, x.raw, y, bias, residual)
-    end = _epilogue(w, x, y, bias, residual)
-    source = [address(w.codes), w.codes.strides[0], 0, 0, w.codes.shape[1]]
-    if w.groups is not None:
-        source[2:4] = address(w.groups), w.groups.strides[0]
-    if x.tokens < FEW:
-        return _few(w, x, source, end, keep)
-    parts = 0
-    if sums_in_memory(w):
-        memory = _sums(shared, len(w.scale) * rows_of(x.tokens))
-        parts, keep = address(memory), (*keep, memory)
-    args = [*source, address(x.raw), parts, *end, x.wide, x.narrow]
-    return [KernelCall(kernels.many_kernel(w.kind), args, -(-w.n // 16), keep=keep)]
+    bias_at = None if bias is None else address(bias)
+    end = EPILOGUE.new(
+        **epilogue_arguments(y, x.begins(OFFSETS[w.kind]), x.scales, address(w.scale), bias_at, residual)
+    )
+    keep, place = (w, x.raw, y, bias, residual, end), weight_place(w.codes, w.groups)
+    if x.tokens < GEMM_MIN_TOKENS:
+        return _matvec(w, x, place, end, keep)
+    parts = _sums(shared, len(w.scale) * rows_of(x.tokens)) if sums_in_memory(w) else 0
+    call = KernelCall(
+        kernels.gemm_kernel(w.kind), -(-w.n // 16), keep,
+        **place, x=x.raw, wide_tiles=x.wide, narrow_tiles=x.narrow, partial_sums=parts, end=end,
+    )  # fmt: skip
+    return [call]
 
 
-def _few(w: RowWeight, x: TokenCodes, source: list[int], end: list[int], keep: tuple[object, ...]) -> list[KernelCall]:
+def _matvec(w: RowWeight, x: TokenCodes, place: dict[str, int], end: AnyArray, keep: Any) -> list[KernelCall]:
     calls, width = [], whole(x.k)
     for first, size in kernels.parts_of(x.tokens):
-        args = [*source, address(x.raw) + first * width, width, *from_token(end, first)]
-        calls.append(KernelCall(kernels.few_kernel(w.kind, size), args, -(-w.n // 16), keep=keep,
-                                overlaps=first + size < x.tokens))  # fmt: skip
+        call = KernelCall(
+            kernels.matvec_kernel(w.kind, size), -(-w.n // 16), keep,
+            **place, x=address(x.raw) + first * width, x_stride=width, first_token=first, end=end,
+        )  # fmt: skip
+        call.overlaps = first + size < x.tokens
+        calls.append(call)
     return calls
-
-
-def _epilogue(w: RowWeight, x: TokenCodes, y: AnyArray, bias: AnyArray | None, residual: AnyArray | None) -> list[int]:
-    """What `kernels.int8_gemm.epilogue` reads; there are no zero points."""
-    place = [0, 0] if residual is None else [address(residual), residual.strides[0]]
-    return [
-        x.tokens, w.n, x.begins(OFFSETS[w.kind]), zeros_at(x.tokens), zeros_at(w.n), x.scales, address(w.scale),
-        zeros_at(w.n) if bias is None else address(bias), 0, *place, address(y), y.strides[0], 0, 0,
-    ]  # fmt: skip
 
 
 def _sums(shared: Shared, size: int) -> AnyArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.backends.cpu.gemm import FEW
+from octavo.backends.cpu.gemm import GEMM_MIN_TOKENS
 from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE, tiles_of
 from octavo.backends.cpu.kernels.quantize import Source
 from octavo.backends.cpu.kernels.quantize_token import CHUNK, quantize_token_kernel
@@ -31,12 +31,12 @@ class TokenCodes:
     @property
     def wide(self) -> int:
         """Tiles of WIDE tokens."""
-        return tiles_of(self.tokens)[0] if self.tokens >= FEW else 0
+        return tiles_of(self.tokens)[0] if self.tokens >= GEMM_MIN_TOKENS else 0
 
     @property
     def narrow(self) -> int:
         """Tiles of NARROW tokens."""
-        return tiles_of(self.tokens)[1] if self.tokens >= FEW else 0
+        return tiles_of(self.tokens)[1] if self.tokens >= GEMM_MIN_TOKENS else 0
 
     @property
     def scales(self) -> int:
@@ -50,7 +50,7 @@ class TokenCodes:
 
 def rows_of(tokens: int) -> int:
     """Tokens with those that fill the last tile."""
-    return tokens if tokens < FEW else -(-tokens // NARROW) * NARROW
+    return tokens if tokens < GEMM_MIN_TOKENS else -(-tokens // NARROW) * NARROW
 
 
 def token_bytes(tokens: int, k: int) -> int:
@@ -62,6 +62,6 @@ def quantize_tokens(out: TokenCodes, x: AnyArray, source: Source = "values", **o
     """The call that quantizes x [T, K]; `other` is what `quantize_token_kernel` is told of the op before."""
     return KernelCall(
         quantize_token_kernel(source), out.tokens,
-        codes=out.raw, wide_tokens=out.wide * WIDE, tiled=out.tokens >= FEW, scales=out.scales,
+        codes=out.raw, wide_tokens=out.wide * WIDE, tiled=out.tokens >= GEMM_MIN_TOKENS, scales=out.scales,
         begins_8=out.begins(128), begins_4=out.begins(8), k=out.k, x=x, x_stride=x.strides[0], **other,
     )  # fmt: skip

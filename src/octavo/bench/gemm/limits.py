@@ -48,10 +48,10 @@ def dot_limit(threads: int, rounds: int = 5, tasks: int = 256) -> float:
 
     prepare()
     from octavo.backends.cpu.kernels.dot_limit import OPERATIONS, dot_limit_kernel
-    from octavo.jit.program import KernelCall, Program, address
+    from octavo.jit.program import KernelCall, Program
 
     out = np.ones(tasks, np.int64)
-    run = Program([KernelCall(dot_limit_kernel(), [address(out)], tasks, keep=(out,))], threads)
+    run = Program([KernelCall(dot_limit_kernel(), tasks, out=out)], threads)
     seconds = limits.fastest(run, rounds)
     assert not out.any(), "sums of products of zeros"
     return OPERATIONS * tasks / seconds / 1e9

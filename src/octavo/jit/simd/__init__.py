@@ -46,8 +46,6 @@ from octavo.jit.simd.floats import (
     sum_lanes,
 )
 from octavo.jit.simd.memory import (
-    arg,
-    arg_f32,
     f32_pointer,
     i8_pointer,
     i32_pointer,
@@ -89,8 +87,6 @@ __all__ = [
     "add",
     "add_blocks",
     "add_exact",
-    "arg",
-    "arg_f32",
     "atomic_add",
     "atomic_load",
     "call",

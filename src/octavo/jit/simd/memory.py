@@ -1,4 +1,4 @@
-"""Arguments, pointers, and loads and stores that convert."""
+"""Memory, pointers, and loads and stores that convert."""
 
 from __future__ import annotations
 
@@ -28,22 +28,6 @@ from octavo.jit.simd.emit import (
     store_at,
     widen_f16,
 )
-
-
-@intrinsic
-def arg(ty, args, i):
-    """The i-th int64 of a kernel's arguments."""
-    return types.intp(types.intp, types.intp), lambda c, b, s, a: b.load(b.gep(pointer_at(b, a[0], I64), [a[1]]))
-
-
-@intrinsic
-def arg_f32(ty, args, i):
-    """The i-th argument, a float32 in the low half of its int64."""
-
-    def gen(c, b, s, a):
-        return b.bitcast(b.trunc(b.load(b.gep(pointer_at(b, a[0], I64), [a[1]])), I32), F32)
-
-    return types.float32(types.intp, types.intp), gen
 
 
 @intrinsic(prefer_literal=True)

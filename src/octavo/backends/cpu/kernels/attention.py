@@ -16,9 +16,8 @@ from octavo.backends.cpu.kernels.kv import Kind, head_bytes, score_function, val
 from octavo.backends.cpu.kernels.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import inner, kernels
+from octavo.jit.record import record
 from octavo.jit.simd import (
-    arg,
-    arg_f32,
     exp,
     f32_pointer,
     i32_pointer,
@@ -36,50 +35,69 @@ from octavo.jit.simd import (
 TILE = 8  # tokens of a tile where a sequence has many
 
 
-@kernels
-def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
-    """One task for each token, key head and split. `group` query heads share a key head of `dim` values.
+ATTENTION = record(
+    "out q q_stride tokens",
+    "keys values kv_heads scale:f4",
+    "positions starts sequences",
+    "pages pages_width",
+    "splits partial",
+    "window cap:f4",
+)
+"""out, q           float32 [tokens, heads, D]; a token of q begins q_stride bytes after the one before
+keys, values     the cache's pages, with kv_heads each (`kv.py` says how they lie)
+scale            what scores are multiplied with
+positions        int32, of each token
+starts           int32 [sequences + 1], the first token of each sequence
+pages            int32 [sequences, pages_width], the pages of each sequence
+splits, partial  tasks that share a sequence's pages, and memory for what each finds
+window           positions that a token sees, if kernels are made for that
+cap              what scores stay below, if kernels are made for that
+"""
 
-    Arguments: out, q, q stride, keys, values, positions, starts, pages, width of pages, sequences, key heads, scale,
-    tokens, splits, partial results, window, cap. The last two are read by kernels made for them.
-    """
+
+@kernels(ATTENTION)
+def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
+    """One task for each token, key head and split. `group` query heads share a key head of `dim` values."""
     attend, finish = _attend(kind, group, dim, windowed, capped), _finish(group, dim)
     nbytes, state_bytes = group * dim * 4, group * 16
 
-    def attention_decode(args, task):
-        kv_heads, splits = arg(args, 10), arg(args, 13)
+    def attention_decode(a, task):
+        kv_heads, splits = a.kv_heads, a.splits
         split, head, token = task % splits, task // splits % kv_heads, task // splits // kv_heads
-        starts = i32_pointer(arg(args, 6))
+        starts = i32_pointer(a.starts)
         sequence = 0
         while starts[sequence + 1] <= token:
             sequence += 1
-        position = i32_pointer(arg(args, 5))[token]
+        position = i32_pointer(a.positions)[token]
         begin, end = 0, position // PAGE_SIZE + 1
         if windowed:
-            begin = max(0, position + 1 - arg(args, 15)) // PAGE_SIZE
+            begin = max(0, position + 1 - a.window) // PAGE_SIZE
         first, stop = begin + (end - begin) * split // splits, begin + (end - begin) * (split + 1) // splits
-        q = arg(args, 1) + token * arg(args, 2) + head * nbytes
-        pages = arg(args, 7) + sequence * arg(args, 8) * 4
+        q = a.q + token * a.q_stride + head * nbytes
+        pages = a.pages + sequence * a.pages_width * 4
         if splits == 1:
             sums, states = stack(nbytes), stack(state_bytes)
-            attend(sums, states, q, dim * 4, args, pages, head, position, 0, group, first, stop)
-            finish(arg(args, 0) + (token * kv_heads + head) * nbytes, dim * 4, sums, states, group)
+            attend(sums, states, q, dim * 4, a, pages, head, position, 0, group, first, stop)
+            finish(a.out + (token * kv_heads + head) * nbytes, dim * 4, sums, states, group)
         else:
-            part = arg(args, 14) + task * (nbytes + state_bytes)
-            attend(part, part + nbytes, q, dim * 4, args, pages, head, position, 0, group, first, stop)
+            part = a.partial + task * (nbytes + state_bytes)
+            attend(part, part + nbytes, q, dim * 4, a, pages, head, position, 0, group, first, stop)
 
     return attention_decode
 
 
-@kernels
+COMBINE = record("out partial splits")
+
+
+@kernels(COMBINE)
 def combine_kernel(group: int, dim: int) -> Any:
-    """Joins the splits of one token and key head. Arguments: out, partial results, splits."""
+    """Joins the splits of one token and key head; the fields are those of `ATTENTION`."""
     finish = _finish(group, dim)
     nbytes, state_bytes = group * dim * 4, group * 16
 
-    def attention_combine(args, task):
-        splits = arg(args, 2)
-        first = arg(args, 1) + task * splits * (nbytes + state_bytes)
+    def attention_combine(a, task):
+        splits = a.splits
+        first = a.partial + task * splits * (nbytes + state_bytes)
         state = f32_pointer(first + nbytes)
         for split in range(1, splits):
             part = first + split * (nbytes + state_bytes)
@@ -95,35 +113,35 @@ def combine_kernel(group: int, dim: int) -> Any:
                 total, more = f32_pointer(first + i * dim * 4), f32_pointer(part + i * dim * 4)
                 for d in range(dim):
                     total[d] = total[d] * mine + more[d] * its
-        finish(arg(args, 0) + task * nbytes, dim * 4, first, first + nbytes, group)
+        finish(a.out + task * nbytes, dim * 4, first, first + nbytes, group)
 
     return attention_combine
 
 
-@kernels
+@kernels(ATTENTION)
 def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
-    """One task for each tile of 8 tokens and query head. Arguments as for `decode_kernel`."""
+    """One task for each tile of `TILE` tokens and query head; it uses no splits."""
     attend, finish = _attend(kind, TILE, dim, windowed, capped), _finish(TILE, dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
-    def attention_prefill(args, task):
-        heads = arg(args, 10) * group
+    def attention_prefill(a, task):
+        heads = a.kv_heads * group
         head, first = task % heads, task // heads * tile
-        stop = min(first + tile, arg(args, 12))
-        starts, positions = i32_pointer(arg(args, 6)), i32_pointer(arg(args, 5))
-        width, q_stride = heads * dim * 4, arg(args, 2)
+        stop = min(first + tile, a.tokens)
+        starts, positions = i32_pointer(a.starts), i32_pointer(a.positions)
+        width, q_stride = heads * dim * 4, a.q_stride
         sums, states = stack(nbytes), stack(state_bytes)
-        for sequence in range(arg(args, 9)):
+        for sequence in range(a.sequences):
             begin, end = max(first, starts[sequence]), min(stop, starts[sequence + 1])
             if begin < end:
                 count, position = end - begin, positions[begin]
-                q = arg(args, 1) + begin * q_stride + head * dim * 4
-                pages = arg(args, 7) + sequence * arg(args, 8) * 4
+                q = a.q + begin * q_stride + head * dim * 4
+                pages = a.pages + sequence * a.pages_width * 4
                 first_page, last_page = 0, (position + count - 1) // PAGE_SIZE + 1
                 if windowed:
-                    first_page = max(0, position + 1 - arg(args, 15)) // PAGE_SIZE
-                attend(sums, states, q, q_stride, args, pages, head // group, position, 1, count, first_page, last_page)
-                finish(arg(args, 0) + begin * width + head * dim * 4, width, sums, states, count)
+                    first_page = max(0, position + 1 - a.window) // PAGE_SIZE
+                attend(sums, states, q, q_stride, a, pages, head // group, position, 1, count, first_page, last_page)
+                finish(a.out + begin * width + head * dim * 4, width, sums, states, count)
 
     return attention_prefill
 
@@ -184,9 +202,9 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool) -> Any:
 
     weigh = inner(weigh, windowed, capped)
 
-    def attend(sums, states, q, q_stride, args, pages, kv_head, position, step, count, first, stop):
-        kv_heads, scale = arg(args, 10), arg_f32(args, 11)
-        window, cap = (arg(args, 15) if windowed else 0), (arg_f32(args, 16) if capped else float32(0.0))
+    def attend(sums, states, q, q_stride, a, pages, kv_head, position, step, count, first, stop):
+        kv_heads, scale = a.kv_heads, a.scale
+        window, cap = (a.window if windowed else 0), (a.cap if capped else float32(0.0))
         scores, queries = stack(score_bytes), stack(query_bytes)
         state, total, table = f32_pointer(states), f32_pointer(sums), i32_pointer(pages)
         for i in range(n * dim):
@@ -199,9 +217,9 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool) -> Any:
                 target[d] = source[d]
         last = position + (count - 1) * step
         for page in range(first, stop):
-            keys = arg(args, 3) + (table[page] * kv_heads + kv_head) * piece
-            values = arg(args, 4) + (table[page] * kv_heads + kv_head) * piece
-            next_keys = arg(args, 3) + (table[min(page + 1, stop - 1)] * kv_heads + kv_head) * piece
+            keys = a.keys + (table[page] * kv_heads + kv_head) * piece
+            values = a.values + (table[page] * kv_heads + kv_head) * piece
+            next_keys = a.keys + (table[min(page + 1, stop - 1)] * kv_heads + kv_head) * piece
             rows = min(last + 1 - page * page_floats, page_floats)
             scores_of(scores, queries, keys, values, rows)
             for i in range(n):

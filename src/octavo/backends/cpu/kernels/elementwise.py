@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from octavo.backends.cpu.kernels.math import gelu, gelu_exponent, largest, rms_factor, silu
 from octavo.jit.compile import kernels
+from octavo.jit.record import record
 from octavo.jit.simd import (
     add,
-    arg,
-    arg_f32,
     f32_pointer,
     i32_pointer,
     load_f32x16,
@@ -25,19 +24,22 @@ from octavo.jit.simd import (
 Binary = Literal["add", "mul", "swiglu", "geglu"]
 
 
-@kernels
+ROW = "y y_stride x x_stride"
+"""Where rows of results and of inputs lie, and bytes from one to the next."""
+
+RMS_NORM = record(ROW, "weight k eps:f4", "heads y_head_stride x_head_stride")
+
+
+@kernels(RMS_NORM)
 def rms_norm_kernel() -> Any:
-    """Arguments: y, y stride, x, x stride, weight, k, eps, rows a token, stride of those of y, and of x.
+    """Each of a row's `heads` times 1 / sqrt(mean(x^2) + eps) and times the weight [k]."""
 
-    A row may be several (heads): `rows` of them, each k long.
-    """
-
-    def rms_norm(args, task):
-        k, weight = arg(args, 5), arg(args, 4)
-        for row in range(arg(args, 7)):
-            y = arg(args, 0) + task * arg(args, 1) + row * arg(args, 8)
-            x = arg(args, 2) + task * arg(args, 3) + row * arg(args, 9)
-            factor = rms_factor(x, k, arg_f32(args, 6))
+    def rms_norm(a, task):
+        k, weight = a.k, a.weight
+        for row in range(a.heads):
+            y = a.y + task * a.y_stride + row * a.y_head_stride
+            x = a.x + task * a.x_stride + row * a.x_head_stride
+            factor = rms_factor(x, k, a.eps)
             wide = splat(factor)
             for i in range(k // 16):
                 store_f32x16(y + 64 * i, mul(mul(load_f32x16(x + 64 * i), wide), load_f32x16(weight + 64 * i)))
@@ -48,16 +50,19 @@ def rms_norm_kernel() -> Any:
     return rms_norm
 
 
-@kernels
+BINARY = record("y y_stride", "a a_stride b b_stride k")
+
+
+@kernels(BINARY)
 def binary_kernel(op: Binary) -> Any:
-    """Arguments: y, y stride, a, a stride, b, b stride (0: one row for all), k."""
+    """y = a + b, a * b, silu(a) * b or gelu(a) * b; where b's stride is 0, it is one row for all."""
     adds, silus, gelus = op == "add", op == "swiglu", op == "geglu"
 
-    def binary(args, task):
-        y, k = arg(args, 0) + task * arg(args, 1), arg(args, 6)
-        a, b = arg(args, 2) + task * arg(args, 3), arg(args, 4) + task * arg(args, 5)
+    def binary(a, task):
+        y, k = a.y + task * a.y_stride, a.k
+        x, z = a.a + task * a.a_stride, a.b + task * a.b_stride
         for i in range(k // 16):
-            u, v = load_f32x16(a + 64 * i), load_f32x16(b + 64 * i)
+            u, v = load_f32x16(x + 64 * i), load_f32x16(z + 64 * i)
             if adds:
                 store_f32x16(y + 64 * i, add(u, v))
             elif silus:
@@ -66,7 +71,7 @@ def binary_kernel(op: Binary) -> Any:
                 store_f32x16(y + 64 * i, mul(gelu(u), v))
             else:
                 store_f32x16(y + 64 * i, mul(u, v))
-        ys, us, vs = f32_pointer(y), f32_pointer(a), f32_pointer(b)
+        ys, us, vs = f32_pointer(y), f32_pointer(x), f32_pointer(z)
         for i in range(k // 16 * 16, k):
             if adds:
                 ys[i] = us[i] + vs[i]
@@ -80,13 +85,16 @@ def binary_kernel(op: Binary) -> Any:
     return binary
 
 
-@kernels
-def scale_rows_kernel() -> Any:
-    """Arguments: y, y stride, x, x stride, scales, k: row `task` of x times scales[task]."""
+SCALE_ROWS = record(ROW, "scales k")
 
-    def scale_rows(args, task):
-        y, x, k = arg(args, 0) + task * arg(args, 1), arg(args, 2) + task * arg(args, 3), arg(args, 5)
-        scale = f32_pointer(arg(args, 4))[task]
+
+@kernels(SCALE_ROWS)
+def scale_rows_kernel() -> Any:
+    """Row t of x times scales[t]."""
+
+    def scale_rows(a, task):
+        y, x, k = a.y + task * a.y_stride, a.x + task * a.x_stride, a.k
+        scale = f32_pointer(a.scales)[task]
         wide = splat(scale)
         for i in range(k // 16):
             store_f32x16(y + 64 * i, mul(load_f32x16(x + 64 * i), wide))
@@ -97,13 +105,16 @@ def scale_rows_kernel() -> Any:
     return scale_rows
 
 
-@kernels
-def soft_max_kernel() -> Any:
-    """Arguments: y, y stride, x, x stride, k."""
+ROWS_OF_K = record(ROW, "k")
 
-    def soft_max(args, task):
-        x, k = arg(args, 2) + task * arg(args, 3), arg(args, 4)
-        ys, xs = f32_pointer(arg(args, 0) + task * arg(args, 1)), f32_pointer(x)
+
+@kernels(ROWS_OF_K)
+def soft_max_kernel() -> Any:
+    """y = exp(x - max(x)) over its sum."""
+
+    def soft_max(a, task):
+        x, k = a.x + task * a.x_stride, a.k
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(x)
         top, total = largest(x, k), 0.0
         for i in range(k):
             ys[i] = math.exp(xs[i] - top)
@@ -114,13 +125,13 @@ def soft_max_kernel() -> Any:
     return soft_max
 
 
-@kernels
+@kernels(ROWS_OF_K)
 def normalize_kernel() -> Any:
-    """Arguments: y, y stride, x, x stride, k."""
+    """y = x over its sum."""
 
-    def normalize(args, task):
-        k = arg(args, 4)
-        ys, xs = f32_pointer(arg(args, 0) + task * arg(args, 1)), f32_pointer(arg(args, 2) + task * arg(args, 3))
+    def normalize(a, task):
+        k = a.k
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
         total = 0.0
         for i in range(k):
             total += xs[i]
@@ -130,26 +141,32 @@ def normalize_kernel() -> Any:
     return normalize
 
 
-@kernels
-def soft_cap_kernel() -> Any:
-    """Arguments: y, y stride, x, x stride, k, cap."""
+SOFT_CAP = record(ROW, "k cap:f4")
 
-    def soft_cap(args, task):
-        k, cap = arg(args, 4), arg_f32(args, 5)
-        ys, xs = f32_pointer(arg(args, 0) + task * arg(args, 1)), f32_pointer(arg(args, 2) + task * arg(args, 3))
+
+@kernels(SOFT_CAP)
+def soft_cap_kernel() -> Any:
+    """y = cap * tanh(x / cap)."""
+
+    def soft_cap(a, task):
+        k, cap = a.k, a.cap
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
         for i in range(k):
             ys[i] = cap * math.tanh(xs[i] / cap)
 
     return soft_cap
 
 
-@kernels
-def top_k_kernel() -> Any:
-    """Arguments: ids, ids stride, x, x stride, n, k. Largest first; of equals the lower place first."""
+TOP_K = record("ids ids_stride x x_stride", "n k")
 
-    def top_k(args, task):
-        n, k = arg(args, 4), arg(args, 5)
-        ids, xs = i32_pointer(arg(args, 0) + task * arg(args, 1)), f32_pointer(arg(args, 2) + task * arg(args, 3))
+
+@kernels(TOP_K)
+def top_k_kernel() -> Any:
+    """The places of the k largest of n values, the largest first; of equals the lower place first."""
+
+    def top_k(a, task):
+        n, k = a.n, a.k
+        ids, xs = i32_pointer(a.ids + task * a.ids_stride), f32_pointer(a.x + task * a.x_stride)
         for place in range(k):
             best = -1
             for i in range(n):
@@ -163,27 +180,33 @@ def top_k_kernel() -> Any:
     return top_k
 
 
-@kernels
-def gather_kernel() -> Any:
-    """Arguments: y, y stride, x, x stride, ids, ids stride, k."""
+GATHER = record(ROW, "ids ids_stride k")
 
-    def gather(args, task):
-        ys, xs = f32_pointer(arg(args, 0) + task * arg(args, 1)), f32_pointer(arg(args, 2) + task * arg(args, 3))
-        ids = i32_pointer(arg(args, 4) + task * arg(args, 5))
-        for i in range(arg(args, 6)):
+
+@kernels(GATHER)
+def gather_kernel() -> Any:
+    """y[i] = x[ids[i]], k values."""
+
+    def gather(a, task):
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        ids = i32_pointer(a.ids + task * a.ids_stride)
+        for i in range(a.k):
             ys[i] = xs[ids[i]]
 
     return gather
 
 
-@kernels
-def weighted_sum_kernel() -> Any:
-    """Arguments: y, y stride, x, x stride, weights, weights stride, k, n."""
+WEIGHTED_SUM = record(ROW, "weights weights_stride", "k n")
 
-    def weighted_sum(args, task):
-        k, n = arg(args, 6), arg(args, 7)
-        ys, ws = f32_pointer(arg(args, 0) + task * arg(args, 1)), f32_pointer(arg(args, 4) + task * arg(args, 5))
-        xs = f32_pointer(arg(args, 2) + task * arg(args, 3))
+
+@kernels(WEIGHTED_SUM)
+def weighted_sum_kernel() -> Any:
+    """y [n] = the sum of x [k, n] times weights [k]."""
+
+    def weighted_sum(a, task):
+        k, n = a.k, a.n
+        ys, ws = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.weights + task * a.weights_stride)
+        xs = f32_pointer(a.x + task * a.x_stride)
         for i in range(n):
             total = 0.0
             for j in range(k):
@@ -193,14 +216,17 @@ def weighted_sum_kernel() -> Any:
     return weighted_sum
 
 
-@kernels
-def copy_rows_kernel() -> Any:
-    """Task t copies row rows[t] of x. Arguments: y, y stride, x, x stride, rows, k."""
+COPY_ROWS = record(ROW, "rows k")
 
-    def copy_rows(args, task):
-        ys = f32_pointer(arg(args, 0) + task * arg(args, 1))
-        xs = f32_pointer(arg(args, 2) + i32_pointer(arg(args, 4))[task] * arg(args, 3))
-        for i in range(arg(args, 5)):
+
+@kernels(COPY_ROWS)
+def copy_rows_kernel() -> Any:
+    """Row rows[t] of x."""
+
+    def copy_rows(a, task):
+        ys = f32_pointer(a.y + task * a.y_stride)
+        xs = f32_pointer(a.x + i32_pointer(a.rows)[task] * a.x_stride)
+        for i in range(a.k):
             ys[i] = xs[i]
 
     return copy_rows

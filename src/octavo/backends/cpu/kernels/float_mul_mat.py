@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from octavo.backends.cpu.kernels.product import PRODUCT, product
+from octavo.backends.cpu.kernels.rows import GET_ROWS
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     add_blocks,
-    arg,
     f32_pointer,
     fma_blocks,
     fma_splat_strided,
@@ -56,18 +56,18 @@ def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
     return product(n, inner(sums, kind, n, inline="always"))
 
 
-@kernels
+@kernels(GET_ROWS)
 def float_get_rows_kernel(kind: Kind) -> Any:
-    """Task t copies row rows[t] to y. Arguments: y, y stride, weights, k, rows, scales."""
+    """Task t copies row rows[t] to y."""
     load, width, scaled = _LOADS[kind], WIDTH[kind], kind == "e4m3"
 
-    def float_get_rows(args, task):
-        k, row = arg(args, 3), i32_pointer(arg(args, 4))[task]
-        y = f32_pointer(arg(args, 0) + task * arg(args, 1))
-        w = arg(args, 2) + row // 16 * 16 * k * width
+    def float_get_rows(a, task):
+        k, row = a.k, i32_pointer(a.rows)[task]
+        y = f32_pointer(a.y + task * a.y_stride)
+        w = a.weights + row // 16 * 16 * k * width
         lane = row % 16
         values = stack(64)
-        scale = f32_pointer(arg(args, 5))[row] if scaled else 1.0
+        scale = f32_pointer(a.scales)[row] if scaled else 1.0
         for i in range(k):
             store_f32x16(values, load(w + i * 16 * width))
             y[i] = f32_pointer(values)[lane] * scale

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from octavo.jit.compile import inner, kernels
+from octavo.jit.record import record
 from octavo.jit.simd import (
     add_blocks,
-    arg,
-    arg_f32,
     f32_pointer,
     fma_blocks,
     load_block,
@@ -44,34 +43,35 @@ def _copy_rest(rest, codes, at, k, size):
         u8_pointer(rest)[i] = u8_pointer(codes)[at + i] if at + i < k else 0
 
 
-@kernels
-def widen_kernel(kind: Kind) -> Any:
-    """Task i writes row i as float32 times a factor, and zeros up to the row's end.
+WIDEN = record("y y_stride", "codes codes_stride k", "factor:f4")
 
-    Arguments: out, out stride, codes, codes' stride, k, factor; out's stride is a multiple of 64.
-    """
+
+@kernels(WIDEN)
+def widen_kernel(kind: Kind) -> Any:
+    """Task i writes row i of y: k codes as float32 times a factor, and zeros up to y's stride, a multiple of 64."""
     load, copy_rest = _LOADS[kind], inner(_copy_rest)
 
-    def widen(args, task):
-        out, stride, k = arg(args, 0) + task * arg(args, 1), arg(args, 1), arg(args, 4)
-        codes, factor = arg(args, 2) + task * arg(args, 3), splat(arg_f32(args, 5))
+    def widen(a, task):
+        y, stride, k = a.y + task * a.y_stride, a.y_stride, a.k
+        codes, factor = a.codes + task * a.codes_stride, splat(a.factor)
         for i in range(k // 16):
-            store_f32x16(out + i * 64, mul(load(codes + i * 16), factor))
+            store_f32x16(y + i * 64, mul(load(codes + i * 16), factor))
         whole = k // 16 * 16
         rest = stack(16)
         for start in range(whole, stride // 4, 16):
             copy_rest(rest, codes, start, k, 16)
-            store_f32x16(out + start * 4, mul(load(rest), factor))
+            store_f32x16(y + start * 4, mul(load(rest), factor))
 
     return widen
 
 
-@kernels
-def few_kernel(kind: Kind, n: int) -> Any:
-    """Task i makes `ROWS` columns of y, the products of rows of codes and n rows of x.
+MATVEC = record("y y_stride", "x x_stride", "codes codes_stride rows k")
+"""float32 y; float32 x, filled up to whole steps; rows of k codes. Strides are bytes from row to row."""
 
-    Arguments: y, y stride, x, x stride, codes, codes' stride, rows, k. x is float32, filled up to whole steps.
-    """
+
+@kernels(MATVEC)
+def matvec_kernel(kind: Kind, n: int) -> Any:
+    """Task i makes `ROWS` columns of y, the products of rows of codes and n rows of x."""
     load, size, step, room = _LOADS[kind], ROWS, STEP, 64 * n
 
     def add_step(acc, x, stride, codes):
@@ -80,12 +80,12 @@ def few_kernel(kind: Kind, n: int) -> Any:
 
     add_step, copy_rest = inner(add_step, kind, n, inline="always"), inner(_copy_rest)
 
-    def few(args, task):
-        y, x, stride, k = arg(args, 0), arg(args, 2), arg(args, 3), arg(args, 7)
+    def matvec(a, task):
+        y, x, stride, k = a.y, a.x, a.x_stride, a.k
         whole = k // step
         sums, rest = stack(room), stack(32)
-        for row in range(task * size, min(task * size + size, arg(args, 6))):
-            codes = arg(args, 4) + row * arg(args, 5)
+        for row in range(task * size, min(task * size + size, a.rows)):
+            codes = a.codes + row * a.codes_stride
             acc, other = zeros(n), zeros(n)
             for pair in range(whole // 2):
                 acc = add_step(acc, x + pair * 256, stride, codes + pair * 64)
@@ -97,6 +97,6 @@ def few_kernel(kind: Kind, n: int) -> Any:
                 other = add_step(other, x + whole * 128, stride, rest)
             store_block(sums, 64, add_blocks(acc, other))
             for t in range(n):
-                f32_pointer(y + t * arg(args, 1))[row] = sum_lanes(load_f32x16(sums + t * 64))
+                f32_pointer(y + t * a.y_stride)[row] = sum_lanes(load_f32x16(sums + t * 64))
 
-    return few
+    return matvec

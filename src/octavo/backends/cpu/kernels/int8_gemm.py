@@ -1,32 +1,19 @@
-"""Products of int8 activations with weights of 8 or 4 bits, integer sums over all of K, and everything after them.
+"""Products of int8 activations with weights of 8 or 4 bits: integer sums over all of K, then `int8_epilogue`.
 
-Weights [N, K] are taken as they lie. With many tokens, a task turns 16 rows into a panel, in memory of its own, and
-multiplies all tiles of tokens with it; with few, rows are read once, from front to back, and lanes added at the end.
+Weights [N, K] are taken as they lie. In a GEMM, a task turns 16 rows into a panel, in memory of its own, and multiplies
+all tiles of tokens with it. In a matrix-vector product, rows are read once, from front to back, and lanes are added at
+the end.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
-from octavo.backends.cpu.kernels.math import gated, silu
+from octavo.backends.cpu.kernels.int8_epilogue import EPILOGUE, epilogue
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
-from octavo.jit.simd import (
-    add,
-    arg,
-    f32_pointer,
-    fma,
-    i32_pointer,
-    load_f32x16,
-    maximum,
-    mul,
-    prefetch,
-    splat,
-    stack,
-    store_block,
-)
+from octavo.jit.record import record
+from octavo.jit.simd import i32_pointer, prefetch, stack, store_block
 from octavo.jit.simd.integers import (
     INT8,
     STEP,
@@ -36,10 +23,8 @@ from octavo.jit.simd.integers import (
     load_sums,
     pack_panel,
     store_row_sums,
-    sums_to_f32,
     zero_sums,
 )
-from octavo.jit.simd.lanes import BF16_KIND, F16_KIND, F32_KIND, load_lanes, store_lanes
 
 WIDE, NARROW = (16, 4) if host.level() == "avx512vnni" else (4, 4)
 """Tokens of a tile: as many as the registers hold sums for; and of the tiles for the rest."""
@@ -51,7 +36,7 @@ def tiles_of(tokens: int) -> tuple[int, int]:
 
 
 def parts_of(tokens: int) -> list[tuple[int, int]]:
-    """The first token and the count of each call of `few_kernel` that so many tokens take."""
+    """The first token and the count of each call of `matvec_kernel` that so many tokens take."""
     sizes = [4] * (tokens // 4) + [2] * (tokens % 4 // 2) + [1] * (tokens % 2)
     return [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
 
@@ -63,100 +48,112 @@ AHEAD = 256
 """Bytes from what is multiplied to what is fetched, where rows of 4 bits are read once. Rows of 8 bits are read faster
 by the CPU's own prefetching alone, which fetching further ahead disturbs too."""
 
-RELU, GELU, SILU = 1, 2, 3
+TILES = record("codes begins", "x x_stride tokens chunks", "tile offset")
+"""codes                 int8, made: tiles of `tile` tokens, [K / 64, tile, 64] each
+begins                int32, made: -offset * sum(x) of each token
+x, x_stride, tokens   int8 rows of `chunks` times 64 codes, and bytes from one to the next
+"""
 
-EPILOGUE = 7
-"""The first of a kernel's arguments for what comes after the sums."""
 
-
-@kernels
+@kernels(TILES)
 def tiles_kernel() -> Any:
-    """Task i copies tile i of `tile` tokens to [K / 64, tile, 64], and writes -offset * sum(x) of each token.
+    """Task i makes tile i; missing tokens are zero-filled."""
 
-    Arguments: out, sums, x, x stride, tokens, K / 64, tile, offset. Tokens that there are none of are zeros.
-    """
-
-    def tiles(args, task):
-        chunks, tile, offset = arg(args, 5), arg(args, 6), arg(args, 7)
-        out = arg(args, 0) + task * chunks * tile * 64
+    def tiles(a, task):
+        chunks, tile, offset = a.chunks, a.tile, a.offset
+        codes = a.codes + task * chunks * tile * 64
         zeros = stack(64)
         for i in range(16):
             i32_pointer(zeros)[i] = 0
         for t in range(tile):
             token, total = task * tile + t, 0
-            there = token < arg(args, 4)
-            x = arg(args, 2) + token * arg(args, 3) if there else zeros
+            there = token < a.tokens
+            x = a.x + token * a.x_stride if there else zeros
             for chunk in range(chunks):
-                total += copy_and_sum(out + (chunk * tile + t) * 64, x)
+                total += copy_and_sum(codes + (chunk * tile + t) * 64, x)
                 if there:
                     x += 64
             if there:
-                i32_pointer(arg(args, 1))[token] = -offset * total
+                i32_pointer(a.begins)[token] = -offset * total
 
     return tiles
 
 
-@kernels
-def begins_kernel() -> Any:
-    """Task i writes -offset * sum(x) of token i. Arguments: sums, x, x stride, K / 64, offset."""
+BEGINS = record("begins", "x x_stride chunks", "offset")
 
-    def begins(args, task):
-        x, copy, total = arg(args, 1) + task * arg(args, 2), stack(64), 0
-        for _chunk in range(arg(args, 3)):
+
+@kernels(BEGINS)
+def begins_kernel() -> Any:
+    """Task i writes -offset * sum(x) of token i, as `TILES` has it, and nothing else."""
+
+    def begins(a, task):
+        x, copy, total = a.x + task * a.x_stride, stack(64), 0
+        for _chunk in range(a.chunks):
             total += copy_and_sum(copy, x)
             x += 64
-        i32_pointer(arg(args, 0))[task] = -arg(args, 4) * total
+        i32_pointer(a.begins)[task] = -a.offset * total
 
     return begins
 
 
-@kernels
-def few_kernel(kind: int, n: int) -> Any:
-    """Task i makes 16 columns of y, from column 16 i on, for n tokens.
+WEIGHT = "w w_stride row_bytes groups groups_stride"
+"""w, w_stride, row_bytes  rows of `row_bytes` bytes, and bytes from one to the next
+groups, groups_stride   float16 scales of each row's groups, or 0, and bytes from one row's to the next one's
+"""
 
-    Arguments: w, w stride, scales of groups, their stride, bytes of a row, x, x stride; then those of `epilogue`.
-    """
-    finish, sums_bytes, x_step = epilogue(), n * 64, 64 if kind == INT8 else 128
+MATVEC = record(WEIGHT, "x x_stride first_token", "end")
+"""x, x_stride  int8 codes of the tokens from `first_token` on, and bytes from one token's to the next one's
+end          the address of a record `int8_epilogue.EPILOGUE`
+"""
+
+
+@kernels(MATVEC)
+def matvec_kernel(kind: int, n: int) -> Any:
+    """Task i makes 16 columns of y, from column 16 i on, for n tokens: rows of w as they lie, each read once."""
+    finish, end_at, sums_bytes, x_step = epilogue(), EPILOGUE.at, n * 64, 64 if kind == INT8 else 128
     step, ahead, fetches = STEP, AHEAD, kind != INT8
 
-    def few(args, task):
-        columns = min(arg(args, 8) - task * 16, 16)
-        x_stride, sums = arg(args, 6), stack(sums_bytes)
+    def matvec(a, task):
+        columns = min(end_at(a.end).columns - task * 16, 16)
+        x_stride, sums = a.x_stride, stack(sums_bytes)  # [n, 16]
         for r in range(columns):
-            w, scales = arg(args, 0) + (task * 16 + r) * arg(args, 1), arg(args, 2) + (task * 16 + r) * arg(args, 3)
-            x, acc = arg(args, 5), zero_sums(n)
-            for _step in range(arg(args, 4) // step):
+            w, groups = a.w + (task * 16 + r) * a.w_stride, a.groups + (task * 16 + r) * a.groups_stride
+            x, acc = a.x, zero_sums(n)
+            for _step in range(a.row_bytes // step):
                 if fetches:
                     prefetch(w + ahead)
-                acc = dot_row(acc, w, scales, x, x_stride, kind)
-                w, scales, x = w + step, scales + 2, x + x_step
+                acc = dot_row(acc, w, groups, x, x_stride, kind)  # n x [16], to be added up
+                w, groups, x = w + step, groups + 2, x + x_step
             store_row_sums(sums + 4 * r, acc)
-        finish(args, task, sums, 0, n)
+        finish(a.end, task, sums, a.first_token, n)
 
-    return few
+    return matvec
 
 
-@kernels
-def many_kernel(kind: int) -> Any:
-    """Task i makes 16 columns of y, from column 16 i on, for all tokens.
+GEMM = record(WEIGHT, "x wide_tiles narrow_tiles", "partial_sums", "end")
+"""x             int8 codes in tiles of WIDE and then of NARROW tokens, as `tiles_kernel` makes them
+partial_sums  int32 memory for the sums of all tokens, where K is more than a slice
+end           the address of a record `int8_epilogue.EPILOGUE`
+"""
 
-    Arguments: w, w stride, scales of groups, their stride, bytes of a row, x in tiles as `tiles_kernel` makes them,
-    memory for sums where K is more than a slice; then those of `epilogue`, and how many wide and narrow tiles.
-    """
-    finish, wide, narrow = epilogue(), WIDE, NARROW
+
+@kernels(GEMM)
+def gemm_kernel(kind: int) -> Any:
+    """Task i makes 16 columns of y, from column 16 i on, for all tokens: a slice of K of 16 rows of w at a time."""
+    finish, end_at, wide, narrow = epilogue(), EPILOGUE.at, WIDE, NARROW
     wide_tile, narrow_tile = tile_sums(wide), tile_sums(narrow)
     step, panels = STEP, 1 if kind == INT8 else 2
     panel_bytes, slice_bytes = 1024 * panels, SLICE // panels
     memory_bytes, sums_bytes = SLICE * 16, wide * 64
 
-    def many(args, task):
-        columns = min(arg(args, 8) - task * 16, 16)
-        stride, scales_stride, row_bytes = arg(args, 1), arg(args, 3), arg(args, 4)
-        w = arg(args, 0) + task * 16 * stride
-        scales = arg(args, 2) + task * 16 * scales_stride
-        wides, narrows = arg(args, 22), arg(args, 23)
+    def gemm(a, task):
+        columns = min(end_at(a.end).columns - task * 16, 16)
+        stride, groups_stride, row_bytes = a.w_stride, a.groups_stride, a.row_bytes
+        w = a.w + task * 16 * stride
+        groups = a.groups + task * 16 * groups_stride
+        wides, narrows = a.wide_tiles, a.narrow_tiles
         tokens = wides * wide + narrows * narrow
-        parts = arg(args, 6) + task * tokens * 64
+        parts = a.partial_sums + task * tokens * 64
         panel, sums = stack(memory_bytes), stack(sums_bytes)
         chunks = row_bytes // step * panels
         start = 0
@@ -164,30 +161,33 @@ def many_kernel(kind: int) -> Any:
             stop = min(start + slice_bytes, row_bytes)
             for at in range(start, stop, step):
                 to = panel + (at - start) // step * panel_bytes
-                pack_panel(to, w + at, stride, columns - 1, scales + at // step * 2, scales_stride, kind)
+                pack_panel(to, w + at, stride, columns - 1, groups + at // step * 2, groups_stride, kind)
             count, done = (stop - start) // step * panels, start // step * panels
             first, last = start == 0, stop == row_bytes
-            x = arg(args, 5)
+            x = a.x
             for tile in range(wides):
                 at = sums if last and first else parts + tile * wide * 64
                 wide_tile(at, panel, x + done * wide * 64, count, first)
                 x += chunks * wide * 64
                 if last:
-                    finish(args, task, at, tile * wide, wide)
+                    finish(a.end, task, at, tile * wide, wide)
             for tile in range(narrows):
                 token = wides * wide + tile * narrow
                 at = sums if last and first else parts + token * 64
                 narrow_tile(at, panel, x + done * narrow * 64, count, first)
                 x += chunks * narrow * 64
                 if last:
-                    finish(args, task, at, token, narrow)
+                    finish(a.end, task, at, token, narrow)
             start = stop
 
-    return many
+    return gemm
 
 
 def tile_sums(n: int) -> Any:
-    """A function that adds to n x 16 sums the products of a panel and a tile of n tokens."""
+    """A function (sums, panel, x, chunks, begins) that adds to n x 16 sums the products of a panel and n tokens.
+
+    Where `begins`, sums begin at 0 instead. The panel is [chunks, 16 rows, 64], x is [chunks, n, 64].
+    """
 
     def tile(sums, panel, x, chunks, begins):
         acc = zero_sums(n) if begins else load_sums(sums, n)
@@ -197,57 +197,3 @@ def tile_sums(n: int) -> Any:
         store_block(sums, 64, acc)
 
     return inner(tile, n)
-
-
-def epilogue() -> Any:
-    """A function (args, task, sums, first token, tokens) that makes results of sums and stores them.
-
-    Arguments, from EPILOGUE on: tokens, columns, begins, zeros, sums of columns, scales of tokens, scales of columns,
-    bias, activation, residual, its stride, y, its stride, and the kinds of the residual and of y. What belongs to
-    columns is filled up to a multiple of 16.
-    """
-    at_args = EPILOGUE * 8
-    relu, gelu, swish = RELU, GELU, SILU
-
-    def finish(args, task, sums, first, count):
-        e = args + at_args
-        columns = min(arg(e, 1) - task * 16, 16)
-        scale_b, bias = load_f32x16(arg(e, 6) + task * 64), load_f32x16(arg(e, 7) + task * 64)
-        activation = arg(e, 8)
-        for i in range(min(count, arg(e, 0) - first)):
-            token = first + i
-            begin, zero = i32_pointer(arg(e, 2))[token], i32_pointer(arg(e, 3))[token]
-            v = sums_to_f32(sums + i * 64, begin, zero, arg(e, 4) + task * 64)
-            v = add(mul(mul(v, splat(f32_pointer(arg(e, 5))[token])), scale_b), bias)
-            if activation == relu:
-                v = maximum(splat(0.0), v)
-            elif activation == gelu:
-                z = mul(v, fma(mul(v, v), splat(0.0713548162726), splat(1.5957691216)))
-                v = gated(v, z)
-            elif activation == swish:
-                v = silu(v)
-            if arg(e, 9) != 0:
-                v = add(v, _load(arg(e, 9) + token * arg(e, 10), task * 16, columns, arg(e, 13)))
-            _store(arg(e, 11) + token * arg(e, 12), task * 16, columns, v, arg(e, 14))
-
-    return inner(finish)
-
-
-@njit(error_model="numpy")
-def _load(row, column, lanes, kind):
-    """Up to 16 floats of a row, from a column on."""
-    if kind == F32_KIND:
-        return load_lanes(row + column * 4, lanes, F32_KIND)
-    if kind == F16_KIND:
-        return load_lanes(row + column * 2, lanes, F16_KIND)
-    return load_lanes(row + column * 2, lanes, BF16_KIND)
-
-
-@njit(error_model="numpy")
-def _store(row, column, lanes, value, kind):
-    if kind == F32_KIND:
-        store_lanes(row + column * 4, lanes, value, F32_KIND)
-    elif kind == F16_KIND:
-        store_lanes(row + column * 2, lanes, value, F16_KIND)
-    else:
-        store_lanes(row + column * 2, lanes, value, BF16_KIND)

@@ -5,75 +5,119 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
+from octavo.backends.cpu.probe import PIECE
 from octavo.backends.cpu.scale_map import SMALL
 from octavo.jit.compile import inner, kernels
-from octavo.jit.simd import arg, load_u32, store_u32, u8_pointer, u32_pointer
+from octavo.jit.record import record
+from octavo.jit.simd import load_u32, store_u32, u8_pointer, u32_pointer
 
 SMALL_BYTES = SMALL.itemsize
 
 
-@kernels
+PACK = record(
+    "tiles rows k",
+    "source row_bytes block_bytes block_words pieces base",
+    "d d_row_bytes d_bytes d_flip",
+    "minima minima_row_bytes minima_bytes minima_flip",
+    "small small_row_bytes small_minima small_minima_row_bytes",
+    "odd",
+)
+"""tiles             made: the layout of rows [rows, k]
+source            their packed blocks, `row_bytes` a row
+block_bytes       of a block, with `block_words` words of four codes
+pieces, base      where the bits of each word lie (`probe.PIECE`), and what words are XORed with
+d, minima         floating scales and minima: bytes a row, bytes from one to the next, and what flips the sign
+small,
+small_minima      scales and minima under those, and bytes a row: a byte each, in the order of K; or, if they are
+                  `mapped`, the tables of `scale_map.SMALL` that get them out of the rows
+odd               a byte, set to 1 where a floating scale is NaN or Inf
+"""
+
+
+@kernels(PACK)
 def pack_kernel(layout: Layout, n_pieces: int, mapped: bool) -> Any:
-    """Task i packs rows 16 i to 16 i + 15; rows that there are not become zeros.
-
-    Arguments: tiles, rows, bytes of a row, number of rows, values of a row, bytes of a block of codes, code words in
-    it, pieces of each word (`probe.PIECE`), what words are XORed with; then of d and of the minima: address, bytes a
-    row, bytes from one to the next, what flips the sign; then of the small scales and the small minima: address and
-    bytes a row. Those are bytes in the order of K or, if `mapped`, the tables of `scale_map.SMALL` that get them out of
-    the rows. Last, a byte that is set where a floating scale is NaN or Inf.
-    """
-    word, put = _word(n_pieces), _put(layout.bits)
-    sets, groups, blocks, super_values = layout.sets, layout.groups, layout.super // STEP, layout.super
+    """Task i packs rows 16 i to 16 i + 15; missing rows are zero-filled."""
+    move_floats, move_codes = _move_floats(layout), _move_codes(layout, n_pieces)
+    move_small, two_level, has_min = _move_small(layout, mapped), layout.two_level, layout.minima is not None
+    blocks, super_values, tile_rows = layout.super // STEP, layout.super, ROWS
     super_bytes, head_bytes, block_bytes = layout.super_bytes, layout.head_bytes, layout.block_bytes
-    codes_at = head_bytes + block_bytes - layout.code_bytes
-    d_width = SCALE_BYTES[layout.scale]
-    min_width = SCALE_BYTES[layout.minima] if layout.minima else 0
-    two_level, has_min = layout.two_level, layout.minima is not None
-    min_at, tile_rows = d_width * ROWS * sets, ROWS
-    small_min_at, planes = ROWS * groups, 2 if layout.minima else 1
-    move_float = _move_float(layout.scale)
+    small_minima_at, codes_at = ROWS * layout.groups, layout.block_bytes - layout.code_bytes
 
-    def pack(args, task):
-        n_rows, supers = arg(args, 3), arg(args, 4) // super_values
-        block_in, words, base = arg(args, 5), arg(args, 6), arg(args, 8)
-        tile, odd = arg(args, 0) + task * supers * super_bytes, arg(args, 21)
+    def pack(a, task):
+        supers = a.k // super_values
+        tile = a.tiles + task * supers * super_bytes
         for s in range(supers):
             here = tile + s * super_bytes
-            for r in range(tile_rows):
-                row = task * tile_rows + r
-                present = row < n_rows
-                source = arg(args, 1) + row * arg(args, 2)
-                for i in range(sets):
-                    at = arg(args, 9) + row * arg(args, 10) + (s * sets + i) * arg(args, 11)
-                    move_float(here + (i * 16 + r) * d_width, at, arg(args, 12), present, odd)
-                    if has_min:
-                        at = arg(args, 13) + row * arg(args, 14) + (s * sets + i) * arg(args, 15)
-                        move_float(here + min_at + (i * 16 + r) * min_width, at, arg(args, 16), present, odd)
+            for lane in range(tile_rows):
+                row = task * tile_rows + lane
+                present = row < a.rows
+                source = a.source + row * a.row_bytes
+                move_floats(a, here, row, lane, s, present)
                 for b in range(blocks):
+                    block = here + head_bytes + b * block_bytes
                     if two_level:
-                        small = here + head_bytes + b * block_bytes + r
-                        for plane in range(planes):
-                            for g in range(groups):
-                                value = 0
-                                if present and mapped:
-                                    value = look_up_small(arg(args, 17 + 2 * plane) + (b * groups + g) * SMALL_BYTES,
-                                                          source + s * block_in)  # fmt: skip
-                                elif present:
-                                    at = arg(args, 17 + 2 * plane) + row * arg(args, 18 + 2 * plane)
-                                    value = u8_pointer(at)[(s * blocks + b) * groups + g]
-                                u8_pointer(small + plane * small_min_at)[16 * g] = value
-                    at = here + codes_at + b * block_bytes + 4 * r
-                    if present:
-                        first = (s * blocks + b) * 8
-                        i = source + first // words * block_in
-                        p = arg(args, 7) + first % words * (16 * n_pieces)
-                        put(at, word(i, p, 0, base), word(i, p, 1, base), word(i, p, 2, base), word(i, p, 3, base),
-                            word(i, p, 4, base), word(i, p, 5, base), word(i, p, 6, base),
-                            word(i, p, 7, base))  # fmt: skip
-                    else:
-                        put(at, 0, 0, 0, 0, 0, 0, 0, 0)
+                        here_in = source + s * a.block_bytes
+                        move_small(block + lane, a.small + row * a.small_row_bytes, here_in, s, b, present)
+                        if has_min:
+                            table = a.small_minima + row * a.small_minima_row_bytes
+                            move_small(block + small_minima_at + lane, table, here_in, s, b, present)
+                    move_codes(a, block + codes_at + 4 * lane, source, s * blocks + b, present)
 
     return pack
+
+
+def _move_floats(layout: Layout) -> Any:
+    """A function (a, super-block, row, lane, s, present) for the floating scales and minima of super-block s."""
+    sets, has_min = layout.sets, layout.minima is not None
+    d_width, min_width = SCALE_BYTES[layout.scale], SCALE_BYTES[layout.minima] if layout.minima else 0
+    min_at, tile_rows, move_float = d_width * ROWS * sets, ROWS, _move_float(layout.scale)
+
+    def move_floats(a, here, row, lane, s, present):
+        for i in range(sets):
+            place = i * tile_rows + lane
+            d = a.d + row * a.d_row_bytes + (s * sets + i) * a.d_bytes
+            move_float(here + place * d_width, d, a.d_flip, present, a.odd)
+            if has_min:
+                minimum = a.minima + row * a.minima_row_bytes + (s * sets + i) * a.minima_bytes
+                move_float(here + min_at + place * min_width, minimum, a.minima_flip, present, a.odd)
+
+    return inner(move_floats, layout)
+
+
+def _move_small(layout: Layout, mapped: bool) -> Any:
+    """A function (to, from, source, s, b, present) for the small scales of block b of super-block s of a row.
+
+    They are bytes at `from`; if `mapped`, that is a table, and `source` is the packed super-block.
+    """
+    groups, blocks, tile_rows = layout.groups, layout.super // STEP, ROWS
+
+    def move_small(to, values, source, s, b, present):
+        for g in range(groups):
+            value = 0
+            if present and mapped:
+                value = look_up_small(values + (b * groups + g) * SMALL_BYTES, source)
+            elif present:
+                value = u8_pointer(values)[(s * blocks + b) * groups + g]
+            u8_pointer(to)[tile_rows * g] = value
+
+    return inner(move_small, layout, mapped)
+
+
+def _move_codes(layout: Layout, n_pieces: int) -> Any:
+    """A function (a, to, source, block, present) for the 32 codes of a block of a row that begins at `source`."""
+    word, put, word_bytes = _word(n_pieces), _put(layout.bits), n_pieces * PIECE.itemsize
+
+    def move_codes(a, to, source, block, present):
+        if present:
+            first, base = block * 8, a.base
+            i = source + first // a.block_words * a.block_bytes
+            p = a.pieces + first % a.block_words * word_bytes
+            put(to, word(i, p, 0, base), word(i, p, 1, base), word(i, p, 2, base), word(i, p, 3, base),
+                word(i, p, 4, base), word(i, p, 5, base), word(i, p, 6, base), word(i, p, 7, base))  # fmt: skip
+        else:
+            put(to, 0, 0, 0, 0, 0, 0, 0, 0)
+
+    return inner(move_codes, layout, n_pieces)
 
 
 @inner

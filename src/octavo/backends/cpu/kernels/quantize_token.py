@@ -16,7 +16,6 @@ from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
     add_exact,
-    arg,
     div,
     div_exact,
     f32_pointer,
@@ -107,21 +106,27 @@ def _value(source: Source) -> Any:
     return inner(value, source)
 
 
-@kernels
+QUANTIZE_GROUPS = record("codes scales zeros", "x k group symmetric")
+"""codes, scales, zeros  made: int8 [rows, k], float32 and int32 [rows, k / group]
+x                     [rows, k], contiguous
+symmetric             1: codes from -127 on with the zero point 0; 0: codes from -128 on
+"""
+
+
+@kernels(QUANTIZE_GROUPS)
 def quantize_groups_kernel(kind: int) -> Any:
     """Task i quantizes row i, each `group` values of it with a scale of their own; one that is not finite is made NaN.
 
-    Arguments: codes, scales, zero points, k, x, group, symmetric. x [rows, k] and codes are contiguous; `kind` is that
-    of x. Codes are round(x / scale) + zero: from -127 with the zero point 0 if `symmetric`, else from -128 on.
+    Codes are round(x / scale) + zero; `kind` is that of x.
     """
     item = 4 if kind == F32_KIND else 2
 
-    def quantize(args, task):
-        k, group, symmetric = arg(args, 3), arg(args, 5), arg(args, 6)
+    def quantize(a, task):
+        k, group, symmetric = a.k, a.group, a.symmetric
         spare, lowest = stack(64), -127 if symmetric else -128
         for first in range(0, k, group):
-            x = arg(args, 4) + (task * k + first) * item
-            out, g = arg(args, 0) + task * k + first, (task * k + first) // group
+            x = a.x + (task * k + first) * item
+            out, g = a.codes + task * k + first, (task * k + first) // group
             none, low, high, odd = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
             for i in range(0, group, 16):
                 v = load_lanes(x + i * item, min(group - i, 16), kind)
@@ -137,8 +142,8 @@ def quantize_groups_kernel(kind: int) -> Any:
             if not symmetric:
                 round16(spare, div_exact(below, divisor), 0.0, 255.0, -128)
                 zero = i8_pointer(spare)[0]
-            f32_pointer(arg(args, 1))[g] = scale + sum_lanes(odd)
-            i32_pointer(arg(args, 2))[g] = zero
+            f32_pointer(a.scales)[g] = scale + sum_lanes(odd)
+            i32_pointer(a.zeros)[g] = zero
             for i in range(0, group, 16):
                 lanes = min(group - i, 16)
                 at = out + i if lanes == 16 else spare
@@ -149,17 +154,17 @@ def quantize_groups_kernel(kind: int) -> Any:
     return quantize
 
 
-@kernels
-def round_fp8_kernel() -> Any:
-    """Task i writes token i rounded to e4m3 under a scale of its own, max|x| / 448, as float32.
+ROUND_FP8 = record("out k", "x x_stride")
 
-    Arguments: out, k, x, x stride; rows of out follow one another.
-    """
+
+@kernels(ROUND_FP8)
+def round_fp8_kernel() -> Any:
+    """Task i writes token i rounded to e4m3 under a scale of its own, max|x| / 448, to row i of `out` [tokens, k]."""
     rounded = inner(_rounded_e4m3)
 
-    def round_fp8(args, task):
-        k, x = arg(args, 1), f32_pointer(arg(args, 2) + task * arg(args, 3))
-        out = f32_pointer(arg(args, 0) + task * k * 4)
+    def round_fp8(a, task):
+        k, x = a.k, f32_pointer(a.x + task * a.x_stride)
+        out = f32_pointer(a.out + task * k * 4)
         largest = f32_pointer(stack(64))
         largest[0] = 0.0
         for i in range(k):

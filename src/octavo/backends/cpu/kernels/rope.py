@@ -10,9 +10,8 @@ from numba import float32
 from octavo.backends.cpu.kernels.kv import Kind, set_key_function, set_value_function
 from octavo.backends.cpu.kernels.math import rms_factor
 from octavo.jit.compile import inner, kernels
+from octavo.jit.record import record
 from octavo.jit.simd import (
-    arg,
-    arg_f32,
     f32_pointer,
     fma,
     i32_pointer,
@@ -25,15 +24,17 @@ from octavo.jit.simd import (
     sub,
 )
 
+ROPE_TABLE = record("table", "positions freqs pairs scale:f4")
 
-@kernels
+
+@kernels(ROPE_TABLE)
 def rope_table_kernel() -> Any:
-    """Task t writes the cosines and then the sines of token t. Arguments: table, positions, freqs, pairs, scale."""
+    """Task t writes the cosines and then the sines of token t, [2, pairs], times the scale."""
 
-    def rope_table(args, task):
-        pairs, scale = arg(args, 3), arg_f32(args, 4)
-        table = f32_pointer(arg(args, 0) + task * pairs * 8)
-        position, freqs = float32(i32_pointer(arg(args, 1))[task]), f32_pointer(arg(args, 2))
+    def rope_table(a, task):
+        pairs, scale = a.pairs, a.scale
+        table = f32_pointer(a.table + task * pairs * 8)
+        position, freqs = float32(i32_pointer(a.positions)[task]), f32_pointer(a.freqs)
         for i in range(pairs):
             angle = position * freqs[i]
             table[i] = math.cos(angle) * scale
@@ -42,51 +43,68 @@ def rope_table_kernel() -> Any:
     return rope_table
 
 
-@kernels
-def rope_kernel(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
-    """Task t turns the heads of token t. Arguments: y, y stride, x, x stride, heads, table, norm weight, eps."""
-    turn = _turn(interleaved, normed, dim, pairs)
+ROPE = record("y y_stride x x_stride", "heads table")
 
-    def rope(args, task):
-        table = arg(args, 5) + task * pairs * 8
-        for h in range(arg(args, 4)):
-            y, x = arg(args, 0) + task * arg(args, 1), arg(args, 2) + task * arg(args, 3)
-            turn(y + h * dim * 4, x + h * dim * 4, table, arg(args, 6), arg_f32(args, 7))
+
+@kernels(ROPE)
+def rope_kernel(interleaved: bool, dim: int, pairs: int) -> Any:
+    """Task t turns the heads of token t, by the table of `rope_table_kernel`."""
+    turn = _turn(interleaved, False, dim, pairs)
+
+    def rope(a, task):
+        table = a.table + task * pairs * 8
+        for h in range(a.heads):
+            y, x = a.y + task * a.y_stride, a.x + task * a.x_stride
+            turn(y + h * dim * 4, x + h * dim * 4, table, 0, 0.0)
 
     return rope
 
 
-@kernels
-def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
-    """Task i does one head of a run of tokens: turns q's, turns k's and writes it to the cache, or writes v's.
+ROPE_SET_ROWS = record(
+    "y y_stride",
+    "q q_stride heads",
+    "k k_stride v v_stride kv_heads",
+    "keys values rows",
+    "table",
+    "q_weight k_weight eps:f4",
+    "tokens run",
+)
+"""y, q                float32 [tokens, heads, D]: q, turned, and q; strides are bytes from token to token
+k, v                float32 [tokens, kv_heads, D]
+keys, values, rows  the caches (`kv.py` says how they lie), and int64, the row of each token in them
+table               of `rope_table_kernel`
+q_weight, k_weight  of the norms, float32 [D]
+run                 tokens that a task does
+"""
 
-    Arguments: y, y stride, q, q stride, k, k stride, v, v stride, key cache, value cache, rows, table, heads, key
-    heads, q's norm, k's norm, eps, tokens, tokens of a run.
-    """
+
+@kernels(ROPE_SET_ROWS)
+def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
+    """Task i does one head of a run of tokens: turns q's, turns k's and writes it to the cache, or writes v's."""
     turn = _turn(interleaved, normed, dim, pairs)
     set_key, set_value = set_key_function(kind, dim), set_value_function(kind, dim)
     nbytes, turn_bytes = dim * 4, pairs * 8
 
-    def rope_set_rows(args, task):
-        heads, kv_heads, run = arg(args, 12), arg(args, 13), arg(args, 18)
+    def rope_set_rows(a, task):
+        heads, kv_heads, run = a.heads, a.kv_heads, a.run
         each = heads + 2 * kv_heads
         first, h = task // each * run, task % each
-        table, eps, rows = arg(args, 11), arg_f32(args, 16), i64_pointer(arg(args, 10))
+        table, eps, rows = a.table, a.eps, i64_pointer(a.rows)
         key = stack(nbytes)
-        for token in range(first, min(first + run, arg(args, 17))):
+        for token in range(first, min(first + run, a.tokens)):
             if h < heads:
                 at = h * nbytes
-                q = arg(args, 2) + token * arg(args, 3) + at
-                turn(arg(args, 0) + token * arg(args, 1) + at, q, table + token * turn_bytes, arg(args, 14), eps)
+                q = a.q + token * a.q_stride + at
+                turn(a.y + token * a.y_stride + at, q, table + token * turn_bytes, a.q_weight, eps)
             elif h < heads + kv_heads:
                 head = h - heads
-                k = arg(args, 4) + token * arg(args, 5) + head * nbytes
-                turn(key, k, table + token * turn_bytes, arg(args, 15), eps)
-                set_key(arg(args, 8), key, rows[token], head, kv_heads)
+                k = a.k + token * a.k_stride + head * nbytes
+                turn(key, k, table + token * turn_bytes, a.k_weight, eps)
+                set_key(a.keys, key, rows[token], head, kv_heads)
             else:
                 head = h - heads - kv_heads
-                v = arg(args, 6) + token * arg(args, 7) + head * nbytes
-                set_value(arg(args, 9), v, rows[token], head, kv_heads)
+                v = a.v + token * a.v_stride + head * nbytes
+                set_value(a.values, v, rows[token], head, kv_heads)
 
     return rope_set_rows
 
@@ -126,22 +144,26 @@ def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
     return inner(turn, interleaved, normed, dim, pairs)
 
 
-@kernels
+SET_ROWS = record("cache", "x x_stride heads", "rows")
+"""x [tokens, heads, D] to the rows of a cache that `rows`, int64, says for each token."""
+
+
+@kernels(SET_ROWS)
 def set_keys_kernel(kind: Kind, dim: int) -> Any:
-    """Task t writes token t's keys. Arguments: cache, x, x stride, rows, heads."""
+    """Task t writes token t's keys."""
     return _set_rows(set_key_function(kind, dim), dim)
 
 
-@kernels
+@kernels(SET_ROWS)
 def set_values_kernel(kind: Kind, dim: int) -> Any:
-    """Task t writes token t's values. Arguments: cache, x, x stride, rows, heads."""
+    """Task t writes token t's values."""
     return _set_rows(set_value_function(kind, dim), dim)
 
 
 def _set_rows(write: Any, dim: int) -> Any:
-    def set_rows(args, task):
-        row, heads = i64_pointer(arg(args, 3))[task], arg(args, 4)
+    def set_rows(a, task):
+        row, heads = i64_pointer(a.rows)[task], a.heads
         for h in range(heads):
-            write(arg(args, 0), arg(args, 1) + task * arg(args, 2) + h * dim * 4, row, h, heads)
+            write(a.cache, a.x + task * a.x_stride + h * dim * 4, row, h, heads)
 
     return set_rows

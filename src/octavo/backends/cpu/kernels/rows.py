@@ -7,8 +7,8 @@ from typing import Any
 from octavo.backends.cpu.kernels.mul_mat import LOADS
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit.compile import kernels
+from octavo.jit.record import record
 from octavo.jit.simd import (
-    arg,
     f32_pointer,
     i32_pointer,
     load_codes,
@@ -24,10 +24,13 @@ from octavo.jit.simd import (
     u8_pointer,
 )  # fmt: skip
 
+GET_ROWS = record("y y_stride", "weights k table scales", "rows")
+"""float32 y, a row of k values a task; the weights with the table of their codes or their scales, or 0; int32 rows."""
 
-@kernels
+
+@kernels(GET_ROWS)
 def get_rows_kernel(layout: Layout) -> Any:
-    """Task t decodes row rows[t] to y. Arguments: y, y stride, weights, k, rows, table."""
+    """Task t decodes row rows[t] to y."""
     bits, groups, sets = layout.bits, layout.groups, layout.sets
     two_level, has_min = layout.two_level, layout.minima is not None
     has_table = layout.table is not None
@@ -40,10 +43,10 @@ def get_rows_kernel(layout: Layout) -> Any:
     head_bytes, block_bytes = layout.head_bytes, layout.block_bytes
     codes_at, half = block_bytes - layout.code_bytes, STEP // groups
 
-    def get_rows(args, task):
-        k, row = arg(args, 3), i32_pointer(arg(args, 4))[task]
-        y = arg(args, 0) + task * arg(args, 1)
-        w = arg(args, 2) + row // 16 * (k // super_values * super_bytes)
+    def get_rows(a, task):
+        k, row = a.k, i32_pointer(a.rows)[task]
+        y = a.y + task * a.y_stride
+        w = a.weights + row // 16 * (k // super_values * super_bytes)
         lane = row % 16
         codes_here, scale_here, bias_here = stack(512), stack(64), stack(64)
         for s in range(k // super_values):
@@ -53,7 +56,7 @@ def get_rows_kernel(layout: Layout) -> Any:
             for b in range(blocks):
                 codes = load_codes(block + codes_at, bits)
                 if has_table:
-                    codes = look_up(codes, arg(args, 5))
+                    codes = look_up(codes, a.table)
                 store_codes(codes_here, codes)
                 for group in range(groups):
                     if two_level:
