@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ class KernelCall:
         self.args: AnyArray = kernel.record.new(**arguments)
         self._keep = keep, arguments
 
-    def fill(self, **arguments: int | float) -> None:
+    def fill(self, arguments: Mapping[str, int | float]) -> None:
         """Set all arguments anew, for the next run; the caller keeps what they are addresses of."""
         self.kernel.record.fill(self.args, arguments)
 

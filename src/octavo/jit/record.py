@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -34,21 +35,23 @@ class Record:
         self.names = tuple(kinds)
         self.dtype = np.dtype(list(kinds.items()), align=True)
         self.nbytes = self.dtype.itemsize
-        self._struct = struct.Struct("".join(_CODES[kind] for kind in kinds.values()))
+        self._pack = struct.Struct("".join(_CODES[kind] for kind in kinds.values())).pack_into
+        self._pick: Any = itemgetter(*self.names) if len(kinds) > 1 else lambda values: (values[self.names[0]],)
 
     def new(self, **values: int | float | AnyArray) -> AnyArray:
-        """A record in memory of its own, an array without dimensions; of arrays their addresses are in it.
-
-        Raises TypeError as `fill` does.
-        """
-        made = np.zeros((), self.dtype)
+        """A record in memory of its own; of arrays their addresses are in it. Raises TypeError as `fill` does."""
+        made = self.empty()
         self.fill(made, {n: v.ctypes.data if isinstance(v, np.ndarray) else v for n, v in values.items()})
         return made
 
-    def fill(self, made: AnyArray, values: Mapping[str, int | float]) -> None:
-        """Set all fields of what `new` made. Raises TypeError where a name is missing or unknown."""
+    def empty(self) -> AnyArray:
+        """Memory for a record, zeros: int64, since others take longer to fill."""
+        return np.zeros(-(-self.nbytes // 8), np.int64)
+
+    def fill(self, memory: Any, values: Mapping[str, int | float]) -> None:
+        """Set all fields of what `new` or `empty` made. Raises TypeError where a name is missing or unknown."""
         try:
-            self._struct.pack_into(made.data, 0, *map(values.__getitem__, self.names))
+            self._pack(memory, 0, *self._pick(values))
         except KeyError:
             raise TypeError(f"arguments without a value: {', '.join(self.names - values.keys())}") from None
         if len(values) > len(self.names):

@@ -42,11 +42,7 @@ class Weight:
     @property
     def kind(self) -> int:
         """Which of `simd.integers.INT8`, INT4 and INT4_GROUPS it is."""
-        from octavo.jit.simd.integers import INT4, INT4_GROUPS, INT8
-
-        if self.data.dtype == np.int8:
-            return INT8
-        return INT4 if self.scales is None else INT4_GROUPS
+        return _weight_kind(self.data.dtype == np.int8, self.scales is not None)
 
     @property
     def place(self) -> dict[str, int]:
@@ -175,7 +171,7 @@ class _Plan(ABC):
 
         self.offset, self._sums = OFFSETS[kind], np.empty(m, np.int32)
         self.begins = address(self._sums)
-        self._fill_end, self._end = EPILOGUE.fill, np.zeros((), EPILOGUE.dtype)
+        self._fill_end, self._end = EPILOGUE.fill, EPILOGUE.empty()
         self.end = address(self._end)
         self.program = Program([_empty_call(*call) for call in calls], _threads())
         self.calls = self.program.calls
@@ -212,9 +208,12 @@ class _MatvecPlan(_Plan):
     def _fill(self, a: AnyArray, place: dict[str, int]) -> tuple[AnyArray, ...]:
         at, stride = address(a), a.strides[0]
         begins, *products = self.calls
-        begins.fill(begins=self.begins, x=at, x_stride=stride, chunks=a.shape[1] // 64, offset=self.offset)
+        begins.fill({"begins": self.begins, "x": at, "x_stride": stride, "chunks": a.shape[1] // 64,
+                     "offset": self.offset})  # fmt: skip
+        place |= {"x_stride": stride, "end": self.end}
         for call, first in zip(products, self.firsts, strict=True):
-            call.fill(**place, x=at + first * stride, x_stride=stride, first_token=first, end=self.end)
+            place["x"], place["first_token"] = at + first * stride, first
+            call.fill(place)
         return ()
 
 
@@ -241,12 +240,14 @@ class _GemmPlan(_Plan):
         codes, at = address(tiles), address(a)
         *copies, product = self.calls
         for call, (first, size) in zip(copies, self.tiles, strict=True):
-            call.fill(
-                codes=codes + first * k, begins=self.begins + 4 * first, x=at + first * stride, x_stride=stride,
-                tokens=m - first, chunks=k // 64, tile=size, offset=self.offset,
-            )  # fmt: skip
+            call.fill({
+                "codes": codes + first * k, "begins": self.begins + 4 * first, "offset": self.offset,
+                "x": at + first * stride, "x_stride": stride, "tokens": m - first, "chunks": k // 64, "tile": size,
+            })  # fmt: skip
         wide, narrow = self.counts
-        product.fill(**place, x=codes, wide_tiles=wide, narrow_tiles=narrow, partial_sums=address(parts), end=self.end)
+        product.fill(place | {
+            "x": codes, "wide_tiles": wide, "narrow_tiles": narrow, "partial_sums": address(parts), "end": self.end
+        })  # fmt: skip
         return tiles, parts
 
 
@@ -268,6 +269,15 @@ def zeros_at(n: int) -> int:
 def _zeros(bits: int) -> tuple[AnyArray, int]:
     zeros = np.zeros(1 << bits, np.int32)
     return zeros, address(zeros)
+
+
+@cache
+def _weight_kind(whole_bytes: bool, grouped: bool) -> int:
+    from octavo.jit.simd.integers import INT4, INT4_GROUPS, INT8
+
+    if whole_bytes:
+        return INT8
+    return INT4_GROUPS if grouped else INT4
 
 
 @cache
