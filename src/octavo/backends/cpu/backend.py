@@ -12,6 +12,7 @@ import numpy as np
 
 from octavo.backends.cores import cores
 from octavo.backends.cpu.pages import Arena, zeroed
+from octavo.backends.cpu.shared import Shared
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
@@ -139,8 +140,8 @@ class CpuBackend:
     def begin_plan(self) -> CpuBinder:
         return CpuBinder(self)
 
-    def kernel_calls(self, node: Node, inputs: Sequence[Any], out: Any, shared: dict[Any, Any]) -> list[KernelCall]:
-        """The calls for a node; `shared` is what the nodes of a plan have in common."""
+    def kernel_calls(self, node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+        """The calls for a node; `shared` is that of its plan."""
         calls: list[KernelCall] = self._binders.BINDERS[node.op](node, inputs, out, shared)
         return calls
 
@@ -160,7 +161,7 @@ class CpuBinder:
     def __init__(self, backend: CpuBackend) -> None:
         self._backend = backend
         self._calls: list[KernelCall] = []
-        self._shared: dict[Any, Any] = {}
+        self._shared = Shared()
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Program:
         from octavo.jit.program import Program

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.calls import Shared, Weight, copy_rows, product_kernel, stride, tiles_of, weight_arguments
+from octavo.backends.cpu.calls import Weight, copy_rows, product_kernel, stride, tiles_of, weight_arguments
 from octavo.backends.cpu.experts import product_of_experts
 from octavo.backends.cpu.kernels import attention, elementwise, float_mul_mat, quantize, rope, rows
 from octavo.backends.cpu.kernels.product import TERM
 from octavo.backends.cpu.kernels.quantize_token import round_fp8_kernel
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight
 from octavo.backends.cpu.row_products import RowWeight, row_product, sums_in_memory
+from octavo.backends.cpu.shared import Shared
 from octavo.backends.cpu.tokens import TokenCodes, quantize_tokens
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
@@ -179,10 +180,10 @@ def _rope_table(
     positions: AnyArray, freqs: AnyArray, scale: float, shared: Shared
 ) -> tuple[AnyArray, list[KernelCall]]:
     """Cosines and sines for the tokens of a step, and the call that makes them if this plan has none yet."""
-    key = address(positions), len(positions), address(freqs), scale
-    if key in shared:
-        return shared[key], []
-    table = shared[key] = np.empty((len(positions), 2, len(freqs)), np.float32)
+    name = "rope", address(positions), address(freqs), scale
+    table = shared.memory(name, (len(positions), 2, len(freqs)), np.float32)
+    if shared.holds(table):
+        return table, []
     call = KernelCall(
         rope.rope_table_kernel(), len(positions),
         table=table, positions=positions, freqs=freqs, pairs=len(freqs), scale=scale,

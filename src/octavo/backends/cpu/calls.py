@@ -11,9 +11,6 @@ from octavo.jit.program import KernelCall
 
 Weight = QuantWeight | FloatWeight
 
-Shared = dict[Any, Any]
-"""What the nodes of a plan have in common, made by the first that needs it."""
-
 
 def stride(array: AnyArray) -> int:
     """Bytes from one row to the next."""

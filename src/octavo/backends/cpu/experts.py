@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.calls import (
-    Shared,
     Weight,
     copy_rows,
     product_kernel,
@@ -21,6 +20,7 @@ from octavo.backends.cpu.calls import (
 from octavo.backends.cpu.kernels import experts, quantize
 from octavo.backends.cpu.kernels.product import PRODUCT
 from octavo.backends.cpu.pack import QuantWeight
+from octavo.backends.cpu.shared import Shared
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.jit.program import KernelCall
@@ -78,7 +78,7 @@ class _Sorted:
         calls: list[KernelCall] = []
         starts, sources, places = self._order(calls)
         rows = self._rows(starts, sources, calls)
-        products = self._memory("products", (pairs, weight.n), np.float32)
+        products = self._shared.memory("products", (pairs, weight.n), np.float32)
         sizes = tiles_of(weight)
         tiles, kernels = -(-weight.n // 16), [product_kernel(weight, n) for n in sizes]
         addresses = np.array([k.address for k in kernels], np.int64)
@@ -94,11 +94,11 @@ class _Sorted:
         """Where each expert's pairs start, their rows of x, and where each pair went."""
         ids, n_experts = self._ids, len(self._weight.data)
         made = tuple(
-            self._memory(f"{name} {self._sharing}", (size,), np.int32)
+            self._shared.memory(f"{name} {self._sharing}", (size,), np.int32)
             for name, size in (("starts", n_experts + 1), ("sources", ids.size), ("places", ids.size))
         )
         starts, sources, places = made
-        if self._claim(f"order {self._sharing}", ids.size, (self._ids_node,)):
+        if not self._shared.holds(sources, self._ids_node):
             calls.append(KernelCall(
                 experts.sort_pairs_kernel(), 1, ids=ids, pairs=ids.size, experts=n_experts, sharing=self._sharing,
                 starts=starts, sources=sources, places=places,
@@ -108,28 +108,13 @@ class _Sorted:
     def _rows(self, starts: AnyArray, sources: AnyArray, calls: list[KernelCall]) -> AnyArray:
         """Rows of x in the order of `sources`, as the product wants them: codes or floats."""
         weight, quantized = self._weight, isinstance(self._weight, QuantWeight)
-        rows = self._memory("rows", (len(sources), weight.k), np.float32)
-        codes = self._memory("codes", (len(sources) * x_stride(weight),), np.uint8) if quantized else rows
-        if self._claim("rows", rows.size, (self._x_node, self._ids_node, quantized)):
+        rows = self._shared.memory("rows", (len(sources), weight.k), np.float32)
+        codes = self._shared.memory("codes", (len(sources) * x_stride(weight),), np.uint8) if quantized else rows
+        if not self._shared.holds(rows, self._x_node, self._ids_node, quantized):
             calls.append(copy_rows(rows, self._x, sources))
             if quantized:
                 calls.append(_quantize_sorted(rows, codes, starts, x_stride(weight)))
         return codes
-
-    def _memory(self, name: str, shape: tuple[int, ...], dtype: Any) -> AnyArray:
-        key = name, shape
-        if key not in self._shared:
-            self._shared[key] = np.empty(shape, dtype)
-        made: AnyArray = self._shared[key]
-        return made
-
-    def _claim(self, name: str, size: int, contents: tuple[Any, ...]) -> bool:
-        """Whether memory holds something else than `contents` at this point of the plan; it will hold them then."""
-        key, ids = ("holds", name, size), tuple(id(c) if isinstance(c, Node) else c for c in contents)
-        if self._shared.get(key) == ids:
-            return False
-        self._shared[key] = ids
-        return True
 
 
 def _quantize_sorted(rows: AnyArray, codes: AnyArray, starts: AnyArray, codes_stride: int) -> KernelCall:

@@ -15,6 +15,7 @@ from octavo.backends.cpu.gemm import GEMM_MIN_TOKENS, epilogue_arguments, vector
 from octavo.backends.cpu.kernels import int8_gemm as kernels
 from octavo.backends.cpu.kernels.int8_epilogue import EPILOGUE
 from octavo.backends.cpu.pages import Arena
+from octavo.backends.cpu.shared import Shared
 from octavo.backends.cpu.tokens import TokenCodes, rows_of, whole
 from octavo.formats import Planes, QTensor, unpack
 from octavo.formats.codec import chunks
@@ -26,7 +27,6 @@ from octavo.jit.simd.integers import INT4, INT4_GROUPS, INT8, OFFSETS
 
 log = logging.getLogger("octavo")
 
-Shared = dict[object, AnyArray]
 CHUNK_VALUES = 1 << 20
 
 
@@ -116,7 +116,7 @@ def row_product(
     keep, place = (w, x.raw, y, bias, residual, end), weight_place(w.codes, w.groups)
     if x.tokens < GEMM_MIN_TOKENS:
         return _matvec(w, x, place, end, keep)
-    parts = _sums(shared, len(w.scale) * rows_of(x.tokens)) if sums_in_memory(w) else 0
+    parts = shared.memory("sums", (len(w.scale) * rows_of(x.tokens),), np.int32) if sums_in_memory(w) else 0
     call = KernelCall(
         kernels.gemm_kernel(w.kind), -(-w.n // 16), keep,
         **place, x=x.raw, wide_tiles=x.wide, narrow_tiles=x.narrow, partial_sums=parts, end=end,
@@ -134,11 +134,3 @@ def _matvec(w: RowWeight, x: TokenCodes, place: dict[str, int], end: AnyArray, k
         call.overlaps = first + size < x.tokens
         calls.append(call)
     return calls
-
-
-def _sums(shared: Shared, size: int) -> AnyArray:
-    """int32 memory that calls one after the other have in common."""
-    key = "sums", size
-    if key not in shared:
-        shared[key] = np.empty(size, np.int32)
-    return shared[key]
