@@ -21,7 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, SplitK, marked
+from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, Source, SplitK, marked
 from octavo.backends.gpu.attention import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
 from octavo.backends.gpu.experts import shape_of
@@ -69,6 +69,9 @@ NAMES = {
 }  # fmt: skip
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
 WORDS_X = BYTES_X._replace(codes="*i32")
+SOURCE = Source(Matrix("*fp32", "i32"), Matrix("*fp32", "i32"), "fp32")
+CODES = Matrix("*i8", "i32")
+Q8 = Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32")
 ROPE = {"shape": HeadShape(128, 128, 64)}
 ROTATION = Rotation("*i32", "*fp32", "fp32")
 FLOAT_ROWS = CacheRows("*fp16", None, "i32")
@@ -92,20 +95,22 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "dequantize": (dequantize_kernel, {"BLOCK_N": 4, "CHUNKS": 32}, 4,
                    {"rows": None, "out": Matrix("*fp16", "i32"), "k": "i32"}),
     "get_rows": (dequantize_kernel, {"BLOCK_N": 1, "CHUNKS": 32}, 1, {"out": ROWS, "k": "i32"}),
-    "quantize": (activations.quantize_kernel, {"SOURCE": "rms_norm", "B": 4096}, 8, {"k": "i32"}),
-    "float": (activations.float_kernel, {"SOURCE": "swiglu", "B": 1024}, 4, {"out": "*fp16", "k": "i32"}),
+    "quantize": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
+                 {"source": SOURCE, "out": Q8, "k": "i32"}),
+    "float": (activations.float_kernel, {"KIND": "swiglu", "B": 1024}, 4,
+              {"source": SOURCE, "out": Matrix("*fp16", "i32"), "k": "i32"}),
     "int8_token": (activations.int8_token_kernel, {"B": 1024}, 4, {"k": "i32"}),
-    "token_int8": (token_codes.token_codes_kernel, {"SOURCE": "rms_norm", "KIND": "int8", "B": 4096}, 16,
-                   {"k": "i32", "top": "fp32"}),
-    "token_fp8": (token_codes.token_codes_kernel, {"SOURCE": "swiglu", "KIND": "e4m3", "B": 16384}, 16,
-                  {"k": "i32", "top": "fp32"}),
+    "token_int8": (token_codes.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
+                   {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32"}),
+    "token_fp8": (token_codes.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
+                  {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32"}),
     "mmq": (mmq.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),
     "decode": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": CACHE}),
     "decode_q8": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": Q8_CACHE}),
     "combine": (attention_decode.combine_kernel, {"shape": AttentionShape(128, 128, 4, 16, 8)}, 4,
-                {**DECODING, "out": None, "quantized": Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32")}),
+                {**DECODING, "out": None, "quantized": Q8}),
     "prefill": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                 {"q": ROWS, "cache": CACHE, "out": ROWS}),
     "rope": (rope.rope_kernel, ROPE, 1, {"x": ROWS, "out": ROWS, "rotation": ROTATION}),

@@ -106,6 +106,19 @@ class ExpertIds(NamedTuple):
     sharing: int
 
 
+class Source(NamedTuple):
+    """Values on their way into a product; what is made of them is a constant of the kernel.
+
+    x      float32 [T, k]
+    other  a norm's weight [k], or what an activation of x is multiplied with [T, k]; None for x as it is
+    eps    of a norm
+    """
+
+    x: Matrix
+    other: Matrix | None = None
+    eps: float = 0.0
+
+
 class SplitK(NamedTuple):
     """Memory for programs that compute one tile, each from a part of K; the last to finish adds up the partial sums.
 

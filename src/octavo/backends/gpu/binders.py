@@ -9,6 +9,7 @@ import torch
 from triton import next_power_of_2
 
 from octavo.backends.gpu import dispatch, experts
+from octavo.backends.gpu.arguments import Q8Activation, Source, matrix
 from octavo.backends.gpu.attention import attend, quantizes
 from octavo.backends.gpu.context import Context, Weight
 from octavo.backends.gpu.kernels import activations, elementwise
@@ -79,7 +80,7 @@ def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     if isinstance(weight, QuantWeight):
         kp, rows = weight.kp, len(x)
         quantized = q8_1(c.shared("experts", q8_1_bytes(rows, kp, rows), torch.uint8), rows, kp, rows)
-        calls.append(_quantize_call(c, x, x, *quantized, "values", 0.0, weight.k, kp))
+        calls.append(_quantize_call(c, Source(matrix(x)), rows, quantized, "values", weight.k, kp))
         x = quantized
     return [*calls, *product_by_id(c, weight, x, ids, out, sharing)]
 
@@ -110,39 +111,28 @@ def _rms_norm(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
 def _quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     """`quantize`, or the op whose result is quantized on its way out."""
     x, *others = inputs
-    source = "values" if node.op == "quantize" else node.op
-    other, eps = others[0] if others else x, float(node.attrs.get("eps", 0.0))
+    kind = "values" if node.op == "quantize" else node.op
+    source = Source(matrix(x), matrix(others[0]) if others else None, float(node.attrs.get("eps", 0.0)))
     if isinstance(out, TokenCodes):
         block = next_power_of_2(out.k)
-        return [quantize_tokens(c, out, x, other, source, eps, block, _row_warps(block))]
-    return _quantized(c, x, out, other, source, eps)
+        return [quantize_tokens(c, out, source, kind, block, _row_warps(block))]
+    return _quantized(c, source, out, kind)
 
 
-def _quantized(
-    c: Context, x: torch.Tensor, out: Activation, other: torch.Tensor | None = None, source: str = "values",
-    eps: float = 0.0,
-) -> list[Call]:  # fmt: skip
-    other = x if other is None else other
+def _quantized(c: Context, source: Source, out: Activation, kind: str = "values") -> list[Call]:
     if out.tokens <= dispatch.INT8_MAX_TOKENS:
-        return [_quantize_call(c, x, other, *out.q8_1, source, eps, out.k, out.kp)]
-    block = next_power_of_2(out.kp) if source == "rms_norm" else _block(out.kp, 2048)
+        return [_quantize_call(c, source, out.tokens, out.q8_1, kind, out.k, out.kp)]
+    block = next_power_of_2(out.kp) if kind == "rms_norm" else _block(out.kp, 2048)
     grid = (out.tokens, -(-out.kp // block))
-    return [c.launch(activations.float_kernel, grid, x, other, out.halves, x.stride(0), _stride(other), out.kp, out.k,
-                     out.kp, eps, SOURCE=source, B=block, warps=_row_warps(block))]  # fmt: skip
+    return [c.launch(activations.float_kernel, grid, source, matrix(out.halves), out.k, out.kp, KIND=kind, B=block,
+                     warps=_row_warps(block))]  # fmt: skip
 
 
-def _stride(x: torch.Tensor) -> int:
-    return x.stride(0) if x.ndim > 1 else 0
-
-
-def _quantize_call(
-    c: Context, x: torch.Tensor, other: torch.Tensor, codes: torch.Tensor, d: torch.Tensor, s: torch.Tensor,
-    s16: torch.Tensor, tp: int, source: str, eps: float, k: int, kp: int,
-) -> Call:  # fmt: skip
-    block = next_power_of_2(kp) if source == "rms_norm" else _block(kp, QUANTIZE_BLOCK)
-    grid = (len(x), -(-kp // block))
-    return c.launch(activations.quantize_kernel, grid, x, other, codes, d, s, s16, x.stride(0), _stride(other), k, kp,
-                    tp, eps, SOURCE=source, B=block, warps=_row_warps(block))  # fmt: skip
+def _quantize_call(c: Context, source: Source, rows: int, out: Q8Activation, kind: str, k: int, kp: int) -> Call:
+    block = next_power_of_2(kp) if kind == "rms_norm" else _block(kp, QUANTIZE_BLOCK)
+    grid = (rows, -(-kp // block))
+    return c.launch(activations.quantize_kernel, grid, source, out, k, kp, KIND=kind, B=block,
+                    warps=_row_warps(block))  # fmt: skip
 
 
 @_binds("add", "mul", "swiglu")
@@ -240,4 +230,4 @@ def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[
     if isinstance(out, Activation) and not quantizes(q, pages, out):
         result = c.shared("attended", q.numel(), torch.float32).view(len(q), -1)
     calls: list[Call] = [*attend(c, inputs, scale, result)]
-    return calls if result is out else calls + _quantized(c, result, out)
+    return calls if result is out else calls + _quantized(c, Source(matrix(result)), out)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo.backends.gpu.arguments import Constant, matrix
+from octavo.backends.gpu.arguments import Constant, Matrix, Source, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import activations, experts
 from octavo.backends.gpu.weights import QuantWeight
@@ -73,8 +73,8 @@ def sorted_product(
         calls.append(c.launch(experts.sort_kernel, (w.experts,), ids, order, counts, n_pairs, B=SORT_BLOCK))
     if not c.holds("halved", x):
         grid = (rows, -(-w.kp // FLOAT_BLOCK))
-        calls.append(c.launch(activations.float_kernel, grid, flat, flat, halves, k, 0, w.kp, k, w.kp, 0.0,
-                              SOURCE="values", B=FLOAT_BLOCK))  # fmt: skip
+        calls.append(c.launch(activations.float_kernel, grid, Source(matrix(flat)), Matrix(halves, w.kp), k, w.kp,
+                              KIND="values", B=FLOAT_BLOCK))  # fmt: skip
     shape = shape_of(n_pairs, w.experts, w.kp, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     y = out.view(n_pairs, w.n)

@@ -9,6 +9,7 @@ import torch
 
 from octavo.backends import row_products
 from octavo.backends.gpu import gemm
+from octavo.backends.gpu.arguments import Matrix, Source
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.token_codes import token_codes_kernel
 from octavo.backends.gpu.row_weights import RowWeight
@@ -40,12 +41,9 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
     return [run]
 
 
-def quantize_tokens(
-    c: Context, out: TokenCodes, x: torch.Tensor, other: torch.Tensor, source: str, eps: float, block: int, warps: int
-) -> Call:
-    """The call that quantizes x [T, K]; `other` is a norm's weight, or what silu(x) is multiplied with."""
+def quantize_tokens(c: Context, out: TokenCodes, source: Source, kind: str, block: int, warps: int) -> Call:
+    """The call that quantizes a Source [T, K], of which `kind` says what is made; `block` holds K."""
     return c.launch(
-        token_codes_kernel, (out.tokens,), x, other, out.bytes, out.scales, x.stride(0),
-        other.stride(0) if other.ndim > 1 else 0, out.k, out.k, eps, TOPS[out.kind], SOURCE=source,
-        KIND="int8" if out.kind == "int8_token" else "e4m3", B=block, warps=warps, exact=True,
+        token_codes_kernel, (out.tokens,), source, Matrix(out.bytes, out.k), out.scales, out.k, TOPS[out.kind],
+        KIND=kind, CODE="int8" if out.kind == "int8_token" else "e4m3", B=block, warps=warps, exact=True,
     )  # fmt: skip

@@ -1,11 +1,6 @@
-"""Activations on their way into a product: read plain, normed or as SwiGLU; kept as q8_1 or float16.
+"""Activations on their way into a product: read from a Source, and kept as q8_1 or as floats.
 
-q8_1 of T tokens of Kp values (K padded with zeros) is, one after the other:
-
-    codes  s8  [T, Kp]
-    d      f32 [Kp / 32, TP]    scale of 32 codes; TP is T rounded up as the caller says
-    s      f32 [Kp / 32, TP]    d times the sum of the codes
-    s16    f32 [Kp / 16, TP]    the same of 16
+A Source is values as they are, or what a norm, SwiGLU or GeGLU makes of them: the KIND is "values" or the op's name.
 """
 
 from __future__ import annotations
@@ -13,8 +8,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-from octavo.backends.gpu.arguments import Q8Activation
 
 ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it and taking it away rounds to the nearest integer, ties to even
 
@@ -29,20 +22,20 @@ def nearest(x):
 
 
 @triton.jit
-def weight_of(other, at, mask, SOURCE: tl.constexpr):
+def weight_of(source, at, mask, KIND: tl.constexpr):
     """A norm's weight, which need not wait for an earlier kernel; without a norm anything."""
-    return tl.load(other + at, mask=mask, other=0.0) if SOURCE == "rms_norm" else 1.0
+    return tl.load(source.other.data + at, mask=mask, other=0.0) if KIND == "rms_norm" else 1.0
 
 
 @triton.jit
-def read(x, other, weight, token, x_stride, other_stride, at, mask, k, eps, SOURCE: tl.constexpr):
-    """float32 values `at` of a token's row: of x; of its RMS norm with `weight`; or silu(x) * other."""
-    value = tl.load(x + token * x_stride + at, mask=mask, other=0.0)
-    if SOURCE == "rms_norm":
+def read(source, weight, token, at, mask, k, KIND: tl.constexpr):
+    """float32 values `at` of a token's row of a Source, which has k values; `weight` is what `weight_of` gives."""
+    value = tl.load(source.x.data + token * source.x.stride + at, mask=mask, other=0.0)
+    if KIND == "rms_norm":
         mean = tl.sum(value * value) / k
-        value = value / tl.sqrt_rn(mean + eps) * weight
-    elif SOURCE == "swiglu":
-        up = tl.load(other + token * other_stride + at, mask=mask, other=0.0)
+        value = value / tl.sqrt_rn(mean + source.eps) * weight
+    elif KIND == "swiglu":
+        up = tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0)
         value = value / (1 + tl.exp(-value)) * up
     return value
 
@@ -73,37 +66,30 @@ def store_q8_1(value, out, token, first, end, kp, N: tl.constexpr):
 
 
 @triton.jit
-def quantize_kernel(
-    x, other, codes, d, s, s16, x_stride, other_stride, k, kp, tp, eps,
-    SOURCE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """q8_1 of a token's values, B at a time (a norm needs the whole row at once)."""
+def quantize_kernel(source, out, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """q8_1 of a token's values, B at a time (a norm needs the whole row at once), to `out`, a Q8Activation."""
     token = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * B
     at = first + tl.arange(0, B)
-    weight = weight_of(other, at, at < k, SOURCE)
+    weight = weight_of(source, at, at < k, KIND)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    value = read(x, other, weight, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
-    value = tl.reshape(value, (B // 32, 32))
-    store_q8_1(value, Q8Activation(codes, d, s, s16, tp), token, first // 32, kp // 32, kp, B // 32)
+    value = tl.reshape(read(source, weight, token, at, at < k, k, KIND), (B // 32, 32))
+    store_q8_1(value, out, token, first // 32, kp // 32, kp, B // 32)
 
 
 @triton.jit
-def float_kernel(
-    x, other, out, x_stride, other_stride, out_stride, k, kp, eps,
-    SOURCE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+def float_kernel(source, out, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
     """The values in the type of `out`, [T, kp], zeros from k on."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * B + tl.arange(0, B)
-    weight = weight_of(other, at, at < k, SOURCE)
+    weight = weight_of(source, at, at < k, KIND)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    value = read(x, other, weight, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
-    tl.store(out + token * out_stride + at, value.to(out.dtype.element_ty), mask=at < kp)
+    value = read(source, weight, token, at, at < k, k, KIND)
+    tl.store(out.data + token * out.stride + at, value.to(out.data.dtype.element_ty), mask=at < kp)
 
 
 @triton.jit

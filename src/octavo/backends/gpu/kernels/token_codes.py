@@ -1,4 +1,4 @@
-"""Activations of 8 bits with a scale for each token: int8 or e4m3. Alone, or at the end of a norm or of SwiGLU."""
+"""Activations of 8 bits with a scale for each token: int8 or e4m3. Alone, or after a norm or an activation."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from octavo.backends.gpu.kernels.quantize8 import ROUND, fp8_bits
 
 @triton.jit
 def token_codes_kernel(
-    x, other, codes, scales, x_stride, other_stride, codes_stride, k, eps, top,
-    SOURCE: tl.constexpr, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    source, codes, scales, k, top, KIND: tl.constexpr, CODE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
+):
     """Program token: its codes, bytes [T, K], and its scale, float32 [T]: max|value| / top. B >= K.
 
-    KIND: "int8", round(value / scale), halves to even; or "e4m3", the nearest number. A token with NaN has the scale
-    NaN, so that it is not lost.
+    KIND is that of the Source. CODE: "int8", round(value / scale), halves to even; or "e4m3", the nearest number. A
+    token with NaN has the scale NaN, so that it is not lost.
     """
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, B)
-    weight = weight_of(other, at, at < k, SOURCE)
+    weight = weight_of(source, at, at < k, KIND)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    value = read(x, other, weight, token, x_stride, other_stride, at, at < k, k, eps, SOURCE)
+    value = read(source, weight, token, at, at < k, k, KIND)
     odd = tl.max((value != value).to(tl.int32), 0)  # noqa: PLR0124 - NaN
     scale = tl.div_rn(tl.max(tl.abs(value), 0), top)
     value = tl.div_rn(value, tl.where(scale > 0, scale, 1.0))
     value = tl.minimum(tl.maximum(value, -top), top)
-    if KIND == "int8":
+    if CODE == "int8":
         code = (value + ROUND - ROUND).to(tl.int8)
     else:
         code = fp8_bits(value, False)
-    tl.store(codes + token * codes_stride + at, code, mask=at < k)
+    tl.store(codes.data + token * codes.stride + at, code, mask=at < k)
     tl.store(scales + token, tl.where(odd > 0, float("nan"), scale))
