@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.calls import Weight, copy_rows, product_kernel, stride, tiles_of, weight_arguments
+from octavo.backends.cpu.calls import copy_rows, stride, weight_arguments
 from octavo.backends.cpu.experts import product_of_experts
 from octavo.backends.cpu.kernels import attention, elementwise, float_mul_mat, quantize, rope, rows
-from octavo.backends.cpu.kernels.product import TERM
 from octavo.backends.cpu.kernels.quantize_token import round_fp8_kernel
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight
-from octavo.backends.cpu.row_products import RowWeight, row_product, sums_in_memory
+from octavo.backends.cpu.products import product
+from octavo.backends.cpu.row_products import sums_in_memory
 from octavo.backends.cpu.shared import Shared
 from octavo.backends.cpu.tokens import TokenCodes, quantize_tokens
 from octavo.formats.spec import AnyArray
@@ -53,46 +53,6 @@ def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared)
         calls += made
         start += weight.n
     return calls
-
-
-def product(
-    weight: Weight | RowWeight, x: Any, y: AnyArray, terms: Sequence[AnyArray], shared: Shared, expert: int = 0
-) -> list[KernelCall]:
-    """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, a chain of tails for the rest."""
-    if isinstance(weight, RowWeight):
-        return row_product(weight, x, y, terms, shared)
-    sizes, left = [], len(y)
-    for n in tiles_of(weight):
-        count, left = divmod(left, n)
-        if count:
-            sizes.append((n, count))
-    first, call = len(y), None
-    for n, count in reversed(sizes):
-        first -= n * count
-        call = _tile_call(weight, x, y, terms, first, n, count, call, expert)
-    return [] if call is None else [call]
-
-
-def _tile_call(
-    weight: Weight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray],
-    first: int, n: int, tiles: int, tail: KernelCall | None, expert: int,
-) -> KernelCall:  # fmt: skip
-    """The product for tokens `first` to `first` + n * tiles; `tail` is the call for those after."""
-    shape = weight_arguments(weight)
-    if not isinstance(weight, QuantWeight):
-        assert x.dtype == np.float32
-        shape["x_stride"] = stride(x)
-    added = np.zeros(len(terms), TERM.dtype)
-    for i, term in enumerate(terms):
-        of_token = stride(term) if term.ndim == 2 else 0
-        added[i] = address(term) + first * of_token, of_token
-    return KernelCall(
-        product_kernel(weight, n), -(-weight.n // 16), (weight, x, y, terms, tail),
-        weights=weight.data[expert], **shape,
-        x=address(x) + first * shape["x_stride"], y=address(y) + first * stride(y), y_stride=stride(y), tiles=tiles,
-        terms=added, term_count=len(terms),
-        tail=tail.kernel.address if tail else 0, tail_arguments=tail.args if tail else 0,
-    )  # fmt: skip
 
 
 @_binds("get_rows")

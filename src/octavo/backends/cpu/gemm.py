@@ -20,12 +20,12 @@ ACTIVATIONS = (None, "relu", "gelu", "silu")
 """In the order in which the kernels number them."""
 
 GEMM_MIN_TOKENS = 8
-"""From so many tokens on, weights are multiplied in panels; with fewer, rows as they lie."""
+"""From this number of tokens on, weights are multiplied in panels; with fewer tokens, rows as they lie."""
 
 PLANS_KEPT = 256
 
 ALONE = 1 << 15
-"""So many values are quantized by the calling thread, in less time than others need to come."""
+"""Up to this number of values, the calling thread quantizes alone: others would take longer to start."""
 
 _threads = cache(cores)
 _kept = threading.local()
@@ -33,8 +33,11 @@ _kept = threading.local()
 
 @dataclass(slots=True, eq=False)
 class Weight:
-    """A weight [n, k] of bytes: int8 [n, k]; or uint8 [n, k / 2], two codes each as `ops.w4a8` packs them, and perhaps
-    with float16 `scales` [n, k / 128]. Rows are contiguous and begin at any address."""
+    """A weight [n, k]. Rows are contiguous and begin at any address.
+
+    data    int8 [n, k]; or uint8 [n, k / 2], two codes a byte as `ops.w4a8` packs them
+    scales  float16 [n, k / 128] of groups of 4-bit codes, or None
+    """
 
     data: AnyArray
     scales: AnyArray | None = None
@@ -52,8 +55,14 @@ class Weight:
 
 @dataclass(slots=True, eq=False)
 class Epilogue:
-    """What comes after the sums [m, n]: float32 scales [m] and [n], and int32 zero points [m], float32 bias [n],
-    the name of an activation, a residual [m, n] of float32, float16 or bfloat16."""
+    """What comes after the sums [m, n].
+
+    scale_a, scale_b  float32 [m] and [n]
+    zero_a            int32 zero points [m]
+    bias              float32 [n]
+    activation        a name among `ACTIVATIONS`
+    residual          [m, n], float32, float16 or bfloat16
+    """
 
     scale_a: AnyArray
     scale_b: AnyArray

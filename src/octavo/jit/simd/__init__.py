@@ -1,6 +1,6 @@
 """SIMD values inside Numba: vector types, and intrinsics that emit LLVM IR for them.
 
-A vector has 16 lanes of 32 bits or 64 of 8, whatever the CPU: LLVM splits it into the registers that there are. A
+A vector has 16 lanes of 32 bits or 64 of 8 on every CPU: LLVM splits it into the CPU's registers. A
 `Block` is several vectors under one name; LLVM keeps each in a register of its own. Addresses are plain integers.
 
     acc = zeros(8)                                                        # 8 vectors of 16 floats

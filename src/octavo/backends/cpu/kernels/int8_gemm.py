@@ -31,12 +31,12 @@ WIDE, NARROW = (16, 4) if host.level() == "avx512vnni" else (4, 4)
 
 
 def tiles_of(tokens: int) -> tuple[int, int]:
-    """How many wide and narrow tiles hold so many tokens."""
+    """How many wide and narrow tiles hold `tokens` tokens."""
     return tokens // WIDE, -(-(tokens % WIDE) // NARROW)
 
 
 def parts_of(tokens: int) -> list[tuple[int, int]]:
-    """The first token and the count of each call of `matvec_kernel` that so many tokens take."""
+    """For `tokens` tokens, the first token and the number of tokens of each call of `matvec_kernel`."""
     sizes = [4] * (tokens // 4) + [2] * (tokens % 4 // 2) + [1] * (tokens % 2)
     return [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
 

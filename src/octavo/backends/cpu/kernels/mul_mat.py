@@ -37,7 +37,7 @@ AHEAD = 2176
 """Bytes from the block in work to what is fetched. With fewer tokens, the hardware's own fetching keeps up."""
 
 LATE_MAX_TOKENS = 2
-"""Up to so many tokens, registers are left to multiply with d once a super-block."""
+"""Up to this number of tokens, registers are left to multiply with d once a super-block."""
 
 LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16}
 

@@ -42,7 +42,7 @@ CHUNK = 32
 """Blocks of 32 values that a task does at least, where a row has them."""
 
 RUN = 8
-"""Blocks of one token between those of the next: what a tile of so many blocks takes stays in the first cache."""
+"""Blocks of one token before those of the next: a tile of these stays in the first cache."""
 
 
 def tasks_of(tokens: int, k: int, tile: int) -> tuple[int, int]:

@@ -43,7 +43,7 @@ QUANTIZE_TOKEN = record(
     "codes wide_tokens tiled", "scales begins_8 begins_4", "k x x_stride", "other other_stride eps:f4"
 )
 """codes                tiles of n tokens [K / 64, n, 64], K filled up with zeros
-wide_tokens          so many tokens lie in wide tiles, the others in narrow ones
+wide_tokens          tokens in wide tiles; the others are in narrow ones
 tiled                0: a token is a tile
 scales               float32, made: the scale of each token
 begins_8, begins_4   int32, made: -128 and -8 times the sum of each token's codes
