@@ -66,9 +66,9 @@ class DotShape(Constant):
 
     block_m  tokens
     block_n  rows of weights
-    warps    divide K among them
+    warps    each takes a part of K
     stages   of loads
-    split_k  programs that share a tile
+    split_k  programs of a tile
     """
 
     block_m: int
@@ -104,8 +104,8 @@ class MmaShape(Constant):
 
     row_tiles    tiles of 16 rows of weights
     token_tiles  tiles of 8 tokens
-    warps        divide K among them
-    split_k      programs that share a tile
+    warps        each takes a part of K
+    split_k      programs of a tile
     prefetch     what is loaded ahead: 1 weights, 2 tokens too
     short        there are fewer rows than a program has
     """
@@ -149,7 +149,7 @@ class MixedGemmShape(Constant):
     block_n  rows of weights
     stages   of loads
     warps
-    split_k  programs that share a tile
+    split_k  programs of a tile
     """
 
     block_m: int

@@ -113,7 +113,7 @@ class Preferred(Launch):
 
 
 def tiles(x: Any, rows: int, columns: int) -> Any:
-    """A descriptor of tiles of a float16, int8 or fp8 matrix as matrix units want them in shared memory."""
+    """A descriptor of tiles of a float16, int8 or fp8 matrix as tensor cores read them in shared memory."""
     import torch
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor

@@ -56,7 +56,7 @@ def load_rows(tensor: QTensor, device: str) -> RowWeight:
             codes[part] = pack_int4(planes.q ^ np.uint8(8))
         elif fmt.number is None:
             codes[part] = planes.q ^ np.uint8(0x80)
-        else:  # some matrix units take NaN for a number
+        else:  # some tensor cores take NaN for a number
             codes[part] = planes.q
             scale[part][np.isnan(fmt.number.decode(planes.q)).any(axis=1)] = np.nan
         if groups is not None:

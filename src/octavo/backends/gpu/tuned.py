@@ -45,7 +45,7 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
 """One token."""
 
 MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
-    # tiles of 16 rows and warps of a program, programs that share K, what is loaded ahead
+    # tiles of 16 rows and warps of a program, split-K, what is loaded ahead
     ("bytes", "small"): (1, 4, 1, 1), ("one level", "small"): (1, 4, 2, 2),
     ("bytes", "wide"): (2, 2, 1, 1), ("one level", "wide"): (2, 2, 1, 1),
     ("bytes", "huge"): (1, 4, 1, 1), ("one level", "huge"): (1, 4, 1, 0),
@@ -71,4 +71,4 @@ MMA_32: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "small"): (1, 4, 1, 0), ("two levels", "deep"): (1, 4, 1, 0),
     ("sixteens", "small"): (1, 4, 1, 0), ("sixteens", "deep"): (1, 4, 1, 0),
 }  # fmt: skip
-"""Up to so many tokens; for those that are not here `mmq_dot` is as fast or faster."""
+"""Up to 16 and 32 tokens; for those that are not here `mmq_dot` is as fast or faster."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from octavo.backends.gpu.kernels.split_k import is_last
+
 
 @triton.jit
 def tile_of(pid, n_rows, n_columns, GROUP: tl.constexpr):
@@ -60,11 +62,9 @@ def sum_splits(
     at = split_k.partial + tile.to(tl.int64) * (SPLIT_K * R * C) + tl.arange(0, R)[:, None] * C
     at += tl.arange(0, C)[None, :]
     tl.store(at + split * (R * C), acc)  # [R, C]
-    tl.debug_barrier()
-    last = tl.atomic_add(split_k.counter + tile, 1, sem="acq_rel") == SPLIT_K - 1
+    last = is_last(split_k.counter + tile, SPLIT_K)
     total = acc.to(tl.int64) if WIDE else acc
     if last:
-        tl.store(split_k.counter + tile, 0)
         total = tl.zeros_like(total)
         for other in range(SPLIT_K):
             total += tl.load(at + other * (R * C), cache_modifier=".cg").to(total.dtype)  # [R, C]

@@ -1,4 +1,4 @@
-"""The end of a tile whose programs share K: each leaves its partial sums, and the last to finish adds up all.
+"""The end of a tile with split-K: each program leaves its partial sums, and the last to finish adds up all.
 
 Sums are added in the order of the programs, whoever is last, so results are the same from run to run.
 """
