@@ -22,7 +22,7 @@ from tests.sampling import some
 WHERE = device.target().device
 SMALL = GemmShape(16, 64, 128, split_k=1, warps=4)
 FP8 = 1e-5 if device.target().arch == "interpreter" else 2e-3
-"""Of the largest sum: matrix units may keep 14 bits of one."""
+"""Of the largest sum: tensor cores may keep 14 bits of one."""
 SIZES = [(1, 1, 32), (1, 40, 256), (17, 33, 130), (32, 64, 384), (5, 70, 100)]
 rng = np.random.default_rng(5)
 

@@ -8,10 +8,9 @@ Results are the same from run to run, with split-K too: partial sums are added i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial, wraps
-from typing import Any, Literal, ParamSpec, Unpack, cast
+from functools import cache, partial
+from typing import Any, Literal, Unpack, cast
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -28,6 +27,7 @@ from octavo.backends.gpu.gemm_arguments import (
     Strides,
     Workspace,
     epilogue,
+    factors,
     like,
     one_or_per_row,
     step,
@@ -52,7 +52,6 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
-P = ParamSpec("P")
 
 INT32_MAX_K = (1 << 17) - 1
 """Values of K whose products, 2^14 at most each, an int32 sum holds; with a zero point a product is below 2^15."""
@@ -67,20 +66,7 @@ FP8_GROUPS = 2
 """Of four warps, that share a tile of 128 tokens of fp8 on compute capability 9.0; each counts its partial sums."""
 
 
-def _or_portable(product: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The product once more if a kernel of Gluon turns out not to compile: `_how` takes another then."""
-
-    @wraps(product)
-    def either(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-        try:
-            return product(*args, **kwargs)
-        except gluon.Unusable:
-            return product(*args, **kwargs)
-
-    return either
-
-
-@_or_portable
+@gluon.or_portable
 def int8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, zero_a: Tensor | None = None,
     sums: Tensor | None = None, **after: Unpack[After],
@@ -92,7 +78,7 @@ def int8_gemm(
     without. `after` is what follows the sums, see `After`.
     Raises UsageError for what does not fit.
     """
-    a, b, size = _factors(a, b, torch.int8)
+    a, b, size = factors(a, b, torch.int8)
     end = epilogue(size, a.device, after)
     y: Tensor = end.y.data
     if zero_a is not None:
@@ -132,7 +118,7 @@ def row_sums(b: Tensor) -> Tensor:
     return out
 
 
-@_or_portable
+@gluon.or_portable
 def w4a8_gemm(
     a: Tensor, packed: Tensor, scale_a: Tensor, channel_scale: Tensor, group_scale: Tensor | None = None,
     **after: Unpack[After],
@@ -144,7 +130,7 @@ def w4a8_gemm(
     """
     if packed.dtype != torch.uint8 or packed.ndim != 2 or packed.shape[1] % (BLOCK // 2):
         raise UsageError(f"packed is {words(packed)} (allowed: uint8 [N, K / 2], K a multiple of {BLOCK})")
-    a, packed, size = _factors(a, packed.view(torch.int8), torch.int8, 2)
+    a, packed, size = factors(a, packed.view(torch.int8), torch.int8, 2)
     end, groups = epilogue(size, a.device, after), None
     y: Tensor = end.y.data
     scale_a = one_or_per_row("scale_a", scale_a, size.m, torch.float32, a.device)
@@ -175,7 +161,7 @@ def w4a8_gemm(
     return y
 
 
-@_or_portable
+@gluon.or_portable
 def fp8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool = False, **after: Unpack[After]
 ) -> Tensor:
@@ -188,7 +174,7 @@ def fp8_gemm(
     kind = next((name for name, dtype in FP8_TYPES.items() if dtype == a.dtype), None)
     if kind is None:
         raise UsageError(f"a is {words(a)} (allowed: float8_e4m3fn or float8_e5m2 [M, K])")
-    a, b, size = _factors(a, b, a.dtype)
+    a, b, size = factors(a, b, a.dtype)
     end, blocks = epilogue(size, a.device, after), None
     y: Tensor = end.y.data
     grid = (-(-size.n // BLOCK), -(-size.k // BLOCK))
@@ -240,18 +226,6 @@ def fp8_operands(arch: str, kind: str) -> Literal["fp8", "fnuz", "f16"]:
 def fp8_factor(kind: str, operands: str) -> float:
     """What makes good that `kernels.gemm_fp8.operand` makes numbers smaller: the square of how much."""
     return 1.0 if operands == "fp8" or kind == "e5m2" else 4.0 if operands == "fnuz" else 65536.0
-
-
-def _factors(a: Tensor, b: Tensor, dtype: torch.dtype, codes: int = 1) -> tuple[Tensor, Tensor, Size]:
-    """Both with neighbours along K side by side, and their sizes; `codes` is how many a byte of b holds."""
-    if a.ndim != 2 or b.ndim != 2 or a.dtype != dtype or b.dtype != dtype or a.shape[1] != codes * b.shape[1]:
-        name = str(dtype).removeprefix("torch.")
-        raise UsageError(f"a is {words(a)} and b {words(b)} (allowed: {name} [M, K] and [N, K])")
-    where = device.target().device
-    if a.device != b.device or a.device.type != where:
-        raise UsageError(f"a is on {a.device} and b on {b.device} (allowed: one device, {where})")
-    a, b = (x if x.stride(1) == 1 and x.stride(0) > 0 else x.contiguous() for x in (a, b))
-    return a, b, Size(a.shape[0], b.shape[0], a.shape[1])
 
 
 @cache

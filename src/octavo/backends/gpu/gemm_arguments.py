@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import torch
 
+from octavo.backends.gpu import device
 from octavo.backends.gpu.arguments import Constant, Matrix, Pointer
 from octavo.backends.gpu.gemm_shapes import GemmShape
 from octavo.backends.gpu.quantize8 import FLOATS
@@ -167,6 +168,21 @@ def epilogue(size: Size, where: Any, after: After) -> Epilogue:
         residual = residual if residual.stride(1) == 1 else residual.contiguous()
     rows = None if residual is None else Matrix(residual, residual.stride(0))
     return Epilogue(Matrix(y, y.stride(0)), bias=bias, residual=rows)
+
+
+def factors(a: Tensor, b: Tensor, dtype: torch.dtype, codes: int = 1) -> tuple[Tensor, Tensor, Size]:
+    """Both with neighbours along K side by side, and their sizes; `codes` is how many a byte of b holds.
+
+    Raises UsageError for types, shapes and devices that do not fit.
+    """
+    if a.ndim != 2 or b.ndim != 2 or a.dtype != dtype or b.dtype != dtype or a.shape[1] != codes * b.shape[1]:
+        name = str(dtype).removeprefix("torch.")
+        raise UsageError(f"a is {words(a)} and b {words(b)} (allowed: {name} [M, K] and [N, K])")
+    where = device.target().device
+    if a.device != b.device or a.device.type != where:
+        raise UsageError(f"a is on {a.device} and b on {b.device} (allowed: one device, {where})")
+    a, b = (x if x.stride(1) == 1 and x.stride(0) > 0 else x.contiguous() for x in (a, b))
+    return a, b, Size(a.shape[0], b.shape[0], a.shape[1])
 
 
 def like(name: str, x: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None, where: Any) -> Tensor:

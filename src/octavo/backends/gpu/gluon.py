@@ -10,13 +10,16 @@ import importlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.launch import Calls, Grid, Launch
 from octavo.errors import OctavoError
 
 log = logging.getLogger("octavo")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Name = Literal["int8", "w4a8", "fp8", "mixed"]
 FOLDER = "octavo.backends.gpu.kernels"
@@ -70,6 +73,19 @@ def attempt(name: Name) -> Iterator[None]:
                 triton.__version__, name, cause,
             )  # fmt: skip
         raise Unusable(cause) from error
+
+
+def or_portable(product: Callable[P, T]) -> Callable[P, T]:
+    """The product once more if a kernel in Gluon turns out not to compile: it is not `usable` then."""
+
+    @wraps(product)
+    def either(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return product(*args, **kwargs)
+        except Unusable:
+            return product(*args, **kwargs)
+
+    return either
 
 
 def _of_device(error: Exception) -> bool:
