@@ -81,7 +81,7 @@ def _move_floats(layout: Layout) -> Any:
                 minimum = a.minima + row * a.minima_row_bytes + (s * sets + i) * a.minima_bytes
                 move_float(here + min_at + place * min_width, minimum, a.minima_flip, present, a.odd)
 
-    return inner(move_floats, layout)
+    return inner(move_floats, layout, inline="always")
 
 
 def _move_small(layout: Layout, mapped: bool) -> Any:
@@ -100,7 +100,7 @@ def _move_small(layout: Layout, mapped: bool) -> Any:
                 value = u8_pointer(values)[(s * blocks + b) * groups + g]
             u8_pointer(to)[tile_rows * g] = value
 
-    return inner(move_small, layout, mapped)
+    return inner(move_small, layout, mapped, inline="always")
 
 
 def _move_codes(layout: Layout, n_pieces: int) -> Any:
@@ -117,7 +117,7 @@ def _move_codes(layout: Layout, n_pieces: int) -> Any:
         else:
             put(to, 0, 0, 0, 0, 0, 0, 0, 0)
 
-    return inner(move_codes, layout, n_pieces)
+    return inner(move_codes, layout, n_pieces, inline="always")
 
 
 @inner
