@@ -126,6 +126,12 @@ def quantized_swiglu(s: Sketch) -> Node:
 
 
 @_graph
+def quantized_geglu(s: Sketch) -> Node:
+    g = s.builder
+    return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.geglu(s.given("gate", s["k"]), s.given("up", s["k"])))
+
+
+@_graph
 def get_rows(s: Sketch) -> Node:
     return s.builder.get_rows(s.matrix("table", s["n"], s["k"]), s.chosen("rows_wanted", below=s["n"]))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DTYPES = {"f32": np.float32, "fp8_token": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
-QUANTIZES = frozenset({"rms_norm", "swiglu"})
+QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu"})
 
 
 class CpuBackend:

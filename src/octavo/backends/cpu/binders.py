@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -94,8 +94,8 @@ def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
     more: dict[str, Any] = {"other": 0, "other_stride": 0, "eps": 0.0}
     if node.op == "rms_norm":
         source, more = "rms_norm", more | {"other": other[0], "eps": float(node.attrs["eps"])}
-    elif node.op == "swiglu":
-        source, more = "swiglu", more | {"other": other[0], "other_stride": stride(other[0])}
+    elif node.op in ("swiglu", "geglu"):
+        source, more = cast("quantize.Source", node.op), more | {"other": other[0], "other_stride": stride(other[0])}
     if isinstance(out, TokenCodes):
         return [quantize_tokens(out, x, source, **more)]
     tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])

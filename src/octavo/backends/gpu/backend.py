@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_DIM = 256  # values of a head
 TOKEN_KINDS = ("int8_token", "fp8_token")
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
-QUANTIZES = frozenset({"rms_norm", "swiglu", "attention"})
+QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu", "attention"})
 
 
 class GpuBackend:

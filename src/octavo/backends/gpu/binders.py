@@ -135,7 +135,7 @@ def _quantize_call(c: Context, source: Source, rows: int, out: Q8Activation, kin
                     warps=_row_warps(block))  # fmt: skip
 
 
-@_binds("add", "mul", "swiglu")
+@_binds("add", "mul", "swiglu", "geglu")
 def _binary(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     if node.quantizes:
         return _quantize(c, node, inputs, out)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from octavo.backends.cpu.kernels.math import rms_factor, silu
+from octavo.backends.cpu.kernels.math import GATES, rms_factor, silu
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
@@ -29,7 +29,7 @@ from octavo.jit.simd import (
     stack,
 )  # fmt: skip
 
-Source = Literal["values", "rms_norm", "swiglu"]
+Source = Literal["values", "rms_norm", "swiglu", "geglu"]
 
 TOKEN_BYTES = 32 + 6 * 4
 """Bytes of a token in a block of activations."""
@@ -55,14 +55,14 @@ QUANTIZE = record("codes tokens k", "x x_stride", "chunks", "other other_stride 
 """codes                where blocks of tiles begin, for `tokens` tokens of k values
 x, x_stride          a token's values, and bytes from one token's to the next one's
 chunks               pieces of a token
-other, other_stride  the norm's weight, with its `eps`; or what SwiGLU multiplies with, a row a token
+other, other_stride  the norm's weight, with its `eps`; or what SwiGLU and GeGLU multiply with, a row a token
 """
 
 
 @kernels(QUANTIZE)
 def quantize_kernel(source: Source, tile: int) -> Any:
     """Task i quantizes chunk i % chunks of tile i // chunks of `tile` tokens, or of the rest in smaller ones."""
-    token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source == "swiglu"
+    token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source in GATES
     quantize_blocks, run, factor_bytes = _quantize_blocks(source), RUN, tile * 4
 
     def quantize(a, task):
@@ -93,7 +93,8 @@ def quantize_kernel(source: Source, tile: int) -> Any:
 
 def _quantize_blocks(source: Source) -> Any:
     """A function that quantizes blocks `first` to `last` of token t of a tile of n."""
-    token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source == "swiglu"
+    token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source in GATES
+    gate = GATES.get(source, silu)
 
     def quantize_blocks(codes, n, t, x, other, factor, first, last):
         wide = splat(factor)
@@ -104,8 +105,8 @@ def _quantize_blocks(source: Source) -> Any:
                 low = mul(mul(low, wide), load_f32x16(other + at))
                 high = mul(mul(high, wide), load_f32x16(other + at + 64))
             if gated:
-                low = mul(silu(low), load_f32x16(other + at))
-                high = mul(silu(high), load_f32x16(other + at + 64))
+                low = mul(gate(low), load_f32x16(other + at))
+                high = mul(gate(high), load_f32x16(other + at + 64))
             d = largest_magnitude(low, high) / 127.0
             inverse = splat(1.0 / d if d > 0 else 0.0)
             base = codes + block * n * token_bytes

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from octavo.backends.cpu.kernels.int8_gemm import NARROW, WIDE
-from octavo.backends.cpu.kernels.math import rms_factor, silu
+from octavo.backends.cpu.kernels.math import GATES, rms_factor, silu
 from octavo.backends.cpu.kernels.quantize import Source
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
@@ -48,14 +48,14 @@ tiled                0: a token is a tile
 scales               float32, made: the scale of each token
 begins_8, begins_4   int32, made: -128 and -8 times the sum of each token's codes
 x, x_stride          a token's k values, and bytes from one token's to the next one's
-other, other_stride  the norm's weight, with its `eps`; or what SwiGLU multiplies with, a row a token
+other, other_stride  the norm's weight, with its `eps`; or what SwiGLU and GeGLU multiply with, a row a token
 """
 
 
 @kernels(QUANTIZE_TOKEN)
 def quantize_token_kernel(source: Source) -> Any:
     """Task i writes the codes of token i, its scale, and -128 and -8 times the sum of its codes."""
-    normed, gated, wide, narrow, chunk_bytes = source == "rms_norm", source == "swiglu", WIDE, NARROW, CHUNK
+    normed, gated, wide, narrow, chunk_bytes = source == "rms_norm", source in GATES, WIDE, NARROW, CHUNK
     value = _value(source)
 
     def quantize(a, task):
@@ -92,7 +92,7 @@ def quantize_token_kernel(source: Source) -> Any:
 
 def _value(source: Source) -> Any:
     """A function that gives values i to i + 15 of a token, 0 from k on."""
-    normed, gated = source == "rms_norm", source == "swiglu"
+    normed, gated, gate = source == "rms_norm", source in GATES, GATES.get(source, silu)
 
     def value(x, other, i, k, factor):
         lanes = min(max(k - i, 0), 16)
@@ -100,7 +100,7 @@ def _value(source: Source) -> Any:
         if normed:
             v = mul(mul(v, splat(factor)), load_lanes(other + i * 4, lanes, F32_KIND))
         if gated:
-            v = mul(silu(v), load_lanes(other + i * 4, lanes, F32_KIND))
+            v = mul(gate(v), load_lanes(other + i * 4, lanes, F32_KIND))
         return v
 
     return inner(value, source)

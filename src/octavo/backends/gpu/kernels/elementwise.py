@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.backends.gpu.kernels.activations import gelu
+
 
 @triton.jit
 def rms_norm_kernel(
@@ -40,6 +42,8 @@ def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr
         value = left + right
     elif OP == "swiglu":
         value = left / (1 + tl.exp(-left)) * right
+    elif OP == "geglu":
+        value = gelu(left) * right
     else:
         value = left * right
     tl.store(out + token * out_stride + at, value, mask=inside)
