@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from octavo.backends.gpu.kernels.attention import prefill_kernel
 from octavo.backends.gpu.kernels.attention_decode import combine_kernel, decode_kernel
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.values import Activation, Cache, parts
+from octavo.graph.node import PAGE_SIZE
 
 LOG2E = 1.4426950408889634
 
@@ -61,6 +62,8 @@ class AttentionShape(Constant):
     block_m  queries of a program: tokens of a prompt, or when decoding the query heads of a group, padded
     splits   when decoding, programs that share a sequence
     ahead    when decoding, read the first page before waiting for the kernel before
+    window   positions that a query sees, 0 for all
+    cap      scores x become cap * tanh(x / cap), 0: they stay
     """
 
     dim: int
@@ -69,6 +72,8 @@ class AttentionShape(Constant):
     block_m: int
     splits: int = 1
     ahead: bool = False
+    window: int = 0
+    cap: float = 0.0
 
 
 def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
@@ -76,14 +81,15 @@ def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
     return len(q) == len(pages) and out.tokens <= dispatch.INT8_MAX_TOKENS and out.k == out.kp and q.shape[2] % 32 == 0
 
 
-def attend(c: Context, inputs: Sequence[Any], scale: float, out: torch.Tensor | Activation) -> list[Launch]:
-    """out [T, H * D] from the inputs of op `attention`."""
+def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: torch.Tensor | Activation) -> list[Launch]:
+    """out [T, H * D] from the inputs and attributes of op `attention`."""
     q, keys, values, positions, starts, pages = inputs
     cache = _paged(keys, values, pages)
+    scale, limits = attrs["scale"] * LOG2E, {name: attrs[name] for name in ("window", "cap") if attrs.get(name)}
     if len(q) == len(pages):
-        return _decode(c, q, cache, positions, scale * LOG2E, out)
+        return _decode(c, q, cache, positions, scale, limits, out)
     assert not isinstance(out, Activation)
-    return [_prefill(c, q, cache, positions, starts, scale * LOG2E, out)]
+    return [_prefill(c, q, cache, positions, starts, scale, limits, out)]
 
 
 def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
@@ -92,12 +98,12 @@ def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
 
 def _prefill(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor, scale: float,
-    out: torch.Tensor,
+    limits: Mapping[str, Any], out: torch.Tensor,
 ) -> Launch:  # fmt: skip
     tokens, heads, dim = q.shape
     block = triton.next_power_of_2(dim)
     tile = dispatch.prefill(block, c.target.arch)
-    shape = AttentionShape(dim, block, heads // cache.heads, tile.rows)
+    shape = AttentionShape(dim, block, heads // cache.heads, tile.rows, **limits)
     return c.launch(
         prefill_kernel, (-(-tokens // tile.rows), heads, len(cache.pages)), Matrix(q, q.stride(0)), cache, positions,
         starts, Matrix(out, out.stride(0)), scale, shape=shape, warps=tile.warps, stages=2,
@@ -106,16 +112,17 @@ def _prefill(
 
 def _decode(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, scale: float,
-    out: torch.Tensor | Activation,
+    limits: Mapping[str, Any], out: torch.Tensor | Activation,
 ) -> list[Launch]:  # fmt: skip
     tokens, heads, dim = q.shape
     block, group = triton.next_power_of_2(dim), heads // cache.heads
-    splits = dispatch.splits(tokens, cache.heads, cache.width, c.target.arch)
+    width = min(cache.width, -(-limits["window"] // PAGE_SIZE) + 1) if "window" in limits else cache.width
+    splits = dispatch.splits(tokens, cache.heads, width, c.target.arch)
     sums = tokens * heads * splits
     memory = c.shared("partial", sums * (block + 2), torch.float32)
     partial = PartialAttention(*parts(memory, (sums * block, sums, sums)))
     ahead = c.target.pdl or c.target.arch == "interpreter"
-    shape = AttentionShape(dim, block, group, max(16, triton.next_power_of_2(group)), splits, ahead)
+    shape = AttentionShape(dim, block, group, max(16, triton.next_power_of_2(group)), splits, ahead, **limits)
     first = c.launch(
         decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, partial, scale,
         shape=shape, warps=8 if c.target.arch.startswith("gfx11") else 4, stages=2,

@@ -55,8 +55,6 @@ class GpuBackend:
             dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
             if not isinstance(dim, int) or dim > MOST_DIM or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: up to {MOST_DIM}, {PAGE_SIZE})"
-        if node.op == "attention" and (node.attrs.get("window") or node.attrs.get("cap")):
-            return False, "no kernel for attention with a window, or with scores that are capped"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
         if node.quantizes and (node.op not in QUANTIZES or (node.op == "attention" and node.dtype in TOKEN_KINDS)):

@@ -226,8 +226,8 @@ def _rope_set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> l
 @_binds("attention")
 def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     q, *_, pages = inputs
-    result, scale = out, float(node.attrs["scale"])
+    result = out
     if isinstance(out, Activation) and not quantizes(q, pages, out):
         result = c.shared("attended", q.numel(), torch.float32).view(len(q), -1)
-    calls: list[Call] = [*attend(c, inputs, scale, result)]
+    calls: list[Call] = [*attend(c, inputs, node.attrs, result)]
     return calls if result is out else calls + _quantized(c, Source(matrix(result)), out)

@@ -9,6 +9,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.graph.node import PAGE_SIZE
 
 PAGE = tl.constexpr(PAGE_SIZE)
+LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -47,19 +48,32 @@ def values_of(cache, rows, seen, head, shape: tl.constexpr):
 
 
 @triton.jit
-def weigh(q, k, position, limit, m, total, acc, scale, CODES: tl.constexpr):
+def visible_pages(last, shape: tl.constexpr):
+    """The first page that a query at position `last` sees, and how many there are from it on."""
+    first = tl.maximum(last + 1 - shape.window, 0) // PAGE if shape.window else 0
+    return first, last // PAGE + 1 - first
+
+
+@triton.jit
+def weigh(q, k, position, limit, m, total, acc, scale, shape: tl.constexpr, CODES: tl.constexpr):
     """Weights of a page with keys k float16 [PAGE, BLOCK_D], and maxima, totals and sums rescaled for them.
 
-    Row i of q sees positions up to limit[i]. q is float32: rounding it and the weights to float16 costs as much as
-    rounding keys and values does. Where codes times scales have been rounded already (CODES), a second dot adds what
-    rounding takes from the others.
+    Row i of q sees the window's positions up to limit[i]. `scale` has a factor of log2(e).
+
+    q is float32: rounding it and the weights to float16 costs as much as rounding keys and values does. Where codes
+    times scales have been rounded already (CODES), a second dot adds what rounding takes from the others.
     """
     near = q.to(tl.float16)
     scores = tl.dot(near, tl.trans(k))  # [BLOCK_M, BLOCK_D] @ [BLOCK_D, PAGE]
     if CODES:
         scores = tl.dot((q - near.to(tl.float32)).to(tl.float16), tl.trans(k), scores)
     scores *= scale
-    scores = tl.where(position[None, :] <= limit[:, None], scores, float("-inf"))
+    if shape.cap:  # cap * tanh(x / cap), of x = scores / log2(e)
+        scores = shape.cap * LOG2E * (1 - 2 / (1 + tl.exp2(scores * (2 / shape.cap))))
+    visible = position[None, :] <= limit[:, None]  # [BLOCK_M, PAGE]
+    if shape.window:
+        visible &= position[None, :] > limit[:, None] - shape.window
+    scores = tl.where(visible, scores, float("-inf"))
     new_m = tl.maximum(m, tl.max(scores, 1))
     shift = tl.where(new_m == float("-inf"), 0.0, new_m)
     p = tl.exp2(scores - shift[:, None])
@@ -102,15 +116,18 @@ def prefill_kernel(q, cache, positions, starts, out, scale, shape: tl.constexpr,
         q_tile = tl.load(q_at, mask=mask, other=0.0)  # [BLOCK_M, BLOCK_D]
         limit = tl.load(positions + token, mask=inside, other=0)
         last = tl.max(limit)
+        if shape.window:  # rows beyond the end see something too, and no 0 / 0 comes out
+            limit = tl.where(inside, limit, last)
         m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-        for i in range(last // PAGE + 1):
+        earliest, _ = visible_pages(tl.load(positions + begin + tile * BLOCK_M), shape)
+        for i in range(earliest, last // PAGE + 1):
             page = tl.load(cache.pages + sequence * cache.width + i)
             position, rows = tl.arange(0, PAGE) + i * PAGE, tl.arange(0, PAGE) + page * PAGE
             seen = (position <= last)[:, None]
             k = keys_of(cache, rows, seen, head // shape.group, shape)  # [PAGE, BLOCK_D]
-            p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, CODES)
+            p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, shape, CODES)
             v = values_of(cache, rows, seen, head // shape.group, shape)  # [PAGE, BLOCK_D]
             acc = add_values(p, v, acc, CODES)
         o_at = out.data + token.to(tl.int64)[:, None] * out.stride + head * DIM + at[None, :]

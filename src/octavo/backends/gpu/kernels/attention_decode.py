@@ -11,7 +11,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.activations import store_q8_1
-from octavo.backends.gpu.kernels.attention import PAGE, add_values, keys_of, values_of, weigh
+from octavo.backends.gpu.kernels.attention import PAGE, add_values, keys_of, values_of, visible_pages, weigh
 
 
 @triton.jit
@@ -31,9 +31,10 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
     CODES: tl.constexpr = cache.k_scales is not None
     sequence, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     last = tl.load(positions + sequence)
-    n_pages = last // PAGE + 1
+    earliest, n_pages = visible_pages(last, shape)
     used = tl.minimum(n_pages, SPLITS)  # by those that have pages at all
-    first, stop = split * n_pages // used, tl.where(split < used, (split + 1) * n_pages // used, 0)
+    first = earliest + split * n_pages // used
+    stop = tl.where(split < used, earliest + (split + 1) * n_pages // used, 0)
     at, member, place = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_M), tl.arange(0, PAGE)
     page = tl.load(cache.pages + sequence * cache.width + first, mask=first < stop, other=0)
     position = place + first * PAGE
@@ -61,7 +62,7 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
             coming = ((place + i * PAGE <= last) & (i < stop))[:, None]
             k_next = keys_of(cache, place + page * PAGE, coming, head, shape)  # [PAGE, BLOCK_D]
             v_next = values_of(cache, place + page * PAGE, coming, head, shape)  # [PAGE, BLOCK_D]
-            p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, CODES)
+            p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, shape, CODES)
             acc = add_values(p, v, acc, CODES)
             k, v, position = k_next, v_next, position + PAGE
         row = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
@@ -84,7 +85,8 @@ def combine_kernel(partial, positions, out, quantized, heads, shape: tl.constexp
     SPLITS: tl.constexpr = shape.splits
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, split = tl.arange(0, BLOCK_D), tl.arange(0, triton.next_power_of_2(SPLITS))
-    used = tl.minimum(tl.load(positions + sequence) // PAGE + 1, SPLITS)
+    _, n_pages = visible_pages(tl.load(positions + sequence), shape)
+    used = tl.minimum(n_pages, SPLITS)
     if PDL:
         gdc_wait()
     row = (sequence * heads + head) * SPLITS + split
