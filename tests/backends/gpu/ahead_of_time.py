@@ -113,6 +113,11 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                 {**DECODING, "out": None, "quantized": Q8}),
     "prefill": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                 {"q": ROWS, "cache": CACHE, "out": ROWS}),
+    "decode_window": (attention_decode.decode_kernel,
+                      {"shape": AttentionShape(128, 128, 4, 16, 8, window=512, cap=50.0)}, 4,
+                      {**DECODING, "cache": CACHE}),
+    "prefill_window": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64, window=512)}, 4,
+                       {"q": ROWS, "cache": CACHE, "out": ROWS}),
     "rope": (rope.rope_kernel, ROPE, 1, {"x": ROWS, "out": ROWS, "rotation": ROTATION}),
     "set_rows": (rope.set_rows_kernel, {"shape": HeadShape(128, 128)}, 1,
                  {"x": ROWS, "cache": CacheRows("*i8", "*fp16", "i32")}),
@@ -155,12 +160,13 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
         if target == "gfx1100" and (_layout(layout).group == 16 or _layout(layout).bits == 5):
             fixed["shape"] = replace(fixed["shape"], block_n=16, stages=1)
-    if (target == "gfx1100" and name in ("prefill", "decode", "decode_q8")) or (name, target) == ("prefill", "sm_80"):
+    plain = name.removesuffix("_window")
+    if (target == "gfx1100" and plain in ("prefill", "decode", "decode_q8")) or (plain, target) == ("prefill", "sm_80"):
         warps = 8
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
-    if name in ("decode", "decode_q8"):
+    if plain in ("decode", "decode_q8"):
         fixed["shape"] = replace(fixed["shape"], ahead=fixed["PDL"])
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))

@@ -68,7 +68,7 @@ def weigh(q, k, position, limit, m, total, acc, scale, shape: tl.constexpr, CODE
     if CODES:
         scores = tl.dot((q - near.to(tl.float32)).to(tl.float16), tl.trans(k), scores)
     scores *= scale
-    if shape.cap:  # cap * tanh(x / cap), of x = scores / log2(e)
+    if shape.cap > 0:  # cap * tanh(x / cap), of x = scores / log2(e)
         scores = shape.cap * LOG2E * (1 - 2 / (1 + tl.exp2(scores * (2 / shape.cap))))
     visible = position[None, :] <= limit[:, None]  # [BLOCK_M, PAGE]
     if shape.window:
