@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import octavo
 from octavo.backends.cpu import CpuBackend
@@ -81,6 +82,17 @@ def token_by_token(engine: Engine, tokens: list[int]) -> F32:
     rows = [engine.step([Feed(sequence, [t])])[0] for t in tokens]
     engine.pool.release(sequence)
     return np.stack(rows)
+
+
+@pytest.mark.parametrize("name", some([name for name in CASES if name.startswith(("phi3", "gemma3"))], 1))
+def test_windows_and_ropes_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    case, model = CASES[name], make(CASES[name])
+    write_gguf(tmp_path / "m.gguf", case.arch, metadata(case, model.config), stored(case, model, "F32"))
+    with torch.no_grad():
+        want = model(torch.tensor([TOKENS])).logits[0].numpy()
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        got = cpu(file, n_ctx=128, cache="f32").logits(TOKENS)
+    assert float(np.abs(got - want).max() / np.abs(want).max()) < 1e-4
 
 
 @pytest.mark.parametrize("name", some(CASES, 2))

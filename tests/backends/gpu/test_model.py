@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import GpuBackend
@@ -16,6 +18,7 @@ from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
 from tests.models.checkpoints import CASES, make, metadata, stored
+from tests.sampling import slow
 
 TOKENS = [5, 3, 60, 7, 21]
 
@@ -38,6 +41,27 @@ def test_prompt_and_token_by_token(tmp_path: Path) -> None:
     scale = float((expected.astype(np.float64) ** 2).mean())
     assert float(((at_once - expected) ** 2).mean()) / scale < 1e-3
     assert float(((one_by_one - expected[:1]) ** 2).mean()) / scale < 1e-3
+
+
+SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
+         "vocab_size": 64, "sliding_window": 3}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [slow("phi3"), "gemma3"])
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_windows(tmp_path: Path, name: str) -> None:
+    """Logits of transformers, of small models whose window is shorter than the prompt."""
+    options = CASES[name].options | SMALL | ({"head_dim": 32} if name == "gemma3" else {})
+    case = replace(CASES[name], options=options, metadata=CASES[name].metadata | {"attention.sliding_window": 3})
+    model = make(case)
+    write_gguf(tmp_path / "m.gguf", case.arch, metadata(case, model.config), stored(case, model, "F32"))
+    with torch.no_grad():
+        want = model(torch.tensor([TOKENS])).logits[0].numpy()
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        engine = Engine(read_model(file), [GpuBackend()], EngineConfig(n_ctx=64, strict=True, cache_type="f32"))
+        got = engine.logits(TOKENS)
+    assert float(np.abs(got - want).max() / np.abs(want).max()) < 1e-3, "queries and weights are rounded to float16"
 
 
 @pytest.mark.slow
