@@ -171,7 +171,9 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))
     made = triton.compile(
-        source_of(kernel, fixed, types), target=gpu, options={"num_warps": warps, "num_stages": 2, **FUSION}
+        source_of(kernel, fixed, types, hip=gpu.backend == "hip"),
+        target=gpu,
+        options={"num_warps": warps, "num_stages": 2, **FUSION},
     )
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"dp4a|mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_dot4_i32_i\w+|v_mfma_\w+|v_wmma_\w+", text)
@@ -180,21 +182,26 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
 
 
 def source_of(
-    kernel: Any, fixed: dict[str, Any], types: dict[str, Any], source: Any = ASTSource, even: Collection[str] = ()
-) -> Any:
+    kernel: Any, fixed: dict[str, Any], types: dict[str, Any], source: Any = ASTSource, even: Collection[str] = (),
+    hip: bool = False,
+) -> Any:  # fmt: skip
     """A kernel with constants `fixed` and arguments of `types`, "i32" unless they are named, as Triton compiles it.
 
     A type may be a record as `arguments` has them: a tuple of types, `Constant`, and None. Pointers are multiples of
-    16, and so are the numbers whose names, or names in their records, are in `even`.
+    16, and so are the numbers whose names, or names in their records, are in `even`. For AMD, `hip`, they point to less
+    than 2 GiB, as Triton finds out for tensors.
     """
     signature = {arg: "constexpr" if arg in fixed else _signature(types.get(arg, "i32")) for arg in kernel.arg_names}
-    constants, attributes = {}, {}
+    constants: dict[Any, Any] = {}
+    attributes: dict[Any, list[list[Any]]] = {}
     for i, arg in enumerate(kernel.arg_names):
         for path, name, leaf in _leaves((i,), arg, fixed[arg] if arg in fixed else types.get(arg, "i32"), arg in fixed):
             if arg in fixed or not isinstance(leaf, str):
                 constants[path] = marked(leaf)
             elif leaf[0] == "*" or (leaf == "i32" and name in even):
                 attributes[path] = [["tt.divisibility", 16]]
+                if hip and leaf[0] == "*":
+                    attributes[path].append(["tt.pointer_range", 32])
     return source(kernel, signature, constants, attributes)
 
 
