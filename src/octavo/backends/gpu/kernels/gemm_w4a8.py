@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 
 from octavo.backends.gpu.kernels.epilogue import finish, load_tile, steps_of, sum_splits, tile_of
+from octavo.backends.gpu.kernels.quantize8 import ROUND
 
 HALF = tl.constexpr(64)  # bytes of 128 codes, a step
-ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it and taking it away rounds to the nearest integer, ties to even
 
 UNPACK_PTX = tl.constexpr("""{ .reg .b32 t; shl.b32 t, $2, 4;
 and.b32 $1, $2, 0xF0F0F0F0; and.b32 $0, t, 0xF0F0F0F0; }""")
