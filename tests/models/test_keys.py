@@ -107,6 +107,37 @@ def test_a_context_is_no_longer_than_the_sliding_window(tmp_path: Path, caplog: 
     refused(tiny.write(tmp_path / "m.gguf", keys={"qwen3.attention.sliding_window": minus}), ModelError, "-1 is out of")
 
 
+GEMMA3: dict[str, tuple[Any, str]] = {
+    "attention.sliding_window_pattern": ([True], "has 1 values (allowed: one for each of 2 layers)"),
+    "attention.sliding_window_pattern ": (6, "is a key that Octavo does not compute gemma3 with"),
+    "attention.scale": (-1.0, "-1.0 is out of range"),
+    "final_logit_softcapping": (float("nan"), "nan is out of range"),
+    "rope.freq_base_swa": (0.5, "0.5 is out of range"),
+    "attn_logit_softcapping": (50.0, "is 50.0, which Octavo does not compute gemma3 with"),
+}
+
+
+@pytest.mark.parametrize("field", GEMMA3)
+def test_keys_of_gemma3s_own(tmp_path: Path, field: str) -> None:
+    value, message = GEMMA3[field]
+    keys = {"gemma3.attention.sliding_window": 8, f"gemma3.{field}": value}
+    refused(tiny.write(tmp_path / "m.gguf", "gemma3", keys=keys), ModelError, f"gemma3.{field}", message)
+
+
+@pytest.mark.parametrize("period", [0, -1])
+def test_a_pattern_of_windows_has_a_period(tmp_path: Path, period: int) -> None:
+    keys = {"gemma3.attention.sliding_window": 8}
+    keys["gemma3.attention.sliding_window_pattern"] = TypedValue(ValueType.I32, period)  # type: ignore[assignment]
+    path = tiny.write(tmp_path / "m.gguf", "gemma3", keys=keys)
+    refused(path, ModelError, "gemma3.attention.sliding_window_pattern", f"{period} is out of range")
+
+
+def test_phi3_needs_both_of_its_factors(tmp_path: Path) -> None:
+    weights = tiny.tensors() | {"rope_factors_long.weight": np.ones(tiny.HEAD_DIM // 2, np.float32)}
+    path = tiny.write(tmp_path / "m.gguf", "phi3", weights=weights)
+    refused(path, ModelError, "tensor rope_factors_short.weight", "is missing")
+
+
 def test_longrope_needs_its_factors(tmp_path: Path) -> None:
     keys = {"qwen3.rope.scaling.type": "longrope"}
     refused(tiny.write(tmp_path / "m.gguf", keys=keys), ModelError, "tensor rope_factors_long.weight", "is missing")
