@@ -101,9 +101,9 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
 def shape_of(
     scheme: Scheme, m: int, n: int, k: int, arch: str, multiprocessors: int, hopper: bool = False
 ) -> GemmShape:
-    """The shape for m tokens, n rows and k values on a device of so many multiprocessors, its split-K known.
+    """The shape for m tokens, n rows and k values, its split-K chosen for the multiprocessors of a device.
 
-    hopper: for the kernels of compute capability 9.0, as far as there are such.
+    hopper: for the kernels in Gluon of compute capability 9.0.
     """
     packed = scheme.startswith("w4a8")
     if arch == "interpreter":

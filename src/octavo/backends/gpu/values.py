@@ -124,8 +124,3 @@ class Cache:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.data.shape)
-
-    @property
-    def scales_or_any(self) -> torch.Tensor:
-        """The scales, or where there are none something to pass in their place."""
-        return self.data if self.scales is None else self.scales

@@ -20,7 +20,7 @@ from octavo.errors import UsageError
 from octavo.formats import QTensor
 
 MOST = 8
-"""Up to so many tokens weights are dequantized where they are multiplied; beyond, in memory for the library."""
+"""Tokens up to which weights are dequantized where they are multiplied; beyond, in memory for the library."""
 
 
 def matmul(c: Context, x: torch.Tensor, w: QuantWeight) -> torch.Tensor:
