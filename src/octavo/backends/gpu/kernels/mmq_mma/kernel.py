@@ -176,7 +176,7 @@ def _multiply(
 
 
 @triton.jit
-def _products(w, x, row, lane, warp, split, SHAPE: tl.constexpr, STRIDE: tl.constexpr, ASM: tl.constexpr,
+def _products(w, x, row, lane, warp, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.constexpr, ASM: tl.constexpr,
               PDL: tl.constexpr):  # fmt: skip
     """A warp's part of the products of rows `row`, of which each lane has two of 16, and tokens: four results of each
     lane for each tile. See `mmq_mma_kernel` for what is loaded when."""
@@ -186,7 +186,8 @@ def _products(w, x, row, lane, warp, split, SHAPE: tl.constexpr, STRIDE: tl.cons
     STEPS: tl.constexpr = ((LAYOUT.kp + 128) // 256 + STEP - 1) // STEP
     EARLY: tl.constexpr = SHAPE.token_tiles == 1  # tokens' codes are loaded before they are multiplied
     g, t = lane
-    first = (split * SHAPE.warps + warp).to(tl.int64)  # so that neighbouring places are one address and offsets
+    # int64, so that neighbouring places are one address and offsets
+    first = (tl.program_id(1) * SHAPE.warps + warp).to(tl.int64)
     loaded = load_unit(w, row, first, t, ASM)
     if PDL:
         gdc_wait()
@@ -194,6 +195,8 @@ def _products(w, x, row, lane, warp, split, SHAPE: tl.constexpr, STRIDE: tl.cons
     acc = ()
     for _ in tl.static_range(SHAPE.row_tiles * SHAPE.token_tiles):
         acc = acc + ((zero, zero, zero, zero),)  # noqa: RUF005
+    codes = x.codes.to(tl.pointer_type(tl.int32)) + (tl.minimum(g, n_tokens - 1) * (LAYOUT.kp // 16) + t) * 4
+    x = Q8Activation(codes, x.scale, x.sums, x.sums16, x.stride)
     tokens = ()
     if EARLY:
         tokens = _load_tokens(x.codes, first, LAYOUT.kp, EVEN, ASM)
@@ -288,7 +291,5 @@ def mmq_mma_kernel(
         if shape.short:
             at = tl.minimum(at, n - 1)
         row = row + (at,)  # noqa: RUF005
-    codes = x.codes.to(tl.pointer_type(tl.int32)) + (tl.minimum(g, n_tokens - 1) * (LAYOUT.kp // 16) + t) * 4
-    x = Q8Activation(codes, x.scale, x.sums, x.sums16, x.stride)
-    acc = _products(w, x, row, (g, t), warp, tl.program_id(1), shape, STRIDE, ASM, PDL)
+    acc = _products(w, x, row, (g, t), warp, n_tokens, shape, STRIDE, ASM, PDL)
     _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT, shape)
