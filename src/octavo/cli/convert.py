@@ -23,7 +23,7 @@ def convert(
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a checkpoint of Llama, Mistral, Mixtral, Qwen 2 or Qwen 3: `octavo convert Qwen3-0.6B out.gguf`."""
+    """Convert a checkpoint of Llama, Mistral, Mixtral, Qwen, Phi or Gemma 3: `octavo convert Qwen3-0.6B out.gguf`."""
     from octavo.convert import convert_checkpoint
 
     with Bar() as bar:
