@@ -134,7 +134,7 @@ def test_tensors_whose_memory_is_not_their_values() -> None:
     nested = torch.nested.nested_tensor([torch.randn(2, 128), torch.randn(3, 128)])
     jagged = torch.nested.nested_tensor([torch.randn(2, 128), torch.randn(3, 128)], layout=torch.jagged)
     for x, said in (
-        (negative, r"negated or conjugated view; resolve_neg"), (quantized, "a tensor is quantized"),
+        (negative, r"negated or conjugated view; call resolve_neg"), (quantized, "a tensor is quantized"),
         (nested, "a tensor is nested"), (jagged, "a tensor is nested"),
     ):  # fmt: skip
         for function in (ops.quantize_int8, ops.quantize_fp8, ops.quantize_q8_1, ops.quantize_w4a8):

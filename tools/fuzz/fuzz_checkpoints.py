@@ -16,6 +16,7 @@ from json_damage import damage_json
 from tiny_models import Tiny, stored, tiny
 
 from octavo.huggingface.names import checkpoint_name
+from octavo.models.registry import ARCHITECTURES
 from octavo.io.safetensors import TensorHead, write_safetensors
 from octavo.quantizers import quantize_checkpoint
 
@@ -57,7 +58,7 @@ def _plain(quantized: Path, model: Tiny, files: int) -> Path:
     del config["quantization_config"]
     (folder / "config.json").write_text(json.dumps(config))
     (folder / WEIGHTS).unlink()
-    named = [(checkpoint_name(name), values) for name, values in model.tensors.items()]
+    named = [(checkpoint_name(name, ARCHITECTURES[model.arch]), values) for name, values in model.tensors.items()]
     parts = [named[i::files] for i in range(files)]
     index = {}
     for i, part in enumerate(parts):

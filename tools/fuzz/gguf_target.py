@@ -41,19 +41,9 @@ _Type = gguf.GGUFValueType
 _WIDTH = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _NUMBERS = [t for t in _Type if t not in (_Type.STRING, _Type.ARRAY)]
 _ACCESSORS = (
-    "int",
-    "float",
-    "bool",
-    "str",
-    "bytes",
-    "ints",
-    "floats",
-    "bools",
-    "strs",
-    "bytes_list",
-    "typed",
-    "describe",
-)
+    *(f"get_{kind}" for kind in ("int", "float", "bool", "str", "bytes", "ints", "floats", "bools", "strs")),
+    "get_bytes_list", "typed", "describe",
+)  # fmt: skip
 
 
 def seeds() -> list[bytes]:
