@@ -16,8 +16,8 @@ from json_damage import damage_json
 from tiny_models import Tiny, stored, tiny
 
 from octavo.huggingface.names import checkpoint_name
-from octavo.models.registry import ARCHITECTURES
 from octavo.io.safetensors import TensorHead, write_safetensors
+from octavo.models.registry import ARCHITECTURES
 from octavo.quantizers import quantize_checkpoint
 
 SIDE_FILES = (
