@@ -22,11 +22,13 @@ def rows_of(data, scales, rows, seen, head, heads, shape: tl.constexpr):
     BLOCK_D: tl.constexpr = shape.block_d
     at = tl.arange(0, BLOCK_D)
     mask = seen if DIM == BLOCK_D else seen & (at < DIM)[None, :]
-    place = (rows.to(tl.int64) * heads + head) * DIM
+    place = rows.to(tl.int64) * heads * DIM
+    data += head * DIM
     value = tl.load(data + place[:, None] + at[None, :], mask=mask, other=0)  # [PAGE, BLOCK_D]
     if scales is not None:
         group = tl.arange(0, BLOCK_D // 32)[None, :]
         exists = seen & (group < DIM // 32)
+        scales += head * (DIM // 32)
         scale = tl.load(scales + place[:, None] // 32 + group, mask=exists, other=0.0)  # [PAGE, BLOCK_D / 32]
         groups = tl.reshape(value.to(tl.float16), (PAGE, BLOCK_D // 32, 32)) * scale[:, :, None]
         half = tl.reshape(groups, (PAGE, BLOCK_D))
