@@ -25,6 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 import gpu_gemm
 import results_file
 from octavo.backends.gpu import GpuBackend, gemm
+from octavo.backends.gpu.arguments import matrix
 from octavo.backends.gpu.gemm_arguments import Epilogue, GemmConfig, GroupScales, Size
 from octavo.backends.gpu.gemm_shapes import GemmShape
 from octavo.backends.gpu.gluon import tiles
@@ -102,7 +103,7 @@ def sums_apart(
     split_k = gemm._split_k(s, size, torch.float32, a.device, workspace)
     group_sums_kernel[s.programs(size.m, size.n) * s.split_k,](
         tiles(a, s.block_m, 128), tiles(packed, s.block_n, s.block_k // 2), size,
-        GroupScales(groups, 1, groups.stride(0)), Epilogue(y, y.stride(0), scale_a, scale_b), split_k, s,
+        GroupScales(groups, 1, groups.stride(0)), Epilogue(matrix(y), scale_a, scale_b), split_k, s,
         GemmConfig(None, 1, 1, factor=1 / 16), num_warps=s.warps,
     )  # fmt: skip
     return y

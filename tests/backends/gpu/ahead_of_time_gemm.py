@@ -79,7 +79,7 @@ def _types(scheme: Scheme) -> dict[str, Any]:
         "strides": Strides("i32", "i32"), "size": Size("i32", "i32", "i32"),
         "groups": GroupScales("*fp16", "i32", "i32") if scheme == "w4a8_g128" else None,
         "blocks": BlockScales("*fp32", "*fp32", "i32") if scheme == "fp8_blocks" else None,
-        "end": Epilogue("*bf16", "i32", scale, scale, zero, zero, "*fp16", "*fp16", "i32"),
+        "end": Epilogue(Matrix("*bf16", "i32"), scale, scale, zero, zero, "*fp16", Matrix("*fp16", "i32")),
         "split_k": SplitK("*fp32" if float8 else "*i32", "*i32"),
     }  # fmt: skip
 

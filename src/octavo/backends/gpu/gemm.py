@@ -80,7 +80,7 @@ def int8_gemm(
     """
     a, b, size = factors(a, b, torch.int8)
     end = epilogue(size, a.device, after)
-    y: Tensor = end.y
+    y: Tensor = end.y.data
     if zero_a is not None:
         sums = row_sums(b) if sums is None else like("sums", sums, (size.n,), torch.int32, a.device)
         zero_a = one_or_per_row("zero_a", zero_a, size.m, torch.int32, a.device)
@@ -132,7 +132,7 @@ def w4a8_gemm(
         raise UsageError(f"packed is {words(packed)} (allowed: uint8 [N, K / 2], K a multiple of {BLOCK})")
     a, packed, size = factors(a, packed.view(torch.int8), torch.int8, 2)
     end, groups = epilogue(size, a.device, after), None
-    y: Tensor = end.y
+    y: Tensor = end.y.data
     scale_a = one_or_per_row("scale_a", scale_a, size.m, torch.float32, a.device)
     channel_scale = one_or_per_row("channel_scale", channel_scale, size.n, torch.float32, a.device)
     if group_scale is not None:
@@ -176,7 +176,7 @@ def fp8_gemm(
         raise UsageError(f"a is {words(a)} (allowed: float8_e4m3fn or float8_e5m2 [M, K])")
     a, b, size = factors(a, b, a.dtype)
     end, blocks = epilogue(size, a.device, after), None
-    y: Tensor = end.y
+    y: Tensor = end.y.data
     grid = (-(-size.n // BLOCK), -(-size.k // BLOCK))
     of_blocks = scale_b.numel() not in (1, size.n) or (scale_a.ndim == 2 and scale_a.shape[1] > 1)
     if of_blocks:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 import torch
 
 from octavo.backends.gpu import device
-from octavo.backends.gpu.arguments import Constant, Pointer
+from octavo.backends.gpu.arguments import Constant, Matrix, Pointer
 from octavo.backends.gpu.gemm_shapes import GemmShape
 from octavo.backends.gpu.quantize8 import FLOATS
 from octavo.errors import UsageError
@@ -105,29 +105,22 @@ class BlockScales(NamedTuple):
 class Epilogue(NamedTuple):
     """y = activation((sums - zero_a * sums_b) * scale_a * scale_b * factor + bias) + residual; None for what is not.
 
-    y                [M, N]
-    y_stride         elements from a row to the next
-    scale_a          float32, of each token or of all; None, and scale_b too, where sums are scaled already
-    scale_b          float32, of each row of b or of all
-    zero_a           int32, of each token or of all
-    sums_b           int32 [N], the sum of each row of b, for zero_a
-    bias             [N]
-    residual         [M, N]
-    residual_stride  elements from a row to the next
-
-    Strides are no records of their own: a stride of 1, of a matrix with one column, is a constant to Triton, and it
-    loses constants of records within records.
+    y         [M, N]
+    scale_a   float32, of each token or of all; None, and scale_b too, where sums are scaled already
+    scale_b   float32, of each row of b or of all
+    zero_a    int32, of each token or of all
+    sums_b    int32 [N], the sum of each row of b, for zero_a
+    bias      [N]
+    residual  [M, N]
     """
 
-    y: Pointer
-    y_stride: int
+    y: Matrix
     scale_a: Pointer | None = None
     scale_b: Pointer | None = None
     zero_a: Pointer | None = None
     sums_b: Pointer | None = None
     bias: Pointer | None = None
-    residual: Pointer | None = None
-    residual_stride: int = 0
+    residual: Matrix | None = None
 
 
 @dataclass(frozen=True)
@@ -163,18 +156,30 @@ def epilogue(size: Size, where: Any, after: After) -> Epilogue:
         raise UsageError(f"activation {activation!r} (allowed: {', '.join(get_args(Activation))})")
     shape, y, bias, residual = (size.m, size.n), after.get("out"), after.get("bias"), after.get("residual")
     if y is None:
-        y = torch.empty(shape, dtype=OUT_TYPES[out_dtype], device=where)
+        y = _apart(torch.empty(shape, dtype=OUT_TYPES[out_dtype], device=where))
     else:
         like("out", y, shape, OUT_TYPES[out_dtype], where)
         if size.n > 1 and y.stride(1) != 1:
             raise UsageError(f"out has strides {list(y.stride())} (allowed: neighbours in a row side by side)")
+        if size.n == 1 and y.stride(0) == 1 and device.target().arch != "interpreter":
+            raise UsageError("out has one column, whose rows are side by side (allowed: two elements apart or more)")
     if bias is not None:
         bias = like("bias", bias, (size.n,), None, where).contiguous()
     if residual is not None:
         residual = like("residual", residual, shape, None, where)
-        residual = residual if residual.stride(1) == 1 else residual.contiguous()
-    residual_stride = 0 if residual is None else residual.stride(0)
-    return Epilogue(y, y.stride(0), bias=bias, residual=residual, residual_stride=residual_stride)
+        residual = _apart(residual if residual.stride(1) == 1 else residual.contiguous())
+    rows = None if residual is None else Matrix(residual, residual.stride(0))
+    return Epilogue(Matrix(y, y.stride(0)), bias=bias, residual=rows)
+
+
+def _apart(x: Tensor) -> Tensor:
+    """A matrix of one column with its rows two elements apart, others as they are.
+
+    Triton takes a stride of 1 for a constant, which it loses in a record within a record.
+    """
+    if x.shape[1] != 1 or x.stride(0) != 1:
+        return x
+    return torch.stack((x, x), dim=1)[:, 0]
 
 
 def factors(a: Tensor, b: Tensor, dtype: torch.dtype, codes: int = 1) -> tuple[Tensor, Tensor, Size]:

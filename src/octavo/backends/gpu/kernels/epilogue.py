@@ -105,11 +105,11 @@ def _finish_part(total, end, size, first_token, first_row, token, row, config: t
     ACTIVATION: tl.constexpr = config.activation
     value = activated(value, ACTIVATION)
     if end.residual is not None:
-        residual = end.residual + (first_token.to(tl.int64) * end.residual_stride + first_row)
-        at = residual + (token * end.residual_stride + row)
+        residual = end.residual.data + (first_token.to(tl.int64) * end.residual.stride + first_row)
+        at = residual + (token * end.residual.stride + row)
         value += tl.load(at, mask=inside, other=0.0).to(tl.float32)  # [R, C]
-    y = end.y + (first_token.to(tl.int64) * end.y_stride + first_row)
-    tl.store(y + (token * end.y_stride + row), value.to(y.dtype.element_ty), mask=inside)  # [R, C]
+    y = end.y.data + (first_token.to(tl.int64) * end.y.stride + first_row)
+    tl.store(y + (token * end.y.stride + row), value.to(y.dtype.element_ty), mask=inside)  # [R, C]
 
 
 @triton.jit

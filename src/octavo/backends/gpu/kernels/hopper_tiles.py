@@ -125,11 +125,11 @@ def finish(acc, end, size, row, token, config: gl.constexpr, TOKENS: gl.constexp
     ACTIVATION: gl.constexpr = config.activation
     value = activated(value, ACTIVATION)
     if end.residual is None:
-        value = value.to(end.y.dtype.element_ty)
+        value = value.to(end.y.data.dtype.element_ty)
     out: gl.constexpr = _layout_to_store(acc.shape, TOKENS, num_warps)
     value = gl.convert_layout(value, out)
     rows, tokens, inside = rows_and_tokens(row, token, size.m, size.n, acc.shape[ROWS], acc.shape[TOKENS], TOKENS, out)
     if end.residual is not None:
-        at = end.residual + tokens.to(gl.int64) * end.residual_stride + rows
+        at = end.residual.data + tokens.to(gl.int64) * end.residual.stride + rows
         value += gl.load(at, mask=inside, other=0.0).to(gl.float32)
-    gl.store(end.y + tokens.to(gl.int64) * end.y_stride + rows, value.to(end.y.dtype.element_ty), mask=inside)
+    gl.store(end.y.data + tokens.to(gl.int64) * end.y.stride + rows, value.to(end.y.data.dtype.element_ty), mask=inside)
