@@ -1,13 +1,15 @@
 """Commands with many options take them in groups: a dataclass each, whose fields are Typer's options.
 
-@dataclass
-class Where:
-    device: Device = "auto"
-    threads: Threads = None
+    @dataclass
+    class Where:
+        device: Device = "auto"
+        threads: Threads = None
 
-def run(model: Model, *, where: Where) -> None: ...
+    def run(model: Model, *, where: Where) -> None: ...
 
-app.command("run")(grouped(run))
+    app.command("run")(grouped(run))
+
+The command then has `--device` and `--threads`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """The arguments of a kernel by name: a record in memory, which the kernel reads as fields.
 
-SCALE = record("x y k factor:f4")           # int64 where no type is given: a size, a stride or an address
+    SCALE = record("x y k factor:f4")           # int64 where no type is given: a size, a stride or an address
 
-@kernels(SCALE)
-def scale_kernel():
-    def scale(a, task):
-        y = f32_pointer(a.y + task * a.k * 4)
-        ...
-    return scale
+    @kernels(SCALE)
+    def scale_kernel():
+        def scale(a, task):
+            y = f32_pointer(a.y + task * a.k * 4)
+            ...
+        return scale
 
-KernelCall(scale_kernel(), tasks, x=x, y=y, k=k, factor=0.5)
+    KernelCall(scale_kernel(), tasks, x=x, y=y, k=k, factor=0.5)
+
+A wrong or missing name is a TypeError.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def epilogue(size: Size, where: Any, after: After) -> Epilogue:
         like("out", y, shape, OUT_TYPES[out_dtype], where)
         if size.n > 1 and y.stride(1) != 1:
             raise UsageError(f"out has strides {list(y.stride())} (allowed: neighbours in a row side by side)")
-        if size.n == 1 and y.stride(0) == 1 and device.target().arch != "interpreter":
+        if size.n == 1 and y.stride(0) == 1:
             raise UsageError("out has one column, whose rows are side by side (allowed: two elements apart or more)")
     if bias is not None:
         bias = like("bias", bias, (size.n,), None, where).contiguous()
