@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -148,8 +148,50 @@ PAIRS = {"experts_few": 512, "experts": 4096, "experts_wide": 16384}
 """Pairs of a token and one of 128 experts, which the shape is chosen for."""
 
 
-def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
-    """Compile a kernel; a row of its name, its instructions of interest and its spills."""
+class Case(NamedTuple):
+    """A kernel as it is compiled: constants `fixed`, and other arguments of `types`, "i32" unless they are named.
+
+    A type may be a record as `arguments` has them: a tuple of types, `Constant`, integers, and None. Pointers are
+    multiples of 16, and so are the numbers whose names, or names in their records, are in `even`.
+    """
+
+    kernel: Any
+    target: str
+    fixed: dict[str, Any]
+    types: dict[str, Any]
+    warps: int
+    stages: int
+    language: Any = ASTSource
+    even: Collection[str] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"num_warps": self.warps, "num_stages": self.stages, **FUSION}
+
+    def arguments(self) -> dict[str, Any]:
+        """A constant, a type, or a record of these, for each argument."""
+        given = {arg: self.fixed.get(arg, self.types.get(arg, "i32")) for arg in self.kernel.arg_names}
+        return {arg: marked(value) for arg, value in given.items()}
+
+    def source(self) -> Any:
+        """What Triton compiles. For AMD, pointers are to less than 2 GiB, as Triton finds out for tensors."""
+        hip = TARGETS[self.target][0].backend == "hip"
+        signature, constants, attributes = {}, {}, {}
+        for i, (arg, value) in enumerate(self.arguments().items()):
+            constant = arg in self.fixed
+            signature[arg] = "constexpr" if constant else _signature(value)
+            for path, name, leaf in leaves((i,), arg, value, constant):
+                if constant or not isinstance(leaf, str):
+                    constants[path] = leaf
+                elif leaf[0] == "*" or (leaf == "i32" and name in self.even):
+                    attributes[path] = [["tt.divisibility", 16]]
+                    if hip and leaf[0] == "*":
+                        attributes[path].append(["tt.pointer_range", 32])
+        return self.language(self.kernel, signature, constants, attributes)
+
+
+def case_of(name: str, layout: str, target: str) -> Case:
+    """A kernel of KERNELS for weights of `layout`, "" for those that take none."""
     kernel, fixed, warps, types = KERNELS[name]
     gpu, asm = TARGETS[target]
     fixed, types = dict(fixed), {**NAMES, **(_of_layout(layout, name == "mmq_dot") if layout else {}), **types}
@@ -170,39 +212,17 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
         fixed["shape"] = replace(fixed["shape"], ahead=fixed["PDL"])
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))
-    made = triton.compile(
-        source_of(kernel, fixed, types, hip=gpu.backend == "hip"),
-        target=gpu,
-        options={"num_warps": warps, "num_stages": 2, **FUSION},
-    )
+    return Case(kernel, target, fixed, types, warps, 2)
+
+
+def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
+    """Compile a kernel; a row of its name, its instructions of interest and its spills."""
+    case = case_of(name, layout, target)
+    made = triton.compile(case.source(), target=TARGETS[target][0], options=case.options)
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"dp4a|mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_dot4_i32_i\w+|v_mfma_\w+|v_wmma_\w+", text)
     return {"kernel": name, "layout": layout, "target": target, "instructions": sorted(set(found)),
-            "spills": _spills(made, text)}  # fmt: skip
-
-
-def source_of(
-    kernel: Any, fixed: dict[str, Any], types: dict[str, Any], source: Any = ASTSource, even: Collection[str] = (),
-    hip: bool = False,
-) -> Any:  # fmt: skip
-    """A kernel with constants `fixed` and arguments of `types`, "i32" unless they are named, as Triton compiles it.
-
-    A type may be a record as `arguments` has them: a tuple of types, `Constant`, and None. Pointers are multiples of
-    16, and so are the numbers whose names, or names in their records, are in `even`. For AMD, `hip`, they point to less
-    than 2 GiB, as Triton finds out for tensors.
-    """
-    signature = {arg: "constexpr" if arg in fixed else _signature(types.get(arg, "i32")) for arg in kernel.arg_names}
-    constants: dict[Any, Any] = {}
-    attributes: dict[Any, list[list[Any]]] = {}
-    for i, arg in enumerate(kernel.arg_names):
-        for path, name, leaf in _leaves((i,), arg, fixed[arg] if arg in fixed else types.get(arg, "i32"), arg in fixed):
-            if arg in fixed or not isinstance(leaf, str):
-                constants[path] = marked(leaf)
-            elif leaf[0] == "*" or (leaf == "i32" and name in even):
-                attributes[path] = [["tt.divisibility", 16]]
-                if hip and leaf[0] == "*":
-                    attributes[path].append(["tt.pointer_range", 32])
-    return source(kernel, signature, constants, attributes)
+            "spills": spills(made, text)}  # fmt: skip
 
 
 def _signature(kind: Any) -> Any:
@@ -212,13 +232,13 @@ def _signature(kind: Any) -> Any:
     return type(kind)(*parts) if hasattr(kind, "_fields") else tuple(parts)
 
 
-def _leaves(path: tuple[int, ...], name: str, kind: Any, whole: bool) -> Iterator[tuple[tuple[int, ...], str, Any]]:
+def leaves(path: tuple[int, ...], name: str, kind: Any, whole: bool) -> Iterator[tuple[tuple[int, ...], str, Any]]:
     """Where each type of a record stands, its name, and the type; of something `whole` itself."""
     if whole or not isinstance(kind, tuple):
         yield path, name, kind
         return
     for i, (inner, part) in enumerate(zip(getattr(kind, "_fields", [name] * len(kind)), kind, strict=True)):
-        yield from _leaves((*path, i), inner, part, False)
+        yield from leaves((*path, i), inner, part, False)
 
 
 def _layout(name: str) -> Layout:
@@ -239,7 +259,7 @@ def _of_layout(name: str, as_bytes: bool) -> dict[str, Any]:
     return {"w": weight, "x": BYTES_X, "y": ROWS, "splits": SplitK("*fp32", "*i32")}
 
 
-def _spills(made: Any, text: str) -> int:
+def spills(made: Any, text: str) -> int:
     """Bytes (NVIDIA) or vector registers (AMD) that went to memory; AMD's scalar ones go to vector registers."""
     if "amdgcn" in made.asm:
         return sum(int(n) for n in re.findall(r"\.vgpr_spill_count:\s*(\d+)", text))

@@ -30,7 +30,7 @@ from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.quantize8 import RowScales
 from octavo.formats import by_name
-from tests.backends.gpu.ahead_of_time import FUSION, TARGETS, _spills, source_of
+from tests.backends.gpu.ahead_of_time import TARGETS, Case, spills
 
 N, K = 8192, 8192
 KERNELS = {"int8": int8_gemm_kernel, "w4a8": w4a8_gemm_kernel, "fp8": fp8_gemm_kernel}
@@ -48,11 +48,22 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     """Compile a kernel in the shape that is chosen for so many tokens; see `ahead_of_time.compiled`."""
+    case = case_of(name, tokens, target)
+    made = triton.compile(case.source(), target=TARGETS[target][0], options=case.options)
+    text = made.asm.get("ptx") or made.asm["amdgcn"]
+    found = re.findall(r"w?g?mma[.\w:]*(?:s8|i8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
+    carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
+    return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
+            "carried": carried}  # fmt: skip
+
+
+def case_of(name: str, tokens: int, target: str) -> Case:
+    """A kernel in the shape that is chosen for so many tokens."""
     if name.startswith("mixed_"):
         return _mixed(name, tokens)
     if name in OTHERS:
         kernel, fixed = OTHERS[name]
-        return _row(name, target, kernel, fixed, TYPES, 4, 3)
+        return _case(target, kernel, fixed, TYPES, 4, 3)
     scheme: Scheme = name  # type: ignore[assignment]
     kernel = KERNELS[name.split("_", maxsplit=1)[0]]
     if target == "sm_90" and (not name.startswith("fp8") or tokens > 64):
@@ -68,7 +79,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     depth = 64 if name.startswith("w4a8") else s.block_k
     for factor, rows in (("a", s.block_m), ("b", s.block_n), ("packed", s.block_n)):
         types[factor] = f"tensordesc<{element}[{rows}, {depth}]>" if tma else f"*{element}"
-    return _row(name, target, kernel, _of(kernel, fixed), types, s.warps, s.stages)
+    return _case(target, kernel, _of(kernel, fixed), types, s.warps, s.stages)
 
 
 def _types(scheme: Scheme) -> dict[str, Any]:
@@ -88,8 +99,8 @@ def _of(kernel: Any, fixed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fixed.items() if name in kernel.arg_names}
 
 
-def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
-    """Compile the kernel of Gluon that a product takes on compute capability 9.0."""
+def _for_hopper(scheme: Scheme, tokens: int) -> Case:
+    """The kernel of Gluon that a product takes on compute capability 9.0."""
     s = shape_of(scheme, tokens, N, K, "sm_90", 132, hopper=True)
     float8 = scheme.startswith("fp8")
     kernel = fp8_hopper_kernel if float8 else w4a8_hopper_kernel if scheme.startswith("w4a8") else int8_hopper_kernel
@@ -101,11 +112,11 @@ def _for_hopper(scheme: Scheme, tokens: int) -> dict[str, Any]:
         layout = gl.NVMMASharedLayout.get_default_for(block, gl.int8)
         types[factor] = f"tensordesc<{'fp8e4nv' if float8 else 'i8'}{block},{layout!r}>"
     warps = s.warps // FP8_GROUPS if float8 else s.warps
-    return _row(scheme, "sm_90", kernel, _of(kernel, fixed), types, warps, s.stages, GluonASTSource)
+    return _case("sm_90", kernel, _of(kernel, fixed), types, warps, s.stages, GluonASTSource)
 
 
-def _mixed(name: str, tokens: int) -> dict[str, Any]:
-    """Compile the product of floats with the codes of a format that has a kernel of Gluon."""
+def _mixed(name: str, tokens: int) -> Case:
+    """The product of floats with the codes of a format that has a kernel of Gluon."""
     layout = layout_of(by_name(name.removeprefix("mixed_")), "f16")
     s = dispatch.mixed_gemm(layout, N, K, tokens, "sm_90")
     assert s is not None
@@ -121,24 +132,15 @@ def _mixed(name: str, tokens: int) -> dict[str, Any]:
     if 2 not in layout.planes:
         types["codes2"] = None
     fixed = {"layout": layout, "shape": s}
-    return _row(name, "sm_90", gemm_mixed_hopper.mixed_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+    return _case("sm_90", gemm_mixed_hopper.mixed_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
-def _row(
-    name: str, target: str, kernel: Any, fixed: dict[str, Any], types: dict[str, Any], warps: int, stages: int,
-    source: Any = ASTSource,
-) -> dict[str, Any]:  # fmt: skip
+def _case(
+    target: str, kernel: Any, fixed: dict[str, Any], types: dict[str, Any], warps: int, stages: int,
+    language: Any = ASTSource,
+) -> Case:  # fmt: skip
     even = {*EVEN, *(arg for arg in kernel.arg_names if arg.endswith("_stride"))}
-    made = triton.compile(
-        source_of(kernel, fixed, types, source, even),
-        target=TARGETS[target][0],
-        options={"num_warps": warps, "num_stages": stages, **FUSION},
-    )
-    text = made.asm.get("ptx") or made.asm["amdgcn"]
-    found = re.findall(r"w?g?mma[.\w:]*(?:s8|i8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
-    carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": _spills(made, text),
-            "carried": carried}  # fmt: skip
+    return Case(kernel, target, fixed, types, warps, stages, language, even)
 
 
 if __name__ == "__main__":

@@ -48,13 +48,14 @@ OTHERS = ("quantize", "float", "int8_token", "token_int8", "token_fp8", "mmq", "
           "topk_merge")  # fmt: skip
 
 
-def compile_all(wanted: list[str]) -> list[dict[str, Any]]:
-    """Rows of `ahead_of_time`, in a process that does not interpret kernels."""
+def rows_of(program: str, wanted: list[str]) -> list[dict[str, Any]]:
+    """What a program beside this file says, in a process that does not interpret kernels."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "error", "-m", "tests.backends.gpu.ahead_of_time", *wanted]
+    command = [sys.executable, "-W", "error", "-m", f"tests.backends.gpu.{program}", *wanted]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     rows: list[dict[str, Any]] = json.loads(done.stdout)
+    assert len(rows) == len(wanted)
     return rows
 
 
@@ -80,7 +81,7 @@ QUICK = {
 
 @pytest.mark.parametrize("group", ["mmq_mma", *map(slow, ("dots", "attention", "others", "layouts", "weight only"))])
 def test_some_kernels(group: str) -> None:
-    for row in compile_all(QUICK[group]):
+    for row in rows_of("ahead_of_time", QUICK[group]):
         check(row)
 
 
@@ -89,5 +90,5 @@ def test_some_kernels(group: str) -> None:
 def test_every_kernel(target: str) -> None:
     names = (*OF_LAYOUT, *(OF_NVIDIA if target.startswith("sm_") else ()))
     wanted = [f"{name}:{layout}:{target}" for name in names for layout in LAYOUTS]
-    for row in compile_all([*wanted, *(f"{name}::{target}" for name in OTHERS)]):
+    for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in OTHERS)]):
         check(row)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
+from tests.backends.gpu.test_ahead_of_time import OF_LAYOUT, OF_NVIDIA, TARGETS, rows_of
+from tests.backends.gpu.test_ahead_of_time import OTHERS as OTHER_KERNELS
+
 INT8 = {
     "sm_80": ".s8.s8",
     "sm_90": "wgmma.mma_async.",
@@ -34,14 +29,8 @@ OTHERS = ("row_sums", "quantize_int8", "quantize_zero", "quantize_e4m3", "quanti
 
 
 def check(wanted: list[str]) -> None:
-    """Compile in a process that does not interpret kernels; each row has its instruction, and no spills."""
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "error", "-m", "tests.backends.gpu.ahead_of_time_gemm", *wanted]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
-    assert len(rows) == len(wanted)
-    for row in rows:
+    """Compile; each row has its instruction, and no spills."""
+    for row in rows_of("ahead_of_time_gemm", wanted):
         assert row["spills"] == 0, row
         if row["kernel"] in OTHERS:
             continue
@@ -79,3 +68,25 @@ def test_for_others() -> None:
 def test_every_kernel(target: str) -> None:
     wanted = [f"{scheme}:{m}:{target}" for scheme in SCHEMES for m in (1, 32, 64, 128, 1024, 8192)]
     check([*wanted, *(f"{name}:1:{target}" for name in OTHERS)])
+
+
+def check_ones(wanted: list[str]) -> None:
+    """Kernels hold what they are given where one of their integers, or each, is 1."""
+    for row in rows_of("ahead_of_time_ones", wanted):
+        assert row["tried"] > 1
+        assert row["wrong"] == {}, row
+
+
+def test_a_stride_of_1() -> None:
+    check_ones(["int8:64:sm_80"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
+def test_integers_of_1(target: str) -> None:
+    names = (*OF_LAYOUT, *(OF_NVIDIA if target.startswith("sm_") else ()))
+    wanted = [f"{name}:{layout}:{target}" for name in names for layout in ("Q4_K", "MXFP4")]
+    wanted += [f"{name}::{target}" for name in OTHER_KERNELS]
+    wanted += [f"{scheme}:{m}:{target}" for scheme in SCHEMES for m in (1, 1024)]
+    wanted += [f"{name}:1:{target}" for name in OTHERS]
+    check_ones([*wanted, *(f"mixed_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90")])

@@ -15,6 +15,7 @@ without it has to be given `for_triton(argument)`.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -149,7 +150,21 @@ def marked(argument: Any) -> Any:
     if not isinstance(argument, tuple):
         return argument
     parts = map(marked, argument)
-    return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
+    if not hasattr(argument, "_fields"):
+        return tuple(parts)
+    if any(isinstance(part, tuple) for part in argument):
+        return _ended(type(argument))(*parts, None)
+    return type(argument)(*parts)
+
+
+@cache
+def _ended(record: Any) -> Any:
+    """A record that has records in it with nothing as its last field.
+
+    An integer that is 1 is a constant to Triton. Triton 3.6 forgets constants of a record within a record at the first
+    branch or loop, unless a constant of the outer record comes after them.
+    """
+    return namedtuple(record.__name__, (*record._fields, "nothing"))
 
 
 @cache

@@ -156,30 +156,18 @@ def epilogue(size: Size, where: Any, after: After) -> Epilogue:
         raise UsageError(f"activation {activation!r} (allowed: {', '.join(get_args(Activation))})")
     shape, y, bias, residual = (size.m, size.n), after.get("out"), after.get("bias"), after.get("residual")
     if y is None:
-        y = _apart(torch.empty(shape, dtype=OUT_TYPES[out_dtype], device=where))
+        y = torch.empty(shape, dtype=OUT_TYPES[out_dtype], device=where)
     else:
         like("out", y, shape, OUT_TYPES[out_dtype], where)
         if size.n > 1 and y.stride(1) != 1:
             raise UsageError(f"out has strides {list(y.stride())} (allowed: neighbours in a row side by side)")
-        if size.n == 1 and y.stride(0) == 1:
-            raise UsageError("out has one column, whose rows are side by side (allowed: two elements apart or more)")
     if bias is not None:
         bias = like("bias", bias, (size.n,), None, where).contiguous()
     if residual is not None:
         residual = like("residual", residual, shape, None, where)
-        residual = _apart(residual if residual.stride(1) == 1 else residual.contiguous())
+        residual = residual if residual.stride(1) == 1 else residual.contiguous()
     rows = None if residual is None else Matrix(residual, residual.stride(0))
     return Epilogue(Matrix(y, y.stride(0)), bias=bias, residual=rows)
-
-
-def _apart(x: Tensor) -> Tensor:
-    """A matrix of one column with its rows two elements apart, others as they are.
-
-    Triton takes a stride of 1 for a constant, which it loses in a record within a record.
-    """
-    if x.shape[1] != 1 or x.stride(0) != 1:
-        return x
-    return torch.stack((x, x), dim=1)[:, 0]
 
 
 def factors(a: Tensor, b: Tensor, dtype: torch.dtype, codes: int = 1) -> tuple[Tensor, Tensor, Size]:
