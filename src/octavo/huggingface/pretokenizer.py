@@ -18,6 +18,7 @@ PROBE = (
     "\u754c\u3002\u65e5\u672c\u8a9e\u30c6\u30b9\u30c8 \ud55c\uad6d\uc5b4 \u0e44\u0e17\u0e22 \u0939\u093f\u0928\u094d"
     "\u0926\u0940 \u0645\u0631\u062d\u0628\u0627 (a)[b]{c} <d> /e/ f(g) --- ==> !!?? ... \u2026 \u20ac5 $6 #7 @h &i"
     " \U0001f600\U0001f468\u200d\U0001f469 `code` ~t^u|v \"q\" 'r' a'b s'\n\n\n   last line\n"
+    "Ali'den" + 19 * " " + "z\n"
 )
 """Text that every two ways of cutting cut differently: contractions, digits, cases, marks, scripts, white space."""
 

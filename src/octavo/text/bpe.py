@@ -91,26 +91,45 @@ def word_splitter(pre: PreTokenizer) -> Any:
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in pre.patterns])
 
 
-def character_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int]]:
+def character_encoder(fields: Fields, vocab: Vocab, *, newlines: bool = True) -> Callable[[str], list[int]]:
     """As `byte_level_encoder`, for Gemma 4: merges on characters, with spaces as tokens write them, line by line.
 
-    A run of newlines that is a token is that token. Characters that are no token become the tokens of their bytes.
+    `newlines`: a run of newlines that is a token is that token. Characters that are no token become the tokens of
+    their bytes.
     """
-
-    def spelled(text: str) -> list[int]:
-        names = (f"<0x{byte:02X}>" for byte in text.encode())
-        return [vocab.ids[name] for name in names if name in vocab.ids]
-
-    merged = _Merged(vocab, read_merges(fields), spelled, byte_fallback=True)
+    merged = _merged_characters(fields, vocab)
 
     def encode(text: str) -> list[int]:
         out: list[int] = []
         for line in _LINES.findall(text.replace(" ", SPACE)):
-            token = vocab.ids.get(line) if line[0] == "\n" else None
+            token = vocab.ids.get(line) if newlines and line[0] == "\n" else None
             out += merged.tokens(run_engine(merged.engine, line)) if token is None else [token]
         return out
 
     return encode
+
+
+def white_space_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int]]:
+    """As `character_encoder`, for words between white space, which is left out.
+
+    They are in lower case where `tokenizer.ggml.normalizer.lowercase` says so.
+    """
+    merged = _merged_characters(fields, vocab)
+    lower = fields.flag("tokenizer.ggml.normalizer.lowercase")
+
+    def encode(text: str) -> list[int]:
+        words = (text.lower() if lower else text).split()
+        return [token for word in words for token in merged.tokens(run_engine(merged.engine, word))]
+
+    return encode
+
+
+def _merged_characters(fields: Fields, vocab: Vocab) -> _Merged:
+    def spelled(text: str) -> list[int]:
+        names = (f"<0x{byte:02X}>" for byte in text.encode())
+        return [vocab.ids[name] for name in names if name in vocab.ids]
+
+    return _Merged(vocab, read_merges(fields), spelled, byte_fallback=True)
 
 
 def run_engine(engine: Any, text: str) -> list[int]:

@@ -37,13 +37,21 @@ _CASED = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{{end}}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{{end}}|{{digits}}"
     rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_LINES_AND_SPACES}"
 )
+_WITH_MARKS = r"[[\p{L}\p{M}]&&[^a-z]]", r"[[\p{L}\p{M}]&&[^A-Z]]"
 _GPT4O = _CASED.replace("{end}", f"(?:{_CONTRACTION})?").replace("{digits}", r"\p{N}{1,3}")
+_GRANITE_EMBED = _GPT4O.replace(_UPPER, _WITH_MARKS[0]).replace(_LOWER, _WITH_MARKS[1])
+_ANY_CASE = (  # what is left of that family where upper and lower case count as one
+    rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+(?:{_CONTRACTION})?|{{digits}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*"
+    rf"|{_LINES_AND_SPACES}"
+)
 _TEKKEN = _CASED.replace("{end}", "").replace("{digits}", r"\p{N}")
 _DEEPSEEK_WORDS = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
     rf"|{_LINES_AND_SPACES}"
 )
-_DEEPSEEK_V3 = (r"\p{N}{1,3}", f"[{_chars('4E00-9FA5 3040-309F 30A0-30FF')}]+", _DEEPSEEK_WORDS)
+_KANJI_AND_KANA = f"[{_chars('4E00-9FA5 3040-309F 30A0-30FF')}]+"
+_DEEPSEEK_V3 = (r"\p{N}{1,3}", _KANJI_AND_KANA, _DEEPSEEK_WORDS)
+_SPARK_WORDS = _DEEPSEEK_WORDS.replace(rf"[\r\n]*|{_NEWLINES}", r"|[\r\n]")
 
 _DEEPSEEK_LETTERS = _chars(  # letters that have case, as the tokenizer of the DeepSeek LLM models lists them
     """
@@ -66,6 +74,48 @@ _DEEPSEEK_LLM = (
     r"(?<!\s)\s+\z",
     _DEEPSEEK_CJK,
     r"\p{N}+",
+)
+_HAN = _chars("4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2EBEF F900-FAFF 2F800-2FA1F")
+_KIMI = (
+    rf"[{_HAN}]+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+(?:{_CONTRACTION})?|\p{{N}}{{1,3}}|{_SYMBOLS}"
+    rf"|{_LINES_AND_SPACES}"
+)
+_YOUTU_SCRIPTS = "|".join(
+    f"[{_chars(ranges)}]+"
+    for ranges in (
+        "AC00-D7A3 3131-318E",
+        "FF01 2026 201C 201D 2018 2019 2014 FF1A FF1B FF0C 3001-303F FE30-FE4F",
+        "3105-312F",
+        "4E00-9FA5 3040-309F 30A0-30FF",
+    )
+)
+_AFMOE_SCRIPTS = _chars(
+    "4E00-9FFF 3400-4DBF 8C48-FAFF 3040-309F 30A0-30FF FF65-FF9F 2F00-2FDF E40-E7F E80-EFF 1780-17FF 1000-109F"
+    " AA60-AA7F A9E0-A9FF AC00-D7AF 1100-11FF"
+)
+# Digits in threes from the right: what goes before a run of digits stays with its first group.
+_THREES_FROM_THE_RIGHT = (
+    r"(?:\A|(?<=\p{N}))\P{N}*+\p{N}++",
+    r"\A\P{N}*+\p{N}{1,3}(?=(?:\p{N}{3})*+\z)",
+    r"\A\P{N}++\p{N}++|\p{N}{3}",
+)
+_SUPERBPE = (  # likewise, for ASCII digits within numbers
+    r"\p{N}+",
+    r"(?:\A[^0-9]*+|(?<![0-9]))[0-9]{1,2}(?=(?:[0-9]{3})++(?![0-9]))",
+    "[0-9]{3}[^0-9]*+",
+)
+_EXAONE_MOE = (  # letters with single spaces between them are one word
+    rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}\p{{M}}*+(?: ?\p{{L}}\p{{M}}*+)*+|\p{{N}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|{_LINES_AND_SPACES}"
+)
+_JAIS2_SPACES = "|".join(rf"\s{{{count}}}(?!\S)" for count in ("512", "256", "128", "64", "32", "16", "8", "4", "1,2"))
+_CHAMELEON = (
+    "<sentinel:[0-9]+>",
+    "IMGIMG[A-I]{1,4}Z",
+    r"[\t\n]|    |  ",
+    r"\p{N}",
+    r"[\p{P}!-/:-@\[-`{-~]",
+    _GPT2,
 )
 _BLOOM = rf" ?[^\s(|.,!?){_chars('2026 3002 FF0C 3001 964 6D4 60C')}]+"
 
@@ -94,8 +144,8 @@ _THREE_DIGITS = "[0-9][0-9][0-9]"
 _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
     ("default", PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", _THREE_DIGITS))),
     (
-        "gpt-2 phi-2 mpt olmo jais trillion granite-docling jina-es jina-de jina-v2-es jina-v2-de gigachat a.x-4.0"
-        " mellum modern-bert exaone4",
+        "gpt-2 phi-2 mpt olmo jais trillion granite-docling jina-es jina-de jina-v2-es jina-v2-de jina-v1-en"
+        " jina-v2-code roberta-bpe gigachat a.x-4.0 mellum modern-bert exaone4",
         _GPT2_ROW,
     ),
     ("starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", _DIGITS_GPT2_ROW),
@@ -128,5 +178,20 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
     ),
     ("bloom gpt3-finnish poro-chat", PreTokenizer((_BLOOM,))),
     ("viking", PreTokenizer((_BLOOM, r"\p{N}"))),
+    ("afmoe", PreTokenizer((*_THREES_FROM_THE_RIGHT, f"[{_AFMOE_SCRIPTS}]+", _DEEPSEEK_WORDS))),
+    ("chameleon", PreTokenizer(_CHAMELEON, add_bos=True)),
+    ("exaone-moe", PreTokenizer((_EXAONE_MOE,))),
+    ("granite-embed-multi-97m", PreTokenizer((_GRANITE_EMBED,), ignore_merges=True)),
+    ("jais-2", PreTokenizer((_LLAMA3.replace(_SPACES, rf"{_JAIS2_SPACES}|\s"),))),
+    ("kimi-k2", PreTokenizer((_KIMI,))),
+    ("laguna", PreTokenizer((r"[^\n]+|\n+", _QWEN2))),
+    ("spark2_5", PreTokenizer((r"\p{N}{1,3}", _KANJI_AND_KANA, _SPARK_WORDS, r"\p{N}"))),
+    ("superbpe", PreTokenizer(_SUPERBPE)),
+    (
+        "tiny_aya cohere2moe",
+        PreTokenizer((*_THREES_FROM_THE_RIGHT, _ANY_CASE.replace("{digits}", r"\p{N}{1,3}"))),
+    ),
+    ("ufakzeka", PreTokenizer((_QWEN2.removeprefix(f"{_CONTRACTION}|"),))),
+    ("youtu", PreTokenizer((_YOUTU_SCRIPTS, _ANY_CASE.replace("{digits}", r"\p{N}")), ignore_merges=True)),
 )
 PRE_TOKENIZERS = {name: row for names, row in _ROWS for name in names.split()}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from octavo.text.bpe import byte_level_encoder, character_encoder
+from octavo.text.bpe import byte_level_encoder, character_encoder, white_space_encoder
 from octavo.text.bytelevel import token_to_bytes
 from octavo.text.fields import Fields
 from octavo.text.pretokenize import PRE_TOKENIZERS
@@ -24,12 +25,14 @@ class Scheme:
 
     `encoder` makes the function from text without special tokens to ids; `to_bytes` gives the bytes of a normal token.
     The rest is what holds where the file doesn't say: ids by role, whether text begins with BOS or with a space.
+    `always_bos`: it begins with BOS whatever the file says.
     """
 
     encoder: Callable[[Fields, Vocab], Encoder]
     to_bytes: Callable[[str], bytes]
     role_ids: tuple[tuple[str, int], ...] = ()
     add_bos: bool = False
+    always_bos: bool = False
     add_space_prefix: bool = False
 
 
@@ -43,14 +46,16 @@ def find_scheme(fields: Fields) -> tuple[str, str, Scheme]:
         return model, pre, _byte_level(fields, pre)
     if model in _SCHEMES:
         return model, pre, _SCHEMES[model]
-    allowed = '"gpt2" (byte-level BPE), "llama" (SentencePiece BPE) or "gemma4"'
+    allowed = '"gpt2" (byte-level BPE), "llama" (SentencePiece BPE), "gemma4" or "whitespace"'
     raise fields.fault(MODEL, "missing" if model is None else f"{model!r} is not supported", allowed)
 
 
 def _byte_level(fields: Fields, pre: str) -> Scheme:
     row = PRE_TOKENIZERS.get(pre)
+    if row is None and pre in _ON_CHARACTERS:
+        return _ON_CHARACTERS[pre]
     if row is None:
-        raise fields.fault(PRE, f"{pre!r} is not known", ", ".join(sorted(PRE_TOKENIZERS)))
+        raise fields.fault(PRE, f"{pre!r} is not known", ", ".join(sorted({*PRE_TOKENIZERS, *_ON_CHARACTERS})))
     return Scheme(lambda f, vocab: byte_level_encoder(f, vocab, row), token_to_bytes, add_bos=row.add_bos)
 
 
@@ -63,6 +68,13 @@ def _spaces_to_bytes(text: str) -> bytes:
     return text.replace(SPACE, " ").encode("utf-8", "surrogatepass")
 
 
+_GEMMA4 = Scheme(character_encoder, _spaces_to_bytes, always_bos=True)
+_WHITE_SPACE = Scheme(white_space_encoder, lambda text: text.encode("utf-8", "surrogatepass"))
+_ON_CHARACTERS = {  # pre names of models whose merges are of characters, though the file calls them "gpt2"
+    "gemma4": _GEMMA4,
+    "granite-embed-multi-311m": _GEMMA4,
+    "sarvam-moe": Scheme(partial(character_encoder, newlines=False), _spaces_to_bytes),
+}
 _SCHEMES = {
     "llama": Scheme(
         _spm_encoder,
@@ -71,5 +83,6 @@ _SCHEMES = {
         add_bos=True,
         add_space_prefix=True,
     ),
-    "gemma4": Scheme(character_encoder, _spaces_to_bytes, add_bos=True),
+    "gemma4": _GEMMA4,
+    "whitespace": _WHITE_SPACE,
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.errors import TokenizerError
 from octavo.text.fields import Fields
 from octavo.text.partition import Partition, SpecialToken
-from octavo.text.schemes import find_scheme
+from octavo.text.schemes import PRE, find_scheme
 from octavo.text.specials import find_specials
 from octavo.text.stream import TokenStream
 from octavo.text.template import ChatTemplate, find_template, read_templates
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MATCHED = Kind.CONTROL | Kind.UNKNOWN | Kind.USER_DEFINED
 _SPECIAL = Kind.CONTROL | Kind.UNKNOWN
+_MASK_STRIPS = ("jina-v2-de", "jina-v2-es", "jina-v2-code")
 
 
 class Tokenizer:
@@ -39,7 +40,8 @@ class Tokenizer:
         self.stop_ids = specials.stop_ids
         self.bos_id, self.eos_id, self.unk_id = map(specials.roles.get, ("bos", "eos", "unk"))
         self.eot_id, self.eom_id, self.pad_id = map(specials.roles.get, ("eot", "eom", "pad"))
-        self.add_bos = _flag(fields, "add_bos_token", scheme.add_bos) and self.bos_id is not None
+        wants_bos = scheme.always_bos or _flag(fields, "add_bos_token", scheme.add_bos)
+        self.add_bos = wants_bos and self.bos_id is not None
         self.add_eos = _flag(fields, "add_eos_token", False) and self.eos_id is not None
         self.add_space_prefix = _flag(fields, "add_space_prefix", scheme.add_space_prefix)
         self._encode_text, self._to_bytes = scheme.encoder(fields, vocab), scheme.to_bytes
@@ -147,9 +149,14 @@ def _flag(fields: Fields, name: str, default: bool) -> bool:
 def _partitions(fields: Fields, vocab: Vocab) -> tuple[Partition, Partition]:
     """What cuts text at all special tokens, and at those only that count in plain text too."""
     # Files don't say which tokens strip the white space around them; these models' do.
-    strips = any(name in (fields.text("general.name") or "").lower() for name in ("phi-3", "phi3"))
+    model, pre, arch = ((fields.text(k) or "").lower() for k in ("general.name", PRE, "general.architecture"))
+    strips = any(name in model for name in ("phi-3", "phi3"))
     keeps = ("<unk>", "<s>", "<|endoftext|>")
+    masks = {"<mask>"} if arch == "nomic-bert-moe" or any(name in pre for name in _MASK_STRIPS) else set()
+    masks |= {"[MASK]"} if "modern-bert" in model else set()
     tokens = [
-        SpecialToken(i, vocab.texts[i], rstrip=strips and vocab.texts[i] not in keeps) for i in vocab.of_kind(_MATCHED)
+        SpecialToken(i, text, lstrip=text in masks, rstrip=strips and text not in keeps)
+        for i in vocab.of_kind(_MATCHED)
+        for text in [vocab.texts[i]]
     ]
     return Partition(tokens), Partition(t for t in tokens if not vocab.kinds[t.id] & _SPECIAL)
