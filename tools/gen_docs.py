@@ -77,7 +77,8 @@ of 3, 5 and 6 bits keep their low bits so, and their high bits in a second field
 
 SUMMARY_KEY = """\
 *scale* is the type of d, then that of sc where there are two levels: `f16 x u6, min` is a half float times unsigned
-six-bit integers, and minima of the same kind. *activations* is what a product with such weights takes by default.
+six-bit integers, and minima of the same kind; `odd u4` is 2 s + 1 for an unsigned s of four bits. *activations* is what
+a product with such weights takes by default.
 """
 
 LAYOUTS_INTRO = """\
@@ -93,6 +94,16 @@ RARE_INTRO = """\
 
 These load too, but no kernel is made for them: `octavo.formats.rare.load` decodes them to F16 when the file is read (to
 F32 where a value is beyond F16) and logs it.
+"""
+
+GRID_INTRO = """\
+### Grids
+
+IQ1, IQ2 and IQ3 store no code for each value. Of each 8 (IQ3: 4) values they store the number of a point of a fixed
+grid, which says how large the values are: one of 3 sizes (IQ3: 8). A bit for each value, its mark, is its sign; IQ1 has
+one mark for 8 values or more, which shifts them all by an eighth up or down. A code is `size | mark << bits`, so a
+table of 8 or 16 small integers says what codes are worth, as in the other formats. Grids are data of
+`octavo.formats.grid`. Where 7 signs of 8 are stored, the last one makes the number of negative values even.
 """
 
 ACTIVATION_INTRO = """\
@@ -111,10 +122,11 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def _scale_kind(row: BlockFormat) -> str:
-    kinds = [f.kind for f in row.fields if f.name == "d"]
+    kinds = [f.kind for f in row.fields if f.name == "d"] or (["f16"] if row.scale_bits else [])
     if not kinds:
         return "-"
-    levels = f" x {'u' if row.has_min else 's'}{row.scale_bits}" if row.scale_bits else ""
+    sign = "odd u" if row.odd_scales else "u" if row.has_min else "s"
+    levels = f" x {sign}{row.scale_bits}" if row.scale_bits else ""
     return kinds[0] + levels + (", min" if row.has_min else "")
 
 
@@ -122,7 +134,7 @@ def formula(row: BlockFormat) -> str:
     """The equation as this row uses it; a two-level row's group is g = k // G."""
     code = "q"
     if row.table:
-        code = "table[q]"
+        code = "table[q]" if row.step == 1 else f"table[q] / {1 / row.step:g}"
     elif row.offset:
         code = f"(q - {row.offset})"
     two = row.scale_bits > 0
@@ -179,7 +191,7 @@ def activations() -> list[str]:
 def page() -> str:
     """The whole of docs/formats.md."""
     layouts = [line for row in FORMATS if not row.is_float for line in section(row)]
-    parts = [INTRO, *summary(), LAYOUTS_INTRO, *plain_numbers(), *layouts, *rare_types(), *activations()]
+    parts = [INTRO, *summary(), LAYOUTS_INTRO, *plain_numbers(), *layouts, GRID_INTRO, *rare_types(), *activations()]
     return "\n".join(parts).rstrip() + "\n"
 
 

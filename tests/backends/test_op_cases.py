@@ -20,7 +20,7 @@ LAYOUTS = {"Q4_K", "Q6_K", "Q5_1", "Q8_0", "IQ4_NL", "F16"}
 """Formats that differ in bits, groups, levels of scales, minima, tables or how scales are stored."""
 TILES = {"Q4_K", "Q8_0", "F16"}
 """Formats that run by default with numbers of tokens whose kernels differ in the size of a tile only."""
-ONCE = {"F32", "BF16", "Q2_K", "MXFP4"}
+ONCE = {"F32", "BF16", "Q2_K", "MXFP4", "TQ2_0", "IQ2_XS", "IQ3_S"}
 """Formats that run by default with one number of tokens."""
 HEADS = {(4, 128), (2, 64)}
 """Numbers of heads, and values in each, that attention runs with by default."""

@@ -16,7 +16,8 @@ ENCODABLE = [f for f in FORMATS if f.encode is not None]
 BY_GGUF = [f for f in FORMATS if f.name in ENCODED_BY_GGUF]
 
 # sqrt(sum of squared errors) / n over 4096 values of 0.1 + 2 cos(i), as llama.cpp's own test holds the formats to
-TOLERANCE = {"Q2_K": 0.0075, "Q3_K": 0.004, "NVFP4": 0.003}
+TOLERANCE = {"Q2_K": 0.0075, "Q3_K": 0.004, "NVFP4": 0.003, "TQ1_0": 0.01, "TQ2_0": 0.01, "IQ3_S": 0.004,
+             "IQ3_XXS": 0.005, **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"), 0.01)}  # fmt: skip
 
 # Where 1 / scale overflows (scales below 2^-128) the gguf package casts Inf to an integer, which is undefined.
 _magnitude = st.floats(2.0**-100, 2.0**13, width=32)
@@ -26,6 +27,10 @@ _value = st.one_of(st.just(0.0), _magnitude, _magnitude.map(lambda v: -v))
 @pytest.mark.parametrize("fmt", [f for f in BLOCK_FORMATS if f.name not in ("Q8_1", "Q8_K")], ids=lambda f: f.name)
 def test_pack_is_the_inverse_of_unpack(fmt):
     t = random_tensor(fmt, finite=True)
+    if fmt.name == "TQ1_0":  # 243 of 256 bytes are written
+        t = quantize_reference(np.random.default_rng(0).normal(size=(24, 1024)), fmt)
+    if fmt.name == "IQ1_M":  # d lies in the highest bits of the scales
+        t.data.reshape(-1, fmt.block_bytes)[:, -1] &= 0x3F
     assert np.array_equal(pack(unpack(t), fmt), t.data)
 
 
@@ -81,6 +86,8 @@ def test_no_value_is_far_off(fmt):
     span = np.abs(x).max(axis=-1, keepdims=True)
     # steps over the range: 2^bits - 1; twice that for rounded scales; e2m1 and the two-bit codes are the coarsest
     allowed = 2 * 2.0 / ((1 << fmt.bits) - 1) if fmt.table is None else 0.25
+    if fmt.grid is not None:  # no point may be near where one value is large and its neighbours small
+        allowed = 1.0
     assert np.all(np.abs(dequantize(quantize_reference(x, fmt)) - x) <= allowed * span)
 
 

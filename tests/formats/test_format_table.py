@@ -13,7 +13,8 @@ SIZES = {
     "I64": (1, 8), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34),
     "Q8_1": (32, 36), "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176),
     "Q6_K": (256, 210), "Q8_K": (256, 292), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136), "MXFP4": (32, 17),
-    "NVFP4": (64, 36),
+    "NVFP4": (64, 36), "TQ1_0": (256, 54), "TQ2_0": (256, 66), "IQ1_S": (256, 50), "IQ1_M": (256, 56),
+    "IQ2_XXS": (256, 66), "IQ2_XS": (256, 74), "IQ2_S": (256, 82), "IQ3_XXS": (256, 98), "IQ3_S": (256, 110),
 }  # fmt: skip
 
 
@@ -56,4 +57,4 @@ def test_bits_per_weight():
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
     with pytest.raises(QuantFormatError, match=r"'Q9_Z'.*Q4_K"):
         by_name("Q9_Z")
-    assert by_gguf_id(16) is None
+    assert by_gguf_id(41) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tracemalloc
@@ -330,28 +331,32 @@ def test_q2_k_s_needs_importance(src: Path, dst: Path) -> None:
 
 
 def rare(path: Path) -> Path:
-    """A model with a ternary tensor, which can be read and not written."""
-    values = np.sign(np.random.default_rng(0).standard_normal((16, small.WIDTH))).astype(np.float32)
+    """A model with a tensor of type Q2_0, which can be read and not written, nor by the gguf package."""
+    blocks = np.random.default_rng(0).integers(0, 256, (16, small.WIDTH // 64, 18), dtype=np.uint8)
+    blocks[..., 1] &= 0x3F  # a finite scale
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)
-    kind = gguf.GGMLQuantizationType.TQ2_0
-    writer.add_tensor("output.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
+    kind = gguf.GGMLQuantizationType.Q4_0  # whose block is as large, and has half the values
+    writer.add_tensor("output.weight", blocks.reshape(16, -1), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    written, true = struct.pack("<QQI", small.WIDTH // 2, 16, kind), struct.pack("<QQI", small.WIDTH, 16, 42)
+    assert path.read_bytes().count(written) == 1
+    path.write_bytes(path.read_bytes().replace(written, true))
     return path
 
 
 def test_types_that_are_only_read(tmp_path: Path, dst: Path) -> None:
     src = rare(tmp_path / "rare.gguf")
-    with pytest.raises(UsageError, match=r"'output\.weight' is TQ2_0, which can be read but not written"):
+    with pytest.raises(UsageError, match=r"'output\.weight' is Q2_0, which can be read but not written"):
         quantize_file(src, dst, "COPY")
-    with pytest.raises(UsageError, match=r"'output\.weight' is TQ2_0.*allow_requantize"):
+    with pytest.raises(UsageError, match=r"'output\.weight' is Q2_0.*allow_requantize"):
         quantize_file(src, dst, "F16")
     (row,) = quantize_file(src, dst, "F16", allow_requantize=True).rows
-    assert (row.source_type, row.type, row.error) == ("TQ2_0", "F16", 0)
-    assert row.source_bytes == 16 * 66
+    assert (row.source_type, row.type, row.error) == ("Q2_0", "F16", 0)
+    assert row.source_bytes == 16 * small.WIDTH // 64 * 18
 
 
 @pytest.mark.parametrize(("keys", "error"), [

@@ -17,11 +17,11 @@ from octavo.formats.scalars import UE4M3_HALF_MAX, e8m0_half_to_f32, f32_to_ue4m
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
 
-def _groups(x: F32, size: int) -> F32:
+def by_groups(x: F32, size: int) -> F32:
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
 
 
-def _flat(groups: AnyArray) -> AnyArray:
+def flat_groups(groups: AnyArray) -> AnyArray:
     return groups.reshape(*groups.shape[:-2], groups.shape[-2] * groups.shape[-1])
 
 
@@ -30,10 +30,10 @@ def _peak(groups: F32) -> F32:
     return np.take_along_axis(groups, np.abs(groups).argmax(axis=-1, keepdims=True), axis=-1)
 
 
-def _inverse(d: F32, numerator: float = 1) -> F32:
+def inverse(d: F32, numerator: float = 1) -> F32:
     """numerator / d, and 0 where d is 0 or too small to have an inverse."""
-    inverse = np.float32(numerator) / d
-    return np.where(np.isfinite(inverse), inverse, np.float32(0))
+    quotient = np.float32(numerator) / d
+    return np.where(np.isfinite(quotient), quotient, np.float32(0))
 
 
 def _round_half_away(x: F32) -> F32:
@@ -43,7 +43,7 @@ def _round_half_away(x: F32) -> F32:
     return rounded
 
 
-def _as_f16(d: F32) -> F32:
+def as_f16(d: F32) -> F32:
     """d as it will be read back from a half float."""
     return d.astype(np.float16).astype(np.float32)
 
@@ -74,63 +74,70 @@ def plain(fmt: BlockFormat, x: F32) -> Planes:
 
 def symmetric(fmt: BlockFormat, x: F32) -> Planes:
     """Q4_0, Q5_0: the value of largest magnitude gets code 0, the most negative step."""
-    g = _groups(x, fmt.group)
+    g = by_groups(x, fmt.group)
     d = _peak(g) / np.float32(-fmt.offset)
-    q = np.trunc(g * _inverse(d) + np.float32(fmt.offset + 0.5))
-    return Planes(_flat(_codes(q, fmt)), d=d[..., 0])
+    q = np.trunc(g * inverse(d) + np.float32(fmt.offset + 0.5))
+    return Planes(flat_groups(_codes(q, fmt)), d=d[..., 0])
 
 
 def affine(fmt: BlockFormat, x: F32) -> Planes:
     """Q4_1, Q5_1: smallest and largest value of a group get the first and the last code."""
-    g = _groups(x, fmt.group)
+    g = by_groups(x, fmt.group)
     low, high = g.min(axis=-1, keepdims=True), g.max(axis=-1, keepdims=True)
     d = (high - low) / np.float32((1 << fmt.bits) - 1)
-    q = np.trunc((g - low) * _inverse(d) + np.float32(0.5))
-    return Planes(_flat(_codes(q, fmt)), d=d[..., 0], dmin=-low[..., 0])
+    q = np.trunc((g - low) * inverse(d) + np.float32(0.5))
+    return Planes(flat_groups(_codes(q, fmt)), d=d[..., 0], dmin=-low[..., 0])
+
+
+def ternary(fmt: BlockFormat, x: F32) -> Planes:
+    """TQ1_0, TQ2_0: the largest magnitude is a step, halves round away from zero."""
+    g = by_groups(x, fmt.group)
+    d = np.abs(g).max(axis=-1, keepdims=True)
+    return Planes(flat_groups(_codes(_round_half_away(g * inverse(d)) + fmt.offset, fmt)), d=d[..., 0])
 
 
 def signed_bytes(fmt: BlockFormat, x: F32) -> Planes:
     """Q8_0, Q8_1: symmetric, the largest magnitude is 127 steps, halves round away from zero."""
-    g = _groups(x, fmt.group)
+    g = by_groups(x, fmt.group)
     d = np.abs(g).max(axis=-1, keepdims=True) / np.float32(127)
-    q = _round_half_away(g * _inverse(d)) + fmt.offset
-    return Planes(_flat(_codes(q, fmt)), d=d[..., 0])
+    q = _round_half_away(g * inverse(d)) + fmt.offset
+    return Planes(flat_groups(_codes(q, fmt)), d=d[..., 0])
 
 
 def signed_bytes_k(fmt: BlockFormat, x: F32) -> Planes:
     """Q8_K: the value of largest magnitude is -127 steps, halves round to even."""
-    g = _groups(x, fmt.group)
-    inverse = _inverse(_peak(g), -127)
-    q = np.minimum(np.rint(g * inverse), 127) + fmt.offset
-    return Planes(_flat(_codes(q, fmt)), d=_inverse(inverse)[..., 0])
+    g = by_groups(x, fmt.group)
+    factor = inverse(_peak(g), -127)
+    q = np.minimum(np.rint(g * factor), 127) + fmt.offset
+    return Planes(flat_groups(_codes(q, fmt)), d=inverse(factor)[..., 0])
 
 
 def table(fmt: BlockFormat, x: F32) -> Planes:
     """IQ4_NL: the value of largest magnitude gets the first entry of the table."""
     assert fmt.table is not None
-    g = _groups(x, fmt.group)
-    d = _as_f16(_peak(g) / np.float32(fmt.table[0]))
-    return Planes(_flat(_nearest_in_table(g, d, fmt)), d=d[..., 0])
+    g = by_groups(x, fmt.group)
+    d = as_f16(_peak(g) / np.float32(fmt.table[0]))
+    return Planes(flat_groups(_nearest_in_table(g, d, fmt)), d=d[..., 0])
 
 
 def mxfp4(fmt: BlockFormat, x: F32) -> Planes:
     """The power of two that puts the largest magnitude between 4 and 8, where e2m1 ends at 6 (MX v1.0, 6.3)."""
-    g = _groups(x, fmt.group)
+    g = by_groups(x, fmt.group)
     peak = np.abs(g).max(axis=-1, keepdims=True)
     _, exponent = np.frexp(peak)  # 2^(exponent - 1) <= peak < 2^exponent
     byte = np.where(peak > 0, np.clip(exponent - 3 + 127, 0, 254), 0)
     d = e8m0_half_to_f32(byte.astype(np.uint8))
-    return Planes(_flat(_nearest_in_table(g, d, fmt)), d=d[..., 0])
+    return Planes(flat_groups(_nearest_in_table(g, d, fmt)), d=d[..., 0])
 
 
 def nvfp4(fmt: BlockFormat, x: F32) -> Planes:
     """The ue4m3 scale nearest to the one that makes the largest magnitude e2m1's largest, 6."""
-    g = _groups(x, fmt.group)
+    g = by_groups(x, fmt.group)
     d = np.abs(g).max(axis=-1, keepdims=True) / np.float32(12)
     if d.max(initial=0) > UE4M3_HALF_MAX:
         raise QuantFormatError(f"the value {np.abs(x).max():g} is beyond {fmt.name} (allowed: up to 2688)")
     d = ue4m3_half_to_f32(f32_to_ue4m3_half(d))
-    return Planes(_flat(_nearest_in_table(g, d, fmt)), d=d[..., 0])
+    return Planes(flat_groups(_nearest_in_table(g, d, fmt)), d=d[..., 0])
 
 
 def _two_levels(wanted: F32, fmt: BlockFormat, top: int) -> tuple[F32, AnyArray]:
@@ -138,11 +145,11 @@ def _two_levels(wanted: F32, fmt: BlockFormat, top: int) -> tuple[F32, AnyArray]
 
     The group scale of largest magnitude gets the integer `top`.
     """
-    per_super = _groups(wanted, fmt.super // fmt.group)
-    d = _as_f16(_peak(per_super) / np.float32(top))
+    per_super = by_groups(wanted, fmt.super // fmt.group)
+    d = as_f16(_peak(per_super) / np.float32(top))
     low, high = min(top, 0), max(top, -top - 1)
-    integers = np.clip(np.rint(per_super * _inverse(d)), low, high)
-    return d[..., 0], _flat(integers.astype(np.int8 if low else np.uint8))
+    integers = np.clip(np.rint(per_super * inverse(d)), low, high)
+    return d[..., 0], flat_groups(integers.astype(np.int8 if low else np.uint8))
 
 
 def _per_group(d: F32, sc: AnyArray, fmt: BlockFormat) -> F32:
@@ -151,22 +158,22 @@ def _per_group(d: F32, sc: AnyArray, fmt: BlockFormat) -> F32:
 
 def two_level(fmt: BlockFormat, x: F32) -> Planes:
     """Q3_K, Q6_K, IQ4_XS: as `symmetric` or `table`, with signed integer group scales."""
-    g = _groups(x, fmt.group)
+    g = by_groups(x, fmt.group)
     first = fmt.table[0] if fmt.table else -fmt.offset
     d, sc = _two_levels((_peak(g) / np.float32(first))[..., 0], fmt, top=-(1 << (fmt.scale_bits - 1)))
     scale = _per_group(d, sc, fmt)
     if fmt.table:
-        return Planes(_flat(_nearest_in_table(g, scale, fmt)), d=d, sc=sc)
-    q = np.rint(g * _inverse(scale)) + fmt.offset
-    return Planes(_flat(_codes(q, fmt)), d=d, sc=sc)
+        return Planes(flat_groups(_nearest_in_table(g, scale, fmt)), d=d, sc=sc)
+    q = np.rint(g * inverse(scale)) + fmt.offset
+    return Planes(flat_groups(_codes(q, fmt)), d=d, sc=sc)
 
 
 def two_level_min(fmt: BlockFormat, x: F32) -> Planes:
     """Q2_K, Q4_K, Q5_K: as `affine` over each group's range widened to zero, with integer scales and minima."""
-    g = _groups(x, fmt.group)
+    g = by_groups(x, fmt.group)
     low, high = np.minimum(g.min(axis=-1), 0), g.max(axis=-1)
     top = (1 << fmt.scale_bits) - 1
     d, sc = _two_levels(np.maximum(high - low, 0) / np.float32((1 << fmt.bits) - 1), fmt, top)
     dmin, m = _two_levels(-low, fmt, top)
-    q = np.rint((g + _per_group(dmin, m, fmt)) * _inverse(_per_group(d, sc, fmt)))
-    return Planes(_flat(_codes(q, fmt)), d=d, sc=sc, dmin=dmin, m=m)
+    q = np.rint((g + _per_group(dmin, m, fmt)) * inverse(_per_group(d, sc, fmt)))
+    return Planes(flat_groups(_codes(q, fmt)), d=d, sc=sc, dmin=dmin, m=m)

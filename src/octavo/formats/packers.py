@@ -10,6 +10,7 @@ import numpy as np
 from octavo.errors import QuantFormatError
 from octavo.formats.scalars import f32_to_e8m0_half, f32_to_ue4m3_half
 from octavo.formats.spec import F32, U8, AnyArray, Fields, Planes
+from octavo.formats.unpackers import TQ1_RUNS
 
 
 def by_block(a: AnyArray | None, count: int) -> AnyArray:
@@ -27,7 +28,7 @@ def join_bits(codes: AnyArray, *, run: int, bits: int) -> U8:
     return packed.reshape(*codes.shape[:-1], n // each)
 
 
-def _f16(scale: F32 | None, count: int = 1) -> AnyArray:
+def half_floats(scale: F32 | None, count: int = 1) -> AnyArray:
     """A floating plane as half floats. Raises QuantFormatError where one is beyond their range."""
     assert scale is not None
     with np.errstate(over="ignore"):
@@ -43,12 +44,12 @@ def plain(p: Planes) -> Fields:
 
 
 def q4_0(p: Planes) -> Fields:
-    return {"d": _f16(p.d), "qs": join_bits(by_block(p.q, 32), run=16, bits=4)}
+    return {"d": half_floats(p.d), "qs": join_bits(by_block(p.q, 32), run=16, bits=4)}
 
 
 def q4_1(p: Planes) -> Fields:
     assert p.dmin is not None
-    return {**q4_0(p), "m": _f16(-p.dmin)}
+    return {**q4_0(p), "m": half_floats(-p.dmin)}
 
 
 def q5_0(p: Planes) -> Fields:
@@ -64,13 +65,13 @@ def _signed(p: Planes, block: int) -> AnyArray:
 
 
 def q8_0(p: Planes) -> Fields:
-    return {"d": _f16(p.d), "qs": _signed(p, 32)}
+    return {"d": half_floats(p.d), "qs": _signed(p, 32)}
 
 
 def q8_1(p: Planes) -> Fields:
     qs = _signed(p, 32)
     total = qs.sum(axis=-1, dtype=np.int32).astype(np.float32)
-    return {"d": _f16(p.d), "s": _f16(total * p.d), "qs": qs}
+    return {"d": half_floats(p.d), "s": half_floats(total * p.d), "qs": qs}
 
 
 def q8_k(p: Planes) -> Fields:
@@ -82,7 +83,7 @@ def q8_k(p: Planes) -> Fields:
 def q2_k(p: Planes) -> Fields:
     scales = by_block(p.sc, 16) | (by_block(p.m, 16) << 4)
     qs = join_bits(by_block(p.q, 256), run=32, bits=2)
-    return {"scales": scales, "qs": qs, "d": _f16(p.d), "dmin": _f16(p.dmin)}
+    return {"scales": scales, "qs": qs, "d": half_floats(p.d), "dmin": half_floats(p.dmin)}
 
 
 def q3_k(p: Planes) -> Fields:
@@ -92,7 +93,7 @@ def q3_k(p: Planes) -> Fields:
         "hmask": join_bits(q >> 2, run=32, bits=1),
         "qs": join_bits(q, run=32, bits=2),
         "scales": np.concatenate(scales, axis=-1),
-        "d": _f16(p.d),
+        "d": half_floats(p.d),
     }
 
 
@@ -107,7 +108,7 @@ def _scales_and_mins(p: Planes) -> U8:
 
 def q4_k(p: Planes) -> Fields:
     qs = join_bits(by_block(p.q, 256), run=32, bits=4)
-    return {"d": _f16(p.d), "dmin": _f16(p.dmin), "scales": _scales_and_mins(p), "qs": qs}
+    return {"d": half_floats(p.d), "dmin": half_floats(p.dmin), "scales": _scales_and_mins(p), "qs": qs}
 
 
 def q5_k(p: Planes) -> Fields:
@@ -120,14 +121,14 @@ def q6_k(p: Planes) -> Fields:
         "ql": join_bits(q, run=64, bits=4),
         "qh": join_bits(q >> 4, run=32, bits=2),
         "scales": by_block(p.sc, 16),
-        "d": _f16(p.d),
+        "d": half_floats(p.d),
     }
 
 
 def iq4_xs(p: Planes) -> Fields:
     sc = (by_block(p.sc, 8) + np.int8(32)).view(np.uint8)
     return {
-        "d": _f16(p.d),
+        "d": half_floats(p.d),
         "scales_h": join_bits(sc >> 4, run=1, bits=2).view("<u2"),
         "scales_l": join_bits(sc, run=1, bits=4),
         "qs": join_bits(by_block(p.q, 256), run=16, bits=4),
@@ -144,3 +145,21 @@ def nvfp4(p: Planes) -> Fields:
     assert p.d is not None
     qs = join_bits(by_block(p.q, 64), run=8, bits=4)
     return {"d": by_block(f32_to_ue4m3_half(p.d), 4), "qs": qs}
+
+
+def tq2_0(p: Planes) -> Fields:
+    return {"d": half_floats(p.d), "qs": join_bits(by_block(p.q, 256), run=32, bits=2)}
+
+
+def tq1_0(p: Planes) -> Fields:
+    q, taken = by_block(p.q, 256), 0
+    fields: dict[str, list[AnyArray]] = {"qs": [], "qh": []}
+    for field, first, end, digits in TQ1_RUNS:
+        run = q[..., taken : taken + (end - first) * digits]
+        run = run.reshape(*q.shape[:-1], digits, end - first)
+        taken += (end - first) * digits
+        powers = (3 ** np.arange(4, 4 - digits, -1))[:, None]
+        number: AnyArray = np.sum(run * powers, axis=-2)  # the first digit is the highest of five
+        fields[field].append((number * 256 + 242) // 243)
+    joined = {name: np.concatenate(parts, axis=-1).astype(np.uint8) for name, parts in fields.items()}
+    return {"d": half_floats(p.d), **joined}

@@ -1,13 +1,12 @@
 """GGUF tensor types outside the table: their sizes, and loading them as plain numbers.
 
-The code-book (IQ1, IQ2, IQ3), ternary (TQ) and one-level 1- and 2-bit types are rare, and no kernel here is made
-for them. They load, but as F16, so they take the memory and the speed of F16.
+Codes of 1 and 2 bits with one level of scales are rare, and no kernel here is made for them. They load, but as F16, so
+they take the memory and the speed of F16.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from octavo.errors import QuantFormatError
 from octavo.formats.codec import chunks, dequantize
 from octavo.formats.qtensor import QTensor
-from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes, f16, u8
+from octavo.formats.spec import U8, AnyArray, BlockFormat, Planes, f16, u8
 from octavo.formats.table import by_gguf_id, by_name
 from octavo.formats.unpackers import flat, split_bits
 
@@ -31,7 +30,7 @@ def _unpack_q2_0(f: dict[str, AnyArray]) -> Planes:
     return Planes(flat(split_bits(f["qs"], run=1, bits=2)), d=flat(f["d"]).astype(np.float32))
 
 
-# Types that the gguf package has no decoder for: rows as in the table, used for decoding only.
+# Rows as in the table, used for decoding only.
 _OWN: dict[int, BlockFormat] = {
     41: BlockFormat("Q1_0", gguf=41, block=128, bits=1, group=128, super=128, table=(-1, 1),
                     fields=(f16("d"), u8("qs", 16)), unpack=_unpack_q1_0),
@@ -40,18 +39,7 @@ _OWN: dict[int, BlockFormat] = {
 }  # fmt: skip
 
 # id: name, values in a block, bytes of a block
-RARE: dict[int, tuple[str, int, int]] = {
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    29: ("IQ1_M", 256, 56),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    **{number: (row.name, row.block, row.block_bytes) for number, row in _OWN.items()},
-}
+RARE: dict[int, tuple[str, int, int]] = {number: (row.name, row.block, row.block_bytes) for number, row in _OWN.items()}
 
 REMOVED: dict[int, str] = {
     4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
@@ -71,16 +59,6 @@ def type_name(gguf_id: int) -> str | None:
     if row := by_gguf_id(gguf_id):
         return row.name
     return RARE[gguf_id][0] if gguf_id in RARE else None
-
-
-def _decoder(gguf_id: int) -> Callable[[U8], F32]:
-    """A function from packed blocks [blocks, bytes] to float32 [blocks, values]."""
-    if row := _OWN.get(gguf_id):
-        return lambda blocks: dequantize(QTensor(row, (len(blocks), row.block), blocks))
-    import gguf.quants
-
-    kind = gguf.GGMLQuantizationType(gguf_id)
-    return lambda blocks: np.asarray(gguf.quants.dequantize(blocks, kind), dtype=np.float32)
 
 
 @cache
@@ -115,22 +93,22 @@ def load(gguf_id: int, shape: tuple[int, ...], data: U8, name: str = "") -> QTen
         )
     _log_reason(gguf_id)
     blocks = data.reshape(-1, block_bytes)
-    values = _decode(blocks, block, _decoder(gguf_id), np.dtype(np.float16))
+    values = _decode(_OWN[gguf_id], blocks, np.dtype(np.float16))
     if values is None:
         _log.warning("%s has values beyond F16 and is kept as F32", label)
-        values = _decode(blocks, block, _decoder(gguf_id), np.dtype(np.float32))
+        values = _decode(_OWN[gguf_id], blocks, np.dtype(np.float32))
         assert values is not None
     fmt = by_name("F16" if values.dtype == np.float16 else "F32")
     return QTensor(fmt, shape, values.reshape(shape).view(np.uint8), name)
 
 
-def _decode(blocks: U8, block: int, decoder: Callable[[U8], F32], dtype: np.dtype[Any]) -> AnyArray | None:
+def _decode(row: BlockFormat, blocks: U8, dtype: np.dtype[Any]) -> AnyArray | None:
     """Values [blocks, block] in `dtype`; None where a finite one does not fit."""
-    out = np.empty((len(blocks), block), dtype=dtype)
+    out = np.empty((len(blocks), row.block), dtype=dtype)
     largest = np.finfo(dtype).max
     with np.errstate(all="ignore"):
-        for part in chunks(len(blocks), block):
-            values = decoder(blocks[part])
+        for part in chunks(len(blocks), row.block):
+            values = dequantize(QTensor(row, (part.stop - part.start, row.block), blocks[part]))
             if np.any(np.isfinite(values) & (np.abs(values) > largest)):
                 return None
             out[part] = values

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.formats.grid import Grid
+
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[Any]
@@ -47,7 +49,7 @@ def _field(kind: str, dtype: str) -> Callable[..., Field]:
 
 
 f16, f32, f64 = _field("f16", "<f2"), _field("f32", "<f4"), _field("f64", "<f8")
-u8, u16 = _field("u8", "u1"), _field("u16", "<u2")
+u8, u16, u32 = _field("u8", "u1"), _field("u16", "<u2"), _field("u32", "<u4")
 s8, s16, s32, s64 = _field("s8", "i1"), _field("s16", "<i2"), _field("s32", "<i4"), _field("s64", "<i8")
 bf16, e8m0, ue4m3 = _field("bf16", "<u2"), _field("e8m0", "u1"), _field("ue4m3", "u1")
 
@@ -68,6 +70,21 @@ class Planes:
     sc: AnyArray | None = None
     dmin: F32 | None = None
     m: U8 | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Indexed:
+    """What a format with a grid stores, taken out of its packed bytes; leading axes are kept.
+
+    index  numbers of points, uint16 [..., K / width]
+    marks  bit i is the mark of value i of eight: uint8 [..., K / 8]
+    sc, d  as in Planes
+    """
+
+    index: npt.NDArray[np.uint16]
+    marks: U8
+    sc: AnyArray
+    d: F32
 
 
 Fields = dict[str, AnyArray]
@@ -101,7 +118,11 @@ class BlockFormat:
     has_min     there are minima
     scale_bits  bits of `sc` and `m`, 0 where there is one level; `sc` is signed where there are no minima
     offset      code(q) = q - offset
-    table       or code(q) = table[q]: the signed bytes of a non-linear code
+    table       or code(q) = step * table[q]: the signed bytes of a non-linear code
+    step        a power of two
+    grid        codes are those of points of a grid, of which `indexed` gives the numbers; None elsewhere
+    indexed     packed fields to numbers of points and what goes with them; `unpack` is made from it
+    odd_scales  `sc` is an odd number, 2 s + 1, of which s is stored
     number      or code(q) = the number that the bits of q are
     folds       sc * code(q) is rounded to an integer, halves to even, before d: so a sum over K is one of integers
     activation  format that a product wants its activations in ("f32" for weight-only products)
@@ -122,6 +143,10 @@ class BlockFormat:
     scale_bits: int = 0
     offset: int = 0
     table: tuple[int, ...] | None = None
+    step: float = 1.0
+    grid: Grid | None = None
+    indexed: Callable[[Fields], Indexed] | None = None
+    odd_scales: bool = False
     number: Number | None = None
     folds: bool = False
     activation: str = "q8_1"
@@ -154,7 +179,7 @@ class BlockFormat:
 
     @cached_property
     def _table(self) -> F32:
-        return np.array(self.table, dtype=np.float32)
+        return np.array(self.table, dtype=np.float32) * np.float32(self.step)
 
     def code(self, q: AnyArray) -> F32:
         """code(q) of the equation: a new float32 array of q's shape."""

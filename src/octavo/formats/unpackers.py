@@ -34,7 +34,7 @@ def _bytes(a: AnyArray) -> U8:
     return a.view(np.uint8)
 
 
-def _scale(a: AnyArray) -> F32:
+def scale(a: AnyArray) -> F32:
     """A field of floating scales [..., blocks, n] as float32 [..., blocks * n]."""
     with np.errstate(invalid="ignore"):  # a signalling NaN in a damaged file
         return flat(a).astype(np.float32)
@@ -45,11 +45,11 @@ def plain(f: Fields) -> Planes:
 
 
 def q4_0(f: Fields) -> Planes:
-    return Planes(flat(split_bits(f["qs"], run=16, bits=4)), d=_scale(f["d"]))
+    return Planes(flat(split_bits(f["qs"], run=16, bits=4)), d=scale(f["d"]))
 
 
 def q4_1(f: Fields) -> Planes:
-    return Planes(flat(split_bits(f["qs"], run=16, bits=4)), d=_scale(f["d"]), dmin=-_scale(f["m"]))
+    return Planes(flat(split_bits(f["qs"], run=16, bits=4)), d=scale(f["d"]), dmin=-scale(f["m"]))
 
 
 def _q5(f: Fields) -> U8:
@@ -60,22 +60,22 @@ def _q5(f: Fields) -> U8:
 
 
 def q5_0(f: Fields) -> Planes:
-    return Planes(_q5(f), d=_scale(f["d"]))
+    return Planes(_q5(f), d=scale(f["d"]))
 
 
 def q5_1(f: Fields) -> Planes:
-    return Planes(_q5(f), d=_scale(f["d"]), dmin=-_scale(f["m"]))
+    return Planes(_q5(f), d=scale(f["d"]), dmin=-scale(f["m"]))
 
 
 def signed_bytes(f: Fields) -> Planes:
     """Signed bytes -128..127 become unsigned codes 0..255 with offset 128."""
-    return Planes(flat(_bytes(f["qs"]) ^ np.uint8(0x80)), d=_scale(f["d"]))
+    return Planes(flat(_bytes(f["qs"]) ^ np.uint8(0x80)), d=scale(f["d"]))
 
 
 def q2_k(f: Fields) -> Planes:
     scales = _bytes(flat(f["scales"]))
     return Planes(flat(split_bits(f["qs"], run=32, bits=2)),
-                  d=_scale(f["d"]), sc=scales & 15, dmin=_scale(f["dmin"]), m=scales >> np.uint8(4))  # fmt: skip
+                  d=scale(f["d"]), sc=scales & 15, dmin=scale(f["dmin"]), m=scales >> np.uint8(4))  # fmt: skip
 
 
 def q3_k(f: Fields) -> Planes:
@@ -83,7 +83,7 @@ def q3_k(f: Fields) -> Planes:
     q |= split_bits(f["hmask"], run=32, bits=1) << 2
     sc = split_bits(f["scales"][..., :8], run=8, bits=4)
     sc |= split_bits(f["scales"][..., 8:], run=4, bits=2) << 4
-    return Planes(flat(q), d=_scale(f["d"]), sc=flat(sc).view(np.int8) - np.int8(32))
+    return Planes(flat(q), d=scale(f["d"]), sc=flat(sc).view(np.int8) - np.int8(32))
 
 
 def _scales_and_mins(packed: U8) -> tuple[U8, U8]:
@@ -100,7 +100,7 @@ def _scales_and_mins(packed: U8) -> tuple[U8, U8]:
 
 def _k_with_min(f: Fields, q: U8) -> Planes:
     sc, m = _scales_and_mins(f["scales"])
-    return Planes(flat(q), d=_scale(f["d"]), sc=flat(sc), dmin=_scale(f["dmin"]), m=flat(m))
+    return Planes(flat(q), d=scale(f["d"]), sc=flat(sc), dmin=scale(f["dmin"]), m=flat(m))
 
 
 def q4_k(f: Fields) -> Planes:
@@ -116,14 +116,14 @@ def q5_k(f: Fields) -> Planes:
 def q6_k(f: Fields) -> Planes:
     q = split_bits(f["ql"], run=64, bits=4)
     q |= split_bits(f["qh"], run=32, bits=2) << 4
-    return Planes(flat(q), d=_scale(f["d"]), sc=flat(f["scales"]))
+    return Planes(flat(q), d=scale(f["d"]), sc=flat(f["scales"]))
 
 
 def iq4_xs(f: Fields) -> Planes:
     sc = split_bits(f["scales_l"], run=1, bits=4)
     sc |= split_bits(_bytes(f["scales_h"]), run=1, bits=2) << 4
     q = split_bits(f["qs"], run=16, bits=4)
-    return Planes(flat(q), d=_scale(f["d"]), sc=flat(sc).view(np.int8) - np.int8(32))
+    return Planes(flat(q), d=scale(f["d"]), sc=flat(sc).view(np.int8) - np.int8(32))
 
 
 def mxfp4(f: Fields) -> Planes:
@@ -132,3 +132,21 @@ def mxfp4(f: Fields) -> Planes:
 
 def nvfp4(f: Fields) -> Planes:
     return Planes(flat(split_bits(f["qs"], run=8, bits=4)), d=ue4m3_half_to_f32(flat(f["d"])))
+
+
+def tq2_0(f: Fields) -> Planes:
+    return Planes(flat(split_bits(f["qs"], run=32, bits=2)), d=scale(f["d"]))
+
+
+TQ1_RUNS = (("qs", 0, 32, 5), ("qs", 32, 48, 5), ("qh", 0, 4, 4))
+"""Runs of bytes that hold digits to the base 3: field, first and last byte, and digits of a byte."""
+
+
+def tq1_0(f: Fields) -> Planes:
+    """A byte of a run is ceil(256 / 243 n), so the highest digit of n is the high byte of 3 times it; and so on."""
+    runs = []
+    for field, first, end, digits in TQ1_RUNS:
+        powers = (3 ** np.arange(digits)).astype(np.uint8)[:, None]
+        shifted = f[field][..., None, first:end] * powers  # the digits above are lost in the overflow
+        runs.append(flat((shifted.astype(np.uint16) * np.uint16(3)) >> np.uint16(8)))
+    return Planes(flat(np.concatenate(runs, axis=-1).astype(np.uint8)), d=scale(f["d"]))

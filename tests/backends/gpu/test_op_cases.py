@@ -9,14 +9,19 @@ import pytest
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import CASES, OpCase, compare, run
+from octavo.formats import FORMATS
 
 KERNELS = {("Q4_K", 1), ("Q4_K", 5), ("Q4_K", 9), ("Q6_K", 1), ("Q6_K", 9)}
 """Formats and numbers of tokens that run a kernel each: matvec, mmq_mma, mmq_dot."""
+SELDOM = {f.name for f in FORMATS if f.grid or f.bits == 2} - {"Q2_K", "TQ2_0", "IQ2_XS"}
+"""Formats like others that run always."""
 
 
 def _kind(case: OpCase) -> tuple[Any, ...] | None:
     """What a case stands for among those run always; None for one that is too slow for that."""
     if case.tokens > 33 or sum(case.past) > 130 or case.shape.get("n", 0) > 512 or case.shape.get("k", 0) > 4096:
+        return None
+    if SELDOM.intersection(case.formats):
         return None
     if case.op == "mul_mat":
         small = case.shape["n"] == 16 or case.shape["k"] == 264

@@ -29,6 +29,7 @@ class Layout:
 
     scale   how d and dmin are stored: whichever is smallest and exact
     minima  how minima are stored, or None without
+    step    a power of two that all values are multiplied with
     """
 
     bits: int
@@ -40,6 +41,7 @@ class Layout:
     minima: ScaleKind | None
     offset: int
     table: tuple[int, ...] | None
+    step: float = 1.0
 
     @property
     def sets(self) -> int:

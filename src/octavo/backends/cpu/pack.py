@@ -172,7 +172,9 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
     layout = smallest_layout(fmt)
     if layout.scale != "f16":
         layout = _with_scales(fmt, _smallest_kind(tensor))
-    return layout, None if layout.table is None else (np.array(fmt.table, np.int16) + 128).astype(np.uint8)
+    if layout.table is None:
+        return layout, None
+    return layout, np.resize(np.array(layout.table, np.int16) + 128, 16).astype(np.uint8)
 
 
 def smallest_layout(fmt: BlockFormat) -> Layout:
@@ -196,6 +198,7 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         minima=scale if fmt.has_min else None,
         offset=128 if fmt.table else fmt.offset,
         table=tuple(fmt.table) if keeps_table and fmt.table else None,
+        step=fmt.step,
     )
 
 

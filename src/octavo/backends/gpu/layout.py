@@ -21,7 +21,7 @@ Scales lie in pairs, that of a group in the first half of a tile beside that of 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -49,6 +49,7 @@ class Layout(Constant):
     signed    code(q) = q - 2^(bits - 1), kept as a signed number of `bits`
     offset    code(q) = q - offset, where not signed
     table     or code(q) = table[q]
+    step      a power of two that all values are multiplied with
     """
 
     bits: int
@@ -60,6 +61,7 @@ class Layout(Constant):
     signed: bool
     offset: int
     table: tuple[int, ...] | None
+    step: float = 1.0
 
     @property
     def two_level(self) -> bool:
@@ -80,6 +82,11 @@ class Layout(Constant):
         """Bits that signed codes are moved up by in their bytes, so that a code is 2^shift times as large."""
         return 8 - self.bits if self.signed else 0
 
+    @property
+    def factor(self) -> float:
+        """What sums of products of codes as they are unpacked are multiplied with."""
+        return self.step / (1 << self.shift)
+
     def row_bytes(self, kp: int) -> int:
         """Bytes of all planes of a row of `kp` padded values."""
         pairs = kp // (2 * self.group)
@@ -94,7 +101,7 @@ class Layout(Constant):
 class RowLayout(Layout):
     """A Layout and the length of a row, padded; this is what kernels are compiled for."""
 
-    kp: int
+    kp: int = field(kw_only=True)
 
 
 @cache
@@ -127,4 +134,5 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         signed=signed,
         offset=0 if fmt.table or signed else fmt.offset,
         table=fmt.table,
+        step=fmt.step,
     )

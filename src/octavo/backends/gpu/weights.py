@@ -77,7 +77,7 @@ def table_words(layout: Layout) -> tuple[int, int, int, int] | None:
     """The 16 signed bytes of a table as four int32."""
     if layout.table is None:
         return None
-    a, b, c, d = np.array(layout.table, np.int8).view(np.int32).tolist()
+    a, b, c, d = np.resize(np.array(layout.table, np.int8), 16).view(np.int32).tolist()
     return a, b, c, d
 
 

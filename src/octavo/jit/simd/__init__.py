@@ -21,7 +21,7 @@ from octavo.jit.simd.blocks import (
     store_block_masked,
     zeros,
 )
-from octavo.jit.simd.codes import load_codes, load_high_codes, look_up, store_codes
+from octavo.jit.simd.codes import load_codes, load_high_codes, look_up, raise_codes, store_codes
 from octavo.jit.simd.control import atomic_add, atomic_load, call, pause, yield_thread
 from octavo.jit.simd.dots import dot4, fma_dots, fma_dots_2
 from octavo.jit.simd.emit import Block, Vec, f32x16, i32x16, u8x64
@@ -136,6 +136,7 @@ __all__ = [
     "pause",
     "prefetch",
     "quantize16",
+    "raise_codes",
     "round16",
     "scale_block",
     "scale_panel",

@@ -116,6 +116,20 @@ def _shift_left(b, bytes_, n):
     return b.bitcast(b.shl(b.bitcast(bytes_, V_I16), fill(V_I16, n)), V_U8)
 
 
+@intrinsic(prefer_literal=True)
+def raise_codes(ty, codes, by):
+    """Each code of a block, `by` more; no sum is above 255."""
+    more = literal(by)
+
+    def gen(c, b, s, a):
+        value = a[0]
+        for j in range(8):
+            value = b.insert_value(value, b.add(b.extract_value(value, j), fill(V_U8, more)), j)
+        return value
+
+    return codes(codes, by), gen
+
+
 @intrinsic
 def look_up(ty, codes, address):
     """Each code of a block (0 to 15) replaced by the byte at `address` + code."""

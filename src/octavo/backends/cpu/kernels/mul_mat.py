@@ -27,6 +27,7 @@ from octavo.jit.simd import (
     look_up,
     mul,
     prefetch,
+    raise_codes,
     splat,
     sub,
     zeros,
@@ -144,6 +145,7 @@ def _add_super_late(layout: Layout, n: int) -> Any:
 def _codes_of(layout: Layout, n: int) -> Any:
     """A function (block, table) -> the codes of 16 rows x 32 values; it fetches what is read some blocks later."""
     bits, has_table, high = layout.bits, layout.table is not None, _keeps_codes_high(layout)
+    up, raised = 128 - layout.offset, layout.offset != 0 and not high
     at, fetches, ahead = _Places(layout, n), n == 16 or (n >= 4 and layout.bits < 8), AHEAD
     codes_at, block_bytes = at.codes, at.block_bytes
 
@@ -152,24 +154,27 @@ def _codes_of(layout: Layout, n: int) -> Any:
             for line in range(0, block_bytes, 64):
                 prefetch(block + ahead + line)
         codes = load_high_codes(block + codes_at, bits) if high else load_codes(block + codes_at, bits)
-        return look_up(codes, table) if has_table else codes
+        if has_table:
+            return look_up(codes, table)
+        return raise_codes(codes, up) if raised else codes
 
     return inner(codes_of, layout, n, inline="always")
 
 
 def _keeps_codes_high(layout: Layout) -> bool:
-    """Whether codes are taken as multiples of 2^(8 - bits), so that their offset is 128."""
-    return layout.offset != 0 and layout.table is None
+    """Whether codes are taken as multiples of 2^(8 - bits), so that their offset is 128; others are raised to that."""
+    return layout.offset == 1 << (layout.bits - 1) and layout.table is None
 
 
 def _scale_of(layout: Layout) -> Any:
     """A function (super-block, set) -> the scales d of 16 rows, for codes as `_codes_of` has them."""
     load, nbytes = LOADS[layout.scale], SCALE_BYTES[layout.scale] * ROWS
-    high, down = _keeps_codes_high(layout), 2.0 ** -(8 - layout.bits)
+    factor = layout.step * (2.0 ** -(8 - layout.bits) if _keeps_codes_high(layout) else 1.0)
+    scaled = factor != 1.0
 
     def scale_of(w, i):
         d = load(w + i * nbytes)
-        return mul(d, splat(down)) if high else d
+        return mul(d, splat(factor)) if scaled else d
 
     return inner(scale_of, layout, inline="always")
 

@@ -34,7 +34,7 @@ def get_rows_kernel(layout: Layout) -> Any:
     bits, groups, sets = layout.bits, layout.groups, layout.sets
     two_level, has_min = layout.two_level, layout.minima is not None
     has_table = layout.table is not None
-    offset = float(128 if has_table else layout.offset)
+    offset, step, stepped = float(128 if has_table else layout.offset), layout.step, layout.step != 1.0
     super_values, super_bytes, blocks = layout.super, layout.super_bytes, layout.super // STEP
     load_d, load_min = LOADS[layout.scale], LOADS[layout.minima or "f16"]
     load_sc = load_s8x16 if layout.signed_scales else load_u8x16
@@ -50,7 +50,7 @@ def get_rows_kernel(layout: Layout) -> Any:
         lane = row % 16
         codes_here, scale_here, bias_here = stack(512), stack(64), stack(64)
         for s in range(k // super_values):
-            d = load_d(w)
+            d = mul(load_d(w), splat(step)) if stepped else load_d(w)
             dmin = load_min(w + d_bytes * sets) if has_min else d
             block = w + head_bytes
             for b in range(blocks):
@@ -63,6 +63,7 @@ def get_rows_kernel(layout: Layout) -> Any:
                         scale = mul(load_sc(block + 16 * group), d)
                     else:
                         scale = load_d(w + d_bytes * group)
+                        scale = mul(scale, splat(step)) if stepped else scale
                     bias = mul(scale, splat(-offset))
                     if has_min:
                         if two_level:

@@ -177,6 +177,7 @@ def values_of(word, scale, minimum, LAYOUT: tl.constexpr):
     scale = tl.reshape(tl.broadcast_to(scale[:, :, None], (N, C, 4)), (N, C * 4))
     if LAYOUT.has_min:
         minimum = tl.reshape(tl.broadcast_to(minimum[:, :, None], (N, C, 4)), (N, C * 4))
+    scale *= LAYOUT.step
     parts = ()
     for i in tl.static_range(4):
         if LAYOUT.signed or LAYOUT.table is not None:

@@ -107,8 +107,8 @@ def matvec_kernel(
             acc = acc + (sums,)  # noqa: RUF005
     for t in tl.static_range(TOKENS):
         out = tl.sum(acc[t], 1)  # [BLOCK_N]
-        if LAYOUT.signed:
-            out *= 1.0 / (1 << LAYOUT.shift)
+        if LAYOUT.factor != 1.0:
+            out *= LAYOUT.factor
         for i in tl.static_range(len(terms)):
             out += tl.load(terms[i].data + t * terms[i].stride + at, mask=at < n, other=0.0)
         tl.store(out_row + t * y.stride + at, out, mask=at < n)

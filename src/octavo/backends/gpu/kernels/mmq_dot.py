@@ -195,8 +195,8 @@ def mmq_dot_kernel(
                     total = tl.dot(codes[p], x_codes, start, out_dtype=tl.int32)
                     acc = _add(acc, total, dx, less, sx, s, m, L)
     out = tl.sum(acc, 0)  # [BLOCK_N, BLOCK_M]
-    if L.signed:
-        out *= 1.0 / (1 << L.shift)
+    if L.factor != 1.0:
+        out *= L.factor
     inside = (at[:, None] < n) & (token[None, :] < n_tokens)
     where = token[None, :].to(tl.int64)
     last = True

@@ -73,6 +73,6 @@ def weight_only_kernel(w, x, y, n, TOKENS: tl.constexpr, shape: tl.constexpr, AS
             acc = acc + (sums,)  # noqa: RUF005
     for t in tl.static_range(TOKENS):
         out = tl.sum(acc[t], 1)  # [BLOCK_N]
-        if L.signed:
-            out *= 1.0 / (1 << L.shift)
+        if L.factor != 1.0:
+            out *= L.factor
         tl.store(y.data + t * y.stride + at, out, mask=at < n)

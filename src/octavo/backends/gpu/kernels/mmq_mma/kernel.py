@@ -244,8 +244,8 @@ def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constex
     out = ()
     for i in tl.static_range(0, TILES, PAIR):
         total = _summed(acc[i], acc[i + PAIR - 1], SHAPE.warps, PAIR)  # [32, 2, 2, PAIR]
-        if LAYOUT.signed:
-            total *= 1.0 / (1 << LAYOUT.shift)
+        if LAYOUT.factor != 1.0:
+            total *= LAYOUT.factor
         if SHAPE.split_k > 1:
             tl.store(splits.partial + mine + (split * SIZE + i * 128), total)
         out = out + (total,)  # noqa: RUF005
