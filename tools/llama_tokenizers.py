@@ -279,7 +279,18 @@ def message(raw: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def vocabularies(texts: list[str], path: Path) -> list[dict[str, Any]]:
-    rules = {"é": "e", "e\u0301": "e", "\t": " ", "\u00a0": " ", "\u3000": " ", "カナ": "かな", "½": "1/2", "😀": ""}
+    rules = {
+        "é": "e",
+        "e\u0301": "e",
+        "\t": " ",
+        "\n": " ",
+        "\r": " ",
+        "\u00a0": " ",
+        "\u3000": " ",
+        "カナ": "かな",
+        "½": "1/2",
+        "😀": "",
+    }
     charsmap = trained_charsmap(rules)
     spaces = {"add_space_prefix": True, "remove_extra_whitespaces": True}
     found = []

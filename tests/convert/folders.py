@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 from pathlib import Path
@@ -99,3 +100,33 @@ def edit(folder: Path, name: str, **values: Any) -> None:
     """Change values of a JSON file; None takes one away."""
     found = json.loads((folder / name).read_text()) | values
     write(folder, name, {k: v for k, v in found.items() if v is not None})
+
+
+def word_piece(size: int = 400, *, lowercase: bool = True) -> tokenizers.Tokenizer:
+    """BERT's kind of tokenizer."""
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
+
+
+def unigram(charsmap: str, *, t5: bool = False) -> tokenizers.Tokenizer:
+    """XLM-RoBERTa's kind of tokenizer, or T5's; `charsmap` is what is replaced before, in base64."""
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    replaced = normalizers.Precompiled(base64.b64decode(charsmap))
+    spaces = [normalizers.Strip(left=False), normalizers.Replace(tokenizers.Regex(" {2,}"), "▁")]
+    tokenizer.normalizer = normalizers.Sequence([replaced, *spaces] if t5 else [replaced])
+    meta = pre_tokenizers.Metaspace()
+    tokenizer.pre_tokenizer = meta if t5 else pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), meta])
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return tokenizer

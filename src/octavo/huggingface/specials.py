@@ -11,8 +11,10 @@ from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.io.regular import read_text
 from octavo.io.safetensors import Checkpoint
 
-ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "seperator", "mask": "mask"}
 """Roles by what configurations and GGUF's keys call them."""
+BERT = {"sep_token": "[SEP]", "unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
+"""The tokens of WordPiece tokenizers, where a configuration does not name them."""
 CONFIG = "tokenizer_config.json"
 MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -23,6 +25,8 @@ def special_tokens(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, toke
     Raises TokenizerError for a role that names an id outside the vocabulary.
     """
     config, ids = checkpoint.json(CONFIG) or {}, {text: i for i, text in enumerate(tokens)}
+    if tokenizer is not None and tokenizer.kind == "WordPiece":
+        config = {**BERT, **config, "bos_token": config.get("cls_token", "[CLS]")}
     keys: dict[str, Any] = {}
     roles: dict[str, int] = {}
     for role, name in ROLES.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from octavo.text.engine import engine_faults
 from octavo.text.vocab import SPACE
 
 FILE = "tokenizer.json"
+KINDS = ("BPE", "WordPiece", "Unigram")
 
 
 @dataclass(frozen=True)
@@ -28,30 +30,33 @@ class AddedToken:
 
 
 class TokenizerJson:
-    """A tokenizer.json with a BPE model.
+    """A tokenizer.json.
 
+    kind           of its model, one of KINDS
     ids            of the tokens by text, added ones included
     added          the added tokens by id
     merges         pairs to join, the most important first
     byte_fallback  characters that are no token become tokens of their bytes (SentencePiece's way); otherwise the tokens
                    are written in characters that stand for bytes (GPT-2's way)
     ignore_merges  a word that is a token is that token, whatever the merges give
+    scores         of the tokens by id, for Unigram
     """
 
     def __init__(self, raw: bytes, file: str) -> None:
         self.file, self.raw, self.values = file, raw, parse_object(raw, file)
         values = self.values
         model = values.get("model")
-        if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
-            kind = model.get("type") if isinstance(model, dict) else model
-            raise self.error("model.type", f"is {str(kind)[:40]!r}", "BPE")
+        self.kind = model.get("type", "BPE") if isinstance(model, dict) else model
+        if not isinstance(model, dict) or self.kind not in KINDS:
+            raise self.error("model.type", f"is {str(self.kind)[:40]!r}", ", ".join(KINDS))
         self.byte_fallback = model.get("byte_fallback") is True
         self.ignore_merges = model.get("ignore_merges") is True
         unknown = model.get("unk_token")
         self.unk_token = unknown if isinstance(unknown, str) else None
         self.added = {token.id: token for token in map(self._added, self._list(values, "added_tokens"))}
         self.merges = [self._merge(i, pair) for i, pair in enumerate(self._list(model, "merges"))]
-        self.ids = self._ids(model.get("vocab"))
+        self.scores = self._scores(model.get("vocab")) if self.kind == "Unigram" else {}
+        self.ids = self._ids(self._listed(model) if self.kind == "Unigram" else model.get("vocab"))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TokenizerJson:
@@ -105,6 +110,14 @@ class TokenizerJson:
             for part in parts
         )
 
+    def normalizer_parts(self) -> list[dict[str, Any]]:
+        """The normalizers that change text before it is cut, as the file has them."""
+        return _parts(self.values.get("normalizer"))
+
+    def pre_tokenizer_parts(self) -> list[dict[str, Any]]:
+        """The pre-tokenizers, as the file has them."""
+        return _parts(self.values.get("pre_tokenizer"))
+
     def normalizers(self) -> list[str]:
         """Kinds of the normalizers that change text before it is cut."""
         return [str(part.get("type")) for part in _parts(self.values.get("normalizer"))]
@@ -128,6 +141,29 @@ class TokenizerJson:
         if not (isinstance(parts, list) and len(parts) == 2 and all(isinstance(p, str) and p for p in parts)):
             raise self.error("model.merges", f"merge {rank} is {str(pair)[:80]!r}", "two texts")
         return parts[0], parts[1]
+
+    def _scores(self, vocab: Any) -> dict[int, float]:
+        """The scores of a list of tokens and scores. Raises TokenizerError for one that is no such list."""
+        if not isinstance(vocab, list) or not vocab or len(vocab) > MAX_TOKENS:
+            raise self.error("model.vocab", f"is {type(vocab).__name__}", "a list of tokens and their scores")
+        for entry in vocab:
+            pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
+            if not (pair and isinstance(entry[1], int | float) and math.isfinite(entry[1])):
+                raise self.error("model.vocab", f"holds {str(entry)[:80]}", "tokens and their scores")
+        return {i: float(score) for i, (_, score) in enumerate(vocab)}
+
+    def _listed(self, model: dict[str, Any]) -> dict[str, int]:
+        """The ids of a list of tokens; its `unk_id` names the unknown one."""
+        texts = [text for text, _ in model["vocab"]]
+        unknown = model.get("unk_id")
+        if unknown is not None and not (self._is_id(unknown) and unknown < len(texts)):
+            raise self.error("model.unk_id", f"is {str(unknown)[:40]}", f"0 to {len(texts) - 1}")
+        self.unk_token = None if unknown is None else texts[unknown]
+        ids = {text: i for i, text in enumerate(texts)}
+        if len(ids) < len(texts):
+            twice = next(text for i, text in enumerate(texts) if ids[text] != i)
+            raise self.error("model.vocab", f"{twice[:80]!r} is there twice", "each token once")
+        return ids
 
     def _ids(self, vocab: Any) -> dict[str, int]:
         if not isinstance(vocab, dict) or not vocab:

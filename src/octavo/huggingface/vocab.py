@@ -11,6 +11,7 @@ import numpy as np
 
 from octavo.errors import TokenizerError
 from octavo.huggingface import sentencepiece, tokenizer_json
+from octavo.huggingface.piece_vocab import unigram_keys, word_piece_keys
 from octavo.huggingface.pretokenizer import PROBE, find_pre_tokenizer
 from octavo.huggingface.sentencepiece import Piece, read_sentencepiece
 from octavo.huggingface.tokenizer_json import AddedToken, TokenizerJson
@@ -46,7 +47,11 @@ def vocabulary(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab:
     model = checkpoint.path(sentencepiece.FILE)
     if tokenizer is None:
         return _from_sentencepiece(model, _configured(checkpoint), n_vocab)
-    if not tokenizer.byte_fallback:
+    if tokenizer.kind == "WordPiece":
+        keys = word_piece_keys(tokenizer, _tokens(tokenizer, n_vocab), _added_type)
+    elif tokenizer.kind == "Unigram":
+        keys = unigram_keys(tokenizer, _tokens(tokenizer, n_vocab), _added_type)
+    elif not tokenizer.byte_fallback:
         keys = _byte_level(tokenizer, n_vocab)
     elif os.path.exists(model):
         keys = _from_sentencepiece(model, tokenizer.added, n_vocab)
@@ -167,4 +172,4 @@ def _compare(tokenizer: TokenizerJson, keys: dict[str, Any]) -> None:
         if want != got:
             at = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), min(len(want), len(got)))
             problem = f"gives {want[at : at + 4]} in {text[:40]!r} where GGUF's rules give {got[at : at + 4]}"
-            raise tokenizer.error("", problem, "a BPE tokenizer that GGUF can describe")
+            raise tokenizer.error("", problem, "a tokenizer that GGUF can describe")

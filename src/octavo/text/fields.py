@@ -85,5 +85,20 @@ class Fields:
             raise self.fault(key, f"has {array.size} values for {count} tokens", "one a token")
         return array
 
+    def octets(self, key: str) -> bytes | None:
+        """The array of bytes at `key`, None where it is absent."""
+        value = self._metadata.get(key)
+        if value is None or isinstance(value, bytes):
+            return value
+        if not isinstance(value, np.ndarray | list | tuple):
+            raise self._wrong_type(key, value, "an array of bytes")
+        try:
+            array = np.asarray(value, None if isinstance(value, np.ndarray) else np.uint8)
+        except (ValueError, OverflowError, TypeError):
+            raise self._wrong_type(key, value, "an array of bytes") from None
+        if array.ndim != 1 or (array.size and (array.dtype.kind not in "iu" or array.dtype.itemsize != 1)):
+            raise self._wrong_type(key, value, "an array of bytes")
+        return array.tobytes()
+
     def _wrong_type(self, key: str, value: object, wanted: str) -> TokenizerError:
         return self.fault(key, f"is {type(value).__name__}", wanted)

@@ -11,7 +11,9 @@ from octavo.text.bytelevel import token_to_bytes
 from octavo.text.fields import Fields
 from octavo.text.pretokenize import PRE_TOKENIZERS
 from octavo.text.spm import SpmEncoder
+from octavo.text.unigram import unigram_encoder
 from octavo.text.vocab import SPACE, Vocab
+from octavo.text.wordpiece import word_piece_encoder
 
 MODEL = "tokenizer.ggml.model"
 PRE = "tokenizer.ggml.pre"
@@ -25,14 +27,18 @@ class Scheme:
 
     `encoder` makes the function from text without special tokens to ids; `to_bytes` gives the bytes of a normal token.
     The rest is what holds where the file doesn't say: ids by role, whether text begins with BOS or with a space.
-    `always_bos`: it begins with BOS whatever the file says.
+    `always_bos`: it begins with BOS whatever the file says. `last`: the role of the token that always ends a text,
+    whatever the file says. `spaces`: the encoder itself puts a space before a text.
     """
 
     encoder: Callable[[Fields, Vocab], Encoder]
     to_bytes: Callable[[str], bytes]
     role_ids: tuple[tuple[str, int], ...] = ()
     add_bos: bool = False
+    add_eos: bool = False
     always_bos: bool = False
+    last: str | None = None
+    spaces: bool = False
     add_space_prefix: bool = False
 
 
@@ -46,7 +52,7 @@ def find_scheme(fields: Fields) -> tuple[str, str, Scheme]:
         return model, pre, _byte_level(fields, pre)
     if model in _SCHEMES:
         return model, pre, _SCHEMES[model]
-    allowed = '"gpt2" (byte-level BPE), "llama" (SentencePiece BPE), "gemma4" or "whitespace"'
+    allowed = "gpt2 (byte-level BPE), llama (SentencePiece BPE), bert (WordPiece), t5 (Unigram), gemma4, whitespace"
     raise fields.fault(MODEL, "missing" if model is None else f"{model!r} is not supported", allowed)
 
 
@@ -82,6 +88,22 @@ _SCHEMES = {
         role_ids=(("bos", 1), ("eos", 2), ("unk", 0)),
         add_bos=True,
         add_space_prefix=True,
+    ),
+    "bert": Scheme(
+        word_piece_encoder,
+        _spaces_to_bytes,
+        role_ids=(("bos", 101), ("unk", 100), ("sep", 102), ("pad", 0), ("mask", 103)),
+        always_bos=True,
+        last="sep",
+        spaces=True,
+        add_space_prefix=True,
+    ),
+    "t5": Scheme(
+        unigram_encoder,
+        _spaces_to_bytes,
+        role_ids=(("eos", 1), ("unk", 2), ("pad", 0)),
+        add_eos=True,
+        spaces=True,
     ),
     "gemma4": _GEMMA4,
     "whitespace": _WHITE_SPACE,

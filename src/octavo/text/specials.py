@@ -20,6 +20,8 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "eos": (("eos_token_id",), ()),
     "unk": (("unknown_token_id",), ()),
     "pad": (("padding_token_id",), ()),
+    "sep": (("seperator_token_id",), ()),
+    "mask": (("mask_token_id",), ()),
     "eot": (
         ("eot_token_id",),
         (
@@ -58,7 +60,7 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 # A wrong id in one of these would change what is generated; in another role it is only left out, with a warning.
-_STRICT = frozenset({"bos", "eos", "unk", "eot", "eom"})
+_STRICT = frozenset({"bos", "eos", "unk", "eot", "eom", "sep"})
 _ENDING_ROLES = ("eos", "eot", "eom", "fim_pad", "fim_repo", "fim_sep")
 
 _END_TEXTS = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.errors import TokenizerError
 from octavo.text.fields import Fields
 from octavo.text.partition import Partition, SpecialToken
-from octavo.text.schemes import PRE, find_scheme
+from octavo.text.schemes import PRE, Scheme, find_scheme
 from octavo.text.specials import find_specials
 from octavo.text.stream import TokenStream
 from octavo.text.template import ChatTemplate, find_template, read_templates
@@ -42,8 +42,10 @@ class Tokenizer:
         self.eot_id, self.eom_id, self.pad_id = map(specials.roles.get, ("eot", "eom", "pad"))
         wants_bos = scheme.always_bos or _flag(fields, "add_bos_token", scheme.add_bos)
         self.add_bos = wants_bos and self.bos_id is not None
-        self.add_eos = _flag(fields, "add_eos_token", False) and self.eos_id is not None
+        self.add_eos = _flag(fields, "add_eos_token", scheme.add_eos) and self.eos_id is not None
         self.add_space_prefix = _flag(fields, "add_space_prefix", scheme.add_space_prefix)
+        self._first, self._last = _ends(fields, scheme, specials.roles, self.add_bos, self.add_eos)
+        self._puts_space = self.add_space_prefix and not scheme.spaces
         self._encode_text, self._to_bytes = scheme.encoder(fields, vocab), scheme.to_bytes
         self._split_special, self._split_plain = _partitions(fields, vocab)
 
@@ -75,17 +77,15 @@ class Tokenizer:
         TokenizerError for text with a lone surrogate, and for a character that the vocabulary has no token for.
         """
         self._check_text(text)
-        out = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
-        prefix = self.add_space_prefix
+        out = [*self._first] if add_special else []
+        prefix = self._puts_space
         for piece in (self._split_special if parse_special else self._split_plain).split(text):
             if isinstance(piece, int):
                 out.append(piece)
             else:
                 out += self._encode_text(" " + piece if prefix else piece)
-            prefix = self.add_space_prefix and isinstance(piece, int)
-        if add_special and self.add_eos and self.eos_id is not None:
-            out.append(self.eos_id)
-        return out
+            prefix = self._puts_space and isinstance(piece, int)
+        return [*out, *self._last] if add_special else out
 
     def decode(self, ids: Iterable[int], skip_special: bool = False, *, continued: bool = False) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD.
@@ -144,6 +144,18 @@ class Tokenizer:
 def _flag(fields: Fields, name: str, default: bool) -> bool:
     value = fields.flag(f"tokenizer.ggml.{name}")
     return default if value is None else value
+
+
+def _ends(
+    fields: Fields, scheme: Scheme, roles: dict[str, int], add_bos: bool, add_eos: bool
+) -> tuple[list[int], list[int]]:
+    """The ids that go before and after a text. Raises TokenizerError where the scheme wants one that is missing."""
+    if scheme.last is not None:
+        for role, key in (("bos", "bos_token_id"), (scheme.last, "seperator_token_id")):
+            if role not in roles:
+                raise fields.fault(f"tokenizer.ggml.{key}", "missing", "the id of a token")
+        return [roles["bos"]], [roles[scheme.last]]
+    return [roles["bos"]] if add_bos else [], [roles["eos"]] if add_eos else []
 
 
 def _partitions(fields: Fields, vocab: Vocab) -> tuple[Partition, Partition]:
