@@ -37,7 +37,8 @@ def _multiply(
     word = first * 4 + tl.arange(0, CHUNKS * 4)
     w_mask = None if EVEN else word < LAYOUT.kp // 8
     c_mask = None if EVEN else chunk < LAYOUT.kp // 32
-    codes = x.codes + token * (LAYOUT.kp // 4) + ((word // 16) * 32 + word % 16)
+    # Added one by one, as in the weights' address: the parts are then computed once for both.
+    codes = x.codes + token * (LAYOUT.kp // 4) + (word // 16) * 32 + word % 16
     x_low = tl.broadcast_to(load_or_zero(codes, w_mask)[None, :], low.shape)  # [BLOCK_N, 4 CHUNKS]
     x_high = tl.broadcast_to(load_or_zero(codes + 16, w_mask)[None, :], high.shape)
     start = tl.full((N, CHUNKS * 4), MAGIC // 4, tl.int32)
