@@ -180,6 +180,7 @@ class _Marked(Constant):
 
     def __init__(self, constant: Constant) -> None:
         self._constant = constant
+        self._hash = hash(constant)  # Triton asks for it at each launch
 
     def __getattr__(self, name: str) -> Any:
         from triton.language import constexpr
@@ -190,7 +191,7 @@ class _Marked(Constant):
         return isinstance(other, _Marked) and self._constant == other._constant
 
     def __hash__(self) -> int:
-        return hash(self._constant)
+        return self._hash
 
     def __repr__(self) -> str:
         return repr(self._constant)
