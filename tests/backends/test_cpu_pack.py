@@ -11,6 +11,7 @@ from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu.layout import ROWS, STEP
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight, pack
 from octavo.backends.cpu.pages import Arena
+from octavo.backends.cpu.probe import fields
 from octavo.formats import FORMATS, QTensor, by_name, channel_format, dequantize, quantize_reference, unpack
 from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
@@ -21,7 +22,10 @@ from tests.backends.compiled import pack_codes
 from tests.sampling import slow, some
 
 QUANTIZED = [f for f in FORMATS if not f.is_float]
-QUICK = [f if f.name in ("Q4_K", "Q6_K", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K") else slow(f) for f in QUANTIZED]
+QUICK = [
+    f if f.name in ("Q4_K", "Q6_K", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "IQ2_XS", "IQ3_S") else slow(f)
+    for f in QUANTIZED
+]
 """Those whose layouts differ in kind run by default."""
 FLOATS = [by_name(name) for name in ("F32", "F16", "BF16", "F64")]
 
@@ -113,7 +117,9 @@ def test_scales_are_stored_as_small_as_is_exact(name: str) -> None:
 
 @pytest.mark.parametrize("fmt", QUICK, ids=lambda f: f.name)
 def test_codes_lie_as_the_layout_says(fmt: BlockFormat) -> None:
-    """Vector j of a block holds codes 4 j to 4 j + 3 of its 16 rows."""
+    """Vector j of a block holds codes 4 j to 4 j + 3 of its 16 rows; with a grid, number i of a row is byte i of it."""
+    if fmt.grid is not None:
+        return numbers_lie_as_the_layout_says(fmt)
     stored = tensor(fmt, 17, 512)
     packed = pack(stored, 1, Arena())
     assert isinstance(packed, QuantWeight)
@@ -129,11 +135,34 @@ def test_codes_lie_as_the_layout_says(fmt: BlockFormat) -> None:
         rows = 16 if tile == 0 else 1
         want, got = (x.reshape(-1, 16, 4)[:, :rows] for x in (pack_codes(vectors, layout.bits), blocks[tile, block]))
         np.testing.assert_array_equal(got, want)
+    return None
 
 
-MOST = {"Q2_K": 1.2, "Q3_K": 1.04, "Q4_K": 1.03, "Q5_K": 1.03, "IQ4_XS": 1.02, "NVFP4": 1.12}
+def numbers_lie_as_the_layout_says(fmt: BlockFormat) -> None:
+    stored = tensor(fmt, 17, 512)
+    packed = pack(stored, 1, Arena())
+    assert isinstance(packed, QuantWeight)
+    assert fmt.indexed is not None
+    blocks = stored.data.reshape(17, -1, fmt.block_bytes)
+    index = fmt.indexed(fields(fmt, blocks)).index.reshape(17, 2, 8, -1)
+    layout, data = packed.layout, packed.data[0].reshape(2, 2, -1)
+    grid = layout.grid
+    if grid is None:
+        return  # codes are decoded to bytes there
+    per_row = 32 // grid.width
+    for row, s, b, i in np.ndindex(17, 2, 8, per_row):
+        here = data[row // 16, s]
+        low = layout.head_bytes + (b + 1) * layout.block_bytes - 16 * per_row
+        byte = i // 4 * 64 + row % 16 * 4 + i % 4
+        above = here[layout.head_bytes - grid.high_bytes :]
+        bits = [int(above[i // 4 * 64 * grid.more + 64 * p + row % 16 * 4 + i % 4]) >> b & 1 for p in range(grid.more)]
+        assert int(here[low + byte]) + sum(bit << (8 + p) for p, bit in enumerate(bits)) == index[row, s, b, i]
+
+
+MOST = {"Q2_K": 1.2, "Q3_K": 1.04, "Q4_K": 1.03, "Q5_K": 1.03, "IQ4_XS": 1.02, "NVFP4": 1.12, "TQ1_0": 1.23,
+        "IQ1_S": 1.08, "IQ1_M": 1.04, "IQ2_XXS": 1.07, "IQ2_XS": 1.06, "IQ3_XXS": 1.05}  # fmt: skip
 """How much larger than in the file a matrix may be, 1 for all others: scales of 4 and 6 bits take a byte each there,
-and those of NVFP4 an f16."""
+and those of NVFP4 an f16; of 8 signs all are stored; digits to the base 3 take two bits."""
 
 
 def size_ratio(fmt: BlockFormat) -> float:

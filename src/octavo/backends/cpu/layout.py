@@ -8,6 +8,16 @@ Rows go in tiles of 16. A tile is a stream in the order in which a product reads
             where there are two levels: 16 bytes of scales for each group, then 16 bytes of minima for each
             16 x 32 codes in `bits` x 64 bytes (see `simd.load_codes`)
 
+With a grid there are numbers of points instead of codes, and scales take four bits:
+
+    for each super-block of 256 values:
+        the 16 rows' scales d
+        what numbers have above eight bits: 64 bytes a bit, for 8 blocks (see `simd.load_points`)
+        for each 32 values of K:
+            8 bytes of scales for each group
+            where each value has a mark: 64 bytes, bit j for vector j of codes
+            the low eight bits of numbers: 64 bytes for points of 8 values, 128 for those of 4
+
 So one token and many read the same bytes from front to back, and 16 rows are 16 lanes.
 """
 
@@ -19,8 +29,34 @@ from typing import Literal
 ROWS = 16  # rows of a tile
 STEP = 32  # values of K in a block of codes
 
+POINTS_AT = 64  # where the words of points begin, from the table of what codes stand for
+
 ScaleKind = Literal["f16", "f32", "exponent"]
 SCALE_BYTES: dict[ScaleKind, int] = {"f16": 2, "f32": 4, "exponent": 1}
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points of a grid.
+
+    width  values of a point, 8 or 4
+    more   bits of a number above eight; the mark is the highest where values share it
+    mark   the bit of a code that a value's own mark is, or None where they share it
+    """
+
+    width: int
+    more: int
+    mark: int | None
+
+    @property
+    def high_bytes(self) -> int:
+        """Bytes of the upper bits of numbers in a super-block of 256 values."""
+        return 64 * self.more * (8 // self.width)
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of marks and of low bits of 16 rows x 32 values."""
+        return 64 * (8 // self.width) + (0 if self.mark is None else 64)
 
 
 @dataclass(frozen=True)
@@ -30,6 +66,7 @@ class Layout:
     scale   how d and dmin are stored: whichever is smallest and exact
     minima  how minima are stored, or None without
     step    a power of two that all values are multiplied with
+    grid    what codes are taken from, or None where they are stored themselves
     """
 
     bits: int
@@ -42,6 +79,7 @@ class Layout:
     offset: int
     table: tuple[int, ...] | None
     step: float = 1.0
+    grid: Points | None = None
 
     @property
     def sets(self) -> int:
@@ -56,17 +94,23 @@ class Layout:
     @property
     def head_bytes(self) -> int:
         kinds = (self.scale,) if self.minima is None else (self.scale, self.minima)
-        return sum(SCALE_BYTES[k] for k in kinds) * ROWS * self.sets
+        high = 0 if self.grid is None else self.grid.high_bytes
+        return sum(SCALE_BYTES[k] for k in kinds) * ROWS * self.sets + high
+
+    @property
+    def small_bytes(self) -> int:
+        """Bytes of 16 small scales."""
+        return ROWS if self.grid is None else ROWS // 2
 
     @property
     def block_bytes(self) -> int:
         """Bytes of 16 rows x 32 values after the head."""
-        scales = ROWS * self.groups * (2 if self.minima else 1) if self.two_level else 0
+        scales = self.small_bytes * self.groups * (2 if self.minima else 1) if self.two_level else 0
         return scales + self.code_bytes
 
     @property
     def code_bytes(self) -> int:
-        return 64 * self.bits
+        return 64 * self.bits if self.grid is None else self.grid.code_bytes
 
     @property
     def super_bytes(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.backends.cpu.grid_pack import pack_points, points_of, with_points
 from octavo.backends.cpu.kernels.float_mul_mat import WIDTH, Kind
 from octavo.backends.cpu.kernels.pack import pack_kernel
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
@@ -88,6 +89,8 @@ def pack(tensor: QTensor, threads: int, arena: Arena) -> QuantWeight | FloatWeig
 def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table: bool) -> bool:
     """Pack some rows to tiles `out`, uint8 [tiles, bytes of a tile]; False if a scale is NaN or Inf."""
     rows = np.ascontiguousarray(rows)
+    if layout.grid is not None:
+        return pack_points(fmt, layout, rows, out)
     k = rows.shape[1] // fmt.block_bytes * fmt.block
     codes = None if decode_table else code_map(fmt)
     scales = scale_map(fmt) if codes is not None and fmt.block == layout.super and layout.scale == "f16" else None
@@ -174,13 +177,14 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
         layout = _with_scales(fmt, _smallest_kind(tensor))
     if layout.table is None:
         return layout, None
-    return layout, np.resize(np.array(layout.table, np.int16) + 128, 16).astype(np.uint8)
+    table = np.resize(np.array(layout.table, np.int16) + 128, 16).astype(np.uint8)
+    return layout, table if fmt.grid is None else with_points(table, fmt.grid)
 
 
 def smallest_layout(fmt: BlockFormat) -> Layout:
     """The layout for tensors of a format, with scales as small as some of them have. Raises QuantFormatError."""
     kinds = {f.name: f.dtype for f in fmt.fields}
-    return _with_scales(fmt, "f16" if kinds.get("d") == np.dtype("<f2") else "exponent")
+    return _with_scales(fmt, "f16" if fmt.grid or kinds.get("d") == np.dtype("<f2") else "exponent")
 
 
 def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
@@ -199,6 +203,7 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         offset=128 if fmt.table else fmt.offset,
         table=tuple(fmt.table) if keeps_table and fmt.table else None,
         step=fmt.step,
+        grid=points_of(fmt.grid) if keeps_table and fmt.grid else None,
     )
 
 

@@ -10,7 +10,7 @@ from numba.extending import models, register_model
 
 from octavo.jit import host
 
-I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 
 F16, F32 = ir.HalfType(), ir.FloatType()
 

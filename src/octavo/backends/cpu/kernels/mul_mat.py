@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo.backends.cpu.kernels.product import PRODUCT, product
 from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
-from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
+from octavo.backends.cpu.layout import POINTS_AT, ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     fma_blocks,
@@ -22,9 +22,12 @@ from octavo.jit.simd import (
     load_f16x16,
     load_f32x16,
     load_high_codes,
+    load_odd_x16,
+    load_points,
     load_s8x16,
     load_u8x16,
     look_up,
+    mark_codes,
     mul,
     prefetch,
     raise_codes,
@@ -91,8 +94,8 @@ def _add_super(layout: Layout, n: int) -> Any:
     def add_super(acc, w, x, table):
         none, d, dmin = splat(0.0), scale_of(w, 0), minimum_of(w, 0)  # [16]
         block = w + block_at
-        for _block in range(blocks):
-            codes = codes_of(block, table)  # [16, 32]
+        for i in range(blocks):
+            codes = codes_of(w, block, i, table)  # [16, 32]
             if groups == 1:
                 scale, minimum = group_scale(w, block, d, 0), group_minimum(w, block, dmin, 0)
                 acc = fma_dots(acc, codes, scale, sub(none, minimum), x, x_scales, kind)
@@ -113,21 +116,22 @@ def _add_super_late(layout: Layout, n: int) -> Any:
     block_at, block_bytes, x_bytes, small_minima = at.block, at.block_bytes, at.x_bytes, at.small_minima
     x_scales, x_sums, x_first_sums = at.x_scales, at.x_sums, at.x_first_sums
     codes_of, scale_of, minimum_of = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout)
-    load_small = load_s8x16 if layout.signed_scales else load_u8x16
+    load_small, small_bytes = small_scales(layout), layout.small_bytes
     kind = PRELOADED if layout.offset else PLAIN
 
     def add_super(acc, w, x, table):
         none, dots, minima = splat(0.0), zeros(n), zeros(n)
         d, dmin = scale_of(w, 0), minimum_of(w, 0)
         block = w + block_at
-        for _block in range(blocks):
-            codes = codes_of(block, table)  # [16, 32]
+        for i in range(blocks):
+            codes = codes_of(w, block, i, table)  # [16, 32]
             if groups == 1:
                 dots = fma_dots(dots, codes, load_small(block), none, x, x_scales, kind)
                 if has_min:
                     minima = fma_splat_strided(minima, load_u8x16(block + small_minima), x + x_sums, 4)
             else:
-                dots = fma_dots_2(dots, codes, load_small(block), load_small(block + 16), none, none, x, x_scales, kind)
+                low, high = load_small(block), load_small(block + small_bytes)
+                dots = fma_dots_2(dots, codes, low, high, none, none, x, x_scales, kind)
                 if has_min:
                     first, last = load_u8x16(block + small_minima), load_u8x16(block + small_minima + 16)
                     minima = fma_splat_strided(minima, sub(first, last), x + x_first_sums, 4)
@@ -143,22 +147,58 @@ def _add_super_late(layout: Layout, n: int) -> Any:
 
 
 def _codes_of(layout: Layout, n: int) -> Any:
-    """A function (block, table) -> the codes of 16 rows x 32 values; it fetches what is read some blocks later."""
-    bits, has_table, high = layout.bits, layout.table is not None, _keeps_codes_high(layout)
-    up, raised = 128 - layout.offset, layout.offset != 0 and not high
-    at, fetches, ahead = _Places(layout, n), n == 16 or (n >= 4 and layout.bits < 8), AHEAD
-    codes_at, block_bytes = at.codes, at.block_bytes
+    """A function (super-block, block, its number, table) -> the codes of 16 rows x 32 values.
 
-    def codes_of(block, table):
+    It fetches what is read some blocks later.
+    """
+    at, fetches, ahead = _Places(layout, n), n == 16 or (n >= 4 and layout.bits < 8), AHEAD
+    block_bytes, unpack = at.block_bytes, _unpack_codes(layout)
+
+    def codes_of(w, block, i, table):
         if fetches:
             for line in range(0, block_bytes, 64):
                 prefetch(block + ahead + line)
+        return unpack(w, block, i, table)
+
+    return inner(codes_of, layout, n, inline="always")
+
+
+def _unpack_codes(layout: Layout) -> Any:
+    """A function (super-block, block, its number, table) -> codes, with an offset of 128 where they have any."""
+    bits, has_table, high = layout.bits, layout.table is not None, _keeps_codes_high(layout)
+    codes_at, up, raised = layout.block_bytes - layout.code_bytes, 128 - layout.offset, layout.offset != 0 and not high
+
+    def unpack(w, block, i, table):
         codes = load_high_codes(block + codes_at, bits) if high else load_codes(block + codes_at, bits)
         if has_table:
             return look_up(codes, table)
         return raise_codes(codes, up) if raised else codes
 
-    return inner(codes_of, layout, n, inline="always")
+    return codes_of_points(layout) if layout.grid else inner(unpack, layout, inline="always")
+
+
+def codes_of_points(layout: Layout) -> Any:
+    """`_unpack_codes` for numbers of points; their words lie behind the table."""
+    grid, head, codes_at = layout.grid, layout.head_bytes, layout.block_bytes - layout.code_bytes
+    assert grid is not None
+    width, more, marked, mark = grid.width, grid.more, grid.mark is not None, grid.mark or 0
+    high_at, words_at = head - grid.high_bytes, POINTS_AT
+    low_at = codes_at + 64 if marked else codes_at
+
+    def unpack(w, block, i, table):
+        codes = load_points(block + low_at, w + high_at, i, table + words_at, width, more)
+        if marked:
+            codes = mark_codes(codes, block + codes_at, mark)
+        return look_up(codes, table)
+
+    return inner(unpack, layout, inline="always")
+
+
+def small_scales(layout: Layout) -> Any:
+    """What loads 16 small scales."""
+    if layout.grid:
+        return load_odd_x16
+    return load_s8x16 if layout.signed_scales else load_u8x16
 
 
 def _keeps_codes_high(layout: Layout) -> bool:
@@ -193,11 +233,11 @@ def _minimum_of(layout: Layout) -> Any:
 def _group_scale(layout: Layout) -> Any:
     """A function (super-block, block, d of its first set, group) -> the scales of a group of the block."""
     two_level, scale_of = layout.two_level, _scale_of(layout)
-    load_small = load_s8x16 if layout.signed_scales else load_u8x16
+    load_small, small_bytes = small_scales(layout), layout.small_bytes
 
     def group_scale(w, block, d, group):
         if two_level:
-            return mul(load_small(block + 16 * group), d)
+            return mul(load_small(block + small_bytes * group), d)
         return d if group == 0 else scale_of(w, group)
 
     return inner(group_scale, layout, inline="always")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.kernels.mul_mat import LOADS
+from octavo.backends.cpu.kernels.mul_mat import LOADS, codes_of_points, small_scales
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit.compile import kernels
 from octavo.jit.record import record
@@ -12,7 +12,6 @@ from octavo.jit.simd import (
     f32_pointer,
     i32_pointer,
     load_codes,
-    load_s8x16,
     load_u8x16,
     look_up,
     mul,
@@ -37,7 +36,8 @@ def get_rows_kernel(layout: Layout) -> Any:
     offset, step, stepped = float(128 if has_table else layout.offset), layout.step, layout.step != 1.0
     super_values, super_bytes, blocks = layout.super, layout.super_bytes, layout.super // STEP
     load_d, load_min = LOADS[layout.scale], LOADS[layout.minima or "f16"]
-    load_sc = load_s8x16 if layout.signed_scales else load_u8x16
+    load_sc, small_bytes, has_grid = small_scales(layout), layout.small_bytes, layout.grid is not None
+    of_points = codes_of_points(layout) if layout.grid else None
     d_bytes = SCALE_BYTES[layout.scale] * ROWS
     min_bytes = SCALE_BYTES[layout.minima] * ROWS if layout.minima else 0
     head_bytes, block_bytes = layout.head_bytes, layout.block_bytes
@@ -54,13 +54,16 @@ def get_rows_kernel(layout: Layout) -> Any:
             dmin = load_min(w + d_bytes * sets) if has_min else d
             block = w + head_bytes
             for b in range(blocks):
-                codes = load_codes(block + codes_at, bits)
-                if has_table:
-                    codes = look_up(codes, a.table)
+                if has_grid:
+                    codes = of_points(w, block, b, a.table)
+                else:
+                    codes = load_codes(block + codes_at, bits)
+                    if has_table:
+                        codes = look_up(codes, a.table)
                 store_codes(codes_here, codes)
                 for group in range(groups):
                     if two_level:
-                        scale = mul(load_sc(block + 16 * group), d)
+                        scale = mul(load_sc(block + small_bytes * group), d)
                     else:
                         scale = load_d(w + d_bytes * group)
                         scale = mul(scale, splat(step)) if stepped else scale
