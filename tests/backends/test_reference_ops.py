@@ -183,9 +183,18 @@ def test_elementwise(tokens: int) -> None:
     assert error(ops.swiglu(a, b), op_oracle.swiglu(a, b)) < NMSE
     assert error(ops.geglu(a, b), op_oracle.geglu(a, b)) < NMSE
     assert error(ops.soft_cap(a, cap=5.0), op_oracle.soft_cap(a, 5.0)) < NMSE
+    assert error(ops.sigmoid(a), op_oracle.t64(a).sigmoid().numpy()) < NMSE
     for other in (b, row):
         assert error(ops.add(a, other), (op_oracle.t64(a) + op_oracle.t64(other)).numpy()) < NMSE
         assert error(ops.mul(a, other), (op_oracle.t64(a) * op_oracle.t64(other)).numpy()) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_scale_by_position(tokens: int) -> None:
+    x, positions = uniform(tokens, 3, 5), np.arange(tokens, dtype=np.int32) * 7
+    scales = [1 + 0.3 * math.log(1 + (p + 1) // 8) for p in positions.tolist()]
+    got = ops.scale_by_position(x, positions, length=8, factor=0.3, offset=1)
+    assert error(got, x.astype(np.float64) * np.array(scales)[:, None, None]) < NMSE
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

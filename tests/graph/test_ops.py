@@ -22,6 +22,7 @@ def w(*shape: int) -> Node:
 T = "tokens"
 ATTENTION = {"scale": 1.0, "page_size": 4}
 ROPE = {"scale": 1.0, "interleaved": False}
+SPANS = {"length": 8, "factor": 0.1, "offset": 1}
 POSITIONS, STARTS, PAGES = (
     value(T, dtype="i32"),
     value("boundaries", dtype="i32"),
@@ -45,6 +46,8 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("mul", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("soft_cap", (value(T, 4),), {"cap": 2.0}, (T, 4)),
     ("soft_max", (value(T, 4),), {}, (T, 4)),
+    ("sigmoid", (value(T, 4),), {}, (T, 4)),
+    ("scale_by_position", (value(T, 2, 4), POSITIONS), SPANS, (T, 2, 4)),
     ("top_k", (value(T, 4),), {"k": 4}, (T, 4)),
     ("top_candidates", (value(T, 4),), {"k": 3}, (T, 7)),
     ("gather", (value(T, 4), value(T, 2)), {}, (T, 2)),
@@ -89,6 +92,8 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("add", (value(T, 4), w(5)), {}),
     ("add", (value(T, 4), value(1, 4)), {}),
     ("mul", (value(T, 4), w(5)), {}),
+    ("scale_by_position", (value(T, 4), POSITIONS), SPANS),
+    ("scale_by_position", (value(T, 2, 4), POSITIONS), {**SPANS, "length": 0}),
     ("top_k", (value(T, 4),), {"k": 0}),
     ("top_k", (value(T, 4),), {"k": 5}),
     ("top_candidates", (value(T, 4),), {"k": 0}),
@@ -142,7 +147,7 @@ def test_wrong_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, obje
 
 def test_every_op_is_tried() -> None:
     assert {g[0] for g in GOOD} == set(OPS)
-    without_rules = {"soft_cap", "soft_max", "normalize", "quantize", "copy", "after"}
+    without_rules = {"soft_cap", "soft_max", "sigmoid", "normalize", "quantize", "copy", "after"}
     assert {b[0] for b in BAD if "out" not in b[2]} == set(OPS) - without_rules
 
 

@@ -25,6 +25,9 @@ EXPERTS = {
 }  # fmt: skip
 GEMMA3 = "Gemma3ForCausalLM"
 USED = {"use_sliding_window": True, "sliding_window": 64}
+WITH_WINDOWS = [
+    f"{name}ForCausalLM" for name in ("Mistral", "Ministral", "Mixtral", "Qwen2", "Qwen3", "Qwen3Moe", "Phi3")
+]
 KEYS: list[dict[str, Any]] = [
     {}, {"sliding_window": None}, {"sliding_window": 64}, USED, {**USED, "max_window_layers": 1},
     {**USED, "max_window_layers": 2}, {**USED, "layer_types": ["full_attention"] * 2},
@@ -40,7 +43,7 @@ def of_transformers(config: Any) -> int | None:
     return window
 
 
-@pytest.mark.parametrize("name", [name for name in CLASSES if name not in ("LlamaForCausalLM", GEMMA3)])
+@pytest.mark.parametrize("name", WITH_WINDOWS)
 def test_windows_are_those_of_transformers(name: str) -> None:
     for keys in KEYS:
         if "layer_types" in keys and name not in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
@@ -115,17 +118,27 @@ def test_windows_that_are_no_numbers(key: str, value: object) -> None:
         read_hyperparams(config, read_keys(config))
 
 
-def test_a_folder_and_its_file_have_contexts_of_the_window(tmp_path: Path) -> None:
+def test_a_folder_and_its_file_have_contexts_beyond_the_window(tmp_path: Path) -> None:
     save(tmp_path / "hf", Case("llama", "MistralConfig", {"sliding_window": 100}))
     convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf")
     for name in ("hf", "m.gguf"):
         with octavo.load(tmp_path / name, device="reference") as model:
-            assert model.engine.n_ctx == 100
+            assert model.engine.n_ctx == 512
             assert model.file.metadata.get_int("llama.attention.sliding_window") == 100
+            assert [model.engine.model.hparams.window(i) for i in range(2)] == [100, 100]
+
+
+def test_a_folder_and_its_file_have_contexts_of_the_window(tmp_path: Path) -> None:
+    save(tmp_path / "hf", Case("qwen2", "Qwen2Config", {**USED, "sliding_window": 100, "max_window_layers": 0}))
+    convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf")
+    for name in ("hf", "m.gguf"):
+        with octavo.load(tmp_path / name, device="reference") as model:
+            assert model.engine.n_ctx == 100
+            assert model.file.metadata.get_int("qwen2.attention.sliding_window") == 100
         with pytest.raises(UsageError, match="sliding window of 100 tokens"):
             octavo.load(tmp_path / name, device="reference", n_ctx=101)
     quantize_checkpoint(tmp_path / "hf", tmp_path / "int8", "int8-w8a8")
     with open_model_file(tmp_path / "int8") as file:
-        assert file.metadata.get_int("llama.attention.sliding_window") == 100
+        assert file.metadata.get_int("qwen2.attention.sliding_window") == 100
     with pytest.raises(ModelError, match=r"sliding window of 100 tokens in layers that it does not name"):
         quantize_checkpoint(tmp_path / "m.gguf", tmp_path / "out", "int8-w8a8")

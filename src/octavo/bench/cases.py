@@ -119,11 +119,13 @@ def _small() -> Iterator[OpCase]:
     for interleaved in (0, 1):
         yield from _each("rope", (1, 5, 33), heads=3, dim=128, interleaved=interleaved)
         yield from _each("rope", (1, 9), heads=2, dim=80, turned=32, interleaved=interleaved)
+    yield from _each("scale_by_position", (1, 9), heads=3, dim=24, length=64, offset=1)
     for k in (40, 1024):
         yield from _each("swiglu", (1, 9), k=k)
         yield from _each("geglu", (1, 9), k=k)
         yield from _each("soft_cap", (1, 9), k=k)
         yield from _each("soft_max", (1, 9), k=k)
+        yield from _each("sigmoid", (1, 9), k=k)
         yield from _each("normalize", (1, 9), k=k)
         for op in ("add", "mul"):
             yield from (c for row in (0, 1) for c in _each(op, (1, 9, 33), k=k, row=row))

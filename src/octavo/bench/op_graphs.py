@@ -208,6 +208,18 @@ def soft_cap(s: Sketch) -> Node:
 
 
 @_graph
+def sigmoid(s: Sketch) -> Node:
+    return s.builder.sigmoid(s.given("x", s["k"]))
+
+
+@_graph
+def scale_by_position(s: Sketch) -> Node:
+    """Positions up to 16 times the length."""
+    s.positions(16 * s["length"])
+    return s.builder.scale_by_position(s.given("x", s["heads"], s["dim"]), s["length"], 0.1, s["offset"])
+
+
+@_graph
 def soft_max(s: Sketch) -> Node:
     return s.builder.soft_max(s.given("x", s["k"]))
 

@@ -79,6 +79,10 @@ class GraphBuilder:
         assert width % heads == 0
         return apply("reshape", x, shape=(x.shape[0], heads, width // heads), label=x.name)
 
+    def as_one_row(self, x: Node) -> Node:
+        """[T, K] -> [T, 1, K]."""
+        return apply("reshape", x, shape=(x.shape[0], 1, *x.shape[1:]), label=x.name)
+
     def rope(self, x: Node, freqs: Node, scale: float, interleaved: bool) -> Node:
         return apply("rope", x, self.positions, freqs, scale=scale, interleaved=interleaved, label=x.name)
 
@@ -118,6 +122,12 @@ class GraphBuilder:
 
     def soft_cap(self, x: Node, cap: float) -> Node:
         return apply("soft_cap", x, cap=cap, label=x.name)
+
+    def sigmoid(self, x: Node) -> Node:
+        return apply("sigmoid", x, label=x.name)
+
+    def scale_by_position(self, x: Node, length: int, factor: float, offset: int) -> Node:
+        return apply("scale_by_position", x, self.positions, length=length, factor=factor, offset=offset, label=x.name)
 
     def soft_max(self, x: Node) -> Node:
         return apply("soft_max", x, label=x.name)

@@ -172,6 +172,20 @@ def soft_cap(x: Node, *, cap: float) -> tuple[Shape, DType]:
 
 
 @op
+def sigmoid(x: Node) -> tuple[Shape, DType]:
+    """1 / (1 + exp(-x))."""
+    return x.shape, "f32"
+
+
+@op
+def scale_by_position(x: Node, positions: Node, *, length: int, factor: float, offset: int) -> tuple[Shape, DType]:
+    """x [T, H, D], positions int [T] -> x * (1 + factor * log(1 + floor((positions + offset) / length)))."""
+    fits = len(x.shape) == 3 and length > 0 and offset >= 0
+    require(fits, "scale_by_position", f"x is [T, H, D], length {length} over 0, offset {offset} at least 0", x)
+    return x.shape, "f32"
+
+
+@op
 def soft_max(x: Node) -> tuple[Shape, DType]:
     """exp(x) / sum(exp(x)) over the last axis."""
     return x.shape, "f32"

@@ -31,7 +31,8 @@ def read_keys(config: Config) -> Keys:
     architecture = CLASSES[name]
     own = architecture.classes[name](config)
     _refuse(config, architecture, own)
-    return {**_sizes(config), **own, **rope_keys(config, architecture), **own}
+    keys = {**_sizes(config), **own, **rope_keys(config, architecture), **own}
+    return {field: value for field, value in keys.items() if value is not None}
 
 
 def read_hyperparams(config: Config, keys: Keys) -> Hyperparams:

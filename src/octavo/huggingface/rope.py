@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from octavo.formats.spec import F32
 from octavo.models import Architecture
 from octavo.models.config import Config, Keys, brief, rope_parameters
 from octavo.models.hparams import LIMITS
-from octavo.models.rope import Rope
+from octavo.models.rope import LOG_MULTIPLIER, Rope
 
 ORIGINAL = "original_max_position_embeddings"
 LENGTHS = ("long", "short")
@@ -36,15 +37,28 @@ def rope_keys(config: Config, architecture: Architecture[Any]) -> Keys:
     if kind in ("linear", "yarn"):
         keys |= {"scaling.type": kind, "scaling.factor": config.real("factor", of=found)}
     if kind == "yarn":
-        unsaid = next((key for key in _UNSAID if found.get(key) not in (None, True)), None)
-        if unsaid:
-            raise config.error(unsaid, f"is {brief(found[unsaid])}", "none, which is yarn's own")
+        _refuse_strength(config, found, LOG_MULTIPLIER in architecture.keys)
         keys["scaling.original_context_length"] = original_context(config)
         keys |= {f"scaling.yarn_{k}": config.real(k, of=found) for k in ("beta_fast", "beta_slow") if found.get(k)}
     if kind == "longrope":
         keys |= {"scaling.type": kind, "scaling.original_context_length": original_context(config)}
         keys["scaling.attn_factor"] = _longrope_factor(config)
     return {f"rope.{key}": value for key, value in keys.items()}
+
+
+def _refuse_strength(config: Config, found: Mapping[str, Any], has_mscale: bool) -> None:
+    """Raises ModelError where values are not turned as strongly as yarn says.
+
+    has_mscale  the architecture knows what to do with `mscale` and `mscale_all_dim`
+    """
+    usual = {"attention_factor": 1 + 0.1 * math.log(max(1.0, config.real("factor", of=found))), "truncate": True}
+    for key in _UNSAID:
+        value = found.get(key)
+        if value is None or (has_mscale and key.startswith("mscale")):
+            continue
+        fits = key in usual and isinstance(value, int | float) and math.isclose(value, usual[key], rel_tol=1e-5)
+        if not fits:
+            raise config.error(key, f"is {brief(value)}", "none, which is yarn's own")
 
 
 def original_context(config: Config) -> int:

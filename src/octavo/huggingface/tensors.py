@@ -17,7 +17,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config
-from octavo.models.names import GATE_UP, OUTER
+from octavo.models.names import OUTER
 
 IGNORED = ("rotary_emb.inv_freq",)
 """Ends of names of tensors that follow from the configuration."""
@@ -57,7 +57,10 @@ def gguf_tensors(
         raise _fault(checkpoint, "lm_head.weight", "is missing", "with tie_word_embeddings")
     made: list[LazyTensor] = []
     for name, want in expected.items():
-        tensor = _constant(name, constants[name]) if name in constants else _made(checkpoint, found, name, hp)
+        if name in constants:
+            tensor: LazyTensor | None = _constant(name, constants[name])
+        else:
+            tensor = _made(checkpoint, found, name, hp, architecture.reordered)
         if tensor is None and not want.optional:
             raise _fault(checkpoint, name, "is missing", f"shape {list(want.shape)}")
         if tensor is not None and tensor.shape != want.shape:
@@ -93,16 +96,19 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
         return False
     if expert:
         found.experts.setdefault(f"{prefix}{target}.{kind}", {})[int(expert[2])] = tensor
-    elif target == GATE_UP:
-        for half, name in enumerate(GATE_UP.split()):
+    elif " " in target:
+        for half, name in enumerate(target.split()):
             found.halves[f"{prefix}{name}.{kind}"] = tensor, half
     else:
         found.single[f"{prefix}{target}.{kind}"] = tensor
     return True
 
 
-def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams) -> LazyTensor | None:
-    """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it."""
+def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, reordered: bool) -> LazyTensor | None:
+    """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it.
+
+    Rows of q and k are `reordered` for a rope on neighbours.
+    """
     if name in found.experts:
         parts = found.experts[name]
         rows = [parts[i] for i in range(hp.n_expert) if i in parts]
@@ -115,17 +121,24 @@ def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams) -> 
         return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: _stacked(rows))
     if name in found.halves:
         both, half = found.halves[name]
-        if len(both.shape) != 3 or both.shape[1] % 2:
+        if len(both.shape) not in (2, 3) or both.shape[-2] % 2:
             raise _fault(checkpoint, name, f"has shape {list(both.shape)} for gate and up", "two halves of rows")
-        shape = both.shape[0], both.shape[1] // 2, both.shape[2]
+        shape = *both.shape[:-2], both.shape[-2] // 2, both.shape[-1]
         return _source(name, both.format, shape, lambda: _half(both, half))
     if name not in found.single:
         return None
     tensor = found.single[name]
+    if name.endswith("_inp_shexp.weight"):  # one row [1, K], which is a vector in GGUF
+        return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(name.rpartition(".")[0].rpartition(".")[2])
-    if hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0:
+    if reordered and hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0:
         return _source(name, tensor.format, tensor.shape, lambda: _interleaved(tensor.load(), heads))
     return _source(name, tensor.format, tensor.shape, tensor.load)
+
+
+def _row(tensor: QTensor) -> QTensor:
+    """A matrix of one row as a vector."""
+    return QTensor(tensor.format, tensor.shape[-1:], tensor.data.reshape(-1))
 
 
 def _source(name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor]) -> LazyTensor:
@@ -170,11 +183,11 @@ def _stacked(parts: list[LazyTensor]) -> QTensor:
 
 
 def _half(both: LazyTensor, half: int) -> QTensor:
-    """The gate's rows or the up projection's of [E, 2 N, K]."""
+    """The gate's rows or the up projection's of [2 N, K], or of each expert's in [E, 2 N, K]."""
     loaded = both.load()
-    n = loaded.shape[1] // 2
-    data = np.ascontiguousarray(loaded.data[:, half * n : (half + 1) * n])
-    return QTensor(loaded.format, (loaded.shape[0], n, loaded.shape[2]), data)
+    n = loaded.shape[-2] // 2
+    data = np.ascontiguousarray(loaded.data[..., half * n : (half + 1) * n, :])
+    return QTensor(loaded.format, (*loaded.shape[:-2], n, loaded.shape[-1]), data)
 
 
 def _interleaved(tensor: QTensor, heads: int) -> QTensor:

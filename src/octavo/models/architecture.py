@@ -37,6 +37,7 @@ class Architecture(Generic[H]):
     activation the feed-forward's, as config.json names it
     tied       whether the embedding is the output matrix where config.json does not say
     norm_shift what is added to the weights of norms, which GGUF has ready to multiply with
+    reordered  whether rows of q and k are in another order in GGUF where that has rope on neighbours
 
     When a GGUF file is quantized:
     is_70b     whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls 70B
@@ -57,6 +58,7 @@ class Architecture(Generic[H]):
     activation: str = "silu"
     tied: bool = False
     norm_shift: float = 0.0
+    reordered: bool = True
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from octavo.errors import ModelError, shown
 from octavo.io.gguf.metadata import Metadata
 from octavo.models.keys import SHARED
 from octavo.models.rope import Rope
+
+H = TypeVar("H", bound="Hyperparams")
 
 LIMITS = {
     "block_count": 4096,
@@ -23,6 +26,7 @@ LIMITS = {
     "expert_count": 1 << 16,
     "expert_used_count": 1 << 16,
     "expert_feed_forward_length": 1 << 22,
+    "expert_shared_feed_forward_length": 1 << 22,
 }
 
 
@@ -50,6 +54,10 @@ class Hyperparams:
     n_ff_expert: int = 0
     n_window: int | None = None
     windowed: tuple[bool, ...] = ()
+
+    def extended(self, kind: type[H], **more: Any) -> H:
+        """These and some more of an architecture's own, as its class `kind`."""
+        return kind(**(vars(self) | more))
 
     def window(self, layer: int) -> int:
         """Tokens that a token of a layer sees, 0 for all."""

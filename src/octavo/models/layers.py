@@ -66,6 +66,12 @@ def ffn_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
     return tensors
 
 
+def shared_expert_tensors(hp: Hyperparams, width: int) -> Tensors:
+    """The feed-forward, `width` wide, that all tokens of a mixture-of-experts layer go through."""
+    products = {f"ffn_{n}_shexp.weight": matrix(width, hp.n_embd) for n in ("gate", "up")}
+    return with_scales(products | {"ffn_down_shexp.weight": matrix(hp.n_embd, width)})
+
+
 def moe_tensors(hp: Hyperparams) -> Tensors:
     """A mixture-of-experts layer's tensors: a router, and the experts' feed-forwards stacked."""
     products = {
@@ -109,23 +115,32 @@ def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, No
     return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
 
 
-def ffn(g: GraphBuilder, b: Weights, h: Node) -> Node:
-    """Down(silu(gate(h)) * up(h))."""
-    return linear(g, b, "ffn_down", g.swiglu(linear(g, b, "ffn_gate", h), linear(g, b, "ffn_up", h)))
+def ffn(g: GraphBuilder, b: Weights, h: Node, kind: str = "") -> Node:
+    """Down(silu(gate(h)) * up(h)); of the shared expert where `kind` is "_shexp"."""
+    gate, up = (linear(g, b, f"ffn_{n}{kind}", h) for n in ("gate", "up"))
+    return linear(g, b, f"ffn_down{kind}", g.swiglu(gate, up))
 
 
-def scaled_rows(g: GraphBuilder, table: Node, rows: Node, scale: float) -> Node:
-    """The rows of a table [V, K], each value times `scale`: [T, K]."""
-    width = table.shape[1]
+def scaled(g: GraphBuilder, x: Node, scale: float) -> Node:
+    """x [T, K], each value times `scale`; x itself where that is 1."""
+    width = x.shape[1]
     assert isinstance(width, int)
-    return g.mul(g.get_rows(table, rows), constant(np.full(width, scale, np.float32), "embedding_scale"))
+    return x if scale == 1 else g.mul(x, constant(np.full(width, scale, np.float32), f"{x.name}.scale"))
 
 
-def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> Node:
-    """Each token through its most likely experts, weighted by their shares of the router's probability."""
+def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, *, normalized: bool = True) -> Node:
+    """Each token through its most likely experts, weighted by their shares of the router's probability.
+
+    normalized  shares are of what the chosen experts have together, otherwise of what all have
+    """
     probabilities = g.soft_max(g.mul_mat(b["ffn_gate_inp"], h))
     ids = g.top_k(probabilities, hp.n_expert_used)
-    shares = g.normalize(g.gather(probabilities, ids))
+    shares = g.gather(probabilities, ids)
+    return through_experts(g, b, h, ids, g.normalize(shares) if normalized else shares)
+
+
+def through_experts(g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Node) -> Node:
+    """Each token of h [T, K] through its experts `ids`, weighted by `shares`, both [T, k]."""
     gate, up = (experts(g, b, f"ffn_{n}_exps", h, ids) for n in ("gate", "up"))
     return g.weighted_sum(experts(g, b, "ffn_down_exps", g.swiglu(gate, up), ids), shares)
 

@@ -1,16 +1,23 @@
-"""Llama 2 and 3, Mistral and Mixtral: grouped-query attention, rope on neighbouring pairs, SwiGLU or experts."""
+"""Llama 2 and 3, Mistral, Ministral and Mixtral: rope on neighbouring pairs, SwiGLU or experts, windows in some."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, expert_keys, window_keys
-from octavo.models.hparams import Hyperparams, read_shared
+from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
+from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
+
+
+def hparams(r: HyperparamReader) -> Hyperparams:
+    """Where there is a window all layers have it, unless the file says which."""
+    hp = read_shared(r, interleaved=True)
+    return replace(hp, windowed=read_windowed(r, hp, 0))
 
 
 def tensors(hp: Hyperparams) -> Tensors:
@@ -25,11 +32,15 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
         b = w.block(i)
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
         q, k, v = layers.qkv(g, hp, b, h)
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
         x = g.add(x, layers.linear(g, b, "attn_output", h))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
         x = g.add(x, layers.moe(g, hp, b, h) if hp.n_expert else layers.ffn(g, b, h))
     return layers.logits(g, hp, w, x)
+
+
+def ministral(config: Config) -> Keys:
+    return layer_window_keys(config, 0) if window_keys(config, 4096) else {}
 
 
 def mixtral(config: Config) -> Keys:
@@ -38,12 +49,14 @@ def mixtral(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="llama",
-    hparams=partial(read_shared, interleaved=True, has_experts=None),
+    hparams=hparams,
+    keys=frozenset({PATTERN}),
     tensors=tensors,
     build=build,
     classes={
         "LlamaForCausalLM": lambda config: {},
         "MistralForCausalLM": lambda config: window_keys(config, 4096),
+        "MinistralForCausalLM": ministral,
         "MixtralForCausalLM": mixtral,
     },
     names=names.LLAMA | names.moe("block_sparse_moe", "w1", "w3", "w2") | names.moe("mlp", "w1", "w3", "w2"),

@@ -18,13 +18,12 @@ ATTENTION = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
 }  # fmt: skip
+BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+"""Norms of what attention and feed-forward add."""
 QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 FFN = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 LLAMA = NORMS | ATTENTION | FFN
-POST_NORMS = {
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
-}  # fmt: skip
+POST_NORMS = {"input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm"} | BEHIND
 """Norms of layers that have some behind attention and feed-forward too."""
 
 
@@ -42,3 +41,5 @@ def moe(module: str, gate: str, up: str, down: str) -> dict[str, str]:
 
 GATE_UP = "ffn_gate_exps ffn_up_exps"
 """Two tensors in one: the halves of each expert's rows."""
+SHARED_GATE_UP = "ffn_gate_shexp ffn_up_shexp"
+"""The same of the expert that all tokens go through."""

@@ -6,13 +6,29 @@ from typing import Any
 
 from octavo.errors import ModelError, shown
 from octavo.io.gguf import GGUFFile
-from octavo.models import gemma3, llama, phi3, qwen2, qwen3, qwen3moe
+from octavo.models import (
+    gemma3,
+    granite,
+    granitemoe,
+    llama,
+    mistral3,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen2moe,
+    qwen3,
+    qwen3moe,
+    smollm3,
+)
 from octavo.models.architecture import Architecture, ModelSpec
 from octavo.models.weights import check_tensors
 
 ARCHITECTURES: dict[str, Architecture[Any]] = {
-    module.ARCH.name: module.ARCH for module in (llama, qwen2, qwen3, qwen3moe, phi3, gemma3)
-}
+    module.ARCH.name: module.ARCH
+    for module in (
+        llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
+    )
+}  # fmt: skip
 """By GGUF's `general.architecture`."""
 
 

@@ -12,6 +12,9 @@ import numpy as np
 
 from octavo.formats.spec import F32
 
+LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
+"""The field of architectures that read `mscale_all_dim`, which weakens yarn, themselves."""
+
 
 @dataclass(frozen=True)
 class Rope:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.errors import ModelError, shown
-from octavo.formats import dequantize
+from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.graph.builder import weight
 from octavo.graph.node import Node
@@ -20,10 +20,11 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Expected:
-    """The shape that a tensor must have, and whether a model may lack it."""
+    """The shape that a tensor must have, whether a model may lack it, and whether it may be a matrix of one row."""
 
     shape: tuple[int, ...]
     optional: bool = False
+    row: bool = False
 
 
 def matrix(n: int, k: int) -> Expected:
@@ -58,7 +59,7 @@ def check_tensors(file: GGUFFile, expected: Tensors) -> None:
                 raise ModelError(
                     "is missing", file=file.path, field=f"tensor {name}", allowed=f"shape {list(want.shape)}"
                 )
-        elif tuple(info.shape) != want.shape:
+        elif tuple(info.shape) not in (want.shape, (1, *want.shape) if want.row else want.shape):
             raise ModelError(
                 f"shape {list(info.shape)} contradicts the hyperparameters",
                 file=file.path, field=f"tensor {name}", allowed=f"shape {list(want.shape)}",
@@ -100,6 +101,11 @@ class Weights:
         if full not in self._nodes:
             self._nodes[full] = weight(self._file.tensor(full))
         return self._nodes[full]
+
+    def as_matrix(self, name: str) -> Node:
+        """A vector [K], or a matrix of one row, as a matrix [1, K]."""
+        tensor = self[name].tensor
+        return weight(QTensor(tensor.format, (1, tensor.shape[-1]), tensor.data.reshape(1, -1), tensor.name))
 
     def get(self, name: str) -> Node | None:
         return self[name] if self._full(name) in self._file.tensors else None

@@ -66,6 +66,7 @@ NAMES = {
     "k_cache": "*fp16", "v_cache": "*fp16", "k_scales": "*fp16", "v_scales": "*fp16", "cache": "*fp16",
     "w": "*fp16", "table": "*fp32", "values": "*fp32", "minimum": "*i32", "small": "*i16", "rest": "*i8",
     "order": "*i32", "counts": "*i32", "eps": "fp32", "scale": "fp32", "cap": "fp32",
+    "factor": "fp32",
 }  # fmt: skip
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
 WORDS_X = BYTES_X._replace(codes="*i32")
@@ -132,6 +133,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "rms_norm": (elementwise.rms_norm_kernel, {"B": 128}, 1, {"k": "i32"}),
     "binary": (elementwise.binary_kernel, {"OP": "add", "B": 1024}, 4, {"k": "i32"}),
     "row": (elementwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
+    "scale_by_position": (elementwise.scale_by_position_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "top_k": (elementwise.top_k_kernel, {"B": 128}, 1, {"out": "*i32", "k": "i32"}),
     "gather": (elementwise.gather_kernel, {"B": 8}, 1, {}),
     "weighted_sum": (elementwise.weighted_sum_kernel, {"B": 1024}, 4, {}),

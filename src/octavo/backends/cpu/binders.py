@@ -222,6 +222,18 @@ def _soft_max(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     return [_rows_call(elementwise.soft_max_kernel(), out, inputs[0], k=out.shape[1])]
 
 
+@_binds("sigmoid")
+def _sigmoid(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    return [_rows_call(elementwise.sigmoid_kernel(), out, inputs[0], k=out.shape[1])]
+
+
+@_binds("scale_by_position")
+def _scale_by_position(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, positions = inputs
+    kernel, k = elementwise.scale_by_position_kernel(), x.shape[1] * x.shape[2]
+    return [_rows_call(kernel, out, x, k=k, positions=positions, **node.attrs)]
+
+
 @_binds("normalize")
 def _normalize(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     return [_rows_call(elementwise.normalize_kernel(), out, inputs[0], k=out.shape[1])]

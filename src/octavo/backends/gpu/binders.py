@@ -151,7 +151,16 @@ def _binary(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
                      OP="scale_rows" if by_row else node.op, B=_block(k))]  # fmt: skip
 
 
-@_binds("soft_max", "normalize", "soft_cap")
+@_binds("scale_by_position")
+def _scale_by_position(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, positions = inputs
+    k = x.shape[1] * x.shape[2]
+    block, by = _block(k), node.attrs
+    return [c.launch(elementwise.scale_by_position_kernel, (len(x), -(-k // block)), x, positions, out, x.stride(0),
+                     out.stride(0), k, by["length"], by["factor"], by["offset"], B=block)]  # fmt: skip
+
+
+@_binds("soft_max", "normalize", "soft_cap", "sigmoid")
 def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs
     k = x.shape[1]

@@ -108,6 +108,16 @@ def soft_cap(x: F32, *, cap: float) -> F32:
     return result
 
 
+def sigmoid(x: F32) -> F32:
+    result: F32 = np.reciprocal(1 + np.exp(-x))
+    return result
+
+
+def scale_by_position(x: F32, positions: AnyArray, *, length: int, factor: float, offset: int) -> F32:
+    spans = ((positions + offset) // length).astype(np.float32)
+    return x * (1 + np.float32(factor) * np.log1p(spans))[:, None, None]
+
+
 def soft_max(x: F32) -> F32:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     result: F32 = e / e.sum(axis=-1, keepdims=True)

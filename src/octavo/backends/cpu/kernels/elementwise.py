@@ -157,6 +157,36 @@ def soft_cap_kernel() -> Any:
     return soft_cap
 
 
+@kernels(ROWS_OF_K)
+def sigmoid_kernel() -> Any:
+    """y = 1 / (1 + exp(-x))."""
+
+    def sigmoid(a, task):
+        k = a.k
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        for i in range(k):
+            ys[i] = 1.0 / (1.0 + math.exp(-xs[i]))
+
+    return sigmoid
+
+
+SCALE_BY_POSITION = record(ROW, "k positions length offset factor:f4")
+
+
+@kernels(SCALE_BY_POSITION)
+def scale_by_position_kernel() -> Any:
+    """y = x * (1 + factor * log(1 + (position + offset) // length)), the same for all of a token's values."""
+
+    def scale_by_position(a, task):
+        spans = (i32_pointer(a.positions)[task] + a.offset) // a.length
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        scale = 1.0 + a.factor * math.log(1.0 + spans)
+        for i in range(a.k):
+            ys[i] = xs[i] * scale
+
+    return scale_by_position
+
+
 TOP_K = record("ids ids_stride x x_stride", "n k")
 
 

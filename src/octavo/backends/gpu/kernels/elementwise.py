@@ -51,7 +51,7 @@ def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr
 
 @triton.jit
 def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """soft_max, normalize or soft_cap of whole rows."""
+    """soft_max, normalize, sigmoid or soft_cap of whole rows."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -63,10 +63,28 @@ def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.con
         value = value / tl.sum(value)
     elif OP == "normalize":
         value = value / tl.sum(value)
+    elif OP == "sigmoid":
+        value = 1 / (1 + tl.exp(-value))
     else:
         doubled = tl.exp(-2 * tl.abs(value / cap))
         size = (1 - doubled) / (1 + doubled) * cap
         value = tl.where(value < 0, -size, size)
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def scale_by_position_kernel(
+    x, positions, out, x_stride, out_stride, k, length, factor, offset, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """out [T, k] = x * (1 + factor * log(1 + (position + offset) // length))."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    inside = at < k
+    spans = (tl.load(positions + token) + offset) // length
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)
+    value *= 1 + factor * tl.log(1.0 + spans.to(tl.float32))
     tl.store(out + token * out_stride + at, value, mask=inside)
 
 

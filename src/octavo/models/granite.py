@@ -1,0 +1,90 @@
+"""Granite: Llama whose embeddings, scores, residuals and logits are each multiplied by a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys
+from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.weights import Tensors, Weights
+
+SHARED_WIDTH = "expert_shared_feed_forward_length"
+KEYS = frozenset({
+    "attention.scale", "embedding_scale", "residual_scale", "logit_scale", "rope.scaling.finetuned", SHARED_WIDTH,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Granite(Hyperparams):
+    """What scores, embeddings, what layers add and logits are multiplied by; the width of a shared expert, or 0."""
+
+    query_scale: float
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
+    n_ff_shared: int
+
+
+def hparams(r: HyperparamReader, *, has_experts: bool) -> Granite:
+    hp = read_shared(r, interleaved=True, has_experts=has_experts)
+    if not r.metadata.get_bool(r.key("rope.scaling.finetuned"), default=True):
+        raise r.error("rope.scaling.finetuned", "is false, a model without rope", "true")
+    width = r.integer(SHARED_WIDTH, 0)
+    if not 0 <= width <= LIMITS["feed_forward_length"] * has_experts:
+        raise r.error(SHARED_WIDTH, f"{width} is out of range", "0 to 2^22 of models with experts, 0 of others")
+    return hp.extended(
+        Granite,
+        query_scale=r.positive("attention.scale") or hp.attention_scale,
+        embedding_scale=r.positive("embedding_scale") or 1.0,
+        residual_scale=r.positive("residual_scale") or 1.0,
+        logit_scale=1 / (r.positive("logit_scale") or 1.0),
+        n_ff_shared=width,
+    )
+
+
+def tensors(hp: Granite) -> Tensors:
+    feed_forward = layers.moe_tensors(hp) if hp.n_expert else layers.ffn_tensors(hp, bias=True)
+    if hp.n_ff_shared:
+        feed_forward |= layers.shared_expert_tensors(hp, hp.n_ff_shared)
+    return layers.model_tensors(hp, layers.attention_tensors(hp, output_bias=True) | feed_forward)
+
+
+def build(g: GraphBuilder, hp: Granite, w: Weights) -> Node:
+    rope = layers.rotary(g, hp.rope, w)
+    x = layers.scaled(g, g.get_rows(w["token_embd"], g.tokens), hp.embedding_scale)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.query_scale)
+        x = g.add(x, layers.scaled(g, layers.linear(g, b, "attn_output", h), hp.residual_scale))
+        h = g.rms_norm(x, b["ffn_norm"], hp.eps)
+        y = layers.moe(g, hp, b, h) if hp.n_expert else layers.ffn(g, b, h)
+        if hp.n_ff_shared:
+            y = g.add(y, layers.ffn(g, b, h, "_shexp"))
+        x = g.add(x, layers.scaled(g, y, hp.residual_scale))
+    return layers.scaled(g, layers.logits(g, hp, w, x), hp.logit_scale)
+
+
+def config_keys(config: Config) -> Keys:
+    """The four numbers, each 1 where config.json does not say."""
+    words = {"attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
+             "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}  # fmt: skip
+    return {field: config.real(word, 1.0) for word, field in words.items()}
+
+
+ARCH = Architecture(
+    name="granite",
+    hparams=partial(hparams, has_experts=False),
+    keys=KEYS,
+    tensors=tensors,
+    build=build,
+    classes={"GraniteForCausalLM": config_keys},
+    names=names.LLAMA,
+    ropes=("default", "linear", "yarn", "llama3"),
+    writable=False,
+)

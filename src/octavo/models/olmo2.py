@@ -1,0 +1,82 @@
+"""OLMo 2 and 3: norms behind attention and feed-forward only, q and k normed as whole rows; windows in OLMo 3."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys
+from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
+from octavo.models.rope import Rope
+from octavo.models.weights import Tensors, Weights, vector
+from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
+
+PERIOD = 4
+"""Of so many layers the last has no window, where a file with a window does not say which ones have."""
+YARN_FACTOR = "rope.scaling.yarn_attn_factor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Olmo2(Hyperparams):
+    """rope_local is that of layers with a window, which is never stretched."""
+
+    rope_local: Rope
+
+
+def hparams(r: HyperparamReader) -> Olmo2:
+    hp = read_shared(r, has_experts=False)
+    usual = 1 + 0.1 * math.log(max(1.0, hp.rope.factor))
+    if not math.isclose(factor := r.real(YARN_FACTOR, usual), usual, rel_tol=1e-5):
+        raise r.error(YARN_FACTOR, f"is {factor:g}", f"{usual:g}, which is yarn's own")
+    rope_local = Rope(hp.rope.dims, r.real("rope.freq_base_swa", hp.rope.base, 1.0), interleaved=False)
+    return hp.extended(Olmo2, rope_local=rope_local, windowed=read_windowed(r, hp, PERIOD))
+
+
+def tensors(hp: Olmo2) -> Tensors:
+    block = layers.attention_tensors(hp) | layers.ffn_tensors(hp)
+    del block["attn_norm.weight"], block["ffn_norm.weight"]
+    norms = {"attn_q": hp.n_head * hp.head_dim, "attn_k": hp.n_head_kv * hp.head_dim}
+    norms |= {"post_attention": hp.n_embd, "post_ffw": hp.n_embd}
+    return layers.model_tensors(hp, block | {f"{name}_norm.weight": vector(n) for name, n in norms.items()})
+
+
+def build(g: GraphBuilder, hp: Olmo2, w: Weights) -> Node:
+    rope_global, rope_local = layers.rotary(g, hp.rope, w), layers.rotary(g, hp.rope_local, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        rope = rope_local if hp.windowed[i] else rope_global
+        q, k = (g.rms_norm(layers.linear(g, b, n, x), b[f"{n}_norm"], hp.eps) for n in ("attn_q", "attn_k"))
+        parts = q, k, layers.linear(g, b, "attn_v", x)
+        q, k, v = map(g.split_heads, parts, (hp.n_head, hp.n_head_kv, hp.n_head_kv))
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
+        x = g.add(x, g.rms_norm(layers.linear(g, b, "attn_output", h), b["post_attention_norm"], hp.eps))
+        x = g.add(x, g.rms_norm(layers.ffn(g, b, x), b["post_ffw_norm"], hp.eps))
+    return layers.logits(g, hp, w, x)
+
+
+def olmo3(config: Config) -> Keys:
+    """The windows. Raises ModelError for layers of a window whose rope is not that of the others, unstretched."""
+    found = config.values.get("rope_parameters")
+    local = found.get("sliding_attention") if isinstance(found, dict) else None
+    if not isinstance(local, dict):
+        return layer_window_keys(config, PERIOD)
+    if (kind := local.get("rope_type", "default")) != "default":
+        raise config.error("sliding_attention", f"has rope_type {kind}", "default")
+    return layer_window_keys(config, PERIOD) | {"rope.freq_base_swa": config.real("rope_theta", 10000.0, of=local)}
+
+
+ARCH = Architecture(
+    name="olmo2",
+    hparams=hparams,
+    keys=frozenset({PATTERN, "rope.freq_base_swa", YARN_FACTOR}),
+    tensors=tensors,
+    build=build,
+    classes={"Olmo2ForCausalLM": lambda config: {}, "Olmo3ForCausalLM": olmo3},
+    names=names.ATTENTION | names.QK_NORMS | names.BEHIND | names.FFN,
+    writable=False,
+)

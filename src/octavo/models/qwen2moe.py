@@ -1,0 +1,78 @@
+"""Qwen2-MoE: Qwen2 with experts for a feed-forward, and one that all tokens go through as far as a gate says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, expert_keys
+from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.weights import Expected, Tensors, Weights
+
+SHARED_WIDTH = "expert_shared_feed_forward_length"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen2Moe(Hyperparams):
+    """n_ff_shared is the width of the shared expert."""
+
+    n_ff_shared: int
+
+
+def hparams(r: HyperparamReader) -> Qwen2Moe:
+    hp = read_shared(r, has_experts=True)
+    return hp.extended(Qwen2Moe, n_ff_shared=r.size(SHARED_WIDTH, hp.n_ff or None))
+
+
+def tensors(hp: Qwen2Moe) -> Tensors:
+    shared = layers.shared_expert_tensors(hp, hp.n_ff_shared) | {
+        "ffn_gate_inp_shexp.weight": Expected((hp.n_embd,), row=True)
+    }
+    return layers.model_tensors(hp, layers.attention_tensors(hp) | layers.moe_tensors(hp) | shared)
+
+
+def build(g: GraphBuilder, hp: Qwen2Moe, w: Weights) -> Node:
+    rope = layers.rotary(g, hp.rope, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
+        h = g.rms_norm(x, b["ffn_norm"], hp.eps)
+        gate = g.sigmoid(g.mul_mat(b.as_matrix("ffn_gate_inp_shexp"), h))
+        shared = g.weighted_sum(g.as_one_row(layers.ffn(g, b, h, "_shexp")), gate)
+        x = g.add(x, g.add(layers.moe(g, hp, b, h, normalized=False), shared))
+    return layers.logits(g, hp, w, x)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for windows, normalized shares, and dense layers between the others."""
+    for key in ("use_sliding_window", "norm_topk_prob"):
+        if config.flag(key, False):
+            raise config.error(key, "is true", "false")
+    if config.values.get("decoder_sparse_step", 1) != 1 or config.values.get("mlp_only_layers"):
+        raise config.error("mlp_only_layers", "has dense layers between those of experts", "experts in all layers")
+    width = LIMITS["expert_feed_forward_length"]
+    return expert_keys(config, "num_experts") | {
+        "expert_feed_forward_length": config.size("moe_intermediate_size", width),
+        SHARED_WIDTH: config.size("shared_expert_intermediate_size", width),
+    }
+
+
+ARCH = Architecture(
+    name="qwen2moe",
+    hparams=hparams,
+    keys=frozenset({SHARED_WIDTH}),
+    tensors=tensors,
+    build=build,
+    classes={"Qwen2MoeForCausalLM": config_keys},
+    names=names.NORMS | names.ATTENTION | names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
+        "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+        "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    },
+    writable=False,
+)  # fmt: skip

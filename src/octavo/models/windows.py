@@ -1,0 +1,54 @@
+"""Which layers have a sliding window: as a GGUF file says it, and as config.json does."""
+
+from __future__ import annotations
+
+from octavo.models.config import Config, Keys, brief, window_keys
+from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams
+
+PATTERN = "attention.sliding_window_pattern"
+"""The field that says it: a period, or true or false for each layer."""
+
+
+def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int) -> tuple[bool, ...]:
+    """Whether each layer has the window, of which `period` is what a file means that does not say."""
+    if not hp.n_window:
+        return (False,) * hp.n_layer
+    if r.is_array(PATTERN):
+        flags = tuple(bool(flag) for flag in r.metadata.get_bools(r.key(PATTERN)))
+        if len(flags) != hp.n_layer:
+            raise r.error(PATTERN, f"has {len(flags)} values", f"one for each of {hp.n_layer} layers")
+        return flags
+    if r.has(PATTERN):
+        period = r.integer(PATTERN, period)
+        if not 1 <= period <= LIMITS["block_count"]:
+            raise r.error(PATTERN, f"{period} is out of range", f"1 to {LIMITS['block_count']}")
+    return tuple(periodic(hp.n_layer, period))
+
+
+def periodic(n: int, period: int) -> list[bool]:
+    """Windows in all layers but the last of each `period`, with 0 in all."""
+    return [not period or (i + 1) % period != 0 for i in range(n)]
+
+
+def layer_window_keys(config: Config, period: int, default: int = 4096) -> Keys:
+    """The window, and which layers have it where that is not what `period` says."""
+    windowed = _windowed_layers(config, period)
+    if not any(windowed):
+        return {}
+    keys = window_keys(config, default)
+    if not keys:
+        raise config.error("sliding_window", "is null or 0", "a number, as layer_types has sliding_attention")
+    found = windowed.index(False) + 1 if False in windowed else period
+    if windowed != periodic(len(windowed), found):
+        return keys | {PATTERN: windowed}
+    return keys if windowed == periodic(len(windowed), period) else keys | {PATTERN: found}
+
+
+def _windowed_layers(config: Config, period: int) -> list[bool]:
+    n, kinds = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("layer_types")
+    if kinds is None:
+        said = config.values.get("sliding_window_pattern") is not None
+        return periodic(n, config.size("sliding_window_pattern", LIMITS["block_count"]) if said else period)
+    if not isinstance(kinds, list) or len(kinds) != n or set(map(str, kinds)) - {"sliding_attention", "full_attention"}:
+        raise config.error("layer_types", f"is {brief(kinds)}", f"{n} of sliding_attention, full_attention")
+    return [kind == "sliding_attention" for kind in kinds]

@@ -1,0 +1,47 @@
+"""What config.json may ask for and is not computed: refused with the key, its value and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.errors import ModelError
+from octavo.huggingface.config import read_hyperparams, read_keys
+from octavo.models.config import Config
+from tests.models.checkpoints import BASE
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+EXPERTS = {
+    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+}  # fmt: skip
+REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("Olmo3", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, ["sliding_attention", "yarn"]),
+    ("Olmo3", {"layer_types": ["full_attention"]}, ["layer_types", "2 of"]),
+    ("Olmo2", {"rope_parameters": {**YARN, "attention_factor": 1.5}}, ["attention_factor", "1.5"]),
+    ("Olmo2", {"rope_parameters": {**YARN, "attention_factor": "1"}}, ["attention_factor", "1"]),
+    ("Olmo2", {"rope_parameters": {**YARN, "mscale": 1.0}}, ["mscale", "1.0", "none"]),
+    ("Olmo2", {"rope_parameters": {**YARN, "truncate": False}}, ["truncate", "False"]),
+    ("Granite", {"logits_scaling": 0}, ["logits_scaling", "over 0"]),
+    ("GraniteMoe", {"num_experts_per_tok": 5}, ["num_experts_per_tok", "1 to 4"]),
+    ("GraniteMoeShared", {"shared_intermediate_size": -1}, ["shared_intermediate_size", "-1"]),
+    ("SmolLM3", {"use_sliding_window": True}, ["use_sliding_window", "true"]),
+    ("SmolLM3", {"mlp_bias": True}, ["mlp_bias", "true"]),
+    ("SmolLM3", {"no_rope_layers": [1, 0]}, ["no_rope_layers", "[1, 0]"]),
+    ("SmolLM3", {"no_rope_layer_interval": 2}, ["no_rope_layers", "2"]),
+    ("Qwen2Moe", {"norm_topk_prob": True}, ["norm_topk_prob", "true"]),
+    ("Qwen2Moe", {"mlp_only_layers": [0]}, ["mlp_only_layers", "dense layers"]),
+    ("Ministral3", {"sliding_window": 64}, ["sliding_window", "64", "null"]),
+    ("Ministral3", {"rope_parameters": {**YARN, "mscale": 0.5, "mscale_all_dim": 1.0}}, ["mscale", "0.5"]),
+    ("Ministral3", {"rope_parameters": {**YARN, "llama_4_scaling_beta": -1.0}}, ["llama_4_scaling_beta", "-1.0"]),
+    ("Ministral", {"sliding_window": 64, "layer_types": ["chunked"] * 2}, ["layer_types", "chunked"]),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "says"), REFUSED)
+def test_refused(name: str, values: dict[str, Any], says: list[str]) -> None:
+    config = Config({**BASE, **EXPERTS, "architectures": [f"{name}ForCausalLM"], **values}, "c")
+    with pytest.raises(ModelError) as caught:
+        read_hyperparams(config, read_keys(config))
+    assert all(text in str(caught.value) for text in says), caught.value

@@ -1,0 +1,74 @@
+"""Models of the table of architectures and devices: a checkpoint folder, its GGUF file, and what is to come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from octavo.convert import convert_checkpoint
+from octavo.formats.spec import F32
+from octavo.graph.protocol import Backend
+from octavo.huggingface import open_model_file
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_model
+from octavo.runtime.batch import Feed
+from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.kv_cache import Sequence
+from tests.convert.folders import byte_level, save
+from tests.models.tiny_checkpoints import TABLE
+
+TOKENS = np.random.default_rng(7).integers(0, 256, 90).tolist()
+TOKENIZER = byte_level()
+
+
+@dataclass
+class Model:
+    """A checkpoint, the GGUF file that is made of it, and what transformers computes."""
+
+    folder: GGUFFile
+    file: GGUFFile
+    want: F32
+
+
+class Models:
+    """The models of the table, each made when it is first asked for."""
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self.root, self.stack = root, stack
+        self._made: dict[str, Model] = {}
+
+    def __getitem__(self, name: str) -> Model:
+        if name not in self._made:
+            folder, path = self.root / name, self.root / f"{name}.gguf"
+            model = save(folder, TABLE[name], tokenizer=TOKENIZER)
+            convert_checkpoint(folder, path, "F32")
+            with torch.no_grad():
+                want: F32 = model(torch.tensor([TOKENS])).logits[0].numpy()
+            opened = open_model_file(folder), GGUFFile.open(path)
+            self._made[name] = Model(*map(self.stack.enter_context, opened), want)
+        return self._made[name]
+
+
+@contextmanager
+def made_in(folder: Path) -> Iterator[Models]:
+    """Models made in a folder, whose files are open until the end."""
+    with ExitStack() as stack:
+        yield Models(folder, stack)
+
+
+def logits(file: GGUFFile, backend: Backend, tokens: list[int], *, at_once: bool) -> F32:
+    config = EngineConfig(n_ctx=128, cache_type="f32", strict=True)
+    engine = Engine(read_model(file), [backend], config)
+    if at_once:
+        return engine.logits(tokens)
+    sequence = Sequence()
+    return np.stack([engine.step([Feed(sequence, [token])])[0] for token in tokens])
+
+
+def error(got: F32, want: F32) -> float:
+    return float(np.abs(got - want).max() / np.abs(want).max())

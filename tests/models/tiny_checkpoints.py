@@ -1,0 +1,71 @@
+"""Tiny random checkpoints of every class that folders may have, for the table of classes and devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.models.checkpoints import CASES, Case
+
+SMALL = {
+    "hidden_size": 128, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "vocab_size": 320, "num_hidden_layers": 2, "max_position_embeddings": 256,
+}  # fmt: skip
+"""Sizes of every case, heads like those of other tests so that kernels are shared; a case's own come before them."""
+WINDOW = 4
+
+ODD = {"num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 144, "intermediate_size": 88}
+"""No K/V heads shared, and sizes that are no powers of two."""
+
+OLMO3_ROPE = {
+    "full_attention": {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0, "original_max_position_embeddings": 32,
+                       "attention_factor": 1.2079441541679836},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+}  # fmt: skip
+MINISTRAL3_ROPE = {
+    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16, "beta_fast": 32.0,
+    "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+GRANITE = {
+    "attention_multiplier": 0.09, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0,
+
+}  # fmt: skip
+GRANITE_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN2_MOE = {
+    "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 80,
+    "norm_topk_prob": False,
+}  # fmt: skip
+SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
+
+
+def small(arch: str, config: str, options: dict[str, Any] | None = None) -> Case:
+    return Case(arch, config, {**SMALL, **(options or {})})
+
+
+TABLE: dict[str, Case] = {
+    **{name: small(CASES[name].arch, CASES[name].config, CASES[name].options | SMALL | more) for name, more in {
+        "llama": {}, "mistral": {"sliding_window": WINDOW}, "mixtral": {}, "qwen2": {}, "qwen3": {},
+        "qwen3moe": {}, "phi3": {"sliding_window": WINDOW}, "gemma3": {"sliding_window": WINDOW},
+    }.items()},
+    "ministral": small("llama", "MinistralConfig", {
+        "sliding_window": WINDOW, "head_dim": 64,
+        "layer_types": ["full_attention", "sliding_attention"]}),
+    "mistral3": small("mistral3", "Ministral3Config", {"rope_parameters": MINISTRAL3_ROPE, "head_dim": 64}),
+    "olmo2": small("olmo2", "Olmo2Config"),
+    "olmo2-odd": small("olmo2", "Olmo2Config", ODD),
+    "olmo3": small("olmo2", "Olmo3Config", {
+        "sliding_window": WINDOW, "rope_parameters": OLMO3_ROPE,
+        "layer_types": ["sliding_attention", "full_attention"]}),
+    "granite": small("granite", "GraniteConfig", GRANITE),
+    "granite-odd": small("granite", "GraniteConfig", {**GRANITE, **ODD, "attention_bias": True}),
+    "granitemoe": small("granitemoe", "GraniteMoeConfig", {**GRANITE, **GRANITE_EXPERTS}),
+    "granitemoe-shared": small("granitemoe", "GraniteMoeSharedConfig",
+                               {**GRANITE, **GRANITE_EXPERTS, "shared_intermediate_size": 80}),
+    "smollm3": small("smollm3", "SmolLM3Config", SMOLLM3),
+    "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
+}  # fmt: skip
+"""A case or more for each class."""
+
+
+def is_slow(name: str) -> bool:
+    """Whether a case has kernels for sizes of its own."""
+    return name.endswith("-odd")
