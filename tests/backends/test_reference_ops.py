@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from octavo.backends.reference import ReferenceBackend, ops
 from octavo.formats import by_name, dequantize, quantize_reference
@@ -182,11 +183,20 @@ def test_elementwise(tokens: int) -> None:
     a, b, row = 8 * uniform(tokens, 9), uniform(tokens, 9, seed=1), uniform(9, seed=2)
     assert error(ops.swiglu(a, b), op_oracle.swiglu(a, b)) < NMSE
     assert error(ops.geglu(a, b), op_oracle.geglu(a, b)) < NMSE
+    assert error(ops.gelu(a), op_oracle.geglu(a, np.ones_like(a))) < NMSE
     assert error(ops.soft_cap(a, cap=5.0), op_oracle.soft_cap(a, 5.0)) < NMSE
     assert error(ops.sigmoid(a), op_oracle.t64(a).sigmoid().numpy()) < NMSE
     for other in (b, row):
         assert error(ops.add(a, other), (op_oracle.t64(a) + op_oracle.t64(other)).numpy()) < NMSE
         assert error(ops.mul(a, other), (op_oracle.t64(a) * op_oracle.t64(other)).numpy()) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_layer_norm(tokens: int) -> None:
+    x, weight, bias = 5 + 30 * uniform(tokens, 17), uniform(17, seed=1), uniform(17, seed=2)
+    for given in ((), (bias,)):
+        want = torch.nn.functional.layer_norm(*map(op_oracle.t64, (x,)), (17,), *map(op_oracle.t64, (weight, *given)))
+        assert error(ops.layer_norm(x, weight, *given, eps=1e-5), want.numpy()) < NMSE
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

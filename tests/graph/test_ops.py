@@ -46,6 +46,8 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("mul", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("soft_cap", (value(T, 4),), {"cap": 2.0}, (T, 4)),
     ("soft_max", (value(T, 4),), {}, (T, 4)),
+    ("gelu", (value(T, 4),), {}, (T, 4)),
+    ("layer_norm", (value(T, 4), w(4), w(4)), {"eps": 1e-5}, (T, 4)),
     ("sigmoid", (value(T, 4),), {}, (T, 4)),
     ("scale_by_position", (value(T, 2, 4), POSITIONS), SPANS, (T, 2, 4)),
     ("top_k", (value(T, 4),), {"k": 4}, (T, 4)),
@@ -92,6 +94,8 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("add", (value(T, 4), w(5)), {}),
     ("add", (value(T, 4), value(1, 4)), {}),
     ("mul", (value(T, 4), w(5)), {}),
+    ("layer_norm", (value(T, 4), w(4), w(5)), {"eps": 1e-5}),
+    ("layer_norm", (value(T, 4), w(4), w(4), w(4)), {"eps": 1e-5}),
     ("scale_by_position", (value(T, 4), POSITIONS), SPANS),
     ("scale_by_position", (value(T, 2, 4), POSITIONS), {**SPANS, "length": 0}),
     ("top_k", (value(T, 4),), {"k": 0}),
@@ -147,7 +151,7 @@ def test_wrong_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, obje
 
 def test_every_op_is_tried() -> None:
     assert {g[0] for g in GOOD} == set(OPS)
-    without_rules = {"soft_cap", "soft_max", "sigmoid", "normalize", "quantize", "copy", "after"}
+    without_rules = {"soft_cap", "soft_max", "sigmoid", "gelu", "normalize", "quantize", "copy", "after"}
     assert {b[0] for b in BAD if "out" not in b[2]} == set(OPS) - without_rules
 
 

@@ -35,6 +35,17 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("Ministral3", {"sliding_window": 64}, ["sliding_window", "64", "null"]),
     ("Ministral3", {"rope_parameters": {**YARN, "mscale": 0.5, "mscale_all_dim": 1.0}}, ["mscale", "0.5"]),
     ("Ministral3", {"rope_parameters": {**YARN, "llama_4_scaling_beta": -1.0}}, ["llama_4_scaling_beta", "-1.0"]),
+    ("Gemma2", {"use_bidirectional_attention": True}, ["use_bidirectional_attention", "true"]),
+    ("Gemma2", {"hidden_activation": "gelu"}, ["hidden_activation", "gelu_pytorch_tanh"]),
+    ("Gemma2", {"attn_logit_softcapping": -1.0}, ["attn_logit_softcapping", "-1.0"]),
+    ("Cohere2", {"use_qk_norm": True}, ["use_qk_norm", "true"]),
+    ("Cohere2", {"use_parallel_block": False}, ["use_parallel_block", "false"]),
+    ("Cohere2", {"attention_bias": True}, ["attention_bias", "true"]),
+    ("Cohere2", {"layer_norm_eps": 0}, ["layer_norm_eps", "over 0"]),
+    ("Starcoder2", {"hidden_act": "gelu_pytorch_tanh", "use_bias": False}, ["use_bias", "false"]),
+    ("Starcoder2", {"hidden_act": "silu"}, ["hidden_act", "silu"]),
+    ("Glm4", {"partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5"]),
+    ("Glm4", {"rope_parameters": YARN}, ["rope_type", "yarn", "default"]),
     ("Ministral", {"sliding_window": 64, "layer_types": ["chunked"] * 2}, ["layer_types", "chunked"]),
 ]
 

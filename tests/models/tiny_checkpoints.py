@@ -61,6 +61,17 @@ TABLE: dict[str, Case] = {
     "granitemoe-shared": small("granitemoe", "GraniteMoeSharedConfig",
                                {**GRANITE, **GRANITE_EXPERTS, "shared_intermediate_size": 80}),
     "smollm3": small("smollm3", "SmolLM3Config", SMOLLM3),
+    "gemma2": small("gemma2", "Gemma2Config", {"head_dim": 64, "sliding_window": WINDOW, "query_pre_attn_scalar": 40,
+                                                "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma2-uncapped": small("gemma2", "Gemma2Config", {
+        "head_dim": 64, "sliding_window": WINDOW, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+        "layer_types": ["full_attention", "sliding_attention"]}),
+    "cohere2": small("cohere2", "Cohere2Config", {
+        "sliding_window": WINDOW, "logit_scale": 0.25, "layer_types": ["sliding_attention", "full_attention"]}),
+    "starcoder2": small("starcoder2", "Starcoder2Config"),
+    "starcoder2-window": small("starcoder2", "Starcoder2Config", {"sliding_window": WINDOW}),
+    "glm4": small("glm4", "Glm4Config", {"head_dim": 64, "pad_token_id": None}),
+    "glm4-odd": small("glm4", "Glm4Config", {**ODD, "head_dim": 48, "pad_token_id": None}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
 }  # fmt: skip
 """A case or more for each class."""

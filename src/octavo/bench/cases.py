@@ -116,6 +116,8 @@ def _small() -> Iterator[OpCase]:
     yield from _each("rms_norm", (1, 5, 33), k=264)
     yield from _each("rms_norm", (1, 9), k=4096)
     yield from _each("rms_norm", (1, 5, 33), heads=3, k=128)
+    for biased in (0, 1):
+        yield from _each("layer_norm", (1, 5, 33), k=264, biased=biased)
     for interleaved in (0, 1):
         yield from _each("rope", (1, 5, 33), heads=3, dim=128, interleaved=interleaved)
         yield from _each("rope", (1, 9), heads=2, dim=80, turned=32, interleaved=interleaved)
@@ -126,6 +128,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("soft_cap", (1, 9), k=k)
         yield from _each("soft_max", (1, 9), k=k)
         yield from _each("sigmoid", (1, 9), k=k)
+        yield from _each("gelu", (1, 9), k=k)
         yield from _each("normalize", (1, 9), k=k)
         for op in ("add", "mul"):
             yield from (c for row in (0, 1) for c in _each(op, (1, 9, 33), k=k, row=row))

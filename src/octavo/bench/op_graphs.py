@@ -144,6 +144,14 @@ def rms_norm(s: Sketch) -> Node:
 
 
 @_graph
+def layer_norm(s: Sketch) -> Node:
+    """Of values around 1 rather than 0; with `biased`, and a bias."""
+    g, k = s.builder, s["k"]
+    x = g.add(s.given("x", k), s.vector("around", k))
+    return g.layer_norm(x, s.vector("norm", k), s.vector("bias", k) if s["biased"] else None, 1e-5)
+
+
+@_graph
 def rope(s: Sketch) -> Node:
     x, positions = s.given("x", s["heads"], s["dim"]), s.positions(4096)
     return apply("rope", x, positions, s.freqs(), scale=1.1, interleaved=bool(s["interleaved"]))
@@ -205,6 +213,11 @@ def mul(s: Sketch) -> Node:
 @_graph
 def soft_cap(s: Sketch) -> Node:
     return s.builder.soft_cap(s.given("x", s["k"]), 0.5)
+
+
+@_graph
+def gelu(s: Sketch) -> Node:
+    return s.builder.gelu(s.given("x", s["k"]))
 
 
 @_graph

@@ -65,6 +65,10 @@ class GraphBuilder:
     def rms_norm(self, x: Node, weight: Node, eps: float) -> Node:
         return apply("rms_norm", x, weight, eps=eps, label=_label(weight))
 
+    def layer_norm(self, x: Node, weight: Node, bias: Node | None, eps: float) -> Node:
+        biases = () if bias is None else (bias,)
+        return apply("layer_norm", x, weight, *biases, eps=eps, label=_label(weight))
+
     def mul_mat(self, weight: Node, x: Node, bias: Node | None = None) -> Node:
         y = apply("mul_mat", weight, x, label=_label(weight))
         return y if bias is None else self.add(y, bias)
@@ -113,6 +117,9 @@ class GraphBuilder:
 
     def geglu(self, gate: Node, up: Node) -> Node:
         return apply("geglu", gate, up, label=gate.name)
+
+    def gelu(self, x: Node) -> Node:
+        return apply("gelu", x, label=x.name)
 
     def add(self, a: Node, b: Node) -> Node:
         return apply("add", a, b, label=_label(b) or _label(a))

@@ -69,6 +69,17 @@ def rms_norm(x: Node, weight: Node, *, eps: float) -> tuple[Shape, DType]:
 
 
 @op
+def layer_norm(x: Node, weight: Node, *bias: Node, eps: float) -> tuple[Shape, DType]:
+    """x [..., K], weight and, if any, bias [K] -> (x - mean(x)) / sqrt(var(x) + eps) * weight + bias.
+
+    Over the last axis; var(x) is the mean of (x - mean(x))^2 (arXiv 1607.06450).
+    """
+    fits = len(bias) <= 1 and all(p.shape == x.shape[-1:] for p in (weight, *bias))
+    require(fits, "layer_norm", "the weight and at most one bias are as long as the last axis", x, weight, *bias)
+    return x.shape, "f32"
+
+
+@op
 def mul_mat(weight: Node, x: Node) -> tuple[Shape, DType]:
     """weight [N, K], x [T, K] -> [T, N]: x @ weight.T."""
     require(
@@ -148,6 +159,12 @@ def geglu(gate: Node, up: Node) -> tuple[Shape, DType]:
     """gelu(gate) * up, with gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) (arXiv 1606.08415)."""
     require(gate.shape == up.shape, "geglu", "gate and up have one shape", gate, up)
     return gate.shape, "f32"
+
+
+@op
+def gelu(x: Node) -> tuple[Shape, DType]:
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) (arXiv 1606.08415)."""
+    return x.shape, "f32"
 
 
 @op

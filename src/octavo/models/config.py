@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import ModelError, shown
-from octavo.models.hparams import LIMITS
+from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, RMS_EPS
 
 Keys = dict[str, Any]
 """Fields under a GGUF file's `<arch>.`, and their values."""
@@ -80,6 +80,24 @@ def expert_keys(config: Config, *names: str) -> Keys:
     name = next((n for n in names if config.values.get(n) is not None), names[0])
     experts = config.size(name, LIMITS["expert_count"])
     return {"expert_count": experts, "expert_used_count": config.size("num_experts_per_tok", experts)}
+
+
+def layer_norm_keys(config: Config, word: str) -> Keys:
+    """What layer norms add to the variance, by its word in config.json."""
+    return {RMS_EPS: None, LAYER_NORM_EPS: config.real(word, 1e-5)}
+
+
+def rotary_keys(config: Config, default: float) -> Keys:
+    """The part of a head that rope turns."""
+    parameters = rope_parameters(config).get("partial_rotary_factor")
+    part = config.values.get("partial_rotary_factor") if parameters is None else parameters
+    part = default if part is None else part
+    if type(part) not in (int, float) or not 0 < part <= 1:
+        raise config.error("partial_rotary_factor", f"is {brief(part)}", "over 0, up to 1")
+    width = config.size("hidden_size", LIMITS["embedding_length"])
+    heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
+    head = config.size("head_dim", LIMITS["attention.key_length"], max(1, width // heads))
+    return {"rope.dimension_count": int(head * part)}
 
 
 def rope_parameters(config: Config) -> Mapping[str, Any]:

@@ -58,8 +58,7 @@ def build(g: GraphBuilder, hp: Gemma3, w: Weights) -> Node:
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.query_scale, window=hp.window(i))
         x = g.add(x, g.rms_norm(layers.linear(g, b, "attn_output", h), b["post_attention_norm"], hp.eps))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
-        h = g.geglu(layers.linear(g, b, "ffn_gate", h), layers.linear(g, b, "ffn_up", h))
-        x = g.add(x, g.rms_norm(layers.linear(g, b, "ffn_down", h), b["post_ffw_norm"], hp.eps))
+        x = g.add(x, g.rms_norm(layers.geglu_ffn(g, b, h), b["post_ffw_norm"], hp.eps))
     logits = layers.logits(g, hp, w, x)
     return g.soft_cap(logits, hp.logit_cap) if hp.logit_cap else logits
 

@@ -12,6 +12,8 @@ from octavo.io.gguf.metadata import Metadata
 from octavo.models.keys import SHARED
 from octavo.models.rope import Rope
 
+RMS_EPS, LAYER_NORM_EPS = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+
 H = TypeVar("H", bound="Hyperparams")
 
 LIMITS = {
@@ -132,11 +134,14 @@ class HyperparamReader:
         return None if number == 0 else self.real(field, number)
 
 
-def read_shared(r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None) -> Hyperparams:
+def read_shared(
+    r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS
+) -> Hyperparams:
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
     interleaved  rope turns pairs of neighbours, otherwise halves of a head
     has_experts  what the architecture wants: experts (True), none (False), or as the file says (None)
+    eps          the field that says what norms add to the mean square
     """
     n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count")
     n_head_kv = r.size("attention.head_count_kv", n_head)
@@ -166,7 +171,7 @@ def read_shared(r: HyperparamReader, *, interleaved: bool = False, has_experts: 
         head_dim=head_dim,
         n_vocab=_vocabulary_size(r),
         n_ctx_train=n_ctx_train,
-        eps=r.real("attention.layer_norm_rms_epsilon", 1e-5, high=1.0),
+        eps=r.real(eps, 1e-5, high=1.0),
         rope=_read_rope(r, head_dim, n_ctx_train, interleaved),
         n_expert=n_expert,
         n_expert_used=n_expert_used,

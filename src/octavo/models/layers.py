@@ -121,6 +121,11 @@ def ffn(g: GraphBuilder, b: Weights, h: Node, kind: str = "") -> Node:
     return linear(g, b, f"ffn_down{kind}", g.swiglu(gate, up))
 
 
+def geglu_ffn(g: GraphBuilder, b: Weights, h: Node) -> Node:
+    """Down(gelu(gate(h)) * up(h))."""
+    return linear(g, b, "ffn_down", g.geglu(linear(g, b, "ffn_gate", h), linear(g, b, "ffn_up", h)))
+
+
 def scaled(g: GraphBuilder, x: Node, scale: float) -> Node:
     """x [T, K], each value times `scale`; x itself where that is 1."""
     width = x.shape[1]
@@ -145,9 +150,18 @@ def through_experts(g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Nod
     return g.weighted_sum(experts(g, b, "ffn_down_exps", g.swiglu(gate, up), ids), shares)
 
 
-def logits(g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node) -> Node:
-    """[T, n_embd] -> [outputs, n_vocab]; a model without `output` uses its embedding (tied weights)."""
-    h = g.rms_norm(g.last(x), w["output_norm"], hp.eps)
+def layer_norm(g: GraphBuilder, hp: Hyperparams, w: Weights, name: str, x: Node) -> Node:
+    """The norm `name`, with its bias if it has one."""
+    return g.layer_norm(x, w[name], w.get(f"{name}{BIAS}"), hp.eps)
+
+
+def logits(g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node, *, around_mean: bool = False) -> Node:
+    """[T, n_embd] -> [outputs, n_vocab]; a model without `output` uses its embedding (tied weights).
+
+    around_mean  the last norm is a layer norm, otherwise an RMS norm
+    """
+    x = g.last(x)
+    h = layer_norm(g, hp, w, "output_norm", x) if around_mean else g.rms_norm(x, w["output_norm"], hp.eps)
     if w.get("output") is not None:
         return linear(g, w, "output", h)
     return g.mul_mat(w["token_embd"], h, w.get("output.bias"))

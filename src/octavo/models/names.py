@@ -9,6 +9,7 @@ from __future__ import annotations
 OUTER = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
+    "model.norm.bias": "output_norm.bias",
     "lm_head.weight": "output.weight",
 }
 """Whole names of tensors outside of layers."""

@@ -8,7 +8,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief, rope_parameters, window_keys
+from octavo.models.config import Config, Keys, rotary_keys, window_keys
 from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
 
@@ -52,13 +52,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """The window, and the part of a head that rope turns."""
-    width, heads = config.values.get("hidden_size"), config.values.get("num_attention_heads")
-    part = rope_parameters(config).get("partial_rotary_factor", config.values.get("partial_rotary_factor"))
-    if part is None or type(width) is not int or type(heads) is not int or heads < 1:
-        return window_keys(config, 0)
-    if type(part) not in (int, float) or not 0 < part <= 1:
-        raise config.error("partial_rotary_factor", f"is {brief(part)}", "over 0, up to 1")
-    return window_keys(config, 0) | {"rope.dimension_count": int(width // heads * part)}
+    return window_keys(config, 0) | rotary_keys(config, 1.0)
 
 
 ARCH = Architecture(

@@ -7,7 +7,10 @@ from typing import Any
 from octavo.errors import ModelError, shown
 from octavo.io.gguf import GGUFFile
 from octavo.models import (
+    cohere2,
+    gemma2,
     gemma3,
+    glm4,
     granite,
     granitemoe,
     llama,
@@ -19,6 +22,7 @@ from octavo.models import (
     qwen3,
     qwen3moe,
     smollm3,
+    starcoder2,
 )
 from octavo.models.architecture import Architecture, ModelSpec
 from octavo.models.weights import check_tensors
@@ -27,6 +31,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     module.ARCH.name: module.ARCH
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
+        gemma2, cohere2, starcoder2, glm4,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -83,6 +83,13 @@ def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     )]  # fmt: skip
 
 
+@_binds("layer_norm")
+def _layer_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, weight, *bias = inputs
+    kernel, given = elementwise.layer_norm_kernel(bool(bias)), bias[0] if bias else 0
+    return [_rows_call(kernel, out, x, weight=weight, bias=given, k=x.shape[1], eps=float(node.attrs["eps"]))]
+
+
 @_binds("quantize")
 def _quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
     """`quantize`, or the op whose result is quantized on its way out."""
@@ -225,6 +232,11 @@ def _soft_max(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
 @_binds("sigmoid")
 def _sigmoid(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     return [_rows_call(elementwise.sigmoid_kernel(), out, inputs[0], k=out.shape[1])]
+
+
+@_binds("gelu")
+def _gelu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    return [_rows_call(elementwise.gelu_kernel(), out, inputs[0], k=out.shape[1])]
 
 
 @_binds("scale_by_position")

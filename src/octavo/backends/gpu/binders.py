@@ -107,6 +107,14 @@ def _rms_norm(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
                      k, node.attrs["eps"], B=block, warps=_row_warps(block))]  # fmt: skip
 
 
+@_binds("layer_norm")
+def _layer_norm(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, weight, *bias = inputs
+    block = next_power_of_2(x.shape[1])
+    return [c.launch(elementwise.layer_norm_kernel, (len(x),), x, weight, bias[0] if bias else None, out, x.stride(0),
+                     out.stride(0), x.shape[1], node.attrs["eps"], B=block, warps=_row_warps(block))]  # fmt: skip
+
+
 @_binds("quantize")
 def _quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     """`quantize`, or the op whose result is quantized on its way out."""
@@ -160,7 +168,7 @@ def _scale_by_position(c: Context, node: Node, inputs: Sequence[Any], out: Any) 
                      out.stride(0), k, by["length"], by["factor"], by["offset"], B=block)]  # fmt: skip
 
 
-@_binds("soft_max", "normalize", "soft_cap", "sigmoid")
+@_binds("soft_max", "normalize", "soft_cap", "sigmoid", "gelu")
 def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs
     k = x.shape[1]

@@ -29,6 +29,12 @@ def rms_norm(x: F32, weight: F32, *, eps: float) -> F32:
     return x / root * weight
 
 
+def layer_norm(x: F32, weight: F32, *bias: F32, eps: float) -> F32:
+    around: F32 = x - x.mean(axis=-1, keepdims=True)
+    y = rms_norm(around, weight, eps=eps)
+    return y + bias[0] if bias else y
+
+
 def mul_mat(weight: Weight, x: F32) -> F32:
     result: F32 = x @ weight.T
     return result
@@ -90,8 +96,12 @@ def swiglu(gate: F32, up: F32) -> F32:
 
 
 def geglu(gate: F32, up: F32) -> F32:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate**3)
-    result: F32 = np.float32(0.5) * gate * (1 + np.tanh(inner)) * up
+    return gelu(gate) * up
+
+
+def gelu(x: F32) -> F32:
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
+    result: F32 = np.float32(0.5) * x * (1 + np.tanh(inner))
     return result
 
 

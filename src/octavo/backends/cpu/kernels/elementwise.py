@@ -50,6 +50,34 @@ def rms_norm_kernel() -> Any:
     return rms_norm
 
 
+LAYER_NORM = record(ROW, "weight bias k eps:f4")
+
+
+@kernels(LAYER_NORM)
+def layer_norm_kernel(biased: bool) -> Any:
+    """(x - mean) / sqrt(variance + eps) times the weight [k], and plus the bias [k]."""
+
+    def layer_norm(a, task):
+        k = a.k
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        ws, bs = f32_pointer(a.weight), f32_pointer(a.bias)
+        total = 0.0
+        for i in range(k):
+            total += xs[i]
+        mean = total / k
+        squares = 0.0
+        for i in range(k):
+            squares += (xs[i] - mean) * (xs[i] - mean)
+        factor = 1.0 / math.sqrt(squares / k + a.eps)
+        for i in range(k):
+            ys[i] = (xs[i] - mean) * factor * ws[i]
+        if biased:
+            for i in range(k):
+                ys[i] += bs[i]
+
+    return layer_norm
+
+
 BINARY = record("y y_stride", "a a_stride b b_stride k")
 
 
@@ -168,6 +196,21 @@ def sigmoid_kernel() -> Any:
             ys[i] = 1.0 / (1.0 + math.exp(-xs[i]))
 
     return sigmoid
+
+
+@kernels(ROWS_OF_K)
+def gelu_kernel() -> Any:
+    """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
+
+    def gelu_rows(a, task):
+        y, x, k = a.y + task * a.y_stride, a.x + task * a.x_stride, a.k
+        for i in range(k // 16):
+            store_f32x16(y + 64 * i, gelu(load_f32x16(x + 64 * i)))
+        ys, xs = f32_pointer(y), f32_pointer(x)
+        for i in range(k // 16 * 16, k):
+            ys[i] = xs[i] / (1.0 + math.exp(-gelu_exponent(xs[i])))
+
+    return gelu_rows
 
 
 SCALE_BY_POSITION = record(ROW, "k positions length offset factor:f4")

@@ -26,6 +26,22 @@ def rms_norm_kernel(
 
 
 @triton.jit
+def layer_norm_kernel(x, weight, bias, out, x_stride, out_stride, k, eps, B: tl.constexpr, PDL: tl.constexpr):
+    """A program norms a row of [T, k] around its mean; `bias` [k] is None where there is none."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    inside = at < k
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)
+    value = tl.where(inside, value - tl.sum(value) / k, 0.0)
+    value = value / tl.sqrt_rn(tl.sum(value * value) / k + eps) * tl.load(weight + at, mask=inside, other=0.0)
+    if bias is not None:
+        value += tl.load(bias + at, mask=inside, other=0.0)
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
 def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
     """a OP b for rows [T, k]; a stride of 0 is one row for all tokens. With "scale_rows" b has a number for each."""
     if PDL:
@@ -51,7 +67,7 @@ def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr
 
 @triton.jit
 def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """soft_max, normalize, sigmoid or soft_cap of whole rows."""
+    """soft_max, normalize, sigmoid, gelu or soft_cap of whole rows."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -65,6 +81,8 @@ def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.con
         value = value / tl.sum(value)
     elif OP == "sigmoid":
         value = 1 / (1 + tl.exp(-value))
+    elif OP == "gelu":
+        value = gelu(value)
     else:
         doubled = tl.exp(-2 * tl.abs(value / cap))
         size = (1 - doubled) / (1 + doubled) * cap

@@ -1,0 +1,62 @@
+"""StarCoder 2: layer norms, biases everywhere, and a feed-forward of two matrices with GELU between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, layer_norm_keys, window_keys
+from octavo.models.hparams import LAYER_NORM_EPS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.weights import Tensors, Weights, vector
+from octavo.models.windows import PATTERN, read_windowed
+
+
+def hparams(r: HyperparamReader) -> Hyperparams:
+    """Where there is a window all layers have it."""
+    hp = read_shared(r, has_experts=False, eps=LAYER_NORM_EPS)
+    return replace(hp, windowed=read_windowed(r, hp, 0))
+
+
+def tensors(hp: Hyperparams) -> Tensors:
+    block = layers.attention_tensors(hp, bias=True) | layers.ffn_tensors(hp)
+    block = {name: want for name, want in block.items() if not name.startswith("ffn_gate")}
+    block |= {f"{n}.bias": vector(hp.n_embd) for n in ("attn_norm", "attn_output", "ffn_norm", "ffn_down")}
+    block["ffn_up.bias"] = vector(hp.n_ff)
+    return layers.model_tensors(hp, block) | {"output_norm.bias": vector(hp.n_embd)}
+
+
+def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+    rope = layers.rotary(g, hp.rope, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = layers.qkv(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x))
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
+        h = layers.linear(g, b, "ffn_up", layers.layer_norm(g, hp, b, "ffn_norm", x))
+        x = g.add(x, layers.linear(g, b, "ffn_down", g.gelu(h)))
+    return layers.logits(g, hp, w, x, around_mean=True)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for a model without biases."""
+    if not config.flag("use_bias", True):
+        raise config.error("use_bias", "is false", "true")
+    return layer_norm_keys(config, "norm_epsilon") | window_keys(config, 0)
+
+
+ARCH = Architecture(
+    name="starcoder2",
+    hparams=hparams,
+    keys=frozenset({PATTERN, LAYER_NORM_EPS}),
+    tensors=tensors,
+    build=build,
+    classes={"Starcoder2ForCausalLM": config_keys},
+    names=names.NORMS | names.ATTENTION | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+    activation="gelu_pytorch_tanh",
+    tied=True,
+    writable=False,
+)
