@@ -43,6 +43,9 @@ AHEAD = 2176
 LATE_MAX_TOKENS = 2
 """Up to this number of tokens, registers are left to multiply with d once a super-block."""
 
+CALL_MIN_TOKENS = 16
+"""From this number of tokens on, sums fill the registers: a function of their own leaves its loop all of them."""
+
 LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16}
 
 
@@ -63,7 +66,7 @@ def mul_mat_kernel(layout: Layout, n: int) -> Any:
             x += x_bytes
         return acc
 
-    return product(n, inner(sums, layout, n, inline="always"))
+    return product(n, inner(sums, layout, n, inline="never" if n >= CALL_MIN_TOKENS else "always"))
 
 
 class _Places:
