@@ -59,7 +59,7 @@ def test_level_is_that_of_the_code_with_a_name_alone(name: str, cache: Path) -> 
 @pytest.mark.parametrize("level", ["avx2", "x86-64"])
 def test_simd_and_packing_on_lower_levels(level: str, tmp_path: Path) -> None:
     """These tests again, as this machine would pass them were it older; without those that emulate yet others."""
-    files = ("test_cpu_simd.py", "test_cpu_simd_blocks.py", "test_cpu_pack.py")
+    files = ("../jit/test_simd.py", "../jit/test_simd_blocks.py", "test_cpu_pack.py")
     done = run_tests(level, tmp_path, *files, leaving_out="sdot or generic or (packed_rows and not 17)")
     assert "passed" in done
     assert "skipped" not in done
@@ -114,7 +114,7 @@ ARM = {
 
 @pytest.mark.parametrize("name", ARM)
 def test_arm_code_uses_its_instructions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled for 64-bit Arm and looked at; test_cpu_simd_blocks runs the same code with them emulated."""
+    """Compiled for 64-bit Arm and looked at; tests/jit/test_simd_blocks.py runs the same code with them emulated."""
     features, kind, wanted, unwanted = ARM[name]
     enabled = frozenset(f[1:] for f in features.split(","))
     monkeypatch.setattr(host, "features", lambda: enabled)

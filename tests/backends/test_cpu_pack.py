@@ -18,7 +18,7 @@ from octavo.graph.builder import weight
 from octavo.graph.node import Node
 from octavo.graph.ops import apply
 from octavo.jit import host
-from tests.backends.compiled import pack_codes
+from tests.jit.compiled import pack_codes
 from tests.sampling import slow, some
 
 QUANTIZED = [f for f in FORMATS if not f.is_float]

@@ -21,6 +21,7 @@ from octavo.io.locks import try_lock
 from octavo.jit import cache as folders
 from octavo.jit import stored
 from octavo.jit.compile import kernels
+from octavo.jit.driver import run_tasks
 from octavo.jit.program import KernelCall
 from octavo.jit.record import record
 from octavo.jit.simd import f32_pointer
@@ -49,6 +50,7 @@ def answers() -> bool:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of this test's own, and nothing warned of yet."""
+    run_tasks(0, 0, 0)  # compiled before, so that it is not kept there
     monkeypatch.setattr(stored, "kernel_folder", lambda: tmp_path / "kernels")
     monkeypatch.setattr(folders, "_said", set())
     (tmp_path / "kernels").mkdir()
