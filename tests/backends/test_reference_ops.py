@@ -226,6 +226,11 @@ def test_top_k_takes_the_lower_of_equals(tokens: int, k: int) -> None:
     np.testing.assert_array_equal(picked, np.array([[x[t, i] for i in got[t]] for t in range(tokens)]))
 
 
+def test_columns_in_an_order() -> None:
+    got = ops.take_columns(np.array([[1, 2, 3], [4, 5, 6]], np.float32), np.array([2, 0, 1], np.float32))
+    np.testing.assert_array_equal(got, [[3, 1, 2], [6, 4, 5]])
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_shares_of_experts(tokens: int) -> None:
     x, weights = uniform(tokens, 3, 10), np.abs(uniform(tokens, 3)) + np.float32(0.1)

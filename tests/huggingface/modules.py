@@ -52,7 +52,9 @@ def words(codes: np.ndarray) -> np.ndarray:
     return np.where(out >= 1 << 31, out - (1 << 32), out).astype(np.int32)
 
 
-def save(folder: Path, config: dict[str, Any], tensors: Any, case: Case | str = "llama") -> Any:
+def save(
+    folder: Path, config: dict[str, Any], tensors: Any, case: Case | str = "llama", key: str = "quantization_config"
+) -> Any:
     """Save a random model whose linear layers are what `tensors(w)` gives by end of name, and the values that these
     have, which the model returned computes with."""
     model = make(CASES[case] if isinstance(case, str) else case)
@@ -67,7 +69,9 @@ def save(folder: Path, config: dict[str, Any], tensors: Any, case: Case | str = 
             out[name] = w
     folder.mkdir(exist_ok=True)
     safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in out.items()}, folder / "model.safetensors")
-    names = {"architectures": [type(model).__name__], "quantization_config": config}
+    names = (
+        {"architectures": [type(model).__name__], key: config} if config else {"architectures": [type(model).__name__]}
+    )
     write(folder, "config.json", {**model.config.to_dict(), **names})
     byte_level().save(str(folder / "tokenizer.json"))
     return model

@@ -137,6 +137,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("gather", (1, 9), k=experts, used=used)
         yield from _each("weighted_sum", (1, 9), k=520, used=used)
     yield from _each("gather", (1, 9), k=60, used=4, row=1)
+    yield from _each("take_columns", (1, 9), k=1040)
     yield from (c for k in (40, 1024) for c in _each("mul", (1, 9), k=k, used=3))
 
 

@@ -250,6 +250,11 @@ def gather(s: Sketch) -> Node:
 
 
 @_graph
+def take_columns(s: Sketch) -> Node:
+    return s.builder.take_columns(s.given("x", s["k"]), s.rng.permutation(s["k"]).astype(np.float32))
+
+
+@_graph
 def normalize(s: Sketch) -> Node:
     return s.builder.normalize(s.builder.soft_max(s.given("x", s["k"])))
 

@@ -2,6 +2,7 @@
 
 from octavo.formats.channel import channel_format
 from octavo.formats.codec import decode, dequantize, dequantize_rows, pack, quantize_reference, unpack
+from octavo.formats.group import group_format
 from octavo.formats.qtensor import DeferredQTensor, QTensor
 from octavo.formats.spec import BlockFormat, Planes
 from octavo.formats.table import FORMATS, by_gguf_id, by_name
@@ -18,6 +19,7 @@ __all__ = [
     "decode",
     "dequantize",
     "dequantize_rows",
+    "group_format",
     "pack",
     "quantize_reference",
     "unpack",

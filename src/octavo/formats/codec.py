@@ -42,6 +42,9 @@ def decode(p: Planes, fmt: BlockFormat) -> F32:
             fold(groups, p.sc)
             groups *= np.repeat(p.d, fmt.super // fmt.group, axis=-1)[..., None]
             return code
+        if fmt.has_zero:
+            assert p.m is not None
+            groups -= p.m[..., None].astype(np.float32)
         groups *= _per_group(p.d, p.sc, fmt)[..., None]
         if p.dmin is not None:
             groups -= _per_group(p.dmin, p.m, fmt)[..., None]

@@ -62,7 +62,8 @@ class Planes:
     d     scale of a super-block: float32 [..., K / S]; None for plain numbers
     sc    scale of a group: int8 or uint8 [..., K / G] (float16 where it folds); None with one level only
     dmin  minimum of a super-block: float32 [..., K / S]; None without minima
-    m     minimum of a group: uint8 [..., K / G]; None where there is one level only
+    m     minimum of a group: uint8 [..., K / G]; None where there is one level only. Zero points, where the format has
+          these
     """
 
     q: AnyArray
@@ -116,6 +117,7 @@ class BlockFormat:
     encode      values [..., K] to planes, the plain reference way; None where there is none
     gguf        number of the GGUF tensor type; None for a format that GGUF lacks
     has_min     there are minima
+    has_zero    there are zero points: code(q) = q - m, on one level
     scale_bits  bits of `sc` and `m`, 0 where there is one level; `sc` is signed where there are no minima
     offset      code(q) = q - offset
     table       or code(q) = step * table[q]: the signed bytes of a non-linear code
@@ -140,6 +142,7 @@ class BlockFormat:
     encode: Encode | None = None
     gguf: int | None = None
     has_min: bool = False
+    has_zero: bool = False
     scale_bits: int = 0
     offset: int = 0
     table: tuple[int, ...] | None = None

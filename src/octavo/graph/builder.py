@@ -50,6 +50,7 @@ class GraphBuilder:
         self.starts = self._input("starts", ("boundaries",))
         self.pages = self._input("pages", ("sequences", "pages"))
         self.rows = self._input("rows", ("tokens",), "i64")
+        self._taken: dict[tuple[int, bytes], Node] = {}
 
     @staticmethod
     def _input(name: str, shape: tuple[Dim, ...], dtype: DType = "i32") -> Node:
@@ -144,6 +145,13 @@ class GraphBuilder:
 
     def gather(self, x: Node, ids: Node) -> Node:
         return apply("gather", x, ids, label=x.name)
+
+    def take_columns(self, x: Node, order: F32) -> Node:
+        """x [T, K] with its columns in an order [K]: made once for all that want the same."""
+        key = id(x), order.tobytes()
+        if key not in self._taken:
+            self._taken[key] = apply("take_columns", x, constant(order, f"{x.name}.order"), label=x.name)
+        return self._taken[key]
 
     def normalize(self, x: Node) -> Node:
         return apply("normalize", x, label=x.name)

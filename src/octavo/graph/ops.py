@@ -237,6 +237,14 @@ def gather(x: Node, ids: Node) -> tuple[Shape, DType]:
 
 
 @op
+def take_columns(x: Node, order: Node) -> tuple[Shape, DType]:
+    """x [T, K], order [K] of whole numbers as floats -> [T, K]: x[t, order[k]]."""
+    fits = len(x.shape) == 2 and order.shape == x.shape[1:]
+    require(fits, "take_columns", "x is [T, K], and the order has K numbers", x, order)
+    return x.shape, "f32"
+
+
+@op
 def normalize(x: Node) -> tuple[Shape, DType]:
     """x / sum(x) over the last axis."""
     return x.shape, "f32"

@@ -1,4 +1,4 @@
-"""Quantized modules as compressed-tensors stores them: the inverse of `compressed`."""
+"""Quantized modules as compressed-tensors stores them: the inverse of `layouts.compressed_weights`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import numpy.typing as npt
 from octavo.formats import channel_format
 from octavo.formats.rows import GROUP, Scheme
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.huggingface.compressed import CODES, PACKED, PER_WORD, SCALE, SHAPE
+from octavo.huggingface.layouts.compressed_weights import PACKED, SCALE, SHAPE
 from octavo.huggingface.schemes import packs
 from octavo.io.safetensors import TensorHead
+
+CODES = {"int": "I8", "float": "F8_E4M3"}
+"""Dtypes of codes that are not packed, by the kind of a scheme."""
+PER_WORD = 8
+"""Codes of 4 bits in a word."""
 
 
 def module_heads(name: str, scheme: Scheme, shape: tuple[int, ...]) -> list[TensorHead]:

@@ -12,7 +12,7 @@ import numpy as np
 from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
-from octavo.huggingface.compressed import stored_tensors
+from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
@@ -21,6 +21,9 @@ from octavo.models.names import OUTER
 
 IGNORED = ("rotary_emb.inv_freq",)
 """Ends of names of tensors that follow from the configuration."""
+
+BESIDE = ("bias", "scale", "order")
+"""What a layer's weight may have beside it."""
 
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,4})\.(.+)")
 _EXPERT = re.compile(r"(.+\.experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
@@ -88,7 +91,7 @@ def _find(tensors: Mapping[str, LazyTensor], names: Mapping[str, str]) -> _Found
 def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: str, tensor: LazyTensor) -> bool:
     """Put a layer's tensor where it belongs; whether it is known."""
     stem, _, kind = part.rpartition(".")
-    if kind not in ("weight", "bias"):  # stacked experts may go without
+    if kind not in ("weight", *BESIDE):  # stacked experts may go without
         stem, kind = part, "weight"
     expert = _EXPERT.fullmatch(stem)
     target = names.get(f"{expert[1]}.*.{expert[3]}" if expert else stem)
@@ -116,8 +119,8 @@ def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, reo
             raise _fault(checkpoint, name, f"has experts {_few(sorted(parts))}", f"0 to {hp.n_expert - 1}")
         if len({(t.format, t.shape) for t in rows}) > 1:
             raise _fault(checkpoint, name, "has experts of different shapes or types", "one shape and type")
-        if not rows[0].format.is_float:
-            raise _fault(checkpoint, name, f"has experts of {rows[0].format.name}", "experts of F32, F16 or BF16")
+        if rows[0].format.per_row:
+            raise _fault(checkpoint, name, f"has experts of {rows[0].format.name}", "experts of rows with more scales")
         return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: _stacked(rows))
     if name in found.halves:
         both, half = found.halves[name]
@@ -131,6 +134,7 @@ def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, reo
     if name.endswith("_inp_shexp.weight"):  # one row [1, K], which is a vector in GGUF
         return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(name.rpartition(".")[0].rpartition(".")[2])
+    reordered = reordered and name.endswith((".weight", ".bias"))
     if reordered and hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0:
         return _source(name, tensor.format, tensor.shape, lambda: _interleaved(tensor.load(), heads))
     return _source(name, tensor.format, tensor.shape, tensor.load)

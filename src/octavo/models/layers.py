@@ -95,6 +95,8 @@ def rotary(g: GraphBuilder, rope: Rope, w: Weights) -> Callable[[Node], Node]:
 
 def linear(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:
     """x [T, K] times the weight `name`, times its scale and plus its bias where it has these: [T, N]."""
+    order = b.order(name)
+    x = x if order is None else g.take_columns(x, order)
     y, scale, bias = g.mul_mat(b[name], x), b.scale(name), b.get(f"{name}{BIAS}")
     if scale is not None:
         n = y.shape[1]

@@ -11,8 +11,9 @@ from octavo.graph.builder import weight
 from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile
 
-SCALE, INPUT_SCALE, BIAS = ".scale", ".input_scale", ".bias"
-"""Ends of names of what goes with a weight. An input scale is one for 4-bit activations, which no backend makes: it
+SCALE, INPUT_SCALE, BIAS, ORDER = ".scale", ".input_scale", ".bias", ".order"
+"""Ends of names of what goes with a weight. Columns of a weight with an order, which only checkpoints have, go with the
+values of an activation that it names. An input scale is one for 4-bit activations, which no backend makes: it
 carries nothing that is computed here."""
 SHOWN = 3
 """Tensors that an error names beside the first."""
@@ -39,7 +40,8 @@ Tensors = dict[str, Expected]
 
 
 def with_scales(weights: Tensors) -> Tensors:
-    """The weights of products, and what each may have beside it: a scale, one an expert for experts [E, N, K].
+    """The weights of products, and what each may have beside it: a scale, one an expert for experts [E, N, K]; and an
+    order of columns where there are no experts.
 
     Types whose blocks have scales of little range (NVFP4) need one for the whole tensor.
     """
@@ -47,6 +49,8 @@ def with_scales(weights: Tensors) -> Tensors:
     for name, want in weights.items():
         count = want.shape[0] if len(want.shape) == 3 else 1
         out |= {name.removesuffix(".weight") + end: vector(count, optional=True) for end in (SCALE, INPUT_SCALE)}
+        if len(want.shape) == 2:
+            out[name.removesuffix(".weight") + ORDER] = vector(want.shape[1], optional=True)
     return out
 
 
@@ -64,7 +68,7 @@ def check_tensors(file: GGUFFile, expected: Tensors) -> None:
                 f"shape {list(info.shape)} contradicts the hyperparameters",
                 file=file.path, field=f"tensor {name}", allowed=f"shape {list(want.shape)}",
             )  # fmt: skip
-        elif name.endswith((SCALE, INPUT_SCALE)) and weight_of(name) not in file.tensors:
+        elif name.endswith((SCALE, INPUT_SCALE, ORDER)) and weight_of(name) not in file.tensors:
             raise ModelError(f"has no {weight_of(name)} beside it", file=file.path, field=f"tensor {name}")
     others = [name for name in file.tensors if name not in expected]
     if others:
@@ -113,6 +117,11 @@ class Weights:
     def scale(self, name: str) -> F32 | None:
         """What products of the weight `name` are multiplied by, see `scale_of`."""
         return scale_of(self._file, self._full(name))
+
+    def order(self, name: str) -> F32 | None:
+        """Which value of an activation goes with each column of the weight `name`, float32 [K]; None: its own."""
+        full = self._full(name).removesuffix(".weight") + ORDER
+        return dequantize(self._file.tensor(full)) if full in self._file.tensors else None
 
     def _full(self, name: str) -> str:
         return self._prefix + (name if name.endswith(BIAS) else f"{name}.weight")

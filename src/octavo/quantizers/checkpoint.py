@@ -27,10 +27,10 @@ from octavo.formats.codec import chunks
 from octavo.formats.rows import Scheme, find_scheme
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.huggingface import CheckpointFile, open_model_file
-from octavo.huggingface.compressed import row_planes
 from octavo.huggingface.compressed_out import module_arrays, module_heads
 from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
+from octavo.huggingface.layouts.compressed_weights import row_planes
 from octavo.huggingface.names import as_checkpoint, checkpoint_name, is_linear
 from octavo.huggingface.schemes import KEY, quantization_config
 from octavo.huggingface.tokenizer_out import tokenizer_files

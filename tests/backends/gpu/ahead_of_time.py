@@ -137,6 +137,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "scale_by_position": (elementwise.scale_by_position_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "top_k": (elementwise.top_k_kernel, {"B": 128}, 1, {"out": "*i32", "k": "i32"}),
     "gather": (elementwise.gather_kernel, {"B": 8}, 1, {}),
+    "take_columns": (elementwise.take_columns_kernel, {"B": 1024}, 4, {"order": "*i32", "k": "i32"}),
     "weighted_sum": (elementwise.weighted_sum_kernel, {"B": 1024}, 4, {}),
     "copy_rows": (elementwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "float_matvec": (float_matvec_kernel, {"BLOCK_N": 4, "BLOCK_K": 512}, 4,

@@ -44,8 +44,8 @@ OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "expert
              "get_rows")  # fmt: skip
 OTHERS = ("quantize", "float", "int8_token", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
           "prefill", "decode_window", "prefill_window", "rope", "set_rows", "rope_set_rows", "rms_norm", "binary",
-          "row", "sort", "top_k", "gather", "weighted_sum", "copy_rows", "float_matvec", "topk_parts",
-          "topk_merge")  # fmt: skip
+          "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
+          "topk_parts", "topk_merge")  # fmt: skip
 
 
 def rows_of(program: str, wanted: list[str]) -> list[dict[str, Any]]:

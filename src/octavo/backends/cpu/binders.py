@@ -275,6 +275,16 @@ def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) ->
     )]  # fmt: skip
 
 
+@_binds("take_columns")
+def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, order = inputs
+    ids = order.astype(np.int32)
+    return [KernelCall(
+        elementwise.gather_kernel(), len(out),
+        y=out, y_stride=stride(out), x=x, x_stride=stride(x), ids=ids, ids_stride=0, k=out.shape[1],
+    )]  # fmt: skip
+
+
 @_binds("weighted_sum")
 def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, weights = inputs

@@ -3,7 +3,7 @@
 Rows go in tiles of 16. A tile is a stream in the order in which a product reads it:
 
     for each super-block of S values of K:
-        the 16 rows' scales d (S / group sets where there is one level), then their minima
+        the 16 rows' scales d (S / group sets where there is one level), then their minima, or their zero points
         for each 32 values of K:
             where there are two levels: 16 bytes of scales for each group, then 16 bytes of minima for each
             16 x 32 codes in `bits` x 64 bytes (see `simd.load_codes`)
@@ -32,7 +32,8 @@ STEP = 32  # values of K in a block of codes
 POINTS_AT = 64  # where the words of points begin, from the table of what codes stand for
 
 ScaleKind = Literal["f16", "f32", "exponent"]
-SCALE_BYTES: dict[ScaleKind, int] = {"f16": 2, "f32": 4, "exponent": 1}
+MinimumKind = Literal["f16", "f32", "exponent", "zero"]
+SCALE_BYTES: dict[MinimumKind, int] = {"f16": 2, "f32": 4, "exponent": 1, "zero": 1}
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Layout:
     """What a product is specialised on; no format's name among it.
 
     scale   how d and dmin are stored: whichever is smallest and exact
-    minima  how minima are stored, or None without
+    minima  how minima are stored, or None without; "zero": as zero points, bytes that d is multiplied with
     step    a power of two that all values are multiplied with
     grid    what codes are taken from, or None where they are stored themselves
     """
@@ -75,7 +76,7 @@ class Layout:
     scale: ScaleKind
     two_level: bool
     signed_scales: bool
-    minima: ScaleKind | None
+    minima: MinimumKind | None
     offset: int
     table: tuple[int, ...] | None
     step: float = 1.0
@@ -93,7 +94,7 @@ class Layout:
 
     @property
     def head_bytes(self) -> int:
-        kinds = (self.scale,) if self.minima is None else (self.scale, self.minima)
+        kinds: tuple[MinimumKind, ...] = (self.scale,) if self.minima is None else (self.scale, self.minima)
         high = 0 if self.grid is None else self.grid.high_bytes
         return sum(SCALE_BYTES[k] for k in kinds) * ROWS * self.sets + high
 

@@ -14,7 +14,7 @@ import numpy as np
 from octavo.backends.cpu.grid_pack import pack_points, points_of, with_points
 from octavo.backends.cpu.kernels.float_mul_mat import WIDTH, Kind
 from octavo.backends.cpu.kernels.pack import pack_kernel
-from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
+from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, MinimumKind, ScaleKind
 from octavo.backends.cpu.pages import Arena
 from octavo.backends.cpu.probe import UNPACKED, code_map, unpack_scales
 from octavo.backends.cpu.scale_map import ScaleMap, scale_map
@@ -93,7 +93,8 @@ def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table
         return pack_points(fmt, layout, rows, out)
     k = rows.shape[1] // fmt.block_bytes * fmt.block
     codes = None if decode_table else code_map(fmt)
-    scales = scale_map(fmt) if codes is not None and fmt.block == layout.super and layout.scale == "f16" else None
+    in_blocks = codes is not None and fmt.block == layout.super and layout.scale == "f16" and not fmt.has_zero
+    scales = scale_map(fmt) if in_blocks else None
     planes = None
     if codes is not None:
         source, block_in = rows, fmt.block_bytes
@@ -133,12 +134,14 @@ def _mapped_scales(scales: ScaleMap, rows: U8, block_bytes: int) -> dict[str, in
 def _unpacked_scales(planes: Planes, layout: Layout, n: int) -> dict[str, int | AnyArray]:
     """The kernel's arguments for the scales of n rows in arrays of their own."""
     found: dict[str, int | AnyArray] = {}
-    for name, floats, kind in (("d", planes.d, layout.scale), ("minima", planes.dmin, layout.minima)):
-        array = NONE if floats is None or kind is None else _as_bytes(floats, kind)
-        array = np.ascontiguousarray(array).view(np.uint8)
-        found |= _scale_place(name, array, array.nbytes // n, SCALE_BYTES[layout.scale], 0)
-    for name, plane in (("small", planes.sc), ("small_minima", planes.m)):
-        array = plane if plane is not None and layout.two_level else NONE
+    minima: AnyArray | None = planes.m if layout.minima == "zero" else planes.dmin
+    floats: tuple[tuple[str, AnyArray | None, MinimumKind | None], ...]
+    floats = ("d", planes.d, layout.scale), ("minima", minima, layout.minima)
+    for name, plane, kind in floats:
+        array = NONE if plane is None or kind is None else _as_bytes(plane, kind)
+        found |= _scale_place(name, array, array.nbytes // n, SCALE_BYTES[kind or layout.scale], 0)
+    for name, part in (("small", planes.sc), ("small_minima", planes.m)):
+        array = part if part is not None and layout.two_level else NONE
         array = np.ascontiguousarray(array).view(np.uint8)
         found |= {name: array, f"{name}_row_bytes": array.nbytes // n}
     return found
@@ -199,7 +202,7 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         scale=scale,
         two_level=two_level,
         signed_scales=two_level and not fmt.has_min,
-        minima=scale if fmt.has_min else None,
+        minima="zero" if fmt.has_zero else scale if fmt.has_min else None,
         offset=128 if fmt.table else fmt.offset,
         table=tuple(fmt.table) if keeps_table and fmt.table else None,
         step=fmt.step,
@@ -214,12 +217,20 @@ def _smallest_kind(tensor: QTensor) -> ScaleKind:
     code_fields: frozenset[str] = codes.code_fields if codes else frozenset()
     k = tensor.shape[-1]
     for part in chunks(tensor.size // k, k, CHUNK_VALUES):
-        d = unpack_scales(tensor.format, tensor.rows(part), code_fields).d
-        assert d is not None
-        exponent = exponent and bool((np.ldexp(np.float32(1), _exponents(d).astype(np.int32) - 127) == d).all())
-        with np.errstate(over="ignore"):
-            half = half and bool((d.astype(np.float16).astype(np.float32) == d).all())
+        planes = unpack_scales(tensor.format, tensor.rows(part), code_fields)
+        scales = [s for s in (planes.d, planes.dmin) if s is not None]
+        exponent = exponent and planes.dmin is None and all(map(_is_exponent, scales))
+        half = half and all(map(_is_half, scales))
     return "exponent" if exponent else "f16" if half else "f32"
+
+
+def _is_exponent(d: F32) -> bool:
+    return bool((np.ldexp(np.float32(1), _exponents(d).astype(np.int32) - 127) == d).all())
+
+
+def _is_half(d: F32) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((d.astype(np.float16).astype(np.float32) == d).all())
 
 
 def _exponents(d: F32) -> U8:
@@ -232,7 +243,9 @@ def _warn_unless(finite: bool, tensor: QTensor) -> None:
         log.warning("tensor %s holds NaN or Inf", tensor.name)
 
 
-def _as_bytes(values: AnyArray, kind: ScaleKind) -> U8:
+def _as_bytes(values: AnyArray, kind: MinimumKind) -> U8:
+    if kind == "zero":
+        return np.ascontiguousarray(values)
     if kind == "exponent":
         return _exponents(np.ascontiguousarray(values))
     dtype = np.float16 if kind == "f16" else np.float32

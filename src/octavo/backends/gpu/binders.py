@@ -210,6 +210,15 @@ def _gather(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
     ]
 
 
+@_binds("take_columns")
+def _take_columns(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, order = inputs
+    tokens, k = x.shape
+    block, ids = _block(k), order.int()
+    grid = tokens, -(-k // block)
+    return [c.launch(elementwise.take_columns_kernel, grid, x, ids, out, x.stride(0), out.stride(0), k, B=block)]
+
+
 @_binds("weighted_sum")
 def _weighted_sum(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, weights = inputs

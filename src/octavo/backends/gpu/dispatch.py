@@ -162,6 +162,7 @@ class MixedGemmShape(Constant):
 def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedGemmShape | None:
     """The shape of a product with many tokens whose weights become float16 in registers, or None for memory."""
     plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8) and layout.group < 64
+    plain = plain and not (layout.bits == 8 and layout.has_min)  # whose minima are too large for float16
     if arch != "sm_90" or not plain or layout.scale == "f32" or not gluon.usable("mixed"):
         return None
     narrow = layout.bits == 4

@@ -13,7 +13,8 @@ a code in the wider plane). Whatever the bits, 16 pairs (a "chunk") are a 16-byt
 
 Scales lie in pairs, that of a group in the first half of a tile beside that of its counterpart 64 codes later:
 
-    one level    scale [Kp / 2G, 2], f16 or f32, or u8 exponents of powers of two; minima alike, in `minimum`
+    one level    scale [Kp / 2G, 2], f16 or f32, or u8 exponents of powers of two; minima alike, in `minimum`, or u8
+                 zero points there, which the scale is multiplied with
     two levels   small [Kp / 2G, 2], i8: the group's scale; with 4-bit minima these in the upper nibble; with 6-bit
                  minima their low two bits above the scale, and the other four in `rest` [Kp / 2G], low nibble first
                  scale [Kp / S] or, with minima, [Kp / S, 2]: f16 d and dmin
@@ -46,10 +47,11 @@ class Layout(Constant):
     scale     how d and dmin are stored
     has_min   there are minima
     min_bits  bits of a group's small minimum, 0 without two levels or minima
-    signed    code(q) = q - 2^(bits - 1), kept as a signed number of `bits`
+    signed    code(q) = q - 2^(bits - 1), kept as a signed number of `bits`; with minima only the latter, for 8 bits
     offset    code(q) = q - offset, where not signed
     table     or code(q) = table[q]
     step      a power of two that all values are multiplied with
+    has_zero  minima are zero points
     """
 
     bits: int
@@ -62,6 +64,7 @@ class Layout(Constant):
     offset: int
     table: tuple[int, ...] | None
     step: float = 1.0
+    has_zero: bool = False
 
     @property
     def two_level(self) -> bool:
@@ -76,6 +79,11 @@ class Layout(Constant):
     def scale_bytes(self) -> int:
         """Bytes of a floating scale."""
         return SCALE_BYTES[self.scale]
+
+    @property
+    def minimum_bytes(self) -> int:
+        """Bytes of the minima of a tile, on one level."""
+        return TILE // self.group * (1 if self.has_zero else self.scale_bytes)
 
     @property
     def shift(self) -> int:
@@ -94,7 +102,7 @@ class Layout(Constant):
         if self.two_level:
             total += 2 * pairs + (pairs if self.min_bits == 6 else 0)
             return total + kp // self.super * self.scale_bytes * (1 + self.has_min)
-        return total + 2 * pairs * self.scale_bytes * (1 + self.has_min)
+        return total + 2 * pairs * self.scale_bytes + kp // TILE * self.minimum_bytes * self.has_min
 
 
 @dataclass(frozen=True)
@@ -117,22 +125,31 @@ def padded(k: int) -> int:
 
 def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
     """The layout of a format, scales kept as `scale`. Raises QuantFormatError for groups that no kernel has."""
-    group = min(fmt.group, HALF)
+    group = _group(fmt)
     two_level = fmt.super > fmt.group
     if fmt.is_float or group not in (16, 32, 64) or fmt.group % group or (two_level and fmt.super % TILE):
         raise QuantFormatError(f"{fmt.name}: no GPU layout for groups of {fmt.group} in {fmt.super}")
     if two_level and scale != "f16":
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
-    signed = fmt.table is None and fmt.offset == 1 << (fmt.bits - 1)
+    has_min = fmt.has_min or fmt.has_zero
+    signed = fmt.table is None and (fmt.offset == 1 << (fmt.bits - 1) or (has_min and fmt.bits == 8))
     return Layout(
         bits=fmt.bits,
         group=group,
         super=fmt.super if two_level else group,
         scale=scale,
-        has_min=fmt.has_min,
+        has_min=has_min,
+        has_zero=fmt.has_zero,
         min_bits=fmt.scale_bits if two_level and fmt.has_min else 0,
         signed=signed,
         offset=0 if fmt.table or signed else fmt.offset,
         table=fmt.table,
         step=fmt.step,
     )
+
+
+def _group(fmt: BlockFormat) -> int:
+    """The values that share a scale in memory: 32 instead of 64 and more where the bytes are hardly more, as all
+    kernels take those."""
+    narrow = fmt.super == fmt.group > 32 and fmt.bits >= 4 and not fmt.has_min and not fmt.has_zero
+    return 32 if narrow and fmt.fields[0].nbytes == 2 else min(fmt.group, HALF)

@@ -18,7 +18,7 @@ class Packed:
 
     codes    by bits of the plane: [rows, ...], as in `layout`
     scale    [rows, Kp / 2G, 2] or, with two levels, [rows, Kp / S, 1 or 2]
-    minimum  [rows, Kp / 2G, 2]: minima of one level
+    minimum  [rows, Kp / 2G, 2]: minima of one level, or zero points
     small    int8 or uint8 [rows, Kp / 2G, 2]: scales of groups of the second level
     rest     uint8 [rows, Kp / 2G]
     """
@@ -56,7 +56,9 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Pac
         parts["small"], parts["rest"] = _small_scales(layout, planes.sc, planes.m)
     else:
         parts["scale"] = _pairs(_padded(_exactly(planes.d, layout.scale), repeat, kp // layout.group), layout)
-        if planes.dmin is not None:
+        if planes.m is not None:
+            parts["minimum"] = _pairs(_padded(planes.m, repeat, kp // layout.group), layout)
+        elif planes.dmin is not None:
             parts["minimum"] = _pairs(_padded(_exactly(planes.dmin, layout.scale), repeat, kp // layout.group), layout)
     return Packed(layout, k, _pack_codes(_padded(planes.q ^ _flip(layout), 1, kp), layout.bits), **parts)
 
@@ -79,6 +81,9 @@ def unpack(p: Packed) -> Planes:
         dmin = np.ascontiguousarray(p.scale[..., 1]).astype(np.float32) if layout.has_min else None
         return Planes(q, d=d, sc=sc, dmin=dmin, m=m)
     d = _as_float(_unpaired(p.scale, layout), layout.scale)[:, :groups]
+    if layout.has_zero:
+        assert p.minimum is not None
+        return Planes(q, d=d, m=_unpaired(p.minimum, layout)[:, :groups])
     dmin = None if p.minimum is None else _as_float(_unpaired(p.minimum, layout), layout.scale)[:, :groups]
     return Planes(q, d=d, dmin=dmin)
 
@@ -86,7 +91,12 @@ def unpack(p: Packed) -> Planes:
 def scale_kind(planes: Planes) -> ScaleKind:
     """The smallest kind that holds every floating scale exactly; NaN counts as held."""
     scales = [s for s in (planes.d, planes.dmin) if s is not None]
-    if planes.sc is None and planes.dmin is None and all((_exponent_value(_exponents(s)) == s).all() for s in scales):
+    if (
+        planes.sc is None
+        and planes.dmin is None
+        and planes.m is None
+        and all((_exponent_value(_exponents(s)) == s).all() for s in scales)
+    ):
         return "exponent"
     with np.errstate(over="ignore"):
         half = all(np.array_equal(s.astype(np.float16).astype(np.float32), s, equal_nan=True) for s in scales)

@@ -148,6 +148,10 @@ def gather(x: F32, ids: AnyArray) -> F32:
     return x[ids] if x.ndim == 1 else np.take_along_axis(x, ids, axis=-1)
 
 
+def take_columns(x: F32, order: F32) -> F32:
+    return x[:, order.astype(np.int64)]
+
+
 def normalize(x: F32) -> F32:
     result: F32 = x / x.sum(axis=-1, keepdims=True)
     return result

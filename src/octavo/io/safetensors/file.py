@@ -15,7 +15,7 @@ import numpy as np
 
 from octavo.errors import FileError, shown
 from octavo.formats import QTensor, by_name
-from octavo.formats.spec import U8, AnyArray
+from octavo.formats.spec import F32, U8, AnyArray
 from octavo.io.foreign import AGAIN, HEAD, foreign
 from octavo.io.regular import open_regular
 from octavo.io.safetensors.json_file import parse_object
@@ -32,7 +32,7 @@ FLOATS = ("F32", "F16", "BF16", "F64")
 """Dtypes that are formats of the table too."""
 NUMPY = {
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1",
-    "F8_E4M3": "u1", "F8_E5M2": "u1",
+    "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
 }  # fmt: skip
 """Types of arrays by the dtype's name; 8-bit floats as their bytes."""
 
@@ -64,6 +64,13 @@ class StoredTensor:
         if self.dtype not in NUMPY:
             raise _fault(self, f"holds {self.dtype}", ", ".join(NUMPY))
         return self._bytes().view(NUMPY[self.dtype]).reshape(self.shape)
+
+    def floats(self) -> F32:
+        """A tensor of floats of any shape, [] too, as float32. Raises FileError as `load` does."""
+        if self.dtype not in FLOATS:
+            raise _fault(self, f"holds {self.dtype}", ", ".join(FLOATS))
+        values = by_name(self.dtype).code(self._bytes().view(by_name(self.dtype).fields[0].dtype))
+        return values.reshape(self.shape)
 
     def _bytes(self) -> U8:
         data = np.empty(self.nbytes, dtype=np.uint8)

@@ -46,7 +46,7 @@ LATE_MAX_TOKENS = 2
 CALL_MIN_TOKENS = 16
 """From this number of tokens on, sums fill the registers: a function of their own leaves its loop all of them."""
 
-LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16}
+LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, "zero": load_u8x16}
 
 
 @kernels(PRODUCT)
@@ -226,8 +226,11 @@ def _minimum_of(layout: Layout) -> Any:
     """A function (super-block, set) -> the minima of 16 rows; 0 without."""
     has_min, load = layout.minima is not None, LOADS[layout.minima or "f16"]
     at, nbytes = _Places(layout, 1).minima, SCALE_BYTES[layout.minima or "f16"] * ROWS
+    has_zero, scale_of = layout.minima == "zero", _scale_of(layout)
 
     def minimum_of(w, i):
+        if has_zero:
+            return mul(load(w + at + i * nbytes), scale_of(w, i))
         return load(w + at + i * nbytes) if has_min else splat(0.0)
 
     return inner(minimum_of, layout, inline="always")

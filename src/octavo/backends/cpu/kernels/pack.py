@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, ScaleKind
+from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout, MinimumKind
 from octavo.backends.cpu.probe import PIECE
 from octavo.backends.cpu.scale_map import SMALL
 from octavo.jit.compile import inner, kernels
@@ -70,7 +70,8 @@ def _move_floats(layout: Layout) -> Any:
     """A function (a, super-block, row, lane, s, present) for the floating scales and minima of super-block s."""
     sets, has_min = layout.sets, layout.minima is not None
     d_width, min_width = SCALE_BYTES[layout.scale], SCALE_BYTES[layout.minima] if layout.minima else 0
-    min_at, tile_rows, move_float = d_width * ROWS * sets, ROWS, _move_float(layout.scale)
+    min_at, tile_rows = d_width * ROWS * sets, ROWS
+    move_float, move_minimum = _move_float(layout.scale), _move_float(layout.minima or layout.scale)
 
     def move_floats(a, here, row, lane, s, present):
         for i in range(sets):
@@ -79,7 +80,7 @@ def _move_floats(layout: Layout) -> Any:
             move_float(here + place * d_width, d, a.d_flip, present, a.odd)
             if has_min:
                 minimum = a.minima + row * a.minima_row_bytes + (s * sets + i) * a.minima_bytes
-                move_float(here + min_at + place * min_width, minimum, a.minima_flip, present, a.odd)
+                move_minimum(here + min_at + place * min_width, minimum, a.minima_flip, present, a.odd)
 
     return inner(move_floats, layout, inline="always")
 
@@ -128,11 +129,11 @@ def look_up_small(entry, block):
     return first[u8_pointer(block)[places[0]]] ^ second[u8_pointer(block)[places[1]]]
 
 
-def _move_float(kind: ScaleKind) -> Any:
+def _move_float(kind: MinimumKind) -> Any:
     """A function that copies a scale, its sign flipped, and notes if it is NaN or Inf; zeros if there is none."""
 
     def move_float(to, source, flip, present, odd):
-        if kind == "exponent":
+        if kind in ("exponent", "zero"):
             u8_pointer(to)[0] = u8_pointer(source)[0] if present else 0
         elif kind == "f16":
             bits = (u8_pointer(source)[0] | u8_pointer(source)[1] << 8) ^ flip if present else 0

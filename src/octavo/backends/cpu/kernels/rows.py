@@ -31,7 +31,7 @@ GET_ROWS = record("y y_stride", "weights k table scales", "rows")
 def get_rows_kernel(layout: Layout) -> Any:
     """Task t decodes row rows[t] to y."""
     bits, groups, sets = layout.bits, layout.groups, layout.sets
-    two_level, has_min = layout.two_level, layout.minima is not None
+    two_level, has_min, has_zero = layout.two_level, layout.minima is not None, layout.minima == "zero"
     has_table = layout.table is not None
     offset, step, stepped = float(128 if has_table else layout.offset), layout.step, layout.step != 1.0
     super_values, super_bytes, blocks = layout.super, layout.super_bytes, layout.super // STEP
@@ -72,7 +72,8 @@ def get_rows_kernel(layout: Layout) -> Any:
                         if two_level:
                             bias = sub(bias, mul(load_u8x16(block + 16 * (groups + group)), dmin))
                         else:
-                            bias = sub(bias, load_min(w + d_bytes * sets + min_bytes * group))
+                            minimum = load_min(w + d_bytes * sets + min_bytes * group)
+                            bias = sub(bias, mul(minimum, scale) if has_zero else minimum)
                     store_f32x16(scale_here, scale)
                     store_f32x16(bias_here, bias)
                     factor, term = f32_pointer(scale_here)[lane], f32_pointer(bias_here)[lane]

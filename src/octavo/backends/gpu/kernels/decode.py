@@ -117,6 +117,18 @@ def level(words, INDEX: tl.constexpr, KIND: tl.constexpr):
 
 
 @triton.jit
+def minimum_of(words, scale, INDEX: tl.constexpr, LAYOUT: tl.constexpr):
+    """Minimum INDEX of one level, in float32, of what `minima` of a layout hold and the scale of the same group."""
+    if LAYOUT.has_zero:
+        m = scale * byte_of(words, INDEX).to(tl.float32)
+    else:
+        m = level(words, INDEX, LAYOUT.scale)
+    if LAYOUT.signed:
+        m -= 128.0 * scale
+    return m
+
+
+@triton.jit
 def _pair_of_levels(scale, at, mask, KIND: tl.constexpr):
     """The pair of floating scales at pair `at`, in float32."""
     if KIND == "f16":
@@ -162,8 +174,14 @@ def scales_of(w, row, chunk, mask):
         low_scale, high_scale = d * low.to(tl.float32), d * high.to(tl.float32)
     else:
         low_scale, high_scale = _pair_of_levels(w.scale, at, mask, L.scale)
-        if L.has_min:
+        if L.has_zero:
+            both = load_or_zero(w.minimum + at, mask).to(tl.int32)
+            low_min = low_scale * (both & 0xFF).to(tl.float32)
+            high_min = high_scale * ((both >> 8) & 0xFF).to(tl.float32)
+        elif L.has_min:
             low_min, high_min = _pair_of_levels(w.minimum, at, mask, L.scale)
+        if L.has_min and L.signed:
+            low_min, high_min = low_min - 128.0 * low_scale, high_min - 128.0 * high_scale
     if not L.has_min:
         low_min, high_min = low_scale, high_scale
     return low_scale, high_scale, low_min, high_min

@@ -135,6 +135,17 @@ def gather_kernel(x, ids, out, x_stride, used, B: tl.constexpr, PDL: tl.constexp
 
 
 @triton.jit
+def take_columns_kernel(x, order, out, x_stride, out_stride, k, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T, k] = x[t, order[j]]."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    place = tl.load(order + at, mask=at < k, other=0)
+    tl.store(out + token * out_stride + at, tl.load(x + token * x_stride + place, mask=at < k, other=0.0), mask=at < k)
+
+
+@triton.jit
 def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.constexpr):
     """out [T, n] = the sum over j of x[t, j] * weights[t, j]."""
     if PDL:

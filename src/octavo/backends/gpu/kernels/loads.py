@@ -57,3 +57,13 @@ def words_at(pointer, at, mask, COUNT: tl.constexpr, ASM: tl.constexpr):
         for i in tl.static_range(COUNT // 4):
             words = words + four(pointer, at * (COUNT // 4) + i, mask, ASM)
     return words
+
+
+@triton.jit
+def bytes_at(pointer, at, mask, COUNT: tl.constexpr, ASM: tl.constexpr):
+    """COUNT bytes (2, 4, 8, or a multiple of 16) from place `at`, counted in as many, as int32 words."""
+    if COUNT == 2:
+        words = (load_or_zero(pointer.to(tl.pointer_type(tl.int16)) + at, mask).to(tl.int32),)
+    else:
+        words = words_at(pointer, at, mask, COUNT // 4, ASM)
+    return words

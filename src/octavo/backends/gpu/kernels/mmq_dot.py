@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.decode import byte_of, half_pair, left_of, level, look_up
+from octavo.backends.gpu.kernels.decode import byte_of, half_pair, left_of, level, look_up, minimum_of
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, scaled
-from octavo.backends.gpu.kernels.loads import load_or_zero, words_at
+from octavo.backends.gpu.kernels.loads import bytes_at, load_or_zero, words_at
 from octavo.backends.gpu.kernels.split_k import is_last, sum_of
 
 
@@ -86,7 +86,7 @@ def _load_scales(w, row, tile, mask):
         words = words_at(w.scale, at, mask, COUNT, "none")
         minima = words
         if L.has_min:
-            minima = words_at(w.minimum, at, mask, COUNT, "none")
+            minima = bytes_at(w.minimum, at, mask, L.minimum_bytes, "none")
     return words, minima, d, dmin
 
 
@@ -117,7 +117,7 @@ def _scale_of(loaded, J: tl.constexpr, P: tl.constexpr, LAYOUT: tl.constexpr):
     else:
         s = level(words, INDEX, LAYOUT.scale)
         if LAYOUT.has_min:
-            m = level(minima, INDEX, LAYOUT.scale)
+            m = minimum_of(minima, s, INDEX, LAYOUT)
     if not LAYOUT.has_min:
         m = s
     return s, m

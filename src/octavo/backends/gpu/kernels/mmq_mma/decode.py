@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.kernels.decode import field, half_pair, left_of, level, look_up
-from octavo.backends.gpu.kernels.loads import four, words_at
+from octavo.backends.gpu.kernels.decode import field, half_pair, left_of, level, look_up, minimum_of
+from octavo.backends.gpu.kernels.loads import bytes_at, four, words_at
 
 
 @triton.jit
@@ -72,13 +72,15 @@ def _load_scales(w, row, unit, tiles, ASM: tl.constexpr):
         if L.kp % 256 == 0:
             words = words_at(w.scale, row * (L.kp // 256) + unit, None, 2 * COUNT, ASM)
             if L.has_min:
-                minima = words_at(w.minimum, row * (L.kp // 256) + unit, None, 2 * COUNT, ASM)
+                minima = bytes_at(w.minimum, row * (L.kp // 256) + unit, None, 2 * L.minimum_bytes, ASM)
         else:
             for i in tl.static_range(2):
                 at = row * (L.kp // 128) + tiles[i]
                 words = words + words_at(w.scale, at, None, COUNT, ASM)
                 if L.has_min:
-                    minima = minima + words_at(w.minimum, at, None, COUNT, ASM)
+                    minima = minima + bytes_at(w.minimum, at, None, L.minimum_bytes, ASM)
+        if L.has_zero and len(minima) == 2 and L.group == 64:
+            minima = ((minima[0] & 0xFFFF) | (minima[1] << 16),)
     return words, minima, above
 
 
@@ -132,7 +134,7 @@ def scale_of(scales, INDEX: tl.constexpr, LAYOUT: tl.constexpr, ASM: tl.constexp
         m = s
     else:
         s = level(words, INDEX, LAYOUT.scale)
-        m = level(minima, INDEX, LAYOUT.scale) if LAYOUT.has_min else s
+        m = minimum_of(minima, s, INDEX, LAYOUT) if LAYOUT.has_min else s
     return s, m
 
 

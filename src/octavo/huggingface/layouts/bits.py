@@ -1,0 +1,29 @@
+"""Codes of a few bits out of words: little-endian streams of bits, the lowest bits of the first word first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.formats.spec import U8, AnyArray
+
+
+def codes_of(words: AnyArray, bits: int) -> U8:
+    """Codes uint8 [..., W * 32 / bits] of words of 32 bits [..., W], or of bytes [..., B], of `bits` each, 1 to 8.
+
+    A code may lie in two words. The last bits of a row that make no code are left out.
+    """
+    raw = np.ascontiguousarray(words).view(np.uint8)
+    if bits == 8:
+        return raw
+    if bits in (1, 2, 4):
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        codes = raw[..., None] >> shifts & np.uint8((1 << bits) - 1)
+        return codes.reshape(*raw.shape[:-1], -1)
+    count = raw.shape[-1] * 8 // bits
+    single = np.unpackbits(raw, axis=-1, count=count * bits, bitorder="little").reshape(*raw.shape[:-1], count, bits)
+    return np.packbits(single, axis=-1, bitorder="little")[..., 0]
+
+
+def nibbles(raw: AnyArray) -> U8:
+    """Codes uint8 [..., 2 B] of bytes [..., B], the low half first."""
+    return codes_of(raw, 4)

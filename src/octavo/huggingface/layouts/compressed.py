@@ -1,0 +1,198 @@
+"""compressed-tensors: which modules have which scheme, by `quantization_config`.
+
+A group of modules has arguments for its weights and its activations, and a format says how weights lie in the file
+(https://github.com/vllm-project/compressed-tensors). `compressed_weights` reads those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.huggingface.layouts import compressed_weights as weights
+from octavo.huggingface.layouts.compressed_weights import Arguments, Tokens
+from octavo.huggingface.layouts.match import Pattern
+from octavo.huggingface.layouts.module import Module
+from octavo.huggingface.layouts.settings import Settings, brief
+from octavo.io.gguf import LazyTensor
+
+KEY = "quantization_config"
+KEYS = (
+    "quant_method", "config_groups", "ignore", "format", "kv_cache_scheme", "quantization_status", "version",
+    "global_compression_ratio", "sparsity_config", "transform_config", "compression_ratio",
+)  # fmt: skip
+GROUP_KEYS = ("targets", "weights", "input_activations", "output_activations", "format")
+WEIGHT_KEYS = (
+    "num_bits", "type", "symmetric", "strategy", "group_size", "block_structure", "dynamic", "actorder", "scale_dtype",
+    "zp_dtype", "observer", "observer_kwargs", "scale_calculation",
+)  # fmt: skip
+STRATEGIES = {"int": ("channel", "group", "tensor"), "float": ("channel", "tensor", "block", "group", "tensor_group")}
+_INT8, _FP8 = {"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "float"}
+_TOKEN = {"strategy": "token", "dynamic": True}
+_G128 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+_NV = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+_MX = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    "W8A16": ({**_INT8, "strategy": "channel"}, None),
+    "W4A16": (_G128, None),
+    "W4A16_ASYM": ({**_G128, "symmetric": False}, None),
+    "W8A8": ({**_INT8, "strategy": "channel"}, {**_INT8, **_TOKEN}),
+    "INT8": ({**_INT8, "strategy": "channel"}, {**_INT8, **_TOKEN}),
+    "W4A8": (_G128, {**_INT8, **_TOKEN}),
+    "FP8": ({**_FP8, "strategy": "tensor"}, {**_FP8, "strategy": "tensor", "dynamic": False}),
+    "FP8_DYNAMIC": ({**_FP8, "strategy": "channel"}, {**_FP8, **_TOKEN}),
+    "FP8_BLOCK": ({**_FP8, "strategy": "block", "block_structure": [128, 128]},
+                  {**_FP8, "strategy": "group", "group_size": 128, "dynamic": True}),
+    "NVFP4A16": (_NV, None),
+    "NVFP4": (_NV, {**_NV, "dynamic": "local"}),
+    "MXFP4A16": (_MX, None),
+    "MXFP4": (_MX, {**_MX, "dynamic": True}),
+}  # fmt: skip
+"""Groups that are named instead of described: the arguments of weights and of activations."""
+
+Read = Callable[[Module, Arguments], list[LazyTensor]]
+READERS: dict[str, Read] = {
+    "pack-quantized": weights.packed_integers,
+    "int-quantized": weights.plain_integers,
+    "float-quantized": weights.floats,
+    "naive-quantized": weights.naive,
+    "nvfp4-pack-quantized": weights.nvfp4,
+    "mxfp4-pack-quantized": weights.mxfp4,
+}
+"""How weights are read, by format."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A name, an expression for names ("re:"), or the class of all linear layers."""
+
+    name: str
+    pattern: Pattern | None
+
+    @classmethod
+    def of(cls, settings: Settings, text: str) -> _Target:
+        return cls(text, Pattern.of(settings, text[3:]) if text.startswith("re:") else None)
+
+    def matches(self, module: str) -> bool:
+        return self.pattern.matches(module) if self.pattern else self.name == module
+
+
+class Compressed:
+    """The layout; the groups of its configuration."""
+
+    def __init__(self, settings: Settings) -> None:
+        settings.only(KEYS)
+        settings.empty("sparsity_config", "transform_config")
+        _require_cache_scheme(settings)
+        top = settings.values.get("format")
+        groups = settings.part("config_groups")
+        if not groups.values:
+            raise settings.error("config_groups", "has 0 groups", "1 or more")
+        self._groups = [_group(groups, name, value, top) for name, value in groups.values.items()]
+        self._ignored = [_Target.of(settings.part("ignore", {}), text) for text in settings.strings("ignore")]
+
+    def read(self, module: Module) -> list[LazyTensor]:
+        if not any(end in module for end in ("weight_scale", "weight_packed")):
+            return []
+        if any(target.matches(module.name) for target in self._ignored):
+            raise module.error("weight_scale", "is there, and the configuration's `ignore` has the module")
+        arguments = self._arguments(module)
+        return READERS[arguments.format](module, arguments)
+
+    def _arguments(self, module: Module) -> Arguments:
+        """Those of the group of a module: one that names it, else one whose expression matches, else a class."""
+        for kind in (_is_name, _is_pattern):
+            for targets, arguments in self._groups:
+                if any(kind(target) and target.matches(module.name) for target in targets):
+                    return arguments
+        for targets, arguments in self._groups:
+            if any(target.name == "Linear" for target in targets):
+                return arguments
+        raise module.error("weight_scale", "is there, and no group of the configuration has the module")
+
+
+def _is_name(target: _Target) -> bool:
+    return target.pattern is None
+
+
+def _is_pattern(target: _Target) -> bool:
+    return target.pattern is not None
+
+
+def _group(groups: Settings, name: str, value: Any, top: Any) -> tuple[list[_Target], Arguments]:
+    if isinstance(value, list):
+        if name not in PRESETS:
+            raise groups.error(name, "is a list of targets under no known name", ", ".join(PRESETS))
+        weights_, tokens = PRESETS[name]
+        value = {"targets": value, "weights": weights_, "input_activations": tokens}
+    group = groups.part(name, value)
+    group.only(GROUP_KEYS)
+    group.empty("output_activations")
+    names = group.strings("targets")
+    unknown = next(
+        (t for t in names if t != "Linear" and not t.startswith("re:") and "." not in t and t != "lm_head"), ""
+    )
+    if not names or unknown:
+        raise group.error("targets", f"is {brief(names or None)}", "Linear, names of modules, or re: and an expression")
+    targets = [_Target.of(group.part("targets", {}), text) for text in names]
+    return targets, _arguments(group, top)
+
+
+def _arguments(group: Settings, top: Any) -> Arguments:
+    w = group.part("weights")
+    w.only(WEIGHT_KEYS)
+    kind = w.one_of("type", ("int", "float"), "int")
+    bits = w.one_of("num_bits", (8, 4, 3, 2, 5, 6, 7) if kind == "int" else (8, 4))
+    w.one_of("dynamic", (False, None), False)
+    symmetric = w.one_of("symmetric", (True,) if kind == "float" else (True, False), True)
+    strategy = w.one_of("strategy", STRATEGIES[kind])
+    size = w.values.get("group_size")
+    whole = size in (None, -1, 0) and strategy not in ("group", "tensor_group")
+    group_size = None if whole or size == -1 else w.size("group_size")
+    if strategy in ("channel", "tensor") and group_size is not None:
+        raise w.error("group_size", f"is {brief(size)} where the strategy is {strategy}", "null")
+    if strategy == "block":
+        w.one_of("block_structure", ([128, 128],))
+    actorder = w.one_of("actorder", (None, False, "static", "weight", "group", "dynamic"), None)
+    tokens = _tokens(group, kind)
+    format_ = _format(group, top, kind, bits, strategy, tokens)
+    return Arguments(kind, bits, symmetric, strategy, group_size, actorder in ("group", "dynamic"), tokens, format_)
+
+
+def _format(group: Settings, top: Any, kind: str, bits: int, strategy: str, tokens: Tokens) -> str:
+    """How weights lie: what the group says, else what the whole configuration does."""
+    if kind == "float" and bits == 4:
+        allowed = ["nvfp4-pack-quantized" if strategy == "tensor_group" else "mxfp4-pack-quantized"]
+    elif kind == "float":
+        allowed = ["float-quantized", "naive-quantized"]
+    else:
+        allowed = ["int-quantized", "naive-quantized"] + (["pack-quantized"] if bits < 8 or tokens == "floats" else [])
+    where = group if group.values.get("format") is not None else Settings(group.config, KEY, {"format": top})
+    found: str = where.one_of("format", allowed)
+    return found
+
+
+def _tokens(group: Settings, kind: str) -> Tokens:
+    """What activations are quantized to. Those with a static scale get one for each token, as others do."""
+    if group.values.get("input_activations") is None:
+        return "floats"
+    tokens = group.part("input_activations")
+    tokens.one_of("type", (kind,))
+    if kind == "float" and tokens.values.get("num_bits") == 4:
+        tokens.one_of("strategy", ("tensor_group", "group"))
+        return "static"
+    tokens.one_of("num_bits", (8,))
+    tokens.one_of("symmetric", (True,), True)
+    dynamic = tokens.one_of("dynamic", (True, False), False)
+    tokens.one_of("strategy", ("token", "tensor", "group") if dynamic else ("tensor",))
+    return "codes" if dynamic else "static"
+
+
+def _require_cache_scheme(settings: Settings) -> None:
+    if settings.values.get("kv_cache_scheme"):
+        scheme = settings.part("kv_cache_scheme")
+        scheme.one_of("num_bits", (8,))
+        scheme.one_of("type", ("float", "int"), "float")
+        scheme.one_of("strategy", ("tensor", "attn_head"))
+        scheme.one_of("dynamic", (False,), False)

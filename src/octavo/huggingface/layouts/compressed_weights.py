@@ -1,0 +1,227 @@
+"""Weights as compressed-tensors stores them, a function for each format.
+
+A linear layer called m is stored as
+
+    m.weight             codes of a byte each: I8 or F8_E4M3 [N, K], or
+    m.weight_packed      I32 [N, K * bits / 32], a stream of code + 2^(bits - 1) along a row, or U8 of E2M1 pairs
+    m.weight_shape       N and K
+    m.weight_scale       floats [N, 1] or [N], [N, K / G], [1], [N / 128, K / 128]; F8_E4M3 or U8 for E2M1
+    m.weight_zero_point  zero points: I8 like the scales, or a stream along N, I32 [N * bits / 32, K / G]
+    m.weight_g_idx       the group of each value of a row
+
+It has one level of scales. For 4-bit weights beside 8-bit activations two are derived from them, as
+`ops.quantize_w4a8` would derive them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from octavo.errors import ModelError, QuantFormatError, shown
+from octavo.formats import BlockFormat, Planes, channel_format
+from octavo.formats.rows import GROUP, two_levels
+from octavo.formats.spec import F32, U8
+from octavo.huggingface.layouts import float4, float8
+from octavo.huggingface.layouts.bits import codes_of
+from octavo.huggingface.layouts.gptq import order_of
+from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
+from octavo.io.gguf import LazyTensor
+from octavo.io.safetensors import StoredTensor
+
+Tokens = Literal["floats", "codes", "static"]
+SCALE, PACKED, SHAPE, ZERO = "weight_scale", "weight_packed", "weight_shape", "weight_zero_point"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """How the modules of a group are quantized.
+
+    kind         "int" or "float"
+    bits         of a code
+    symmetric    there are no zero points
+    strategy     what a scale belongs to
+    group        values of a row that share a scale, None where the strategy says it
+    ordered      groups are given by `weight_g_idx`
+    tokens       what activations are quantized to: "floats", nothing; "codes"; "static", with a scale in the file
+    format       how weights lie in the file
+    """
+
+    kind: str
+    bits: int
+    symmetric: bool
+    strategy: str
+    group: int | None
+    ordered: bool
+    tokens: Tokens
+    format: str
+
+    @property
+    def rows(self) -> str | None:
+        """The rows of `formats.channel` for products of integers with 8-bit tokens; None for rows of groups."""
+        if not (self.tokens != "floats" and self.symmetric and self.kind == "int") or self.ordered:
+            return None
+        if self.group is not None:
+            return "INT4_G128" if (self.bits, self.group) == (4, GROUP) else None
+        return {8: "INT8", 4: "INT4"}.get(self.bits)
+
+
+def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
+    """`pack-quantized`."""
+    codes = module.take(PACKED, ("I32",), (None, None))
+    shape = module.take(SHAPE, ("I64", "I32"), (2,))
+    n, k = codes.shape[0], codes.shape[1] * 32 // a.bits
+    middle = np.uint8(1 << (a.bits - 1))
+
+    def load() -> Part:
+        said = shape.array().reshape(-1).tolist()
+        if said != [n, k]:
+            raise _says(shape, f"says {said}", f"{[n, k]}, as its words have it")
+        words = codes.array()
+        return lambda part: Planes(codes_of(words[part], a.bits)[:, :k])
+
+    if a.rows is not None:
+        return [_rows(module, a, n, k, codes.name, load, middle)]
+    return _groups(module, a, n, k, load)
+
+
+def plain_integers(module: Module, a: Arguments) -> list[LazyTensor]:
+    """`int-quantized`: a byte for each code, of fewer bits too."""
+    codes = module.take("weight", ("I8",), (None, None))
+    n, k = codes.shape
+    middle = 1 << (a.bits - 1)
+
+    def load() -> Part:
+        raw = codes.array()
+        if a.bits < 8 and (raw.min() < -middle or raw.max() >= middle):
+            raise _says(codes, f"has codes from {raw.min()} to {raw.max()}", f"{-middle} to {middle - 1}")
+        return lambda part: Planes(raw[part].view(np.uint8) + np.uint8(middle))
+
+    if a.rows is not None:
+        return [_rows(module, a, n, k, codes.name, load, np.uint8(middle))]
+    return _groups(module, a, n, k, load)
+
+
+def naive(module: Module, a: Arguments) -> list[LazyTensor]:
+    """`naive-quantized`: `int-quantized` or `float-quantized`."""
+    return plain_integers(module, a) if a.kind == "int" else floats(module, a)
+
+
+def floats(module: Module, a: Arguments) -> list[LazyTensor]:
+    """`float-quantized`."""
+    _drop_scale(module, a, "input_scale")
+    block = 128 if a.strategy == "block" else a.group
+    return [float8.weight(module, SCALE, block, square=a.strategy == "block", token_codes=a.tokens != "floats")]
+
+
+def nvfp4(module: Module, a: Arguments) -> list[LazyTensor]:
+    """`nvfp4-pack-quantized`: w = e2m1 * scale / global scale."""
+    _drop_scale(module, a, "input_global_scale")
+    return float4.nvfp4(module, PACKED, SCALE, "weight_global_scale", divides=True)
+
+
+def mxfp4(module: Module, a: Arguments) -> list[LazyTensor]:
+    """`mxfp4-pack-quantized`."""
+    return [float4.mxfp4(module, PACKED, SCALE)]
+
+
+def _rows(
+    module: Module, a: Arguments, n: int, k: int, name: str, load: Callable[[], Part], middle: np.uint8
+) -> LazyTensor:  # fmt: skip
+    """Rows for products of integers with 8-bit tokens."""
+    assert a.rows is not None
+    try:
+        fmt = channel_format(a.rows, k)
+    except QuantFormatError as error:
+        raise module.error(name.rpartition(".")[2], str(error)) from None
+    scale = _scale(module, a, n, k)
+    _drop_scale(module, a, "input_scale")
+
+    def made() -> Part:
+        planes, d = load(), _per_row(scale, n)
+        return lambda part: row_planes(fmt, planes(part).q, d[part])
+
+    return module.weight(fmt, n, k, made)
+
+
+def row_planes(fmt: BlockFormat, q: U8, scales: F32) -> Planes:
+    """Planes of a format of rows: codes uint8 [N, K], and the scales that a checkpoint has for them."""
+    if not fmt.folds:
+        return Planes(q, d=scales)
+    channel, groups = two_levels(scales, np.abs(q.view(np.int8) - fmt.offset).max(axis=-1))
+    return Planes(q, d=channel, sc=groups)
+
+
+def _scale(module: Module, a: Arguments, n: int, k: int) -> StoredTensor:
+    """The scales, their shape one of those that the strategy has."""
+    tensor = module.take(SCALE, HALVES)
+    shapes = [(n, k // a.group)] if a.group else [(n, 1), (n,)]
+    if a.strategy == "tensor":
+        shapes = [(1,), (), (1, 1)]
+    if tensor.shape not in shapes or (a.group and k % a.group):
+        allowed = " or ".join(str(list(s)) for s in shapes)
+        raise module.error(SCALE, f"is {tensor.dtype} {list(tensor.shape)}", f"floats {allowed}")
+    return tensor
+
+
+def _per_row(scale: StoredTensor, n: int) -> F32:
+    """Scales [n, groups]; one for a tensor is one for each row."""
+    values = scale.floats()
+    return np.full((n, 1), values.reshape(()), np.float32) if values.size == 1 else values.reshape(n, -1)
+
+
+def _groups(module: Module, a: Arguments, n: int, k: int, load: Callable[[], Part]) -> list[LazyTensor]:
+    """Rows of groups, for activations of any kind."""
+    group = a.group or k
+    scale = _scale(module, a, n, k)
+    zero = None if a.symmetric else _zero(module, a, n, k // group)
+    _drop_scale(module, a, "input_scale")
+    order = None
+    if a.ordered and "weight_g_idx" in module:
+        order = order_of(module, "weight_g_idx", k, group)
+
+    def made() -> Part:
+        planes, d = load(), _per_row(scale, n)
+        m = None if zero is None else _zero_points(zero, a.bits, n)
+
+        def of(part: slice) -> Planes:
+            q = planes(part).q
+            return Planes(q if order is None else q[:, order], d=d[part], m=None if m is None else m[part])
+
+        return of
+
+    found = [module.rows(n, k, Kind(a.bits, group, scale.dtype, "offset" if a.symmetric else "zero"), made)]
+    if order is not None:
+        found.append(module.vector("order", lambda: order.astype(np.float32), k))
+    return found
+
+
+def _zero(module: Module, a: Arguments, n: int, groups: int) -> StoredTensor:
+    tensor = module.take(ZERO, ("I8", "I32"))
+    packed = (-(-n * a.bits // 32), groups)
+    if tensor.shape not in ((n, groups), packed) or (tensor.dtype == "I32") != (tensor.shape == packed):
+        raise module.error(ZERO, f"is {tensor.dtype} {list(tensor.shape)}", f"I8 {[n, groups]} or I32 {list(packed)}")
+    return tensor
+
+
+def _zero_points(zero: StoredTensor, bits: int, n: int) -> U8:
+    """Zero points of codes that begin at 0, uint8 [n, groups]."""
+    raw, middle = zero.array(), 1 << (bits - 1)
+    if zero.dtype == "I32":
+        return np.ascontiguousarray(codes_of(np.ascontiguousarray(raw.T), bits)[:, :n].T)
+    if raw.min() < -middle or raw.max() >= middle:
+        raise _says(zero, f"has zero points from {raw.min()} to {raw.max()}", f"{-middle} to {middle - 1}")
+    return raw.view(np.uint8) + np.uint8(middle)
+
+
+def _drop_scale(module: Module, a: Arguments, end: str) -> None:
+    """Take the static scale of activations, which get scales of their own in each step."""
+    if end in module and a.tokens == "static":
+        module.take(end, HALVES)
+
+
+def _says(tensor: StoredTensor, problem: str, allowed: str) -> ModelError:
+    return ModelError(problem, file=tensor.file, field=f"tensor {shown(tensor.name)}", allowed=allowed)

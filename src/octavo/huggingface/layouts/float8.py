@@ -1,0 +1,61 @@
+"""Weights of e4m3 numbers, with a scale for the tensor, for each row, or for blocks of rows and columns."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.formats import Planes, channel_format
+from octavo.formats.float8 import float8_format
+from octavo.formats.spec import F32
+from octavo.huggingface.layouts.module import HALVES, Module, Part
+from octavo.io.gguf import LazyTensor
+from octavo.io.safetensors import StoredTensor
+
+SIDE = 128
+"""Rows and columns of a block."""
+
+
+def weight(module: Module, end: str, group: int | None, *, square: bool, token_codes: bool) -> LazyTensor:
+    """The weight of `weight` F8_E4M3 [N, K] times the scales called `end`.
+
+    group        values of a row that share a scale, None for all
+    square       as many rows share it, too
+    token_codes  activations are quantized to e4m3; else they stay as they are
+    """
+    codes = module.take("weight", ("F8_E4M3",), (None, None))
+    n, k = codes.shape
+    scale = _scale(module, end, n, k, group, square)
+    if group is None and token_codes:
+        fmt = channel_format("FP8", k)
+    else:
+        fmt = float8_format(SIDE if k % SIDE == 0 and (group or k) % SIDE == 0 else 32)
+        if k % fmt.block or (group or k) % fmt.block:
+            raise module.error("weight", f"has rows of {k} values", f"multiples of {fmt.block}")
+
+    def load() -> Part:
+        raw, d = codes.array(), _spread(scale, n, k // fmt.block, group and group // fmt.block, square)
+        return lambda part: Planes(raw[part], d=d[part])
+
+    return module.weight(fmt, n, k, load)
+
+
+def _scale(module: Module, end: str, n: int, k: int, group: int | None, square: bool) -> StoredTensor:
+    tensor = module.take(end, HALVES)
+    shapes = [(n, 1), (n,), (1,), (), (1, 1)]
+    if group is not None:
+        shapes = [(-(-n // SIDE) if square else n, -(-k // group))]
+    if tensor.shape not in shapes:
+        allowed = " or ".join(str(list(s)) for s in shapes)
+        raise module.error(end, f"is {tensor.dtype} {list(tensor.shape)}", f"floats {allowed}")
+    return tensor
+
+
+def _spread(scale: StoredTensor, n: int, blocks: int, times: int | None, square: bool) -> F32:
+    """Scales float32 [n, blocks]."""
+    values = scale.floats()
+    if times is None:
+        column = np.full(n, values.reshape(()), np.float32) if values.size == 1 else values.reshape(n)
+        return np.repeat(column[:, None], blocks, axis=1)
+    if square:
+        values = np.repeat(values, SIDE, axis=0)[:n]
+    return np.ascontiguousarray(np.repeat(values, times, axis=1)[:, :blocks])

@@ -1,0 +1,180 @@
+"""GPTQ: `qweight`, `qzeros`, `scales`, `g_idx`, as AutoGPTQ and GPTQModel write them.
+
+    qweight  I32 [K * bits / 32, N]   a column is a stream of codes along K
+    qzeros   I32 [groups, N * bits / 32], zero points along N: less 1 in files of format "gptq", not in "gptq_v2"
+    scales   floats [groups, N]
+    g_idx    I32 [K], the group of each value of a row, or absent: value // group_size
+
+w = scale * (code - zero). Where groups are no runs of neighbours (activation order), columns are sorted by group, and
+`order` [K] says which values of an activation go with them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from octavo.errors import ModelError, shown
+from octavo.formats import Planes
+from octavo.formats.spec import F32, U8, AnyArray
+from octavo.huggingface.layouts.bits import codes_of
+from octavo.huggingface.layouts.match import Pattern
+from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
+from octavo.huggingface.layouts.settings import Settings
+from octavo.io.gguf import LazyTensor
+from octavo.io.safetensors import StoredTensor
+
+log = logging.getLogger("octavo")
+
+BITS = (2, 3, 4, 8)
+FORMATS = ("gptq", "gptq_v2")
+USED = ("quant_method", "bits", "group_size", "sym", "checkpoint_format", "dynamic", "desc_act")
+OF_THE_WRITER = (
+    "act_group_aware", "autoround_version", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs",
+    "damp_auto_increment", "damp_percent", "data_type", "dataset", "disable_exllama", "enable_quanted_input",
+    "exllama_config", "format", "gradient_accumulate_steps", "hyb_act", "is_marlin_format",
+    "iters", "lm_head", "low_gpu_mem_usage", "lr",
+    "max_input_length", "meta", "minmax_lr", "model_file_base_name", "model_name_or_path", "model_seqlen",
+    "module_name_preceding_first_block", "modules_in_block_to_quantize", "mse", "nsamples", "offload_to_disk",
+    "pack_dtype", "pad_token_id", "quantizer", "seqlen", "static_groups", "tokenizer", "true_sequential",
+    "use_cuda_fp16", "use_exllama", "version",
+)  # fmt: skip
+"""Keys that say how codes were found, or what a kernel is to do: tensors say all that is computed."""
+
+
+@dataclass(frozen=True)
+class _Said:
+    bits: int
+    group: int | None
+    sym: bool
+
+
+class Gptq:
+    """The layout, and what the configuration says of some modules."""
+
+    def __init__(self, settings: Settings) -> None:
+        settings.only(USED, OF_THE_WRITER)
+        settings.one_of("pack_dtype", ("int32", None), None)
+        self._true_zeros = settings.one_of("checkpoint_format", (*FORMATS, None), None) == "gptq_v2"
+        self._kind = _kind(settings, _Said(0, None, True))
+        self._dynamic: list[tuple[Pattern, _Said | None]] = []
+        dynamic = settings.values.get("dynamic") or {}
+        for pattern, value in Settings.of(settings.config, f"{settings.path}.dynamic", dynamic).values.items():
+            at = settings.part("dynamic").part(pattern, value)
+            kind = None if pattern.startswith("-:") else _kind(at, self._kind)
+            self._dynamic.append((Pattern.of(at, re.sub("^[+-]:", "", pattern)), kind))
+
+    def read(self, module: Module) -> list[LazyTensor]:
+        if "qweight" not in module:
+            return []
+        kind = next((kind for pattern, kind in self._dynamic if pattern.matches(module.name)), self._kind)
+        if kind is None:
+            raise module.error("qweight", "is there, and the configuration's `dynamic` leaves this module out")
+        return _Weight.of(module, kind, self._true_zeros).tensors()
+
+
+def _kind(settings: Settings, base: _Said) -> _Said:
+    """What an object says of modules, `base` where it says nothing."""
+    bits = settings.one_of("bits", BITS, base.bits or ...)
+    group = settings.values.get("group_size", base.group or -1)
+    group = None if group == -1 and type(group) is int else settings.size("group_size", group)
+    return replace(base, bits=bits, group=group, sym=settings.flag("sym", base.sym))
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A module's tensors, their shapes checked; `order` sorts its columns by group, None where they lie so."""
+
+    module: Module
+    kind: _Said
+    true_zeros: bool
+    n: int
+    k: int
+    codes: StoredTensor
+    zeros: StoredTensor
+    scales: StoredTensor
+    order: AnyArray | None
+
+    @classmethod
+    def of(cls, module: Module, kind: _Said, true_zeros: bool) -> _Weight:
+        codes = module.take("qweight", ("I32",), (None, None))
+        n, k = codes.shape[1], codes.shape[0] * 32 // kind.bits
+        group = kind.group or k
+        if codes.shape[0] * 32 % kind.bits or k % group or n * kind.bits % 32:
+            problem = f"is I32 {list(codes.shape)} for codes of {kind.bits} bits in groups of {group}"
+            raise module.error("qweight", problem, "whole words and groups")
+        zeros = module.take("qzeros", ("I32",), (k // group, n * kind.bits // 32))
+        scales = module.take("scales", HALVES, (k // group, n))
+        order = None
+        if "g_idx" in module:
+            order = order_of(module, "g_idx", k, group)
+        return cls(module, replace(kind, group=group), true_zeros, n, k, codes, zeros, scales, order)
+
+    def tensors(self) -> list[LazyTensor]:
+        assert self.kind.group is not None
+        kind = Kind(self.kind.bits, self.kind.group, self.scales.dtype, "offset" if self.kind.sym else "zero")
+        found = [self.module.rows(self.n, self.k, kind, self._load)]
+        if self.order is not None:
+            order: F32 = self.order.astype(np.float32)
+            found.append(self.module.vector("order", lambda: order, self.k))
+        return found
+
+    def _load(self) -> Part:
+        codes, scales, zeros = self.codes.array(), self.scales.floats(), self._zeros()
+
+        def planes(part: slice) -> Planes:
+            q = codes_of(np.ascontiguousarray(codes[:, part].T), self.kind.bits)
+            m = None if self.kind.sym else np.ascontiguousarray(zeros[:, part].T)
+            return Planes(q if self.order is None else q[:, self.order], d=np.ascontiguousarray(scales[:, part].T), m=m)
+
+        return planes
+
+    def _zeros(self) -> U8:
+        """Zero points uint8 [groups, N]. Raises ModelError for a symmetric file with others than one in the middle."""
+        words, bits = self.zeros.array().view(np.uint32), self.kind.bits
+        if self.kind.sym:
+            stored, middle = codes_of(words, bits), 1 << (bits - 1)
+            if not ((stored == middle).all() or (stored == middle - 1).all()):
+                found = sorted(set(np.unique(stored).tolist()))[:4]
+                problem = f"has zero points {', '.join(map(str, found))} in a symmetric checkpoint"
+                raise ModelError(problem, file=self.zeros.file, field=f"tensor {shown(self.zeros.name)}",
+                                 allowed=f"all {middle - 1} (gptq) or all {middle} (gptq_v2)")  # fmt: skip
+            return stored
+        if self.true_zeros:
+            return codes_of(words, bits)
+        if bits == 3:
+            return codes_of(words, bits) + np.uint8(1) & np.uint8(7)
+        _warn_of_lost(words, bits, self.zeros.name)
+        return codes_of(words + np.uint32(ONES[bits]), bits)
+
+
+ONES = {2: 0x55555555, 4: 0x11111111, 8: 0x01010101}
+"""1 for each code of a word. GPTQModel subtracts it from whole words, so adding it with carries takes that back."""
+
+
+def _warn_of_lost(words: AnyArray, bits: int, name: str) -> None:
+    """AutoGPTQ's packer sets all bits above a zero point of 0: what was there is lost."""
+    top = np.uint32((1 << bits) - 1)
+    fields = words[..., None] >> np.arange(0, 32, bits, dtype=np.uint32) & top
+    ones = fields == top
+    lost = int((ones[..., -2:].all(axis=-1) & (ones.sum(axis=-1) >= 2)).sum())
+    if lost:
+        log.warning(
+            "tensor %s: the zero points of %d words may have been lost by the program that wrote it", name, lost
+        )
+
+
+def order_of(module: Module, end: str, k: int, group: int) -> AnyArray | None:
+    """The columns sorted by group, in order within it, of the groups that a tensor gives; None where they lie so."""
+    groups = module.take(end, ("I32", "I64"), (k,)).array()
+    if (groups == np.arange(k) // group).all():
+        return None
+    if groups.min() < 0 or groups.max() >= k // group:
+        raise module.error(end, f"has groups {groups.min()} to {groups.max()}", f"0 to {k // group - 1}")
+    sizes = np.bincount(groups, minlength=k // group)
+    if (sizes != group).any():
+        raise module.error(end, f"has groups of {sizes.min()} to {sizes.max()} values", f"{group} in each")
+    return np.argsort(groups, kind="stable")

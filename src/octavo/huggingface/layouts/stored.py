@@ -1,0 +1,44 @@
+"""Tensors of a checkpoint as they can be loaded: floats as they lie, quantized modules as its layout reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from octavo.errors import ModelError, shown
+from octavo.formats import by_name
+from octavo.huggingface.layouts.module import Module
+from octavo.huggingface.layouts.table import find_layout
+from octavo.io.gguf import LazyTensor
+from octavo.io.safetensors import Checkpoint, StoredTensor
+from octavo.io.safetensors.file import FLOATS
+from octavo.models.config import Config
+
+
+def stored_tensors(checkpoint: Checkpoint, config: Config, left_out: Callable[[str], bool]) -> dict[str, LazyTensor]:
+    """The tensors by name, those of a quantized module as one that is called as its weight was, and what is beside it.
+
+    Little is read but the headers; shapes of codes and scales are compared. Raises ModelError for a quantized module
+    that is incomplete or contradicts the configuration, and for tensors of other types.
+    """
+    layout = find_layout(checkpoint, config)
+    modules: dict[str, dict[str, StoredTensor]] = {}
+    for name, tensor in checkpoint.tensors.items():
+        if not left_out(name):
+            stem, _, end = name.rpartition(".")
+            modules.setdefault(stem, {})[end] = tensor
+    made: dict[str, LazyTensor] = {}
+    for name, parts in modules.items():
+        module = Module(checkpoint.folder, name, parts)
+        read = [] if layout is None else layout.read(module)
+        made |= {tensor.name: tensor for tensor in read}
+        for end, tensor in parts.items():
+            if end not in module.used:
+                made[tensor.name] = _floats(checkpoint, tensor)
+    return made
+
+
+def _floats(checkpoint: Checkpoint, tensor: StoredTensor) -> LazyTensor:
+    if tensor.dtype not in FLOATS:
+        field = f"tensor {shown(tensor.name)}"
+        raise ModelError(f"holds {tensor.dtype}", file=checkpoint.folder, field=field, allowed=", ".join(FLOATS))
+    return LazyTensor(tensor.name, by_name(tensor.dtype), tensor.shape, tensor.load)

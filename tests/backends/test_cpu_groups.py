@@ -1,0 +1,63 @@
+"""Rows of groups on the CPU: what is packed is what the format says, products are those of the weights, and memory is
+no more than a tenth above the file's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.backends.cpu import CpuBackend
+from octavo.backends.cpu.pack import smallest_layout
+from octavo.formats import dequantize, group_format
+from octavo.formats.activation import activation
+from octavo.formats.group import BITS
+from octavo.formats.spec import BlockFormat
+from octavo.graph.builder import weight
+from octavo.graph.node import Node
+from octavo.graph.ops import apply
+from tests.backends.row_products import nmse
+from tests.backends.test_cpu_pack import rows_of
+from tests.formats.groups import random_tensor
+from tests.sampling import slow
+
+COMMON = [group_format(4, 128, "F16", "zero")]
+RARE = [
+    group_format(4, 128),
+    group_format(8, 32, "F32", "zero"), group_format(3, 64, "BF16", "minimum"), group_format(2, 128, "F16", "zero"),
+    group_format(5, 32, "BF16"), group_format(6, 64, "F32", "minimum"), group_format(8, 128, "BF16"),
+    group_format(8, 64, "F16", "minimum"), group_format(4, 32, "BF16", "zero"),
+]  # fmt: skip
+SOME = [*COMMON, *map(slow, RARE)]
+
+
+@pytest.mark.parametrize("fmt", SOME, ids=lambda f: f.name)
+def test_packed_rows_are_those_of_the_format(fmt: BlockFormat) -> None:
+    stored = random_tensor(fmt, 17, 384)
+    ids = np.array([16, 0, 3, 3], np.int32)
+    np.testing.assert_allclose(rows_of(stored, ids), dequantize(stored)[ids], rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("tokens", [1, slow(19)])
+@pytest.mark.parametrize("fmt", SOME, ids=lambda f: f.name)
+def test_products(fmt: BlockFormat, tokens: int) -> None:
+    stored, backend = random_tensor(fmt, 35, 384), CpuBackend(threads=2)
+    x = np.random.default_rng(tokens).standard_normal((tokens, 384)).astype(np.float32) + 0.2
+    given = Node("input", (), ("tokens", 384), "f32", name="x")
+    codes = apply("quantize", given, format="q8_1")
+    product = apply("mul_mat", weight(stored), codes)
+    binder = backend.begin_plan()
+    memory = backend.view(backend.allocate(backend.nbytes((tokens, 384), "q8_1")), 0, (tokens, 384), "q8_1")
+    out = np.full((tokens, 35), np.nan, np.float32)
+    binder.bind(codes, [x], memory)()
+    binder.bind(product, [backend.load(stored), memory], out)()
+    quantize = activation("q8_1").quantize
+    assert quantize is not None
+    assert nmse(out, quantize(x).dequantize().astype(np.float64) @ dequantize(stored).T.astype(np.float64)) < 1e-11
+
+
+@pytest.mark.parametrize("below", ["offset", "zero", "minimum"])
+def test_memory_is_hardly_more_than_the_file(below: str) -> None:
+    for bits in BITS:
+        for group in (32, 64, 128):
+            fmt = group_format(bits, group, "F16", below)  # type: ignore[arg-type]
+            assert smallest_layout(fmt).tile_bytes(256) <= 1.1 * 16 * fmt.row_bytes(256), fmt.name
