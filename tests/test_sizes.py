@@ -15,9 +15,9 @@ MOST_PARAMETERS, MOST_LINES = 12, 400
 
 def functions(text: str) -> Iterator[tuple[str, int]]:
     """Name and number of parameters of each function; of a method without `self`."""
-    tree = ast.parse(text)
-    methods = {f for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for f in c.body}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(text)))
+    methods = {f for c in nodes if isinstance(c, ast.ClassDef) for f in c.body}
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             a = node.args
             names = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]

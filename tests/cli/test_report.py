@@ -14,6 +14,7 @@ from octavo.quantizers import quantize_checkpoint, quantize_file
 from octavo.quantizers.imatrix import Imatrix, SquareSums
 from octavo.runtime import resolve
 from tests.cli.conftest import Run
+from tests.evals.no_pictures import leave_out_pictures
 from tests.quantizers import small
 
 REFERENCE = ("--device", "reference", "--threads", "1")
@@ -35,7 +36,10 @@ def test_tensors(octavo: Run, models: tuple[str, str], out: str) -> None:
     assert f"<dd>{done.out.split()[-2]} %</dd>" in page
 
 
-def test_a_text_and_presets(octavo: Run, models: tuple[str, str], out: str, text: str) -> None:
+def test_a_text_and_presets(
+    octavo: Run, models: tuple[str, str], out: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_out_pictures(monkeypatch)
     base, near = models
     options = ("--text", text, "-c", "64", "--chunks", "2", *REFERENCE)
     assert octavo("report", near, "--base", base, "--presets", "Q8_0, q5_0", *options, "-o", out).status == 0
@@ -47,7 +51,8 @@ def test_a_text_and_presets(octavo: Run, models: tuple[str, str], out: str, text
     assert "KL divergence</dt>" not in Path(out).read_text(encoding="utf-8")
 
 
-def test_the_demo_has_a_text(octavo: Run, out: str) -> None:
+def test_the_demo_has_a_text(octavo: Run, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_pictures(monkeypatch)
     done = octavo("report", "demo", "-o", out, "--presets", "", "--chunks", "1", *REFERENCE)
     assert done.status == 0
     assert "trial error" in done.out
@@ -77,8 +82,9 @@ def test_the_command_of_a_page_runs(octavo: Run, out: str, tmp_path: Path, monke
     assert "It is not there now" in Path(out).read_text(encoding="utf-8")
 
 
-def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path) -> None:
+def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the file that it was made of; a report does not take the place of one of its files."""
+    leave_out_pictures(monkeypatch)
     folder = tmp_path / "w8"
     quantize_checkpoint(resolve("demo"), folder, "int8-w8a8")
     done = octavo("report", str(folder), "--base", "demo", "-o", out, "--presets", "", "--chunks", "1", *REFERENCE)

@@ -15,6 +15,7 @@ from octavo import load
 from tests.cli.conftest import Run, on_reference, users_environment
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET
+from tests.sampling import slow
 
 GREEDY = ("--temp", "0")
 
@@ -76,7 +77,7 @@ def test_texts_that_are_no_prompts(octavo: Run, alphabet: str, tmp_path: Path, m
         (["--n-predict", "3"], "abc\n"),
         (["--max_tokens=2"], "ab\n"),
         (["-t", "1", "-c", "64", "-s", "1", "-ctk", "f32", "-sys", "be brief", "-n", "1"], "a\n"),
-        (["--temperature", "0", "--n_ctx", "64", "--kv", "f32", "--repeat-last-n", "3", "--n-gpu-layers", "0",
+        (["--temperature", "0", "--n_ctx", "64", "--kv", "f16", "--repeat-last-n", "3", "--n-gpu-layers", "0",
           "--device", "cpu", "-n", "1"], "a\n"),
     ],
 )  # fmt: skip
@@ -239,8 +240,10 @@ def test_without_standard_input(alphabet: str) -> None:
     assert done.stderr.startswith("octavo: error: there is no prompt")
 
 
-@pytest.mark.parametrize("read", [0, 3])
-@pytest.mark.parametrize("command", ["endless", "json", "inspect"])
+@pytest.mark.parametrize(
+    ("command", "read"),
+    [("endless", 3), ("json", 0), ("inspect", 3), *map(slow, [("endless", 0), ("json", 3), ("inspect", 0)])],
+)
 def test_a_reader_that_leaves_is_no_error_to_shout_about(alphabet: str, endless: str, command: str, read: int) -> None:
     arguments = {
         "endless": ["run", endless, "hi", *GREEDY],
@@ -260,19 +263,38 @@ def test_a_reader_that_leaves_is_no_error_to_shout_about(alphabet: str, endless:
     assert child.returncode in allowed.get((command, read), (1,))
 
 
-def test_a_terminal_without_unicode(process: Run, tmp_path: Path) -> None:
+_ONE_AFTER_ANOTHER = """
+import json, sys
+from octavo.cli import main
+
+for i, arguments in enumerate(json.loads(sys.argv.pop())):
+    print(end="\\0" if i else "")
+    sys.argv[1:] = arguments
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, end.code
+"""
+
+
+def test_a_terminal_without_unicode(tmp_path: Path) -> None:
     weights = tiny.alphabet()
     output = weights["output.weight"]
     output[0xC3], output[ord("a")] = output[ord("a")].copy(), 0
     output[0xA9, 0xC3] = 20  # "é" again and again
     path = tiny.write(tmp_path / "é.gguf", weights=weights, keys={"general.name": "modèle"})
     ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    assert process("run", path, "hi", "-n", "4", *GREEDY, **ascii_only).out == "??\n"
-    assert json.loads(process("run", path, "hi", "-n", "4", "--json", *GREEDY, **ascii_only).out)["text"] == "éé"
-    shown = process("inspect", path, **ascii_only)
-    assert (shown.status, shown.err) == (0, "")
-    assert shown.out.startswith("mod?le\n")
-    assert json.loads(process("inspect", path, "--json", **ascii_only).out)["metadata"]["general.name"] == "modèle"
+    commands = [["run", path, "hi", "-n", "4", *GREEDY], ["inspect", path]]
+    commands += [[*command, "--json"] for command in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", _ONE_AFTER_ANOTHER, json.dumps([on_reference(command) for command in commands])],
+        capture_output=True, env={**users_environment(), **ascii_only}, check=True,
+    )  # fmt: skip
+    said, shown, said_json, shown_json = done.stdout.decode().split("\0")
+    assert (done.stderr, said) == (b"", "??\n")
+    assert shown.startswith("mod?le\n")
+    assert json.loads(said_json)["text"] == "éé"
+    assert json.loads(shown_json)["metadata"]["general.name"] == "modèle"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

@@ -23,6 +23,7 @@ from octavo.runtime import Engine, EngineConfig, Model
 from tests.evals.conftest import Open
 from tests.models.checkpoints import CASES, NAMES, VOCAB, Write, make
 from tests.runtime import tiny
+from tests.sampling import slow
 
 CONTEXT = 24
 TOKENS = np.random.default_rng(11).integers(0, VOCAB, 3 * CONTEXT).tolist()
@@ -119,7 +120,7 @@ def test_activations_are_read_before_they_are_quantized(gguf: Write) -> None:
     assert (quantized[deep].sums != exact[deep].sums).any(), "products see quantized activations"
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3moe"])
+@pytest.mark.parametrize("name", [slow("qwen3"), "qwen3moe"])
 def test_the_cpu_collects_the_same(name: str, gguf: Write) -> None:
     case = CASES[name]
     file = gguf(case, make(case))

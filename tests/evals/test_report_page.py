@@ -26,6 +26,7 @@ from octavo.evals.stats import Estimate
 from octavo.io.gguf import write_gguf
 from octavo.quantizers import quantize_file
 from octavo.runtime import resolve
+from tests.evals.no_pictures import leave_out_pictures
 from tests.quantizers import small
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -178,17 +179,17 @@ def test_structure(page: Page) -> None:
     assert page.page.startswith('<!DOCTYPE html>\n<html lang="en">')
 
 
-def test_the_same_input_gives_the_same_bytes(found: Findings) -> None:
+def test_the_same_input_gives_the_same_bytes(found: Findings, page: Page) -> None:
     import matplotlib as mpl
 
-    first = render(found)
     with mpl.rc_context({"axes.facecolor": "red", "svg.fonttype": "path"}):
-        assert render(found) == first
+        assert render(found) == page.page
         assert mpl.rcParams["axes.facecolor"] == "red"
 
 
 @pytest.mark.parametrize("kind", ["estimated", "trial"])
-def test_without_a_base(base: str, found: Findings, kind: str) -> None:
+def test_without_a_base(base: str, found: Findings, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_pictures(monkeypatch)
     model = measure(base if kind == "trial" else found.model.path)
     got = Page(render(Findings(model, advise(model))))
     assert ("error as Q4_K_M" if kind == "trial" else "estimated error") in got.page
@@ -241,7 +242,8 @@ def test_hostile_names(tmp_path: Path) -> None:
         ElementTree.fromstring(svg.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1))
 
 
-def test_bad_values_are_told(tmp_path: Path) -> None:
+def test_bad_values_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_pictures(monkeypatch)
     weights = small.weights()
     weights["blk.0.attn_v.weight"][3, 5] = np.nan
     model = measure(small.write(tmp_path / "bad.gguf", weights))
@@ -274,7 +276,8 @@ def test_labels_of_points_keep_apart() -> None:
     assert len(set(spots)) == 8
 
 
-def test_write(base: str, tmp_path: Path) -> None:
+def test_write(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_pictures(monkeypatch)
     out = tmp_path / "report.html"
     seen: list[str] = []
     got = write_report(base, out, threads=1, progress=lambda done, total, name: seen.append(name))
@@ -310,13 +313,15 @@ def test_without_matplotlib(base: str, tmp_path: Path, monkeypatch: pytest.Monke
         write_report(base, tmp_path / "r.html")
 
 
-def test_the_demo_model_by_its_name(tmp_path: Path) -> None:
+def test_the_demo_model_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_pictures(monkeypatch)
     found = write_report("demo", tmp_path / "demo.html")
     assert (found.model.path, found.model.base) == ("demo", "demo")
     assert resolve("demo") not in (tmp_path / "demo.html").read_text()
 
 
-def test_a_sentence_says_what_the_model_costs(found: Findings, page: Page) -> None:
+def test_a_sentence_says_what_the_model_costs(found: Findings, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_pictures(monkeypatch)
     (said,) = re.findall(r'<p class="verdict">(.*?)</p>', page.page)
     assert said.endswith(
         "its predictions are noticeably different from those of its base: the divergence is 0.032 nats a token, and"

@@ -13,6 +13,7 @@ from octavo.errors import UsageError
 from octavo.formats import by_name
 from octavo.quantizers.mix.mixing import Choices, Facts, choose_types, fallback, is_kept
 from octavo.quantizers.mix.presets import ALIASES, PRESETS, find_preset
+from tests.sampling import some
 
 RECORDED = json.loads((Path(__file__).parent.parent / "data" / "llama-quantize-types.json").read_text())
 MODELS: dict[str, Any] = RECORDED["models"]
@@ -71,7 +72,7 @@ def test_types_are_llama_quantizes(name: str) -> None:
         assert {n: f.name for n, f in got.items()} == want, (case["preset"], case["imatrix"], case.get("options"))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, 5))
 def test_an_imatrix_that_changes_nothing_is_not_recorded(name: str) -> None:
     model = MODELS[name]
     recorded = {c["preset"] for c in RECORDED["cases"] if c["model"] == name and c["imatrix"]}

@@ -24,6 +24,7 @@ from octavo.quantizers.job import recode
 from octavo.quantizers.job.quantize import quantize_file
 from octavo.quantizers.mix.mixing import Choices
 from tests.quantizers import small
+from tests.sampling import slow
 
 TYPES = {
     "token_embd.weight": "Q4_K", "output.weight": "Q6_K", "blk.0.attn_v.weight": "Q4_K", "blk.2.attn_v.weight": "Q6_K",
@@ -308,8 +309,9 @@ except OctavoError as error:
 """
 
 
-@pytest.mark.parametrize("before", [None, b"before"])
-@pytest.mark.parametrize("how", ["kill", "full"])
+@pytest.mark.parametrize(
+    ("how", "before"), [("kill", b"before"), ("full", None), slow(("kill", None)), slow(("full", b"before"))]
+)
 def test_the_target_is_whole_or_as_it_was(src: Path, dst: Path, how: str, before: bytes | None) -> None:
     if before:
         dst.write_bytes(before)

@@ -115,7 +115,7 @@ def test_casts_leave_what_is_stored(scheme: str) -> None:
     assert moved(x.to("meta")).shape == (3, 40)
 
 
-@EVERY
+@pytest.mark.parametrize("scheme", some(SCHEMES, 2))
 @pytest.mark.parametrize("backend", some(["eager", "aot_eager"], 1))
 @torch.no_grad()
 def test_compiled(scheme: str, backend: str) -> None:

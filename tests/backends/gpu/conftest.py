@@ -43,14 +43,28 @@ collect_ignore = ["test_on_gpu.py"] if INTERPRETED else ["test_bench.py", "test_
 
 
 _run = interpreter.InterpretedFunction.run
+_patch_language = interpreter._patch_lang
+_patched = set[int]()
+"""The modules, by their globals, for whose functions the language is patched in the kernel that runs."""
+
+
+def _patch_language_once(function: Any) -> Any:
+    """Triton patches its language again for every function that a kernel calls, which takes half of the time."""
+    module = id(function.__globals__)
+    if module in _patched:
+        return interpreter._LangPatchScope()
+    _patched.add(module)
+    return _patch_language(function)
 
 
 def _run_with_fusion(self: Any, *arguments: Any, **options: Any) -> Any:
     """Triton 3.10 has another default: every launch says whether products and sums may be fused."""
     assert isinstance(options.get("enable_fp_fusion"), bool), f"{self.fn.__name__} leaves fusion to Triton's default"
+    _patched.clear()
     return _run(self, *arguments, **options)
 
 
+interpreter._patch_lang = _patch_language_once
 interpreter.InterpretedFunction.run = _run_with_fusion
 
 

@@ -71,7 +71,7 @@ def check(row: dict[str, Any]) -> None:
 
 QUICK = {
     "dots": ["matvec:Q4_K:sm_80", "matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "mmq_dot:Q8_0:sm_100"],
-    "mmq_mma": ["mmq_mma:Q6_K:sm_80"],
+    "mmq_mma": ["mmq_mma:Q4_0:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
     "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K")],

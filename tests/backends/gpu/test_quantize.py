@@ -9,6 +9,7 @@ import torch
 from octavo.backends.gpu.quantize import MmqLayout, mmq_reference, quantize_int8_token, quantize_mmq_q8_1
 from octavo.errors import UsageError
 from octavo.formats.activation import activation
+from tests.sampling import slow
 
 LAYOUTS: tuple[MmqLayout, ...] = ("D4", "DS4", "D2S6")
 
@@ -22,7 +23,7 @@ def drawn(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [(1, 1, 3, 128), (2, 3, 2, 200), (1, 2, 5, 512)])
+@pytest.mark.parametrize("shape", [(1, 1, 3, 128), (2, 3, 2, 200), slow(((1, 2, 5, 512),))])
 def test_mmq(layout: MmqLayout, shape: tuple[int, ...]) -> None:
     x = drawn(*shape)
     found = quantize_mmq_q8_1(torch.from_numpy(x), layout).numpy()
