@@ -59,5 +59,6 @@ def test_bench_passes(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "COLD_BYTES", 1 << 14)
     result = measure.bench_gemm(20, 48, 256, scheme, "gpu")
     assert result["passed"]
-    assert result["own_error"] < 1e-5
+    short_sums = scheme.startswith("fp8") and target().device != "cpu"  # which the tensor cores of some GPUs keep
+    assert result["own_error"] < (5e-4 if short_sums else 1e-5)
     assert "BLAS" in result["library"]

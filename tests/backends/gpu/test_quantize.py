@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from octavo.backends.gpu.device import target
 from octavo.backends.gpu.quantize import MmqLayout, mmq_reference, quantize_int8_token, quantize_mmq_q8_1
 from octavo.errors import UsageError
 from octavo.formats.activation import activation
 from tests.sampling import slow
 
 LAYOUTS: tuple[MmqLayout, ...] = ("D4", "DS4", "D2S6")
+
+
+def on(x: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(x).to(target().device)
 
 
 def drawn(*shape: int) -> np.ndarray:
@@ -26,14 +31,14 @@ def drawn(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(1, 1, 3, 128), (2, 3, 2, 200), slow(((1, 2, 5, 512),))])
 def test_mmq(layout: MmqLayout, shape: tuple[int, ...]) -> None:
     x = drawn(*shape)
-    found = quantize_mmq_q8_1(torch.from_numpy(x), layout).numpy()
+    found = quantize_mmq_q8_1(on(x), layout).cpu().numpy()
     np.testing.assert_array_equal(found, mmq_reference(x, layout, -(-shape[3] // 512) * 512))
 
 
 def test_mmq_block_byte_by_byte() -> None:
     """One block by the words of the definition, value by value."""
     x = drawn(1, 1, 2, 128)
-    block = quantize_mmq_q8_1(torch.from_numpy(x), "DS4", 128).numpy()[0, 0, 0, 0]
+    block = quantize_mmq_q8_1(on(x), "DS4", 128).cpu().numpy()[0, 0, 0, 0]
     for g in range(4):
         values = x[0, 0, 0, 32 * g : 32 * g + 32]
         amax = np.abs(values).max()
@@ -48,11 +53,11 @@ def test_mmq_block_byte_by_byte() -> None:
 def test_mmq_strides_and_ids() -> None:
     """A tensor seen through strides, and rows gathered by their numbers."""
     whole = drawn(3, 2, 6, 300)
-    view = torch.from_numpy(whole)[::2].transpose(0, 1)[:, :, 1:, :260]
+    view = on(whole)[::2].transpose(0, 1)[:, :, 1:, :260]
     ids = np.array([4, 0, 0, 2, 3, 1], np.int32)
-    expected = np.ascontiguousarray(view.numpy())
-    np.testing.assert_array_equal(quantize_mmq_q8_1(view, "D4").numpy(), mmq_reference(expected, "D4", 512))
-    found = quantize_mmq_q8_1(view, "DS4", 384, torch.from_numpy(ids)).numpy()
+    expected = np.ascontiguousarray(view.cpu().numpy())
+    np.testing.assert_array_equal(quantize_mmq_q8_1(view, "D4").cpu().numpy(), mmq_reference(expected, "D4", 512))
+    found = quantize_mmq_q8_1(view, "DS4", 384, on(ids)).cpu().numpy()
     np.testing.assert_array_equal(found, mmq_reference(expected, "DS4", 384, ids))
 
 
@@ -70,9 +75,9 @@ def test_mmq_refuses_what_it_can_not_do() -> None:
 def test_int8_token(k: int) -> None:
     x = drawn(4, k)
     x[2] = 0
-    codes, scales = quantize_int8_token(torch.from_numpy(x))
+    codes, scales = quantize_int8_token(on(x))
     quantizer = activation("int8_token").quantize
     assert quantizer is not None
     expected = quantizer(x)
-    np.testing.assert_array_equal(codes.numpy(), expected.codes)
-    np.testing.assert_array_equal(scales.numpy(), expected.scales[:, 0])
+    np.testing.assert_array_equal(codes.cpu().numpy(), expected.codes)
+    np.testing.assert_array_equal(scales.cpu().numpy(), expected.scales[:, 0])

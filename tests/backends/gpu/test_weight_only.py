@@ -14,16 +14,15 @@ from octavo.backends.gpu.load import load
 from octavo.backends.gpu.weight_only import matmul
 from octavo.bench.cases import WEIGHTS
 from octavo.errors import UsageError
-from octavo.formats import QTensor, by_name, dequantize
-from octavo.quantizers import encode
+from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from tests.sampling import some
 
-ENCODED = [name for name in WEIGHTS if not by_name(name).is_float and name != "NVFP4"]
+QUANTIZED = [name for name in WEIGHTS if not by_name(name).is_float and name != "NVFP4"]
 
 
 def weights(name: str, n: int, k: int) -> QTensor:
     values = np.random.default_rng(n).standard_normal((n, k)).astype(np.float32)
-    return QTensor(by_name(name), (n, k), encode(values, name))
+    return quantize_reference(values, by_name(name))
 
 
 def error(name: str, tokens: int, n: int, k: int) -> float:
@@ -37,7 +36,7 @@ def error(name: str, tokens: int, n: int, k: int) -> float:
     return float(np.square(y - right).sum() / np.square(right).sum())
 
 
-@pytest.mark.parametrize("name", some(ENCODED, 6))
+@pytest.mark.parametrize("name", some(QUANTIZED, 6))
 def test_a_few_tokens(name: str) -> None:
     assert error(name, 3, 50, 512) < 1e-11
 

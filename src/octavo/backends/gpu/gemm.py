@@ -97,7 +97,7 @@ def int8_gemm(
         after.get("activation"), step(scale_a), step(scale_b), step(zero_a), 1.0, how.wide, how.tma,
         size.k % s.block_k == 0,
     )  # fmt: skip
-    constants = for_triton((s, config))
+    end, *constants = for_triton((end, s, config))
     options = {"num_warps": s.warps, "enable_fp_fusion": True}
     if how.hopper:
         with gluon.attempt("int8"):
@@ -148,7 +148,7 @@ def w4a8_gemm(
     config = GemmConfig(
         after.get("activation"), step(scale_a), step(channel_scale), 0, factor, how.wide, how.tma
     )  # fmt: skip
-    constants = for_triton((s, config))
+    end, *constants = for_triton((end, s, config))
     options = {"num_warps": s.warps, "enable_fp_fusion": True}
     if how.hopper:
         with gluon.attempt("w4a8"):
@@ -195,6 +195,7 @@ def fp8_gemm(
     split_k = _split_k(s, size, torch.float32, a.device, after.get("workspace"))
     steps = (0, 0) if of_blocks else (step(scale_a), step(scale_b))
     config = partial(GemmConfig, after.get("activation"), *steps, tma=how.tma, even=size.k % s.block_k == 0)
+    end = for_triton(end)
     if how.hopper:
         with gluon.attempt("fp8"):
             gluon.kernel("fp8")[min(s.programs(size.m, size.n) * s.split_k, _multiprocessors()),](
