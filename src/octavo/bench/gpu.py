@@ -109,7 +109,7 @@ class Copying(GpuBackend):
 def _copied(weight: Any) -> Any:
     if isinstance(weight, QuantWeight):
         parts = {name: part.clone() for name, part in weight.parts.items()}
-        return QuantWeight(weight.layout, weight.experts, weight.n, weight.k, parts)
+        return QuantWeight(weight.layout, weight.experts, weight.n, weight.k, parts, weight.points)
     if isinstance(weight, FloatWeight):
         return FloatWeight(weight.experts, weight.n, weight.k, weight.data.clone())
     return weight.clone()

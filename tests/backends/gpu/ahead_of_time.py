@@ -260,6 +260,9 @@ def _of_layout(name: str, as_bytes: bool) -> dict[str, Any]:
         small="*i16" if kind.two_level else None, rest="*i8" if kind.min_bits == 6 else None,
         table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, KP),
     )  # fmt: skip
+    if kind.grid is not None:
+        upper, marks = "*i8" if kind.grid.more else None, "*i16" if kind.grid.marks else None
+        weight = weight._replace(small="*i8", low="*i16", upper=upper, marks=marks, points="*i32")
     return {"w": weight, "x": BYTES_X, "y": ROWS, "splits": SplitK("*fp32", "*i32")}
 
 

@@ -9,7 +9,7 @@ from octavo.backends.gpu.layout import Layout, layout_of
 from octavo.backends.gpu.pack import pack, unpack
 from octavo.bench.cases import WEIGHTS
 from octavo.errors import QuantFormatError
-from octavo.formats import Planes, QTensor, by_name, decode
+from octavo.formats import FORMATS, Planes, QTensor, by_name, decode
 from octavo.formats import unpack as planes_of
 
 QUANTIZED = [name for name in WEIGHTS if not by_name(name).is_float]
@@ -48,6 +48,12 @@ def test_no_more_bytes_than_the_file(name: str) -> None:
     fmt = by_name(name)
     layout = pack(random_planes(name, 1, 1024), fmt).layout
     assert layout.row_bytes(1024) == fmt.row_bytes(1024)
+
+
+@pytest.mark.parametrize("name", [f.name for f in FORMATS if f.grid or f.name == "TQ2_0"])
+def test_grids_take_hardly_more_than_the_file(name: str) -> None:
+    fmt = by_name(name)
+    assert layout_of(fmt, "f16").row_bytes(4096) <= 1.1 * fmt.row_bytes(4096)
 
 
 @pytest.mark.parametrize("bits", [4, 5, 6, 2, 3])

@@ -52,6 +52,10 @@ class PackedWeight(NamedTuple):
     rest      int8: upper bits of their minima
     table     four int32: what codes stand for, 16 signed bytes
     layout    a `RowLayout`
+    low       int16 (a pair of bytes): low bits of numbers of points, where the layout has a grid
+    upper     int8: their upper bits
+    marks     int16 (a pair of bytes): a bit for each value that is negative
+    points    int32: four values of a point each, as signed bytes
     """
 
     codes8: Pointer | None
@@ -64,6 +68,10 @@ class PackedWeight(NamedTuple):
     rest: Pointer | None
     table: tuple[int, int, int, int] | None
     layout: Constant
+    low: Pointer | None = None
+    upper: Pointer | None = None
+    marks: Pointer | None = None
+    points: Pointer | None = None
 
 
 class Q8Activation(NamedTuple):

@@ -121,6 +121,8 @@ class MmaShape(Constant):
 def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape | None:
     """The shape of a product with some tokens by `mma.sync`, or None for another way."""
     found: tuple[int, int, int, int] | None
+    if layout.grid is not None:
+        return None
     if arch == "interpreter":
         if tokens != 16 and not MMA_MIN_TOKENS <= tokens <= 8:
             return None
@@ -161,7 +163,8 @@ class MixedGemmShape(Constant):
 
 def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedGemmShape | None:
     """The shape of a product with many tokens whose weights become float16 in registers, or None for memory."""
-    plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8) and layout.group < 64
+    plain = layout.table is None and layout.grid is None and not layout.offset and layout.bits in (4, 6, 8)
+    plain = plain and layout.group < 64
     plain = plain and not (layout.bits == 8 and layout.has_min)  # whose minima are too large for float16
     if arch != "sm_90" or not plain or layout.scale == "f32" or not gluon.usable("mixed"):
         return None

@@ -18,11 +18,18 @@ Scales lie in pairs, that of a group in the first half of a tile beside that of 
     two levels   small [Kp / 2G, 2], i8: the group's scale; with 4-bit minima these in the upper nibble; with 6-bit
                  minima their low two bits above the scale, and the other four in `rest` [Kp / 2G], low nibble first
                  scale [Kp / S] or, with minima, [Kp / S, 2]: f16 d and dmin
+
+With a grid there are numbers of points instead of codes, and marks; a unit is 8 low and 8 high codes:
+
+    low    the low eight bits of a number of the low codes beside those of the high ones, u8 [Kp / 2 width, 2]
+    upper  what is above them: of each such pair the bits of the first, then of the second, the lowest pair first
+    marks  bit i is the sign of code i: u8 [units, 2], of the low codes and of the high ones
+    small  u8 [Kp / 2G]: (scale - 1) / 2 of the low group in the lower half of a byte, of the high one in the upper
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Literal
 
@@ -35,6 +42,25 @@ HALF = 64
 
 ScaleKind = Literal["f16", "f32", "exponent"]
 SCALE_BYTES: dict[ScaleKind, int] = {"f16": 2, "f32": 4, "exponent": 1}
+
+
+@dataclass(frozen=True)
+class Points(Constant):
+    """The points of a grid.
+
+    width  values of a point, 8 or 4
+    more   bits of a number above eight; where values share a mark, it is the highest
+    marks  there is a mark for each value
+    """
+
+    width: int
+    more: int
+    marks: bool
+
+    @property
+    def upper_bytes(self) -> int:
+        """Bytes of the upper bits of a tile's numbers."""
+        return TILE // self.width * self.more // 8
 
 
 @dataclass(frozen=True)
@@ -52,6 +78,7 @@ class Layout(Constant):
     table     or code(q) = table[q]
     step      a power of two that all values are multiplied with
     has_zero  minima are zero points
+    grid      what codes are taken from, as signed bytes; None where they are stored themselves
     """
 
     bits: int
@@ -65,6 +92,7 @@ class Layout(Constant):
     table: tuple[int, ...] | None
     step: float = 1.0
     has_zero: bool = False
+    grid: Points | None = None
 
     @property
     def two_level(self) -> bool:
@@ -73,6 +101,8 @@ class Layout(Constant):
     @property
     def planes(self) -> tuple[int, ...]:
         """Bits of the planes of codes, largest first: 6 -> (4, 2)."""
+        if self.grid is not None:
+            return ()
         return (8,) if self.bits == 8 else tuple(b for b in (4, 2, 1) if self.bits & b)
 
     @property
@@ -98,6 +128,9 @@ class Layout(Constant):
     def row_bytes(self, kp: int) -> int:
         """Bytes of all planes of a row of `kp` padded values."""
         pairs = kp // (2 * self.group)
+        if self.grid is not None:
+            numbers = kp // self.grid.width + kp // TILE * self.grid.upper_bytes
+            return numbers + (kp // 8 if self.grid.marks else 0) + pairs + kp // self.super * self.scale_bytes
         total = kp * self.bits // 8
         if self.two_level:
             total += 2 * pairs + (pairs if self.min_bits == 6 else 0)
@@ -115,7 +148,7 @@ class RowLayout(Layout):
 @cache
 def row_layout(layout: Layout, kp: int) -> RowLayout:
     """The layout with rows of `kp` values."""
-    return RowLayout(**asdict(layout), kp=kp)
+    return RowLayout(**{f.name: getattr(layout, f.name) for f in fields(layout)}, kp=kp)
 
 
 def padded(k: int) -> int:
@@ -131,6 +164,10 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         raise QuantFormatError(f"{fmt.name}: no GPU layout for groups of {fmt.group} in {fmt.super}")
     if two_level and scale != "f16":
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
+    if fmt.grid is not None:
+        numbers = len(fmt.grid.keys) << fmt.grid.shared
+        points = Points(fmt.grid.width, (numbers - 1).bit_length() - 8, not fmt.grid.shared)
+        return Layout(8, group, fmt.super, scale, False, 0, True, 0, None, fmt.step, grid=points)
     has_min = fmt.has_min or fmt.has_zero
     signed = fmt.table is None and (fmt.offset == 1 << (fmt.bits - 1) or (has_min and fmt.bits == 8))
     return Layout(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from octavo.backends.cores import cores
+from octavo.backends.gpu.grid_pack import point_words
 from octavo.backends.gpu.layout import ScaleKind, layout_of
 from octavo.backends.gpu.pack import Packed, pack
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, kernel_views
 from octavo.errors import QuantFormatError
-from octavo.formats import Planes, QTensor, dequantize, unpack
+from octavo.formats import BlockFormat, Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
 
 if TYPE_CHECKING:
@@ -31,12 +33,21 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     n, k = tensor.shape[-2:]
     if tensor.format.is_float:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
-    parts = list(chunks(experts * n, k, CHUNK_VALUES))
+    spans = list(chunks(experts * n, k, CHUNK_VALUES))
     with ThreadPoolExecutor(cores()) as pool:
-        packed = _packed(tensor.stored(), parts, pool)
+        packed = _packed(tensor.stored(), spans, pool)
     layout = packed[0].layout
     views = [kernel_views(p) for p in packed]
-    return QuantWeight(layout, experts, n, k, {name: _joined([v[name] for v in views], device) for name in views[0]})
+    parts = {name: _joined([v[name] for v in views], device) for name in views[0]}
+    return QuantWeight(layout, experts, n, k, parts, _points(tensor.format, device) if layout.grid else None)
+
+
+@cache
+def _points(fmt: BlockFormat, device: str) -> torch.Tensor:
+    """The points of a format's grid, which all of its weights share."""
+    import torch
+
+    return torch.from_numpy(point_words(fmt)).to(device)
 
 
 def vector(tensor: QTensor, device: str) -> torch.Tensor:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from octavo.backends.gpu.grid_pack import pack_points, unpack_points
 from octavo.backends.gpu.layout import HALF, Layout, ScaleKind, layout_of, padded
 from octavo.errors import QuantFormatError
 from octavo.formats import BlockFormat, Planes
+from octavo.formats.grid import Grid
 from octavo.formats.spec import F32, U8, AnyArray
 
 
@@ -21,6 +23,7 @@ class Packed:
     minimum  [rows, Kp / 2G, 2]: minima of one level, or zero points
     small    int8 or uint8 [rows, Kp / 2G, 2]: scales of groups of the second level
     rest     uint8 [rows, Kp / 2G]
+    numbers  low, upper, marks: uint8 [rows, ...], and `small` [rows, Kp / 2G], where there is a grid
     """
 
     layout: Layout
@@ -30,11 +33,14 @@ class Packed:
     minimum: AnyArray | None = None
     small: AnyArray | None = None
     rest: U8 | None = None
+    grid: Grid | None = None
+    numbers: dict[str, AnyArray] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, AnyArray]:
         """The parts that are there, by name."""
         parts = {f"codes{bits}": plane for bits, plane in self.codes.items()}
         named = {"scale": self.scale, "minimum": self.minimum, "small": self.small, "rest": self.rest}
+        parts |= self.numbers
         return parts | {name: part for name, part in named.items() if part is not None}
 
 
@@ -53,6 +59,8 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Pac
         assert planes.sc is not None
         d = planes.d if planes.dmin is None else np.stack([planes.d, planes.dmin], axis=-1)
         parts["scale"] = _exactly(d, layout.scale).reshape(n, kp // layout.super, 1 + layout.has_min)
+        if fmt.grid is not None:
+            return Packed(layout, k, scale=parts["scale"], grid=fmt.grid, numbers=pack_points(planes, fmt.grid, layout))
         parts["small"], parts["rest"] = _small_scales(layout, planes.sc, planes.m)
     else:
         parts["scale"] = _pairs(_padded(_exactly(planes.d, layout.scale), repeat, kp // layout.group), layout)
@@ -60,7 +68,8 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Pac
             parts["minimum"] = _pairs(_padded(planes.m, repeat, kp // layout.group), layout)
         elif planes.dmin is not None:
             parts["minimum"] = _pairs(_padded(_exactly(planes.dmin, layout.scale), repeat, kp // layout.group), layout)
-    return Packed(layout, k, _pack_codes(_padded(planes.q ^ _flip(layout), 1, kp), layout.bits), **parts)
+    codes = _pack_codes(_padded(planes.q ^ _flip(layout), 1, kp), layout.bits)
+    return Packed(layout, k, codes, parts["scale"], parts["minimum"], parts["small"], parts["rest"])
 
 
 def _flip(layout: Layout) -> np.uint8:
@@ -72,6 +81,9 @@ def unpack(p: Packed) -> Planes:
     """The planes of packed rows, one scale for each of the layout's groups."""
     layout = p.layout
     assert p.scale is not None
+    if p.grid is not None:
+        d = np.ascontiguousarray(p.scale[..., 0]).astype(np.float32)
+        return unpack_points(p.numbers, d, p.grid, layout)
     q = _unpack_codes(p.codes, layout.bits)[:, : p.k] ^ _flip(layout)
     groups = -(-p.k // layout.group)
     if layout.two_level:

@@ -15,18 +15,22 @@ from octavo.backends.gpu.pack import Packed
 if TYPE_CHECKING:
     import torch
 
-PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest")
+PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest", "low", "upper", "marks")
 
 
 @dataclass(frozen=True, eq=False)
 class QuantWeight:
-    """Quantized weights [experts, n, k] in a Layout; `parts` are their planes, an expert's rows after another's."""
+    """Quantized weights [experts, n, k] in a Layout; `parts` are their planes, an expert's rows after another's.
+
+    points  values of a grid's points, as kernels look them up
+    """
 
     layout: Layout
     experts: int
     n: int
     k: int
     parts: dict[str, torch.Tensor]
+    points: torch.Tensor | None = None
 
     @property
     def kp(self) -> int:
@@ -38,7 +42,8 @@ class QuantWeight:
         if codes is not None:
             of_codes = {name: p for name, p in named.items() if name.startswith("codes") and p is not None}
             named |= {name: p.view(codes) for name, p in of_codes.items()}
-        return PackedWeight(**named, table=table_words(self.layout), layout=row_layout(self.layout, self.kp))
+        layout = row_layout(self.layout, self.kp)
+        return PackedWeight(**named, table=table_words(self.layout), layout=layout, points=self.points)
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +61,7 @@ def joined(weights: Sequence[QuantWeight]) -> QuantWeight:
     for w in weights:
         w.parts.update({name: part[row : row + w.n] for name, part in parts.items()})
         row += w.n
-    return QuantWeight(first.layout, 1, row, first.k, parts)
+    return QuantWeight(first.layout, 1, row, first.k, parts, first.points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +98,9 @@ def kernel_views(packed: Packed) -> dict[str, np.ndarray[Any, Any]]:
             whole = whole.view(np.int32)
         elif whole.ndim == 3 and whole.shape[2] == 2 and whole.dtype.itemsize in pair_types:
             whole = whole.reshape(n, -1).view(pair_types[whole.dtype.itemsize])
-        elif name == "rest":
+        elif name in ("low", "marks"):
+            whole = whole.view(np.int16)
+        elif name in ("rest", "upper", "small"):
             whole = whole.view(np.int8)
         out[name] = whole.reshape(n, -1)
     return out

@@ -61,6 +61,41 @@ def look_up(word, table, ASM: tl.constexpr, PACK: tl.constexpr):
 
 
 @triton.jit
+def _upper_bits(w, at, INDEX: tl.constexpr, mask):
+    """Bits above eight of number INDEX of pair `at`, moved up by eight."""
+    MORE: tl.constexpr = w.layout.grid.more
+    bits = load_or_zero(w.upper + at * (2 * MORE) // 8, mask).to(tl.int32) >> (at * (2 * MORE) % 8).to(tl.int32)
+    return ((bits >> (MORE * INDEX)) & ((1 << MORE) - 1)) << 8
+
+
+@triton.jit
+def _signed(word, marks):
+    """Four positive bytes, negated where one of the lowest four bits of `marks` is set."""
+    ones = ((marks & 15) * 0x00204081) & 0x01010101
+    return (word ^ (ones * 255)) + ones
+
+
+@triton.jit
+def points_of(w, row, word, mask):
+    """`codes_of` where there is a grid: signed bytes of points."""
+    G: tl.constexpr = w.layout.grid
+    unit = row * (w.layout.kp // 16) + word // 2
+    at = unit if G.width == 8 else row * (w.layout.kp // 8) + word
+    pair = load_or_zero(w.low + at, mask).to(tl.int32)
+    low, high = pair & 255, (pair >> 8) & 255
+    if G.more > 0:
+        low |= _upper_bits(w, at, 0, mask)
+        high |= _upper_bits(w, at, 1, mask)
+    if G.width == 8:
+        low, high = low * 2 + word % 2, high * 2 + word % 2
+    low, high = load_or_zero(w.points + low, mask), load_or_zero(w.points + high, mask)
+    if G.marks:
+        marks = load_or_zero(w.marks + unit, mask).to(tl.int32) >> (4 * (word % 2))
+        low, high = _signed(low, marks), _signed(high, marks >> 8)
+    return low, high
+
+
+@triton.jit
 def codes_of(w, row, word, mask, ASM: tl.constexpr):
     """Two words of four codes each: low and high codes 4 * (word % 16) and on of tile word // 16 of `row`.
 
@@ -68,7 +103,9 @@ def codes_of(w, row, word, mask, ASM: tl.constexpr):
     """
     L: tl.constexpr = w.layout
     tile, rest = word // 16, word % 16
-    if L.bits == 8:
+    if L.grid is not None:
+        low, high = points_of(w, row, word, mask)
+    elif L.bits == 8:
         place = row * (L.kp // 4) + tile * 32 + rest
         low = load_or_zero(w.codes8 + place, mask)
         high = load_or_zero(w.codes8 + place + 16, mask)
@@ -155,6 +192,8 @@ def scales_of(w, row, chunk, mask):
     at = tl.multiple_of(tl.max_contiguous(row * pairs + chunk * 16 // L.group, [1, 2]), [1, 1])
     if L.two_level:
         both = load_or_zero(w.small + at, mask).to(tl.int32)
+        if L.grid is not None:  # of four bits each, 2 s + 1
+            both = ((both & 15) | ((both & 0xF0) << 4)) * 2 + 0x0101
         super_at = row * (L.kp // L.super) + chunk * 32 // L.super
         super_at = tl.multiple_of(tl.max_contiguous(super_at, [1, 2]), [1, 1])
         if L.has_min:

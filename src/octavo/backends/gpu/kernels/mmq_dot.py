@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.decode import byte_of, half_pair, left_of, level, look_up, minimum_of
+from octavo.backends.gpu.kernels.decode import byte_of, half_pair, left_of, level, look_up, minimum_of, points_of
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, scaled
 from octavo.backends.gpu.kernels.loads import bytes_at, load_or_zero, words_at
 from octavo.backends.gpu.kernels.split_k import is_last, sum_of
@@ -38,10 +38,21 @@ def _bits(byte, RIGHT: tl.constexpr, LEFT: tl.constexpr, WIDTH: tl.constexpr, AS
 
 
 @triton.jit
+def _bytes_of(words):
+    """int32 [WARPS, BLOCK_N, 8] -> int8 [WARPS, BLOCK_N, 32]."""
+    even = tl.join(words.to(tl.int8), (words >> 16).to(tl.int8))
+    odd = tl.join((words >> 8).to(tl.int8), (words >> 24).to(tl.int8))
+    return tl.reshape(tl.join(even, odd), (words.shape[0], words.shape[1], 32))
+
+
+@triton.jit
 def _codes_of(w, row, tile, k, mask, H: tl.constexpr, ASM: tl.constexpr):
     """int8 [WARPS, BLOCK_N, 32], low and high: pairs 32 H and on of a tile for each warp. Planes are int8."""
     L: tl.constexpr = w.layout
-    if L.bits == 8:
+    if L.grid is not None:
+        low, high = points_of(w, row, tile * 16 + H * 8 + tl.arange(0, 8)[None, None, :], mask)
+        low, high = _bytes_of(low), _bytes_of(high)
+    elif L.bits == 8:
         at = w.codes8 + row * L.kp + tile * 128 + H * 32 + k
         low, high = load_or_zero(at, mask), load_or_zero(at + 64, mask)
     if L.bits >= 4 and L.bits < 8:
@@ -70,7 +81,11 @@ def _load_scales(w, row, tile, mask):
     L: tl.constexpr = w.layout
     at = row * (L.kp // 128) + tile
     if L.two_level:
-        words = words_at(w.small, at, mask, 32 // L.group, "none")
+        if L.grid is not None:
+            WORD: tl.constexpr = tl.int16 if L.group == 32 else tl.int32
+            words = (load_or_zero(w.small.to(tl.pointer_type(WORD)) + at, mask).to(tl.int32),)
+        else:
+            words = words_at(w.small, at, mask, 32 // L.group, "none")
         minima = words
         above = row * (L.kp // L.super) + tile // (L.super // 128)
         if L.has_min:
@@ -101,7 +116,9 @@ def _scale_of(loaded, J: tl.constexpr, P: tl.constexpr, LAYOUT: tl.constexpr):
     """Scale and minimum, float32 [WARPS, BLOCK_N], of group J of the low (P 0) or high (P 1) half of a tile."""
     words, minima, d, dmin = loaded
     INDEX: tl.constexpr = 2 * J + P
-    if LAYOUT.two_level:
+    if LAYOUT.grid is not None:
+        s = d * (((words[0] >> (8 * J + 4 * P)) & 15) * 2 + 1).to(tl.float32)
+    elif LAYOUT.two_level:
         code = byte_of(words, INDEX)
         if LAYOUT.has_min:
             if LAYOUT.min_bits == 6:
