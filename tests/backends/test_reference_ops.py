@@ -192,6 +192,22 @@ def test_elementwise(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
+def test_clamped_swiglu(tokens: int) -> None:
+    gate, up = 8 * uniform(tokens, 9), 8 * uniform(tokens, 9, seed=1)
+    g, u = op_oracle.t64(gate).clamp(max=3.0), op_oracle.t64(up).clamp(-3.0, 3.0)
+    got = ops.clamped_swiglu(gate, up, slope=1.702, limit=3.0)
+    assert error(got, (g * torch.sigmoid(1.702 * g) * (u + 1)).numpy()) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_add_rows(tokens: int) -> None:
+    x, rows = uniform(tokens, 2, 5), uniform(4, 5, seed=1)
+    ids = np.random.default_rng(tokens).integers(0, 4, (tokens, 2)).astype(np.int32)
+    want = [[x[t, j] + rows[ids[t, j]] for j in range(2)] for t in range(tokens)]
+    np.testing.assert_array_equal(ops.add_rows(x, rows.reshape(-1), ids), np.array(want))
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
 def test_layer_norm(tokens: int) -> None:
     x, weight, bias = 5 + 30 * uniform(tokens, 17), uniform(17, seed=1), uniform(17, seed=2)
     for given in ((), (bias,)):

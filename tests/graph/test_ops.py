@@ -22,6 +22,7 @@ def w(*shape: int) -> Node:
 T = "tokens"
 ATTENTION = {"scale": 1.0, "page_size": 4}
 ROPE = {"scale": 1.0, "interleaved": False}
+CLAMPED = {"slope": 1.7, "limit": 7.0}
 SPANS = {"length": 8, "factor": 0.1, "offset": 1}
 POSITIONS, STARTS, PAGES = (
     value(T, dtype="i32"),
@@ -40,6 +41,10 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("set_rows", (value("rows", 2, 8), value(T, 2, 8), POSITIONS), {}, ("rows", 2, 8)),
     ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES), ATTENTION,
      (T, 32)),
+    ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES, w(4)), ATTENTION,
+     (T, 32)),
+    ("clamped_swiglu", (value(T, 2, 4), value(T, 2, 4)), CLAMPED, (T, 2, 4)),
+    ("add_rows", (value(T, 2, 4), w(12), value(T, 2)), {}, (T, 2, 4)),
     ("swiglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("geglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("add", (value(T, 4), w(4)), {}, (T, 4)),
@@ -90,6 +95,12 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("attention", (value(T, 3, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES), ATTENTION),
     ("attention", (value(T, 4, 8), value("rows", 2, 6), value("rows", 2, 6), POSITIONS, STARTS, PAGES), ATTENTION),
     ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 1, 8), POSITIONS, STARTS, PAGES), ATTENTION),
+    ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES, w(2)),
+     ATTENTION),
+    ("clamped_swiglu", (value(T, 4), value(T, 5)), CLAMPED),
+    ("clamped_swiglu", (value(T, 4), value(T, 4)), {**CLAMPED, "limit": 0.0}),
+    ("add_rows", (value(T, 2, 4), w(13), value(T, 2)), {}),
+    ("add_rows", (value(T, 2, 4), w(12), value(T, 3)), {}),
     ("swiglu", (value(T, 4), value(T, 5)), {}),
     ("geglu", (value(T, 4), value(T, 5)), {}),
     ("add", (value(T, 4), w(5)), {}),

@@ -34,6 +34,10 @@ QWEN2_MOE = {
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 80,
     "norm_topk_prob": False,
 }  # fmt: skip
+GPT_OSS = {
+    "head_dim": 64, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"],
+    "num_local_experts": 6, "num_experts_per_tok": 2,
+}  # fmt: skip
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
 
 
@@ -72,6 +76,11 @@ TABLE: dict[str, Case] = {
     "starcoder2-window": small("starcoder2", "Starcoder2Config", {"sliding_window": WINDOW}),
     "glm4": small("glm4", "Glm4Config", {"head_dim": 64, "pad_token_id": None}),
     "glm4-odd": small("glm4", "Glm4Config", {**ODD, "head_dim": 48, "pad_token_id": None}),
+    "gpt-oss": small("gpt-oss", "GptOssConfig", {**GPT_OSS, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": False, "original_max_position_embeddings": 64}}),
+    "gpt-oss-odd": small("gpt-oss", "GptOssConfig", {
+        **GPT_OSS, **ODD, "head_dim": 48, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
 }  # fmt: skip
 """A case or more for each class."""

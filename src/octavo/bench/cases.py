@@ -98,6 +98,11 @@ def _attention() -> Iterator[OpCase]:
         yield OpCase("attention", 3, shape, past=(5, 128, 300))
         yield OpCase("attention", 40, shape, past=(100,))
         yield OpCase("attention", 20, shape, past=(0, 70, 3))
+    for limits in ({}, {"window": 20, "cap": 1}):
+        shape = {"heads": 2, "kv_heads": 1, "dim": 64, "cache": "f16", "sinks": 1, **limits}
+        yield from (OpCase("attention", t, shape) for t in (1, 40))
+        yield OpCase("attention", 3, shape, past=(5, 128, 300))
+        yield OpCase("attention", 20, shape, past=(0, 70, 3))
     for h, dim, cache in ((4, 64, "f16"), (3, 64, "f16"), (4, 80, "f16"), (4, 128, "q8_0")):
         shape = {"heads": h, "kv_heads": 1, "dim": dim, "n": 48, "cache": cache}
         formats = ("Q8_0",) if h * dim % 256 else ("Q4_K",)
@@ -139,6 +144,8 @@ def _small() -> Iterator[OpCase]:
     yield from _each("gather", (1, 9), k=60, used=4, row=1)
     yield from _each("take_columns", (1, 9), k=1040)
     yield from (c for k in (40, 1024) for c in _each("mul", (1, 9), k=k, used=3))
+    yield from (c for k in (40, 1024) for c in _each("clamped_swiglu", (1, 9), k=k, used=3))
+    yield from (c for k in (40, 1024) for c in _each("add_rows", (1, 9), k=k, used=3, experts=8))
 
 
 def _speed() -> Iterator[OpCase]:

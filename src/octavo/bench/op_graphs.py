@@ -159,14 +159,15 @@ def rope(s: Sketch) -> Node:
 
 @_graph
 def attention(s: Sketch) -> Node:
-    """Writes k and v to the cache, then reads it, in a `window` or with scores up to `cap` where the shape has these.
+    """Writes k and v to the cache, then reads it; in a `window`, with scores up to `cap` or `sinks` as the shape says.
 
     With several steps it reads what earlier ones wrote.
     """
     q = s.given("q", s["heads"], s["dim"])
     k, v = (s.given(name, s["kv_heads"], s["dim"]) for name in "kv")
     limits = s.shape.get("window", 0), s.shape.get("cap", 0)
-    return s.builder.attention(q, k, v, 0, s["dim"] ** -0.5, *limits)
+    sinks = s.vector("sinks", s["heads"]) if s.shape.get("sinks") else None
+    return s.builder.attention(q, k, v, 0, s["dim"] ** -0.5, *limits, sinks)
 
 
 @_graph
@@ -195,6 +196,18 @@ def swiglu(s: Sketch) -> Node:
 @_graph
 def geglu(s: Sketch) -> Node:
     return s.builder.geglu(s.given("gate", s["k"]), s.given("up", s["k"]))
+
+
+@_graph
+def clamped_swiglu(s: Sketch) -> Node:
+    """Values from -1 to 1, of which a limit of 0.5 clamps half."""
+    return s.builder.clamped_swiglu(s.given("gate", s["used"], s["k"]), s.given("up", s["used"], s["k"]), 1.702, 0.5)
+
+
+@_graph
+def add_rows(s: Sketch) -> Node:
+    rows, ids = s.vector("rows", s["experts"] * s["k"]), s.chosen("ids", s["used"], below=s["experts"])
+    return s.builder.add_rows(s.given("x", s["used"], s["k"]), rows, ids)
 
 
 @_graph

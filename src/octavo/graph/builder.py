@@ -96,16 +96,20 @@ class GraphBuilder:
         starts = accumulate(sizes, initial=0)
         return [apply("columns", x, start=a, size=n, label=x.name) for a, n in zip(starts, sizes, strict=False)]
 
-    def attention(self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0, cap: float = 0.0) -> Node:
+    def attention(
+        self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0, cap: float = 0.0,
+        sinks: Node | None = None,
+    ) -> Node:  # fmt: skip
         """Writes k and v [T, Hkv, D] to the layer's cache, then attends with q [T, H, D] -> [T, H * D].
 
-        window and cap are those of op `attention`, 0 for none.
+        window, cap and sinks are those of op `attention`, 0 and None for none.
         """
+        last = () if sinks is None else (sinks,)
         k, v = (
             apply("set_rows", self._cache(layer, kind, x), x, self.rows, label=f"blk.{layer}.cache_{kind}")
             for kind, x in (("k", k), ("v", v))
         )
-        return apply("attention", q, k, v, self.positions, self.starts, self.pages,
+        return apply("attention", q, k, v, self.positions, self.starts, self.pages, *last,
                      scale=scale, page_size=self.page_size, window=window, cap=cap,
                      label=f"blk.{layer}.attn")  # fmt: skip
 
@@ -121,6 +125,12 @@ class GraphBuilder:
 
     def gelu(self, x: Node) -> Node:
         return apply("gelu", x, label=x.name)
+
+    def clamped_swiglu(self, gate: Node, up: Node, slope: float, limit: float) -> Node:
+        return apply("clamped_swiglu", gate, up, slope=slope, limit=limit, label=gate.name)
+
+    def add_rows(self, x: Node, rows: Node, ids: Node) -> Node:
+        return apply("add_rows", x, rows, ids, label=x.name)
 
     def add(self, a: Node, b: Node) -> Node:
         return apply("add", a, b, label=_label(b) or _label(a))

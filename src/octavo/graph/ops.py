@@ -123,7 +123,7 @@ def set_rows(cache: Node, values: Node, rows: Node) -> tuple[Shape, DType]:
 
 @op
 def attention(
-    q: Node, k: Node, v: Node, positions: Node, starts: Node, pages: Node, *, scale: float, page_size: int,
+    q: Node, k: Node, v: Node, positions: Node, starts: Node, pages: Node, *sinks: Node, scale: float, page_size: int,
     window: int = 0, cap: float = 0.0,
 ) -> tuple[Shape, DType]:  # fmt: skip
     """q [T, H, D], caches k and v [rows, Hkv, D] -> [T, H * D]: softmax(q k^T * scale) v, causal, by sequence.
@@ -134,6 +134,7 @@ def attention(
 
     window  positions that a query sees, the last ones up to its own; 0: all of them
     cap     a score x = q k^T * scale becomes cap * tanh(x / cap); 0: it stays
+    sinks   [H] or none: a score more for each head, which takes a share of the softmax and has no value
     """
     require(window >= 0 and cap >= 0, "attention", "neither window nor cap is negative", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
@@ -143,6 +144,7 @@ def attention(
     assert isinstance(dim, int)
     assert isinstance(kv_heads, int)
     require(k.shape == v.shape and k.shape[2] == dim, "attention", "q, k and v share the head size", q, k, v)
+    require(len(sinks) <= 1 and all(s.shape == (heads,) for s in sinks), "attention", "one sink a head", q, *sinks)
     require(heads % kv_heads == 0, "attention", "query heads are a multiple of K/V heads", q, k)
     return (q.shape[0], heads * dim), "f32"
 
@@ -152,6 +154,21 @@ def swiglu(gate: Node, up: Node) -> tuple[Shape, DType]:
     """silu(gate) * up, with silu(x) = x / (1 + exp(-x))."""
     require(gate.shape == up.shape, "swiglu", "gate and up have one shape", gate, up)
     return gate.shape, "f32"
+
+
+@op
+def clamped_swiglu(gate: Node, up: Node, *, slope: float, limit: float) -> tuple[Shape, DType]:
+    """g / (1 + exp(-slope * g)) * (u + 1), where g is gate up to `limit`, and u is up from -`limit` to `limit`."""
+    require(gate.shape == up.shape and limit > 0, "clamped_swiglu", "gate and up have one shape", gate, up)
+    return gate.shape, "f32"
+
+
+@op
+def add_rows(x: Node, rows: Node, ids: Node) -> tuple[Shape, DType]:
+    """x [T, k, N], rows [E * N], ids int [T, k] -> [T, k, N]: x plus the ids[t, j]-th of the rows of N, end to end."""
+    fits = len(x.shape) == 3 and x.shape[:2] == ids.shape and len(rows.shape) == 1
+    require(fits and _product(rows.shape) % _product(x.shape[2:]) == 0, "add_rows", "rows are as long as x's", x, rows)
+    return x.shape, "f32"
 
 
 @op

@@ -37,7 +37,7 @@ def rope_keys(config: Config, architecture: Architecture[Any]) -> Keys:
     if kind in ("linear", "yarn"):
         keys |= {"scaling.type": kind, "scaling.factor": config.real("factor", of=found)}
     if kind == "yarn":
-        _refuse_strength(config, found, LOG_MULTIPLIER in architecture.keys)
+        _refuse_strength(config, found, architecture)
         keys["scaling.original_context_length"] = original_context(config)
         keys |= {f"scaling.yarn_{k}": config.real(k, of=found) for k in ("beta_fast", "beta_slow") if found.get(k)}
     if kind == "longrope":
@@ -46,12 +46,13 @@ def rope_keys(config: Config, architecture: Architecture[Any]) -> Keys:
     return {f"rope.{key}": value for key, value in keys.items()}
 
 
-def _refuse_strength(config: Config, found: Mapping[str, Any], has_mscale: bool) -> None:
-    """Raises ModelError where values are not turned as strongly as yarn says.
-
-    has_mscale  the architecture knows what to do with `mscale` and `mscale_all_dim`
-    """
-    usual = {"attention_factor": 1 + 0.1 * math.log(max(1.0, config.real("factor", of=found))), "truncate": True}
+def _refuse_strength(config: Config, found: Mapping[str, Any], architecture: Architecture[Any]) -> None:
+    """Raises ModelError where values are not turned as strongly as yarn, or an architecture's own, says."""
+    has_mscale = LOG_MULTIPLIER in architecture.keys
+    usual = {
+        "attention_factor": 1 + 0.1 * math.log(max(1.0, config.real("factor", of=found))),
+        "truncate": architecture.whole_pairs,
+    }
     for key in _UNSAID:
         value = found.get(key)
         if value is None or (has_mscale and key.startswith("mscale")):

@@ -12,6 +12,7 @@ import numpy as np
 from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
+from octavo.huggingface.experts import half, stacked, transposed
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
@@ -63,7 +64,7 @@ def gguf_tensors(
         if name in constants:
             tensor: LazyTensor | None = _constant(name, constants[name])
         else:
-            tensor = _made(checkpoint, found, name, hp, architecture.reordered)
+            tensor = _made(checkpoint, found, name, hp, architecture)
         if tensor is None and not want.optional:
             raise _fault(checkpoint, name, "is missing", f"shape {list(want.shape)}")
         if tensor is not None and tensor.shape != want.shape:
@@ -100,18 +101,22 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
     if expert:
         found.experts.setdefault(f"{prefix}{target}.{kind}", {})[int(expert[2])] = tensor
     elif " " in target:
-        for half, name in enumerate(target.split()):
-            found.halves[f"{prefix}{name}.{kind}"] = tensor, half
+        for which, name in enumerate(target.split()):
+            found.halves[_full(prefix, name, kind)] = tensor, which
     else:
-        found.single[f"{prefix}{target}.{kind}"] = tensor
+        found.single[_full(prefix, target, kind)] = tensor
     return True
 
 
-def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, reordered: bool) -> LazyTensor | None:
-    """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it.
+def _full(prefix: str, target: str, kind: str) -> str:
+    """The whole name of a tensor, which says itself that it is a bias or is of that kind."""
+    return f"{prefix}{target}" if target.endswith(".bias") else f"{prefix}{target}.{kind}"
 
-    Rows of q and k are `reordered` for a rope on neighbours.
-    """
+
+def _made(
+    checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, architecture: Architecture[Any]
+) -> LazyTensor | None:
+    """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it."""
     if name in found.experts:
         parts = found.experts[name]
         rows = [parts[i] for i in range(hp.n_expert) if i in parts]
@@ -121,20 +126,21 @@ def _made(checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, reo
             raise _fault(checkpoint, name, "has experts of different shapes or types", "one shape and type")
         if rows[0].format.per_row:
             raise _fault(checkpoint, name, f"has experts of {rows[0].format.name}", "experts of rows with more scales")
-        return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: _stacked(rows))
+        return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows))
     if name in found.halves:
-        both, half = found.halves[name]
-        if len(both.shape) not in (2, 3) or both.shape[-2] % 2:
-            raise _fault(checkpoint, name, f"has shape {list(both.shape)} for gate and up", "two halves of rows")
-        shape = *both.shape[:-2], both.shape[-2] // 2, both.shape[-1]
-        return _source(name, both.format, shape, lambda: _half(both, half))
+        both, which = found.halves[name]
+        if (part := half(both, which, architecture.columns)) is None:
+            raise _fault(checkpoint, name, f"has shape {list(both.shape)} for gate and up", "two halves")
+        return _source(name, both.format, *part)
     if name not in found.single:
         return None
     tensor = found.single[name]
+    if architecture.columns and name.endswith("_exps.weight") and len(tensor.shape) == 3 and tensor.format.is_float:
+        return _source(name, tensor.format, *transposed(tensor))
     if name.endswith("_inp_shexp.weight"):  # one row [1, K], which is a vector in GGUF
         return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(name.rpartition(".")[0].rpartition(".")[2])
-    reordered = reordered and name.endswith((".weight", ".bias"))
+    reordered = architecture.reordered and name.endswith((".weight", ".bias"))
     if reordered and hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0:
         return _source(name, tensor.format, tensor.shape, lambda: _interleaved(tensor.load(), heads))
     return _source(name, tensor.format, tensor.shape, tensor.load)
@@ -146,7 +152,7 @@ def _row(tensor: QTensor) -> QTensor:
 
 
 def _source(name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor]) -> LazyTensor:
-    if len(shape) > 1 and not name.endswith("ffn_gate_inp.weight"):
+    if len(shape) > 1 and not name.endswith(("ffn_gate_inp.weight", ".bias")):
         return LazyTensor(name, fmt, shape, lambda: _named(load(), name))
     return LazyTensor(name, by_name("F32"), shape, lambda: _named(_as_f32(load()), name))
 
@@ -174,24 +180,6 @@ def _shifted(tensor: LazyTensor, shift: float) -> LazyTensor:
 def _constant(name: str, values: F32) -> LazyTensor:
     plain = by_name("F32")
     return LazyTensor(name, plain, values.shape, lambda: quantize_reference(values, plain, name))
-
-
-def _stacked(parts: list[LazyTensor]) -> QTensor:
-    """Experts [N, K] each as one tensor [E, N, K]."""
-    first = parts[0]
-    fmt, shape = first.format, (len(parts), *first.shape)
-    data = np.empty((*shape[:-1], fmt.row_bytes(shape[-1])), dtype=np.uint8)
-    for i, part in enumerate(parts):
-        data[i] = part.load().data
-    return QTensor(fmt, shape, data)
-
-
-def _half(both: LazyTensor, half: int) -> QTensor:
-    """The gate's rows or the up projection's of [2 N, K], or of each expert's in [E, 2 N, K]."""
-    loaded = both.load()
-    n = loaded.shape[-2] // 2
-    data = np.ascontiguousarray(loaded.data[..., half * n : (half + 1) * n, :])
-    return QTensor(loaded.format, (*loaded.shape[:-2], n, loaded.shape[-1]), data)
 
 
 def _interleaved(tensor: QTensor, heads: int) -> QTensor:

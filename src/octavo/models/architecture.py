@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import PAGE_SIZE, Graph, Node
@@ -38,6 +38,9 @@ class Architecture(Generic[H]):
     tied       whether the embedding is the output matrix where config.json does not say
     norm_shift what is added to the weights of norms, which GGUF has ready to multiply with
     reordered  whether rows of q and k are in another order in GGUF where that has rope on neighbours
+    whole_pairs whether yarn's ramp begins and ends at whole pairs
+    columns    how experts that are stacked lie where their outputs are columns [E, K, N], and not rows [E, N, K]: gate
+               and up in one tensor, as halves of its columns or in turn
 
     When a GGUF file is quantized:
     is_70b     whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls 70B
@@ -59,6 +62,8 @@ class Architecture(Generic[H]):
     tied: bool = False
     norm_shift: float = 0.0
     reordered: bool = True
+    whole_pairs: bool = True
+    columns: Literal["", "halves", "alternate"] = ""
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

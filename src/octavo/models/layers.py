@@ -72,15 +72,19 @@ def shared_expert_tensors(hp: Hyperparams, width: int) -> Tensors:
     return with_scales(products | {"ffn_down_shexp.weight": matrix(hp.n_embd, width)})
 
 
-def moe_tensors(hp: Hyperparams) -> Tensors:
-    """A mixture-of-experts layer's tensors: a router, and the experts' feed-forwards stacked."""
+def moe_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
+    """A mixture-of-experts layer's tensors: a router, and stacked feed-forwards of experts; with `bias` all biased."""
     products = {
         "ffn_gate_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
         "ffn_up_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
         "ffn_down_exps.weight": Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert)),
     }
     router = matrix(hp.n_expert, hp.n_embd)
-    return {"ffn_norm.weight": vector(hp.n_embd), "ffn_gate_inp.weight": router, **with_scales(products)}
+    tensors = {"ffn_norm.weight": vector(hp.n_embd), "ffn_gate_inp.weight": router, **with_scales(products)}
+    if bias:
+        tensors |= {n.removesuffix(".weight") + BIAS: Expected(want.shape[:2]) for n, want in products.items()}
+        tensors["ffn_gate_inp.bias"] = vector(hp.n_expert)
+    return tensors
 
 
 def rotary(g: GraphBuilder, rope: Rope, w: Weights) -> Callable[[Node], Node]:
@@ -106,9 +110,11 @@ def linear(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:
 
 
 def experts(g: GraphBuilder, b: Weights, name: str, x: Node, ids: Node) -> Node:
-    """Each token's x times the weights `name` of its experts `ids` [T, k], times their scales if any: [T, k, N]."""
-    y, scales = g.mul_mat_id(b[name], x, ids), b.scale(name)
-    return y if scales is None else g.mul(y, g.gather(constant(scales, f"{b[name].name}{SCALE}"), ids))
+    """Each token's x times the weights `name` of its experts `ids` [T, k], times their scales and plus their biases."""
+    y, scales, bias = g.mul_mat_id(b[name], x, ids), b.scale(name), b.get(f"{name}{BIAS}")
+    if scales is not None:
+        y = g.mul(y, g.gather(constant(scales, f"{b[name].name}{SCALE}"), ids))
+    return y if bias is None else g.add_rows(y, constant(dequantize(bias.tensor).reshape(-1), bias.name), ids)
 
 
 def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
@@ -146,10 +152,12 @@ def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, *, normalized: bo
     return through_experts(g, b, h, ids, g.normalize(shares) if normalized else shares)
 
 
-def through_experts(g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Node) -> Node:
-    """Each token of h [T, K] through its experts `ids`, weighted by `shares`, both [T, k]."""
+def through_experts(
+    g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Node, gated: Callable[[Node, Node], Node] | None = None
+) -> Node:
+    """Each token of h [T, K] through its experts `ids`, weighted by `shares`, both [T, k]; `gated` is SwiGLU or so."""
     gate, up = (experts(g, b, f"ffn_{n}_exps", h, ids) for n in ("gate", "up"))
-    return g.weighted_sum(experts(g, b, "ffn_down_exps", g.swiglu(gate, up), ids), shares)
+    return g.weighted_sum(experts(g, b, "ffn_down_exps", (gated or g.swiglu)(gate, up), ids), shares)
 
 
 def layer_norm(g: GraphBuilder, hp: Hyperparams, w: Weights, name: str, x: Node) -> Node:

@@ -11,6 +11,7 @@ from octavo.models import (
     gemma2,
     gemma3,
     glm4,
+    gpt_oss,
     granite,
     granitemoe,
     llama,
@@ -31,7 +32,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     module.ARCH.name: module.ARCH
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
-        gemma2, cohere2, starcoder2, glm4,
+        gemma2, cohere2, starcoder2, glm4, gpt_oss,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -21,6 +21,7 @@ class Rope:
     """Rotary embedding of the first `dims` values of a head (Su et al., arXiv 2104.09864).
 
     interleaved  pairs are neighbours (2i, 2i+1); otherwise halves (i, i + dims/2)
+    whole_pairs  yarn's ramp begins and ends at whole pairs
     kind         "none", "linear" (positions divided by `factor`), "yarn" (arXiv 2309.00071) or "longrope" (2402.13753)
     """
 
@@ -33,6 +34,7 @@ class Rope:
     attention_factor: float = 1.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    whole_pairs: bool = True
 
     def frequencies(self, divisors: F32 | None = None) -> F32:
         """Radians a position for each pair, float32 [dims / 2]; `divisors` are a model's own factors for each pair."""
@@ -60,7 +62,9 @@ class Rope:
             """The pair that makes so many turns over the original context."""
             return self.dims * math.log(self.n_ctx_original / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
-        low = max(0, math.floor(pair_with(self.beta_fast)))
-        high = min(self.dims - 1, math.ceil(pair_with(self.beta_slow)))
+        low, high = pair_with(self.beta_fast), pair_with(self.beta_slow)
+        if self.whole_pairs:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(0, low), min(self.dims - 1, high)
         ramp = (np.arange(self.dims // 2, dtype=np.float64) - low) / max(0.001, high - low)
         return 1 - np.clip(ramp, 0, 1)

@@ -193,7 +193,7 @@ def _kind(cache: Node) -> Any:
 
 @_binds("attention")
 def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    q, k, v, positions, starts, pages = inputs
+    q, k, v, positions, starts, pages, *sinks = inputs
     tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
     group, kind = heads // kv_heads, _kind(node.inputs[1])
@@ -203,6 +203,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         "positions": positions, "starts": starts, "sequences": len(pages),
         "pages": pages, "pages_width": pages.shape[1],
         "window": int(node.attrs.get("window", 0)), "cap": float(node.attrs.get("cap", 0.0)),
+        "sinks": sinks[0] if sinks else 0,
     }  # fmt: skip
     windowed, capped = given["window"] > 0, given["cap"] > 0
     if tokens != len(pages):
@@ -215,7 +216,10 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     kernel = attention.decode_kernel(kind, group, dim, windowed, capped)
     calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, partial=partial)]
     if splits > 1:
-        calls.append(KernelCall(attention.combine_kernel(group, dim), pairs, out=out, partial=partial, splits=splits))
+        calls.append(KernelCall(
+            attention.combine_kernel(group, dim), pairs, out=out, partial=partial, splits=splits,
+            sinks=given["sinks"], kv_heads=kv_heads,
+        ))  # fmt: skip
     return calls
 
 
@@ -237,6 +241,24 @@ def _sigmoid(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -
 @_binds("gelu")
 def _gelu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     return [_rows_call(elementwise.gelu_kernel(), out, inputs[0], k=out.shape[1])]
+
+
+@_binds("clamped_swiglu")
+def _clamped_swiglu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    gate, up = inputs
+    return [_rows_call(
+        elementwise.clamped_swiglu_kernel(), out, gate,
+        up=up, up_stride=stride(up), k=int(np.prod(out.shape[1:])), **node.attrs,
+    )]  # fmt: skip
+
+
+@_binds("add_rows")
+def _add_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, rows, ids = inputs
+    k = x.shape[2]
+    return [KernelCall(
+        elementwise.add_rows_kernel(), ids.size, y=out, y_stride=4 * k, x=x, x_stride=4 * k, rows=rows, ids=ids, k=k
+    )]  # fmt: skip
 
 
 @_binds("scale_by_position")

@@ -83,13 +83,14 @@ def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
 
 def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: torch.Tensor | Activation) -> list[Launch]:
     """out [T, H * D] from the inputs and attributes of op `attention`."""
-    q, keys, values, positions, starts, pages = inputs
+    q, keys, values, positions, starts, pages, *sinks = inputs
     cache = _paged(keys, values, pages)
     scale, limits = attrs["scale"] * LOG2E, {name: attrs[name] for name in ("window", "cap") if attrs.get(name)}
+    sink = sinks[0] if sinks else None
     if len(q) == len(pages):
-        return _decode(c, q, cache, positions, scale, limits, out)
+        return _decode(c, q, cache, positions, sink, scale, limits, out)
     assert not isinstance(out, Activation)
-    return [_prefill(c, q, cache, positions, starts, scale, limits, out)]
+    return [_prefill(c, q, cache, positions, starts, sink, scale, limits, out)]
 
 
 def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
@@ -97,8 +98,8 @@ def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
 
 
 def _prefill(
-    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor, scale: float,
-    limits: Mapping[str, Any], out: torch.Tensor,
+    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor,
+    sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
 ) -> Launch:  # fmt: skip
     tokens, heads, dim = q.shape
     block = triton.next_power_of_2(dim)
@@ -106,12 +107,12 @@ def _prefill(
     shape = AttentionShape(dim, block, heads // cache.heads, tile.rows, **limits)
     return c.launch(
         prefill_kernel, (-(-tokens // tile.rows), heads, len(cache.pages)), Matrix(q, q.stride(0)), cache, positions,
-        starts, Matrix(out, out.stride(0)), scale, shape=shape, warps=tile.warps, stages=2,
+        starts, sinks, Matrix(out, out.stride(0)), scale, shape=shape, warps=tile.warps, stages=2,
     )  # fmt: skip
 
 
 def _decode(
-    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, scale: float,
+    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, sinks: torch.Tensor | None, scale: float,
     limits: Mapping[str, Any], out: torch.Tensor | Activation,
 ) -> list[Launch]:  # fmt: skip
     tokens, heads, dim = q.shape
@@ -128,5 +129,5 @@ def _decode(
         shape=shape, warps=8 if c.target.arch.startswith("gfx11") else 4, stages=2,
     )  # fmt: skip
     places = (None, out.q8_1) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
-    last = c.launch(combine_kernel, (tokens, heads), partial, positions, *places, heads, shape=shape, warps=4)
+    last = c.launch(combine_kernel, (tokens, heads), partial, positions, sinks, *places, heads, shape=shape, warps=4)
     return [first, last]

@@ -159,6 +159,22 @@ def _binary(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
                      OP="scale_rows" if by_row else node.op, B=_block(k))]  # fmt: skip
 
 
+@_binds("clamped_swiglu")
+def _clamped_swiglu(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    rows = out.numel() // out.shape[-1]
+    gate, up, y = (x.reshape(rows, -1) for x in (*inputs, out))
+    k, by = y.shape[1], node.attrs
+    return [c.launch(elementwise.clamped_swiglu_kernel, (rows, -(-k // 1024)), gate, up, y, gate.stride(0),
+                     up.stride(0), y.stride(0), k, by["slope"], by["limit"], B=_block(k))]  # fmt: skip
+
+
+@_binds("add_rows")
+def _add_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, rows, ids = inputs
+    k = x.shape[2]
+    return [c.launch(elementwise.add_rows_kernel, (ids.numel(), -(-k // 1024)), x, rows, ids, out, k, B=_block(k))]
+
+
 @_binds("scale_by_position")
 def _scale_by_position(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, positions = inputs
@@ -251,7 +267,7 @@ def _rope_set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> l
 
 @_binds("attention")
 def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    q, *_, pages = inputs
+    q, pages = inputs[0], inputs[5]
     result = out
     if isinstance(out, Activation) and not quantizes(q, pages, out):
         result = c.shared("attended", q.numel(), torch.float32).view(len(q), -1)

@@ -69,8 +69,8 @@ def set_rows(cache: AnyArray, values: F32, rows: AnyArray) -> AnyArray:
 
 
 def attention(
-    q: F32, k: AnyArray, v: AnyArray, positions: AnyArray, starts: AnyArray, pages: AnyArray,
-    *, scale: float, page_size: int, window: int = 0, cap: float = 0.0,
+    q: F32, k: AnyArray, v: AnyArray, positions: AnyArray, starts: AnyArray, pages: AnyArray, *sinks: F32,
+    scale: float, page_size: int, window: int = 0, cap: float = 0.0,
 ) -> F32:  # fmt: skip
     tokens, heads, dim = q.shape
     group = heads // k.shape[1]
@@ -86,12 +86,28 @@ def attention(
         scores = soft_cap(scores, cap=cap) if cap else scores
         visible = (seen <= at[:, None]) & (seen > at[:, None] - (window or len(seen)))
         scores = np.where(visible, scores, -np.inf)
-        out[start:stop] = np.einsum("hts,shd->thd", soft_max(scores), values, optimize=True)
+        if sinks:
+            column = np.broadcast_to(sinks[0][:, None, None], (*scores.shape[:2], 1))
+            scores = np.concatenate([scores, column], axis=-1)
+        shares = soft_max(scores)[..., : len(seen)]
+        out[start:stop] = np.einsum("hts,shd->thd", shares, values, optimize=True)
     return out.reshape(tokens, heads * dim)
 
 
 def swiglu(gate: F32, up: F32) -> F32:
     result: F32 = gate / (1 + np.exp(-gate)) * up
+    return result
+
+
+def clamped_swiglu(gate: F32, up: F32, *, slope: float, limit: float) -> F32:
+    most = np.float32(limit)
+    g, u = np.minimum(gate, most), np.clip(up, -most, most)
+    result: F32 = g * sigmoid(np.float32(slope) * g) * (u + 1)
+    return result
+
+
+def add_rows(x: F32, rows: F32, ids: AnyArray) -> F32:
+    result: F32 = x + rows.reshape(-1, x.shape[2])[ids]
     return result
 
 

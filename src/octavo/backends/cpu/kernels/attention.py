@@ -42,6 +42,7 @@ ATTENTION = record(
     "pages pages_width",
     "splits partial",
     "window cap:f4",
+    "sinks",
 )
 """out, q           float32 [tokens, heads, D]; a token of q begins q_stride bytes after the one before
 keys, values     the cache's pages, with kv_heads each (`kv.py` says how they lie)
@@ -52,13 +53,14 @@ pages            int32 [sequences, pages_width], the pages of each sequence
 splits, partial  tasks that share a sequence's pages, and memory for what each finds
 window           positions that a token sees, if kernels are made for that
 cap              what scores stay below, if kernels are made for that
+sinks            float32 [heads], scores that have no values, or 0
 """
 
 
 @kernels(ATTENTION)
 def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
     """One task for each token, key head and split. `group` query heads share a key head of `dim` values."""
-    attend, finish = _attend(kind, group, dim, windowed, capped), _finish(group, dim)
+    attend, finish = _attend(kind, group, dim, windowed, capped), _finish(group, dim, 1)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(a, task):
@@ -78,7 +80,7 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
         if splits == 1:
             sums, states = stack(nbytes), stack(state_bytes)
             attend(sums, states, q, dim * 4, a, pages, head, position, 0, group, first, stop)
-            finish(a.out + (token * kv_heads + head) * nbytes, dim * 4, sums, states, group)
+            finish(a.out + (token * kv_heads + head) * nbytes, dim * 4, sums, states, group, a.sinks, head * group)
         else:
             part = a.partial + task * (nbytes + state_bytes)
             attend(part, part + nbytes, q, dim * 4, a, pages, head, position, 0, group, first, stop)
@@ -86,13 +88,13 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
     return attention_decode
 
 
-COMBINE = record("out partial splits")
+COMBINE = record("out partial splits", "sinks kv_heads")
 
 
 @kernels(COMBINE)
 def combine_kernel(group: int, dim: int) -> Any:
     """Joins the splits of one token and key head; the fields are those of `ATTENTION`."""
-    finish = _finish(group, dim)
+    finish = _finish(group, dim, 1)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_combine(a, task):
@@ -113,7 +115,7 @@ def combine_kernel(group: int, dim: int) -> Any:
                 total, more = f32_pointer(first + i * dim * 4), f32_pointer(part + i * dim * 4)
                 for d in range(dim):
                     total[d] = total[d] * mine + more[d] * its
-        finish(a.out + task * nbytes, dim * 4, first, first + nbytes, group)
+        finish(a.out + task * nbytes, dim * 4, first, first + nbytes, group, a.sinks, task % a.kv_heads * group)
 
     return attention_combine
 
@@ -121,7 +123,7 @@ def combine_kernel(group: int, dim: int) -> Any:
 @kernels(ATTENTION)
 def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
     """One task for each tile of `TILE` tokens and query head; it uses no splits."""
-    attend, finish = _attend(kind, TILE, dim, windowed, capped), _finish(TILE, dim)
+    attend, finish = _attend(kind, TILE, dim, windowed, capped), _finish(TILE, dim, 0)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(a, task):
@@ -141,22 +143,29 @@ def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: boo
                 if windowed:
                     first_page = max(0, position + 1 - a.window) // PAGE_SIZE
                 attend(sums, states, q, q_stride, a, pages, head // group, position, 1, count, first_page, last_page)
-                finish(a.out + begin * width + head * dim * 4, width, sums, states, count)
+                finish(a.out + begin * width + head * dim * 4, width, sums, states, count, a.sinks, head)
 
     return attention_prefill
 
 
-def _finish(n: int, dim: int) -> Any:
-    """A function that divides the first `count` of n sums [n, dim] by their totals and writes them out."""
+def _finish(n: int, dim: int, step: int) -> Any:
+    """A function that divides the first `count` of n sums [n, dim] by their totals and writes them out.
 
-    def finish(out, out_stride, sums, states, count):
+    Where there are sinks, the i-th total has that of `head` + i * step in it.
+    """
+
+    def finish(out, out_stride, sums, states, count, sinks, head):
         for i in range(count):
             y, total = f32_pointer(out + i * out_stride), f32_pointer(sums + i * dim * 4)
-            factor = float32(1.0) / f32_pointer(states)[4 * i + 1]
+            state = f32_pointer(states + 16 * i)
+            weight = state[1]
+            if sinks != 0:
+                weight += math.exp(f32_pointer(sinks)[head + i * step] - state[0])
+            factor = float32(1.0) / weight
             for d in range(dim):
                 y[d] = total[d] * factor
 
-    return inner(finish, n, dim)
+    return inner(finish, n, dim, step)
 
 
 def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool) -> Any:

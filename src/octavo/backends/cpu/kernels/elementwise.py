@@ -113,6 +113,45 @@ def binary_kernel(op: Binary) -> Any:
     return binary
 
 
+CLAMPED_SWIGLU = record(ROW, "up up_stride k", "slope:f4 limit:f4")
+
+
+@kernels(CLAMPED_SWIGLU)
+def clamped_swiglu_kernel() -> Any:
+    """y = g / (1 + exp(-slope g)) * (u + 1), of g = x up to the limit and u = up within it."""
+
+    def clamped_swiglu(a, task):
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        us, limit, slope = f32_pointer(a.up + task * a.up_stride), a.limit, a.slope
+        for i in range(a.k):
+            g, u = xs[i], us[i]  # comparisons, that a NaN stays one
+            g = limit if g > limit else g
+            u = limit if u > limit else -limit if u < -limit else u
+            ys[i] = g / (1.0 + math.exp(-slope * g)) * (u + 1.0)
+
+    return clamped_swiglu
+
+
+ADD_ROWS = record(ROW, "rows ids k")
+
+
+@kernels(ADD_ROWS)
+def add_rows_kernel() -> Any:
+    """Row t of x plus the ids[t]-th of `rows`, each of k values."""
+
+    def add_rows(a, task):
+        k = a.k
+        y, x = a.y + task * a.y_stride, a.x + task * a.x_stride
+        row = a.rows + i32_pointer(a.ids)[task] * k * 4
+        for i in range(k // 16):
+            store_f32x16(y + 64 * i, add(load_f32x16(x + 64 * i), load_f32x16(row + 64 * i)))
+        ys, xs, rs = f32_pointer(y), f32_pointer(x), f32_pointer(row)
+        for i in range(k // 16 * 16, k):
+            ys[i] = xs[i] + rs[i]
+
+    return add_rows
+
+
 SCALE_ROWS = record(ROW, "scales k")
 
 

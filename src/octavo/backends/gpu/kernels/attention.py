@@ -94,11 +94,11 @@ def add_values(p, v, acc, CODES: tl.constexpr):
 
 
 @triton.jit
-def prefill_kernel(q, cache, positions, starts, out, scale, shape: tl.constexpr, PDL: tl.constexpr):
+def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.constexpr, PDL: tl.constexpr):
     """Program (tile, head, sequence): block_m queries of a sequence against all that they see.
 
     q and out are float32 [T, heads * dim]; the tokens of a sequence are those from its `starts` on. cache is a
-    PagedCache, shape an AttentionShape.
+    PagedCache, sinks float32 [heads] or None, shape an AttentionShape.
     """
     if PDL:
         gdc_launch_dependents()
@@ -132,5 +132,7 @@ def prefill_kernel(q, cache, positions, starts, out, scale, shape: tl.constexpr,
             p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, shape, CODES)
             v = values_of(cache, rows, seen, head // shape.group, shape)  # [PAGE, BLOCK_D]
             acc = add_values(p, v, acc, CODES)
+        if sinks is not None:
+            total += tl.exp2(tl.load(sinks + head) * LOG2E - m)
         o_at = out.data + token.to(tl.int64)[:, None] * out.stride + head * DIM + at[None, :]
         tl.store(o_at, acc / total[:, None], mask=mask)  # [BLOCK_M, BLOCK_D]

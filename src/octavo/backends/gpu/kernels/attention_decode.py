@@ -11,7 +11,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.activations import store_q8_1
-from octavo.backends.gpu.kernels.attention import PAGE, add_values, keys_of, values_of, visible_pages, weigh
+from octavo.backends.gpu.kernels.attention import LOG2E, PAGE, add_values, keys_of, values_of, visible_pages, weigh
 
 
 @triton.jit
@@ -73,10 +73,11 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
 
 
 @triton.jit
-def combine_kernel(partial, positions, out, quantized, heads, shape: tl.constexpr, PDL: tl.constexpr):
+def combine_kernel(partial, positions, sinks, out, quantized, heads, shape: tl.constexpr, PDL: tl.constexpr):
     """Program (sequence, head): the head's result from all splits.
 
-    It is float32 in `out` [sequences, heads * dim], or q8_1 in `quantized`, a Q8Activation; the other is None.
+    It is float32 in `out` [sequences, heads * dim], or q8_1 in `quantized`, a Q8Activation; the other is None. `sinks`,
+    float32 [heads] or None, are scores without values.
     """
     if PDL:
         gdc_launch_dependents()
@@ -94,8 +95,12 @@ def combine_kernel(partial, positions, out, quantized, heads, shape: tl.constexp
     total = tl.load(partial.totals + row, mask=split < used, other=0.0)
     values_at = partial.outputs + row[:, None] * BLOCK_D + at[None, :]
     values = tl.load(values_at, mask=(split < used)[:, None], other=0.0)  # [splits, BLOCK_D]
-    weight = tl.exp2(m - tl.max(m))
-    value = tl.sum(values * weight[:, None], 0) / tl.sum(weight * total)
+    most = tl.max(m)
+    weight = tl.exp2(m - most)
+    whole = tl.sum(weight * total)
+    if sinks is not None:
+        whole += tl.exp2(tl.load(sinks + head) * LOG2E - most)
+    value = tl.sum(values * weight[:, None], 0) / whole
     if quantized is not None:
         first = head * (DIM // 32)
         groups = tl.reshape(value, (BLOCK_D // 32, 32))

@@ -66,6 +66,36 @@ def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr
 
 
 @triton.jit
+def clamped_swiglu_kernel(
+    gate, up, out, gate_stride, up_stride, out_stride, k, slope, limit, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """out [T, k] = g / (1 + exp(-slope g)) * (u + 1), of g = gate up to the limit and u = up within it."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    inside = at < k
+    g = tl.load(gate + token * gate_stride + at, mask=inside, other=0.0)
+    u = tl.load(up + token * up_stride + at, mask=inside, other=0.0)
+    g = tl.where(g > limit, limit, g)  # not a minimum, which would lose a NaN
+    u = tl.where(u > limit, limit, tl.where(u < -limit, -limit, u))
+    tl.store(out + token * out_stride + at, g / (1 + tl.exp(-slope * g)) * (u + 1), mask=inside)
+
+
+@triton.jit
+def add_rows_kernel(x, table, ids, out, k, B: tl.constexpr, PDL: tl.constexpr):
+    """Row t of out [T, k] = that of x plus row ids[t] of a table [E, k]."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    inside = at < k
+    chosen = tl.load(ids + row).to(tl.int64)
+    value = tl.load(x + row * k + at, mask=inside, other=0.0)
+    tl.store(out + row * k + at, value + tl.load(table + chosen * k + at, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
 def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
     """soft_max, normalize, sigmoid, gelu or soft_cap of whole rows."""
     if PDL:

@@ -1,0 +1,60 @@
+"""Experts that a checkpoint stacks: each expert's rows, gate and up apart, as GGUF has them [E, N, K]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from octavo.formats import QTensor
+from octavo.formats.spec import AnyArray
+from octavo.io.gguf import LazyTensor
+
+Columns = Literal["", "halves", "alternate"]
+Shape = tuple[int, ...]
+
+
+def stacked(parts: list[LazyTensor]) -> QTensor:
+    """Experts [N, K] each as one tensor [E, N, K]."""
+    first = parts[0]
+    fmt, shape = first.format, (len(parts), *first.shape)
+    data = np.empty((*shape[:-1], fmt.row_bytes(shape[-1])), dtype=np.uint8)
+    for i, part in enumerate(parts):
+        data[i] = part.load().data
+    return QTensor(fmt, shape, data)
+
+
+def half(both: LazyTensor, which: int, columns: Columns) -> tuple[Shape, Callable[[], QTensor]] | None:
+    """The shape of the gate's part (0) or the up projection's (1), and how to load it; None if it has no two halves.
+
+    The halves are of rows [2 N, K] or [E, 2 N, K]; with `columns`, of columns [E, K, 2 N], or of a bias [E, 2 N].
+    """
+    axis = -1 if columns else -2
+    if not 2 <= len(both.shape) <= 3 or both.shape[axis] % 2 or (columns and not both.format.is_float):
+        return None
+    n = both.shape[axis] // 2
+    if not columns:
+        rows = slice(which * n, (which + 1) * n)
+        shape: Shape = (*both.shape[:-2], n, both.shape[-1])
+        return shape, lambda: _of(both.load(), lambda values: values[..., rows, :])
+    taken = slice(which, None, 2) if columns == "alternate" else slice(which * n, (which + 1) * n)
+    if len(both.shape) == 2:
+        return (both.shape[0], n), lambda: _of(both.load(), lambda values: values[..., taken])
+    shape = both.shape[0], n, both.shape[1]
+    return shape, lambda: _of(both.load(), lambda values: values[..., taken].swapaxes(1, 2))
+
+
+def transposed(tensor: LazyTensor) -> tuple[Shape, Callable[[], QTensor]]:
+    """[E, K, N] of floats as [E, N, K]: its shape, and how to load it."""
+    experts, k, n = tensor.shape
+    return (experts, n, k), lambda: _of(tensor.load(), lambda values: values.swapaxes(1, 2))
+
+
+def _of(tensor: QTensor, pick: Callable[[AnyArray], AnyArray]) -> QTensor:
+    """Some of a tensor's values, in their stored format: of floats any, of blocks whole rows."""
+    fmt = tensor.format
+    raw = tensor.data.view(f"u{fmt.row_bytes(1)}") if fmt.is_float else tensor.data
+    picked = np.ascontiguousarray(pick(raw))
+    shape = picked.shape if fmt.is_float else (*picked.shape[:-1], tensor.shape[-1])
+    return QTensor(fmt, shape, picked.view(np.uint8))

@@ -1,0 +1,81 @@
+"""gpt-oss: experts with biases and a clamped gate, attention with sinks, a window in every other layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, expert_keys
+from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.weights import Tensors, Weights, vector
+from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
+
+PERIOD = 2
+"""Of so many layers the last has no window, where a file does not say which ones have."""
+SLOPE, LIMIT = 1.702, 7.0
+"""Of the clamped SwiGLU; no key says them."""
+
+
+def hparams(r: HyperparamReader) -> Hyperparams:
+    hp = read_shared(r, has_experts=True)
+    return replace(hp, rope=replace(hp.rope, whole_pairs=False), windowed=read_windowed(r, hp, PERIOD))
+
+
+def tensors(hp: Hyperparams) -> Tensors:
+    block = layers.attention_tensors(hp, bias=True) | layers.moe_tensors(hp, bias=True)
+    del block["ffn_norm.weight"]
+    block |= {"post_attention_norm.weight": vector(hp.n_embd), "attn_sinks.weight": vector(hp.n_head)}
+    return layers.model_tensors(hp, block | {"attn_output.bias": vector(hp.n_embd)})
+
+
+def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+    rope = layers.rotary(g, hp.rope, w)
+    gated = partial(g.clamped_swiglu, slope=SLOPE, limit=LIMIT)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
+        q, k, sinks = rope(q), rope(k), b["attn_sinks"]
+        h = g.attention(q, k, v, layer=i, scale=hp.attention_scale, window=hp.window(i), sinks=sinks)
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
+        h = g.rms_norm(x, b["post_attention_norm"], hp.eps)
+        router = layers.linear(g, b, "ffn_gate_inp", h)
+        ids = g.top_k(router, hp.n_expert_used)
+        x = g.add(x, layers.through_experts(g, b, h, ids, g.soft_max(g.gather(router, ids)), gated))
+    return layers.logits(g, hp, w, x)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for another gate, and for attention without biases."""
+    for word, usual in (("swiglu_alpha", SLOPE), ("swiglu_limit", LIMIT)):
+        if (found := config.real(word, usual)) != usual:
+            raise config.error(word, f"is {found:g}", f"{usual:g}")
+    if not config.flag("attention_bias", True):
+        raise config.error("attention_bias", "is false", "true")
+    width = config.size("intermediate_size", LIMITS["expert_feed_forward_length"])
+    keys = expert_keys(config, "num_local_experts") | {"expert_feed_forward_length": width}
+    return keys | layer_window_keys(config, PERIOD, 128)
+
+
+ARCH = Architecture(
+    name="gpt-oss",
+    hparams=hparams,
+    keys=frozenset({PATTERN}),
+    tensors=tensors,
+    build=build,
+    classes={"GptOssForCausalLM": config_keys},
+    names=names.ATTENTION | {
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+        "self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp",
+        "mlp.experts.gate_up_proj": names.GATE_UP, "mlp.experts.down_proj": "ffn_down_exps",
+        "mlp.experts.gate_up_proj_bias": "ffn_gate_exps.bias ffn_up_exps.bias",
+        "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+    },
+    writable=False,
+    whole_pairs=False,
+    columns="alternate",
+)  # fmt: skip
