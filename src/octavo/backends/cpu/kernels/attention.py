@@ -192,7 +192,7 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool) -> Any:
         for i in range(max(0, seen), page_floats):
             xs[i] = -math.inf
         wide = splat(scale)
-        a, b = mul(load_f32x16(scores), wide), mul(load_f32x16(scores + 64), wide)
+        a, b = mul(load_f32x16(scores), wide), mul(load_f32x16(scores + 64), wide)  # [16] each
         c, d = mul(load_f32x16(scores + 128), wide), mul(load_f32x16(scores + 192), wide)
         top = max(state[0], max_lanes(maximum(maximum(a, b), maximum(c, d))))
         largest = top  # stays -inf while a window hides all
@@ -230,11 +230,11 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool) -> Any:
             values = a.values + (table[page] * kv_heads + kv_head) * piece
             next_keys = a.keys + (table[min(page + 1, stop - 1)] * kv_heads + kv_head) * piece
             rows = min(last + 1 - page * page_floats, page_floats)
-            scores_of(scores, queries, keys, values, rows)
+            scores_of(scores, queries, keys, values, rows)  # [n, PAGE_SIZE]
             for i in range(n):
                 seen = position + min(i, count - 1) * step + 1 - page * page_floats
                 state_of_query = f32_pointer(states + 16 * i)
                 weigh(scores + i * 256, seen - window, min(seen, page_floats), scale, cap, state_of_query)
-            add_values(sums, scores, states + 8, values, next_keys, rows)
+            add_values(sums, scores, states + 8, values, next_keys, rows)  # [n, dim]
 
     return inner(attend, kind, n, dim, windowed, capped)

@@ -90,7 +90,7 @@ def binary_kernel(op: Binary) -> Any:
         y, k = a.y + task * a.y_stride, a.k
         x, z = a.a + task * a.a_stride, a.b + task * a.b_stride
         for i in range(k // 16):
-            u, v = load_f32x16(x + 64 * i), load_f32x16(z + 64 * i)
+            u, v = load_f32x16(x + 64 * i), load_f32x16(z + 64 * i)  # [16] each
             if adds:
                 store_f32x16(y + 64 * i, add(u, v))
             elif silus:

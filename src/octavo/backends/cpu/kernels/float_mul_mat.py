@@ -37,10 +37,10 @@ def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
     load, width, tile_width, scaled = _LOADS[kind], WIDTH[kind], 16 * WIDTH[kind], kind == "e4m3"
 
     def accumulate(w, x, stride, k):
-        even, odd = zeros(n), zeros(n)
+        even, odd = zeros(n), zeros(n)  # n x [16] each
         for _pair in range(k // 2):
             even = fma_splat_strided(even, load(w), x, stride)
-            odd = fma_splat_strided(odd, load(w + 16 * width), x + 4, stride)
+            odd = fma_splat_strided(odd, load(w + 16 * width), x + 4, stride)  # n x [16] += [16] * [n]
             w += 32 * width
             x += 8
         if k % 2:

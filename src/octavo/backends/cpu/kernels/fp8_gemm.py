@@ -55,7 +55,7 @@ def widen_kernel(kind: Kind) -> Any:
         y, stride, k = a.y + task * a.y_stride, a.y_stride, a.k
         codes, factor = a.codes + task * a.codes_stride, splat(a.factor)
         for i in range(k // 16):
-            store_f32x16(y + i * 64, mul(load(codes + i * 16), factor))
+            store_f32x16(y + i * 64, mul(load(codes + i * 16), factor))  # [16]
         whole = k // 16 * 16
         rest = stack(16)
         for start in range(whole, stride // 4, 16):
@@ -75,7 +75,7 @@ def matvec_kernel(kind: Kind, n: int) -> Any:
     load, size, step, room = _LOADS[kind], ROWS, STEP, 64 * n
 
     def add_step(acc, x, stride, codes):
-        even = fma_blocks(acc, load_block(x, stride, n), load(codes))
+        even = fma_blocks(acc, load_block(x, stride, n), load(codes))  # n x [16]
         return fma_blocks(even, load_block(x + 64, stride, n), load(codes + 16))
 
     add_step, copy_rest = inner(add_step, kind, n, inline="always"), inner(_copy_rest)
@@ -86,7 +86,7 @@ def matvec_kernel(kind: Kind, n: int) -> Any:
         sums, rest = stack(room), stack(32)
         for row in range(task * size, min(task * size + size, a.rows)):
             codes = a.codes + row * a.codes_stride
-            acc, other = zeros(n), zeros(n)
+            acc, other = zeros(n), zeros(n)  # n x [16] each, to be added up
             for pair in range(whole // 2):
                 acc = add_step(acc, x + pair * 256, stride, codes + pair * 64)
                 other = add_step(other, x + pair * 256 + 128, stride, codes + pair * 64 + 32)

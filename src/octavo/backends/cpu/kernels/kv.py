@@ -76,7 +76,7 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
 
     def scores_of(scores, q, page, ahead, rows):
         for part in range(min(parts, -(-rows // columns))):
-            total = zeros(size)
+            total = zeros(size)  # [n, columns]
             for block in range(blocks):
                 start = page + block * block_bytes
                 at, x = start + part * part_bytes, q + block * of_block * 4
@@ -85,7 +85,7 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
                 dots = zeros(size)
                 for d in range(of_block):
                     fetch(ahead + at - page + d * row_bytes, row_bytes)
-                    dots = fma_panel(dots, at + d * row_bytes, width, x + d * 4, dim * 4)
+                    dots = fma_panel(dots, at + d * row_bytes, width, x + d * 4, dim * 4)  # [n, columns]
                 if coded:
                     total = fma_columns_f16(total, dots, width, start + part * columns * 2)
                 else:
@@ -115,7 +115,7 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
                 scale_weights(scaled, weights, at, n)
                 at, x = at + SCALES, scaled
             place = sums + column * 64 * width
-            acc = scale_panel(load_panel(place, dim * 4, n, width), width, factors, 16)
+            acc = scale_panel(load_panel(place, dim * 4, n, width), width, factors, 16)  # [n, 16 * width]
             if in_pairs:
                 odd = zeros(size)
                 for r in range(0, rows - 1, 2):
@@ -145,7 +145,7 @@ def fetch(address, nbytes):
 def scale_weights(out, weights, scales, n):
     """out [n, 64] = weights [n, 64] times 64 f16 scales."""
     for i in range(4):
-        scale = load_f16x16(scales + 32 * i)
+        scale = load_f16x16(scales + 32 * i)  # [16]
         for t in range(n):
             at = t * 256 + 64 * i
             store_f32x16(out + at, mul(load_f32x16(weights + at), scale))

@@ -129,12 +129,12 @@ def _add_super_late(layout: Layout, n: int) -> Any:
         for i in range(blocks):
             codes = codes_of(w, block, i, table)  # [16, 32]
             if groups == 1:
-                dots = fma_dots(dots, codes, load_small(block), none, x, x_scales, kind)
+                dots = fma_dots(dots, codes, load_small(block), none, x, x_scales, kind)  # n x [16]
                 if has_min:
-                    minima = fma_splat_strided(minima, load_u8x16(block + small_minima), x + x_sums, 4)
+                    minima = fma_splat_strided(minima, load_u8x16(block + small_minima), x + x_sums, 4)  # n x [16]
             else:
-                low, high = load_small(block), load_small(block + small_bytes)
-                dots = fma_dots_2(dots, codes, low, high, none, none, x, x_scales, kind)
+                low, high = load_small(block), load_small(block + small_bytes)  # [16] each
+                dots = fma_dots_2(dots, codes, low, high, none, none, x, x_scales, kind)  # n x [16]
                 if has_min:
                     first, last = load_u8x16(block + small_minima), load_u8x16(block + small_minima + 16)
                     minima = fma_splat_strided(minima, sub(first, last), x + x_first_sums, 4)

@@ -46,7 +46,7 @@ def product(n: int, sums: Any) -> Any:
             for i in range(a.term_count):
                 term = term_at(a.terms + i * term_bytes)
                 at = term.values + token * term.stride + task * row_bytes
-                acc = add_blocks(acc, load_block_masked(at, term.stride, rows, n))
+                acc = add_blocks(acc, load_block_masked(at, term.stride, rows, n))  # n x [rows]
             store_block_masked(a.y + token * a.y_stride + task * row_bytes, a.y_stride, rows, acc)
         if a.tail != 0:
             call(a.tail, a.tail_arguments, task)

@@ -100,7 +100,7 @@ def _quantize_blocks(source: Source) -> Any:
         wide = splat(factor)
         for block in range(first, last):
             at = block * 128
-            low, high = load_f32x16(x + at), load_f32x16(x + at + 64)
+            low, high = load_f32x16(x + at), load_f32x16(x + at + 64)  # [16] each
             if normed:
                 low = mul(mul(low, wide), load_f32x16(other + at))
                 high = mul(mul(high, wide), load_f32x16(other + at + 64))

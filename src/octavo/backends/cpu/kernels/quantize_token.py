@@ -96,7 +96,7 @@ def _value(source: Source) -> Any:
 
     def value(x, other, i, k, factor):
         lanes = min(max(k - i, 0), 16)
-        v = load_lanes(x + i * 4, lanes, F32_KIND)
+        v = load_lanes(x + i * 4, lanes, F32_KIND)  # [16]
         if normed:
             v = mul(mul(v, splat(factor)), load_lanes(other + i * 4, lanes, F32_KIND))
         if gated:
@@ -129,7 +129,7 @@ def quantize_groups_kernel(kind: int) -> Any:
             out, g = a.codes + task * k + first, (task * k + first) // group
             none, low, high, odd = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
             for i in range(0, group, 16):
-                v = load_lanes(x + i * item, min(group - i, 16), kind)
+                v = load_lanes(x + i * item, min(group - i, 16), kind)  # [16]
                 low, high = maximum(low, sub(none, v)), maximum(high, v)
                 odd = fma(v, none, odd)  # NaN of NaN and of Inf
             below, above, zero = splat(max_lanes(low)), splat(max_lanes(high)), 0

@@ -128,8 +128,8 @@ def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
         if wide:
             for i in range(pairs // 16):
                 first, second = y + 64 * i, y + 64 * i + pairs * 4
-                a, b = load_f32x16(first), load_f32x16(second)
-                cos, sin = load_f32x16(table + 64 * i), load_f32x16(table + 64 * i + pairs * 4)
+                a, b = load_f32x16(first), load_f32x16(second)  # [16] each
+                cos, sin = load_f32x16(table + 64 * i), load_f32x16(table + 64 * i + pairs * 4)  # [16] each
                 store_f32x16(first, sub(mul(a, cos), mul(b, sin)))
                 store_f32x16(second, fma(a, sin, mul(b, cos)))
         else:

@@ -50,14 +50,14 @@ def get_rows_kernel(layout: Layout) -> Any:
         lane = row % 16
         codes_here, scale_here, bias_here = stack(512), stack(64), stack(64)
         for s in range(k // super_values):
-            d = mul(load_d(w), splat(step)) if stepped else load_d(w)
+            d = mul(load_d(w), splat(step)) if stepped else load_d(w)  # [16]
             dmin = load_min(w + d_bytes * sets) if has_min else d
             block = w + head_bytes
             for b in range(blocks):
                 if has_grid:
                     codes = of_points(w, block, b, a.table)
                 else:
-                    codes = load_codes(block + codes_at, bits)
+                    codes = load_codes(block + codes_at, bits)  # [16, 32]
                     if has_table:
                         codes = look_up(codes, a.table)
                 store_codes(codes_here, codes)
