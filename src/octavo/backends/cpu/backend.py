@@ -13,6 +13,7 @@ import numpy as np
 from octavo.backends.cores import cores
 from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.backends.cpu.shared import Shared
+from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
@@ -26,7 +27,7 @@ FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
 QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu"})
 
 
-class CpuBackend:
+class CpuBackend(HostMemory):
     """Runs graphs on the CPU. Raises BackendError where Numba or its OpenMP layer is missing.
 
     `later`: Numba is imported, which takes a third of a second, only when a node is to run here.
@@ -144,15 +145,6 @@ class CpuBackend:
         """The calls for a node; `shared` is that of its plan."""
         calls: list[KernelCall] = self._binders.BINDERS[node.op](node, inputs, out, shared)
         return calls
-
-    def write(self, value: AnyArray, data: AnyArray) -> None:
-        value[...] = data
-
-    def read(self, value: AnyArray) -> AnyArray:
-        return value.copy()
-
-    def synchronize(self) -> None:
-        return
 
 
 class CpuBinder:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from octavo.backends.host_memory import HostMemory
 from octavo.backends.reference import ops
 from octavo.errors import BackendError
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
@@ -25,7 +26,7 @@ KEPT_BYTES = 2 << 30
 DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 
 
-class ReferenceBackend:
+class ReferenceBackend(HostMemory):
     """Runs every op. Quantized activations are held as the float32 numbers that they stand for.
 
     `fusions`, `quantizes` and `quantize_activations` are for running fused and quantized graphs by definition too.
@@ -85,15 +86,6 @@ class ReferenceBackend:
 
     def begin_plan(self) -> ReferenceBinder:
         return ReferenceBinder()
-
-    def write(self, value: AnyArray, data: AnyArray) -> None:
-        value[...] = data
-
-    def read(self, value: AnyArray) -> AnyArray:
-        return value.copy()
-
-    def synchronize(self) -> None:
-        return
 
 
 class ReferenceBinder:
