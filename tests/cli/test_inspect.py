@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.backends.memory import Room
 from octavo.cli.facts import size
 from octavo.io.gguf import GGUFFile, write_gguf
+from octavo.io.memory import Room
 from octavo.runtime import Engine
 from tests.cli.conftest import Run
 from tests.io.gguf_builder import ARCH, ARRAY, DATA, U32, WEIGHT, array, gguf, raw_pair

@@ -12,9 +12,9 @@ import pytest
 import octavo
 from octavo.backends.cpu import CpuBackend, memory, pack
 from octavo.backends.cpu.pages import Arena
-from octavo.backends.memory import Room
 from octavo.errors import HostMemoryError
 from octavo.formats import by_name, quantize_reference
+from octavo.io.memory import Room
 from octavo.runtime import Engine, EngineConfig, open_model
 from octavo.runtime.memory import require_memory
 

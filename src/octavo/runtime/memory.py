@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from octavo.backends.memory import room
 from octavo.errors import HostMemoryError
 from octavo.graph.builder import CacheType
 from octavo.graph.node import PAGE_SIZE, Sizes
 from octavo.graph.protocol import Backend, HostBackend
 from octavo.graph.schedule import Schedule
+from octavo.io.memory import room
 
 log = logging.getLogger("octavo")
 
