@@ -10,6 +10,7 @@ import os
 
 from octavo.errors import TokenizerError
 from octavo.huggingface.folder import read_folder
+from octavo.io.named import resolve
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.plan import Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
@@ -51,7 +52,7 @@ def convert_checkpoint(
 
 def checkpoint_source(folder: StrPath) -> Source:
     """The checkpoint as a source of tensors. Raises what `read_folder` raises, and ModelError for a quantized one."""
-    found = read_folder(folder)
+    found = read_folder(resolve(folder))
     if found.config.values.get("quantization_config") is not None:
         allowed = "weights of F32, F16 or BF16; `octavo run` takes the folder as it is"
         raise found.config.error("quantization_config", "is a quantized checkpoint", allowed)

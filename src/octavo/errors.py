@@ -7,6 +7,8 @@ exits with status 2.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Protocol
 
 INSTALL_GPU = "pip install '.[gpu]' in Octavo's folder"
 INSTALL_REPORT = "pip install '.[report]' in Octavo's folder"
@@ -90,6 +92,31 @@ class ContextFullError(OctavoError):
 
 class NonFiniteError(OctavoError):
     """NaN or Inf in a model's weights or in what it computed."""
+
+
+class HubError(OctavoError):
+    """A model of the Hugging Face hub that can't be had: no such name, no right to it, no way there, wrong bytes."""
+
+
+class Choice(Protocol):
+    """One of the models of a repository."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class ChoiceError(HubError):
+    """A name of the hub that could mean several models, or none that is there. `choices` are the repository's.
+
+    They have `label` and `nbytes`, which the message lists.
+    """
+
+    def __init__(self, problem: str, choices: Sequence[Choice]) -> None:
+        self.problem, self.choices = problem, tuple(choices)
+        listed = ", ".join(f"{choice.label} ({choice.nbytes / 1e9:.2f} GB)" for choice in choices)
+        super().__init__(f"{problem} (there are: {listed})")
 
 
 class UsageError(OctavoError):

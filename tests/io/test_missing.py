@@ -15,18 +15,12 @@ from octavo.quantizers.job.quantize import quantize_file
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Qwen/Qwen3-0.6B", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`, then give Qwen3-0.6B"),
-        ("https://huggingface.co/Qwen/Qwen3-0.6B/", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
-        ("hf.co/a/b-GGUF:Q8_0", "`hf download a/b-GGUF --include '*Q8_0*.gguf' --local-dir b-GGUF`"),
-        ("a/b-GGUF", "`hf download a/b-GGUF --include '*Q4_K_M*.gguf' --local-dir b-GGUF`"),
-        (
-            "https://huggingface.co/a/b/resolve/main/c.gguf?download=true",
-            "`hf download a/b c.gguf --local-dir .`, then give ./c.gguf",
-        ),
-        (
-            "https://huggingface.co/a/b/blob/v2/d/c.gguf",
-            "`hf download a/b d/c.gguf --revision v2 --local-dir .`, then give d/c.gguf",
-        ),
+        ("Qwen/Qwen3-0.6B", "`octavo pull Qwen/Qwen3-0.6B` downloads the model of that name from the hub"),
+        ("https://huggingface.co/Qwen/Qwen3-0.6B/", "`octavo pull https://huggingface.co/Qwen/Qwen3-0.6B/`"),
+        ("hf.co/a/b-GGUF:Q8_0", "`octavo pull hf.co/a/b-GGUF:Q8_0`"),
+        ("a/b-GGUF", "`octavo pull a/b-GGUF`"),
+        ("https://huggingface.co/a/b/resolve/main/c.gguf?download=true", "`octavo pull https://huggingface.co/a/b/"),
+        ("https://huggingface.co/datasets", "`octavo pull ORG/REPO:QUANT` downloads models of the hub"),
         ("https://example.com/x.gguf", "`curl -LO 'https://example.com/x.gguf'`"),
         ("qwen3:0.6b", "search=qwen3"),
         ("llama3.2", "search=llama3.2"),
@@ -39,7 +33,7 @@ def test_names(name: str, said: str) -> None:
 
 @pytest.mark.parametrize("name", ["model.gguf", "./llama", "/no/such", "~/models/x", "a/b/c/d", "x" * 300])
 def test_paths_get_no_advice_on_names(name: str) -> None:
-    assert "hf download" not in advice(name)
+    assert "octavo pull" not in advice(name).replace("`octavo pull ORG/REPO`", "")
     with pytest.raises(FileError):
         open_model_file(name)
 

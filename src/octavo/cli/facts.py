@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.plain import printable
@@ -30,7 +29,9 @@ def size(nbytes: float) -> str:
 
 def name_of(file: GGUFFile) -> str:
     """The name in the model's metadata, or else the file's."""
-    return printable(file.metadata.get("general.name") or os.path.basename(os.path.realpath(file.path)))
+    from octavo.io.hub.cache import shown_name
+
+    return printable(file.metadata.get("general.name") or shown_name(file.path))
 
 
 def file_type(file: GGUFFile) -> str:

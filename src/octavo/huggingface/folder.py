@@ -13,6 +13,7 @@ from octavo.huggingface.specials import chat_templates, special_tokens
 from octavo.huggingface.tensors import gguf_tensors
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType
+from octavo.io.hub.cache import shown_name
 from octavo.io.safetensors import Checkpoint
 from octavo.models.config import Config
 from octavo.models.hparams import Hyperparams
@@ -50,7 +51,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     metadata = {
         "general.type": "model",
         **_sampling(checkpoint),
-        "general.name": os.path.basename(os.path.realpath(checkpoint.folder)) or "model",
+        "general.name": shown_name(checkpoint.folder) or "model",
         "general.size_label": _size_label(tensors, hp.n_expert),
         **{f"{hp.arch}.{field}": value for field, value in keys.items()},
         **words,

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cores import threads_of
-from octavo.data import resolve
 from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageError, shown
 from octavo.formats import QTensor, by_name, channel_format, decode, dequantize, quantize_reference, unpack
 from octavo.formats.channel import group_scales
@@ -36,6 +35,7 @@ from octavo.huggingface.schemes import KEY, quantization_config
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.io.atomic import new_folder, require_room
 from octavo.io.gguf import GGUFFile
+from octavo.io.named import resolve
 from octavo.io.safetensors import TensorHead, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.io.safetensors.file import FLOATS

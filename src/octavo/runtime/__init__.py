@@ -1,6 +1,6 @@
 """Running a model: sequences, the KV cache, sampling, generation."""
 
-from octavo.data import resolve
+from octavo.io.named import resolve
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
 from octavo.runtime.model import Model, load, open_model

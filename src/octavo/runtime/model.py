@@ -6,16 +6,16 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Never, Self, Unpack, get_args
 
-from octavo.data import resolve
 from octavo.errors import ContextFullError, ModelError
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
+from octavo.io.hub.cache import shown_name
+from octavo.io.named import resolve
 from octavo.models import read_model
 from octavo.runtime.arguments import choice, flag, require_known, wrong
 from octavo.runtime.conversation import Conversation
@@ -53,8 +53,7 @@ class Model:
     @property
     def name(self) -> str:
         """The name of its file, without what it ends in, or of its folder."""
-        path = Path(self.file.path)
-        return path.stem if path.suffix == ".gguf" else path.name
+        return shown_name(self.file.path).removesuffix(".gguf")
 
     @property
     def n_ctx(self) -> int:

@@ -55,8 +55,8 @@ class Tokenizer:
 
         Raises GGUFError for a file that is no GGUF, TokenizerError for a vocabulary that can't be used.
         """
-        from octavo.data import resolve
         from octavo.io.gguf import GGUFFile
+        from octavo.io.named import resolve
 
         if isinstance(file, GGUFFile):
             return cls.from_metadata(file.metadata, file=file.path)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from octavo.data import resolve
 from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
+from octavo.io.named import resolve
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.plan import Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report

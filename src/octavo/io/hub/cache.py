@@ -1,0 +1,124 @@
+"""The hub's cache: where `huggingface_hub` and all that use it keep what was downloaded, each file once.
+
+models--ORG--REPO/blobs/<digest>                the bytes
+models--ORG--REPO/snapshots/<commit>/<name>     a link to them for each commit that has the file
+models--ORG--REPO/refs/<revision>               the commit that a branch or a tag was at
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+from octavo.errors import ChoiceError, HubError
+from octavo.io.hub.name import HubName
+from octavo.io.hub.variants import Entry, Variant, choose, variants
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+PARTIAL = ".octavo.incomplete"
+_SNAPSHOT = re.compile(r"models--(.+)[/\\]snapshots[/\\][0-9a-f]{40}")
+
+
+def folder_of(repo: str) -> str:
+    """The folder of a repository, there or not."""
+    from huggingface_hub import constants
+
+    return os.path.join(constants.HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
+
+
+def cached(name: HubName, free: int | None = None) -> str | None:
+    """The path of the model that `name` means, if all of it is in the cache; the hub is not asked.
+
+    Where the name does not say which of several: as `choose` has it, with `free` bytes of memory.
+    """
+    folder = folder_of(name.repo)
+    snapshot = os.path.join(folder, "snapshots", _commit(folder, name.revision or "main"))
+    try:
+        return choose(name, whole(snapshot), free).path(snapshot)
+    except (ChoiceError, HubError):
+        return None
+
+
+def whole(snapshot: str) -> list[Variant]:
+    """The models in the folder of a snapshot of which nothing is missing."""
+    return [v for v in variants(entries_in(snapshot)) if not v.is_checkpoint or _has_all_weights(snapshot)]
+
+
+def entries_in(snapshot: str) -> Iterator[Entry]:
+    """The files of a snapshot that are there; links to what has gone are not."""
+    for folder, _, names in os.walk(snapshot):
+        for name in names:
+            path = os.path.join(folder, name)
+            with suppress(OSError):
+                yield Entry(os.path.relpath(path, snapshot).replace(os.sep, "/"), os.stat(path).st_size)
+
+
+def _commit(folder: str, revision: str) -> str:
+    """The commit that a revision was at when something of it was downloaded last; a commit is its own."""
+    try:
+        with open(os.path.join(folder, "refs", *revision.split("/")), encoding="ascii") as file:
+            return file.read(64).strip()
+    except (OSError, ValueError):
+        return revision
+
+
+def _has_all_weights(snapshot: str) -> bool:
+    """Whether a checkpoint has its one file of weights, or all that its index names."""
+    index = os.path.join(snapshot, INDEX)
+    if not os.path.exists(index):
+        return os.path.exists(os.path.join(snapshot, SINGLE))
+    try:
+        with open(index, encoding="utf-8") as file:
+            names = set(json.load(file)["weight_map"].values())
+        return all(os.path.exists(os.path.join(snapshot, name)) for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True  # the reader says what is wrong with it
+
+
+def add(folder: str, commit: str, revision: str, entry: Entry | None = None) -> None:
+    """Note that `revision` is at `commit`, and put a file of it, whose bytes are there, into the commit's snapshot."""
+    snapshot = os.path.join(folder, "snapshots", commit)
+    os.makedirs(snapshot, exist_ok=True)
+    if revision != commit:
+        _write(os.path.join(folder, "refs", *revision.split("/")), commit)
+    if entry is None:
+        return
+    path, blob = os.path.join(snapshot, *entry.name.split("/")), blob_of(folder, entry)
+    if os.path.exists(path):
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # a link to what has gone
+    try:
+        os.symlink(os.path.relpath(blob, os.path.dirname(path)), path)
+    except OSError:
+        os.replace(blob, path)  # as the hub's client does where there are no links
+
+
+def blob_of(folder: str, entry: Entry) -> str:
+    """Where the bytes of a file are kept."""
+    return os.path.join(folder, "blobs", entry.digest)
+
+
+def is_there(folder: str, commit: str, entry: Entry) -> bool:
+    """Whether a file's bytes are there, all of them."""
+    places = (blob_of(folder, entry), os.path.join(folder, "snapshots", commit, *entry.name.split("/")))
+    return any(os.path.isfile(path) and os.path.getsize(path) == entry.size for path in places)
+
+
+def _write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "w", encoding="ascii") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def shown_name(path: str | os.PathLike[str]) -> str:
+    """What a model's file or folder is called; the folder of a snapshot has its repository's name, not the commit's."""
+    full = os.path.abspath(os.fspath(path))
+    snapshot = _SNAPSHOT.fullmatch(os.sep.join(full.split(os.sep)[-3:]))
+    return snapshot[1].rpartition("--")[2] if snapshot else os.path.basename(full)

@@ -1,0 +1,154 @@
+"""`pull`: a model of the hub, by name, into the hub's cache."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from octavo.errors import FileError, HubError
+from octavo.io.hub import cache
+from octavo.io.hub.client import LIBRARY, client, tls
+from octavo.io.hub.fetch import Source, fetch
+from octavo.io.hub.listing import Listing, list_repository
+from octavo.io.hub.name import HubName
+from octavo.io.hub.patience import Header, Patience, Show, nobody
+from octavo.io.hub.refusal import refused
+from octavo.io.hub.variants import Chooser, Entry, Variant, choose, gigabytes, variants
+
+log = logging.getLogger("octavo")
+
+SPARE = 1 << 26
+"""Bytes of a disk that a download leaves."""
+SHOWN_S, RATE_S = 0.1, 5.0
+"""How often progress is told, and over how long the rate is measured."""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What was pulled: its name, the commit, where it is, and how many of its bytes came now, in how many seconds."""
+
+    name: HubName
+    commit: str
+    variant: Variant
+    path: str
+    downloaded: int
+    seconds: float
+
+
+def pull(name: HubName, *, free: int | None = None, show: Show = nobody, chooser: Chooser = choose) -> Pulled:
+    """Download what of `name` is not in the cache, after asking the hub what that is.
+
+    free     bytes of memory: what fits them is taken where the name does not say which (None: anything)
+    show     told what goes on, and how many bytes of how many are there
+    chooser  which of a repository's models is meant
+
+    It goes on with what an interrupted download left. Raises HubError: no such name, no right to it, not reached, no
+    room on the disk, wrong bytes; and FileError where the cache can't be written.
+    """
+    api, patience, start = client(), Patience(show), time.monotonic()
+    show(f"asking for {name}", 0, None)
+    listing = list_repository(api, name, patience)
+    chosen = chooser(name, variants(listing.entries), free)
+
+    def is_refused(status: int, header: Header) -> None:
+        refused(api, name, status, header, patience)
+
+    folder = cache.folder_of(name.repo)
+    try:
+        missing = _missing(folder, listing, chosen)
+        _require_room(folder, missing)
+        if missing and show is nobody:
+            log.warning("downloading %s: %s of %s", name, chosen.label, gigabytes(chosen.nbytes))
+        downloaded = _fetch_all(
+            _source(api.endpoint, listing, is_refused), folder, listing, chosen, name, patience, show
+        )
+    except OSError as error:
+        raise FileError(f"can't be written: {error.strerror}", file=error.filename or folder) from None
+    path = chosen.path(os.path.join(folder, "snapshots", listing.commit))
+    return Pulled(name, listing.commit, chosen, path, downloaded, time.monotonic() - start)
+
+
+def offered(name: HubName, show: Show = nobody) -> list[Variant]:
+    """The models that the hub has in the repository of `name`. Raises HubError."""
+    return variants(list_repository(client(), name, Patience(show)).entries)
+
+
+def _missing(folder: str, listing: Listing, chosen: Variant) -> list[Entry]:
+    return [entry for entry in chosen.files if not cache.is_there(folder, listing.commit, entry)]
+
+
+def _require_room(folder: str, missing: Sequence[Entry]) -> None:
+    """Raise HubError unless the disk has room for what is not there yet."""
+    needed = 0
+    for entry in missing:
+        partial = cache.blob_of(folder, entry) + cache.PARTIAL
+        needed += entry.size - (os.path.getsize(partial) if os.path.exists(partial) else 0)
+    place = folder
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    free = shutil.disk_usage(place).free
+    if needed and needed + SPARE > free:
+        raise HubError(f"{gigabytes(needed)} are to be downloaded, but the disk of {place} has {gigabytes(free)} free")
+
+
+def _source(endpoint: str, listing: Listing, is_refused: Callable[[int, Header], None]) -> Source:
+    """Where the files of a repository come from, at the commit that was listed."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    def url(name: str) -> str:
+        return f"{endpoint}/{listing.repo}/resolve/{listing.commit}/{quote(name)}"
+
+    headers = build_hf_headers(**LIBRARY)
+    return Source(url, headers, tls(), constants.HF_HUB_DOWNLOAD_TIMEOUT, is_refused)
+
+
+def _fetch_all(
+    source: Source, folder: str, listing: Listing, chosen: Variant, name: HubName, patience: Patience, show: Show
+) -> int:
+    """Bring each file of the model that is not there; each is in the snapshot as soon as all of it is there."""
+    revision = name.revision or "main"
+    cache.add(folder, listing.commit, revision)
+    progress, downloaded = Progress(str(name), chosen.nbytes, show), 0
+    for entry in chosen.files:
+        if not cache.is_there(folder, listing.commit, entry):
+            blob = cache.blob_of(folder, entry)
+            downloaded += fetch(source, entry, blob, blob + cache.PARTIAL, patience, progress.show)
+        cache.add(folder, listing.commit, revision, entry)
+        progress.next(entry)
+    return downloaded
+
+
+class Progress:
+    """Tells how much of several files is there, and how fast it comes, ten times a second."""
+
+    def __init__(self, name: str, total: int, show: Show) -> None:
+        self._name, self._total, self._show = name, total, show
+        self._before, self._last = 0, float("-inf")
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def next(self, entry: Entry) -> None:
+        """A file is there."""
+        self._before += entry.size
+
+    def show(self, what: str, done: int, total: int | None) -> None:
+        """So much of the file that goes on is there."""
+        now = time.monotonic()
+        if total is None:
+            self._show(f"{self._name}: {what}", self._before, self._total)
+            return
+        if now - self._last < SHOWN_S and done < total:
+            return
+        self._last, there = now, self._before + done
+        self._seen.append((now, there))
+        while now - self._seen[0][0] > RATE_S:
+            self._seen.popleft()
+        (since, before), extent = self._seen[0], f"{gigabytes(there)} of {gigabytes(self._total)}"
+        rate = f", {gigabytes((there - before) / (now - since))}/s" if now > since else ""
+        self._show(f"{what}: {extent}{rate}", there, self._total)

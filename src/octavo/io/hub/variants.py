@@ -1,0 +1,157 @@
+"""The models of a repository: its GGUF files, sorted into sets, and its checkpoint; and which of them is meant."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from octavo.errors import ChoiceError, HubError
+from octavo.io.hub.name import HubName
+
+DEFAULT = "Q4_K_M"
+"""What is taken where a name does not say which."""
+CHECKPOINT = "safetensors"
+NEEDED = 1.1
+"""Memory that a model needs, relative to its files: keys, values and work come on top of the weights."""
+
+_SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
+_QUANTIZATION = re.compile(
+    r"(?<![A-Za-z0-9])((?:UD-)?(?:I?Q[0-9](?:_[A-Z0-9]+)*|TQ[0-9]_[0-9]|BF16|F16|F32|FP16|MXFP4(?:_MOE)?|NVFP4))(?![A-Za-z0-9])",
+    re.IGNORECASE,
+)
+_BESIDE = re.compile(r"(?:^|[/._-])(?:mmproj|imatrix)(?:[._-]|$)", re.IGNORECASE)
+_OF_A_CHECKPOINT = (".json", ".jinja", ".model", ".txt", ".tiktoken")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of a repository: its name in it, bytes, and digest: SHA-256, or Git's of a file that LFS does not keep."""
+
+    name: str
+    size: int
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model of a repository: a GGUF file, a set of shards in order, or a checkpoint. `label` tells it from others."""
+
+    label: str
+    files: tuple[Entry, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.size for entry in self.files)
+
+    @property
+    def is_checkpoint(self) -> bool:
+        return self.label == CHECKPOINT
+
+    def fits(self, free: int | None) -> bool:
+        """Whether it runs in so many bytes of memory; None is what a system says that does not tell."""
+        return free is None or self.nbytes * NEEDED <= free
+
+    def path(self, folder: str) -> str:
+        """Where it is, in the folder of a snapshot."""
+        return folder if self.is_checkpoint else os.path.join(folder, *self.files[0].name.split("/"))
+
+
+Chooser = Callable[[HubName, Sequence[Variant], int | None], Variant]
+"""Which of a repository's models a name means, as `choose` does."""
+
+
+def variants(entries: Iterable[Entry]) -> list[Variant]:
+    """All models of a repository, the smallest first, its checkpoint last. Sets that lack a shard are none."""
+    found = list(entries)
+    sets = _sets(entry for entry in found if entry.name.endswith(".gguf") and not _BESIDE.search(entry.name))
+    labels = {stem: _label(stem) for stem in sets}
+    times = Counter(labels.values())
+    named = [
+        Variant(label if times[label] == 1 else stem, files)
+        for (stem, files), label in zip(sets.items(), labels.values(), strict=True)
+    ]
+    checkpoint = _checkpoint(found)
+    return sorted(named, key=lambda v: (v.nbytes, v.label)) + ([checkpoint] if checkpoint else [])
+
+
+def _sets(files: Iterable[Entry]) -> dict[str, tuple[Entry, ...]]:
+    """GGUF files by their names without the ending, shards of a set together and in order; whole sets only."""
+    sets: dict[tuple[str, int], dict[int, Entry]] = {}
+    for entry in files:
+        shard = _SHARD.fullmatch(entry.name)
+        key = (shard[1], int(shard[3])) if shard else (entry.name.removesuffix(".gguf"), 1)
+        sets.setdefault(key, {})[int(shard[2]) if shard else 1] = entry
+    return {
+        stem: tuple(numbered[i] for i in range(1, count + 1))
+        for (stem, count), numbered in sets.items()
+        if count > 0 and numbered.keys() == set(range(1, count + 1))
+    }
+
+
+def _label(stem: str) -> str:
+    """The quantization that a file's name tells, or else its folder's; without one the name itself."""
+    for part in reversed(stem.split("/")):
+        found = _QUANTIZATION.findall(part)
+        if found:
+            return str(found[-1]).upper()
+    return stem
+
+
+def _checkpoint(entries: Sequence[Entry]) -> Variant | None:
+    """The files of a checkpoint folder, config.json last, so that it is there only if all others are."""
+    here = {entry.name: entry for entry in entries if "/" not in entry.name}
+    weights = [name for name in here if name.endswith(".safetensors")]
+    named = [name for name in weights if re.fullmatch(r"model(-[0-9]+-of-[0-9]+)?\.safetensors", name)]
+    config = here.pop("config.json", None)
+    if config is None or not weights:
+        return None
+    beside = [name for name in here if name.endswith(_OF_A_CHECKPOINT) and name != "config.json"]
+    names = sorted(beside) + sorted(named or weights)
+    return Variant(CHECKPOINT, (*(here[name] for name in names), config))
+
+
+def choose(name: HubName, found: Sequence[Variant], free: int | None) -> Variant:
+    """The model that `name` means; `free` bytes of memory are what it may need.
+
+    Where it does not say which: Q4_K_M if that fits, else the largest that fits. Raises ChoiceError, which lists what
+    there is, where several could be meant or none fits, and HubError where there is none.
+    """
+    if not found:
+        raise HubError(f"{name.repo} has no GGUF files and no checkpoint in safetensors")
+    files = [v for v in found if not v.is_checkpoint]
+    if name.what:
+        return _named(name, found, name.what.casefold())
+    if not files:
+        return found[0]
+    usual = [v for v in files if _label(v.label) == DEFAULT]
+    if len(usual) > 1:
+        raise ChoiceError(f"{name.repo} has several models of {DEFAULT}; say which", usual)
+    fitting = [v for v in usual if v.fits(free)] or [v for v in files if v.fits(free)]
+    if not fitting:
+        raise ChoiceError(f"{name.repo} has nothing that fits {gigabytes(free or 0)} of free memory", found)
+    return fitting[-1]
+
+
+def _named(name: HubName, found: Sequence[Variant], what: str) -> Variant:
+    """The one whose label or file is `what`, or else the only one whose name has it for a part."""
+    exact = [v for v in found if what in (v.label.casefold(), *(entry.name.casefold() for entry in v.files))]
+    part = re.compile(rf"(?<![a-z0-9]){re.escape(what)}(?![a-z0-9])")
+    matching = exact or [v for v in found if any(part.search(entry.name.casefold()) for entry in v.files)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise ChoiceError(f"{name.repo} has several models that {name.what!r} could mean", matching)
+    close = get_close_matches(what.upper(), [v.label for v in found], n=1, cutoff=0.8)
+    raise ChoiceError(f"{name.repo} has no {name.what}{f'; did you mean {close[0]}?' if close else ''}", found)
+
+
+def gigabytes(nbytes: float) -> str:
+    """Bytes as they are told of downloads: 4.92 GB, 812 MB, 3 kB."""
+    for size, unit, digits in ((1e9, "GB", 2), (1e6, "MB", 0), (1e3, "kB", 0)):
+        if nbytes >= size:
+            return f"{nbytes / size:.{digits}f} {unit}"
+    return f"{nbytes:.0f} B"

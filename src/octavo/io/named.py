@@ -1,0 +1,75 @@
+"""Where a model is: a path, `demo`, or a name of the hub, whose files are downloaded when they are first asked for."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from octavo.data import resolve as resolve_path
+from octavo.errors import HubError
+from octavo.io.hub.cache import cached
+from octavo.io.hub.name import HubName, parse
+from octavo.io.hub.patience import Show, nobody
+from octavo.io.hub.variants import Chooser, choose
+from octavo.io.memory import room
+
+if TYPE_CHECKING:
+    from octavo.io.hub.download import Pulled
+
+
+def resolve(model: str | os.PathLike[str]) -> str:
+    """The path of a model: a path as it is, "demo" for the one in the package, ORG/REPO[:QUANT][@REVISION] for one of
+    the hub, which is downloaded where it is not in the hub's cache. A path wins over a name.
+
+    Raises UsageError for what is neither a path nor a name, and HubError for a name that can't be had. A path where
+    nothing is comes back as it is.
+    """
+    return locate(model)
+
+
+def locate(
+    model: str | os.PathLike[str], *, offline: bool = False, show: Show = nobody, chooser: Chooser = choose
+) -> str:
+    """The same; `offline` asks nothing of the hub, `show` is told of a download, `chooser` says what is meant."""
+    path = resolve_path(model)
+    name = hub_name(path)
+    if name is None:
+        return path
+    found = cached(name, free_memory())
+    if found is not None:
+        return found
+    if offline or is_offline():
+        raise HubError(
+            f"{name} is not on this machine, and nothing is downloaded offline; `octavo pull {name}` does it"
+        )
+    return download(name, show, chooser).path
+
+
+def hub_name(path: str) -> HubName | None:
+    """The name of the hub that `path` is; None for what is a path: something is there, or its first folder is."""
+    if os.path.lexists(path):
+        return None
+    name = parse(path)
+    if name is not None and path == name.repo and os.path.isdir(path.partition("/")[0]) and cached(name) is None:
+        return None
+    return name
+
+
+def download(name: HubName, show: Show = nobody, chooser: Chooser = choose) -> Pulled:
+    """Pull a model that fits this machine's memory, or the one that `name` says. Raises HubError."""
+    from octavo.io.hub.download import pull
+
+    return pull(name, free=free_memory(), show=show, chooser=chooser)
+
+
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE says that nothing is asked of the hub."""
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE
+
+
+def free_memory() -> int | None:
+    """Bytes of memory that a model may take; None where the system does not tell."""
+    found = room()
+    return None if found is None else found.free
