@@ -10,6 +10,7 @@ import typer
 
 from octavo.cli.bench_gemm import gemm
 from octavo.cli.grouped import grouped
+from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
@@ -23,7 +24,7 @@ app.command("gemm")(gemm)
 
 
 def model(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
+    model: ModelName,
     prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the prompt (0: no prefill test).")] = 256,
     generate: Annotated[int, typer.Option("-n", "--generate", help="Tokens to decode (0: no decode test).")] = 64,
     rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that each test is run.")] = 5,
@@ -37,6 +38,7 @@ def model(
     ] = None,
     *,
     where: Where,
+    offline: Offline = False,
     format: Annotated[Literal["md", "json", "csv"], typer.Option(help="Of the output.")] = "md",
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
@@ -47,7 +49,6 @@ def model(
     from octavo.bench.render import FORMATS, to_markdown
     from octavo.bench.result import Options, bench_model
     from octavo.io.atomic import require_target
-    from octavo.runtime import resolve
 
     options = Options(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
@@ -57,8 +58,9 @@ def model(
     )  # fmt: skip
     if output is not None and not os.path.isdir(output):
         require_target(output)
+    path = local(model, offline)
     with Bar() as bar:
-        result = bench_model(resolve(model), options, bar.show)
+        result = bench_model(path, options, bar.show)
     if output is not None:
         _write(output, FORMATS[format](result), result, format)
     print((to_markdown if output is not None else FORMATS[format])(result), end="")

@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli.models import Offline, local
 from octavo.cli.progress import Bar
 from octavo.cli.quantize import AsJson, DryRun, ImatrixFile, MixedTypes, Threads, show
 
 
 def convert(
-    folder: Annotated[str, typer.Argument(metavar="HF_DIR", help="The folder: config.json, *.safetensors, tokenizer.")],
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="HF_DIR", help="The folder: config.json, *.safetensors, tokenizer; or ORG/REPO of the hub."
+        ),
+    ],
     dst: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write; it is replaced when all is done.")],
     type: Annotated[
         str, typer.Option(help="F16, BF16, F32, Q8_0 or another preset of `octavo quantize`; auto: BF16 or F16.")
@@ -21,11 +27,13 @@ def convert(
     types: MixedTypes,
     dry_run: DryRun = False,
     threads: Threads = None,
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Convert a checkpoint of Llama, Mistral, Mixtral, Qwen, Phi or Gemma 3: `octavo convert Qwen3-0.6B out.gguf`."""
     from octavo.convert import convert_checkpoint
 
+    folder = local(folder, offline)
     with Bar() as bar:
         report = convert_checkpoint(
             folder,

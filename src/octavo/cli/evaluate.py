@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.columns import print_columns
-from octavo.cli.options import Context, Device, Kv, Layers, Threads, gpu_layers
+from octavo.cli.grouped import grouped
+from octavo.cli.models import ModelName, Offline, local
+from octavo.cli.options import Context, Device, Kv, Layers, Threads, Where, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure how good a model is.", no_args_is_help=True)
 
-ModelFile = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")]
 TextFile = Annotated[
     str,
     typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
@@ -32,7 +33,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.command("ppl")
 def ppl(
-    model: ModelFile,
+    model: ModelName,
     text: TextFile,
     context: Context = None,
     chunks: Chunks = None,
@@ -41,6 +42,7 @@ def ppl(
     layers: Layers = None,
     threads: Threads = None,
     kv: Kv = "f16",
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Perplexity of a text, defined as llama.cpp does: `octavo eval ppl model.gguf wiki.test.raw`.
@@ -52,9 +54,10 @@ def ppl(
     from octavo.evals.subject import context_for, open_subject
     from octavo.evals.texts import named_text
 
-    context = context_for(context, model)
+    path = local(model, offline)
+    context = context_for(context, path)
     with open_subject(
-        model, context, device=device, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers)
+        path, context, device=device, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers)
     ) as loaded:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         with Bar() as bar:
@@ -69,19 +72,17 @@ def ppl(
         print(f"perplexity {_plain(found.perplexity)} ({_extent(found.tokens, found.chunks, context)})")
 
 
-@app.command("kl")
 def kl(
-    model: ModelFile,
+    model: ModelName,
     text: TextFile,
     base: Annotated[str, typer.Option("--base", metavar="MODEL", help="The model to compare with, as it was before.")],
     answers: Annotated[bool, typer.Option("--answers", help="Of the demo text, score the answers only.")] = False,
     context: Context = None,
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,
-    device: Device = "auto",
-    layers: Layers = None,
-    threads: Threads = None,
-    kv: Kv = "f16",
+    *,
+    where: Where,
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """How far a model is from its base: `octavo eval kl model-q4.gguf wiki.test.raw --base model-f16.gguf`."""
@@ -90,12 +91,16 @@ def kl(
     from octavo.evals.subject import context_for, open_subject
     from octavo.evals.texts import named_text
 
-    context = context_for(context, model, base)
+    paths = [local(name, offline) for name in (model, base)]
+    context = context_for(context, *paths)
 
     def load(path: str) -> Any:
-        return open_subject(path, context, device=device, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers))
+        layers = gpu_layers(where.layers)
+        return open_subject(
+            path, context, device=where.device, threads=where.threads, cache_type=where.kv, gpu_layers=layers
+        )
 
-    with load(model) as loaded, load(base) as other:
+    with load(paths[0]) as loaded, load(paths[1]) as other:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         if answers and read.scored is None:
             raise UsageError(f"--answers is for the text `demo`; {text} does not say what is an answer")
@@ -110,9 +115,12 @@ def kl(
         _show(found, "" if read.scored is None else " of answers" if answers else " of all tokens")
 
 
+app.command("kl")(grouped(kl))
+
+
 @app.command("demo")
 def demo(
-    model: ModelFile = "demo",
+    model: ModelName = "demo",
     questions: Annotated[int, typer.Option("-n", "--questions", help="How many to ask.")] = 1000,
     seed: Annotated[int, typer.Option(help="Another seed asks other questions.")] = 0,
     misses: Annotated[bool, typer.Option("--misses", help="Also print what was answered wrongly.")] = False,
@@ -120,6 +128,7 @@ def demo(
     layers: Layers = None,
     threads: Threads = None,
     kv: Kv = "f16",
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask the demo model, or what it was made into, arithmetic that it was not trained on: `octavo eval demo`."""
@@ -130,7 +139,7 @@ def demo(
     if questions < 1:
         raise UsageError(f"questions is {questions} (allowed: 1 or more)")
     place: Any = {"device": device, "threads": threads, "gpu_layers": gpu_layers(layers)}
-    with octavo.load(model, cache_type=kv, **place) as loaded, Bar() as bar:
+    with octavo.load(local(model, offline), cache_type=kv, **place) as loaded, Bar() as bar:
         asked = 0
 
         def ask(prompt: str) -> str:

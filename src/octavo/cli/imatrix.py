@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Context, Device, Threads
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ INTERRUPTED = 130
 
 
 def imatrix(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
+    model: ModelName,
     text: Annotated[
         str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions.")
     ],
@@ -33,6 +34,7 @@ def imatrix(
     ] = False,
     device: Device = "auto",
     threads: Threads = None,
+    offline: Offline = False,
 ) -> None:
     """Run a text and add up squared activations: `octavo imatrix model.gguf text.txt -o imatrix.gguf`.
 
@@ -45,6 +47,7 @@ def imatrix(
     from octavo.io.atomic import require_target
 
     require_target(output)
+    model = local(model, offline)
     context = context_for(context, model)
     with open_subject(model, context, device=device, threads=threads, fuse=False) as loaded, Bar() as bar:
         read = named_text(text, loaded.tokenizer, "train", parse_special=parse_special)

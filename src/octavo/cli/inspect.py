@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Kv
 from octavo.cli.plain import printable, to_json
 from octavo.errors import NonFiniteError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
+    model: ModelName,
     metadata: Annotated[bool, typer.Option("--metadata", help="List the key-value pairs.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph: nodes, splits, buffers.")] = False,
@@ -30,13 +31,13 @@ def inspect(
         typer.Option("--ctx-size", "-c", help="Tokens of context for memory and the graph (default: as `run` has it)."),
     ] = None,
     kv: Kv = "f16",
+    offline: Offline = False,
 ) -> None:
     """Show what a model is, what it takes in memory, and whether it runs here; with options these parts alone."""
     from octavo.cli.facts import facts
     from octavo.huggingface import open_model_file
-    from octavo.runtime import resolve
 
-    with open_model_file(resolve(model)) as file:
+    with open_model_file(local(model, offline)) as file:
         report = summarize(file) | {"facts": facts(file, ctx, kv, device)}
         if tensors:
             report["tensors"] = tensor_rows(file)

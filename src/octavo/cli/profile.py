@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.columns import print_columns
+from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def profile(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
+    model: ModelName,
     prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the step that is profiled.")] = 256,
     decode: Annotated[bool, typer.Option("--decode", help="Profile a decode step instead: one token.")] = False,
     depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
@@ -24,17 +25,18 @@ def profile(
     device: Device = "auto",
     layers: Layers = None,
     kv: Kv = "f16",
+    offline: Offline = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
     from octavo.bench.profile import profile as measure
     from octavo.huggingface import open_model_file
     from octavo.models import read_model
-    from octavo.runtime import Engine, EngineConfig, resolve
+    from octavo.runtime import Engine, EngineConfig
     from octavo.runtime.placement import backends_for
 
     new = 1 if decode else prompt
-    with open_model_file(resolve(model)) as file:
+    with open_model_file(local(model, offline)) as file:
         backends, count = backends_for(device, threads, gpu_layers(layers))
         size = max(new, 512)
         config = EngineConfig(n_ctx=depth + max(new, 1), n_batch=size, cache_type=kv, gpu_layers=count)

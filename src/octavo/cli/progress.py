@@ -37,12 +37,17 @@ class Bar:
         task = self._progress.task_ids[0]
         self._progress.update(task, completed=done, total=total, description=text, refresh=draw)
 
+    def clear(self) -> None:
+        """Take the line away; the next `show` draws it again."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        self.clear()
 
 
 def _started() -> Progress:

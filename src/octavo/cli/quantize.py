@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octavo.cli.models import Offline, local
 from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
@@ -107,7 +108,11 @@ class Size:
 
 def quantize(
     src: Annotated[
-        str, typer.Argument(metavar="SRC", help="A GGUF file, or `demo`; with --scheme also a checkpoint folder.")
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="A GGUF file, ORG/REPO[:QUANT] of the hub, or `demo`; with --scheme also a checkpoint folder.",
+        ),
     ],
     dst: Annotated[
         str,
@@ -136,6 +141,7 @@ def quantize(
     ] = False,
     dry_run: DryRun = False,
     threads: Threads = None,
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Quantize a model: `octavo quantize model-f16.gguf model-q4.gguf Q4_K_M`.
@@ -145,16 +151,16 @@ def quantize(
     With --scheme the result is a checkpoint folder: `octavo quantize model-f16.gguf model-int8 --scheme int8-w8a8`.
     """
     from octavo.quantizers.job.quantize import quantize_file
-    from octavo.runtime import resolve
 
     choices = types.choices()
     if scheme is not None:
         given = {"PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size,
                  "--text": size.text, "--imatrix": imatrix, "options of types": types != Types()}  # fmt: skip
         _refuse_with_scheme(scheme, given)
-        show(_quantize_scheme(resolve(src), dst, scheme, allow_requantize, dry_run, threads), as_json)
+        show(_quantize_scheme(local(src, offline), dst, scheme, allow_requantize, dry_run, threads), as_json)
         return
     target = _target(preset, size, types.pure)
+    src = local(src, offline)
     if os.path.isdir(src):
         raise UsageError(
             f"{src} is a folder (allowed: a GGUF file, as `octavo convert` makes of one; folders with --scheme)"
@@ -164,12 +170,12 @@ def quantize(
     }  # fmt: skip
     with Bar() as bar:
         if target is not None:
-            fitted = _fit(resolve(src), dst, target, size.text, imatrix, bar, options)
+            fitted = _fit(src, dst, target, size.text, imatrix, bar, options)
             report = fitted.report
         else:
             assert preset is not None
             fitted = None
-            report = quantize_file(resolve(src), dst, preset, imatrix=imatrix, progress=bar.show, **options)
+            report = quantize_file(src, dst, preset, imatrix=imatrix, progress=bar.show, **options)
     show(report, as_json, fitted)
 
 

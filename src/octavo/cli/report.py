@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Context, Device
 from octavo.cli.plain import printable
 from octavo.cli.quantize import Threads
@@ -15,7 +16,7 @@ DEMO_PRESETS = "Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K"
 
 
 def report(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
+    model: ModelName,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The page to write, an HTML file.")],
     base: Annotated[
         str | None,
@@ -37,6 +38,7 @@ def report(
     chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,
     device: Device = "auto",
     threads: Threads = None,
+    offline: Offline = False,
 ) -> None:
     """Write a page on a model: errors by layer, worst tensors, weights, codes, scales, size against quality.
 
@@ -52,6 +54,7 @@ def report(
     names = [name.strip() for name in (presets or "").split(",") if name.strip()]
     if names and text is None:
         raise UsageError("--presets needs --text, a text to measure them on")
+    model, base = local(model, offline), None if base is None else local(base, offline)
     with Bar() as bar:
 
         def show(done: int, total: int, name: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Where, gpu_layers
 from octavo.cli.prompt import whole_prompt
 from octavo.errors import ContextFullError, UsageError
@@ -81,7 +82,7 @@ class Output:
 
 
 def run(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, or `demo`.")],
+    model: ModelName,
     prompt: Annotated[
         str | None,
         typer.Argument(metavar="[PROMPT]", help="What to ask; what is piped in is appended (`-`: nothing but that). "
@@ -99,6 +100,7 @@ def run(
                      rich_help_panel=WHERE),
     ] = None,
     where: Where,
+    offline: Offline = False,
     output: Output,
 ) -> None:  # fmt: skip
     """Run a model: `octavo run demo "What is 12 times 7?"`.
@@ -113,9 +115,10 @@ def run(
     if text is None and output.as_json:
         raise UsageError("--json needs a prompt")
     options = _options(reply, sampling)
+    path = local(model, offline)
     start, compiled = clock(), compile_seconds()
     with load(
-        model, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
+        path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
         gpu_layers=gpu_layers(where.layers),
     ) as loaded:  # fmt: skip
         if text is None:

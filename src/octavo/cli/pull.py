@@ -1,0 +1,152 @@
+"""`octavo pull`, `octavo list` and `octavo rm`: models of the Hugging Face hub on this machine."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.columns import print_columns
+from octavo.cli.models import Offline, asking, local, shown_by, table
+from octavo.cli.plain import printable, to_json
+from octavo.cli.progress import Bar
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.io.hub import HubName, Installed, Pulled
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+Name = Annotated[str, typer.Argument(metavar="ORG/REPO[:QUANT][@REVISION]", help="A model, as `octavo list` names it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def pull(
+    name: Name,
+    revision: Annotated[str | None, typer.Option("--revision", help="A branch, a tag or a commit.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Download nothing: list what the repository has.")] = False,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Download a model of the Hugging Face hub: `octavo pull Qwen/Qwen3-0.6B-GGUF:Q8_0`.
+
+    Without a QUANT it is Q4_K_M if that fits in memory, else the largest that fits. Interrupted, the same command goes
+    on where it was.
+    """
+    wanted = _name(name, revision)
+    if show:
+        _list(wanted, as_json)
+        return
+    if offline:
+        print(local(str(wanted), offline=True))
+        return
+    from octavo.io.named import download
+
+    try:
+        with Bar() as bar:
+            pulled = download(wanted, shown_by(bar), asking(bar))
+    except KeyboardInterrupt:
+        print("octavo: stopped; the same command goes on", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        print(to_json(_as_object(pulled)))
+        return
+    print(f"octavo: {_told(pulled)}", file=sys.stderr)
+    print(pulled.path)
+
+
+def list_models(as_json: AsJson = False) -> None:
+    """List the hub's models that are on this machine."""
+    from octavo.io.hub.inventory import cache_folder, installed
+    from octavo.io.hub.variants import gigabytes
+
+    found = installed()
+    if as_json:
+        print(to_json({"cache": cache_folder(), "models": [_row(model) for model in found]}))
+        return
+    if not found:
+        print(f"No models in {printable(cache_folder())}; `octavo pull ORG/REPO` downloads one.", file=sys.stderr)
+        return
+    rows = [
+        (printable(model.name), model.quantization or "interrupted", gigabytes(model.nbytes),
+         f"{model.modified.astimezone():%Y-%m-%d %H:%M}", printable(model.path))
+        for model in found
+    ]  # fmt: skip
+    print_columns(("name", "quantization", "size", "when", "path"), rows, ("size",))
+
+
+def remove(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a model of the hub from this machine: `octavo rm Qwen/Qwen3-0.6B-GGUF:Q8_0`; without a QUANT all there."""
+    from octavo.io.hub.inventory import remove as prepare
+    from octavo.io.hub.variants import gigabytes
+
+    removal = prepare(_name(name, None))
+    what = f"{', '.join(removal.models)} ({gigabytes(removal.nbytes)})"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"{what} is not removed: nobody can be asked here (allowed: --yes)")
+        if not typer.confirm(f"Remove {what}?", err=True):
+            raise typer.Exit(1)
+    removal.strategy.execute()
+    print(to_json({"removed": removal.models, "bytes": removal.nbytes}) if as_json else f"Removed {what}.")
+
+
+def _name(text: str, revision: str | None) -> HubName:
+    """The hub's name in an argument. Raises UsageError for anything else."""
+    from octavo.io.hub.name import parse
+
+    name = parse(text)
+    if name is None:
+        raise UsageError(f"{text!r} is no name of the hub (allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)")
+    if revision is not None and name.revision not in (None, revision):
+        raise UsageError(f"--revision is {revision!r}, and the name says @{name.revision} (allowed: one of them)")
+    return name if revision is None else replace(name, revision=revision)
+
+
+def _list(name: HubName, as_json: bool) -> None:
+    """Print the models of a repository, as the hub lists them."""
+    from octavo.io.hub.download import offered
+    from octavo.io.named import free_memory
+
+    with Bar() as bar:
+        found = offered(name, bar.show)
+    free = free_memory()
+    if as_json:
+        rows = [
+            {"quantization": v.label, "files": len(v.files), "bytes": v.nbytes, "fits": v.fits(free)} for v in found
+        ]
+        print(to_json({"name": str(name), "models": rows}))
+    else:
+        print("\n".join(table(found, free)))
+
+
+def _told(pulled: Pulled) -> str:
+    from octavo.io.hub.variants import gigabytes
+
+    what = f"{pulled.name.repo}, {pulled.variant.label}, {gigabytes(pulled.variant.nbytes)}"
+    if not pulled.downloaded:
+        return f"{what}: was here"
+    rate = gigabytes(pulled.downloaded / max(pulled.seconds, 1e-3))
+    return f"{what}: {gigabytes(pulled.downloaded)} in {pulled.seconds:.1f} s ({rate}/s)"
+
+
+def _as_object(pulled: Pulled) -> dict[str, Any]:
+    return {
+        "name": str(pulled.name), "commit": pulled.commit, "quantization": pulled.variant.label, "path": pulled.path,
+        "files": [{"name": e.name, "bytes": e.size, "digest": e.digest} for e in pulled.variant.files],
+        "bytes": pulled.variant.nbytes, "downloaded": pulled.downloaded, "seconds": pulled.seconds,
+    }  # fmt: skip
+
+
+def _row(model: Installed) -> dict[str, Any]:
+    return {
+        "name": str(model.name), "quantization": model.quantization, "bytes": model.nbytes,
+        "modified": model.modified.isoformat(), "commit": model.commit, "path": model.path,
+    }  # fmt: skip

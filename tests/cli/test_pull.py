@@ -1,0 +1,186 @@
+"""`octavo pull`, `list`, `rm`, and names of the hub where a model is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import octavo as package
+from octavo.errors import HubError
+from octavo.io.hub import HubName, cached
+from tests.cli.conftest import Run
+from tests.hub_server import Fault, Hub
+
+NAME = "org/alphabet-GGUF"
+
+
+@pytest.fixture
+def model(hub: Hub, alphabet: str) -> bytes:
+    """A repository with a model that answers with the alphabet."""
+    data = Path(alphabet).read_bytes()
+    hub.repository(NAME, {"alphabet-Q4_K_M.gguf": data, "alphabet-Q8_0.gguf": data + bytes(32), "config.json": b"{}"})
+    return data
+
+
+def test_pull_prints_the_path(octavo: Run, model: bytes) -> None:
+    result = octavo("pull", NAME)
+    assert Path(result.out.rstrip("\n")).read_bytes() == model
+    assert "downloading org/alphabet-GGUF: Q4_K_M of" in result.err
+    assert result.err.splitlines()[-1].startswith(f"octavo: {NAME}, Q4_K_M, ")
+    assert octavo("pull", NAME).err.endswith("was here\n")
+    assert octavo("pull", NAME, "--offline").out == result.out
+
+
+def test_pull_as_json(octavo: Run, hub: Hub, model: bytes) -> None:
+    found = json.loads(octavo("pull", f"{NAME}:Q8_0", "--revision", "main", "--json").out)
+    assert found["name"] == f"{NAME}:Q8_0@main"
+    assert found["commit"] == hub.repositories[NAME].commit
+    assert found["quantization"] == "Q8_0"
+    assert found["bytes"] == found["downloaded"] == len(model) + 32 == os.path.getsize(found["path"])
+    (file,) = found["files"]
+    assert file["name"] == "alphabet-Q8_0.gguf"
+
+
+def test_run_takes_names(octavo: Run, hub: Hub, model: bytes) -> None:
+    result = octavo("run", NAME, "a", "--temp", "0", "--raw")
+    assert result.out.startswith("bcdef")
+    asked = len(hub.requests)
+    assert octavo("run", f"{NAME}:Q4_K_M", "a", "--temp", "0", "--raw").out == result.out
+    assert len(hub.requests) == asked, "what is there is asked for no more"
+    with package.load(NAME, device="reference") as loaded:
+        assert loaded.name == "alphabet-Q4_K_M"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["inspect", "{}"], ["eval", "ppl", "{}", "demo"], ["eval", "kl", "demo", "demo", "--base", "{}"],
+     ["eval", "demo", "{}"], ["quantize", "{}", "o.gguf", "Q8_0"], ["quantize", "{}", "o", "--scheme", "fp8"],
+     ["convert", "{}", "o.gguf"], ["bench", "model", "{}"], ["imatrix", "{}", "demo", "-o", "i.gguf"],
+     ["report", "{}", "-o", "r.html"], ["profile", "{}"], ["run", "{}", "a"]],
+    ids=lambda command: " ".join(command[:2]).replace(" {}", ""),
+)  # fmt: skip
+def test_commands_take_names(octavo: Run, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [part.format("org/none:Q4_0") for part in command]
+    said = "octavo: error: org/none:Q4_0 is not on this machine, and nothing is downloaded offline; "
+    assert octavo(*arguments, "--offline").error().startswith(said)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_path_wins(octavo: Run, hub: Hub, model: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAME).mkdir(parents=True)
+    assert "has no config.json" in octavo("inspect", NAME).error()
+    os.rmdir(NAME)
+    assert f"`octavo pull {NAME}` downloads the model of that name" in octavo("inspect", NAME).error()
+    assert not hub.requests
+    octavo("pull", NAME)
+    assert "runs here" in octavo("inspect", NAME).out
+
+
+def test_list_and_rm(octavo: Run, hub: Hub, model: bytes) -> None:
+    assert octavo("list").err.startswith("No models in ")
+    assert json.loads(octavo("list", "--json").out)["models"] == []
+    octavo("pull", NAME)
+    octavo("pull", f"{NAME}:Q8_0")
+    heading, first, second = octavo("list").out.splitlines()
+    assert heading.split() == ["name", "quantization", "size", "when", "path"]
+    assert first.split()[:2] == [f"{NAME}:Q4_K_M", "Q4_K_M"]
+    assert second.split()[-1] == cached(HubName(NAME, "Q8_0"))
+    models = json.loads(octavo("list", "--json").out)["models"]
+    assert [row["bytes"] for row in models] == [len(model), len(model) + 32]
+    assert "nobody can be asked here (allowed: --yes)" in octavo("rm", f"{NAME}:Q8_0").error()
+    assert octavo("rm", f"{NAME}:Q8_0", "--yes").out.startswith(f"Removed {NAME}:Q8_0 (")
+    assert cached(HubName(NAME, "Q8_0")) is None
+    assert cached(HubName(NAME)) is not None
+    assert json.loads(octavo("rm", NAME, "--yes", "--json").out) == {"removed": [NAME], "bytes": len(model)}
+    assert octavo("rm", NAME, "--yes").error().endswith(f"{NAME} is not in the cache")
+
+
+def test_rm_keeps_what_another_revision_has(octavo: Run, hub: Hub, model: bytes) -> None:
+    octavo("pull", NAME)
+    files = {"alphabet-Q4_K_M.gguf": model, "README.md": b"new"}
+    hub.repository(NAME, files, revisions=("main", "v2"))
+    octavo("pull", f"{NAME}@v2")
+    rows = json.loads(octavo("list", "--json").out)["models"]
+    assert [row["name"] for row in rows] == [f"{NAME}:Q4_K_M", f"{NAME}:Q4_K_M@v2"]
+    assert json.loads(octavo("rm", f"{NAME}@v2", "--yes", "--json").out)["bytes"] == 0
+    assert cached(HubName(NAME)) is not None
+
+
+def test_an_interrupted_download_is_listed_and_removed(octavo: Run, hub: Hub, model: bytes) -> None:
+    hub.faults += [Fault("/cdn/", cut=1000), Fault("/cdn/", 404)]
+    octavo("pull", NAME)
+    name, state, size, *_ = octavo("list").out.splitlines()[1].split()
+    assert (name, state, size) == (NAME, "interrupted", "1")
+    assert json.loads(octavo("rm", NAME, "-y", "--json").out)["bytes"] == 1000
+    assert octavo("list").out == ""
+
+
+def test_what_a_repository_has(octavo: Run, hub: Hub, model: bytes) -> None:
+    lines = octavo("pull", NAME, "--list").out.splitlines()
+    assert [line.split()[1] for line in lines[1:]] == ["Q4_K_M", "Q8_0"]
+    rows = json.loads(octavo("pull", NAME, "--list", "--json").out)["models"]
+    assert rows[0] == {"quantization": "Q4_K_M", "bytes": len(model), "files": 1, "fits": True}
+    assert not hub.asked("/cdn/")
+
+
+def test_nobody_is_asked_in_a_pipe(octavo: Run, model: bytes) -> None:
+    assert octavo("pull", f"{NAME}:Q5_0").error() == (
+        "octavo: error: org/alphabet-GGUF has no Q5_0 (there are: Q4_K_M (0.00 GB), Q8_0 (0.00 GB))"
+    )
+
+
+def test_a_terminal_is_asked(model: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.prompt", lambda text, **_: 2)
+    monkeypatch.setattr("octavo.cli.models.shown_by", lambda bar: lambda *_: None)
+    from octavo.cli.models import local
+
+    assert local(f"{NAME}:Q5_0").endswith("alphabet-Q8_0.gguf")
+    asked = capsys.readouterr().err
+    assert asked.startswith(f"{NAME} has no Q5_0\n")
+    assert [line.split()[:2] for line in asked.splitlines()[2:]] == [["1", "Q4_K_M"], ["2", "Q8_0"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pull", "qwen3"], "'qwen3' is no name of the hub (allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)"),
+        (["rm", "../x", "--yes"], "'../x' is no name of the hub"),
+        (["pull", "a/b@v1", "--revision", "v2"], "--revision is 'v2', and the name says @v1"),
+        (["rm", "a/b", "--yes"], "a/b is not in the cache"),
+        (["pull", "a/b", "--offline"], "a/b is not on this machine"),
+    ],
+)
+def test_usage(octavo: Run, hub: Hub, arguments: list[str], said: str) -> None:
+    assert said in octavo(*arguments).error()
+
+
+def test_environment_variables_of_the_hub(hub: Hub, model: bytes, tmp_path: Path) -> None:
+    """A process of its own: a mirror, a token and a cache from its environment."""
+    hub.repositories[NAME].token = "hf_secret"
+    env = {
+        **os.environ,
+        "HF_ENDPOINT": hub.endpoint,
+        "HF_HOME": str(tmp_path),
+        "HF_TOKEN": "hf_secret",
+        "HF_HUB_OFFLINE": "0",
+    }
+    command = [sys.executable, "-m", "octavo", "pull", NAME]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60, env=env, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path / "hub" / "models--org--alphabet-GGUF"))
+
+
+def test_python(hub: Hub, model: bytes) -> None:
+    with pytest.raises(HubError, match=r"org/alphabet-GGUF has no Q5_0 \(there are: "):
+        package.load(f"{NAME}:Q5_0")
+    with pytest.raises(HubError, match=r"has no org/alphabet;? ?"):
+        package.load("org/alphabet")
