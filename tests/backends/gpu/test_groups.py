@@ -78,4 +78,5 @@ def test_weights_alone(fmt: BlockFormat) -> None:
     np.testing.assert_allclose(dequantize_stored(tensor).cpu().numpy(), dequantize(tensor), rtol=1e-6, atol=2e-6)
     x = torch.randn(2, 384, generator=torch.Generator().manual_seed(0)).half().float()
     want = x.double() @ torch.from_numpy(dequantize(tensor)).double().T
-    np.testing.assert_allclose(matmul_stored(x.to(target().device), tensor).cpu().numpy(), want.numpy(), rtol=1e-3, atol=1e-3)
+    y = matmul_stored(x.to(target().device), tensor).cpu().numpy()
+    np.testing.assert_allclose(y, want.numpy(), rtol=1e-3, atol=1e-3)
