@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from octavo.bench import synthetic
 from octavo.bench.synthetic import SHAPES, ModelShape
 from octavo.io.gguf import GGUFFile
 from tests.cli.conftest import Run
+from tests.sampling import slow
 
 FAST = ("-p", "4", "-n", "2", "-r", "1", "--device", "reference")
 
@@ -105,6 +107,24 @@ def test_bench_make(octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     answer = octavo("bench", "model", str(path), "-p", "0", "-n", "1", "-r", "1", "--device", "reference")
     assert answer.status == 0
     assert octavo("run", str(path), "a t1 b", "--max-tokens", "1", "--device", "reference").status == 0
+
+
+@pytest.mark.parametrize("name", [slow("qwen3-30b-a3b"), slow("gemma3-4b"), "gpt-oss-20b"])
+def test_shapes_of_other_architectures_run(
+    octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    real = SHAPES[name]
+    sizes = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32}
+    keys = {key: sizes.get(key, value) for key, value in real.keys.items()}
+    small = replace(real, n_layer=2, n_embd=64, n_ff=64, n_head=4, n_head_kv=2, head_dim=32, n_vocab=300, keys=keys)
+    monkeypatch.setitem(SHAPES, "small", small)
+    path = str(tmp_path / "small.gguf")
+    assert octavo("bench", "make", "small", "MXFP4_MOE", path).status == 0
+    with GGUFFile.open(path) as file:
+        kinds = {name: info.type_name for name, info in file.tensors.items()}
+    assert kinds["blk.1.attn_q.weight"] == "Q8_0"
+    assert kinds.get("blk.1.ffn_up_exps.weight", "MXFP4") == "MXFP4"
+    assert octavo("bench", "model", path, "-p", "3", "-n", "1", "-r", "1", "--device", "reference").status == 0
 
 
 def test_bench_make_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

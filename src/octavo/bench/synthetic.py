@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, quantize_reference
@@ -23,7 +24,7 @@ ROWS_DRAWN = 64  # rows of a tensor that are drawn; the others repeat them
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a model; `tied` models have no output matrix of their own."""
+    """Sizes of a model; `tied` models have no output matrix of their own, and `keys` are of its architecture alone."""
 
     arch: str
     n_layer: int
@@ -35,17 +36,37 @@ class ModelShape:
     n_vocab: int
     tied: bool
     freq_base: float = 1e6
+    keys: Mapping[str, Any] = field(default_factory=dict)
 
 
 SHAPES = {
     "qwen3-0.6b": ModelShape("qwen3", 28, 1024, 3072, 16, 8, 128, 151936, True),
     "qwen3-1.7b": ModelShape("qwen3", 28, 2048, 6144, 16, 8, 128, 151936, True),
     "qwen3-8b": ModelShape("qwen3", 36, 4096, 12288, 32, 8, 128, 151936, False),
+    "qwen3-30b-a3b": ModelShape(
+        "qwen3moe", 48, 2048, 6144, 32, 4, 128, 151936, False,
+        keys={"expert_count": 128, "expert_used_count": 8, "expert_feed_forward_length": 768},
+    ),
     "llama3-8b": ModelShape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5),
-}
+    "gemma3-4b": ModelShape(
+        "gemma3", 34, 2560, 10240, 8, 4, 256, 262144, True,
+        keys={"attention.sliding_window": 1024, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0},
+    ),
+    "gpt-oss-20b": ModelShape(
+        "gpt-oss", 24, 2880, 2880, 64, 8, 64, 201088, False, 1.5e5,
+        keys={
+            "expert_count": 32, "expert_used_count": 4, "expert_feed_forward_length": 2880,
+            "attention.sliding_window": 128, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,
+            "rope.scaling.original_context_length": 4096,
+        },
+    ),
+}  # fmt: skip
 
-BETTER = {"Q4_K_M": ("Q4_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K")}
-"""Mixed presets: the type of most matrices, and that of half of attn_v and ffn_down."""
+BETTER = {"Q4_K_M": ("Q4_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K"), "MXFP4_MOE": ("Q8_0", "Q8_0")}
+"""Mixed presets: the type of most matrices, and that of half of attn_v and ffn_down; see `EXPERTS` for experts."""
+EXPERTS = {"MXFP4_MOE": "MXFP4"}
+"""Presets whose experts have a type of their own."""
+BETTER_PARTS = ("attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight")
 
 
 Progress = Callable[[int, int], None]
@@ -55,7 +76,7 @@ Progress = Callable[[int, int], None]
 def make(
     name: str, preset: str, path: str | os.PathLike[str], *, seed: int = 0, progress: Progress | None = None
 ) -> None:
-    """Write a model of the shape called `name` with its matrices in `preset` (a format, Q4_K_M or Q5_K_M).
+    """Write a model of the shape called `name` with its matrices in `preset` (a format, Q4_K_M, Q5_K_M or MXFP4_MOE).
 
     Raises UsageError for a shape that is not known, QuantFormatError for a preset that is none.
     """
@@ -85,25 +106,30 @@ def _reported(parts: list[LazyTensor], progress: Progress) -> Iterator[LazyTenso
 def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTensor]:
     """The tensors in file order, each made when it is written."""
     base, better = (by_name(n) for n in BETTER.get(preset.upper(), (preset, preset)))
+    experts = by_name(EXPERTS.get(preset.upper(), base.name))
     outer = base if base.is_float or base.bits == 8 else by_name("Q6_K")
     rng = np.random.default_rng(seed)
 
     def matrix(name: str, size: tuple[int, ...], fmt: BlockFormat) -> LazyTensor:
         return LazyTensor(name, fmt, size, lambda: random_matrix(name, fmt, size, rng))
 
-    def norm(name: str, size: tuple[int, ...]) -> LazyTensor:
+    def near(name: str, size: tuple[int, ...], middle: float) -> LazyTensor:
         plain = by_name("F32")
-        return LazyTensor(name, plain, size, lambda: quantize_reference(_near_one(size[0], rng), plain))
+        return LazyTensor(name, plain, size, lambda: quantize_reference(_near(middle, size, rng), plain))
 
     for name, want in _expected(shape).items():
         layer, part = split_layer(name)
-        if len(want.shape) == 1:
-            yield norm(name, want.shape)
+        if part.endswith("norm.weight"):
+            yield near(name, want.shape, 1.0)
+        elif len(want.shape) == 1 or part.endswith(".bias"):
+            yield near(name, want.shape, 0.0)
         elif layer is None:
             yield matrix(name, want.shape, outer)
+        elif part == "ffn_gate_inp.weight":
+            yield matrix(name, want.shape, by_name("F32"))
         else:
-            better_here = part in ("attn_v.weight", "ffn_down.weight") and _is_better(layer, shape.n_layer)
-            yield matrix(name, want.shape, better if better_here else base)
+            better_here = part in BETTER_PARTS and _is_better(layer, shape.n_layer)
+            yield matrix(name, want.shape, better if better_here else experts if "_exps." in part else base)
 
 
 def _expected(shape: ModelShape) -> Tensors:
@@ -133,9 +159,8 @@ def random_matrix(name: str, fmt: BlockFormat, shape: tuple[int, ...], rng: np.r
     return QTensor(fmt, shape, rows.reshape(*outer, rows.shape[-1]), name)
 
 
-def _near_one(n: int, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    values: np.ndarray[tuple[int], np.dtype[np.float32]] = 1 + np.float32(0.01) * rng.standard_normal(n, np.float32)
-    return values
+def _near(middle: float, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    return np.float32(middle) + np.float32(0.01) * rng.standard_normal(shape, np.float32)
 
 
 def _metadata(name: str, shape: ModelShape) -> dict[str, Any]:
@@ -158,5 +183,5 @@ def _sizes(shape: ModelShape) -> dict[str, Any]:
         "feed_forward_length": shape.n_ff, "attention.head_count": shape.n_head,
         "attention.head_count_kv": shape.n_head_kv, "attention.key_length": shape.head_dim,
         "attention.value_length": shape.head_dim, "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.freq_base": shape.freq_base, "vocab_size": shape.n_vocab,
+        "rope.freq_base": shape.freq_base, "vocab_size": shape.n_vocab, **shape.keys,
     }  # fmt: skip

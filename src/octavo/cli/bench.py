@@ -19,6 +19,7 @@ from octavo.errors import UsageError
 if TYPE_CHECKING:
     from octavo.bench.render import Result
 
+SHAPES = "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, llama3-8b, gemma3-4b or gpt-oss-20b."
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(gemm)
 
@@ -102,8 +103,8 @@ def ops(
 
 @app.command("make")
 def make(
-    shape: Annotated[str, typer.Argument(metavar="SHAPE", help="qwen3-0.6b, qwen3-1.7b, qwen3-8b or llama3-8b.")],
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Q4_K_M, Q5_K_M, or a format as Q8_0.")],
+    shape: Annotated[str, typer.Argument(metavar="SHAPE", help=SHAPES)],
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Q4_K_M, Q5_K_M, MXFP4_MOE, or a format as Q8_0.")],
     output: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write.")],
 ) -> None:
     """Write a model with a real one's shape and random weights: `octavo bench make qwen3-1.7b Q4_K_M out.gguf`."""
