@@ -13,7 +13,9 @@ import pytest
 
 import octavo
 
-HEAVY = {"torch", "triton", "numba", "tokenizers", "jinja2", "gguf", "threadpoolctl", "transformers"}
+HEAVY = {
+    "torch", "triton", "numba", "tokenizers", "jinja2", "gguf", "threadpoolctl", "transformers", "huggingface_hub", "ssl",
+}  # fmt: skip
 
 
 def imported(code: str) -> set[str]:

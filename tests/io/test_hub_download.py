@@ -87,6 +87,15 @@ def test_cut_five_times(hub: Hub, repository: Repository, waits: list[float], ca
     assert "the connection was cut after 100 kB; going on in 1 s" in caplog.text
 
 
+def test_a_wait_leaves_the_bar_where_it_is(hub: Hub, repository: Repository, waits: list[float]) -> None:
+    hub.faults.append(Fault("/cdn/", cut=len(DATA) // 2))
+    told: list[tuple[str, int, int | None]] = []
+    pull(NAME, show=lambda *what: told.append(what))
+    (cut,) = [what for what in told if "was cut" in what[0]]
+    assert 0 < cut[1] <= len(DATA) // 2
+    assert cut[2] == len(DATA)
+
+
 def test_an_interrupted_download_goes_on(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.io.hub.download.SHOWN_S", 0)
 

@@ -20,6 +20,13 @@ from octavo.errors import OctavoError, UsageError
 _UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read
 
 
+class _Log(logging.Handler):
+    """Writes to what standard error is by then: while a progress bar is drawn that is the lines above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr)
+
+
 class _Commands(TyperGroup):
     """Typer takes any EOFError for Ctrl-C; it is an error here."""
 
@@ -66,7 +73,7 @@ def _options(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Also say what is chosen and why."),
 ) -> None:
     """Run, quantize and measure low-bit language models."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Log()
     handler.setFormatter(logging.Formatter("octavo: %(levelname)s: %(message)s"))
     logger = logging.getLogger("octavo")
     logger.handlers[:] = [handler]

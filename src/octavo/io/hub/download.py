@@ -115,7 +115,8 @@ def _fetch_all(
     """Bring each file of the model that is not there; each is in the snapshot as soon as all of it is there."""
     revision = name.revision or "main"
     cache.add(folder, listing.commit, revision)
-    progress, downloaded = Progress(str(name), chosen.nbytes, show), 0
+    progress, downloaded = Progress(chosen.nbytes, show), 0
+    patience.show = progress.show
     for entry in chosen.files:
         if not cache.is_there(folder, listing.commit, entry):
             blob = cache.blob_of(folder, entry)
@@ -128,27 +129,27 @@ def _fetch_all(
 class Progress:
     """Tells how much of several files is there, and how fast it comes, ten times a second."""
 
-    def __init__(self, name: str, total: int, show: Show) -> None:
-        self._name, self._total, self._show = name, total, show
-        self._before, self._last = 0, float("-inf")
+    def __init__(self, total: int, show: Show) -> None:
+        self._total, self._show = total, show
+        self._before, self._there, self._last = 0, 0, float("-inf")
         self._seen: deque[tuple[float, int]] = deque()
 
     def next(self, entry: Entry) -> None:
         """A file is there."""
-        self._before += entry.size
+        self._before = self._there = self._before + entry.size
 
     def show(self, what: str, done: int, total: int | None) -> None:
-        """So much of the file that goes on is there."""
+        """So much of the file that goes on is there; without a `total`, as much as before."""
         now = time.monotonic()
         if total is None:
-            self._show(f"{self._name}: {what}", self._before, self._total)
+            self._show(what, self._there, self._total)
             return
         if now - self._last < SHOWN_S and done < total:
             return
-        self._last, there = now, self._before + done
-        self._seen.append((now, there))
+        self._last, self._there = now, self._before + done
+        self._seen.append((now, self._there))
         while now - self._seen[0][0] > RATE_S:
             self._seen.popleft()
-        (since, before), extent = self._seen[0], f"{gigabytes(there)} of {gigabytes(self._total)}"
-        rate = f", {gigabytes((there - before) / (now - since))}/s" if now > since else ""
-        self._show(f"{what}: {extent}{rate}", there, self._total)
+        (since, before), extent = self._seen[0], f"{gigabytes(self._there)} of {gigabytes(self._total)}"
+        rate = f", {gigabytes((self._there - before) / (now - since))}/s" if now > since else ""
+        self._show(f"{what}: {extent}{rate}", self._there, self._total)

@@ -127,6 +127,7 @@ def fetch(source: Source, entry: Entry, blob: str, partial: str, patience: Patie
             except HTTPError as error:
                 if error.code == 416:
                     done = begun = _restart(file, digest)
+                error.close()
                 source.refused(503 if error.code == 416 else error.code, error.headers.get)
                 continue
             except CutError as error:
@@ -152,7 +153,7 @@ def _alone(partial: str, blob: str, show: Show) -> Iterator[FileIO | None]:
     while True:
         with FileIO(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+") as file:
             if not _locked(file.fileno()):
-                show("waiting for another process that downloads it", 0, None)
+                show(f"another process downloads {os.path.basename(blob)}", 0, None)
                 time.sleep(0.2)
                 continue
             if os.path.exists(blob):

@@ -32,7 +32,7 @@ class Patience:
     """How often a thing was tried in vain. `show` is told of each wait, and so is the log."""
 
     def __init__(self, show: Show = nobody, tries: int = TRIES) -> None:
-        self._show, self._tries, self._failed = show, tries, 0
+        self.show, self._tries, self._failed = show, tries, 0
 
     def refresh(self) -> None:
         """Something was got: what failed before counts no more."""
@@ -49,7 +49,7 @@ class Patience:
         log.warning("%s; going on in %.0f s", problem, seconds)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            self._show(f"{problem}; going on in {left:.0f} s", 0, None)
+            self.show(f"{problem}; going on in {left:.0f} s", 0, None)
             time.sleep(min(left, 1.0))
 
 
