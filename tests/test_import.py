@@ -14,7 +14,8 @@ import pytest
 import octavo
 
 HEAVY = {
-    "torch", "triton", "numba", "tokenizers", "jinja2", "gguf", "threadpoolctl", "transformers", "huggingface_hub", "ssl",
+    "torch", "triton", "numba", "tokenizers", "jinja2", "gguf", "threadpoolctl", "transformers", "huggingface_hub",
+    "ssl",
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from octavo.errors import UsageError
 from octavo.formats import BlockFormat, by_name
 from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
+from octavo.io.named import resolve
 from octavo.quantizers.fit.budget import solve_knapsack
 from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_bytes
 from octavo.quantizers.fit.prior import guessed_slopes
@@ -83,6 +84,7 @@ def quantize_to_size(
     for a target that no types reach.
     """
     weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
+    src = resolve(src)
     require_there(src)
     with GGUFFile.open(src) as file:
         require_ready(dst, file.files)
