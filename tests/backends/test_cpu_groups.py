@@ -8,8 +8,10 @@ import pytest
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu.pack import smallest_layout
-from octavo.formats import dequantize, group_format
+from octavo.formats import Planes, QTensor, dequantize, group_format
+from octavo.formats import pack as planes_packed
 from octavo.formats.activation import activation
+from octavo.formats.float8 import float8_format
 from octavo.formats.group import BITS
 from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
@@ -61,3 +63,22 @@ def test_memory_is_hardly_more_than_the_file(below: str) -> None:
         for group in (32, 64, 128):
             fmt = group_format(bits, group, "F16", below)  # type: ignore[arg-type]
             assert smallest_layout(fmt).tile_bytes(256) <= 1.1 * 16 * fmt.row_bytes(256), fmt.name
+
+
+def fp8_blocks() -> QTensor:
+    """Rows of e4m3 numbers, every one but NaN, with a scale for each 128."""
+    fmt, rng = float8_format(128), np.random.default_rng(5)
+    q = rng.integers(0, 127, (35, 384), dtype=np.uint8) | rng.integers(0, 2, (35, 384), dtype=np.uint8) << 7
+    return QTensor(fmt, q.shape, planes_packed(Planes(q, d=rng.uniform(1e-3, 1e-2, (35, 3)).astype(np.float32)), fmt))
+
+
+@pytest.mark.slow
+def test_blocks_of_fp8() -> None:
+    stored, backend, ids = fp8_blocks(), CpuBackend(threads=2), np.array([34, 0, 17], np.int32)
+    np.testing.assert_allclose(rows_of(stored, ids), dequantize(stored)[ids], rtol=1e-6)
+    x = np.random.default_rng(6).standard_normal((3, 384)).astype(np.float32)
+    given, out = Node("input", (), ("tokens", 384), "f32", name="x"), np.full((3, 35), np.nan, np.float32)
+    packed = backend.load(stored)
+    assert packed.data.nbytes + packed.scale.nbytes <= 1.1 * stored.nbytes * 48 / 35
+    backend.begin_plan().bind(apply("mul_mat", weight(stored), given), [packed, x], out)()
+    assert nmse(out, x.astype(np.float64) @ dequantize(stored).T.astype(np.float64)) < 1e-11

@@ -232,6 +232,54 @@ def mlx(bits: int, group: int, dtype: Any = np.float16) -> Tensors:
     return tensors
 
 
+def mlx_mxfp4(w: np.ndarray) -> tuple[Parts, np.ndarray]:
+    parts, want = mxfp4("weight", "scales")(w)
+    return {**parts, "weight": np.ascontiguousarray(parts["weight"]).view(np.uint32)}, want
+
+
+def qqq(group: int) -> Tensors:
+    """QQQ's own packing: its permutation of 1024 codes of a tile of 16 x 64, and the loops that fill words with it."""
+
+    def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
+        n, k = w.shape
+        per_row = group < 0
+        codes, scale = symmetric(w, 4, k if per_row else group, np.float32)
+        signed = codes - 8
+        perm = []
+        for i in range(32):
+            for block in range(4):
+                for column in (i // 4, i // 4 + 8):
+                    lane = [(4 * (i % 4) + j) * 16 + column + 256 * block for j in range(4)]
+                    perm += lane
+        order = (
+            np.array(perm).reshape(-1, 8)[:, [4, 0, 5, 1, 6, 2, 7, 3] if per_row else [0, 2, 4, 6, 1, 3, 5, 7]].ravel()
+        )
+        tiles = (signed if per_row else codes).T.reshape(k // 16, 16, n // 16, 16).transpose(0, 2, 1, 3)
+        tiles = tiles.reshape(k // 16, n * 16).reshape(-1, 1024)[:, order].reshape(k // 16, -1)
+        words = np.zeros((k // 16, n * 2), np.uint32)
+        for i in range(8):
+            words |= (tiles[:, i::8].astype(np.int64) & 15).astype(np.uint32) << np.uint32(4 * i)
+        single = [2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17, 24, 25)]
+        of_groups = [i + 8 * j for i in range(8) for j in range(8)]
+        if per_row:
+            channel = scale.T
+            stored = (channel / 16).reshape(-1, 32)[:, single].reshape(1, n).astype(np.float32)
+            return {"B": words.view(np.int32), "s_channel": stored, "s_group": np.zeros(0, np.float16)}, values(
+                codes, scale, 8
+            )
+        want = signed * np.repeat(scale, group, axis=1)
+        channel = (np.abs(want).max(axis=1) / 127).astype(np.float32)
+        relative = (scale / channel[:, None]).astype(np.float16)
+        stored = channel[None].reshape(-1, 32)[:, single].reshape(1, n)
+        grouped = relative.T.reshape(-1, 64)[:, of_groups].reshape(k // group, n)
+        whole = np.round(signed * np.repeat(relative.astype(np.float32), group, axis=1))
+        return {"B": words.view(np.int32), "s_channel": stored, "s_group": grouped}, whole.astype(np.float32) * channel[
+            :, None
+        ]
+
+    return tensors
+
+
 @dataclass(frozen=True)
 class Published:
     """A layout: what config.json says of it, how modules are packed, and the rows that they become."""
@@ -318,6 +366,27 @@ PUBLISHED: dict[str, Published] = {
     "ct-nvfp4": Published(
         nvfp4("weight_packed", "weight_scale", "weight_global_scale", divides=True),
         compressed("nvfp4-pack-quantized", type="float", strategy="tensor_group", group_size=16), "NVFP4"),
+    "fp8-block": Published(
+        fp8("block", "weight_scale_inv"),
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+        "FP8_128"),
+    "fp8-tensor": Published(
+        fp8("tensor", static=True, shape=()),
+        {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}, "FP8"),
+    "modelopt-fp8": Published(
+        fp8("tensor", static=True, shape=()), {}, "FP8", files={"hf_quant_config.json": {
+            "producer": {"name": "modelopt", "version": "0.33.0"},
+            "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}}),
+    "modelopt-nvfp4": Published(
+        nvfp4("weight", "weight_scale", "weight_scale_2", divides=False),
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head", "*norm*"]},
+        "NVFP4"),
+    "qqq": Published(qqq(-1), {"quant_method": "qqq", "wbits": 4, "group_size": -1}, "INT4"),
+    "qqq-g128": Published(qqq(128), {"quant_method": "qqq", "bits": 4, "group_size": 128}, "INT4_G128"),
+    "mlx-4": Published(mlx(4, 64), {"group_size": 64, "bits": 4}, "GROUP4_64_M_F16", "quantization"),
+    "mlx-3": Published(mlx(3, 32, np.float32), {"group_size": 32, "bits": 3, "mode": "affine"}, "GROUP3_32_M_F32",
+                       "quantization"),
+    "mlx-mxfp4": Published(mlx_mxfp4, {"group_size": 32, "bits": 4, "mode": "mxfp4"}, "MXFP4", "quantization"),
     "ct-mxfp4": Published(mxfp4(), compressed("mxfp4-pack-quantized", type="float", group_size=32), "MXFP4"),
 }  # fmt: skip
 """Layouts by name, each as a tool writes it."""

@@ -15,7 +15,7 @@ from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats import dequantize
 from octavo.graph.protocol import Backend
-from octavo.huggingface import open_model_file
+from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
@@ -24,7 +24,7 @@ from octavo.models.config import Config
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.convert.folders import write
 from tests.huggingface.modules import save
-from tests.huggingface.published import PUBLISHED
+from tests.huggingface.published import PUBLISHED, Published, gptq, gptq_config, int8, mlx, mxfp4, packed
 from tests.sampling import slow
 
 TOKENS = [5, 3, 60, 7, 21, 99]
@@ -39,18 +39,17 @@ def publish(folder: Path, name: str, case: str = "llama") -> Any:
     return model
 
 
-def one_module(folder: Path, name: str, w: np.ndarray) -> tuple[dict[str, LazyTensor], np.ndarray]:
-    """The tensors that are read of a folder with one module, and the values that they stand for."""
-    layout, module = PUBLISHED[name], "model.layers.0.mlp.down_proj"
-    parts, want = layout.tensors(w)
-    stored = {f"{module}.{end}": np.ascontiguousarray(part) for end, part in parts.items()}
+def read_module(folder: Path, layout: Published, parts: dict[str, np.ndarray]) -> dict[str, LazyTensor]:
+    """The tensors that are read of a folder with one module of these."""
+    module = "model.layers.0.mlp.down_proj"
+    stored = {f"{module}.{end}": np.asarray(part, order="C") for end, part in parts.items()}
     safetensors.numpy.save_file(stored, folder / "model.safetensors")
     write(folder, "config.json", {layout.key: layout.config} if layout.config else {})
     for file, values in layout.files.items():
         write(folder, file, values)
     checkpoint = Checkpoint.open(folder)
     read = stored_tensors(checkpoint, Config(checkpoint.config, checkpoint.path("config.json")), lambda name: False)
-    return {name.removeprefix(f"{module}."): tensor for name, tensor in read.items()}, want
+    return {name.removeprefix(f"{module}."): tensor for name, tensor in read.items()}
 
 
 def values_of(tensors: dict[str, LazyTensor]) -> np.ndarray:
@@ -68,11 +67,76 @@ def values_of(tensors: dict[str, LazyTensor]) -> np.ndarray:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_weights_are_those_that_were_packed(tmp_path: Path, name: str) -> None:
     w = np.random.default_rng(3).standard_normal((64, 512)).astype(np.float32) / 20
-    tensors, want = one_module(tmp_path, name, w)
+    parts, want = PUBLISHED[name].tensors(w)
+    tensors = read_module(tmp_path, PUBLISHED[name], parts)
     assert tensors["weight"].format.name == PUBLISHED[name].rows
     assert set(tensors) <= {"weight", "scale", "order"}
     np.testing.assert_array_equal(values_of(tensors), want)
     assert np.abs(want - w).max() < 0.1  # the packer packs what it was given
+
+
+def test_experts_of_gpt_oss(tmp_path: Path) -> None:
+    """Even rows of gate_up_proj are gate's, odd ones up's; here one after the other."""
+    w = np.random.default_rng(3).standard_normal((2, 8, 64)).astype(np.float32)
+    parts, want = mxfp4("gate_up_proj_blocks", "gate_up_proj_scales")(w)
+    parts["gate_up_proj_blocks"] = parts["gate_up_proj_blocks"].reshape(2, 8, 2, 16)
+    parts["gate_up_proj_bias"] = np.arange(16, dtype=np.float32).reshape(2, 8)
+    layout = Published(mxfp4(), {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "MXFP4")
+    read = read_module(tmp_path, layout, parts)
+    got = dequantize(read["gate_up_proj"].load())
+    np.testing.assert_array_equal(got, np.concatenate([want[:, 0::2], want[:, 1::2]], axis=1))
+    bias = dequantize(read["gate_up_proj_bias"].load())
+    np.testing.assert_array_equal(bias[1], [8, 10, 12, 14, 9, 11, 13, 15])
+
+
+def test_groups_by_name_expression_and_class(tmp_path: Path) -> None:
+    """A name goes before an expression, that before a class; a group may be a preset, and have a format of its own."""
+    int8_weights = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+    groups: dict[str, Any] = {
+        "W4A16": ["Linear"],
+        "second": {"targets": ["re:.*down_proj"], "weights": int8_weights, "format": "int-quantized"},
+    }
+    config = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups, "ignore": []}
+    w = np.random.default_rng(3).standard_normal((16, 256)).astype(np.float32)
+    parts, want = int8(None)(w)
+    read = read_module(tmp_path, Published(int8(None), config, ""), parts)
+    np.testing.assert_array_equal(dequantize(read["weight"].load()), want)
+    groups["third"] = {**groups["second"], "targets": ["model.layers.0.mlp.down_proj"], "format": "pack-quantized"}
+    parts, want = packed(8, None)(w)
+    read = read_module(tmp_path, Published(int8(None), config, ""), parts)
+    np.testing.assert_array_equal(dequantize(read["weight"].load()), want)
+
+
+def test_own_settings_of_modules(tmp_path: Path) -> None:
+    """GPTQ's `dynamic` and MLX's settings under a module's name go before those for all."""
+    w = np.random.default_rng(3).standard_normal((64, 256)).astype(np.float32)
+    parts, want = gptq(8, 32, sym=True, v2=False)(w)
+    own = {"+:.*down_proj": {"bits": 8, "group_size": 32}}
+    read = read_module(tmp_path, Published(int8(None), gptq_config(dynamic=own), ""), parts)
+    np.testing.assert_array_equal(dequantize(read["weight"].load()), want)
+    parts, want = mlx(6, 32)(w)
+    config = {"group_size": 64, "bits": 4, "model.layers.0.mlp.down_proj": {"group_size": 32, "bits": 6}}
+    read = read_module(tmp_path, Published(int8(None), config, "", "quantization"), parts)
+    np.testing.assert_array_equal(dequantize(read["weight"].load()), want)
+
+
+def test_zero_points_that_a_writer_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    w = np.random.default_rng(3).standard_normal((64, 256)).astype(np.float32)
+    parts, _ = gptq(4, 128, sym=False, v2=False)(w)
+    parts["qzeros"][0, 0] = -1 << 12
+    read_module(tmp_path, Published(int8(None), gptq_config(sym=False), ""), parts)["weight"].load()
+    assert "qzeros: the zero points of 1 words may have been lost" in caplog.text
+
+
+def test_scales_of_caches_are_read_and_kept(tmp_path: Path) -> None:
+    publish(tmp_path, "ct-w8a8")
+    path, name = tmp_path / "model.safetensors", "model.layers.1.self_attn.k_scale"
+    tensors = safetensors.numpy.load_file(path)
+    safetensors.numpy.save_file({**tensors, name: np.array([0.25], np.float32)}, path)
+    with open_model_file(tmp_path) as file:
+        assert isinstance(file, CheckpointFile)
+        assert file.kv_scales() == {name: np.float32(0.25)}
+        assert "blk.1.attn_k.weight" in file.tensors
 
 
 SOME = ["gptq-v1-asym", "awq-gemm"]
@@ -88,22 +152,18 @@ def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, name: str) ->
     assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
 
 
-def gpu() -> Backend:
-    from octavo.backends.gpu import GpuBackend
-
-    return GpuBackend()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("backend", [CpuBackend, gpu])
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_backends(tmp_path: Path, name: str, backend: Any) -> None:
-    """Logits of kernels against those of the reference with activations rounded as they round them."""
+def test_logits_on_the_cpu(tmp_path: Path, name: str) -> None:
     publish(tmp_path, name)
-    config = EngineConfig(n_ctx=64, strict=True)
-    with open_model_file(tmp_path) as file:
+    agrees(tmp_path, CpuBackend(threads=2))
+
+
+def agrees(folder: Path, backend: Backend) -> None:
+    """Logits of kernels against those of the reference with activations rounded as they round them."""
+    with open_model_file(folder) as file:
         reference = ReferenceBackend(quantize_activations=True)
         want = Engine(read_model(file), [reference], EngineConfig(n_ctx=64)).logits(TOKENS)
-        got = Engine(read_model(file), [backend()], config).logits(TOKENS)
+        got = Engine(read_model(file), [backend], EngineConfig(n_ctx=64, strict=True)).logits(TOKENS)
     assert ((got - want) ** 2).sum() / (want**2).sum() < 1e-3

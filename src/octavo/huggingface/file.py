@@ -10,7 +10,9 @@ from typing import Self
 
 from octavo.errors import FileError, shown
 from octavo.formats import BlockFormat, DeferredQTensor, QTensor
+from octavo.formats.spec import F32
 from octavo.huggingface.folder import Folder, read_folder
+from octavo.huggingface.layouts.kv_scales import is_kv_scale, kv_scale
 from octavo.io.gguf import GGUFFile, LazyTensor, PlainMetadata, TensorInfo
 from octavo.io.missing import require_there
 
@@ -49,6 +51,11 @@ class CheckpointFile(GGUFFile):
     def files(self) -> tuple[str, ...]:
         """Paths of the files with tensors."""
         return tuple(dict.fromkeys(tensor.file for tensor in self.folder.checkpoint.tensors.values()))
+
+    def kv_scales(self) -> dict[str, F32]:
+        """Scales that the folder has for caches of 8 bits, by its own names: no cache here uses them."""
+        tensors = self.folder.checkpoint.tensors.values()
+        return {tensor.name: kv_scale(tensor) for tensor in tensors if is_kv_scale(tensor.name)}
 
     def tensor(self, name: str, *, copy: bool = False) -> QTensor:
         """The tensor called `name`. Raises FileError where there is none, or where its file was changed."""

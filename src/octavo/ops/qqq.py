@@ -1,9 +1,6 @@
 """QQQ's checkpoints: their tensors `B`, `s_channel` and `s_group` as a `W4A8Weight`, and back, without loss.
 
-B is int32 [K / 16, 2 N]: tiles of 16 k x 64 n in the order in which a warp's lanes take them as operands of a matrix
-instruction. Lane 4 h + l holds columns h and h + 8 of each of the tile's four blocks of 16, rows 4 l to 4 l + 3, so
-eight codes of each block, one word. The order within a word depends on how the kernel takes it apart, and so on the
-kind of scales. Codes of channels are in two's complement, those of groups are moved up by 8.
+`formats.qqq` has the order of their values.
 """
 
 from __future__ import annotations
@@ -14,19 +11,12 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import QuantFormatError
+from octavo.formats.qqq import CHANNEL_ORDER, CHANNEL_WORD, GROUP_ORDER, GROUP_WORD, TILES, ordered, qqq_codes
 from octavo.formats.rows import GROUP, pack_int4
 from octavo.formats.spec import AnyArray
 from octavo.ops.place import is_torch
 from octavo.ops.types import AnyTensor
 from octavo.ops.w4a8 import W4A8Weight
-
-# fmt: off
-CHANNEL_WORD = (4, 0, 5, 1, 6, 2, 7, 3)  # nibble i of a word holds code CHANNEL_WORD[i]: 4 (of columns h, h + 8) + row
-GROUP_WORD = (0, 2, 4, 6, 1, 3, 5, 7)
-# fmt: on
-TILES = (0, 3, 6, 1, 4, 5, 2)  # [K/16, l, row, N/64, block, h + 8?, h] -> [K/16, N/64, h, l, block, h + 8?, row]
-CHANNEL_ORDER = np.array([2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17, 24, 25)])
-GROUP_ORDER = np.array([i + 8 * j for i in range(8) for j in range(8)])
 
 
 def import_qqq(tensors: Mapping[str, AnyTensor]) -> W4A8Weight:
@@ -45,17 +35,11 @@ def import_qqq(tensors: Mapping[str, AnyTensor]) -> W4A8Weight:
     k, n = words.shape[0] * 16, words.shape[1] // 2
     grouped = group is not None and group.size > 0
     _require("s_channel", channel, np.float32, (1, n))
-    scale = _restored(channel, CHANNEL_ORDER)[0]
-    order = np.argsort(GROUP_WORD if grouped else CHANNEL_WORD)
-    nibbles = (words.view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32))[..., order] & 15
-    tiles = nibbles.astype(np.int8).reshape(k // 16, n // 64, 8, 4, 4, 2, 4)
-    codes = tiles.transpose(np.argsort(TILES)).reshape(k, n).T
-    if not grouped:
-        return W4A8Weight(pack_int4(np.ascontiguousarray((codes ^ 8) - 8)), scale * np.float32(16))
-    assert group is not None
-    _require("s_group", group, np.float16, (k // GROUP, n))
-    groups = np.ascontiguousarray(_restored(group, GROUP_ORDER).T)
-    return W4A8Weight(pack_int4(np.ascontiguousarray(codes - np.int8(8))), scale, groups)
+    if grouped:
+        assert group is not None
+        _require("s_group", group, np.float16, (k // GROUP, n))
+    codes, scale, groups = qqq_codes(words, channel, group if grouped else None)
+    return W4A8Weight(pack_int4(codes), scale, groups)
 
 
 def export_qqq(weight: W4A8Weight) -> dict[str, AnyArray]:
@@ -77,8 +61,8 @@ def export_qqq(weight: W4A8Weight) -> dict[str, AnyArray]:
     channel = _numpy(weight.channel_scale)[None]
     if not grouped:
         channel = channel / np.float32(16)
-    group = _ordered(_numpy(weight.group_scale).T, GROUP_ORDER) if grouped else np.zeros(0, np.float16)
-    return {"B": words, "s_channel": _ordered(channel, CHANNEL_ORDER), "s_group": group}
+    group = ordered(_numpy(weight.group_scale).T, GROUP_ORDER) if grouped else np.zeros(0, np.float16)
+    return {"B": words, "s_channel": ordered(channel, CHANNEL_ORDER), "s_group": group}
 
 
 def _tensor(tensors: Mapping[str, Any], name: str) -> AnyArray | None:
@@ -98,12 +82,3 @@ def _numpy(x: Any) -> AnyArray:
 def _require(name: str, x: AnyArray, dtype: Any, shape: tuple[int, ...]) -> None:
     if x.dtype != dtype or x.shape != shape:
         raise QuantFormatError(f"{name} is {x.dtype} {list(x.shape)} (allowed: {np.dtype(dtype)} {list(shape)})")
-
-
-def _ordered(x: AnyArray, order: AnyArray) -> AnyArray:
-    """Columns in QQQ's order, which is one within each `len(order)`."""
-    return np.ascontiguousarray(x.reshape(x.shape[0], -1, len(order))[..., order].reshape(x.shape))
-
-
-def _restored(x: AnyArray, order: AnyArray) -> AnyArray:
-    return _ordered(x, np.argsort(order))

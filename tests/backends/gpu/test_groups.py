@@ -15,7 +15,9 @@ from octavo.backends.gpu.load import load
 from octavo.backends.gpu.pack import pack, unpack
 from octavo.backends.gpu.products import product
 from octavo.backends.gpu.weight_only import dequantize_stored, matmul_stored
-from octavo.formats import dequantize, group_format
+from octavo.formats import Planes, QTensor, dequantize, group_format
+from octavo.formats import pack as planes_packed
+from octavo.formats.float8 import float8_format
 from octavo.formats.spec import BlockFormat
 from tests.formats.groups import random_planes, random_tensor
 from tests.sampling import slow
@@ -80,3 +82,21 @@ def test_weights_alone(fmt: BlockFormat) -> None:
     want = x.double() @ torch.from_numpy(dequantize(tensor)).double().T
     y = matmul_stored(x.to(target().device), tensor).cpu().numpy()
     np.testing.assert_allclose(y, want.numpy(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_blocks_of_fp8(tokens: int) -> None:
+    """Numbers of 8 bits times scales lie in memory as float16."""
+    fmt, rng = float8_format(128), np.random.default_rng(5)
+    planes = Planes(
+        rng.integers(0, 127, (5, 256), dtype=np.uint8), d=rng.uniform(0.001, 0.01, (5, 2)).astype(np.float32)
+    )
+    tensor = QTensor(fmt, (5, 256), planes_packed(planes, fmt))
+    c, x = Context(target()), torch.from_numpy(rng.standard_normal((tokens, 256)).astype(np.float32))
+    w: Any = load(tensor, c.target.device)
+    assert w.data.dtype == torch.float16
+    y = torch.empty(tokens, 5, dtype=torch.float32, device=c.target.device)
+    for call in product(c, w, x.to(c.target.device), y, ()):
+        call()
+    want = x.double().numpy() @ dequantize(tensor).T.astype(np.float64)
+    np.testing.assert_allclose(y.cpu().numpy(), want, rtol=2e-3, atol=2e-3 * np.abs(want).max())

@@ -61,7 +61,7 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     if isinstance(table, QuantWeight):
         kernel = rows.get_rows_kernel(table.layout)
     elif isinstance(table, FloatWeight):
-        kernel = float_mul_mat.float_get_rows_kernel(table.kind)
+        kernel = float_mul_mat.float_get_rows_kernel(table.kind, table.group)
     else:
         return [copy_rows(out, table, ids)]
     parts = weight_arguments(table)

@@ -30,7 +30,7 @@ def product_kernel(weight: Weight, n: int) -> Any:
     """The kernel of products for tiles of n tokens."""
     if isinstance(weight, QuantWeight):
         return mul_mat.mul_mat_kernel(weight.layout, n)
-    return float_mul_mat.float_mul_mat_kernel(weight.kind, n)
+    return float_mul_mat.float_mul_mat_kernel(weight.kind, n, weight.group)
 
 
 def weight_arguments(weight: Weight) -> dict[str, int]:

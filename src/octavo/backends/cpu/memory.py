@@ -35,8 +35,8 @@ def _packed_bytes(tensor: QTensor) -> int:
         return 4 * tensor.size
     fmt, (*outer, n, k) = tensor.format, tensor.shape
     tiles = math.prod(outer) * -(-n // ROWS)
-    if fmt.is_float or fmt.per_row:
-        return tiles * ROWS * int(tensor.data.shape[-1])
+    if fmt.is_float or fmt.per_row or (fmt.number is not None and not outer):
+        return tiles * ROWS * fmt.row_bytes(k)
     if fmt.number is not None or k % STEP:
         return tiles * ROWS * k * 4
     return tiles * smallest_layout(fmt).tile_bytes(k)

@@ -49,13 +49,17 @@ class QuantWeight:
 
 @dataclass(frozen=True, eq=False)
 class FloatWeight:
-    """Float weights [experts, n, k]; `data` is [experts, tiles, k, 16], with e4m3 `scale` [16 tiles]."""
+    """Float weights [experts, n, k]; `data` is [experts, tiles, k, 16], with e4m3 `scale` [tiles, groups, 16].
+
+    group  values of a row that share a scale, or 0 for all
+    """
 
     kind: Kind
     n: int
     k: int
     data: AnyArray
     scale: F32 | None = None
+    group: int = 0
 
     @property
     def scale_address(self) -> int:
@@ -262,7 +266,8 @@ def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, are
     tiles = -(-n // ROWS)
     shape = experts, tiles, k, ROWS
     data = arena.take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-    scale = np.zeros(tiles * ROWS, np.float32) if kind == "e4m3" else None
+    groups = k // tensor.format.group if kind == "e4m3" else 1
+    scale = np.zeros((tiles, groups, ROWS), np.float32) if kind == "e4m3" else None
     finite: list[bool] = []
 
     def work(part: tuple[int, slice]) -> None:
@@ -272,13 +277,15 @@ def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, are
             planes = unpack(QTensor(tensor.format, (len(raw), k), raw))
             assert planes.d is not None
             values: AnyArray = planes.q
-            nan = ((planes.q & 0x7F) == 0x7F).any(axis=1)
-            scale[span] = np.where(nan, np.float32(np.nan), planes.d[:, 0] * np.float32(256))
+            nan = ((planes.q & 0x7F) == 0x7F).reshape(len(raw), groups, -1).any(axis=2)
+            d = np.zeros((-(-len(raw) // ROWS) * ROWS, groups), np.float32)
+            d[: len(raw)] = np.where(nan, np.float32(np.nan), planes.d * np.float32(256))
+            scale[span.start // ROWS :][: len(d) // ROWS] = d.reshape(-1, ROWS, groups).transpose(0, 2, 1)
         elif kind == "f32":
             values = dequantize(QTensor(tensor.format, (len(raw), k), raw))
         else:
             values = np.ascontiguousarray(raw).view(dtype)
-        finite.append(_is_finite(values, kind) if scale is None else _is_finite(scale[span], "f32"))
+        finite.append(_is_finite(values, kind) if scale is None else _is_finite(d, "f32"))
         padded = np.zeros((-(-len(values) // ROWS) * ROWS, k), dtype)
         padded[: len(values)] = values
         first = span.start // ROWS
@@ -286,7 +293,7 @@ def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, are
 
     _run(work, _parts(experts, n, k), threads)
     _warn_unless(all(finite), tensor)
-    return FloatWeight(kind, n, k, data, scale)
+    return FloatWeight(kind, n, k, data, scale, tensor.format.group if groups > 1 else 0)
 
 
 def _is_finite(values: AnyArray, kind: Kind) -> bool:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.backends.cores import cores
 from octavo.backends.gpu.grid_pack import point_words
@@ -17,6 +18,7 @@ from octavo.backends.gpu.weights import FloatWeight, QuantWeight, kernel_views
 from octavo.errors import QuantFormatError
 from octavo.formats import BlockFormat, Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
+from octavo.formats.spec import F32
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +33,7 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     """A matrix [n, k] or experts [E, n, k] on the device."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
-    if tensor.format.is_float:
+    if tensor.format.number is not None:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
     spans = list(chunks(experts * n, k, CHUNK_VALUES))
     with ThreadPoolExecutor(cores()) as pool:
@@ -88,15 +90,25 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
 
     number = tensor.format.number
     assert number is not None
+    if not tensor.format.is_float:  # numbers of 8 bits times scales: 16 bits hold them to a part in 2,048
+        return torch.from_numpy(_halves(tensor)).to(device)
     if number.name not in KINDS:
         return torch.from_numpy(dequantize(tensor)).to(device)
     raw = torch.from_numpy(np.require(tensor.data, requirements="W")).to(device)
     return raw.view(getattr(torch, KINDS[number.name]))
 
 
+def _halves(tensor: QTensor) -> F32 | npt.NDArray[np.float16]:
+    """The values as float16; as float32 where some are too large."""
+    values = dequantize(tensor)
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16)
+    return halves if np.array_equal(np.isfinite(halves), np.isfinite(values)) else values
+
+
 def supported(tensor: QTensor) -> tuple[bool, str]:
     """Whether there is a layout for a tensor, and if not, why."""
-    if tensor.format.is_float:
+    if tensor.format.number is not None:
         return True, ""
     try:
         layout_of(tensor.format, "f16")

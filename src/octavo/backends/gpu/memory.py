@@ -43,6 +43,8 @@ def weight_bytes(tensor: QTensor) -> int:
         return 4 * tensor.size
     if tensor.format.is_float or tensor.format.per_row:
         return tensor.nbytes
+    if tensor.format.number is not None:
+        return 2 * tensor.size
     k = tensor.shape[-1]
     return tensor.size // k * layout_of(tensor.format, "f16").row_bytes(padded(k))
 
@@ -61,7 +63,7 @@ def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:
 
 def _half_bytes(leaf: Node) -> int:
     """Bytes of a quantized matrix as float16; 0 of anything else."""
-    if leaf.op != "weight" or len(leaf.shape) != 2 or leaf.tensor.format.is_float or leaf.tensor.format.per_row:
+    if leaf.op != "weight" or len(leaf.shape) != 2 or leaf.tensor.format.number or leaf.tensor.format.per_row:
         return 0
     n, k = leaf.tensor.shape
     return 2 * n * padded(k)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from octavo.errors import ModelError, shown
 from octavo.formats import by_name
+from octavo.huggingface.layouts.kv_scales import is_kv_scale, kv_scale
 from octavo.huggingface.layouts.module import Module
 from octavo.huggingface.layouts.table import find_layout
 from octavo.io.gguf import LazyTensor
@@ -23,7 +24,9 @@ def stored_tensors(checkpoint: Checkpoint, config: Config, left_out: Callable[[s
     layout = find_layout(checkpoint, config)
     modules: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in checkpoint.tensors.items():
-        if not left_out(name):
+        if layout is not None and is_kv_scale(name):
+            kv_scale(tensor)
+        elif not left_out(name):
             stem, _, end = name.rpartition(".")
             modules.setdefault(stem, {})[end] = tensor
     made: dict[str, LazyTensor] = {}

@@ -6,20 +6,30 @@ from collections.abc import Callable
 
 from octavo.huggingface.layouts.awq import Awq
 from octavo.huggingface.layouts.compressed import Compressed
+from octavo.huggingface.layouts.fp8 import Fp8
 from octavo.huggingface.layouts.gptq import Gptq
+from octavo.huggingface.layouts.mlx import Mlx
+from octavo.huggingface.layouts.modelopt import ModelOpt
 from octavo.huggingface.layouts.module import Layout
+from octavo.huggingface.layouts.mxfp4 import Mxfp4
+from octavo.huggingface.layouts.qqq import Qqq
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.safetensors import Checkpoint
 from octavo.models.config import Config
 
-KEY = "quantization_config"
+KEY, OF_MLX = "quantization_config", "quantization"
 METHODS: dict[str, Callable[[Settings], Layout]] = {
     "awq": Awq,
     "compressed-tensors": Compressed,
+    "fp8": Fp8,
     "gptq": Gptq,
+    "modelopt": ModelOpt,
+    "modelopt_fp4": ModelOpt,
+    "mxfp4": Mxfp4,
+    "qqq": Qqq,
 }
 """Layouts by `quant_method`."""
-BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 """Files that older programs put what config.json lacks in, and the method that goes without saying in them."""
 
 
@@ -28,16 +38,18 @@ def find_layout(checkpoint: Checkpoint, config: Config) -> Layout | None:
 
     Raises ModelError for a method that is not known, and for values that have no meaning here.
     """
-    settings = _settings(checkpoint, config)
-    return None if settings is None else METHODS[settings.one_of("quant_method", METHODS)](settings)
-
-
-def _settings(checkpoint: Checkpoint, config: Config) -> Settings | None:
+    of_mlx = config.values.get(OF_MLX)
+    if of_mlx is not None:  # which is under the other key too, in newer files
+        return Mlx(Settings.of(config, OF_MLX, of_mlx))
     found = config.values.get(KEY)
     if found is not None:
-        return Settings.of(config, KEY, found)
+        return _named(Settings.of(config, KEY, found))
     for name, method in BESIDE.items():
         values = checkpoint.json(name)
         if values is not None:
-            return Settings(Config(values, checkpoint.path(name)), "", {"quant_method": method, **values})
+            return _named(Settings(Config(values, checkpoint.path(name)), "", {"quant_method": method, **values}))
     return None
+
+
+def _named(settings: Settings) -> Layout:
+    return METHODS[settings.one_of("quant_method", METHODS)](settings)

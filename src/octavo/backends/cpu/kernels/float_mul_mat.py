@@ -1,7 +1,8 @@
 """Products of float weights (f32, f16, bf16, e4m3) and float activations, and look-ups of their rows.
 
 Weights lie in tiles of 16 rows: [N / 16, K, 16], so 16 rows are 16 lanes and each k is one vector. Those of e4m3 have a
-float32 scale for each row, 256 times as large as what they mean (see `load_e4m3x16`), or NaN where one of them is.
+float32 scale for each row, or for each `group` of its values, [N / 16, K / group, 16], 256 times as large as what they
+mean (see `load_e4m3x16`), or NaN where one of them is.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16, "e4m3": 
 
 
 @kernels(PRODUCT)
-def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
-    """The product for tiles of n tokens, float32; see `product`."""
+def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
+    """The product for tiles of n tokens, float32; see `product`. Of e4m3 a row shares its scale where `group` is 0."""
     load, width, tile_width, scaled = _LOADS[kind], WIDTH[kind], 16 * WIDTH[kind], kind == "e4m3"
 
     def accumulate(w, x, stride, k):
@@ -49,17 +50,25 @@ def float_mul_mat_kernel(kind: Kind, n: int) -> Any:
 
     accumulate = inner(accumulate, kind, n)
 
+    def sums_of_groups(a, task, x):
+        groups, acc = a.k // group, zeros(n)
+        w, scales = a.weights + task * (a.k * tile_width), a.scales + task * groups * 64
+        for i in range(groups):
+            part = accumulate(w + i * group * tile_width, x + i * group * 4, a.x_stride, group)  # n x [16]
+            acc = fma_blocks(acc, part, load_f32x16(scales + i * 64))
+        return acc
+
     def sums(a, task, x):
         acc = accumulate(a.weights + task * (a.k * tile_width), x, a.x_stride, a.k)  # n x [16]
         return fma_blocks(zeros(n), acc, load_f32x16(a.scales + task * 64)) if scaled else acc
 
-    return product(n, inner(sums, kind, n, inline="always"))
+    return product(n, inner(sums_of_groups if group else sums, kind, n, group, inline="always"))
 
 
 @kernels(GET_ROWS)
-def float_get_rows_kernel(kind: Kind) -> Any:
+def float_get_rows_kernel(kind: Kind, group: int = 0) -> Any:
     """Task t copies row rows[t] to y."""
-    load, width, scaled = _LOADS[kind], WIDTH[kind], kind == "e4m3"
+    load, width, scaled, grouped = _LOADS[kind], WIDTH[kind], kind == "e4m3", group > 0
 
     def float_get_rows(a, task):
         k, row = a.k, i32_pointer(a.rows)[task]
@@ -69,6 +78,8 @@ def float_get_rows_kernel(kind: Kind) -> Any:
         values = stack(64)
         scale = f32_pointer(a.scales)[row] if scaled else 1.0
         for i in range(k):
+            if grouped:
+                scale = f32_pointer(a.scales)[(row // 16 * (k // group) + i // group) * 16 + lane]
             store_f32x16(values, load(w + i * 16 * width))
             y[i] = f32_pointer(values)[lane] * scale
 

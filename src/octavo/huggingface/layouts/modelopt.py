@@ -1,0 +1,68 @@
+"""NVIDIA's ModelOpt: fp8 with a scale for the tensor, or for blocks, and NVFP4.
+
+FP8        weight F8_E4M3 [N, K], weight_scale F32 [], input_scale
+FP8_PB_WO  weight F8_E4M3 [N, K], weight_scale F32 [N / 128, 1, K / 128, 1] or [N / 128, K / 128]
+NVFP4      weight U8 [N, K / 2], weight_scale F8_E4M3 [N, K / 16], weight_scale_2 F32 [], which multiplies, input_scale
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from octavo.huggingface.layouts import float4, float8
+from octavo.huggingface.layouts.module import HALVES, Module
+from octavo.huggingface.layouts.settings import Settings
+from octavo.io.gguf import LazyTensor
+
+ALGORITHMS = ("FP8", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4")
+USED = (
+    "quant_method",
+    "quant_algo",
+    "kv_cache_quant_algo",
+    "exclude_modules",
+    "ignore",
+    "group_size",
+    "kv_cache_scheme",
+)
+OF_THE_WRITER = ("producer", "config_groups", "quantized_layers", "has_zero_point", "pre_quant_scale", "version")
+
+
+class ModelOpt:
+    """The layout; hf_quant_config.json has the same keys under `quantization`."""
+
+    def __init__(self, settings: Settings) -> None:
+        if "quantization" in settings.values:
+            settings.only(("quantization", "quant_method"), OF_THE_WRITER)
+            settings = settings.part("quantization")
+        settings.only(USED, OF_THE_WRITER)
+        settings.empty("quantized_layers", "has_zero_point", "pre_quant_scale")
+        self._algorithm = settings.one_of("quant_algo", ALGORITHMS)
+        settings.one_of("kv_cache_quant_algo", (None, "FP8"), None)
+        if self._algorithm.endswith("NVFP4"):
+            settings.one_of("group_size", (16, None), None)
+        self._plain = settings.strings("exclude_modules") + settings.strings("ignore")
+
+    def read(self, module: Module) -> list[LazyTensor]:
+        if "weight_scale" not in module:
+            return []
+        if any(fnmatchcase(module.name, pattern) for pattern in self._plain):
+            raise module.error("weight_scale", "is there, and the configuration leaves the module as it is")
+        if "input_scale" in module:
+            module.take("input_scale", HALVES)
+        if self._algorithm.endswith("NVFP4"):
+            return float4.nvfp4(module, "weight", "weight_scale", "weight_scale_2", divides=False)
+        square = self._algorithm == "FP8_PB_WO"
+        if square:
+            module = _flattened(module)
+        group = float8.SIDE if square else None
+        return [float8.weight(module, "weight_scale", group, square=square, token_codes=not square)]
+
+
+def _flattened(module: Module) -> Module:
+    """The module with the scales of blocks in two dimensions."""
+    scale = module.parts["weight_scale"]
+    if len(scale.shape) == 4 and scale.shape[1] == scale.shape[3] == 1:
+        flat = replace(scale, shape=(scale.shape[0], scale.shape[2]))
+        return Module(module.folder, module.name, {**module.parts, "weight_scale": flat}, module.used)
+    return module
