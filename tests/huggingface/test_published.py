@@ -22,9 +22,11 @@ from octavo.io.safetensors import Checkpoint
 from octavo.models import read_model
 from octavo.models.config import Config
 from octavo.runtime.engine import Engine, EngineConfig
-from tests.convert.folders import write
+from tests.convert.folders import byte_level, write
 from tests.huggingface.modules import save
 from tests.huggingface.published import PUBLISHED, Published, gptq, gptq_config, int8, mlx, mxfp4, packed
+from tests.models.checkpoints import make
+from tests.models.tiny_checkpoints import TABLE
 from tests.sampling import slow
 
 TOKENS = [5, 3, 60, 7, 21, 99]
@@ -75,18 +77,30 @@ def test_weights_are_those_that_were_packed(tmp_path: Path, name: str) -> None:
     assert np.abs(want - w).max() < 0.1  # the packer packs what it was given
 
 
-def test_experts_of_gpt_oss(tmp_path: Path) -> None:
-    """Even rows of gate_up_proj are gate's, odd ones up's; here one after the other."""
-    w = np.random.default_rng(3).standard_normal((2, 8, 64)).astype(np.float32)
-    parts, want = mxfp4("gate_up_proj_blocks", "gate_up_proj_scales")(w)
-    parts["gate_up_proj_blocks"] = parts["gate_up_proj_blocks"].reshape(2, 8, 2, 16)
-    parts["gate_up_proj_bias"] = np.arange(16, dtype=np.float32).reshape(2, 8)
-    layout = Published(mxfp4(), {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "MXFP4")
-    read = read_module(tmp_path, layout, parts)
-    got = dequantize(read["gate_up_proj"].load())
-    np.testing.assert_array_equal(got, np.concatenate([want[:, 0::2], want[:, 1::2]], axis=1))
-    bias = dequantize(read["gate_up_proj_bias"].load())
-    np.testing.assert_array_equal(bias[1], [8, 10, 12, 14, 9, 11, 13, 15])
+def test_gpt_oss(tmp_path: Path) -> None:
+    """Experts' blocks beside weights of floats: logits of the model whose experts are what the blocks stand for."""
+    model = make(TABLE["gpt-oss"])
+    out: dict[str, np.ndarray] = {}
+    for name, parameter in model.state_dict().items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            rows = np.ascontiguousarray(parameter.numpy().swapaxes(1, 2))  # [E, N, K]; gate's and up's in turn
+            parts, want = mxfp4(f"{name}_blocks", f"{name}_scales")(rows)
+            parts[f"{name}_blocks"] = parts[f"{name}_blocks"].reshape(*rows.shape[:2], -1, 16)
+            out |= parts
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(want.swapaxes(1, 2))))
+        else:
+            out[name] = parameter.numpy()
+    safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in out.items()}, tmp_path / "model.safetensors")
+    said = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    config = {**model.config.to_dict(), "architectures": [type(model).__name__], "quantization_config": said}
+    write(tmp_path, "config.json", config)
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    with torch.no_grad():
+        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
+    with open_model_file(tmp_path) as file:
+        assert file.tensors["blk.0.ffn_up_exps.weight"].type_name == "MXFP4"
+        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
+    assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
 
 
 def test_groups_by_name_expression_and_class(tmp_path: Path) -> None:

@@ -29,16 +29,17 @@ def half(both: LazyTensor, which: int, columns: Columns) -> tuple[Shape, Callabl
     """The shape of the gate's part (0) or the up projection's (1), and how to load it; None if it has no two halves.
 
     The halves are of rows [2 N, K] or [E, 2 N, K]; with `columns`, of columns [E, K, 2 N], or of a bias [E, 2 N].
+    Quantized experts have rows in any case.
     """
-    axis = -1 if columns else -2
-    if not 2 <= len(both.shape) <= 3 or both.shape[axis] % 2 or (columns and not both.format.is_float):
+    by_rows = not columns or not both.format.is_float
+    axis = -2 if by_rows else -1
+    if not 2 <= len(both.shape) <= 3 or both.shape[axis] % 2:
         return None
     n = both.shape[axis] // 2
-    if not columns:
-        rows = slice(which * n, (which + 1) * n)
-        shape: Shape = (*both.shape[:-2], n, both.shape[-1])
-        return shape, lambda: _of(both.load(), lambda values: values[..., rows, :])
     taken = slice(which, None, 2) if columns == "alternate" else slice(which * n, (which + 1) * n)
+    if by_rows:
+        shape: Shape = (*both.shape[:-2], n, both.shape[-1])
+        return shape, lambda: _of(both.load(), lambda values: values[..., taken, :])
     if len(both.shape) == 2:
         return (both.shape[0], n), lambda: _of(both.load(), lambda values: values[..., taken])
     shape = both.shape[0], n, both.shape[1]
