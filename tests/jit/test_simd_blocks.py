@@ -18,7 +18,7 @@ from octavo.jit.record import record
 from octavo.jit.simd import codes as code_ops
 from octavo.jit.simd import dots, emit, memory
 from tests.jit.compiled import compiled, emulated, fenced, pack_codes
-from tests.sampling import some
+from tests.sampling import slow, some
 
 BITS = [2, 3, 4, 5, 6, 8]
 TOKENS = [1, 3, 8]
@@ -93,15 +93,20 @@ class Activations:
         self.d, self.sums, self.first_sums = floats.astype(np.float64)[:, :, None]
 
 
+KINDS = ("plain", "minima", "offset 128")
+DOTS = [
+    case if case[0] in ("host", "generic") or case[1] == (1 if case[0] == "sdot" else 2) else slow(case)
+    for case in itertools.product(LEVELS, (1, 2), KINDS)
+]
+"""Levels, halves and kinds of dots: of the two that are emulated each with one number of halves by default."""
 WEIGHTS_AND_VALUES = [(255, -128), (255, 127), (0, -128), (255, None), (None, -128), (None, None)]
 
 
-@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("n", some([1, 3], 1))
-@pytest.mark.parametrize("kind", [0, 1, 2], ids=["plain", "minima", "offset 128"])
-@pytest.mark.parametrize("halves", [1, 2])
-def test_dots(halves: int, kind: int, n: int) -> None:
+@pytest.mark.parametrize(("level", "halves", "name"), DOTS, indirect=["level"])
+def test_dots(level: None, halves: int, name: str, n: int) -> None:
     """Dots of unsigned and signed bytes, extreme ones too, must be exact; then with scales and minima."""
+    kind = KINDS.index(name)
     codes, out, vectors = fenced(512), np.empty((n, 16), np.float32), np.empty((4, 16), np.float32)
 
     @compiled

@@ -28,7 +28,7 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         alone = (case.formats[0], case.tokens) in KERNELS
         return (case.formats, case.tokens if alone else 0, case.shape["k"] == 264) if small else None
     if case.op == "mul_mat_id":
-        if case.shape["n"] != 50 or case.formats[0] not in ("Q4_K", "Q6_K", "F16"):
+        if case.shape["n"] != 50 or case.formats[0] not in ("Q4_K", "F16"):
             return None
         return case.op, case.formats, case.tokens < 9, case.shape["shared"]
     if "window" in case.shape and case.shape["cache"] == "q8_0":
