@@ -146,6 +146,13 @@ def test_what_another_left_is_looked_at(repository: Repository, left: bytes) -> 
     assert Path(pulled().path).read_bytes() == DATA
 
 
+def test_a_file_that_was_cut_is_replaced(repository: Repository) -> None:
+    path = Path(pulled().path)
+    path.resolve().write_bytes(DATA[:1000])
+    assert pulled().downloaded == len(DATA)
+    assert path.read_bytes() == DATA
+
+
 def test_another_process_downloads_it(repository: Repository) -> None:
     from octavo.io.locks import try_lock
 

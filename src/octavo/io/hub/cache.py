@@ -82,7 +82,7 @@ def add(folder: str, commit: str, revision: str, entry: Entry | None = None) -> 
     """Note that `revision` is at `commit`, and put a file of it, whose bytes are there, into the commit's snapshot."""
     snapshot = os.path.join(folder, "snapshots", commit)
     os.makedirs(snapshot, exist_ok=True)
-    if revision != commit:
+    if _commit(folder, revision) != commit:
         _write(os.path.join(folder, "refs", *revision.split("/")), commit)
     if entry is None:
         return

@@ -109,7 +109,7 @@ def fetch(source: Source, entry: Entry, blob: str, partial: str, patience: Patie
     `show` is told of the bytes that are there. Returns how many were downloaded. Raises HubError, for wrong bytes after
     `partial` was removed.
     """
-    with _alone(partial, blob, show) as file, Digest(entry) as digest:
+    with _alone(entry, partial, blob, show) as file, Digest(entry) as digest:
         if file is None:
             return 0
         done = begun = _again(file, digest, entry, show)
@@ -147,7 +147,7 @@ def _named(entry: Entry) -> str:
 
 
 @contextmanager
-def _alone(partial: str, blob: str, show: Show) -> Iterator[FileIO | None]:
+def _alone(entry: Entry, partial: str, blob: str, show: Show) -> Iterator[FileIO | None]:
     """The partial file, locked, once no other process downloads it; None if another has brought `blob` meanwhile."""
     os.makedirs(os.path.dirname(partial), exist_ok=True)
     while True:
@@ -156,7 +156,7 @@ def _alone(partial: str, blob: str, show: Show) -> Iterator[FileIO | None]:
                 show(f"another process downloads {os.path.basename(blob)}", 0, None)
                 time.sleep(0.2)
                 continue
-            if os.path.exists(blob):
+            if os.path.isfile(blob) and os.path.getsize(blob) == entry.size:
                 os.unlink(partial)
                 yield None
                 return
