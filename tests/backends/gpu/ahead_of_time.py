@@ -21,6 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, Source, SplitK, marked
 from octavo.backends.gpu.attention import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
@@ -78,6 +79,7 @@ ROTATION = Rotation("*i32", "*fp32", "fp32")
 FLOAT_ROWS = CacheRows("*fp16", None, "i32")
 ROWS = Matrix("*fp32", "i32")
 CACHE = PagedCache("*fp16", "*fp16", None, None, "i32", "*i32", "i32")
+F32_CACHE = PagedCache("*fp32", "*fp32", None, None, "i32", "*i32", "i32")
 Q8_CACHE = PagedCache("*i8", "*i8", "*fp16", "*fp16", "i32", "*i32", "i32")
 DECODING = {"q": ROWS, "partial": PartialAttention("*fp32", "*fp32", "*fp32")}
 DECODE = {"shape": AttentionShape(128, 128, 4, 16, 33)}
@@ -114,6 +116,17 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                 {**DECODING, "sinks": "*fp32", "out": None, "quantized": Q8}),
     "prefill": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                 {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS}),
+    "decode_f32": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": F32_CACHE}),
+    "prefill_f32": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
+                    {"q": ROWS, "cache": F32_CACHE, "sinks": "*fp32", "out": ROWS}),
+    "decode_f32_64": (attention_decode.decode_kernel, {"shape": AttentionShape(64, 64, 4, 16, 33)}, 4,
+                      {**DECODING, "cache": F32_CACHE}),
+    "prefill_f32_64": (attention.prefill_kernel, {"shape": AttentionShape(64, 64, 4, 64)}, 4,
+                       {"q": ROWS, "cache": F32_CACHE, "sinks": None, "out": ROWS}),
+    "decode_f32_256": (attention_decode.decode_kernel, {"shape": AttentionShape(256, 256, 4, 16, 33)}, 4,
+                       {**DECODING, "cache": F32_CACHE}),
+    "prefill_f32_256": (attention.prefill_kernel, {"shape": AttentionShape(256, 256, 4, 64)}, 4,
+                        {"q": ROWS, "cache": F32_CACHE, "sinks": None, "out": ROWS}),
     "decode_window": (attention_decode.decode_kernel,
                       {"shape": AttentionShape(128, 128, 4, 16, 8, window=512, cap=50.0)}, 4,
                       {**DECODING, "cache": CACHE}),
@@ -209,17 +222,24 @@ def case_of(name: str, layout: str, target: str) -> Case:
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
         if target == "gfx1100" and (_layout(layout).group == 16 or _layout(layout).bits == 5):
             fixed["shape"] = replace(fixed["shape"], block_n=16, stages=1)
-    plain = name.removesuffix("_window")
-    if (target == "gfx1100" and plain in ("prefill", "decode", "decode_q8")) or (plain, target) == ("prefill", "sm_80"):
-        warps = 8
+    if name.startswith(("decode", "prefill")):
+        fixed["shape"], warps = _attention(fixed["shape"], name, target)
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
-    if plain in ("decode", "decode_q8"):
-        fixed["shape"] = replace(fixed["shape"], ahead=fixed["PDL"])
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))
     return Case(kernel, target, fixed, types, warps, 2)
+
+
+def _attention(shape: AttentionShape, name: str, target: str) -> tuple[AttentionShape, int]:
+    """The shape and the warps that attention is launched with."""
+    exact, decodes = "f32" in name, name.startswith("decode")
+    tile = (dispatch.decode(shape.block_d, shape.group, target, exact) if decodes
+            else dispatch.prefill(shape.block_d, target, exact))  # fmt: skip
+    ahead = decodes and target in ("sm_90", "sm_100")
+    shape = replace(shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision)
+    return shape, tile.warps
 
 
 def compiled(name: str, layout: str, target: str) -> dict[str, Any]:

@@ -31,11 +31,14 @@ NEEDS = {"matvec": "dot", "matvec_id": "dot", "mmq_dot": "int8", "mmq_mma": "int
          "decode": "float", "decode_q8": "float", "prefill": "wide",
          "decode_window": "float", "prefill_window": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
-SPILL = {("prefill", "gfx1100"), ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100")}
-"""What does not fit the registers of one target yet; see docs/gpu.md."""
+SPILL = {("prefill", "gfx1100"), ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"),
+         *(("decode_f32_256", target) for target in ("sm_80", "sm_90", "sm_100", "gfx1100")),
+         *(("prefill_f32_256", target) for target in ("sm_90", "sm_100", "gfx1100"))}  # fmt: skip
+"""What does not fit the registers of targets yet; see docs/gpu.md."""
 NEWER = tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
-LITTLE = {("decode", "gfx1100")} if NEWER else set()
+LITTLE = {("decode", "gfx1100"), ("decode_f32", "gfx1100")} if NEWER else set()
 """Where Triton 3.9 spills three registers, and those before it none."""
+SPILL |= {("prefill_f32", "sm_90")} if NEWER else set()
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
 OF_NVIDIA = ("mmq_mma", "mmq_mma_32")
@@ -44,8 +47,9 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")  # fmt: skip
 OTHERS = ("quantize", "float", "int8_token", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
-          "prefill", "decode_window", "prefill_window", "rope", "set_rows", "rope_set_rows", "rms_norm", "binary",
-          "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
+          "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
+          "prefill_f32_256", "decode_window", "prefill_window", "rope", "set_rows", "rope_set_rows", "rms_norm",
+          "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
           "topk_parts", "topk_merge")  # fmt: skip
 
 

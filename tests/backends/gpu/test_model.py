@@ -61,7 +61,9 @@ def test_windows(tmp_path: Path, name: str) -> None:
     with GGUFFile.open(tmp_path / "m.gguf") as file:
         engine = Engine(read_model(file), [GpuBackend()], EngineConfig(n_ctx=64, strict=True, cache_type="f32"))
         got = engine.logits(TOKENS)
-    assert float(np.abs(got - want).max() / np.abs(want).max()) < 1e-3, "queries and weights are rounded to float16"
+        decoded = engine.step([Feed(Sequence(), TOKENS[:1])])[0]
+    assert float(np.abs(got - want).max() / np.abs(want).max()) < 1e-4
+    assert float(np.abs(decoded - want[0]).max() / np.abs(want[0]).max()) < 1e-4
 
 
 @pytest.mark.slow

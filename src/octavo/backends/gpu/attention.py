@@ -56,14 +56,16 @@ class PartialAttention(NamedTuple):
 class AttentionShape(Constant):
     """What kernels of attention are compiled for.
 
-    dim      values of a head
-    block_d  the power of two that holds them
-    group    query heads that share a head of keys and values
-    block_m  queries of a program: tokens of a prompt, or when decoding the query heads of a group, padded
-    splits   when decoding, programs that share a sequence
-    ahead    when decoding, read the first page before waiting for the kernel before
-    window   positions that a query sees, 0 for all
-    cap      scores x become cap * tanh(x / cap), 0: they stay
+    dim        values of a head
+    block_d    the power of two that holds them
+    group      query heads that share a head of keys and values
+    block_m    queries of a program: tokens of a prompt, or when decoding the query heads of a group, padded
+    splits     when decoding, programs that share a sequence
+    ahead      when decoding, read the first block before waiting for the kernel before
+    window     positions that a query sees, 0 for all
+    cap        scores x become cap * tanh(x / cap), 0: they stay
+    precision  as in an AttentionTile
+    block_n    positions of a block, which is a page or a part of one
     """
 
     dim: int
@@ -74,6 +76,13 @@ class AttentionShape(Constant):
     ahead: bool = False
     window: int = 0
     cap: float = 0.0
+    precision: str | None = None
+    block_n: int = PAGE_SIZE
+
+    @property
+    def parts(self) -> int:
+        """Blocks of a page."""
+        return PAGE_SIZE // self.block_n
 
 
 def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
@@ -103,10 +112,12 @@ def _prefill(
 ) -> Launch:  # fmt: skip
     tokens, heads, dim = q.shape
     block = triton.next_power_of_2(dim)
-    tile = dispatch.prefill(block, c.target.arch)
-    shape = AttentionShape(dim, block, heads // cache.heads, tile.rows, **limits)
+    tile = dispatch.prefill(block, c.target.arch, cache.k.dtype == torch.float32)
+    shape = AttentionShape(
+        dim, block, heads // cache.heads, tile.block_m, block_n=tile.block_n, precision=tile.precision, **limits
+    )
     return c.launch(
-        prefill_kernel, (-(-tokens // tile.rows), heads, len(cache.pages)), Matrix(q, q.stride(0)), cache, positions,
+        prefill_kernel, (-(-tokens // tile.block_m), heads, len(cache.pages)), Matrix(q, q.stride(0)), cache, positions,
         starts, sinks, Matrix(out, out.stride(0)), scale, shape=shape, warps=tile.warps, stages=2,
     )  # fmt: skip
 
@@ -123,10 +134,13 @@ def _decode(
     memory = c.shared("partial", sums * (block + 2), torch.float32)
     partial = PartialAttention(*parts(memory, (sums * block, sums, sums)))
     ahead = c.target.pdl or c.target.arch == "interpreter"
-    shape = AttentionShape(dim, block, group, max(16, triton.next_power_of_2(group)), splits, ahead, **limits)
+    tile = dispatch.decode(block, group, c.target.arch, cache.k.dtype == torch.float32)
+    shape = AttentionShape(
+        dim, block, group, tile.block_m, splits, ahead, block_n=tile.block_n, precision=tile.precision, **limits
+    )
     first = c.launch(
         decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, partial, scale,
-        shape=shape, warps=8 if c.target.arch.startswith("gfx11") else 4, stages=2,
+        shape=shape, warps=tile.warps, stages=2,
     )  # fmt: skip
     places = (None, out.q8_1) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
     last = c.launch(combine_kernel, (tokens, heads), partial, positions, sinks, *places, heads, shape=shape, warps=4)

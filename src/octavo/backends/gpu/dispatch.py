@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from triton import next_power_of_2
+
 from octavo.backends.gpu import gluon, tuned
 from octavo.backends.gpu.arguments import Constant
 from octavo.backends.gpu.layout import TILE, Layout
+from octavo.graph.node import PAGE_SIZE
 
 Kind = Literal["q8_1", "f16"]
 
@@ -192,17 +195,47 @@ def unpacking(kp: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class PrefillShape:
-    """Queries of a program, and warps."""
+class AttentionTile:
+    """A program of attention.
 
-    rows: int
+    block_m    queries
+    warps
+    block_n    positions of a step, a page or a part of one
+    precision  of products of float32, a name of Triton's; None for float16
+    """
+
+    block_m: int
     warps: int
+    block_n: int = PAGE_SIZE
+    precision: str | None = None
 
 
-def prefill(dim: int, arch: str) -> PrefillShape:
-    """The shape of attention with many queries, heads of `dim` values (a power of two)."""
+def prefill(dim: int, arch: str, exact: bool) -> AttentionTile:
+    """The tile of attention with many queries, heads of `dim` values (a power of two); exact: all in float32.
+
+    Twice the bytes, and each value in two parts, leave room for fewer.
+    """
     warps = 8 if arch.startswith(("sm_8", "gfx11")) else 4  # with four, registers spill
-    return PrefillShape(64 if dim <= 128 else 32, warps)
+    if not exact:
+        return AttentionTile(64 if dim <= 128 else 32, warps)
+    if dim <= 128 and arch in ("sm_90", "gfx942", "interpreter"):
+        return AttentionTile(64, 4, 32, _precision(arch))
+    return AttentionTile(16, 8 if dim > 128 else warps, 16, _precision(arch))
+
+
+def decode(dim: int, group: int, arch: str, exact: bool) -> AttentionTile:
+    """The tile of decoding attention, for `group` query heads of a head of keys and values; otherwise as `prefill`."""
+    rows, few_registers = max(16, next_power_of_2(group)), arch.startswith("gfx11")
+    if not exact:
+        return AttentionTile(rows, 8 if few_registers else 4)
+    if few_registers or dim > 128:
+        return AttentionTile(rows, 8, 16, _precision(arch))
+    return AttentionTile(rows, 4, 32, _precision(arch))
+
+
+def _precision(arch: str) -> str:
+    """AMD's tensor cores multiply float32; with those of NVIDIA it takes three products, exact to 22 bits."""
+    return "ieee" if arch.startswith("gfx") else "tf32x3"
 
 
 SPLITS_IN_FLIGHT, MOST_SPLITS = 264, 64

@@ -14,27 +14,27 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def rows_of(data, scales, rows, seen, head, heads, shape: tl.constexpr):
-    """float16 [PAGE, block_d] of a head of a cache `data` [all rows, heads, dim]; zeros for rows not `seen`, [PAGE, 1].
+    """[BLOCK_N, block_d] of a head of a cache `data` [all rows, heads, dim]; zeros for rows not `seen`, [BLOCK_N, 1].
 
-    With `scales`, float16 [all rows, heads, dim / 32], the cache is codes.
+    They are float16 or float32 as the cache is. With `scales`, float16 [all rows, heads, dim / 32], the cache is codes,
+    and they are float16.
     """
     DIM: tl.constexpr = shape.dim
     BLOCK_D: tl.constexpr = shape.block_d
+    BLOCK_N: tl.constexpr = shape.block_n
     at = tl.arange(0, BLOCK_D)
     mask = seen if DIM == BLOCK_D else seen & (at < DIM)[None, :]
     place = rows.to(tl.int64) * heads * DIM
     data += head * DIM
-    value = tl.load(data + place[:, None] + at[None, :], mask=mask, other=0)  # [PAGE, BLOCK_D]
+    value = tl.load(data + place[:, None] + at[None, :], mask=mask, other=0)  # [BLOCK_N, BLOCK_D]
     if scales is not None:
         group = tl.arange(0, BLOCK_D // 32)[None, :]
         exists = seen & (group < DIM // 32)
         scales += head * (DIM // 32)
-        scale = tl.load(scales + place[:, None] // 32 + group, mask=exists, other=0.0)  # [PAGE, BLOCK_D / 32]
-        groups = tl.reshape(value.to(tl.float16), (PAGE, BLOCK_D // 32, 32)) * scale[:, :, None]
-        half = tl.reshape(groups, (PAGE, BLOCK_D))
-    else:
-        half = value.to(tl.float16)
-    return half
+        scale = tl.load(scales + place[:, None] // 32 + group, mask=exists, other=0.0)  # [BLOCK_N, BLOCK_D / 32]
+        groups = tl.reshape(value.to(tl.float16), (BLOCK_N, BLOCK_D // 32, 32)) * scale[:, :, None]
+        value = tl.reshape(groups, (BLOCK_N, BLOCK_D))
+    return value
 
 
 @triton.jit
@@ -50,29 +50,40 @@ def values_of(cache, rows, seen, head, shape: tl.constexpr):
 
 
 @triton.jit
-def visible_pages(last, shape: tl.constexpr):
-    """The first page that a query at position `last` sees, and how many there are from it on."""
-    first = tl.maximum(last + 1 - shape.window, 0) // PAGE if shape.window else 0
-    return first, last // PAGE + 1 - first
+def visible_blocks(last, shape: tl.constexpr):
+    """The first block of block_n positions that a query at position `last` sees, and how many there are from it on."""
+    first = tl.maximum(last + 1 - shape.window, 0) // shape.block_n if shape.window else 0
+    return first, last // shape.block_n + 1 - first
+
+
+@triton.jit
+def row_of_block(cache, sequence, block, exists, shape: tl.constexpr):
+    """The first row of the cache that holds a block of a sequence; of a block that does not exist, any."""
+    page = tl.load(cache.pages + sequence * cache.width + block // shape.parts, mask=exists, other=0)
+    return page * PAGE + (block % shape.parts) * shape.block_n
 
 
 @triton.jit
 def weigh(q, k, position, limit, m, total, acc, scale, shape: tl.constexpr, CODES: tl.constexpr):
-    """Weights of a page with keys k float16 [PAGE, BLOCK_D], and maxima, totals and sums rescaled for them.
+    """Weights of a block with keys k [BLOCK_N, BLOCK_D], and maxima, totals and sums rescaled for them.
 
     Row i of q sees the window's positions up to limit[i]. `scale` has a factor of log2(e).
 
     q is float32: rounding it and the weights to float16 costs as much as rounding keys and values does. Where codes
-    times scales have been rounded already (CODES), a second dot adds what rounding takes from the others.
+    times scales have been rounded already (CODES), a second dot adds what rounding takes from the others. With keys and
+    values in float32 nothing is rounded.
     """
-    near = q.to(tl.float16)
-    scores = tl.dot(near, tl.trans(k))  # [BLOCK_M, BLOCK_D] @ [BLOCK_D, PAGE]
-    if CODES:
-        scores = tl.dot((q - near.to(tl.float32)).to(tl.float16), tl.trans(k), scores)
+    if shape.precision is not None:
+        scores = tl.dot(q, tl.trans(k), input_precision=shape.precision)  # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+    else:
+        near = q.to(tl.float16)
+        scores = tl.dot(near, tl.trans(k))  # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
+        if CODES:
+            scores = tl.dot((q - near.to(tl.float32)).to(tl.float16), tl.trans(k), scores)
     scores *= scale
     if shape.cap > 0:  # cap * tanh(x / cap), of x = scores / log2(e)
         scores = shape.cap * LOG2E * (1 - 2 / (1 + tl.exp2(scores * (2 / shape.cap))))
-    visible = position[None, :] <= limit[:, None]  # [BLOCK_M, PAGE]
+    visible = position[None, :] <= limit[:, None]  # [BLOCK_M, BLOCK_N]
     if shape.window:
         visible &= position[None, :] > limit[:, None] - shape.window
     scores = tl.where(visible, scores, float("-inf"))
@@ -84,12 +95,15 @@ def weigh(q, k, position, limit, m, total, acc, scale, shape: tl.constexpr, CODE
 
 
 @triton.jit
-def add_values(p, v, acc, CODES: tl.constexpr):
-    """acc + p v, the weights float32, the values float16 [PAGE, BLOCK_D]."""
-    near = p.to(tl.float16)
-    acc = tl.dot(near, v, acc)  # [BLOCK_M, PAGE] @ [PAGE, BLOCK_D]
-    if CODES:
-        acc = tl.dot((p - near.to(tl.float32)).to(tl.float16), v, acc)
+def add_values(p, v, acc, shape: tl.constexpr, CODES: tl.constexpr):
+    """acc + p v, the weights float32, the values [BLOCK_N, BLOCK_D]; rounded as in `weigh`."""
+    if shape.precision is not None:
+        acc = tl.dot(p, v, acc, input_precision=shape.precision)  # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
+    else:
+        near = p.to(tl.float16)
+        acc = tl.dot(near, v, acc)  # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
+        if CODES:
+            acc = tl.dot((p - near.to(tl.float32)).to(tl.float16), v, acc)
     return acc
 
 
@@ -106,6 +120,7 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
     DIM: tl.constexpr = shape.dim
     BLOCK_D: tl.constexpr = shape.block_d
     BLOCK_M: tl.constexpr = shape.block_m
+    BLOCK_N: tl.constexpr = shape.block_n
     CODES: tl.constexpr = cache.k_scales is not None
     tile, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
@@ -123,15 +138,15 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
         m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-        earliest, _ = visible_pages(tl.load(positions + begin + tile * BLOCK_M), shape)
-        for i in range(earliest, last // PAGE + 1):
-            page = tl.load(cache.pages + sequence * cache.width + i)
-            position, rows = tl.arange(0, PAGE) + i * PAGE, tl.arange(0, PAGE) + page * PAGE
+        earliest, _ = visible_blocks(tl.load(positions + begin + tile * BLOCK_M), shape)
+        for i in range(earliest, last // BLOCK_N + 1):
+            row = row_of_block(cache, sequence, i, True, shape)
+            position, rows = tl.arange(0, BLOCK_N) + i * BLOCK_N, tl.arange(0, BLOCK_N) + row
             seen = (position <= last)[:, None]
-            k = keys_of(cache, rows, seen, head // shape.group, shape)  # [PAGE, BLOCK_D]
+            k = keys_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
             p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, shape, CODES)
-            v = values_of(cache, rows, seen, head // shape.group, shape)  # [PAGE, BLOCK_D]
-            acc = add_values(p, v, acc, CODES)
+            v = values_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
+            acc = add_values(p, v, acc, shape, CODES)
         if sinks is not None:
             total += tl.exp2(tl.load(sinks + head) * LOG2E - m)
         o_at = out.data + token.to(tl.int64)[:, None] * out.stride + head * DIM + at[None, :]

@@ -11,37 +11,46 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.activations import store_q8_1
-from octavo.backends.gpu.kernels.attention import LOG2E, PAGE, add_values, keys_of, values_of, visible_pages, weigh
+from octavo.backends.gpu.kernels.attention import (
+    LOG2E,
+    add_values,
+    keys_of,
+    row_of_block,
+    values_of,
+    visible_blocks,
+    weigh,
+)
 
 
 @triton.jit
 def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL: tl.constexpr):
-    """Program (sequence, K/V head, split) attends to its part of the pages, for all query heads of the K/V head.
+    """Program (sequence, K/V head, split) attends to its part of the blocks, for all query heads of the K/V head.
 
     q is float32 [sequences, heads * dim], cache a PagedCache, partial a PartialAttention, shape an AttentionShape; if
-    it is `ahead`, the first page is read before all else.
+    it is `ahead`, the first block is read before all else.
     """
     if PDL:
         gdc_launch_dependents()
     DIM: tl.constexpr = shape.dim
     BLOCK_D: tl.constexpr = shape.block_d
     BLOCK_M: tl.constexpr = shape.block_m
+    BLOCK_N: tl.constexpr = shape.block_n
     GROUP: tl.constexpr = shape.group
     SPLITS: tl.constexpr = shape.splits
     CODES: tl.constexpr = cache.k_scales is not None
     sequence, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     last = tl.load(positions + sequence)
-    earliest, n_pages = visible_pages(last, shape)
-    used = tl.minimum(n_pages, SPLITS)  # by those that have pages at all
-    first = earliest + split * n_pages // used
-    stop = tl.where(split < used, earliest + (split + 1) * n_pages // used, 0)
-    at, member, place = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_M), tl.arange(0, PAGE)
-    page = tl.load(cache.pages + sequence * cache.width + first, mask=first < stop, other=0)
-    position = place + first * PAGE
+    earliest, blocks = visible_blocks(last, shape)
+    used = tl.minimum(blocks, SPLITS)  # by those that have blocks at all
+    first = earliest + split * blocks // used
+    stop = tl.where(split < used, earliest + (split + 1) * blocks // used, 0)
+    at, member, place = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    row = row_of_block(cache, sequence, first, first < stop, shape)
+    position = place + first * BLOCK_N
     if shape.ahead:
         before = ((position < last) & (first < stop))[:, None]
-        k_old = keys_of(cache, place + page * PAGE, before, head, shape)  # [PAGE, BLOCK_D]
-        v_old = values_of(cache, place + page * PAGE, before, head, shape)  # [PAGE, BLOCK_D]
+        k_old = keys_of(cache, place + row, before, head, shape)  # [BLOCK_N, BLOCK_D]
+        v_old = values_of(cache, place + row, before, head, shape)  # [BLOCK_N, BLOCK_D]
     if PDL:
         gdc_wait()
     if first < stop:
@@ -49,8 +58,8 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
         q_mask = (member < GROUP)[:, None] & (at < DIM)[None, :]
         q_tile = tl.load(q_at, mask=q_mask, other=0.0)  # [BLOCK_M, BLOCK_D]
         now = ((position == last) if shape.ahead else (position <= last))[:, None]
-        k = keys_of(cache, place + page * PAGE, now, head, shape)  # [PAGE, BLOCK_D]
-        v = values_of(cache, place + page * PAGE, now, head, shape)  # [PAGE, BLOCK_D]
+        k = keys_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
+        v = values_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
         if shape.ahead:
             k, v = tl.where(now, k, k_old), tl.where(now, v, v_old)
         limit = tl.full((BLOCK_M,), 0, tl.int32) + last
@@ -58,18 +67,20 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         for i in tl.range(first + 1, stop + 1, num_stages=1):
-            page = tl.load(cache.pages + sequence * cache.width + i, mask=i < stop, other=0)
-            coming = ((place + i * PAGE <= last) & (i < stop))[:, None]
-            k_next = keys_of(cache, place + page * PAGE, coming, head, shape)  # [PAGE, BLOCK_D]
-            v_next = values_of(cache, place + page * PAGE, coming, head, shape)  # [PAGE, BLOCK_D]
+            row = row_of_block(cache, sequence, i, i < stop, shape)
+            coming = ((place + i * BLOCK_N <= last) & (i < stop))[:, None]
+            k_next = keys_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
+            v_next = values_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
             p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, shape, CODES)
-            acc = add_values(p, v, acc, CODES)
-            k, v, position = k_next, v_next, position + PAGE
-        row = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
+            acc = add_values(p, v, acc, shape, CODES)
+            k, v, position = k_next, v_next, position + BLOCK_N
+        out = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
         inside = member < GROUP
-        tl.store(partial.outputs + row[:, None] * BLOCK_D + at[None, :], acc, mask=inside[:, None])
-        tl.store(partial.maxima + row, m, mask=inside)
-        tl.store(partial.totals + row, total, mask=inside)
+        tl.store(
+            partial.outputs + out[:, None] * BLOCK_D + at[None, :], acc, mask=inside[:, None]
+        )  # [BLOCK_M, BLOCK_D]
+        tl.store(partial.maxima + out, m, mask=inside)
+        tl.store(partial.totals + out, total, mask=inside)
 
 
 @triton.jit
@@ -86,8 +97,8 @@ def combine_kernel(partial, positions, sinks, out, quantized, heads, shape: tl.c
     SPLITS: tl.constexpr = shape.splits
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, split = tl.arange(0, BLOCK_D), tl.arange(0, triton.next_power_of_2(SPLITS))
-    _, n_pages = visible_pages(tl.load(positions + sequence), shape)
-    used = tl.minimum(n_pages, SPLITS)
+    _, blocks = visible_blocks(tl.load(positions + sequence), shape)
+    used = tl.minimum(blocks, SPLITS)
     if PDL:
         gdc_wait()
     row = (sequence * heads + head) * SPLITS + split
