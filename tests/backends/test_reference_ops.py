@@ -192,6 +192,26 @@ def test_elementwise(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("best", [1, 2])
+def test_keep_groups(tokens: int, best: int) -> None:
+    x = uniform(tokens, 12)
+    x[:, 4:8] = x[:, :4]  # of equal groups the first
+    got = ops.keep_groups(x, groups=3, used=2, best=best)
+    for row, kept in zip(x.tolist(), got.tolist(), strict=True):
+        sums = [sum(sorted(row[4 * i : 4 * i + 4])[-best:]) for i in range(3)]
+        chosen = sorted(range(3), key=lambda i: (-sums[i], i))[:2]
+        assert kept == [value if i // 4 in chosen else -math.inf for i, value in enumerate(row)]
+
+
+def test_parts_of_heads_and_numbers() -> None:
+    x = uniform(3, 2, 9)
+    parts = ops.slice_heads(x, start=0, size=4), ops.slice_heads(x, start=4, size=5)
+    assert [part.shape[2] for part in parts] == [4, 5]
+    np.testing.assert_array_equal(ops.join_heads(*parts), x)
+    assert ops.numbers(np.zeros(2, np.int32), count=3).tolist() == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
 def test_clamped_swiglu(tokens: int) -> None:
     gate, up = 8 * uniform(tokens, 9), 8 * uniform(tokens, 9, seed=1)
     g, u = op_oracle.t64(gate).clamp(max=3.0), op_oracle.t64(up).clamp(-3.0, 3.0)

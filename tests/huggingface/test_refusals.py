@@ -16,6 +16,10 @@ EXPERTS = {
     "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 64,
 }  # fmt: skip
+LATENT = {
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1,
+    "kv_lora_rank": 64, "qk_rope_head_dim": 16,
+}  # fmt: skip
 REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("Olmo3", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, ["sliding_attention", "yarn"]),
     ("Olmo3", {"layer_types": ["full_attention"]}, ["layer_types", "2 of"]),
@@ -39,6 +43,15 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("GptOss", {"attention_bias": False}, ["attention_bias", "false"]),
     ("GptOss", {"rope_parameters": {**YARN, "truncate": True}}, ["truncate", "True"]),
     ("GptOss", {"rope_parameters": {**YARN, "truncate": False}, "num_experts_per_tok": 9}, ["num_experts_per_tok"]),
+    ("DeepseekV2", {**LATENT, "norm_topk_prob": True}, ["norm_topk_prob", "true"]),
+    ("DeepseekV2", {**LATENT, "topk_method": "noaux_tc"}, ["topk_method", "noaux_tc", "greedy"]),
+    ("DeepseekV2", {**LATENT, "scoring_func": "sigmoid"}, ["scoring_func", "sigmoid", "softmax"]),
+    ("DeepseekV3", {**LATENT, "moe_layer_freq": 2}, ["moe_layer_freq", "2"]),
+    ("DeepseekV3", {**LATENT, "rope_interleave": False}, ["rope_interleave", "false"]),
+    ("DeepseekV3", {**LATENT, "n_group": 3, "topk_group": 1}, ["expert_group_count", "a divisor of 4"]),
+    ("DeepseekV3", {**LATENT, "attention_bias": True}, ["attention_bias", "true"]),
+    ("DeepseekV3", {**LATENT, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}}, ["mscale", "1.0"]),
+    ("DeepseekV3", {**LATENT, "n_shared_experts": -1}, ["n_shared_experts", "-1"]),
     ("Gemma2", {"use_bidirectional_attention": True}, ["use_bidirectional_attention", "true"]),
     ("Gemma2", {"hidden_activation": "gelu"}, ["hidden_activation", "gelu_pytorch_tanh"]),
     ("Gemma2", {"attn_logit_softcapping": -1.0}, ["attn_logit_softcapping", "-1.0"]),

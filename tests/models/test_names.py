@@ -21,7 +21,7 @@ KEYS = {value for group in GROUPS for value in vars(group).values() if isinstanc
 def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str) -> None:
     names = gguf.get_tensor_name_map(NUMBERS[name], 2)
     for module, part in ARCHITECTURES[name].names.items():
-        if "experts" not in module and " " not in part:
+        if "experts" not in module and " " not in part and not part.endswith(".bias"):
             assert names.get_name(f"model.layers.1.{module}") == f"blk.1.{part}", module
     known = {template(part) for part in tensors_of(NUMBERS[name])}
     for theirs, ours in OUTER.items():

@@ -38,6 +38,15 @@ GPT_OSS = {
     "head_dim": 64, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"],
     "num_local_experts": 6, "num_experts_per_tok": 2,
 }  # fmt: skip
+DEEPSEEK = {
+    "kv_lora_rank": 48, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40, "num_key_value_heads": 2,
+    "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 2,
+    "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "num_mtp_layers": 0,
+}  # fmt: skip
+DEEPSEEK_ROPE = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}  # fmt: skip
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
 
 
@@ -81,6 +90,13 @@ TABLE: dict[str, Case] = {
         "truncate": False, "original_max_position_embeddings": 64}}),
     "gpt-oss-odd": small("gpt-oss", "GptOssConfig", {
         **GPT_OSS, **ODD, "head_dim": 48, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "deepseek2-v2": small("deepseek2", "DeepseekV2Config", {**DEEPSEEK, "q_lora_rank": None}),
+    "deepseek2-v2-groups": small("deepseek2", "DeepseekV2Config", {
+        **DEEPSEEK, "q_lora_rank": 24, "topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2,
+        "rope_parameters": {**DEEPSEEK_ROPE, "mscale": 0.707, "mscale_all_dim": 0.707}}),
+    "deepseek2-v3": small("deepseek2", "DeepseekV3Config", {
+        **DEEPSEEK, "q_lora_rank": 24, "n_group": 3, "topk_group": 2, "norm_topk_prob": True,
+        "rope_parameters": {**DEEPSEEK_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0}}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
 }  # fmt: skip
 """A case or more for each class."""

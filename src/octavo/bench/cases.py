@@ -103,6 +103,11 @@ def _attention() -> Iterator[OpCase]:
         yield from (OpCase("attention", t, shape) for t in (1, 40))
         yield OpCase("attention", 3, shape, past=(5, 128, 300))
         yield OpCase("attention", 20, shape, past=(0, 70, 3))
+    for cache in ("f16", "f32", "q8_0"):
+        shape = {"heads": 4, "kv_heads": 1, "dim": 96, "cache": cache, "shared": 1}
+        yield from (OpCase("attention", t, shape) for t in (1, 40))
+        yield OpCase("attention", 3, shape, past=(5, 128, 300))
+        yield OpCase("attention", 20, shape, past=(0, 70, 3))
     for h, dim, cache in ((4, 64, "f16"), (3, 64, "f16"), (4, 80, "f16"), (4, 128, "q8_0")):
         shape = {"heads": h, "kv_heads": 1, "dim": dim, "n": 48, "cache": cache}
         formats = ("Q8_0",) if h * dim % 256 else ("Q4_K",)
@@ -142,6 +147,10 @@ def _small() -> Iterator[OpCase]:
         yield from _each("gather", (1, 9), k=experts, used=used)
         yield from _each("weighted_sum", (1, 9), k=520, used=used)
     yield from _each("gather", (1, 9), k=60, used=4, row=1)
+    yield from _each("slice_heads", (1, 9), heads=3, dim=40, start=24, size=16)
+    yield from _each("join_heads", (1, 9), heads=3, dim=40, size=16)
+    yield from _each("numbers", (1, 9), ("F32", "Q8_0"), heads=3, n=24, k=64)
+    yield from (c for best in (1, 2) for c in _each("keep_groups", (1, 9), k=60, groups=5, used=2, best=best))
     yield from _each("take_columns", (1, 9), k=1040)
     yield from (c for k in (40, 1024) for c in _each("mul", (1, 9), k=k, used=3))
     yield from (c for k in (40, 1024) for c in _each("clamped_swiglu", (1, 9), k=k, used=3))

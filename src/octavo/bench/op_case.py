@@ -110,7 +110,7 @@ class OpCase:
 
 PRODUCTS = frozenset({
     "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_id", "quantized_rms_norm", "quantized_swiglu",
-    "quantized_geglu", "quantized_attention",
+    "quantized_geglu", "quantized_attention", "numbers",
 })  # fmt: skip
 
 

@@ -160,14 +160,41 @@ def rope(s: Sketch) -> Node:
 @_graph
 def attention(s: Sketch) -> Node:
     """Writes k and v to the cache, then reads it; in a `window`, with scores up to `cap` or `sinks` as the shape says.
+    With `shared`, keys are values too.
 
     With several steps it reads what earlier ones wrote.
     """
     q = s.given("q", s["heads"], s["dim"])
     k, v = (s.given(name, s["kv_heads"], s["dim"]) for name in "kv")
+    values = None if s.shape.get("shared") else v
     limits = s.shape.get("window", 0), s.shape.get("cap", 0)
     sinks = s.vector("sinks", s["heads"]) if s.shape.get("sinks") else None
-    return s.builder.attention(q, k, v, 0, s["dim"] ** -0.5, *limits, sinks)
+    return s.builder.attention(q, k, values, 0, s["dim"] ** -0.5, *limits, sinks)
+
+
+@_graph
+def slice_heads(s: Sketch) -> Node:
+    return s.builder.slice_heads(s.given("x", s["heads"], s["dim"]), s["start"], s["size"])
+
+
+@_graph
+def join_heads(s: Sketch) -> Node:
+    return s.builder.join_heads(s.given("a", s["heads"], s["dim"]), s.given("b", s["heads"], s["size"]))
+
+
+@_graph
+def numbers(s: Sketch) -> Node:
+    """As the numbers of experts, one for each head."""
+    x, g = s.given("x", s["heads"], s["k"]), s.builder
+    s.positions(4)
+    return g.mul_mat_id(s.matrix("w", s["heads"], s["n"], s["k"]), x, g.numbers(s["heads"]))
+
+
+@_graph
+def keep_groups(s: Sketch) -> Node:
+    """Softmax over what is left."""
+    g = s.builder
+    return g.soft_max(g.keep_groups(s.given("x", s["k"]), s["groups"], s["used"], s["best"]))
 
 
 @_graph

@@ -101,7 +101,7 @@ def _why_not_here(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, devi
 
 def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
     """Bytes of the keys and values of `n_ctx` tokens."""
-    return int(2 * hparams.n_layer * n_ctx * hparams.n_head_kv * hparams.head_dim * CACHE_BYTES[cache_type])
+    return int(hparams.n_layer * n_ctx * hparams.cached_values * CACHE_BYTES[cache_type])
 
 
 def _hyperparams(file: GGUFFile) -> tuple[Hyperparams | None, str | None]:

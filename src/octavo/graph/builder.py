@@ -84,6 +84,13 @@ class GraphBuilder:
         assert width % heads == 0
         return apply("reshape", x, shape=(x.shape[0], heads, width // heads), label=x.name)
 
+    def join_of_heads(self, x: Node) -> Node:
+        """[T, H, D] -> [T, H * D]."""
+        heads, dim = x.shape[1:]
+        assert isinstance(heads, int)
+        assert isinstance(dim, int)
+        return apply("reshape", x, shape=(x.shape[0], heads * dim), label=x.name)
+
     def as_one_row(self, x: Node) -> Node:
         """[T, K] -> [T, 1, K]."""
         return apply("reshape", x, shape=(x.shape[0], 1, *x.shape[1:]), label=x.name)
@@ -96,22 +103,38 @@ class GraphBuilder:
         starts = accumulate(sizes, initial=0)
         return [apply("columns", x, start=a, size=n, label=x.name) for a, n in zip(starts, sizes, strict=False)]
 
+    def slice_heads(self, x: Node, start: int, size: int) -> Node:
+        return apply("slice_heads", x, start=start, size=size, label=x.name)
+
+    def join_heads(self, a: Node, b: Node) -> Node:
+        return apply("join_heads", a, b, label=a.name)
+
+    def numbers(self, count: int) -> Node:
+        return apply("numbers", self.positions, count=count, label="numbers")
+
+    def keep_groups(self, x: Node, groups: int, used: int, best: int) -> Node:
+        return apply("keep_groups", x, groups=groups, used=used, best=best, label=x.name)
+
     def attention(
-        self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0, cap: float = 0.0,
+        self, q: Node, k: Node, v: Node | None, layer: int, scale: float, window: int = 0, cap: float = 0.0,
         sinks: Node | None = None,
     ) -> Node:  # fmt: skip
         """Writes k and v [T, Hkv, D] to the layer's cache, then attends with q [T, H, D] -> [T, H * D].
 
+        Without v, keys are values too, and the cache has them once.
+
         window, cap and sinks are those of op `attention`, 0 and None for none.
         """
         last = () if sinks is None else (sinks,)
-        k, v = (
-            apply("set_rows", self._cache(layer, kind, x), x, self.rows, label=f"blk.{layer}.cache_{kind}")
-            for kind, x in (("k", k), ("v", v))
-        )
-        return apply("attention", q, k, v, self.positions, self.starts, self.pages, *last,
+        keys = self._written(layer, "k", k)
+        values = keys if v is None else self._written(layer, "v", v)
+        return apply("attention", q, keys, values, self.positions, self.starts, self.pages, *last,
                      scale=scale, page_size=self.page_size, window=window, cap=cap,
                      label=f"blk.{layer}.attn")  # fmt: skip
+
+    def _written(self, layer: int, kind: str, x: Node) -> Node:
+        """The cache of a layer's keys or values once x [T, Hkv, D] is in it."""
+        return apply("set_rows", self._cache(layer, kind, x), x, self.rows, label=f"blk.{layer}.cache_{kind}")
 
     def _cache(self, layer: int, kind: str, x: Node) -> Node:
         attrs = MappingProxyType({"layer": layer, "kind": kind})

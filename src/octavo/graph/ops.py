@@ -115,6 +115,22 @@ def rope(x: Node, positions: Node, freqs: Node, *, scale: float, interleaved: bo
 
 
 @op
+def slice_heads(x: Node, *, start: int, size: int) -> tuple[Shape, DType]:
+    """x [T, H, D] -> [T, H, size]: each head's values from `start` on."""
+    dim = x.shape[-1]
+    inside = len(x.shape) == 3 and isinstance(dim, int) and 0 <= start < start + size <= dim
+    require(inside, "slice_heads", f"{start} to {start + size} lie inside heads of x [T, H, D]", x)
+    return (*x.shape[:2], size), "f32"
+
+
+@op
+def join_heads(a: Node, b: Node) -> tuple[Shape, DType]:
+    """a [T, H, A], b [T, H, B] -> [T, H, A + B]: each head's values of a, then those of b."""
+    require(len(a.shape) == len(b.shape) == 3 and a.shape[:2] == b.shape[:2], "join_heads", "of the same heads", a, b)
+    return (*a.shape[:2], _product(a.shape[2:]) + _product(b.shape[2:])), "f32"
+
+
+@op
 def set_rows(cache: Node, values: Node, rows: Node) -> tuple[Shape, DType]:
     """cache [rows, H, D], values [T, H, D], rows int [T] -> the cache, with row rows[t] set to values[t]."""
     require(cache.shape[1:] == values.shape[1:], "set_rows", "values fit the cache", cache, values)
@@ -135,6 +151,8 @@ def attention(
     window  positions that a query sees, the last ones up to its own; 0: all of them
     cap     a score x = q k^T * scale becomes cap * tanh(x / cap); 0: it stays
     sinks   [H] or none: a score more for each head, which takes a share of the softmax and has no value
+
+    v may be k itself, whose keys are values too.
     """
     require(window >= 0 and cap >= 0, "attention", "neither window nor cap is negative", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
@@ -243,6 +261,26 @@ def top_candidates(x: Node, *, k: int) -> tuple[Shape, DType]:
     width = x.shape[1]
     require(isinstance(width, int) and 1 <= k <= width, "top_candidates", "at most as many as there are", x)
     return (x.shape[0], 1 + 2 * k), "i32"
+
+
+@op
+def keep_groups(x: Node, *, groups: int, used: int, best: int) -> tuple[Shape, DType]:
+    """x [T, E] in `groups` of neighbours -> x, with -inf in all but the `used` groups whose `best` values sum highest.
+
+    Of equal groups the first is kept. best is 1 or 2 (arXiv 2412.19437).
+    """
+    width = x.shape[-1]
+    fits = len(x.shape) == 2 and isinstance(width, int) and 1 <= used <= groups and width % groups == 0
+    size = _product(x.shape[1:]) // groups
+    require(fits and 1 <= best <= min(2, size), "keep_groups", "groups of at least `best` values share a row", x)
+    return x.shape, "f32"
+
+
+@op
+def numbers(positions: Node, *, count: int) -> tuple[Shape, DType]:
+    """positions int [T] -> int [T, count]: 0 to count - 1 for each token."""
+    require(len(positions.shape) == 1 and count > 0, "numbers", f"{count} for each token", positions)
+    return (positions.shape[0], count), "i32"
 
 
 @op

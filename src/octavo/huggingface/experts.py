@@ -46,6 +46,20 @@ def half(both: LazyTensor, which: int, columns: Columns) -> tuple[Shape, Callabl
     return shape, lambda: _of(both.load(), lambda values: values[..., taken].swapaxes(1, 2))
 
 
+def part_of_heads(both: LazyTensor, name: str, want: Shape) -> tuple[Shape, Callable[[], QTensor]] | None:
+    """Of a matrix [H * (N + V), K] each head's first N rows as columns, [H, K, N], or its last V rows, [H, V, K].
+
+    `want` is that shape. None where the matrix has no such rows, or not of floats.
+    """
+    heads, keys = want[0], name.endswith("k_b.weight")
+    rows, k = both.shape[0] // heads, want[1] if keys else want[2]
+    if both.shape != (heads * rows, k) or rows <= (want[2] if keys else want[1]) or not both.format.is_float:
+        return None
+    if keys:
+        return want, lambda: _of(both.load(), lambda x: x.reshape(heads, rows, k)[:, : want[2]].swapaxes(1, 2))
+    return want, lambda: _of(both.load(), lambda x: x.reshape(heads, rows, k)[:, rows - want[1] :])
+
+
 def transposed(tensor: LazyTensor) -> tuple[Shape, Callable[[], QTensor]]:
     """[E, K, N] of floats as [E, N, K]: its shape, and how to load it."""
     experts, k, n = tensor.shape

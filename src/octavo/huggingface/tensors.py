@@ -12,7 +12,7 @@ import numpy as np
 from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
-from octavo.huggingface.experts import half, stacked, transposed
+from octavo.huggingface.experts import half, part_of_heads, stacked, transposed
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
@@ -64,7 +64,7 @@ def gguf_tensors(
         if name in constants:
             tensor: LazyTensor | None = _constant(name, constants[name])
         else:
-            tensor = _made(checkpoint, found, name, hp, architecture)
+            tensor = _made(checkpoint, found, name, hp, architecture, want.shape)
         if tensor is None and not want.optional:
             raise _fault(checkpoint, name, "is missing", f"shape {list(want.shape)}")
         if tensor is not None and tensor.shape != want.shape:
@@ -114,9 +114,13 @@ def _full(prefix: str, target: str, kind: str) -> str:
 
 
 def _made(
-    checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, architecture: Architecture[Any]
-) -> LazyTensor | None:
-    """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it."""
+    checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, architecture: Architecture[Any],
+    want: tuple[int, ...],
+) -> LazyTensor | None:  # fmt: skip
+    """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it.
+
+    want  its shape, where that says which part of another it is
+    """
     if name in found.experts:
         parts = found.experts[name]
         rows = [parts[i] for i in range(hp.n_expert) if i in parts]
@@ -129,8 +133,10 @@ def _made(
         return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows))
     if name in found.halves:
         both, which = found.halves[name]
-        if (part := half(both, which, architecture.columns)) is None:
-            raise _fault(checkpoint, name, f"has shape {list(both.shape)} for gate and up", "two halves")
+        of_heads = name.endswith(("attn_k_b.weight", "attn_v_b.weight"))
+        part = part_of_heads(both, name, want) if of_heads else half(both, which, architecture.columns)
+        if part is None:
+            raise _fault(checkpoint, name, f"has shape {list(both.shape)} for two tensors", "floats of both")
         return _source(name, both.format, *part)
     if name not in found.single:
         return None

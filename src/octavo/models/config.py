@@ -31,6 +31,10 @@ class Config:
             raise self.error(key, "is missing" if value is None else f"is {brief(value)}", f"1 to {limit}")
         return value
 
+    def count(self, key: str, limit: int) -> int:
+        """An integer from 0 to `limit`; null and absent are 0."""
+        return self.size(key, limit) if self.values.get(key) not in (None, 0) else 0
+
     def flag(self, key: str, default: bool) -> bool:
         value = self.values.get(key)
         if value is None:

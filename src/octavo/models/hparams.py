@@ -61,6 +61,11 @@ class Hyperparams:
         """These and some more of an architecture's own, as its class `kind`."""
         return kind(**(vars(self) | more))
 
+    @property
+    def cached_values(self) -> int:
+        """Values of a layer's cache for a token."""
+        return 2 * self.n_head_kv * self.head_dim
+
     def window(self, layer: int) -> int:
         """Tokens that a token of a layer sees, 0 for all."""
         return self.n_window if self.n_window and self.windowed and self.windowed[layer] else 0
@@ -104,6 +109,13 @@ class HyperparamReader:
     def integer(self, field: str, default: int) -> int:
         return self.metadata.get_int(self.key(field), default)
 
+    def whole(self, field: str, default: int, most: int) -> int:
+        """A whole number from 0 to `most`."""
+        number = self.integer(field, default)
+        if not 0 <= number <= most:
+            raise self.error(field, f"{number} is out of range", f"0 to {most}")
+        return number
+
     def size(self, field: str, default: int | None = None) -> int:
         """A size from 1 to its limit; an array, one a layer, must be the same everywhere."""
         key = self.key(field)
@@ -135,13 +147,15 @@ class HyperparamReader:
 
 
 def read_shared(
-    r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS
-) -> Hyperparams:
+    r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS,
+    equal_lengths: bool = True,
+) -> Hyperparams:  # fmt: skip
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
     interleaved  rope turns pairs of neighbours, otherwise halves of a head
     has_experts  what the architecture wants: experts (True), none (False), or as the file says (None)
     eps          the field that says what norms add to the mean square
+    equal_lengths  heads of values are as long as those of keys
     """
     n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count")
     n_head_kv = r.size("attention.head_count_kv", n_head)
@@ -150,7 +164,7 @@ def read_shared(
     if not r.has("attention.key_length") and n_embd % n_head:
         raise r.error("attention.head_count", f"{n_head} heads do not divide a width of {n_embd}")
     head_dim = r.size("attention.key_length", n_embd // n_head or 1)
-    if (length := r.integer("attention.value_length", head_dim)) != head_dim:
+    if (length := r.integer("attention.value_length", head_dim)) != head_dim and equal_lengths:
         raise r.error("attention.value_length", f"{length} differs from the key length", str(head_dim))
     n_expert = r.integer("expert_count", 0) and r.size("expert_count")
     if has_experts is not None and bool(n_expert) != has_experts:

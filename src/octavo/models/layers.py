@@ -14,8 +14,8 @@ from octavo.models.rope import Rope
 from octavo.models.weights import BIAS, SCALE, Expected, Tensors, Weights, matrix, vector, with_scales
 
 
-def model_tensors(hp: Hyperparams, block: Tensors, *, output_bias: bool = False) -> Tensors:
-    """The tensors of a model: embedding, output, rope's divisors, and `block` once for each layer."""
+def model_tensors(hp: Hyperparams, block: Tensors | Callable[[int], Tensors], *, output_bias: bool = False) -> Tensors:
+    """The tensors of a model: embedding, output, rope's divisors, and those of layers, the same or by their number."""
     outer = {
         "token_embd.weight": matrix(hp.n_vocab, hp.n_embd),
         "output_norm.weight": vector(hp.n_embd),
@@ -28,7 +28,8 @@ def model_tensors(hp: Hyperparams, block: Tensors, *, output_bias: bool = False)
         outer |= {f"rope_factors_{length}.weight": vector(pairs) for length in ("long", "short")}
     else:
         outer["rope_freqs.weight"] = vector(pairs, optional=True)
-    return outer | {f"blk.{i}.{name}": shape for i in range(hp.n_layer) for name, shape in block.items()}
+    blocks = [block(i) if callable(block) else block for i in range(hp.n_layer)]
+    return outer | {f"blk.{i}.{name}": shape for i, here in enumerate(blocks) for name, shape in here.items()}
 
 
 def attention_tensors(
@@ -87,7 +88,10 @@ def moe_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
     return tensors
 
 
-def rotary(g: GraphBuilder, rope: Rope, w: Weights) -> Callable[[Node], Node]:
+Turn = Callable[[Node], Node]
+
+
+def rotary(g: GraphBuilder, rope: Rope, w: Weights) -> Turn:
     """A rope as a function of x [T, H, D]; its frequencies are worked out once."""
     factors = w.get("rope_freqs")
     if factors is None and rope.kind == "longrope":

@@ -8,6 +8,7 @@ from octavo.errors import ModelError, shown
 from octavo.io.gguf import GGUFFile
 from octavo.models import (
     cohere2,
+    deepseek2,
     gemma2,
     gemma3,
     glm4,
@@ -32,7 +33,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     module.ARCH.name: module.ARCH
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
-        gemma2, cohere2, starcoder2, glm4, gpt_oss,
+        gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

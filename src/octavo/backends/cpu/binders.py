@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.backends.cpu.calls import copy_rows, stride, weight_arguments
 from octavo.backends.cpu.experts import product_of_experts
-from octavo.backends.cpu.kernels import attention, elementwise, float_mul_mat, quantize, rope, rows
+from octavo.backends.cpu.kernels import attention, elementwise, float_mul_mat, quantize, rope, routing, rows
 from octavo.backends.cpu.kernels.quantize_token import round_fp8_kernel
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight
 from octavo.backends.cpu.products import product
@@ -205,15 +205,15 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         "window": int(node.attrs.get("window", 0)), "cap": float(node.attrs.get("cap", 0.0)),
         "sinks": sinks[0] if sinks else 0,
     }  # fmt: skip
-    windowed, capped = given["window"] > 0, given["cap"] > 0
+    windowed, capped, joint = given["window"] > 0, given["cap"] > 0, node.inputs[1] is node.inputs[2]
     if tokens != len(pages):
         tasks = -(-tokens // attention.TILE) * heads
-        kernel = attention.prefill_kernel(kind, group, dim, windowed, capped)
+        kernel = attention.prefill_kernel(kind, group, dim, windowed, capped, joint)
         return [KernelCall(kernel, tasks, **given, splits=1, partial=0)]
     pairs = tokens * kv_heads
     splits = max(1, SPLIT_TASKS // pairs)
     partial = np.empty(pairs * splits * group * (dim + 4) if splits > 1 else 0, np.float32)
-    kernel = attention.decode_kernel(kind, group, dim, windowed, capped)
+    kernel = attention.decode_kernel(kind, group, dim, windowed, capped, joint)
     calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, partial=partial)]
     if splits > 1:
         calls.append(KernelCall(
@@ -257,7 +257,7 @@ def _add_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     x, rows, ids = inputs
     k = x.shape[2]
     return [KernelCall(
-        elementwise.add_rows_kernel(), ids.size, y=out, y_stride=4 * k, x=x, x_stride=4 * k, rows=rows, ids=ids, k=k
+        routing.add_rows_kernel(), ids.size, y=out, y_stride=4 * k, x=x, x_stride=4 * k, rows=rows, ids=ids, k=k
     )]  # fmt: skip
 
 
@@ -282,9 +282,40 @@ def _soft_cap(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
 def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     (x,) = inputs
     return [KernelCall(
-        elementwise.top_k_kernel(), len(out),
+        routing.top_k_kernel(), len(out),
         ids=out, ids_stride=stride(out), x=x, x_stride=stride(x), n=x.shape[1], k=out.shape[1],
     )]  # fmt: skip
+
+
+@_binds("keep_groups")
+def _keep_groups(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    groups, used, best = (node.attrs[name] for name in ("groups", "used", "best"))
+    kernel = routing.keep_groups_kernel(groups)
+    return [_rows_call(kernel, out, inputs[0], size=out.shape[1] // groups, used=used, best=best)]
+
+
+@_binds("numbers")
+def _numbers(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    return [KernelCall(routing.numbers_kernel(), len(out), y=out, y_stride=stride(out), k=out.shape[1])]
+
+
+@_binds("slice_heads")
+def _slice_heads(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    start = node.attrs["start"]
+    return [_copy_heads(out, inputs[0][:, :, start : start + out.shape[2]])]
+
+
+@_binds("join_heads")
+def _join_heads(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    size = inputs[0].shape[2]
+    return [_copy_heads(out[:, :, :size], inputs[0]), _copy_heads(out[:, :, size:], inputs[1])]
+
+
+def _copy_heads(out: AnyArray, x: AnyArray) -> KernelCall:
+    """out [T, H, D] = x, either of which may be some of the values of heads."""
+    _, heads, k = out.shape
+    strides = {"y_head_stride": out.strides[1], "x_head_stride": x.strides[1]}
+    return _rows_call(elementwise.copy_heads_kernel(), out, x, heads=heads, k=k, **strides)
 
 
 @_binds("gather")
@@ -292,7 +323,7 @@ def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) ->
     x, ids = inputs
     x_stride = stride(x) if x.ndim == 2 else 0
     return [KernelCall(
-        elementwise.gather_kernel(), len(out),
+        routing.gather_kernel(), len(out),
         y=out, y_stride=stride(out), x=x, x_stride=x_stride, ids=ids, ids_stride=stride(ids), k=out.shape[1],
     )]  # fmt: skip
 
@@ -302,7 +333,7 @@ def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
     x, order = inputs
     ids = order.astype(np.int32)
     return [KernelCall(
-        elementwise.gather_kernel(), len(out),
+        routing.gather_kernel(), len(out),
         y=out, y_stride=stride(out), x=x, x_stride=stride(x), ids=ids, ids_stride=0, k=out.shape[1],
     )]  # fmt: skip
 
@@ -311,7 +342,7 @@ def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
 def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, weights = inputs
     return [_rows_call(
-        elementwise.weighted_sum_kernel(), out, x,
+        routing.weighted_sum_kernel(), out, x,
         weights=weights, weights_stride=stride(weights), k=x.shape[1], n=out.shape[1],
     )]  # fmt: skip
 

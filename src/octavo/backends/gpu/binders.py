@@ -217,6 +217,40 @@ def _top_candidates(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     return [some, last]
 
 
+@_binds("keep_groups")
+def _keep_groups(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (x,) = inputs
+    groups, used, best = (node.attrs[name] for name in ("groups", "used", "best"))
+    size = x.shape[1] // groups
+    return [c.launch(elementwise.keep_groups_kernel, (len(x),), x, out, x.stride(0), groups, size, used, BEST=best,
+                     GROUPS=next_power_of_2(groups), SIZE=next_power_of_2(size), warps=1)]  # fmt: skip
+
+
+@_binds("numbers")
+def _numbers(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    tokens, count = out.shape
+    return [c.launch(elementwise.numbers_kernel, (tokens,), out, count, B=next_power_of_2(count), warps=1)]
+
+
+@_binds("slice_heads")
+def _slice_heads(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    start = node.attrs["start"]
+    return [_copy_heads(c, inputs[0][:, :, start : start + out.shape[2]], out)]
+
+
+@_binds("join_heads")
+def _join_heads(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    size = inputs[0].shape[2]
+    return [_copy_heads(c, inputs[0], out[:, :, :size]), _copy_heads(c, inputs[1], out[:, :, size:])]
+
+
+def _copy_heads(c: Context, x: torch.Tensor, out: torch.Tensor) -> Call:
+    """out [T, H, D] = x, either of which may be some of the values of heads."""
+    tokens, heads, k = out.shape
+    return c.launch(elementwise.copy_heads_kernel, (tokens, heads), x, out, x.stride(0), x.stride(1), out.stride(0),
+                    out.stride(1), k, B=next_power_of_2(k), warps=1)  # fmt: skip
+
+
 @_binds("gather")
 def _gather(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, ids = inputs

@@ -63,6 +63,14 @@ def rope(x: F32, positions: AnyArray, freqs: F32, *, scale: float, interleaved: 
     return out
 
 
+def slice_heads(x: F32, *, start: int, size: int) -> F32:
+    return x[..., start : start + size]
+
+
+def join_heads(a: F32, b: F32) -> F32:
+    return np.concatenate([a, b], axis=-1)
+
+
 def set_rows(cache: AnyArray, values: F32, rows: AnyArray) -> AnyArray:
     cache[rows] = values
     return cache
@@ -158,6 +166,19 @@ def top_candidates(x: F32, *, k: int) -> AnyArray:
     bad = (~np.isfinite(x)).sum(axis=1, keepdims=True, dtype=np.int32)
     ids = top_k(x, k=k)
     return np.concatenate([bad, ids, gather(x, ids).view(np.int32)], axis=1)
+
+
+def keep_groups(x: F32, *, groups: int, used: int, best: int) -> F32:
+    apart = x.reshape(len(x), groups, -1)
+    sums = np.sort(apart, axis=-1)[..., -best:].sum(axis=-1)
+    kept = np.zeros(sums.shape, bool)
+    np.put_along_axis(kept, top_k(sums, k=used), True, axis=1)
+    result: F32 = np.where(kept[..., None], apart, np.float32(-np.inf)).reshape(x.shape)
+    return result
+
+
+def numbers(positions: AnyArray, *, count: int) -> AnyArray:
+    return np.tile(np.arange(count, dtype=np.int32), (len(positions), 1))
 
 
 def gather(x: F32, ids: AnyArray) -> F32:

@@ -132,26 +132,6 @@ def clamped_swiglu_kernel() -> Any:
     return clamped_swiglu
 
 
-ADD_ROWS = record(ROW, "rows ids k")
-
-
-@kernels(ADD_ROWS)
-def add_rows_kernel() -> Any:
-    """Row t of x plus the ids[t]-th of `rows`, each of k values."""
-
-    def add_rows(a, task):
-        k = a.k
-        y, x = a.y + task * a.y_stride, a.x + task * a.x_stride
-        row = a.rows + i32_pointer(a.ids)[task] * k * 4
-        for i in range(k // 16):
-            store_f32x16(y + 64 * i, add(load_f32x16(x + 64 * i), load_f32x16(row + 64 * i)))
-        ys, xs, rs = f32_pointer(y), f32_pointer(x), f32_pointer(row)
-        for i in range(k // 16 * 16, k):
-            ys[i] = xs[i] + rs[i]
-
-    return add_rows
-
-
 SCALE_ROWS = record(ROW, "scales k")
 
 
@@ -269,63 +249,21 @@ def scale_by_position_kernel() -> Any:
     return scale_by_position
 
 
-TOP_K = record("ids ids_stride x x_stride", "n k")
+COPY_HEADS = record(ROW, "y_head_stride x_head_stride heads k")
 
 
-@kernels(TOP_K)
-def top_k_kernel() -> Any:
-    """The places of the k largest of n values, the largest first; of equals the lower place first."""
+@kernels(COPY_HEADS)
+def copy_heads_kernel() -> Any:
+    """k values of each head of a row."""
 
-    def top_k(a, task):
-        n, k = a.n, a.k
-        ids, xs = i32_pointer(a.ids + task * a.ids_stride), f32_pointer(a.x + task * a.x_stride)
-        for place in range(k):
-            best = -1
-            for i in range(n):
-                taken = False
-                for earlier in range(place):
-                    taken = taken or ids[earlier] == i
-                if not taken and (best < 0 or xs[i] > xs[best]):
-                    best = i
-            ids[place] = best
+    def copy_heads(a, task):
+        for head in range(a.heads):
+            ys = f32_pointer(a.y + task * a.y_stride + head * a.y_head_stride)
+            xs = f32_pointer(a.x + task * a.x_stride + head * a.x_head_stride)
+            for i in range(a.k):
+                ys[i] = xs[i]
 
-    return top_k
-
-
-GATHER = record(ROW, "ids ids_stride k")
-
-
-@kernels(GATHER)
-def gather_kernel() -> Any:
-    """y[i] = x[ids[i]], k values."""
-
-    def gather(a, task):
-        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
-        ids = i32_pointer(a.ids + task * a.ids_stride)
-        for i in range(a.k):
-            ys[i] = xs[ids[i]]
-
-    return gather
-
-
-WEIGHTED_SUM = record(ROW, "weights weights_stride", "k n")
-
-
-@kernels(WEIGHTED_SUM)
-def weighted_sum_kernel() -> Any:
-    """y [n] = the sum of x [k, n] times weights [k]."""
-
-    def weighted_sum(a, task):
-        k, n = a.k, a.n
-        ys, ws = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.weights + task * a.weights_stride)
-        xs = f32_pointer(a.x + task * a.x_stride)
-        for i in range(n):
-            total = 0.0
-            for j in range(k):
-                total += xs[j * n + i] * ws[j]
-            ys[i] = total
-
-    return weighted_sum
+    return copy_heads
 
 
 COPY_ROWS = record(ROW, "rows k")

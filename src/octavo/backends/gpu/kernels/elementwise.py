@@ -153,6 +153,53 @@ def top_k_kernel(x, out, x_stride, k, used, B: tl.constexpr, PDL: tl.constexpr):
 
 
 @triton.jit
+def keep_groups_kernel(
+    x, out, x_stride, groups, size, used,
+    BEST: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out [T, groups * size] = x in the `used` groups whose BEST values, one or two, sum highest; elsewhere -inf."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, group, place = tl.program_id(0).to(tl.int64), tl.arange(0, GROUPS), tl.arange(0, SIZE)
+    at = group[:, None] * size + place[None, :]
+    inside = (group < groups)[:, None] & (place < size)[None, :]
+    value = tl.load(x + token * x_stride + at, mask=inside, other=float("-inf"))  # [GROUPS, SIZE]
+    best = tl.max(value, 1)
+    if BEST == 2:
+        where = tl.min(tl.where(value == best[:, None], place[None, :], SIZE), 1)
+        best += tl.max(tl.where(place[None, :] == where[:, None], float("-inf"), value), 1)
+    mine, its = best[:, None], best[None, :]
+    ahead = (its > mine) | ((its == mine) & (group[None, :] < group[:, None]))
+    kept = tl.sum((ahead & (group < groups)[None, :]).to(tl.int32), 1) < used
+    row = out + token * groups * size
+    tl.store(row + at, tl.where(kept[:, None], value, float("-inf")), mask=inside)
+
+
+@triton.jit
+def numbers_kernel(out, count, B: tl.constexpr, PDL: tl.constexpr):
+    """out int32 [T, count] = 0 to count - 1."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    at = tl.arange(0, B)
+    tl.store(out + tl.program_id(0).to(tl.int64) * count + at, at, mask=at < count)
+
+
+@triton.jit
+def copy_heads_kernel(
+    x, out, x_stride, x_head_stride, out_stride, out_head_stride, k, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """k values of each head of a token, program (token, head)."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, head, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, B)
+    value = tl.load(x + token * x_stride + head * x_head_stride + at, mask=at < k)
+    tl.store(out + token * out_stride + head * out_head_stride + at, value, mask=at < k)
+
+
+@triton.jit
 def gather_kernel(x, ids, out, x_stride, used, B: tl.constexpr, PDL: tl.constexpr):
     """out [T, used] = x[t, ids[t, j]]."""
     if PDL:
