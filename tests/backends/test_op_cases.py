@@ -41,8 +41,8 @@ def is_slow(case: OpCase) -> bool:
         return case.tokens == 2
     if case.op == "rope":
         return shape["interleaved"] != ("turned" in shape)
-    if case.op == "attention":  # without a window it runs by default in test_cpu_attention.py
-        return "cap" not in shape or shape["cache"] == "q8_0"
+    if case.op == "attention":  # plain, it runs by default in test_cpu_attention.py
+        return ("cap" in shape) == ("sinks" in shape) or shape["cache"] == "q8_0"
     if case.op == "quantized_attention":
         return case.tokens == 1 or (shape["heads"], shape["dim"]) != (4, 64)
     if case.op == "rope_set_rows":
