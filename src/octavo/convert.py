@@ -6,13 +6,21 @@ converting to F16 are the same thing.
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from octavo.errors import TokenizerError
-from octavo.huggingface.folder import read_folder
-from octavo.io.named import resolve
+import numpy as np
+
+from octavo.errors import TokenizerError, UsageError
+from octavo.formats import BlockFormat, QTensor, by_name, dequantize
+from octavo.formats.exact import as_type, exact_type
+from octavo.huggingface.folder import Folder, read_folder
+from octavo.io.gguf import LazyTensor
+from octavo.models.weights import ORDER, SCALE, weight_of
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.job.plan import Progress, StrPath, plan, require_ready
+from octavo.quantizers.job.plan import Job, Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source, SourceTensor, model_facts
 from octavo.quantizers.job.write import write_model
@@ -20,7 +28,11 @@ from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import find_preset
 from octavo.text.bpe import MERGES
 
+log = logging.getLogger("octavo")
+
 AUTO = "auto"
+OF_QUANTIZED = ("F32", "F16", "BF16", "Q8_0")
+"""What quantized weights may become if that is asked for: types that lose nothing, or hardly anything."""
 
 
 def convert_checkpoint(
@@ -37,32 +49,93 @@ def convert_checkpoint(
     """Write the Hugging Face checkpoint in `folder` as the GGUF file `dst`.
 
     preset  F16, BF16, F32, Q8_0 or any other of `PRESETS`; "auto" is BF16 for weights stored so, else F16. Vectors and
-            routers are F32 in each
+            routers are F32 in each. Of quantized weights "auto" makes the smallest type that holds them exactly, and
+            Q8_0, with a warning, where there is none; F32, F16, BF16 and Q8_0 may be asked for
 
     The other arguments, how the file appears, and the errors are those of `quantize_file`; further a TokenizerError for
     a tokenizer, and a ModelError for an architecture, that is not known, and a FileError for pickles.
     """
     weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
-    source = checkpoint_source(folder)
+    found = _readable(folder)
+    quantized = [t for t in found.tensors if not t.format.is_float]
+    automatic = preset.lower() == AUTO
+    if quantized and not automatic and preset.upper() not in OF_QUANTIZED:
+        allowed = f"{AUTO}, which keeps what it holds, {', '.join(OF_QUANTIZED)}"
+        raise UsageError(f"{found.checkpoint.folder}: type {preset} of weights that are quantized (allowed: {allowed})")
+    exact = exact_types(found.tensors) if quantized and automatic else {}
+    source = checkpoint_source(found, exact)
     require_ready(dst, (os.path.join(source.path, name) for name in os.listdir(source.path)))
-    chosen = find_preset(_stored(source.tensors) if preset.lower() == AUTO else preset)
+    chosen = find_preset(_stored(source.tensors) if automatic else preset)
     job = plan(source, chosen, choices or Choices(), weights)
+    if quantized and automatic:
+        job = _keeping(job, exact, [t.name for t in quantized if t.name not in exact])
     return write_model(job, dst, dry_run=dry_run, threads=threads, progress=progress)
 
 
-def checkpoint_source(folder: StrPath) -> Source:
-    """The checkpoint as a source of tensors. Raises what `read_folder` raises, and ModelError for a quantized one."""
-    found = read_folder(resolve(folder))
-    if found.config.values.get("quantization_config") is not None:
-        allowed = "weights of F32, F16 or BF16; `octavo run` takes the folder as it is"
-        raise found.config.error("quantization_config", "is a quantized checkpoint", allowed)
+def checkpoint_source(found: Folder, exact: Mapping[str, BlockFormat] | None = None) -> Source:
+    """The checkpoint as a source of tensors: those of `exact` in these types, others that are quantized as F32."""
+    hp, beside = found.hparams, {t.name: t for t in found.tensors if t.name.endswith((ORDER, SCALE))}
+    kept = exact or {}
+    tensors = tuple(_tensor(t, kept, beside) for t in found.tensors if not t.name.endswith(ORDER))
+    facts = model_facts(hp.arch, hp.n_layer, hp.n_head, hp.n_head_kv, hp.n_expert)
+    return Source(found.checkpoint.folder, hp.arch, found.metadata, tensors, facts)
+
+
+def exact_types(tensors: Iterable[LazyTensor]) -> dict[str, BlockFormat]:
+    """The types of GGUF that hold quantized tensors exactly, by name. All of these are read.
+
+    Weights whose columns have an order of their own are put in that of the activation, where groups are no runs.
+    """
+    ordered = {weight_of(t.name) for t in tensors if t.name.endswith(ORDER)}
+    types = {
+        t.name: t.format if t.format.gguf is not None else exact_type(t.load())
+        for t in tensors
+        if not t.format.is_float and t.name not in ordered
+    }
+    return {name: fmt for name, fmt in types.items() if fmt is not None}
+
+
+def _readable(folder: StrPath) -> Folder:
+    """The checkpoint in a folder. Raises what `read_folder` raises, and TokenizerError for one without merges."""
+    found = read_folder(folder)
     if MERGES in found.metadata and not found.metadata[MERGES]:
         allowed = "some, as no GGUF file is read without; `octavo run` takes the folder as it is"
         raise TokenizerError("has no merges", file=found.checkpoint.folder, field="tokenizer.json", allowed=allowed)
-    hp = found.hparams
-    tensors = tuple(SourceTensor(t.name, t.shape, t.format.name, t.load) for t in found.tensors)
-    facts = model_facts(hp.arch, hp.n_layer, hp.n_head, hp.n_head_kv, hp.n_expert)
-    return Source(found.checkpoint.folder, hp.arch, found.metadata, tensors, facts)
+    return found
+
+
+def _tensor(t: LazyTensor, exact: Mapping[str, BlockFormat], beside: Mapping[str, LazyTensor]) -> SourceTensor:
+    stem = t.name.removesuffix(".weight")
+    scale = beside.get(stem + SCALE) if stem != t.name else None
+    factor, names = (None, ()) if scale is None else (dequantize(scale.load()), (scale.name,))
+    if t.name in exact:
+        fmt = exact[t.name]
+        return SourceTensor(t.name, t.shape, fmt.name, lambda: as_type(t.load(), fmt), factor, names)
+    if t.format.is_float:
+        return SourceTensor(t.name, t.shape, t.format.name, t.load, factor, names)
+    order = beside.get(stem + ORDER)
+    return SourceTensor(t.name, t.shape, "F32", lambda: _floats(t, order), factor, names)
+
+
+def _floats(t: LazyTensor, order: LazyTensor | None) -> QTensor:
+    """A tensor as F32, its columns where the activation has them."""
+    values = dequantize(t.load())
+    if order is not None:
+        natural = np.empty_like(values)
+        natural[:, dequantize(order.load()).astype(np.intp)] = values
+        values = natural
+    return QTensor(by_name("F32"), t.shape, values.view(np.uint8).reshape(*t.shape[:-1], -1), t.name)
+
+
+def _keeping(job: Job, exact: Mapping[str, BlockFormat], others: list[str]) -> Job:
+    """The job with types of `exact` and of the file kept, and `others` Q8_0, which a warning names."""
+    floats = {t.name for t in job.source.tensors if t.is_float}
+    types = {name: fmt for name, fmt in job.types.items() if name in floats and name not in others}
+    if others:
+        more = f" and {len(others) - 1} others" if len(others) > 1 else ""
+        log.warning("no GGUF type holds %s%s exactly: they become Q8_0, the nearest; --type F16 or F32 is larger",
+                    others[0], more)  # fmt: skip
+    return replace(job, types=types | dict.fromkeys(others, by_name("Q8_0")), file_type=None)
 
 
 def _stored(tensors: tuple[SourceTensor, ...]) -> str:
