@@ -102,7 +102,6 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                  {"source": SOURCE, "out": Q8, "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": "swiglu", "B": 1024}, 4,
               {"source": SOURCE, "out": Matrix("*fp16", "i32"), "k": "i32"}),
-    "int8_token": (activations.int8_token_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "token_int8": (token_codes.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
                    {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32"}),
     "token_fp8": (token_codes.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,

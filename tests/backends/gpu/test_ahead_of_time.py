@@ -46,7 +46,7 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
            "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")  # fmt: skip
-OTHERS = ("quantize", "float", "int8_token", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
+OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
           "prefill_f32_256", "decode_window", "prefill_window", "rope", "set_rows", "rope_set_rows", "rms_norm",
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",

@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import triton
 
+from octavo.backends.gpu.arguments import Source, matrix
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
-from octavo.backends.gpu.quantize import MmqLayout, mmq_reference, quantize_int8_token, quantize_mmq_q8_1
+from octavo.backends.gpu.quantize import MmqLayout, mmq_reference, quantize_mmq_q8_1
+from octavo.backends.gpu.row_products import quantize_tokens
+from octavo.backends.gpu.values import TokenCodes, token_bytes
 from octavo.errors import UsageError
 from octavo.formats.activation import activation
 from tests.sampling import slow
@@ -75,7 +80,9 @@ def test_mmq_refuses_what_it_can_not_do() -> None:
 def test_int8_token(k: int) -> None:
     x = drawn(4, k)
     x[2] = 0
-    codes, scales = quantize_int8_token(on(x))
+    out = TokenCodes(on(np.zeros(token_bytes(4, k), np.uint8)), 4, k, "int8_token")
+    quantize_tokens(Context(target()), out, Source(matrix(on(x))), "values", triton.next_power_of_2(k), 4)()
+    codes, scales = out.codes, out.scales
     quantizer = activation("int8_token").quantize
     assert quantizer is not None
     expected = quantizer(x)

@@ -1,4 +1,4 @@
-"""Activation quantizers as functions: `quantize_mmq_q8_1`, with its definition in NumPy, and int8 a token."""
+"""An activation quantizer as a function: `quantize_mmq_q8_1`, with its definition in NumPy."""
 
 from __future__ import annotations
 
@@ -101,19 +101,3 @@ def quantize_mmq_q8_1(x: Any, layout: MmqLayout, padded: int | None = None, ids:
         LAYOUT=layout, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return out
-
-
-def quantize_int8_token(x: Any) -> tuple[Any, Any]:
-    """A torch float32 matrix [T, K] on the device -> codes int8 [T, K] and scales float32 [T], as `formats.activation`
-    defines int8_token."""
-    import torch
-
-    from octavo.backends.gpu.kernels.activations import int8_token_kernel
-
-    if x.ndim != 2 or x.dtype != torch.float32 or x.stride(1) != 1:
-        raise UsageError(f"x is {x.dtype} {list(x.shape)} (allowed: float32 [T, K], K contiguous)")
-    codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
-    scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
-    int8_token_kernel[len(x),](x, codes, scales, x.stride(0), codes.stride(0), x.shape[1], B=1024, PDL=False,
-                               num_warps=4, enable_fp_fusion=False)  # fmt: skip
-    return codes, scales

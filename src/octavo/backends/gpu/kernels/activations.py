@@ -30,8 +30,7 @@ def weight_of(source, at, mask, KIND: tl.constexpr):
 @triton.jit
 def gelu(x):
     """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as x / (1 + exp(-z))."""
-    z = x * (1.5957691216057308 + 0.07135481627260025 * x * x)
-    return x / (1 + tl.exp(-z))
+    return x / (1 + tl.exp(-x * (1.5957691216057308 + 0.07135481627260025 * x * x)))
 
 
 @triton.jit
@@ -100,25 +99,3 @@ def float_kernel(source, out, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: t
         gdc_wait()
     value = read(source, weight, token, at, at < k, k, KIND)
     tl.store(out.data + token * out.stride + at, value.to(out.data.dtype.element_ty), mask=at < kp)
-
-
-@triton.jit
-def int8_token_kernel(x, codes, scales, x_stride, codes_stride, k, B: tl.constexpr, PDL: tl.constexpr):
-    """Symmetric int8 of a whole row, whose largest magnitude is 127 steps: codes s8 [T, K], scales f32 [T]."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token = tl.program_id(0).to(tl.int64)
-    largest = tl.zeros((B,), tl.float32)
-    for first in range(0, k, B):
-        at = first + tl.arange(0, B)
-        largest = tl.maximum(largest, tl.abs(tl.load(x + token * x_stride + at, mask=at < k, other=0.0)))
-    scale = tl.div_rn(tl.max(largest), 127.0)
-    tl.store(scales + token, scale)
-    divisor = tl.where(scale > 0, scale, 1.0)
-    for first in range(0, k, B):
-        at = first + tl.arange(0, B)
-        value = tl.load(x + token * x_stride + at, mask=at < k, other=0.0)
-        code = tl.div_rn(value, divisor) + ROUND - ROUND
-        code = tl.minimum(tl.maximum(code, -127.0), 127.0)
-        tl.store(codes + token * codes_stride + at, code.to(tl.int8), mask=at < k)

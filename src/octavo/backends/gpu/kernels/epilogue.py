@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from octavo.backends.gpu.kernels.activations import gelu
 from octavo.backends.gpu.kernels.split_k import is_last
 
 
@@ -79,7 +80,7 @@ def activated(x, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "silu":
         x = x / (1 + tl.exp(-x))
     elif ACTIVATION == "gelu":
-        x = x / (1 + tl.exp(-x * (1.5957691216 + 0.0713548162726 * x * x)))
+        x = gelu(x)
     return x
 
 
