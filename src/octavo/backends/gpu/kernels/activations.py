@@ -36,15 +36,15 @@ def gelu(x):
 @triton.jit
 def read(source, weight, token, at, mask, k, KIND: tl.constexpr):
     """float32 values `at` of a token's row of a Source, which has k values; `weight` is what `weight_of` gives."""
-    value = tl.load(source.x.data + token * source.x.stride + at, mask=mask, other=0.0)
+    value = tl.load(source.x.data + token * source.x.stride + at, mask=mask, other=0.0)  # [B]
     if KIND == "rms_norm":
         mean = tl.sum(value * value) / k
         value = value / tl.sqrt_rn(mean + source.eps) * weight
     elif KIND == "swiglu":
-        up = tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0)
+        up = tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0)  # [B]
         value = value / (1 + tl.exp(-value)) * up
     elif KIND == "geglu":
-        up = tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0)
+        up = tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0)  # [B]
         value = gelu(value) * up
     return value
 

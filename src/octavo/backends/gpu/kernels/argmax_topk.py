@@ -30,7 +30,7 @@ def topk_parts_kernel(
         gdc_wait()
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = part * B + tl.arange(0, B)
-    value = tl.load(x + token * x_stride + at, mask=at < n, other=0.0)
+    value = tl.load(x + token * x_stride + at, mask=at < n, other=0.0)  # [B]
     bits = tl.where(value == 0, 0.0, value).to(tl.int32, bitcast=True)
     key = tl.where(at < n, (_turned(bits).to(tl.int64) << 32) | (-at + LAST_INDEX).to(tl.int64), LEAST)
     for i in range(K):
@@ -52,7 +52,7 @@ def topk_merge_kernel(
     at, part = tl.arange(0, B), tl.arange(0, BP)
     row = out + token * (1 + 2 * K)
     tl.store(row, tl.sum(tl.load(bad + token * parts + part, mask=part < parts, other=0)))
-    key = tl.load(keys + token * parts * K + at, mask=at < parts * K, other=LEAST)
+    key = tl.load(keys + token * parts * K + at, mask=at < parts * K, other=LEAST)  # [B]
     for i in range(K):
         best = tl.max(key)
         tl.store(row + 1 + i, -(best & 0x7FFFFFFF).to(tl.int32) + LAST_INDEX)

@@ -79,7 +79,7 @@ def weigh(q, k, position, limit, m, total, acc, scale, shape: tl.constexpr, CODE
         near = q.to(tl.float16)
         scores = tl.dot(near, tl.trans(k))  # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         if CODES:
-            scores = tl.dot((q - near.to(tl.float32)).to(tl.float16), tl.trans(k), scores)
+            scores = tl.dot((q - near.to(tl.float32)).to(tl.float16), tl.trans(k), scores)  # [BLOCK_M, BLOCK_N]
     scores *= scale
     if shape.cap > 0:  # cap * tanh(x / cap), of x = scores / log2(e)
         scores = shape.cap * LOG2E * (1 - 2 / (1 + tl.exp2(scores * (2 / shape.cap))))
@@ -103,7 +103,7 @@ def add_values(p, v, acc, shape: tl.constexpr, CODES: tl.constexpr):
         near = p.to(tl.float16)
         acc = tl.dot(near, v, acc)  # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
         if CODES:
-            acc = tl.dot((p - near.to(tl.float32)).to(tl.float16), v, acc)
+            acc = tl.dot((p - near.to(tl.float32)).to(tl.float16), v, acc)  # [BLOCK_M, BLOCK_D]
     return acc
 
 
@@ -131,7 +131,7 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
         mask = inside[:, None] & (at < DIM)[None, :]
         q_at = q.data + token.to(tl.int64)[:, None] * q.stride + head * DIM + at[None, :]
         q_tile = tl.load(q_at, mask=mask, other=0.0)  # [BLOCK_M, BLOCK_D]
-        limit = tl.load(positions + token, mask=inside, other=0)
+        limit = tl.load(positions + token, mask=inside, other=0)  # [BLOCK_M]
         last = tl.max(limit)
         if shape.window:  # rows beyond the end see something too, and no 0 / 0 comes out
             limit = tl.where(inside, limit, last)

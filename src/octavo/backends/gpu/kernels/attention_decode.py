@@ -102,8 +102,8 @@ def combine_kernel(partial, positions, sinks, out, quantized, heads, shape: tl.c
     if PDL:
         gdc_wait()
     row = (sequence * heads + head) * SPLITS + split
-    m = tl.load(partial.maxima + row, mask=split < used, other=float("-inf"))
-    total = tl.load(partial.totals + row, mask=split < used, other=0.0)
+    m = tl.load(partial.maxima + row, mask=split < used, other=float("-inf"))  # [splits]
+    total = tl.load(partial.totals + row, mask=split < used, other=0.0)  # [splits]
     values_at = partial.outputs + row[:, None] * BLOCK_D + at[None, :]
     values = tl.load(values_at, mask=(split < used)[:, None], other=0.0)  # [splits, BLOCK_D]
     most = tl.max(m)

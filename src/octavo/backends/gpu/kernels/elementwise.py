@@ -20,7 +20,7 @@ def rms_norm_kernel(
     token, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     at = tl.arange(0, B)
     inside = at < k
-    value = tl.load(x + token.to(tl.int64) * x_stride + head * k + at, mask=inside, other=0.0)
+    value = tl.load(x + token.to(tl.int64) * x_stride + head * k + at, mask=inside, other=0.0)  # [B]
     value = value / tl.sqrt_rn(tl.sum(value * value) / k + eps) * tl.load(weight + at, mask=inside, other=0.0)
     tl.store(out + token.to(tl.int64) * out_stride + head * k + at, value, mask=inside)
 
@@ -33,11 +33,11 @@ def layer_norm_kernel(x, weight, bias, out, x_stride, out_stride, k, eps, B: tl.
         gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
     inside = at < k
-    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
     value = tl.where(inside, value - tl.sum(value) / k, 0.0)
     value = value / tl.sqrt_rn(tl.sum(value * value) / k + eps) * tl.load(weight + at, mask=inside, other=0.0)
     if bias is not None:
-        value += tl.load(bias + at, mask=inside, other=0.0)
+        value += tl.load(bias + at, mask=inside, other=0.0)  # [B]
     tl.store(out + token * out_stride + at, value, mask=inside)
 
 
@@ -49,11 +49,11 @@ def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr
         gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
     inside = at < k
-    left = tl.load(a + token * a_stride + at, mask=inside, other=0.0)
+    left = tl.load(a + token * a_stride + at, mask=inside, other=0.0)  # [B]
     if OP == "scale_rows":
         right = tl.load(b + token * b_stride)
     else:
-        right = tl.load(b + token * b_stride + at, mask=inside, other=0.0)
+        right = tl.load(b + token * b_stride + at, mask=inside, other=0.0)  # [B]
     if OP == "add":
         value = left + right
     elif OP == "swiglu":
@@ -75,8 +75,8 @@ def clamped_swiglu_kernel(
         gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
     inside = at < k
-    g = tl.load(gate + token * gate_stride + at, mask=inside, other=0.0)
-    u = tl.load(up + token * up_stride + at, mask=inside, other=0.0)
+    g = tl.load(gate + token * gate_stride + at, mask=inside, other=0.0)  # [B]
+    u = tl.load(up + token * up_stride + at, mask=inside, other=0.0)  # [B]
     g = tl.where(g > limit, limit, g)  # not a minimum, which would lose a NaN
     u = tl.where(u > limit, limit, tl.where(u < -limit, -limit, u))
     tl.store(out + token * out_stride + at, g / (1 + tl.exp(-slope * g)) * (u + 1), mask=inside)
@@ -91,7 +91,7 @@ def add_rows_kernel(x, table, ids, out, k, B: tl.constexpr, PDL: tl.constexpr):
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
     inside = at < k
     chosen = tl.load(ids + row).to(tl.int64)
-    value = tl.load(x + row * k + at, mask=inside, other=0.0)
+    value = tl.load(x + row * k + at, mask=inside, other=0.0)  # [B]
     tl.store(out + row * k + at, value + tl.load(table + chosen * k + at, mask=inside, other=0.0), mask=inside)
 
 
@@ -103,7 +103,7 @@ def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.con
         gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
     inside = at < k
-    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
     if OP == "soft_max":
         value = tl.where(inside, tl.exp(value - tl.max(tl.where(inside, value, float("-inf")))), 0.0)
         value = value / tl.sum(value)
@@ -131,7 +131,7 @@ def scale_by_position_kernel(
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
     inside = at < k
     spans = (tl.load(positions + token) + offset) // length
-    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
     value *= 1 + factor * tl.log(1.0 + spans.to(tl.float32))
     tl.store(out + token * out_stride + at, value, mask=inside)
 
@@ -143,7 +143,7 @@ def top_k_kernel(x, out, x_stride, k, used, B: tl.constexpr, PDL: tl.constexpr):
         gdc_launch_dependents()
         gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
-    value = tl.load(x + token * x_stride + at, mask=at < k, other=float("-inf"))
+    value = tl.load(x + token * x_stride + at, mask=at < k, other=float("-inf"))  # [B]
     left = at < k
     for i in range(used):
         largest = tl.max(tl.where(left, value, float("-inf")))
@@ -207,7 +207,7 @@ def gather_kernel(x, ids, out, x_stride, used, B: tl.constexpr, PDL: tl.constexp
         gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
     inside = at < used
-    place = tl.load(ids + token * used + at, mask=inside, other=0)
+    place = tl.load(ids + token * used + at, mask=inside, other=0)  # [B]
     tl.store(out + token * used + at, tl.load(x + token * x_stride + place, mask=inside, other=0.0), mask=inside)
 
 
@@ -218,7 +218,7 @@ def take_columns_kernel(x, order, out, x_stride, out_stride, k, B: tl.constexpr,
         gdc_launch_dependents()
         gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
-    place = tl.load(order + at, mask=at < k, other=0)
+    place = tl.load(order + at, mask=at < k, other=0)  # [B]
     tl.store(out + token * out_stride + at, tl.load(x + token * x_stride + place, mask=at < k, other=0.0), mask=at < k)
 
 
@@ -233,7 +233,7 @@ def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.const
     acc = tl.zeros((B,), tl.float32)
     for j in range(used):
         row = token * used + j
-        acc += tl.load(weights + row) * tl.load(x + row * n + at, mask=inside, other=0.0)
+        acc += tl.load(weights + row) * tl.load(x + row * n + at, mask=inside, other=0.0)  # [B]
     tl.store(out + token * n + at, acc, mask=inside)
 
 
@@ -245,5 +245,5 @@ def copy_rows_kernel(table, rows, out, table_stride, out_stride, n, k, B: tl.con
         gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
     row = tl.minimum(tl.maximum(tl.load(rows + token), 0), n - 1).to(tl.int64)
-    value = tl.load(table + row * table_stride + at, mask=at < k, other=0.0)
+    value = tl.load(table + row * table_stride + at, mask=at < k, other=0.0)  # [B]
     tl.store(out + token * out_stride + at, value.to(tl.float32), mask=at < k)

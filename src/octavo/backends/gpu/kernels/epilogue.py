@@ -91,18 +91,18 @@ def _finish_part(total, end, size, first_token, first_row, token, row, config: t
     inside = here & there
     at, where = first_token + token, first_row + row
     if end.zero_a is not None:
-        zero = tl.load(end.zero_a + at * config.step_zero, mask=here, other=0)
-        total -= zero.to(total.dtype) * tl.load(end.sums_b + where, mask=there, other=0).to(total.dtype)
+        zero = tl.load(end.zero_a + at * config.step_zero, mask=here, other=0)  # [R, 1] or [1, C]
+        total -= zero.to(total.dtype) * tl.load(end.sums_b + where, mask=there, other=0).to(total.dtype)  # [R, C]
     value = total.to(tl.float32)
     if end.zero_a is not None:
         value = tl.where((zero >= -128) & (zero <= 127), value, float("nan"))
     if end.scale_a is not None:
-        value *= tl.load(end.scale_a + at * config.step_a, mask=here, other=0.0)
-        value *= tl.load(end.scale_b + where * config.step_b, mask=there, other=0.0) * config.factor
+        value *= tl.load(end.scale_a + at * config.step_a, mask=here, other=0.0)  # [R, C]
+        value *= tl.load(end.scale_b + where * config.step_b, mask=there, other=0.0) * config.factor  # [R, C]
     elif config.factor != 1:
         value *= config.factor
     if end.bias is not None:
-        value += tl.load(end.bias + where, mask=there, other=0.0).to(tl.float32)
+        value += tl.load(end.bias + where, mask=there, other=0.0).to(tl.float32)  # [R, C]
     ACTIVATION: tl.constexpr = config.activation
     value = activated(value, ACTIVATION)
     if end.residual is not None:

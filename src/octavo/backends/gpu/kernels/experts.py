@@ -25,7 +25,7 @@ def sort_kernel(ids, order, counts, n_pairs, B: tl.constexpr, PDL: tl.constexpr)
     same = tl.zeros((B,), tl.int32)
     for first in range(0, n_pairs, B):
         pair = first + tl.arange(0, B)
-        id = tl.load(ids + pair, mask=pair < n_pairs, other=2**30)
+        id = tl.load(ids + pair, mask=pair < n_pairs, other=2**30)  # [B]
         below += (id < expert).to(tl.int32)
         same += (id == expert).to(tl.int32)
     count = tl.sum(same)
@@ -34,7 +34,7 @@ def sort_kernel(ids, order, counts, n_pairs, B: tl.constexpr, PDL: tl.constexpr)
         place = tl.sum(below)
         for first in range(0, n_pairs, B):
             pair = first + tl.arange(0, B)
-            mine = tl.load(ids + pair, mask=pair < n_pairs, other=2**30) == expert
+            mine = tl.load(ids + pair, mask=pair < n_pairs, other=2**30) == expert  # [B]
             rank = tl.cumsum(mine.to(tl.int32))
             tl.store(order + place + rank - 1, pair, mask=mine)
             place += tl.sum(mine.to(tl.int32))

@@ -124,7 +124,7 @@ def _block_scale(blocks, tokens, row, m, block):
     """Of a block of 128 values: the scale of each token times that of the rows, [64]."""
     exists = block < blocks.blocks
     at = blocks.a + tokens.to(gl.int64) * blocks.blocks + block
-    scale = gl.load(at, mask=exists & (tokens < m), other=0.0)
+    scale = gl.load(at, mask=exists & (tokens < m), other=0.0)  # [tokens]
     return scale * gl.load(blocks.b + (row // BLOCK).to(gl.int64) * blocks.blocks + block, mask=exists, other=0.0)
 
 

@@ -111,14 +111,14 @@ def finish(acc, end, size, row, token, config: gl.constexpr, TOKENS: gl.constexp
     rows = row + gl.arange(0, acc.shape[ROWS], gl.SliceLayout(TOKENS, acc.type.layout))
     here, there = tokens < size.m, rows < size.n
     if end.zero_a is not None:
-        zero = gl.load(end.zero_a + tokens * config.step_zero, mask=here, other=0)
+        zero = gl.load(end.zero_a + tokens * config.step_zero, mask=here, other=0)  # [tokens]
         acc -= zero.expand_dims(ROWS) * gl.load(end.sums_b + rows, mask=there, other=0).expand_dims(TOKENS)
     value = acc.to(gl.float32)
     if end.scale_a is not None:
-        of_token = gl.load(end.scale_a + tokens * config.step_a, mask=here, other=0.0)
+        of_token = gl.load(end.scale_a + tokens * config.step_a, mask=here, other=0.0)  # [tokens]
         if end.zero_a is not None:
             of_token = gl.where((zero >= -128) & (zero <= 127), of_token, float("nan"))
-        of_row = gl.load(end.scale_b + rows * config.step_b, mask=there, other=0.0) * config.factor
+        of_row = gl.load(end.scale_b + rows * config.step_b, mask=there, other=0.0) * config.factor  # [rows]
         value = value * of_token.expand_dims(ROWS) * of_row.expand_dims(TOKENS)
     if end.bias is not None:
         value += gl.load(end.bias + rows, mask=there, other=0.0).to(gl.float32).expand_dims(TOKENS)

@@ -40,19 +40,19 @@ def _multiply(
     # Added one by one, as in the weights' address: the parts are then computed once for both.
     codes = x.codes + token * (LAYOUT.kp // 4) + (word // 16) * 32 + word % 16
     x_low = tl.broadcast_to(load_or_zero(codes, w_mask)[None, :], low.shape)  # [BLOCK_N, 4 CHUNKS]
-    x_high = tl.broadcast_to(load_or_zero(codes + 16, w_mask)[None, :], high.shape)
+    x_high = tl.broadcast_to(load_or_zero(codes + 16, w_mask)[None, :], high.shape)  # [BLOCK_N, 4 CHUNKS]
     start = tl.full((N, CHUNKS * 4), MAGIC // 4, tl.int32)
     sum_low = tl.sum(tl.reshape(dot4(low, x_low, start, ASM), (N, CHUNKS, 4)), 2)  # [BLOCK_N, CHUNKS]
     sum_high = tl.sum(tl.reshape(dot4(high, x_high, start, ASM), (N, CHUNKS, 4)), 2)
     group = (chunk // 4) * 4 + (chunk % 4) // 2
     d_low = load_or_zero(x.scale + token + group * x.stride, c_mask)[None, :]  # [1, CHUNKS]
-    d_high = load_or_zero(x.scale + token + (group + 2) * x.stride, c_mask)[None, :]
+    d_high = load_or_zero(x.scale + token + (group + 2) * x.stride, c_mask)[None, :]  # [1, CHUNKS]
     p_low = scaled(sum_low, d_low, d_low * -MAGIC_FLOAT)
     p_high = scaled(sum_high, d_high, d_high * -MAGIC_FLOAT)
     if LAYOUT.offset or LAYOUT.has_min:
         sixteen = (chunk // 4) * 8 + chunk % 4
         xs_low = load_or_zero(x.sums16 + token + sixteen * x.stride, c_mask)[None, :]  # [1, CHUNKS]
-        xs_high = load_or_zero(x.sums16 + token + (sixteen + 4) * x.stride, c_mask)[None, :]
+        xs_high = load_or_zero(x.sums16 + token + (sixteen + 4) * x.stride, c_mask)[None, :]  # [1, CHUNKS]
         if LAYOUT.offset:
             p_low -= LAYOUT.offset * xs_low
             p_high -= LAYOUT.offset * xs_high
@@ -111,5 +111,5 @@ def matvec_kernel(
         if LAYOUT.factor != 1.0:
             out *= LAYOUT.factor
         for i in tl.static_range(len(terms)):
-            out += tl.load(terms[i].data + t * terms[i].stride + at, mask=at < n, other=0.0)
+            out += tl.load(terms[i].data + t * terms[i].stride + at, mask=at < n, other=0.0)  # [BLOCK_N]
         tl.store(out_row + t * y.stride + at, out, mask=at < n)

@@ -25,8 +25,8 @@ def float_matvec_kernel(w, x, experts, terms, y, n, k, BLOCK_N: tl.constexpr, BL
         place = first + tl.arange(0, BLOCK_K)
         inside = place < k
         weight = tl.load(w + row[:, None] * k + place[None, :], mask=inside[None, :], other=0.0)  # [BLOCK_N, BLOCK_K]
-        acc += weight.to(tl.float32) * tl.load(source + place, mask=inside, other=0.0)[None, :]
+        acc += weight.to(tl.float32) * tl.load(source + place, mask=inside, other=0.0)[None, :]  # [BLOCK_N, BLOCK_K]
     out = tl.sum(acc, 1)  # [BLOCK_N]
     for i in tl.static_range(len(terms)):
-        out += tl.load(terms[i].data + pair * terms[i].stride + at, mask=at < n, other=0.0)
+        out += tl.load(terms[i].data + pair * terms[i].stride + at, mask=at < n, other=0.0)  # [BLOCK_N]
     tl.store(y.data + pair.to(tl.int64) * y.stride + at, out, mask=at < n)

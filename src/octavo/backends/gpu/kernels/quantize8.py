@@ -50,7 +50,7 @@ def quantize8_kernel(x, codes, scales, k, size, rows, top, KIND: tl.constexpr, G
         high = tl.zeros((B,), tl.float32)
         for start in range(first, end, B):
             at = start + tl.arange(0, B)
-            value = tl.load(x.data + row * x.stride + at, mask=at < end, other=0.0).to(tl.float32)
+            value = tl.load(x.data + row * x.stride + at, mask=at < end, other=0.0).to(tl.float32)  # [B]
             low, high = tl.minimum(low, value), tl.maximum(high, value)
         least, most = tl.min(low), tl.max(high)
         if KIND == "zero":
@@ -64,7 +64,7 @@ def quantize8_kernel(x, codes, scales, k, size, rows, top, KIND: tl.constexpr, G
     divisor = tl.where(scale > 0, scale, 1.0)
     for start in range(first, end, B):
         at = start + tl.arange(0, B)
-        value = tl.load(x.data + row * x.stride + at, mask=at < end, other=0.0).to(tl.float32)
+        value = tl.load(x.data + row * x.stride + at, mask=at < end, other=0.0).to(tl.float32)  # [B]
         value = tl.where(scale > 0, tl.div_rn(value, divisor), 0.0)
         if KIND == "zero":
             value = value + ROUND - ROUND

@@ -28,7 +28,7 @@ def _angles(rotation, token, shape: tl.constexpr):
     position = tl.load(rotation.positions + token)
     pair, first, _ = _pairs(shape)
     turns = tl.arange(0, shape.block_d) < 2 * shape.half
-    angle = position.to(tl.float32) * tl.load(rotation.freqs + pair, mask=turns, other=0.0)
+    angle = position.to(tl.float32) * tl.load(rotation.freqs + pair, mask=turns, other=0.0)  # [block_d]
     sin = tl.sin(angle) * rotation.scale
     return tl.cos(angle) * rotation.scale, tl.where(first, -sin, sin)
 
@@ -38,7 +38,7 @@ def _weights(weight, shape: tl.constexpr):
     """A norm's weights for the values of a head and for their mates; no need to wait for an earlier kernel."""
     at = tl.arange(0, shape.block_d)
     _, _, mate = _pairs(shape)
-    own = tl.load(weight + at, mask=at < shape.dim, other=0.0)
+    own = tl.load(weight + at, mask=at < shape.dim, other=0.0)  # [block_d]
     return own, tl.load(weight + mate, mask=(at < shape.dim) & (at < 2 * shape.half), other=0.0)
 
 
@@ -48,8 +48,8 @@ def _turned(x, weights, angles, eps, shape: tl.constexpr):
     at = tl.arange(0, shape.block_d)
     _, _, mate = _pairs(shape)
     turns = at < 2 * shape.half
-    value = tl.load(x + at, mask=at < shape.dim, other=0.0)
-    other = tl.load(x + mate, mask=(at < shape.dim) & turns, other=0.0)
+    value = tl.load(x + at, mask=at < shape.dim, other=0.0)  # [block_d]
+    other = tl.load(x + mate, mask=(at < shape.dim) & turns, other=0.0)  # [block_d]
     if weights is not None:
         root = tl.sqrt_rn(tl.sum(value * value) / shape.dim + eps)
         value = value / root * weights[0]
@@ -137,5 +137,5 @@ def rope_set_rows_kernel(
         _write(k_cache, row, head, value, shape)
     else:
         head = i - heads - k_cache.heads
-        value = tl.load(v.data + token * v.stride + head * DIM + at, mask=at < DIM, other=0.0)
+        value = tl.load(v.data + token * v.stride + head * DIM + at, mask=at < DIM, other=0.0)  # [block_d]
         _write(v_cache, row, head, value, shape)

@@ -13,8 +13,8 @@ from octavo.backends.gpu.kernels.loads import load_or_zero
 @triton.jit
 def _values(x, word, mask):
     """Four activations for each word of four codes, float32 [1, W]; x points to pairs of float16 as int32."""
-    x0, x1 = half_pair(load_or_zero(x + word, mask)[None, :])
-    x2, x3 = half_pair(load_or_zero(x + word + 1, mask)[None, :])
+    x0, x1 = half_pair(load_or_zero(x + word, mask)[None, :])  # [1, words]
+    x2, x3 = half_pair(load_or_zero(x + word + 1, mask)[None, :])  # [1, words]
     return x0, x1, x2, x3
 
 
