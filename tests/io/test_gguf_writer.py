@@ -14,7 +14,7 @@ from typing import Any
 import gguf as oracle
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import GGUFError
@@ -109,6 +109,7 @@ _values = st.one_of(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(metadata=st.dictionaries(_keys, _values, max_size=8))
 def test_any_metadata_round_trips(tmp_path_factory: pytest.TempPathFactory, metadata: dict[str, Any]) -> None:
     folder = tmp_path_factory.mktemp("any")

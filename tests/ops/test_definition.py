@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.formats.activation import activation
@@ -47,6 +47,7 @@ def test_token_codes_are_those_of_the_activation_formats() -> None:
     assert (zero == affine(x).zeros - 128).all()
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(-(2.0**120), 2.0**120, width=32, allow_subnormal=False), min_size=1, max_size=40),
     st.sampled_from(["tensor", "token", "channel"]),
