@@ -46,15 +46,16 @@ def rope(x: np.ndarray, positions: np.ndarray, freqs: np.ndarray, scale: float, 
 
 
 def attention(
-    q: np.ndarray, keys: list[np.ndarray], values: list[np.ndarray], lengths: list[int], scale: float, window: int = 0
-) -> F64:
+    q: np.ndarray, keys: list[np.ndarray], values: list[np.ndarray], lengths: list[int], scale: float, window: int = 0,
+    reach: int = 0,
+) -> F64:  # fmt: skip
     """torch's own attention, sequence by sequence: keys and values [S, Hkv, D] in order, the last `length` of which
     have queries, q [sum of lengths, H, D]."""
     out, start = [], 0
     for k, v, length in zip(keys, values, lengths, strict=True):
         if not length:
             continue
-        mask = torch.ones(length, len(k), dtype=torch.bool).tril(len(k) - length)
+        mask = torch.ones(length, len(k), dtype=torch.bool).tril(len(k) - length + reach)
         if window:
             mask = mask.triu(len(k) - length - window + 1)
         heads = (t64(a).transpose(0, 1) for a in (q[start : start + length], k, v))

@@ -140,8 +140,8 @@ class Paged:
         arguments = {"positions": self.positions, "starts": self.starts, "pages": self.pages, **changes}
         return ops.attention(self.q, self.k, self.v, **arguments, scale=self.scale, page_size=self.page)
 
-    def want(self, window: int = 0) -> np.ndarray:
-        return op_oracle.attention(self.q, self.keys, self.values, self.lengths, self.scale, window)
+    def want(self, window: int = 0, reach: int = 0) -> np.ndarray:
+        return op_oracle.attention(self.q, self.keys, self.values, self.lengths, self.scale, window, reach)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -171,6 +171,13 @@ def test_attention_with_a_window(window: int) -> None:
     assert window > 30 or error(case.run(), case.want(window)) > 1e-2
 
 
+@pytest.mark.parametrize(("window", "reach"), [(0, 1 << 30), (0, 2), (3, 2), (8, 7), (2, 50)])
+def test_attention_that_looks_ahead(window: int, reach: int) -> None:
+    case = Paged([0, 0, 0], [9, 1, 21])
+    assert error(case.run(window=window, reach=reach), case.want(window, min(reach, 99))) < NMSE
+    assert error(case.run(window=window), case.want(window, min(reach, 99))) > 1e-2
+
+
 def test_attention_with_a_cap() -> None:
     case = Paged([0], [9], heads=2, kv_heads=2)
     want = op_oracle.capped_attention(case.q, case.keys[0], case.values[0], case.scale, 0.5)
@@ -183,6 +190,7 @@ def test_elementwise(tokens: int) -> None:
     a, b, row = 8 * uniform(tokens, 9), uniform(tokens, 9, seed=1), uniform(9, seed=2)
     assert error(ops.swiglu(a, b), op_oracle.swiglu(a, b)) < NMSE
     assert error(ops.geglu(a, b), op_oracle.geglu(a, b)) < NMSE
+    assert error(ops.gelu_erf(a), torch.nn.functional.gelu(op_oracle.t64(a)).numpy()) < NMSE
     assert error(ops.gelu(a), op_oracle.geglu(a, np.ones_like(a))) < NMSE
     assert error(ops.soft_cap(a, cap=5.0), op_oracle.soft_cap(a, 5.0)) < NMSE
     assert error(ops.sigmoid(a), op_oracle.t64(a).sigmoid().numpy()) < NMSE

@@ -185,7 +185,7 @@ def test_tensors(folder: Callable[[str], Path], change: Callable[[Any], Any], sa
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    (lambda t: t["model"].update(type="Unigram"), ["model.type", "Unigram", "BPE"]),
+    (lambda t: t["model"].update(type="WordLevel"), ["model.type", "WordLevel", "BPE"]),
     (lambda t: t.update(model=None), ["model.type"]),
     (lambda t: t["model"].update(vocab=[]), ["model.vocab"]),
     (lambda t: t["model"]["vocab"].update(a=-1), ["model.vocab", "'a'", "-1"]),

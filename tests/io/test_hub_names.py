@@ -77,6 +77,20 @@ def test_a_checkpoint_has_its_weights_once_and_its_config_last() -> None:
     assert variants([Entry("model.safetensors", 1)]) == []
 
 
+def test_modules_of_an_embedding_model_come_with_it() -> None:
+    beside = ["1_Pooling/config.json", "2_Dense/model.safetensors"]
+    names = [
+        "modules.json",
+        "model.safetensors",
+        "config.json",
+        *beside,
+        "onnx/config.json",
+        "2_Dense/pytorch_model.bin",
+    ]
+    (found,) = variants(Entry(name, 1) for name in names)
+    assert [entry.name for entry in found.files] == ["modules.json", "model.safetensors", *beside, "config.json"]
+
+
 SIZES = {"m-Q2_K": 2, "m-Q4_K_M": 4, "m-Q8_0": 8, "m-F16": 16}
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from octavo.bench.op_case import Built, Difference, OpCase, compare, executor, run
 from octavo.errors import UsageError
 from octavo.formats import FORMATS, by_name
+from octavo.graph.builder import WHOLE
 
 __all__ = ["CASES", "SPEED_CASES", "WEIGHTS", "Built", "Difference", "OpCase", "compare", "executor", "run", "select"]
 
@@ -108,6 +109,10 @@ def _attention() -> Iterator[OpCase]:
         yield from (OpCase("attention", t, shape) for t in (1, 40))
         yield OpCase("attention", 3, shape, past=(5, 128, 300))
         yield OpCase("attention", 20, shape, past=(0, 70, 3))
+    for limits in ({"reach": WHOLE}, {"window": 20, "reach": 19}):
+        shape = {"heads": 2, "kv_heads": 1, "dim": 64, "cache": "f16", **limits}
+        yield from (OpCase("attention", t, shape) for t in (1, 33, 127))
+        yield from (OpCase("attention", t, shape, past=(0, 0, 0)) for t in (20, 100))  # sequences that are whole
     for h, dim, cache in ((4, 64, "f16"), (3, 64, "f16"), (4, 80, "f16"), (4, 128, "q8_0")):
         shape = {"heads": h, "kv_heads": 1, "dim": dim, "n": 48, "cache": cache}
         formats = ("Q8_0",) if h * dim % 256 else ("Q4_K",)
@@ -138,7 +143,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("soft_cap", (1, 9), k=k)
         yield from _each("soft_max", (1, 9), k=k)
         yield from _each("sigmoid", (1, 9), k=k)
-        yield from _each("gelu", (1, 9), k=k)
+        yield from (c for op in ("gelu", "gelu_erf") for c in _each(op, (1, 9), k=k))
         yield from _each("normalize", (1, 9), k=k)
         for op in ("add", "mul"):
             yield from (c for row in (0, 1) for c in _each(op, (1, 9, 33), k=k, row=row))

@@ -159,7 +159,7 @@ def rope(s: Sketch) -> Node:
 
 @_graph
 def attention(s: Sketch) -> Node:
-    """Writes k and v to the cache, then reads it; in a `window`, with scores up to `cap` or `sinks` as the shape says.
+    """Writes k and v to the cache, then reads it. A shape may have a `window`, a `cap` for scores, `sinks`, a `reach`.
     With `shared`, keys are values too.
 
     With several steps it reads what earlier ones wrote.
@@ -168,8 +168,8 @@ def attention(s: Sketch) -> Node:
     k, v = (s.given(name, s["kv_heads"], s["dim"]) for name in "kv")
     values = None if s.shape.get("shared") else v
     limits = s.shape.get("window", 0), s.shape.get("cap", 0)
-    sinks = s.vector("sinks", s["heads"]) if s.shape.get("sinks") else None
-    return s.builder.attention(q, k, values, 0, s["dim"] ** -0.5, *limits, sinks)
+    sinks, reach = s.vector("sinks", s["heads"]) if s.shape.get("sinks") else None, s.shape.get("reach", 0)
+    return s.builder.attention(q, k, values, 0, s["dim"] ** -0.5, *limits, sinks, reach)
 
 
 @_graph
@@ -253,6 +253,11 @@ def mul(s: Sketch) -> Node:
 @_graph
 def soft_cap(s: Sketch) -> Node:
     return s.builder.soft_cap(s.given("x", s["k"]), 0.5)
+
+
+@_graph
+def gelu_erf(s: Sketch) -> Node:
+    return s.builder.gelu_erf(s.given("x", s["k"]))
 
 
 @_graph

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from octavo.cli import bench, convert, evaluate, imatrix, inspect, profile, pull, quantize, report, run
+from octavo.cli import bench, convert, embed, evaluate, imatrix, inspect, profile, pull, quantize, report, run
 from octavo.cli.grouped import grouped
 from octavo.cli.options import in_plain_words, one_name, worded
 from octavo.cli.signals import ending_in_order
@@ -46,6 +46,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": one_name},
 )
 app.command("run")(grouped(run.run))
+app.command("embed")(embed.embed)
 app.command("pull")(pull.pull)
 app.command("list")(pull.list_models)
 app.command("rm")(pull.remove)

@@ -36,6 +36,15 @@ def whole_prompt(argument: str | None, file: str | None) -> str | None:
     return "\n\n".join([*parts, *([piped] if piped else [])])
 
 
+def piped_lines() -> list[str]:
+    """The lines of standard input that are not empty. Raises UsageError where there are none."""
+    lines = [] if sys.stdin is None or sys.stdin.isatty() else _from_stdin().splitlines()
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        raise UsageError("there are no texts: none was given, and standard input has none")
+    return lines
+
+
 def _is_piped() -> bool:
     """Whether standard input is a file or a pipe, which were given on purpose, and no terminal or /dev/null."""
     if sys.stdin is None or sys.stdin.closed:

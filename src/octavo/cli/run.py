@@ -121,6 +121,7 @@ def run(
         path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
         gpu_layers=gpu_layers(where.layers),
     ) as loaded:  # fmt: skip
+        loaded.require_generation()
         if text is None:
             from octavo.cli.chat import Chat
             from octavo.cli.line import read_line, typed_lines

@@ -53,4 +53,6 @@ def open_subject(
         fuse=fuse,
         gpu_layers=layers,
     )
-    return open_model(path, backends, config)
+    model = open_model(path, backends, config)
+    model.require_generation()
+    return model

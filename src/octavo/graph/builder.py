@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
 
 CacheType = Literal["f32", "f16", "q8_0"]
+
+WHOLE = 1 << 30
+"""A reach of attention beyond the end of any sequence."""
 
 
 def weight(tensor: QTensor) -> Node:
@@ -44,6 +47,7 @@ class GraphBuilder:
         self.cache_type: CacheType = cache_type
         self.page_size = page_size
         self.n_ctx = n_ctx
+        self._caches: dict[tuple[int, str], Node] = {}
         self.tokens = self._input("tokens", ("tokens",))
         self.positions = self._input("positions", ("tokens",))
         self.outputs = self._input("outputs", ("outputs",))
@@ -117,28 +121,41 @@ class GraphBuilder:
 
     def attention(
         self, q: Node, k: Node, v: Node | None, layer: int, scale: float, window: int = 0, cap: float = 0.0,
-        sinks: Node | None = None,
+        sinks: Node | None = None, reach: int = 0,
     ) -> Node:  # fmt: skip
         """Writes k and v [T, Hkv, D] to the layer's cache, then attends with q [T, H, D] -> [T, H * D].
 
         Without v, keys are values too, and the cache has them once.
 
-        window, cap and sinks are those of op `attention`, 0 and None for none.
+        window, cap, sinks and reach are those of op `attention`, 0 and None for none.
         """
         last = () if sinks is None else (sinks,)
-        keys = self._written(layer, "k", k)
-        values = keys if v is None else self._written(layer, "v", v)
+        ahead: dict[str, Any] = {"reach": reach} if reach else {}
+        shared = 0 if reach else layer  # what no later step reads needs no memory of its own
+        keys = self._written(shared, layer, "k", k)
+        values = keys if v is None else self._written(shared, layer, "v", v)
         return apply("attention", q, keys, values, self.positions, self.starts, self.pages, *last,
-                     scale=scale, page_size=self.page_size, window=window, cap=cap,
+                     scale=scale, page_size=self.page_size, window=window, cap=cap, **ahead,
                      label=f"blk.{layer}.attn")  # fmt: skip
 
-    def _written(self, layer: int, kind: str, x: Node) -> Node:
-        """The cache of a layer's keys or values once x [T, Hkv, D] is in it."""
-        return apply("set_rows", self._cache(layer, kind, x), x, self.rows, label=f"blk.{layer}.cache_{kind}")
+    def attention_of_all(self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0) -> Node:
+        """Attention where each token sees its whole sequence, or with a `window` as many before it as after it.
+
+        `window` counts those before it and the token itself. All layers write to the same cache.
+        """
+        return self.attention(q, k, v, layer, scale, window=window, reach=window - 1 if window else WHOLE)
+
+    def _written(self, cache: int, layer: int, kind: str, x: Node) -> Node:
+        """The cache of a layer's keys or values once x [T, Hkv, D] of a layer is in it."""
+        return apply("set_rows", self._cache(cache, kind, x), x, self.rows, label=f"blk.{layer}.cache_{kind}")
 
     def _cache(self, layer: int, kind: str, x: Node) -> Node:
-        attrs = MappingProxyType({"layer": layer, "kind": kind})
-        return Node("cache", (), ("rows", *x.shape[1:]), self.cache_type, attrs, f"blk.{layer}.cache_{kind}")
+        if (layer, kind) not in self._caches:
+            attrs = MappingProxyType({"layer": layer, "kind": kind})
+            shape = ("rows", *x.shape[1:])
+            node = Node("cache", (), shape, self.cache_type, attrs, f"blk.{layer}.cache_{kind}")
+            self._caches[layer, kind] = node
+        return self._caches[layer, kind]
 
     def swiglu(self, gate: Node, up: Node) -> Node:
         return apply("swiglu", gate, up, label=gate.name)
@@ -154,6 +171,9 @@ class GraphBuilder:
 
     def add_rows(self, x: Node, rows: Node, ids: Node) -> Node:
         return apply("add_rows", x, rows, ids, label=x.name)
+
+    def gelu_erf(self, x: Node) -> Node:
+        return apply("gelu_erf", x, label=x.name)
 
     def add(self, a: Node, b: Node) -> Node:
         return apply("add", a, b, label=_label(b) or _label(a))

@@ -140,7 +140,7 @@ def set_rows(cache: Node, values: Node, rows: Node) -> tuple[Shape, DType]:
 @op
 def attention(
     q: Node, k: Node, v: Node, positions: Node, starts: Node, pages: Node, *sinks: Node, scale: float, page_size: int,
-    window: int = 0, cap: float = 0.0,
+    window: int = 0, cap: float = 0.0, reach: int = 0,
 ) -> tuple[Shape, DType]:  # fmt: skip
     """q [T, H, D], caches k and v [rows, Hkv, D] -> [T, H * D]: softmax(q k^T * scale) v, causal, by sequence.
 
@@ -151,10 +151,11 @@ def attention(
     window  positions that a query sees, the last ones up to its own; 0: all of them
     cap     a score x = q k^T * scale becomes cap * tanh(x / cap); 0: it stays
     sinks   [H] or none: a score more for each head, which takes a share of the softmax and has no value
+    reach   positions after its own that a query sees too, as far as its sequence goes, all of which is in the step
 
     v may be k itself, whose keys are values too.
     """
-    require(window >= 0 and cap >= 0, "attention", "neither window nor cap is negative", q)
+    require(min(window, cap, reach) >= 0, "attention", "window, cap and reach are not negative", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]
@@ -199,6 +200,12 @@ def geglu(gate: Node, up: Node) -> tuple[Shape, DType]:
 @op
 def gelu(x: Node) -> tuple[Shape, DType]:
     """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) (arXiv 1606.08415)."""
+    return x.shape, "f32"
+
+
+@op
+def gelu_erf(x: Node) -> tuple[Shape, DType]:
+    """x / 2 * (1 + erf(x / sqrt(2))), the GELU that `gelu` is close to (arXiv 1606.08415)."""
     return x.shape, "f32"
 
 

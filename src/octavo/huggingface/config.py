@@ -25,6 +25,13 @@ def find_class(config: Config) -> str:
     return name
 
 
+def in_usual_words(config: Config) -> Config:
+    """config.json where what its architecture has other words for is said with the usual ones."""
+    words = CLASSES[find_class(config)].words
+    values = {words.get(key, key): value for key, value in config.values.items() if key in words}
+    return Config({**config.values, **values}, config.file) if values else config
+
+
 def read_keys(config: Config) -> Keys:
     """The model's fields of metadata. Raises ModelError for what is missing, contradicts itself, or is not computed."""
     name = find_class(config)

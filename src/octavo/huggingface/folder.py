@@ -7,8 +7,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.huggingface.config import CLASSES, find_class, read_hyperparams, read_keys
+from octavo.huggingface.config import CLASSES, find_class, in_usual_words, read_hyperparams, read_keys
 from octavo.huggingface.rope import rope_tensors
+from octavo.huggingface.sentence import read_sentence
 from octavo.huggingface.specials import chat_templates, special_tokens
 from octavo.huggingface.tensors import gguf_tensors
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
@@ -42,10 +43,12 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     that are not known or contradict one another, and TokenizerError for a tokenizer that GGUF can't describe.
     """
     checkpoint = Checkpoint.open(folder)
-    config = Config(checkpoint.config, checkpoint.path("config.json"))
-    architecture, keys = CLASSES[find_class(config)], read_keys(config)
+    config = in_usual_words(Config(checkpoint.config, checkpoint.path("config.json")))
+    architecture, sentence = CLASSES[find_class(config)], read_sentence(checkpoint)
+    keys = read_keys(config) | sentence.keys
     hp = read_hyperparams(config, keys)
-    tensors = gguf_tensors(checkpoint, config, architecture, hp, rope_tensors(config, architecture, hp.rope))
+    constants = rope_tensors(config, architecture, hp.rope)
+    tensors = gguf_tensors(checkpoint, config, architecture, hp, constants, sentence.tensors)
     tokenizer = open_tokenizer(checkpoint)
     words = vocabulary(checkpoint, tokenizer, hp.n_vocab)
     metadata = {

@@ -10,12 +10,10 @@ import numpy as np
 from octavo.formats import QTensor, dequantize, quantize_reference
 from octavo.formats.spec import AnyArray
 from octavo.models import Architecture, Hyperparams, ModelSpec
-from octavo.models.names import OUTER
 
 LINEAR = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 """Linear layers of a block, those that schemes quantize."""
 
-_OUTER = {gguf: name for name, gguf in OUTER.items()}
 _IN_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -23,9 +21,10 @@ def checkpoint_name(name: str, architecture: Architecture[Any]) -> str | None:
     """The name that a dense model's tensor has in a checkpoint; None for one that has none."""
     found = _IN_BLOCK.fullmatch(name)
     if found is None:
-        return _OUTER.get(name)
+        outer = next((outer for outer, gguf in architecture.outer.items() if gguf == name), None)
+        return outer if outer is None or outer.startswith("lm_head.") else architecture.base + outer
     module = next((module for module, gguf in architecture.names.items() if gguf == found[2]), None)
-    return f"model.layers.{found[1]}.{module}.{found[3]}" if module else None
+    return f"{architecture.base}{architecture.layer}.{found[1]}.{module}.{found[3]}" if module else None
 
 
 def is_linear(name: str) -> bool:

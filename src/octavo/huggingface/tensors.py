@@ -18,7 +18,6 @@ from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config
-from octavo.models.names import OUTER
 
 IGNORED = ("rotary_emb.inv_freq",)
 """Ends of names of tensors that follow from the configuration."""
@@ -26,7 +25,7 @@ IGNORED = ("rotary_emb.inv_freq",)
 BESIDE = ("bias", "scale", "order")
 """What a layer's weight may have beside it."""
 
-_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,4})\.(.+)")
+_NUMBER = r"\.(0|[1-9][0-9]{0,4})\.(.+)"
 _EXPERT = re.compile(r"(.+\.experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
 
 
@@ -45,19 +44,22 @@ def gguf_tensors(
     architecture: Architecture[Any],
     hp: Hyperparams,
     constants: Mapping[str, F32],
+    beside: Mapping[str, LazyTensor],
 ) -> tuple[LazyTensor, ...]:
     """The tensors in the order of the model: vectors and routers as F32, matrices as they are stored.
 
     Where config.json says that the embedding is the output matrix, one in the checkpoint is left out.
 
     constants  tensors of GGUF's that follow from config.json, by name
+    beside     those of other folders than the checkpoint's, by GGUF name
 
     Raises ModelError for a tensor that is missing, not known, or of another shape than the configuration says.
     """
     tied = config.flag("tie_word_embeddings", architecture.tied)
-    found = _find(stored_tensors(checkpoint, config, _left_out(tied)), architecture.names)
+    found = _find(stored_tensors(checkpoint, config, _left_out(architecture, tied)), architecture)
+    found.single |= beside
     expected = architecture.tensors(hp)
-    if not tied and "output.weight" not in found.single:
+    if not tied and "output.weight" in expected and "output.weight" not in found.single:
         raise _fault(checkpoint, "lm_head.weight", "is missing", "with tie_word_embeddings")
     made: list[LazyTensor] = []
     for name, want in expected.items():
@@ -76,16 +78,21 @@ def gguf_tensors(
     return tuple(made)
 
 
-def _left_out(tied: bool) -> Callable[[str], bool]:
-    return lambda name: name.endswith(IGNORED) or (tied and name.startswith("lm_head."))
+def _left_out(architecture: Architecture[Any], tied: bool) -> Callable[[str], bool]:
+    unused = (*architecture.unused, *(("lm_head.",) if tied else ()))
+    return lambda name: (
+        name.endswith(IGNORED) or (bool(unused) and name.removeprefix(architecture.base).startswith(unused))
+    )
 
 
-def _find(tensors: Mapping[str, LazyTensor], names: Mapping[str, str]) -> _Found:
+def _find(tensors: Mapping[str, LazyTensor], architecture: Architecture[Any]) -> _Found:
     found = _Found()
+    in_layer = re.compile(re.escape(architecture.layer) + _NUMBER)
     for name, tensor in tensors.items():
-        layer = _LAYER.fullmatch(name)
-        if layer is None or not _find_in_layer(found, names, f"blk.{layer[1]}.", layer[2], tensor):
-            found.single[OUTER.get(name, name)] = tensor
+        plain = name.removeprefix(architecture.base)
+        layer = in_layer.fullmatch(plain)
+        if layer is None or not _find_in_layer(found, architecture.names, f"blk.{layer[1]}.", layer[2], tensor):
+            found.single[architecture.outer.get(plain, name)] = tensor
     return found
 
 

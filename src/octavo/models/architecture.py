@@ -13,6 +13,7 @@ from octavo.io.gguf.metadata import Metadata
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import HyperparamReader, Hyperparams
 from octavo.models.keys import check_keys
+from octavo.models.names import OUTER
 from octavo.models.weights import Tensors, Weights
 
 H = TypeVar("H", bound=Hyperparams)
@@ -28,11 +29,17 @@ class Architecture(Generic[H]):
     keys       fields under `<name>.` that `hparams` reads beside the shared ones; those that nobody reads are refused
     tensors    the tensors with their shapes, in the order of a file; others are refused
     build      writes the graph
+    encoder    tokens see all of a text, and the graph gives their vectors in place of logits
 
     In a checkpoint of Hugging Face's:
     classes    classes of `transformers`, and what config.json says of each as fields beside the shared ones.
                Raises ModelError for what has no computation here
     names      modules of a layer by their names there, as GGUF names them, see `models.names`
+    base       what names of tensors may begin with or not
+    layer      where a layer is, before its number
+    outer      whole names of tensors outside of layers, as GGUF names them
+    unused     what names of tensors begin with that have no part in what is computed
+    words      other words that config.json may have for what the others say with the usual ones
     ropes      kinds of rope scaling
     activation the feed-forward's, as config.json names it
     tied       whether the embedding is the output matrix where config.json does not say
@@ -64,6 +71,12 @@ class Architecture(Generic[H]):
     reordered: bool = True
     whole_pairs: bool = True
     columns: Literal["", "halves", "alternate"] = ""
+    encoder: bool = False
+    base: str = "model."
+    layer: str = "layers"
+    outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
+    unused: tuple[str, ...] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -85,7 +98,22 @@ class ModelSpec:
     architecture: Architecture[Any]
     hparams: Hyperparams
 
-    def graph(self, *, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int | None = None) -> Graph:
-        """The graph of a step: tokens in, logits [outputs, n_vocab] out. `n_ctx` matters to longrope only."""
+    def graph(
+        self, *, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int | None = None,
+        vectors: bool = False,
+    ) -> Graph:  # fmt: skip
+        """The graph of a step: tokens in, logits [outputs, n_vocab] out. `n_ctx` matters to longrope only.
+
+        vectors  what logits are made of comes out in their place, [outputs, n_embd]; an encoder has nothing else
+        """
         g = GraphBuilder(cache_type, page_size, n_ctx or self.hparams.n_ctx_train)
-        return Graph.of(self.architecture.build(g, self.hparams, Weights(self.file)))
+        last = self.architecture.build(g, self.hparams, Weights(self.file))
+        return Graph.of(_before_output(last) if vectors and not self.architecture.encoder else last)
+
+
+def _before_output(logits: Node) -> Node:
+    """What the output matrix is multiplied with."""
+    node = logits
+    while node.op != "mul_mat":
+        node = node.inputs[0]
+    return node.inputs[1]

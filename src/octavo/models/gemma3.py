@@ -72,13 +72,13 @@ def config_keys(config: Config) -> Keys:
     head = config.size("head_dim", LIMITS["attention.key_length"], 256)
     keys: Keys = {f"attention.{part}_length": head for part in ("key", "value")} | {"rope.dimension_count": head}
     keys["attention.scale"] = config.real("query_pre_attn_scalar", 256) ** -0.5
-    keys["rope.freq_base"], keys["rope.freq_base_swa"] = _rope_bases(config)
+    keys["rope.freq_base"], keys["rope.freq_base_swa"] = rope_bases(config)
     if config.values.get("final_logit_softcapping") is not None:
         keys["final_logit_softcapping"] = config.real("final_logit_softcapping")
     return keys | layer_window_keys(config, PERIOD)
 
 
-def _rope_bases(config: Config) -> tuple[float, float]:
+def rope_bases(config: Config) -> tuple[float, float]:
     """Of layers without a window and of those with one: by layers' kinds, or in older files side by side."""
     found = config.values.get("rope_parameters")
     bases = []

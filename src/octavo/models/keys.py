@@ -22,6 +22,7 @@ UNUSED = {
     "tensor_data_layout": "says which program the weights came from",
     "attention.layer_norm_epsilon": "of norms that take the mean off, which these architectures do not have",
     "attention.sliding_window_pattern": "which layers have the window; contexts are no longer than that",
+    "pooling_type": "says how a text's vector is made of those of its tokens, which `embed` does",
     "rope.scaling.finetuned": "says how a model was trained",
 }
 """May have any value, and why."""
@@ -45,7 +46,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "leading_dense_block_count": (0,),
     "logit_scale": (0, 1),
     "nextn_predict_layers": (0,),
-    "pooling_type": (0,),
     "residual_scale": (0, 1),
     "rope.scaling.alpha": (0, 1),
     "rope.scaling.yarn_attn_factor": (1,),

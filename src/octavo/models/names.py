@@ -7,12 +7,12 @@ weights. In a checkpoint that stacks them too, `gate_up_proj` has each expert's 
 from __future__ import annotations
 
 OUTER = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
+    "embed_tokens.weight": "token_embd.weight",
+    "norm.weight": "output_norm.weight",
     "model.norm.bias": "output_norm.bias",
     "lm_head.weight": "output.weight",
 }
-"""Whole names of tensors outside of layers."""
+"""Whole names of tensors outside of layers, without the "model." that most begin with."""
 
 NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 ATTENTION = {

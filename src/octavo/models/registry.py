@@ -7,16 +7,19 @@ from typing import Any
 from octavo.errors import ModelError, shown
 from octavo.io.gguf import GGUFFile
 from octavo.models import (
+    bert,
     cohere2,
     deepseek2,
     gemma2,
     gemma3,
+    gemma_embedding,
     glm4,
     gpt_oss,
     granite,
     granitemoe,
     llama,
     mistral3,
+    nomic_bert,
     olmo2,
     phi3,
     qwen2,
@@ -33,7 +36,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     module.ARCH.name: module.ARCH
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
-        gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2,
+        gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, bert, nomic_bert, gemma_embedding,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import BackendError, ContextFullError, DeviceMemoryError, HostMemoryError, NonFiniteError, UsageError
+from octavo.errors import (
+    BackendError,
+    ContextFullError,
+    DeviceMemoryError,
+    HostMemoryError,
+    ModelError,
+    NonFiniteError,
+    UsageError,
+)
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType
 from octavo.graph.node import PAGE_SIZE, Sizes
@@ -39,6 +47,8 @@ class EngineConfig:
     n_outputs      most logits in a step, at least one a sequence; of a large vocabulary they take much memory
     fuse           take the backend's fused ops; without, a watcher sees every value of the graph
     gpu_layers     how many of the last layers lie on the first backend, the others on the second; see `placement`
+    embeds         steps give what logits are made of, [outputs, n_embd], in their place
+    n_pages        of the cache (default: n_ctx tokens for each sequence)
     """
 
     n_ctx: int | None = None
@@ -49,6 +59,8 @@ class EngineConfig:
     n_outputs: int = 64
     fuse: bool = True
     gpu_layers: GpuLayers = "all"
+    embeds: bool = False
+    n_pages: int | None = None
 
 
 class Engine:
@@ -66,6 +78,9 @@ class Engine:
         config: EngineConfig | None = None,
         place: Place | None = None,
     ) -> None:
+        if model.architecture.encoder and not (config and config.embeds):
+            problem = f"{model.architecture.name} is an embedding model, which gives no logits"
+            raise ModelError(problem, file=model.file.path, allowed="octavo embed, or embed of a loaded model")
         self.model, self.backends = model, tuple(backends)
         self.config = config = config or EngineConfig()
         self.n_ctx = default_context(model) if config.n_ctx is None else config.n_ctx
@@ -79,7 +94,7 @@ class Engine:
             )
         self.lock = FairLock()
         self._max_pages = -(-self.n_ctx // PAGE_SIZE)
-        self.pool = PagePool(self._max_pages * config.max_sequences)
+        self.pool = PagePool(config.n_pages or self._max_pages * config.max_sequences)
         self.limits: Sizes = {
             "tokens": max(config.n_batch, config.max_sequences),
             "outputs": max(min(config.n_batch, config.n_outputs), config.max_sequences),
@@ -88,10 +103,11 @@ class Engine:
             "pages": self._max_pages,
             "rows": self.pool.n_pages * PAGE_SIZE,
         }
-        graph = model.graph(cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx)
+        graph = model.graph(cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=config.embeds)
         self._placement = Placement(
-            graph, model.hparams.n_layer, backends, self.limits, config.gpu_layers, fused=config.fuse
-        )
+            graph, model.hparams.n_layer, backends, self.limits, config.gpu_layers, fused=config.fuse,
+            searched=not config.embeds,
+        )  # fmt: skip
         self.gpu_layers = self._placement.layers
         self.schedule: Schedule = self._placement.scheduled(place, strict=config.strict)
         self.graph = self.schedule.graph
@@ -205,8 +221,13 @@ class Engine:
         if outputs > self.limits["outputs"]:
             raise UsageError(f"{outputs} outputs in a step (allowed: up to {self.limits['outputs']})")
 
+    def _require_logits(self) -> None:
+        if self.config.embeds:
+            raise UsageError(f"{self.model.file.path} is loaded for embeddings, and gives no logits")
+
     def prefill(self, sequence: Sequence, tokens: Seq[int], *, progress: Callable[[int], None] | None = None) -> F32:
         """Append a prompt in as many steps as it takes; logits [n_vocab] after its last token."""
+        self._require_logits()
         if len(sequence) + len(tokens) > self.n_ctx:
             raise ContextFullError(
                 f"the prompt of {len(sequence) + len(tokens)} tokens does not fit the context of {self.n_ctx}"
@@ -225,6 +246,7 @@ class Engine:
 
     def logits(self, tokens: Seq[int]) -> F32:
         """Logits [n, n_vocab] after each of `tokens`, in a sequence of their own."""
+        self._require_logits()
         if not tokens:
             raise UsageError("no tokens were given")
         if len(tokens) > self.n_ctx:

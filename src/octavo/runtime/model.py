@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Never, Self, Unpack, get_args
 
-from octavo.errors import ContextFullError, ModelError
+from octavo.errors import ContextFullError, ModelError, UsageError
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
 from octavo.graph.protocol import Backend
@@ -16,9 +16,10 @@ from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.cache import shown_name
 from octavo.io.named import resolve
-from octavo.models import read_model
+from octavo.models import ModelSpec, read_model
 from octavo.runtime.arguments import choice, flag, require_known, wrong
 from octavo.runtime.conversation import Conversation
+from octavo.runtime.embedding import Embedder, Pooling, embedding_engine, is_embedding_model
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
 from octavo.runtime.many import Row, fill
@@ -96,6 +97,7 @@ class Model:
         the reply ends.
         """
         flag("raw", raw)
+        self.require_generation()
         chosen = settings("generate", self.file, **options)
         tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
         return Generation(
@@ -113,6 +115,7 @@ class Model:
         that are wrong, and ContextFullError for a prompt that does not fit, before anything is computed.
         """
         flag("raw", raw)
+        self.require_generation()
         if isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable):
             raise wrong("prompts", prompts, "a list of prompts")
         chosen = settings("generate_many", self.file, **options)
@@ -136,8 +139,42 @@ class Model:
         """
         return encode_prompt(prompt, self.tokenizer, None if raw else self.template, system, think)
 
+    def embed(self, texts: str | Iterable[str], *, pooling: Pooling | None = None, normalize: bool = True) -> F32:
+        """Vectors of texts: float32 [n, d], a row for each; their products say how much texts have in common.
+
+        pooling    how the vectors of a text's tokens become one: "mean", "cls" (the first) or "last"; by default what
+                   the file says. One that does not say, as of a model made to generate, needs it
+        normalize  rows have length 1
+
+        What a model wants before a text ("search_query: ") is for the caller to put there. A model that generates has
+        its weights in memory twice from the first call on. Raises UsageError for arguments that are wrong, and
+        ContextFullError for a text that does not fit the context, before anything is computed.
+        """
+        flag("normalize", normalize)
+        return self._embedder.embed(_texts(texts), pooling, normalize=normalize)
+
+    def embed_tokens(self, texts: str | Iterable[str]) -> list[F32]:
+        """For each text the vectors of its tokens, float32 [tokens, n_embd], neither pooled nor normalized."""
+        return self._embedder.token_vectors(_texts(texts))
+
+    @cached_property
+    def _embedder(self) -> Embedder:
+        engine = self.engine
+        if not engine.config.embeds:
+            config = engine.config
+            engine = embedding_engine(
+                engine.model, engine.backends, n_ctx=engine.n_ctx, gpu_layers=config.gpu_layers, strict=config.strict
+            )
+        return Embedder(engine, self.tokenizer)
+
+    def require_generation(self) -> None:
+        """Raise UsageError unless the model generates text."""
+        if self.engine.config.embeds:
+            raise UsageError(f"{self.name} is an embedding model, which generates no text (allowed: octavo embed)")
+
     def logits(self, tokens: Sequence[int]) -> F32:
         """Logits after each of `tokens`: float32 [n, n_vocab]."""
+        self.require_generation()
         return self.engine.logits(token_ids(tokens))
 
     def sampling_defaults(self) -> SamplingOptions:
@@ -209,12 +246,27 @@ def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig) 
                 f"{tokenizer.n_vocab} tokens, but the embedding has {architecture.hparams.n_vocab} rows",
                 file=file.path, field="tokenizer.ggml.tokens",
             )  # fmt: skip
-        engine = Engine(architecture, backends, config)
+        engine = _engine(architecture, backends, config)
         engine.load()
         return Model(file, engine, tokenizer)
     except BaseException:
         file.close()
         raise
+
+
+def _engine(model: ModelSpec, backends: Sequence[Backend], config: EngineConfig) -> Engine:
+    """An engine that gives logits, or embeddings where that is what the model is for."""
+    if not is_embedding_model(model):
+        return Engine(model, backends, config)
+    return embedding_engine(model, backends, n_ctx=config.n_ctx, gpu_layers=config.gpu_layers, strict=config.strict)
+
+
+def _texts(given: str | Iterable[str]) -> list[str]:
+    """A text or several as a list. Raises UsageError for anything else."""
+    found = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else None
+    if found is None or not all(isinstance(text, str) for text in found):
+        raise wrong("texts", given, "a text, or a list of them")
+    return found
 
 
 def short_count(n: int) -> str:

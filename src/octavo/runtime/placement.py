@@ -79,15 +79,16 @@ def last_layers(graph: Graph, n_layer: int, count: int) -> Place:
 class Placement:
     """The layers of a graph on backends, of which the first may have little memory.
 
-    `layers` is how many of `n_layer` are on the first. Raises UsageError where layers are to lie on a second backend
-    and there is none, BackendError where they do not fit, saying how many would.
+    `layers` is how many of `n_layer` are on the first; logits are `searched` for candidates where they are made. Raises
+    UsageError where layers are to lie on a second backend and there is none, BackendError where they do not fit, saying
+    how many would.
     """
 
     def __init__(
         self, graph: Graph, n_layer: int, backends: Sequence[Backend], limits: Sizes, gpu_layers: GpuLayers,
-        *, fused: bool = True,
+        *, fused: bool = True, searched: bool = True,
     ) -> None:  # fmt: skip
-        self.n_layer = n_layer
+        self.n_layer, self._searched = n_layer, searched
         self._graph, self._backends, self._limits, self._fused = graph, backends, limits, fused
         self._schedules: dict[int, Schedule] = {}
         wanted = checked(gpu_layers)
@@ -150,7 +151,7 @@ class Placement:
         """The graph lowered, its logits searched for candidates where they are made, if that can be, and scheduled."""
         graph = lower(self._graph, self._backends, place, fused=self._fused)
         where, _ = assign(graph, self._backends, place)
-        if can_find(graph, where, self._backends):
+        if self._searched and can_find(graph, where, self._backends):
             graph = with_candidates(graph)
         return schedule(graph, self._backends, self._limits, place=place, quiet=True)
 

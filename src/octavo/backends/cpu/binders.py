@@ -204,11 +204,12 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         "pages": pages, "pages_width": pages.shape[1],
         "window": int(node.attrs.get("window", 0)), "cap": float(node.attrs.get("cap", 0.0)),
         "sinks": sinks[0] if sinks else 0,
+        "reach": int(node.attrs.get("reach", 0)),
     }  # fmt: skip
     windowed, capped, joint = given["window"] > 0, given["cap"] > 0, node.inputs[1] is node.inputs[2]
     if tokens != len(pages):
         tasks = -(-tokens // attention.TILE) * heads
-        kernel = attention.prefill_kernel(kind, group, dim, windowed, capped, joint)
+        kernel = attention.prefill_kernel(kind, group, dim, windowed, capped, joint, given["reach"] > 0)
         return [KernelCall(kernel, tasks, **given, splits=1, partial=0)]
     pairs = tokens * kv_heads
     splits = max(1, SPLIT_TASKS // pairs)
@@ -238,9 +239,10 @@ def _sigmoid(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -
     return [_rows_call(elementwise.sigmoid_kernel(), out, inputs[0], k=out.shape[1])]
 
 
-@_binds("gelu")
+@_binds("gelu", "gelu_erf")
 def _gelu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    return [_rows_call(elementwise.gelu_kernel(), out, inputs[0], k=out.shape[1])]
+    kernel = elementwise.gelu_kernel() if node.op == "gelu" else elementwise.gelu_erf_kernel()
+    return [_rows_call(kernel, out, inputs[0], k=out.shape[1])]
 
 
 @_binds("clamped_swiglu")

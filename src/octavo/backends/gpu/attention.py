@@ -66,6 +66,7 @@ class AttentionShape(Constant):
     cap        scores x become cap * tanh(x / cap), 0: they stay
     precision  as in an AttentionTile
     block_n    positions of a block, which is a page or a part of one
+    reach      positions after its own that a query sees too, up to the last of its sequence
     """
 
     dim: int
@@ -78,6 +79,7 @@ class AttentionShape(Constant):
     cap: float = 0.0
     precision: str | None = None
     block_n: int = PAGE_SIZE
+    reach: int = 0
 
     @property
     def parts(self) -> int:
@@ -94,7 +96,8 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
     """out [T, H * D] from the inputs and attributes of op `attention`."""
     q, keys, values, positions, starts, pages, *sinks = inputs
     cache = _paged(keys, values, pages)
-    scale, limits = attrs["scale"] * LOG2E, {name: attrs[name] for name in ("window", "cap") if attrs.get(name)}
+    scale, names = attrs["scale"] * LOG2E, ("window", "cap", "reach")
+    limits = {name: attrs[name] for name in names if attrs.get(name)}
     sink = sinks[0] if sinks else None
     if len(q) == len(pages):
         return _decode(c, q, cache, positions, sink, scale, limits, out)

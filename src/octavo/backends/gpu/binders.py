@@ -184,7 +184,7 @@ def _scale_by_position(c: Context, node: Node, inputs: Sequence[Any], out: Any) 
                      out.stride(0), k, by["length"], by["factor"], by["offset"], B=block)]  # fmt: skip
 
 
-@_binds("soft_max", "normalize", "soft_cap", "sigmoid", "gelu")
+@_binds("soft_max", "normalize", "soft_cap", "sigmoid", "gelu", "gelu_erf")
 def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs
     k = x.shape[1]

@@ -78,7 +78,7 @@ def set_rows(cache: AnyArray, values: F32, rows: AnyArray) -> AnyArray:
 
 def attention(
     q: F32, k: AnyArray, v: AnyArray, positions: AnyArray, starts: AnyArray, pages: AnyArray, *sinks: F32,
-    scale: float, page_size: int, window: int = 0, cap: float = 0.0,
+    scale: float, page_size: int, window: int = 0, cap: float = 0.0, reach: int = 0,
 ) -> F32:  # fmt: skip
     tokens, heads, dim = q.shape
     group = heads // k.shape[1]
@@ -92,7 +92,7 @@ def attention(
         keys, values = (np.repeat(c[rows].astype(np.float32), group, axis=1) for c in (k, v))
         scores = np.einsum("thd,shd->hts", q[start:stop], keys, optimize=True) * np.float32(scale)
         scores = soft_cap(scores, cap=cap) if cap else scores
-        visible = (seen <= at[:, None]) & (seen > at[:, None] - (window or len(seen)))
+        visible = (seen <= at[:, None] + reach) & (seen > at[:, None] - (window or len(seen)))
         scores = np.where(visible, scores, -np.inf)
         if sinks:
             column = np.broadcast_to(sinks[0][:, None, None], (*scores.shape[:2], 1))
@@ -126,6 +126,12 @@ def geglu(gate: F32, up: F32) -> F32:
 def gelu(x: F32) -> F32:
     inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
     result: F32 = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return result
+
+
+def gelu_erf(x: F32) -> F32:
+    erf = np.frompyfunc(math.erf, 1, 1)(x * math.sqrt(0.5)).astype(np.float32)
+    result: F32 = np.float32(0.5) * x * (1 + erf)
     return result
 
 

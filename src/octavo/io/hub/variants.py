@@ -24,6 +24,8 @@ _QUANTIZATION = re.compile(
     re.IGNORECASE,
 )
 _BESIDE = re.compile(r"(?:^|[/._-])(?:mmproj|imatrix)(?:[._-]|$)", re.IGNORECASE)
+_OF_A_MODULE = re.compile(r"[0-9]+_(Pooling|Dense)/(config\.json|model\.safetensors)")
+"""What sentence-transformers has beside a checkpoint, in folders of its own."""
 _OF_A_CHECKPOINT = (".json", ".jinja", ".model", ".txt", ".tiktoken")
 
 
@@ -104,6 +106,7 @@ def _label(stem: str) -> str:
 def _checkpoint(entries: Sequence[Entry]) -> Variant | None:
     """The files of a checkpoint folder, config.json last, so that it is there only if all others are."""
     here = {entry.name: entry for entry in entries if "/" not in entry.name}
+    modules = [entry for entry in entries if _OF_A_MODULE.fullmatch(entry.name)]
     weights = [name for name in here if name.endswith(".safetensors")]
     named = [name for name in weights if re.fullmatch(r"model(-[0-9]+-of-[0-9]+)?\.safetensors", name)]
     config = here.pop("config.json", None)
@@ -111,7 +114,7 @@ def _checkpoint(entries: Sequence[Entry]) -> Variant | None:
         return None
     beside = [name for name in here if name.endswith(_OF_A_CHECKPOINT) and name != "config.json"]
     names = sorted(beside) + sorted(named or weights)
-    return Variant(CHECKPOINT, (*(here[name] for name in names), config))
+    return Variant(CHECKPOINT, (*(here[name] for name in names), *modules, config))
 
 
 def choose(name: HubName, found: Sequence[Variant], free: int | None) -> Variant:

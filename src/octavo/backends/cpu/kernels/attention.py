@@ -41,7 +41,7 @@ ATTENTION = record(
     "positions starts sequences",
     "pages pages_width",
     "splits partial",
-    "window cap:f4",
+    "window cap:f4 reach",
     "sinks",
 )
 """out, q           float32 [tokens, heads, D]; a token of q begins q_stride bytes after the one before
@@ -53,6 +53,7 @@ pages            int32 [sequences, pages_width], the pages of each sequence
 splits, partial  tasks that share a sequence's pages, and memory for what each finds
 window           positions that a token sees, if kernels are made for that
 cap              what scores stay below, if kernels are made for that
+reach            positions after its own that a token sees, if kernels are made for that
 sinks            float32 [heads], scores that have no values, or 0
 """
 
@@ -63,7 +64,7 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
 
     joint  keys are values too
     """
-    attend, finish = _attend(kind, group, dim, windowed, capped, joint), _finish(group, dim, 1)
+    attend, finish = _attend(kind, group, dim, windowed, capped, joint, 0, False), _finish(group, dim, 1)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(a, task):
@@ -82,11 +83,11 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
         pages = a.pages + sequence * a.pages_width * 4
         if splits == 1:
             sums, states = stack(nbytes), stack(state_bytes)
-            attend(sums, states, q, dim * 4, a, pages, head, position, 0, group, first, stop)
+            attend(sums, states, q, dim * 4, a, pages, head, position, position, group, first, stop)
             finish(a.out + (token * kv_heads + head) * nbytes, dim * 4, sums, states, group, a.sinks, head * group)
         else:
             part = a.partial + task * (nbytes + state_bytes)
-            attend(part, part + nbytes, q, dim * 4, a, pages, head, position, 0, group, first, stop)
+            attend(part, part + nbytes, q, dim * 4, a, pages, head, position, position, group, first, stop)
 
     return attention_decode
 
@@ -124,9 +125,11 @@ def combine_kernel(group: int, dim: int) -> Any:
 
 
 @kernels(ATTENTION)
-def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool, joint: bool) -> Any:
+def prefill_kernel(
+    kind: Kind, group: int, dim: int, windowed: bool, capped: bool, joint: bool, reaching: bool
+) -> Any:  # fmt: skip
     """One task for each tile of `TILE` tokens and query head; it uses no splits."""
-    attend, finish = _attend(kind, TILE, dim, windowed, capped, joint), _finish(TILE, dim, 0)
+    attend, finish = _attend(kind, TILE, dim, windowed, capped, joint, 1, reaching), _finish(TILE, dim, 0)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(a, task):
@@ -142,10 +145,14 @@ def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: boo
                 count, position = end - begin, positions[begin]
                 q = a.q + begin * q_stride + head * dim * 4
                 pages = a.pages + sequence * a.pages_width * 4
-                first_page, last_page = 0, (position + count - 1) // PAGE_SIZE + 1
+                last, final, kv_head = position + count - 1, 0, head // group
+                if reaching:
+                    final = positions[starts[sequence + 1] - 1]
+                    last = min(last + a.reach, final)
+                first_page, last_page = 0, last // PAGE_SIZE + 1
                 if windowed:
                     first_page = max(0, position + 1 - a.window) // PAGE_SIZE
-                attend(sums, states, q, q_stride, a, pages, head // group, position, 1, count, first_page, last_page)
+                attend(sums, states, q, q_stride, a, pages, kv_head, position, final, count, first_page, last_page)
                 finish(a.out + begin * width + head * dim * 4, width, sums, states, count, a.sinks, head)
 
     return attention_prefill
@@ -171,8 +178,12 @@ def _finish(n: int, dim: int, step: int) -> Any:
     return inner(finish, n, dim, step)
 
 
-def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, joint: bool) -> Any:
+def _attend(
+    kind: Kind, n: int, dim: int, windowed: bool, capped: bool, joint: bool, step: int, reaching: bool
+) -> Any:  # fmt: skip
     """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at position p + i * step.
+
+    If kernels are made for a reach, a query sees that much further, up to position `final`.
 
     It leaves sums [n, dim] of weighted values, and in states for each query the largest score and the sum of weights.
     """
@@ -215,7 +226,7 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, joint: b
 
     weigh = inner(weigh, windowed, capped)
 
-    def attend(sums, states, q, q_stride, a, pages, kv_head, position, step, count, first, stop):
+    def attend(sums, states, q, q_stride, a, pages, kv_head, position, final, count, first, stop):
         kv_heads, scale = a.kv_heads, a.scale
         window, cap = (a.window if windowed else 0), (a.cap if capped else float32(0.0))
         scores, queries = stack(score_bytes), stack(query_bytes)
@@ -229,6 +240,8 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, joint: b
             for d in range(dim):
                 target[d] = source[d]
         last = position + (count - 1) * step
+        if reaching:
+            last = min(last + a.reach, final)
         for page in range(first, stop):
             keys = a.keys + (table[page] * kv_heads + kv_head) * piece
             values = a.values + (table[page] * kv_heads + kv_head) * piece
@@ -237,8 +250,10 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, joint: b
             scores_of(scores, queries, keys, values, rows)  # [n, PAGE_SIZE]
             for i in range(n):
                 seen = position + min(i, count - 1) * step + 1 - page * page_floats
-                state_of_query = f32_pointer(states + 16 * i)
-                weigh(scores + i * 256, seen - window, min(seen, page_floats), scale, cap, state_of_query)
+                hidden, state_of_query = seen - window, f32_pointer(states + 16 * i)
+                if reaching:
+                    seen = min(seen + a.reach, final + 1 - page * page_floats)
+                weigh(scores + i * 256, hidden, min(seen, page_floats), scale, cap, state_of_query)
             add_values(sums, scores, states + 8, values, next_keys, rows)  # [n, dim]
 
-    return inner(attend, kind, n, dim, windowed, capped, joint)
+    return inner(attend, kind, n, dim, windowed, capped, joint, step, reaching)

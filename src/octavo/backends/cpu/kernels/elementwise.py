@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from octavo.backends.cpu.kernels.math import gelu, gelu_exponent, largest, rms_factor, silu
+from octavo.backends.cpu.kernels.math import ROOT_HALF, gelu, gelu_erf, gelu_exponent, largest, rms_factor, silu
 from octavo.jit.compile import kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
@@ -230,6 +230,21 @@ def gelu_kernel() -> Any:
             ys[i] = xs[i] / (1.0 + math.exp(-gelu_exponent(xs[i])))
 
     return gelu_rows
+
+
+@kernels(ROWS_OF_K)
+def gelu_erf_kernel() -> Any:
+    """y = x / 2 * (1 + erf(x / sqrt(2)))."""
+
+    def gelu_erf_rows(a, task):
+        y, x, k = a.y + task * a.y_stride, a.x + task * a.x_stride, a.k
+        for i in range(k // 16):
+            store_f32x16(y + 64 * i, gelu_erf(load_f32x16(x + 64 * i)))
+        ys, xs = f32_pointer(y), f32_pointer(x)
+        for i in range(k // 16 * 16, k):
+            ys[i] = xs[i] * 0.5 * (1.0 + math.erf(xs[i] * ROOT_HALF))
+
+    return gelu_erf_rows
 
 
 SCALE_BY_POSITION = record(ROW, "k positions length offset factor:f4")

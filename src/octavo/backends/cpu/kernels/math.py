@@ -23,6 +23,11 @@ from octavo.jit.simd import (
     sum_lanes,
 )  # fmt: skip
 
+ROOT_HALF = np.float32(math.sqrt(0.5))
+ERF_P = np.float32(0.3275911 * math.sqrt(0.5))
+ERF_1, ERF_2, ERF_3, ERF_4, ERF_5 = (  # half the coefficients of erf
+    np.float32(c / 2) for c in (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+)
 GELU_LINE = np.float32(2 * math.sqrt(2 / math.pi))
 GELU_CUBE = np.float32(0.044715 * 2 * math.sqrt(2 / math.pi))
 
@@ -52,6 +57,19 @@ def gated(x, z):
     """x / (1 + exp(-z)), 16 lanes: 0 for the least of finite numbers, NaN for -Inf."""
     below = sub(splat(0.0), z)
     return div(x, add(splat(1.0), exp_or_inf(below, exp(below))))
+
+
+@njit(error_model="numpy")
+def gelu_erf(x):
+    """x / 2 * (1 + erf(x / sqrt(2))), 16 lanes, as max(x, 0) - |x| * (1 - Phi(|x|)).
+
+    1 - Phi is within 1e-7: Abramowitz and Stegun, 7.1.26.
+    """
+    size = maximum(x, sub(splat(0.0), x))
+    t = div(splat(1.0), fma(size, splat(ERF_P), splat(1.0)))
+    series = fma(fma(fma(fma(splat(ERF_5), t, splat(ERF_4)), t, splat(ERF_3)), t, splat(ERF_2)), t, splat(ERF_1))
+    tail = mul(mul(series, t), exp(mul(mul(x, x), splat(-0.5))))
+    return sub(maximum(x, splat(0.0)), mul(size, tail))
 
 
 @njit(error_model="numpy")

@@ -64,10 +64,10 @@ def row_of_block(cache, sequence, block, exists, shape: tl.constexpr):
 
 
 @triton.jit
-def weigh(q, k, position, limit, m, total, acc, scale, shape: tl.constexpr, CODES: tl.constexpr):
+def weigh(q, k, position, limit, end, m, total, acc, scale, shape: tl.constexpr, CODES: tl.constexpr):
     """Weights of a block with keys k [BLOCK_N, BLOCK_D], and maxima, totals and sums rescaled for them.
 
-    Row i of q sees the window's positions up to limit[i]. `scale` has a factor of log2(e).
+    Row i of q is at position limit[i] and sees the window's positions up to end[i]. `scale` has a factor of log2(e).
 
     q is float32: rounding it and the weights to float16 costs as much as rounding keys and values does. Where codes
     times scales have been rounded already (CODES), a second dot adds what rounding takes from the others. With keys and
@@ -83,7 +83,7 @@ def weigh(q, k, position, limit, m, total, acc, scale, shape: tl.constexpr, CODE
     scores *= scale
     if shape.cap > 0:  # cap * tanh(x / cap), of x = scores / log2(e)
         scores = shape.cap * LOG2E * (1 - 2 / (1 + tl.exp2(scores * (2 / shape.cap))))
-    visible = position[None, :] <= limit[:, None]  # [BLOCK_M, BLOCK_N]
+    visible = position[None, :] <= end[:, None]  # [BLOCK_M, BLOCK_N]
     if shape.window:
         visible &= position[None, :] > limit[:, None] - shape.window
     scores = tl.where(visible, scores, float("-inf"))
@@ -135,6 +135,10 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
         last = tl.max(limit)
         if shape.window:  # rows beyond the end see something too, and no 0 / 0 comes out
             limit = tl.where(inside, limit, last)
+        end_seen = limit
+        if shape.reach:
+            final = tl.load(positions + end - 1)
+            end_seen, last = tl.minimum(limit + shape.reach, final), tl.minimum(last + shape.reach, final)
         m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
@@ -144,7 +148,7 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
             position, rows = tl.arange(0, BLOCK_N) + i * BLOCK_N, tl.arange(0, BLOCK_N) + row
             seen = (position <= last)[:, None]
             k = keys_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
-            p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, shape, CODES)
+            p, m, total, acc = weigh(q_tile, k, position, limit, end_seen, m, total, acc, scale, shape, CODES)
             v = values_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
             acc = add_values(p, v, acc, shape, CODES)
         if sinks is not None:

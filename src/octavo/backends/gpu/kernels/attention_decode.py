@@ -71,7 +71,7 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
             coming = ((place + i * BLOCK_N <= last) & (i < stop))[:, None]
             k_next = keys_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
             v_next = values_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
-            p, m, total, acc = weigh(q_tile, k, position, limit, m, total, acc, scale, shape, CODES)
+            p, m, total, acc = weigh(q_tile, k, position, limit, limit, m, total, acc, scale, shape, CODES)
             acc = add_values(p, v, acc, shape, CODES)
             k, v, position = k_next, v_next, position + BLOCK_N
         out = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split

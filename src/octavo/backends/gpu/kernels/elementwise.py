@@ -97,7 +97,7 @@ def add_rows_kernel(x, table, ids, out, k, B: tl.constexpr, PDL: tl.constexpr):
 
 @triton.jit
 def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """soft_max, normalize, sigmoid, gelu or soft_cap of whole rows."""
+    """soft_max, normalize, sigmoid, gelu, gelu_erf or soft_cap of whole rows."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -113,6 +113,8 @@ def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.con
         value = 1 / (1 + tl.exp(-value))
     elif OP == "gelu":
         value = gelu(value)
+    elif OP == "gelu_erf":
+        value = value * 0.5 * (1 + tl.erf(value * 0.7071067811865476))
     else:
         doubled = tl.exp(-2 * tl.abs(value / cap))
         size = (1 - doubled) / (1 + doubled) * cap

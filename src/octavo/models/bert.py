@@ -1,0 +1,114 @@
+"""BERT: an encoder, whose tokens see all of a text; learned positions, layer norms behind each part, GELU."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from octavo.formats import dequantize
+from octavo.graph.builder import GraphBuilder, constant
+from octavo.graph.node import Node
+from octavo.models import layers
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, brief, layer_norm_keys
+from octavo.models.hparams import LAYER_NORM_EPS, Hyperparams, read_shared
+from octavo.models.weights import Expected, Tensors, Weights, matrix, vector
+
+TYPES = 2
+"""Kinds of tokens: those of a first text, which all are here, and of a second."""
+NORMS = ("attn_output_norm", "layer_output_norm")
+OUTER = {
+    "embeddings.word_embeddings.weight": "token_embd.weight",
+    "embeddings.token_type_embeddings.weight": "token_types.weight",
+    "embeddings.position_embeddings.weight": "position_embd.weight",
+    "embeddings.LayerNorm.weight": "token_embd_norm.weight",
+    "embeddings.LayerNorm.bias": "token_embd_norm.bias",
+}
+
+
+def outer_tensors(hp: Hyperparams, *, positions: bool) -> Tensors:
+    """The tensors before the first layer; with `positions` there is a vector for each."""
+    learned = {"position_embd.weight": matrix(hp.n_ctx_train, hp.n_embd)} if positions else {}
+    return {
+        "token_embd.weight": matrix(hp.n_vocab, hp.n_embd),
+        "token_types.weight": Expected((TYPES, hp.n_embd), optional=True),
+        **learned,
+        **{f"token_embd_norm.{part}": vector(hp.n_embd) for part in ("weight", "bias")},
+    }
+
+
+def tensors(hp: Hyperparams) -> Tensors:
+    block = layers.attention_tensors(hp) | layers.ffn_tensors(hp)
+    block = {n: want for n, want in block.items() if not n.startswith(("ffn_gate", "attn_norm", "ffn_norm"))}
+    biases = {"attn_output": hp.n_embd, "ffn_up": hp.n_ff, "ffn_down": hp.n_embd}
+    block |= {f"{name}.bias": vector(size, optional=True) for name, size in biases.items()}
+    block |= {f"{name}.{part}": vector(hp.n_embd) for name in NORMS for part in ("weight", "bias")}
+    return outer_tensors(hp, positions=True) | {
+        f"blk.{i}.{name}": want for i in range(hp.n_layer) for name, want in block.items()
+    }
+
+
+def embedded(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+    """The vectors that the first layer gets: of tokens, of their kind and of positions, normed: [T, n_embd]."""
+    x = g.get_rows(w["token_embd"], g.tokens)
+    kinds, positions = w.get("token_types"), w.get("position_embd")
+    if kinds is not None:
+        first = np.asarray(dequantize(kinds.tensor)[0], np.float32)
+        x = g.add(x, constant(first, "token_type"))
+    if positions is not None:
+        x = g.add(x, g.get_rows(positions, g.positions))
+    return layers.layer_norm(g, hp, w, "token_embd_norm", x)
+
+
+def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+    x = embedded(g, hp, w)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = layers.qkv(g, hp, b, x)
+        h = layers.linear(g, b, "attn_output", g.attention_of_all(q, k, v, i, hp.attention_scale))
+        x = layers.layer_norm(g, hp, b, "attn_output_norm", g.add(x, h))
+        h = layers.linear(g, b, "ffn_down", g.gelu_erf(layers.linear(g, b, "ffn_up", x)))
+        x = layers.layer_norm(g, hp, b, "layer_output_norm", g.add(x, h))
+    return g.last(x)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for positions that are not learned, for a decoder and for other kinds of tokens."""
+    if (kind := config.values.get("position_embedding_type")) not in (None, "absolute"):
+        raise config.error("position_embedding_type", f"is {brief(kind)}", "absolute")
+    for key in ("is_decoder", "add_cross_attention"):
+        if config.flag(key, False):
+            raise config.error(key, "is true", "false")
+    require_two_types(config)
+    return layer_norm_keys(config, "layer_norm_eps") | {"attention.causal": False, **NO_ROPE}
+
+
+def require_two_types(config: Config) -> None:
+    if (types := config.values.get("type_vocab_size", TYPES)) != TYPES:
+        raise config.error("type_vocab_size", f"is {brief(types)}", str(TYPES))
+
+
+NO_ROPE: Keys = {"rope.freq_base": None, "rope.dimension_count": None}
+
+ARCH = Architecture(
+    name="bert",
+    hparams=partial(read_shared, has_experts=False, eps=LAYER_NORM_EPS),
+    keys=frozenset({LAYER_NORM_EPS, "attention.causal"}),
+    tensors=tensors,
+    build=build,
+    classes={"BertModel": config_keys, "BertForMaskedLM": config_keys},
+    names={
+        "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
+        "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
+        "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
+    },
+    base="bert.",
+    layer="encoder.layer",
+    outer=OUTER,
+    unused=("embeddings.position_ids", "pooler.", "cls."),
+    activation="gelu",
+    tied=True,
+    encoder=True,
+    writable=False,
+)  # fmt: skip

@@ -1,0 +1,145 @@
+"""Embeddings: a text's tokens as vectors, and of these one for the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from octavo.errors import ContextFullError, ModelError, UsageError
+from octavo.formats import dequantize
+from octavo.formats.spec import F32
+from octavo.graph.node import PAGE_SIZE
+from octavo.graph.protocol import Backend
+from octavo.io.gguf import GGUFFile
+from octavo.models import ModelSpec
+from octavo.runtime.arguments import choice
+from octavo.runtime.batch import Feed
+from octavo.runtime.context import default_context
+from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.kv_cache import Sequence as Tokens
+from octavo.runtime.placement import GpuLayers
+from octavo.text import Tokenizer
+
+Pooling = Literal["mean", "cls", "last"]
+"""The vector of a text: the mean of its tokens', that of the first, or that of the last."""
+
+TYPES = ("none", "mean", "cls", "last", "rank")
+"""What the numbers of `pooling_type` mean; "rank" is a score of two texts, which is not computed here."""
+SEQUENCES, STEP = 32, 512
+"""Texts in a step at most, and tokens of one, unless a text may have more."""
+
+
+def pooling_of(file: GGUFFile) -> Pooling | None:
+    """How a file's model pools; None where it does not say. Raises ModelError for what is not computed."""
+    key = f"{file.metadata.get_str('general.architecture')}.pooling_type"
+    number = file.metadata.get_int(key, default=0)
+    if not 0 <= number < len(TYPES) or TYPES[number] == "rank":
+        name = f" ({TYPES[number]})" if 0 <= number < len(TYPES) else ""
+        raise ModelError(f"pooling {number}{name} is not computed", file=file.path, field=key, allowed="0 to 3")
+    return TYPES[number] if number else None  # type: ignore[return-value]
+
+
+def is_embedding_model(model: ModelSpec) -> bool:
+    """Whether a model is made to give embeddings: its graph has no logits, or its file says how to pool."""
+    return pooling_of(model.file) is not None or model.architecture.encoder
+
+
+def embedding_engine(
+    model: ModelSpec, backends: Sequence[Backend], *, n_ctx: int | None = None, gpu_layers: GpuLayers = "all",
+    strict: bool = False,
+) -> Engine:  # fmt: skip
+    """An engine whose steps give vectors of tokens; a text is in one step, which has room for several."""
+    n_ctx = default_context(model) if n_ctx is None else n_ctx
+    step = max(n_ctx, STEP)
+    config = EngineConfig(
+        n_ctx=n_ctx, n_batch=step, n_outputs=step, max_sequences=SEQUENCES, cache_type="f32", strict=strict,
+        gpu_layers=gpu_layers, embeds=True, n_pages=-(-step // PAGE_SIZE) + SEQUENCES,
+    )  # fmt: skip
+    return Engine(model, backends, config)
+
+
+class Embedder:
+    """Turns texts into vectors with an engine of `embedding_engine`."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        self.engine, self.tokenizer = engine, tokenizer
+        file = engine.model.file
+        self.pooling = pooling_of(file)
+        names = [f"dense_{i}.weight" for i in (2, 3)]
+        self._projections = [dequantize(file.tensor(name)) for name in names if name in file.tensors]
+
+    def embed(self, texts: Sequence[str], pooling: Pooling | None, *, normalize: bool) -> F32:
+        """The vectors of texts, float32 [n, d]; see `Model.embed`."""
+        if pooling is not None:
+            choice("pooling", pooling, get_args(Pooling))
+        pooling = pooling or self.pooling
+        if pooling is None:
+            problem = f"{self.engine.model.file.path} does not say how vectors of tokens become one of a text"
+            raise UsageError(f"{problem} (allowed: pooling mean, cls or last)", argument="pooling")
+        pooled = [_pooled(vectors, pooling) for vectors in self.token_vectors(texts)]
+        width = self.engine.model.hparams.n_embd
+        found: F32 = np.array(pooled, np.float32).reshape(len(pooled), width)
+        for matrix in self._projections:
+            found = found @ matrix.T
+        return _unit(found) if normalize else found
+
+    def token_vectors(self, texts: Sequence[str]) -> list[F32]:
+        """The vectors of each text's tokens, float32 [tokens, n_embd].
+
+        Raises UsageError for a text without tokens, ContextFullError for one that does not fit.
+        """
+        tokens = [self._tokens(i, text) for i, text in enumerate(texts)]
+        found: dict[int, F32] = {}
+        for group in self._groups([len(t) for t in tokens]):
+            rows = self._step([tokens[i] for i in group])
+            found |= dict(zip(group, rows, strict=True))
+        return [found[i] for i in range(len(tokens))]
+
+    def _tokens(self, i: int, text: str) -> list[int]:
+        tokens = self.tokenizer.encode(text, parse_special=False)
+        if not tokens:
+            raise UsageError(f"text {i} has no tokens", argument="texts")
+        if len(tokens) > (most := self.engine.n_ctx):
+            raise ContextFullError(f"text {i}, of {len(tokens)} tokens, does not fit the context of {most}")
+        return tokens
+
+    def _groups(self, lengths: list[int]) -> Iterator[list[int]]:
+        """Texts by number that are one step, those of about one length together."""
+        group: list[int] = []
+        room = self.engine.limits["tokens"]
+        for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+            if group and (len(group) == SEQUENCES or sum(lengths[j] for j in group) + lengths[i] > room):
+                yield group
+                group = []
+            group.append(i)
+        if group:
+            yield group
+
+    def _step(self, texts: list[list[int]]) -> list[F32]:
+        engine, sequences = self.engine, [Tokens() for _ in texts]
+        feeds = [Feed(s, tokens, outputs=len(tokens)) for s, tokens in zip(sequences, texts, strict=True)]
+        with engine.lock:  # as long as the sequences have pages
+            try:
+                rows = engine.step(feeds)
+            finally:
+                for sequence in sequences:
+                    engine.pool.release(sequence)
+        return np.split(rows, np.cumsum([len(tokens) for tokens in texts])[:-1])
+
+
+def _pooled(vectors: F32, pooling: Pooling) -> F32:
+    """One vector [d] of those of a text's tokens, [tokens, d]."""
+    if pooling == "mean":
+        mean: F32 = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return mean
+    row: F32 = vectors[0 if pooling == "cls" else -1]
+    return row
+
+
+def _unit(vectors: F32) -> F32:
+    """Rows of length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    unit: F32 = (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+    return unit

@@ -1,0 +1,58 @@
+"""`octavo embed`: vectors, their cosines, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Run
+from tests.models.embedding_checkpoints import KINDS, save
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("bert")
+    save(folder, KINDS["bert"])
+    return str(folder)
+
+
+@pytest.fixture
+def embed(octavo: Run, bert: str) -> Run:
+    return lambda *arguments, **more: octavo("embed", bert, *arguments, "--device", "reference", **more)
+
+
+def test_cosines_of_texts(embed: Run) -> None:
+    lines = embed("a cat", "the software", "a cat").out.splitlines()
+    assert lines[0].split() == ["text", "1", "2", "3"]
+    assert lines[1].split()[:4] == ["1", "a", "cat", "1.000"]
+    assert lines[1].split()[-1] == "1.000"
+
+
+def test_vectors_as_json_and_in_a_file(embed: Run, tmp_path: Path) -> None:
+    found = json.loads(embed("a", "b c", "--json").out)
+    target = tmp_path / "v.npy"
+    assert embed("-o", str(target), stdin=b"a\n\nb c\n").out == ""
+    stored = np.load(target)
+    assert (stored.dtype, stored.shape) == (np.float32, (2, 128))
+    np.testing.assert_allclose(found["embeddings"], stored, rtol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(stored, axis=1), 1, rtol=1e-6)
+    long = json.loads(embed("a", "--json", "--no-normalize", "--pooling", "mean").out)["embeddings"]
+    assert abs(np.linalg.norm(long) - 1) > 1e-3
+    each = json.loads(embed("the software", "--json", "--pooling", "none").out)["embeddings"]
+    assert np.shape(each)[0] == 1
+    assert np.shape(each)[1] > 2
+
+
+def test_one_text(embed: Run) -> None:
+    assert embed("a cat").out.startswith("a cat: 128 numbers\n")
+
+
+def test_what_is_refused(embed: Run, octavo: Run, bert: str) -> None:
+    assert "there are no texts" in embed(stdin=b"\n").error()
+    assert "--output takes a vector for each text" in embed("a", "-o", "x.npy", "--pooling", "none").error()
+    assert "is an embedding model, which generates no text" in octavo("run", bert, "hi").error()
+    assert "does not say how vectors" in octavo("embed", "demo", "a", "--device", "reference").error()
+    assert "gives no logits" in octavo("profile", bert, "--device", "reference").error()

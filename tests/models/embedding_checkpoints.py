@@ -1,0 +1,97 @@
+"""Tiny random checkpoints of embedding models, as sentence-transformers publishes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from tests.convert.folders import byte_level, word_piece, write
+
+SIZES = {
+    "hidden_size": 128, "intermediate_size": 96, "num_attention_heads": 2, "vocab_size": 320, "num_hidden_layers": 2,
+    "max_position_embeddings": 256,
+}  # fmt: skip
+MODULE = "sentence_transformers.models."
+
+
+@dataclass
+class Kind:
+    """A model of `transformers`, its configuration, how it pools, and its projections [out, in]."""
+
+    model: str
+    config: str
+    pooling: str
+    options: dict[str, Any] = field(default_factory=dict)
+    dense: tuple[tuple[int, int], ...] = ()
+
+
+KINDS = {
+    "bert": Kind("BertModel", "BertConfig", "cls_token"),
+    "nomic-bert": Kind("NomicBertModel", "NomicBertConfig", "mean_tokens"),
+    "gemma-embedding": Kind("Gemma3TextModel", "Gemma3TextConfig", "mean_tokens", {
+        "num_key_value_heads": 1, "head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 16,
+        "use_bidirectional_attention": True, "layer_types": ["sliding_attention", "full_attention"],
+    }, dense=((160, 128), (128, 160))),
+    "qwen3": Kind("Qwen3Model", "Qwen3Config", "lasttoken", {
+        "num_key_value_heads": 1, "head_dim": 64, "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True,
+    }),
+}  # fmt: skip
+
+
+@dataclass
+class Saved:
+    """A model of `transformers`, its tokenizer, and its projections."""
+
+    model: Any
+    tokenizer: Any
+    dense: list[torch.Tensor]
+
+    def vectors(self, text: str) -> torch.Tensor:
+        """Of the tokens of a text: [tokens, d]."""
+        with torch.no_grad():
+            ids = torch.tensor([self.tokenizer.encode(text).ids])
+            hidden: torch.Tensor = self.model(ids).last_hidden_state[0]
+        return hidden
+
+    def embed(self, text: str, pooling: str) -> torch.Tensor:
+        """As sentence-transformers has it: pooled, projected, of length 1."""
+        rows = self.vectors(text)
+        vector = {"cls_token": rows[0], "mean_tokens": rows.mean(0), "lasttoken": rows[-1]}[pooling]
+        for matrix in self.dense:
+            vector = matrix @ vector
+        return vector / vector.norm()
+
+
+def save(folder: Path, kind: Kind) -> Saved:
+    """Save a random model of a kind to `folder`."""
+    torch.manual_seed(1)
+    model = getattr(transformers, kind.model)(getattr(transformers, kind.config)(**SIZES, **kind.options)).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    if "architectures" in kind.options:  # the class that Qwen3's embedding models name
+        config = model.config.to_dict() | {"architectures": kind.options["architectures"]}
+        write(folder, "config.json", {k: v for k, v in config.items() if k != "dtype"})
+    tokenizer = word_piece(320) if "Bert" in kind.model else byte_level()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write(folder, "tokenizer_config.json", {})
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    dense = []
+    for i, (out, width) in enumerate(kind.dense, 2):
+        modules.append((f"{i}_Dense", "Dense"))
+        dense.append(torch.randn(out, width) / 9)
+        (folder / f"{i}_Dense").mkdir()
+        write(folder / f"{i}_Dense", "config.json", {"in_features": width, "out_features": out, "bias": False})
+        save_file({"linear.weight": dense[-1]}, folder / f"{i}_Dense" / "model.safetensors")
+    modules.append(("9_Normalize", "Normalize"))
+    write(folder, "modules.json", [
+        {"idx": i, "name": str(i), "path": path, "type": MODULE + name} for i, (path, name) in enumerate(modules)
+    ])  # fmt: skip
+    (folder / "1_Pooling").mkdir()
+    write(folder / "1_Pooling", "config.json", {f"pooling_mode_{kind.pooling}": True, "pooling_mode_max_tokens": False})
+    return Saved(model, tokenizer, dense)

@@ -1,0 +1,151 @@
+"""Embedding models give what `transformers` gives, from checkpoint folders and from GGUF files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import octavo
+from octavo.convert import convert_checkpoint
+from octavo.errors import ContextFullError, FileError, ModelError, OctavoError, UsageError
+from tests.convert import folders
+from tests.models.embedding_checkpoints import KINDS, Saved, save
+
+TEXTS = ["a", "The software is provided as is.", "copyright " * 9, "Permission, é, and more of it than that", "to"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Saved]:
+    folder = tmp_path_factory.mktemp(request.param)
+    made = save(folder, KINDS[request.param])
+    convert_checkpoint(folder, folder.with_suffix(".gguf"), "F32")
+    return request.param, folder, made
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_vectors_of_texts(saved: tuple[str, Path, Saved], device: str) -> None:
+    name, folder, original = saved
+    want = np.stack([original.embed(text, KINDS[name].pooling).numpy() for text in TEXTS])
+    for path in (folder, folder.with_suffix(".gguf")):
+        with octavo.load(path, device=device, threads=2, strict=True) as model:
+            got = model.embed(TEXTS)
+            assert got.dtype == np.float32
+            np.testing.assert_allclose(got, want, atol=1e-5)
+            assert np.abs(model.embed(TEXTS[1]) - want[1]).max() < 1e-5
+
+
+def test_vectors_of_tokens_and_other_poolings(saved: tuple[str, Path, Saved]) -> None:
+    name, folder, original = saved
+    with octavo.load(folder, device="reference") as model:
+        found = model.embed_tokens(TEXTS[:2])
+        for text, rows in zip(TEXTS, found, strict=False):
+            want = original.vectors(text).numpy()
+            assert np.abs(rows - want).max() < 1e-4 * np.abs(want).max()
+        last = model.embed(TEXTS[:2], pooling="last", normalize=False)
+        if not KINDS[name].dense:
+            np.testing.assert_allclose(last, [rows[-1] for rows in found], rtol=1e-5)
+
+
+def test_an_embedding_model_generates_nothing(saved: tuple[str, Path, Saved]) -> None:
+    _, folder, _ = saved
+    with octavo.load(folder, device="reference") as model:
+        for ask in (lambda: model.generate("a"), lambda: model.generate_many(["a"]), lambda: model.logits([1, 2])):
+            with pytest.raises(UsageError, match="is an embedding model, which generates no text"):
+                ask()
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    save(tmp_path, KINDS["bert"])
+    return tmp_path
+
+
+def test_texts_that_do_not_fit(bert: Path) -> None:
+    with octavo.load(bert, device="reference", n_ctx=8) as model:
+        with pytest.raises(ContextFullError, match="text 1, of 43 tokens, does not fit the context of 8"):
+            model.embed(["a", "the " * 41])
+        with pytest.raises(UsageError, match="texts"):
+            model.embed([3])  # type: ignore[list-item]
+        assert model.embed([]).shape == (0, 128)
+
+
+def test_many_texts_take_several_steps(bert: Path) -> None:
+    texts = [f"number {i} " * (i % 4 + 1) for i in range(40)]
+    with octavo.load(bert, device="reference") as model:
+        together = model.embed(texts)
+        for i in (0, 19, 39):
+            np.testing.assert_allclose(together[i], model.embed(texts[i])[0], atol=1e-5)
+
+
+def test_a_generating_model_embeds_if_it_is_told_how() -> None:
+    with octavo.load("demo", device="reference") as model:
+        with pytest.raises(UsageError, match="does not say how vectors of tokens become one"):
+            model.embed("a")
+        assert model.embed(["12 * 7", "5"], pooling="mean").shape == (2, model.engine.model.hparams.n_embd)
+        assert model.logits([1, 2]).shape == (2, model.n_vocab)
+
+
+@pytest.mark.parametrize(("file", "change", "message"), [
+    ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pools by cls_token, max_tokens"),
+    ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
+    ("config.json", {"position_embedding_type": "relative_key"}, "position_embedding_type: is .*relative_key"),
+    ("config.json", {"is_decoder": True}, "is_decoder: is true"),
+    ("config.json", {"type_vocab_size": 3}, "type_vocab_size: is .*3"),
+    ("config.json", {"hidden_act": "relu"}, "hidden_act: is .*relu.* .allowed: gelu"),
+])  # fmt: skip
+def test_what_is_refused(bert: Path, file: str, change: dict[str, object], message: str) -> None:
+    path = bert / file
+    folders.edit(path.parent, path.name, **change)
+    with pytest.raises(OctavoError, match=message):
+        octavo.load(bert, device="reference")
+
+
+@pytest.mark.parametrize(("modules", "message"), [
+    ("3", "lists"),
+    ([{"path": "../x", "type": "a.Pooling"}], "lists"),
+    ([{"path": "", "type": "sentence_transformers.models.LSTM"}], "lists a module 'LSTM'"),
+    ([{"path": "2_Dense", "type": "a.Dense"}], "no_such|can't be opened|2_Dense"),
+])  # fmt: skip
+def test_modules_that_are_refused(bert: Path, modules: object, message: str) -> None:
+    folders.write(bert, "modules.json", modules)
+    with pytest.raises(FileError, match=message):
+        octavo.load(bert, device="reference")
+
+
+def test_a_projection_for_a_model_that_has_none(bert: Path) -> None:
+    gemma = bert / "gemma"
+    save(gemma, KINDS["gemma-embedding"])
+    (gemma / "2_Dense").rename(bert / "2_Dense")
+    folders.write(bert, "modules.json", [{"path": "2_Dense", "type": "a.Dense"}])
+    with pytest.raises(ModelError, match="dense_2_feat_out"):
+        octavo.load(bert, device="reference")
+
+
+def test_pooling_of_a_kind_that_is_not_computed(bert: Path) -> None:
+    from octavo.io.gguf import GGUFFile, write_gguf
+
+    convert_checkpoint(bert, bert / "m.gguf", "F32")
+    with GGUFFile.open(bert / "m.gguf") as file:
+        values = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
+        tensors = {name: file.tensor(name) for name in file.tensors}
+        write_gguf(bert / "rank.gguf", "bert", values | {"bert.pooling_type": 4}, tensors)
+    with pytest.raises(ModelError, match=r"pooling_type: pooling 4 \(rank\) is not computed"):
+        octavo.load(bert / "rank.gguf", device="reference")
+
+
+def test_layers_on_two_devices(bert: Path) -> None:
+    from octavo.backends.cpu import CpuBackend
+    from octavo.backends.reference import ReferenceBackend
+    from octavo.huggingface import open_model_file
+    from octavo.models import read_model
+    from octavo.runtime.embedding import Embedder, embedding_engine
+    from octavo.text import Tokenizer
+
+    with open_model_file(bert) as file:
+        backends = [CpuBackend(threads=2), ReferenceBackend()]
+        halves = embedding_engine(read_model(file), backends, gpu_layers=1)
+        whole = embedding_engine(read_model(file), backends[1:])
+        a, b = (Embedder(e, Tokenizer.from_gguf(file)).embed(TEXTS, None, normalize=True) for e in (halves, whole))
+    np.testing.assert_allclose(a, b, atol=1e-5)
