@@ -3,7 +3,8 @@
 A linear layer called m is stored as
 
     m.weight             codes of a byte each: I8 or F8_E4M3 [N, K], or
-    m.weight_packed      I32 [N, K * bits / 32], a stream of code + 2^(bits - 1) along a row, or U8 of E2M1 pairs
+    m.weight_packed      I32 [N, K * bits / 32], a stream of code + 2^(bits - 1) along a row (see `words_of`), or U8 of
+                         E2M1 pairs
     m.weight_shape       N and K
     m.weight_scale       floats [N, 1] or [N], [N, K / G], [1], [N / 128, K / 128]; F8_E4M3 or U8 for E2M1
     m.weight_zero_point  zero points: I8 like the scales, or a stream along N, I32 [N * bits / 32, K / G]
@@ -24,7 +25,7 @@ import numpy as np
 from octavo.errors import ModelError, QuantFormatError, shown
 from octavo.formats import BlockFormat, Planes, channel_format
 from octavo.formats.rows import GROUP, two_levels
-from octavo.formats.spec import F32, U8
+from octavo.formats.spec import F32, U8, AnyArray
 from octavo.huggingface.layouts import float4, float8
 from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.gptq import order_of
@@ -74,6 +75,8 @@ def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
     codes = module.take(PACKED, ("I32",), (None, None))
     shape = module.take(SHAPE, ("I64", "I32"), (2,))
     n, k = codes.shape[0], codes.shape[1] * 32 // a.bits
+    if 32 % a.bits:  # so that words alone do not say how many codes there are
+        k = _told(shape, n, codes.shape[1], a.bits)
     middle = np.uint8(1 << (a.bits - 1))
 
     def load() -> Part:
@@ -81,7 +84,7 @@ def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
         if said != [n, k]:
             raise _says(shape, f"says {said}", f"{[n, k]}, as its words have it")
         words = codes.array()
-        return lambda part: Planes(codes_of(words[part], a.bits)[:, :k])
+        return lambda part: Planes(words_of(words[part], a.bits, k))
 
     if a.rows is not None:
         return [_rows(module, a, n, k, codes.name, load, middle)]
@@ -201,17 +204,40 @@ def _groups(module: Module, a: Arguments, n: int, k: int, load: Callable[[], Par
 
 def _zero(module: Module, a: Arguments, n: int, groups: int) -> StoredTensor:
     tensor = module.take(ZERO, ("I8", "I32"))
-    packed = (-(-n * a.bits // 32), groups)
-    if tensor.shape not in ((n, groups), packed) or (tensor.dtype == "I32") != (tensor.shape == packed):
-        raise module.error(ZERO, f"is {tensor.dtype} {list(tensor.shape)}", f"I8 {[n, groups]} or I32 {list(packed)}")
+    packed = [(words, groups) for words in _word_counts(n, a.bits)]
+    if tensor.shape not in ([(n, groups)] if tensor.dtype == "I8" else packed):
+        allowed = f"I8 {[n, groups]} or I32 {list(packed[0])}"
+        raise module.error(ZERO, f"is {tensor.dtype} {list(tensor.shape)}", allowed)
     return tensor
+
+
+def _word_counts(codes: int, bits: int) -> tuple[int, int]:
+    """Words of so many codes: as a stream, and with whole codes in each word, as releases before 0.13 pack them."""
+    return -(-codes * bits // 32), -(-codes // (32 // bits))
+
+
+def _told(shape: StoredTensor, n: int, words: int, bits: int) -> int:
+    """The values of a row that `weight_shape` tells. Raises ModelError where they take another number of words."""
+    said = shape.array().reshape(-1).tolist()
+    if said[0] != n or not 0 < said[1] <= 32 * words or words not in _word_counts(said[1], bits):
+        raise _says(shape, f"says {said}", f"{n} rows of codes of {bits} bits in {words} words")
+    return int(said[1])
+
+
+def words_of(words: AnyArray, bits: int, count: int) -> U8:
+    """The first `count` codes of words I32 [..., W]: a stream, or, where there are more words, whole codes in each."""
+    if words.shape[-1] == _word_counts(count, bits)[0]:
+        return codes_of(words, bits)[..., :count]
+    shifts = np.arange(32 // bits, dtype=np.uint32) * np.uint32(bits)
+    codes = words.view(np.uint32)[..., None] >> shifts & np.uint32((1 << bits) - 1)
+    return codes.astype(np.uint8).reshape(*words.shape[:-1], -1)[..., :count]
 
 
 def _zero_points(zero: StoredTensor, bits: int, n: int) -> U8:
     """Zero points of codes that begin at 0, uint8 [n, groups]."""
     raw, middle = zero.array(), 1 << (bits - 1)
     if zero.dtype == "I32":
-        return np.ascontiguousarray(codes_of(np.ascontiguousarray(raw.T), bits)[:, :n].T)
+        return np.ascontiguousarray(words_of(np.ascontiguousarray(raw.T), bits, n).T)
     if raw.min() < -middle or raw.max() >= middle:
         raise _says(zero, f"has zero points from {raw.min()} to {raw.max()}", f"{-middle} to {middle - 1}")
     return raw.view(np.uint8) + np.uint8(middle)
