@@ -32,7 +32,8 @@ RARE = [
 SOME = [*COMMON, *map(slow, RARE)]
 
 
-@pytest.mark.parametrize("fmt", SOME, ids=lambda f: f.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("fmt", [*COMMON, *RARE], ids=lambda f: f.name)
 def test_packed_rows_are_those_of_the_format(fmt: BlockFormat) -> None:
     stored = random_tensor(fmt, 17, 384)
     ids = np.array([16, 0, 3, 3], np.int32)

@@ -21,7 +21,7 @@ EXACT = {
     "qqq-g128": None, "ct-w8a8": None,
 }  # fmt: skip
 """The type that a layout becomes; None for Q8_0 as the nearest."""
-QUICK = ("awq-gemm", "ct-nvfp4", "gptq-act-order")
+QUICK = ("awq-gemm", "gptq-act-order")
 
 
 def values(file: GGUFFile, name: str) -> np.ndarray:
