@@ -98,7 +98,7 @@ def test_again(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "says"), [
     (["Q9_K"], "preset 'Q9_K' is not known; did you mean Q"),
     (["q4-km"], "did you mean Q4_K_M? (allowed: F32, "),
-    (["IQ2_XXS"], "preset 'IQ2_XXS' can be read, but there is no encoder for it (allowed"),
+    (["Q2_0"], "preset 'Q2_0' can be read, but there is no encoder for it (allowed"),
     (["Q4_K_M", "--tensor-type", "attn_v"], "--tensor-type is 'attn_v' (allowed: REGEX=TYPE"),
     (["Q4_K_M", "--tensor-type", "=Q4_K"], "--tensor-type is '=Q4_K'"),
     (["Q4_K_M", "--tensor-type", "a(=Q4_K"], "'a(' is no regular expression"),

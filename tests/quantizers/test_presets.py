@@ -123,19 +123,19 @@ def test_rows_that_do_not_fit_fall_back(name: str, k: int, got: str) -> None:
     assert fallback(by_name(name), k).name == got
 
 
-@pytest.mark.parametrize("name", ["Q9_K", "", "IQ2_XXS", "q4_k_m "])
+@pytest.mark.parametrize("name", ["Q9_K", "", "Q2_0", "q4_k_m "])
 def test_unknown_presets_say_what_is_allowed(name: str) -> None:
     with pytest.raises(UsageError, match=r"allowed: F32, .*Q4_K_M.*Q3_K") as error:
         find_preset(name)
     assert repr(name) in str(error.value)
-    assert ("no encoder" in str(error.value)) is (name == "IQ2_XXS")
+    assert ("no encoder" in str(error.value)) is (name == "Q2_0")
 
 
 @pytest.mark.parametrize(("given", "says"), [
     ({"output_type": "Q4"}, "'Q4'.*allowed: F32"),
     ({"embedding_type": "Q8_1"}, "'Q8_1'"),
     ({"tensor_types": (("attn_(q", "Q4_K"),)}, r"attn_\(q"),
-    ({"tensor_types": (("attn_q", "IQ2_S"),)}, "'IQ2_S'"),
+    ({"tensor_types": (("attn_q", "Q2_0"),)}, "'Q2_0'"),
     ({"output_type": "Q4_K"}, "output.weight.*rows of 80"),
 ])  # fmt: skip
 def test_wrong_choices_are_named(given: dict[str, Any], says: str) -> None:

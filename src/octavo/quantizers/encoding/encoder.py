@@ -12,7 +12,8 @@ from octavo.formats.spec import F32, U8
 from octavo.quantizers.encoding.kernels.recipe import LEAST_IMPORTANCE
 
 ENCODABLE = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
-             "IQ4_NL", "IQ4_XS", "MXFP4")  # fmt: skip
+             "IQ4_NL", "IQ4_XS", "MXFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0",
+             "TQ2_0")  # fmt: skip
 """Names of the formats that `encode` knows: those of weights in GGUF models."""
 
 
@@ -25,9 +26,9 @@ def encode(
 ) -> U8:
     """Rows [rows, K] as packed blocks of a format: uint8 [rows, bytes of a row].
 
-    K-quants, IQ4 and MXFP4 search for the scales and minima that leave the least squared error, weighted by
-    sqrt(x^2 + mean x^2 / 4), MXFP4 by nothing. Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 are what ggml's reference encoders
-    write, and F16 and BF16 round to nearest.
+    K-quants, IQ and TQ formats and MXFP4 search for the scales, minima and points of grids that leave the least squared
+    error, weighted by sqrt(x^2 + mean x^2 / 4), MXFP4 by nothing. Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 are what ggml's
+    reference encoders write, and F16 and BF16 round to nearest.
 
     `importance`, float32 [K], is the mean squared activation of each input of the product (an importance matrix). With
     it every block format but Q8_0 searches, with errors weighted by importance * sqrt(x^2 + 2 * mean x^2), much

@@ -18,10 +18,13 @@ LANES = 16
 
 def encode_rows(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int) -> U8:
     """Finite rows [rows, K] as packed blocks; `importance` is above 0 everywhere."""
+    from octavo.quantizers.encoding.points import encode_blocks, is_searched_in_points
     from octavo.quantizers.encoding.recipes import extremes_rule
 
     if fmt.is_float:
         return _numbers(rows, fmt, threads)
+    if is_searched_in_points(fmt):
+        return encode_blocks(rows, fmt, importance, threads)
     rule = extremes_rule(fmt)
     if rule == "largest" or (rule is not None and importance is None):
         return _by_extremes(rows, fmt, threads)

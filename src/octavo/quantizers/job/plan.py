@@ -13,7 +13,7 @@ from octavo.io.atomic import require_target
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.source import Source, SourceTensor
 from octavo.quantizers.mix.mixing import Choices, choose_types
-from octavo.quantizers.mix.presets import NEEDS_IMATRIX, Preset
+from octavo.quantizers.mix.presets import NEEDS_IMATRIX, WEIGHTED, Preset
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def require_weighted(job: Job) -> None:
     """Raises UsageError where a tensor needs importance weights that are not there."""
     kind = NEEDS_IMATRIX.get(job.name)
     for name, fmt in job.types.items():
-        needed = fmt.name == kind and name not in _OFTEN_MISSING
+        needed = (fmt.name == kind or fmt.name in WEIGHTED) and name not in _OFTEN_MISSING
         if needed and (job.imatrix is None or job.imatrix.importance(name) is None):
-            problem = f"{job.name} makes tensor {shown(name)} {kind}, which is of no use without importance weights"
+            problem = f"{job.name} makes tensor {shown(name)} {fmt.name}, which is of no use without importance weights"
             raise UsageError(f"{problem}; give an imatrix that has it")

@@ -170,7 +170,7 @@ class _Mixer:
         if self.preset.name == "MXFP4_MOE":
             return base if len(shape) > 2 and shape[-3] > 1 else by_name("Q8_0")
         if kind == "token_embd":
-            return base
+            return by_name(self._ruled(kind, 0) or base.name)
         index = self.seen.get(kind, 0)
         self.seen[kind] = index + 1
         if kind.startswith("ffn_") and self.facts.experts > 1:
@@ -178,17 +178,21 @@ class _Mixer:
         return by_name(self._ruled(kind, index) or base.name)
 
     def _output(self, shape: tuple[int, ...], base: BlockFormat) -> BlockFormat:
-        whole = shape[-1] % base.block == 0
+        whole, rule = shape[-1] % base.block == 0, self.preset.mix.get("output")
+        if whole and rule:
+            return by_name(rule(Place(0, 1)) or base.name)
         return by_name("Q6_K" if whole and base.name != "Q8_0" and self.preset.name != "MXFP4_MOE" else "Q8_0")
 
     def _ruled(self, kind: str, index: int) -> str | None:
         facts = self.facts
-        if kind in ("attn_v", "attn_k") and facts.experts == EIGHT_EXPERTS:
+        eight = facts.experts == EIGHT_EXPERTS and not self.preset.small
+        if kind in ("attn_v", "attn_k") and eight:
             return "Q8_0"
         rule = self.preset.mix.get(kind)
         count = self.counts.get(kind, facts.layers)
         found = rule(Place(index, count, facts.heads_per_kv, facts.experts, self.has_imatrix)) if rule else None
-        if kind == "attn_v" and facts.big_llama and (found or self.preset.base) in ("Q3_K", "Q4_K"):
+        big = facts.big_llama and not self.preset.small
+        if kind == "attn_v" and big and (found or self.preset.base) in ("Q3_K", "Q4_K"):
             return "Q5_K"
         return found
 

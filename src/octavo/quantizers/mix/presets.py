@@ -67,19 +67,38 @@ def _eight_experts(rule: Rule | None = None) -> Rule:
     return lambda place: "Q5_K" if place.experts == EIGHT_EXPERTS else rule(place) if rule else None
 
 
+def _middle(kind: str) -> Rule:
+    """All layers but the first and the last eighth."""
+    return lambda place: kind if place.count // 8 <= place.index < 7 * place.count // 8 else None
+
+
+def _of_two_bits(more: str, attn_output: str | None = None) -> dict[str, Rule]:
+    """The mix of presets of some two bits, `more` for what needs it."""
+    return {
+        "output": _always("Q5_K"),
+        "token_embd": _always(more),
+        "attn_v": lambda place: "Q4_K" if place.heads_per_kv >= 4 or place.experts >= 4 else more,
+        "attn_k": lambda place: "Q4_K" if place.experts == EIGHT_EXPERTS else None,
+        "attn_output": lambda place: "Q5_K" if place.experts == EIGHT_EXPERTS else attn_output,
+        "ffn_down": _first_part(8, more),
+    }
+
+
 @dataclass(frozen=True)
 class Preset:
     """A way to quantize a model.
 
     file_type  what `general.file_type` says; None: what the source says
     base       type of every tensor that no rule gives another; None where tensors are copied
-    mix        rules by kind of tensor: attn_v (and fused projections that hold v), attn_output, ffn_down
+    mix        rules by kind of tensor: attn_v (and fused projections that hold v), attn_output, ffn_down, ...
+    small      of some two bits: attention gets no more bits in models of eight experts or of 80 layers
     """
 
     name: str
     file_type: int | None
     base: str | None
     mix: Mapping[str, Rule] = field(default_factory=dict)
+    small: bool = False
 
 
 # fmt: off
@@ -113,6 +132,27 @@ PRESETS: tuple[Preset, ...] = (
     Preset("Q3_K_S",    11, "Q3_K",   {"attn_output": _eight_experts()}),
     Preset("Q2_K",      10, "Q2_K",   {"attn_v": _shared_heads("Q4_K", "Q3_K"), "ffn_down": _always("Q3_K"),
                                        "attn_output": _eight_experts(_always("Q3_K"))}),
+    Preset("IQ3_M",     27, "IQ3_S",  {"attn_v": _always("Q4_K"), "attn_output": _eight_experts(_always("Q4_K")),
+                                       "ffn_down": lambda p: "Q4_K" if p.index < p.count // 8 or
+                                       (p.experts == EIGHT_EXPERTS and p.needs_more) else None}),
+    Preset("IQ3_S",     26, "IQ3_S",  {"attn_v": _shared_heads("Q4_K"), "attn_output": _eight_experts()}),
+    Preset("IQ3_XS",    22, "IQ3_S",  {"attn_v": _shared_heads("Q4_K"), "attn_output": _eight_experts(),
+                                       "attn_q": _always("IQ3_XXS"), "attn_k": _always("IQ3_XXS"),
+                                       "ffn_gate": _middle("IQ3_XXS"), "ffn_up": _middle("IQ3_XXS")}),
+    Preset("IQ3_XXS",   23, "IQ3_XXS", {"output": _always("Q5_K"), "token_embd": _always("IQ3_S"),
+                                        "attn_v": lambda p: "Q4_K" if p.heads_per_kv >= 4 else
+                                        None if p.has_imatrix else "IQ3_S",
+                                        "attn_q": _always("IQ2_S"), "attn_k": _always("IQ2_S"),
+                                        "attn_output": _eight_experts(_always("IQ3_S")),
+                                        "ffn_down": _when_imatrix(False, _first_part(8, "Q4_K", "Q3_K"))}),
+    Preset("IQ2_M",     29, "IQ2_S",  _of_two_bits("IQ3_S", "IQ3_S"), small=True),
+    Preset("IQ2_S",     28, "IQ2_XS", _of_two_bits("IQ3_S", "IQ3_S"), small=True),
+    Preset("IQ2_XS",    20, "IQ2_XS", _of_two_bits("Q2_K"), small=True),
+    Preset("IQ2_XXS",   19, "IQ2_XXS", _of_two_bits("Q2_K"), small=True),
+    Preset("IQ1_M",     31, "IQ1_M",  _of_two_bits("Q2_K", "IQ2_XXS"), small=True),
+    Preset("IQ1_S",     24, "IQ1_S",  _of_two_bits("Q2_K", "IQ2_XXS"), small=True),
+    Preset("TQ2_0",     37, "TQ2_0",  {"token_embd": _always("Q4_K")}),
+    Preset("TQ1_0",     36, "TQ1_0",  {"token_embd": _always("Q4_K")}),
     Preset("Q2_K_S",    21, "Q2_K",   {"attn_v": _shared_heads("Q4_K"), "ffn_down": _first_part(8, "Q4_K")}),
 )
 # fmt: on
@@ -121,13 +161,15 @@ ALIASES = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M", "Q3_K": "Q3_K_M"}
 NEEDS_IMATRIX = {"Q2_K_S": "Q2_K"}
 """Presets whose tensors of a type are of no use without importance weights, and the type."""
 
-FALLBACKS = {"IQ4_XS": "IQ4_NL", "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+WEIGHTED = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"})
+"""Types that are of no use without them under any preset."""
+
+FALLBACKS = {"IQ4_XS": "IQ4_NL", "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+             "TQ1_0": "Q4_0", "TQ2_0": "Q4_0", "IQ3_S": "IQ4_NL", **dict.fromkeys(WEIGHTED, "IQ4_NL")}  # fmt: skip
 """What a row that is not whole blocks of 256 gets instead; one that is not whole blocks of 32 gets F16."""
 
 _BY_NAME = {preset.name: preset for preset in PRESETS}
-_ELSEWHERE = frozenset(
-    "Q1_0 Q2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS IQ3_S IQ3_M TQ1_0 TQ2_0".split()
-)
+_ELSEWHERE = frozenset({"Q1_0", "Q2_0"})
 
 
 def find_preset(name: str) -> Preset:
