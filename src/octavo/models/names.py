@@ -9,7 +9,7 @@ from __future__ import annotations
 OUTER = {
     "embed_tokens.weight": "token_embd.weight",
     "norm.weight": "output_norm.weight",
-    "model.norm.bias": "output_norm.bias",
+    "norm.bias": "output_norm.bias",
     "lm_head.weight": "output.weight",
 }
 """Whole names of tensors outside of layers, without the "model." that most begin with."""
