@@ -75,6 +75,19 @@ def capped_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, 
     return out.reshape(len(q), -1)
 
 
+def attention_in_chunks(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, chunk: int, sinks: np.ndarray | None
+) -> F64:
+    """Attention of one sequence, q, k and v [T, H, D], to positions of a query's own chunk, number by number."""
+    out = np.zeros(q.shape)
+    for t, h in np.ndindex(*q.shape[:2]):
+        own = range(t // chunk * chunk, t + 1)
+        weights = np.exp([float(q[t, h].astype(float) @ k[i, h]) * scale for i in own])
+        whole = weights.sum() + (0.0 if sinks is None else math.exp(float(sinks[h])))
+        out[t, h] = weights @ v[own.start : own.stop, h].astype(float) / whole
+    return out.reshape(len(q), -1)
+
+
 def geglu(gate: np.ndarray, up: np.ndarray) -> F64:
     return (torch.nn.functional.gelu(t64(gate), approximate="tanh") * t64(up)).numpy()
 

@@ -136,9 +136,9 @@ class Paged:
             [np.arange(c, t, dtype=np.int32) for c, t in zip(contexts, totals, strict=True)]
         )
 
-    def run(self, **changes: Any) -> np.ndarray:
-        arguments = {"positions": self.positions, "starts": self.starts, "pages": self.pages, **changes}
-        return ops.attention(self.q, self.k, self.v, **arguments, scale=self.scale, page_size=self.page)
+    def run(self, *sinks: np.ndarray, **changes: Any) -> np.ndarray:
+        where = [changes.pop(n, getattr(self, n)) for n in ("positions", "starts", "pages")]
+        return ops.attention(self.q, self.k, self.v, *where, *sinks, **changes, scale=self.scale, page_size=self.page)
 
     def want(self, window: int = 0, reach: int = 0) -> np.ndarray:
         return op_oracle.attention(self.q, self.keys, self.values, self.lengths, self.scale, window, reach)
@@ -176,6 +176,15 @@ def test_attention_that_looks_ahead(window: int, reach: int) -> None:
     case = Paged([0, 0, 0], [9, 1, 21])
     assert error(case.run(window=window, reach=reach), case.want(window, min(reach, 99))) < NMSE
     assert error(case.run(window=window), case.want(window, min(reach, 99))) > 1e-2
+
+
+def test_attention_in_chunks_and_with_sinks() -> None:
+    case, sinks = Paged([0], [9], heads=2, kv_heads=2), np.array([0.5, -1.0], np.float32)
+    for chunk, sink in ((0, None), (4, None), (4, sinks)):
+        want = op_oracle.attention_in_chunks(case.q, case.keys[0], case.values[0], case.scale, chunk or 9, sink)
+        given = () if sink is None else (sink,)
+        assert error(case.run(*given, window=-chunk), want) < NMSE
+    assert error(case.run(window=4), want) > 1e-3
 
 
 def test_attention_with_a_cap() -> None:

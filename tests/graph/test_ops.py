@@ -108,6 +108,8 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("keep_groups", (value(T, 8),), {"groups": 4, "used": 5, "best": 2}),
     ("keep_groups", (value(T, 8),), {"groups": 8, "used": 5, "best": 2}),
     ("numbers", (POSITIONS,), {"count": 0}),
+    ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES),
+     {**ATTENTION, "window": -4, "reach": 1}),
     ("clamped_swiglu", (value(T, 4), value(T, 5)), CLAMPED),
     ("clamped_swiglu", (value(T, 4), value(T, 4)), {**CLAMPED, "limit": 0.0}),
     ("add_rows", (value(T, 2, 4), w(13), value(T, 2)), {}),

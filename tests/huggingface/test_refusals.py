@@ -20,6 +20,7 @@ LATENT = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1,
     "kv_lora_rank": 64, "qk_rope_head_dim": 16,
 }  # fmt: skip
+CHUNKS = {"num_experts_per_tok": 1, "attention_chunk_size": 64, "intermediate_size_mlp": 64}
 REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("Olmo3", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, ["sliding_attention", "yarn"]),
     ("Olmo3", {"layer_types": ["full_attention"]}, ["layer_types", "2 of"]),
@@ -52,6 +53,12 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("DeepseekV3", {**LATENT, "attention_bias": True}, ["attention_bias", "true"]),
     ("DeepseekV3", {**LATENT, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}}, ["mscale", "1.0"]),
     ("DeepseekV3", {**LATENT, "n_shared_experts": -1}, ["n_shared_experts", "-1"]),
+    ("Llama4", {**CHUNKS, "num_experts_per_tok": 2}, ["num_experts_per_tok", "2", "1"]),
+    ("Llama4", {**CHUNKS, "no_rope_layers": [0, 1]}, ["no_rope_layers", "[0, 1]"]),
+    ("Llama4", {**CHUNKS, "layer_types": ["full_attention"] * 2}, ["layer_types", "chunked_attention"]),
+    ("Llama4", {**CHUNKS, "moe_layers": [1]}, ["moe_layers", "[1]"]),
+    ("Llama4", {**CHUNKS, "use_qk_norm": False}, ["use_qk_norm", "False", "True"]),
+    ("Llama4", {**CHUNKS, "attention_chunk_size": None}, ["attention_chunk_size", "missing"]),
     ("Gemma2", {"use_bidirectional_attention": True}, ["use_bidirectional_attention", "true"]),
     ("Gemma2", {"hidden_activation": "gelu"}, ["hidden_activation", "gelu_pytorch_tanh"]),
     ("Gemma2", {"attn_logit_softcapping": -1.0}, ["attn_logit_softcapping", "-1.0"]),

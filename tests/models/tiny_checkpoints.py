@@ -47,6 +47,10 @@ DEEPSEEK_ROPE = {
     "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
     "beta_slow": 1.0,
 }  # fmt: skip
+LLAMA4 = {
+    "num_hidden_layers": 4, "head_dim": 64, "intermediate_size_mlp": 80, "num_local_experts": 4, "pad_token_id": None,
+    "num_experts_per_tok": 1, "attention_chunk_size": WINDOW, "floor_scale": 8, "attn_scale": 0.3,
+}  # fmt: skip
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
 
 
@@ -97,6 +101,11 @@ TABLE: dict[str, Case] = {
     "deepseek2-v3": small("deepseek2", "DeepseekV3Config", {
         **DEEPSEEK, "q_lora_rank": 24, "n_group": 3, "topk_group": 2, "norm_topk_prob": True,
         "rope_parameters": {**DEEPSEEK_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0}}),
+    "llama4": small("llama4", "Llama4TextConfig", LLAMA4),
+    "llama4-dense": small("llama4", "Llama4TextConfig", {
+        **LLAMA4, "interleave_moe_layer_step": 2, "attn_temperature_tuning": False, "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64}}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
 }  # fmt: skip
 """A case or more for each class."""

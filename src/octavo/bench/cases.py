@@ -99,6 +99,11 @@ def _attention() -> Iterator[OpCase]:
         yield OpCase("attention", 3, shape, past=(5, 128, 300))
         yield OpCase("attention", 40, shape, past=(100,))
         yield OpCase("attention", 20, shape, past=(0, 70, 3))
+    for window in (-20, -70):
+        shape = {"heads": 2, "kv_heads": 1, "dim": 64, "cache": "f16", "window": window}
+        yield from (OpCase("attention", t, shape) for t in (1, 127))
+        yield OpCase("attention", 3, shape, past=(5, 139, 300))
+        yield OpCase("attention", 20, shape, past=(0, 70, 3))
     for limits in ({}, {"window": 20, "cap": 1}):
         shape = {"heads": 2, "kv_heads": 1, "dim": 64, "cache": "f16", "sinks": 1, **limits}
         yield from (OpCase("attention", t, shape) for t in (1, 40))

@@ -160,7 +160,7 @@ def rope(s: Sketch) -> Node:
 @_graph
 def attention(s: Sketch) -> Node:
     """Writes k and v to the cache, then reads it. A shape may have a `window`, a `cap` for scores, `sinks`, a `reach`.
-    With `shared`, keys are values too.
+    With `shared`, keys are values too. A window below 0 is a chunk.
 
     With several steps it reads what earlier ones wrote.
     """

@@ -148,14 +148,15 @@ def attention(
     pages[s, p // page_size] * page_size + p % page_size, and the query at position p sees positions 0 to p.
     Head h reads the cache's head h // (H / Hkv).
 
-    window  positions that a query sees, the last ones up to its own; 0: all of them
+    window  positions that a query sees, the last ones up to its own; 0: all of them. Below 0: positions are cut into
+            chunks of -window, and a query sees those of its own chunk up to itself
     cap     a score x = q k^T * scale becomes cap * tanh(x / cap); 0: it stays
     sinks   [H] or none: a score more for each head, which takes a share of the softmax and has no value
     reach   positions after its own that a query sees too, as far as its sequence goes, all of which is in the step
 
     v may be k itself, whose keys are values too.
     """
-    require(min(window, cap, reach) >= 0, "attention", "window, cap and reach are not negative", q)
+    require(min(cap, reach) >= 0 and not (window < 0 < reach), "attention", "no cap below 0, no chunks that reach", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]

@@ -18,6 +18,7 @@ from octavo.models import (
     granite,
     granitemoe,
     llama,
+    llama4,
     mistral3,
     nomic_bert,
     olmo2,
@@ -36,7 +37,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     module.ARCH.name: module.ARCH
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
-        gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, bert, nomic_bert, gemma_embedding,
+        gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert, gemma_embedding,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

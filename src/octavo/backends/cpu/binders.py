@@ -196,13 +196,13 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     q, k, v, positions, starts, pages, *sinks = inputs
     tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
-    group, kind = heads // kv_heads, _kind(node.inputs[1])
+    group, kind, window = heads // kv_heads, _kind(node.inputs[1]), int(node.attrs.get("window", 0))
     given = {
         "out": out, "q": q, "q_stride": stride(q), "tokens": tokens,
         "keys": k, "values": v, "kv_heads": kv_heads, "scale": float(node.attrs["scale"]),
         "positions": positions, "starts": starts, "sequences": len(pages),
         "pages": pages, "pages_width": pages.shape[1],
-        "window": int(node.attrs.get("window", 0)), "cap": float(node.attrs.get("cap", 0.0)),
+        "window": abs(window), "chunked": int(window < 0), "cap": float(node.attrs.get("cap", 0.0)),
         "sinks": sinks[0] if sinks else 0,
         "reach": int(node.attrs.get("reach", 0)),
     }  # fmt: skip

@@ -64,6 +64,7 @@ class AttentionShape(Constant):
     ahead      when decoding, read the first block before waiting for the kernel before
     window     positions that a query sees, 0 for all
     cap        scores x become cap * tanh(x / cap), 0: they stay
+    chunked    the window is fixed: a query sees the positions of its own
     precision  as in an AttentionTile
     block_n    positions of a block, which is a page or a part of one
     reach      positions after its own that a query sees too, up to the last of its sequence
@@ -77,6 +78,7 @@ class AttentionShape(Constant):
     ahead: bool = False
     window: int = 0
     cap: float = 0.0
+    chunked: bool = False
     precision: str | None = None
     block_n: int = PAGE_SIZE
     reach: int = 0
@@ -98,6 +100,8 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
     cache = _paged(keys, values, pages)
     scale, names = attrs["scale"] * LOG2E, ("window", "cap", "reach")
     limits = {name: attrs[name] for name in names if attrs.get(name)}
+    if limits.get("window", 0) < 0:
+        limits |= {"window": -limits["window"], "chunked": True}
     sink = sinks[0] if sinks else None
     if len(q) == len(pages):
         return _decode(c, q, cache, positions, sink, scale, limits, out)

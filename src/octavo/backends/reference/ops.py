@@ -92,7 +92,8 @@ def attention(
         keys, values = (np.repeat(c[rows].astype(np.float32), group, axis=1) for c in (k, v))
         scores = np.einsum("thd,shd->hts", q[start:stop], keys, optimize=True) * np.float32(scale)
         scores = soft_cap(scores, cap=cap) if cap else scores
-        visible = (seen <= at[:, None] + reach) & (seen > at[:, None] - (window or len(seen)))
+        first = at // -window * -window if window < 0 else at + 1 - (window or len(seen))
+        visible = (seen <= at[:, None] + reach) & (seen >= first[:, None])
         scores = np.where(visible, scores, -np.inf)
         if sinks:
             column = np.broadcast_to(sinks[0][:, None, None], (*scores.shape[:2], 1))

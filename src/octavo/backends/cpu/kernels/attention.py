@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import float32
+from numba import float32, njit
 
 from octavo.backends.cpu.kernels.kv import Kind, head_bytes, key_value_function, score_function, value_function
 from octavo.backends.cpu.kernels.math import soft_cap
@@ -42,7 +42,7 @@ ATTENTION = record(
     "pages pages_width",
     "splits partial",
     "window cap:f4 reach",
-    "sinks",
+    "sinks chunked",
 )
 """out, q           float32 [tokens, heads, D]; a token of q begins q_stride bytes after the one before
 keys, values     the cache's pages, with kv_heads each (`kv.py` says how they lie)
@@ -55,7 +55,14 @@ window           positions that a token sees, if kernels are made for that
 cap              what scores stay below, if kernels are made for that
 reach            positions after its own that a token sees, if kernels are made for that
 sinks            float32 [heads], scores that have no values, or 0
+chunked          1 where windows are fixed, and a token sees its own one's positions
 """
+
+
+@njit(error_model="numpy")
+def behind(position, window, chunked):
+    """Positions that a token sees, its own among them, from the first one of its window on."""
+    return position % window + 1 if chunked else window
 
 
 @kernels(ATTENTION)
@@ -77,7 +84,7 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
         position = i32_pointer(a.positions)[token]
         begin, end = 0, position // PAGE_SIZE + 1
         if windowed:
-            begin = max(0, position + 1 - a.window) // PAGE_SIZE
+            begin = max(0, position + 1 - behind(position, a.window, a.chunked)) // PAGE_SIZE
         first, stop = begin + (end - begin) * split // splits, begin + (end - begin) * (split + 1) // splits
         q = a.q + token * a.q_stride + head * nbytes
         pages = a.pages + sequence * a.pages_width * 4
@@ -151,7 +158,7 @@ def prefill_kernel(
                     last = min(last + a.reach, final)
                 first_page, last_page = 0, last // PAGE_SIZE + 1
                 if windowed:
-                    first_page = max(0, position + 1 - a.window) // PAGE_SIZE
+                    first_page = max(0, position + 1 - behind(position, a.window, a.chunked)) // PAGE_SIZE
                 attend(sums, states, q, q_stride, a, pages, kv_head, position, final, count, first_page, last_page)
                 finish(a.out + begin * width + head * dim * 4, width, sums, states, count, a.sinks, head)
 
@@ -249,8 +256,9 @@ def _attend(
             rows = min(last + 1 - page * page_floats, page_floats)
             scores_of(scores, queries, keys, values, rows)  # [n, PAGE_SIZE]
             for i in range(n):
-                seen = position + min(i, count - 1) * step + 1 - page * page_floats
-                hidden, state_of_query = seen - window, f32_pointer(states + 16 * i)
+                here = position + min(i, count - 1) * step
+                seen, state_of_query = here + 1 - page * page_floats, f32_pointer(states + 16 * i)
+                hidden = seen - (behind(here, window, a.chunked) if windowed else 0)
                 if reaching:
                     seen = min(seen + a.reach, final + 1 - page * page_floats)
                 weigh(scores + i * 256, hidden, min(seen, page_floats), scale, cap, state_of_query)

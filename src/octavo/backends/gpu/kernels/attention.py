@@ -52,7 +52,12 @@ def values_of(cache, rows, seen, head, shape: tl.constexpr):
 @triton.jit
 def visible_blocks(last, shape: tl.constexpr):
     """The first block of block_n positions that a query at position `last` sees, and how many there are from it on."""
-    first = tl.maximum(last + 1 - shape.window, 0) // shape.block_n if shape.window else 0
+    if shape.chunked:
+        first = last // shape.window * shape.window // shape.block_n
+    elif shape.window:
+        first = tl.maximum(last + 1 - shape.window, 0) // shape.block_n
+    else:
+        first = 0
     return first, last // shape.block_n + 1 - first
 
 
@@ -84,7 +89,9 @@ def weigh(q, k, position, limit, end, m, total, acc, scale, shape: tl.constexpr,
     if shape.cap > 0:  # cap * tanh(x / cap), of x = scores / log2(e)
         scores = shape.cap * LOG2E * (1 - 2 / (1 + tl.exp2(scores * (2 / shape.cap))))
     visible = position[None, :] <= end[:, None]  # [BLOCK_M, BLOCK_N]
-    if shape.window:
+    if shape.chunked:
+        visible &= position[None, :] >= (limit // shape.window * shape.window)[:, None]
+    elif shape.window:
         visible &= position[None, :] > limit[:, None] - shape.window
     scores = tl.where(visible, scores, float("-inf"))
     new_m = tl.maximum(m, tl.max(scores, 1))
