@@ -205,7 +205,9 @@ def _interleaved(tensor: QTensor, heads: int) -> QTensor:
 def _refuse_others(checkpoint: Checkpoint, found: _Found, expected: Mapping[str, object]) -> None:
     others = [name for names in (found.single, found.experts, found.halves) for name in names if name not in expected]
     if others:
-        raise _fault(checkpoint, others[0], f"and {len(others) - 1} more are not part of this architecture", None)
+        outside = not others[0].startswith("blk.") and others[0] in found.single
+        first = found.single[others[0]].name if outside else others[0]  # outside of layers as the checkpoint names it
+        raise _fault(checkpoint, first, f"and {len(others) - 1} more are not part of this architecture", None)
 
 
 def _few(numbers: list[int]) -> str:
