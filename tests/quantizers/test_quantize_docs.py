@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from octavo.huggingface.config import CLASSES
 from octavo.quantizers.mix.presets import ALIASES, FALLBACKS, PRESETS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "quantize.md").read_text()
@@ -22,8 +21,3 @@ def test_fallbacks_are_told() -> None:
     told = " ".join(TEXT.split())
     for fmt, other in FALLBACKS.items():
         assert re.search(rf"{other} for (\w+ and )?{fmt}\b", told), fmt
-
-
-def test_families_are_told() -> None:
-    table = TEXT[TEXT.index("class in config.json") :]
-    assert all(re.search(rf"{name}.*\b{architecture.name}\b", table) for name, architecture in CLASSES.items())
