@@ -21,7 +21,7 @@ from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 from octavo.jit.cache import cache_root, kernel_folder
 from tests.backends.cpu_levels import environment
-from tests.sampling import some
+from tests.sampling import slow, some
 
 STEPS = {
     "one token": (1, (0,)), "one after 63": (1, (63,)), "one after 64": (1, (64,)), "one after 700": (1, (700,)),
@@ -48,7 +48,7 @@ def test_head_sizes(dim: int, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["one after 64", "some begin, some go on"])
-@pytest.mark.parametrize(("heads", "kv_heads"), some([(8, 2), (14, 2), (2, 2), (8, 1), (32, 1)], 1))
+@pytest.mark.parametrize(("heads", "kv_heads"), list(map(slow, [(8, 2), (14, 2), (2, 2), (8, 1), (32, 1)])))
 def test_groups_of_heads(heads: int, kv_heads: int, step: str) -> None:
     found = held_to_reference(attention(step, heads=heads, kv_heads=kv_heads))
     assert found.ok, found

@@ -29,7 +29,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "embedding_scale": (12.0, "is 12.0"),
     "expert_weights_scale": (2.5, "is 2.5"),
     "expert_gating_func": (2, "is 2"),
-    "pooling_type": (3, "is 3"),
     "hidden_activation": ("gelu\n", "is gelu\\n"),
     "rope.scaling.yarn_ext_factor": (0.5, "is 0.5"),
     "expert_group_count": ([1, 1], "is array"),

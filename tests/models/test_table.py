@@ -40,8 +40,10 @@ def test_no_class_is_left_out() -> None:
     assert {case.arch for case in TABLE.values()} == generating
 
 
-@pytest.mark.parametrize("name", [slow(name) if is_slow(name) else name for name in TABLE])
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+CELLS = [(name, device) for name in TABLE for device in ("reference", "cpu")]
+
+
+@pytest.mark.parametrize(("name", "device"), [slow(cell) if is_slow(*cell) else cell for cell in CELLS])
 def test_logits(name: str, device: str, models: Models) -> None:
     model, backend = models[name], ReferenceBackend() if device == "reference" else CpuBackend(threads=2)
     assert error(logits(model.folder, backend, TOKENS, at_once=True), model.want) < 1e-4

@@ -20,7 +20,7 @@ from octavo.formats.rows import pack_int4
 from octavo.ops import definition
 from octavo.ops.products import MOST_K
 from octavo.ops.w4a8 import W4A8Weight
-from tests.sampling import some
+from tests.sampling import slow, some
 
 RNG = np.random.default_rng(11)
 N, K = 35, 256
@@ -123,7 +123,7 @@ def test_every_way_to_lie_in_memory(way: Callable[[Array], Array], name: str, m:
     same(function(*(None if x is None else way(x) for x in plain)), function(*plain))
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", [slow(name) if name == "w4a8-g128" else name for name in OPERATIONS])
 @pytest.mark.parametrize("m", some([9, 1], 1))
 def test_tensors_of_any_strides(name: str, m: int) -> None:
     function, plain = OPERATIONS[name](m)

@@ -83,7 +83,7 @@ def test_never_worse_than_the_reference_encoder(name, kind):
 
 
 @pytest.mark.parametrize("kind", some(["gauss", "heavy"], 1))
-@pytest.mark.parametrize("name", quick(WEIGHTED))
+@pytest.mark.parametrize("name", [name if name in ("Q4_K", "Q4_0") else slow(name) for name in WEIGHTED])
 def test_importance_lowers_the_error_that_it_weighs(name, kind):
     x = samples(kind)
     importance = np.random.default_rng(1).chisquare(1, x.shape[1]).astype(np.float32)
