@@ -84,7 +84,7 @@ def token_by_token(engine: Engine, tokens: list[int]) -> F32:
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("name", some([name for name in CASES if name.startswith(("phi3", "gemma3"))], 1))
+@pytest.mark.parametrize("name", [slow(name) for name in CASES if name.startswith(("phi3", "gemma3"))])
 def test_windows_and_ropes_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     case, model = CASES[name], make(CASES[name])
     write_gguf(tmp_path / "m.gguf", case.arch, metadata(case, model.config), stored(case, model, "F32"))
@@ -95,7 +95,7 @@ def test_windows_and_ropes_are_those_of_transformers(name: str, tmp_path: Path) 
     assert float(np.abs(got - want).max() / np.abs(want).max()) < 1e-4
 
 
-@pytest.mark.parametrize("name", some(CASES, 1))
+@pytest.mark.parametrize("name", [slow(name) for name in CASES])
 def test_architectures(name: str, files: Files) -> None:
     """Experts are chosen by a threshold that rounding may cross, so those models are held in F32 only."""
     plain = files.get(name, "F32")

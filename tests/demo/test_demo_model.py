@@ -45,6 +45,7 @@ def test_second_turn(model: octavo.Model) -> None:
     assert "".join(model.generate(chat, temperature=0.0)) == "Division by zero is undefined: 5 / 0 has no result."
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_accuracy_on_held_out_questions() -> None:
     """A sample of what `bench/foundation.py` measures on 1,000."""
