@@ -135,7 +135,7 @@ def test_a_prompt_in_parts_gives_what_it_gives_at_once(n_batch: int, files: File
     assert nmse(row, expected(file, False)[-1]) < 1e-6
 
 
-@pytest.mark.parametrize("format_name", some(["Q4_K", "F32"], 1))
+@pytest.mark.parametrize("format_name", some(["F32", "Q4_K"], 1))
 def test_sequences_together_give_what_each_gives_alone(format_name: str, files: Files) -> None:
     file = files.get("llama", format_name)
     together, alone = cpu(file, sequences=5), cpu(file)

@@ -24,6 +24,10 @@ def quick(names):
     return [name if name in ("Q4_K", "Q6_K", "IQ4_NL", "Q4_0", "Q5_1", "IQ2_XXS") else slow(name) for name in names]
 
 
+WEIGHED = [name if name in ("Q4_K", "Q4_0") else slow(name) for name in WEIGHTED]
+"""Those that weigh with importance: one with minima and one without run by default."""
+
+
 # sqrt(sum of squared errors) / n over 4096 values of 0.1 + 2 cos(i), as llama.cpp's own test holds the formats to
 TOLERANCE = {"Q2_K": 0.0075, "Q3_K": 0.004, "IQ3_XXS": 0.005, "IQ3_S": 0.004, "IQ2_XXS": 0.0075, "IQ2_XS": 0.0075,
              "IQ2_S": 0.0075, **dict.fromkeys(("IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0"), 0.01)}  # fmt: skip
@@ -83,14 +87,14 @@ def test_never_worse_than_the_reference_encoder(name, kind):
 
 
 @pytest.mark.parametrize("kind", some(["gauss", "heavy"], 1))
-@pytest.mark.parametrize("name", [name if name in ("Q4_K", "Q4_0") else slow(name) for name in WEIGHTED])
+@pytest.mark.parametrize("name", WEIGHED)
 def test_importance_lowers_the_error_that_it_weighs(name, kind):
     x = samples(kind)
     importance = np.random.default_rng(1).chisquare(1, x.shape[1]).astype(np.float32)
     assert squared_error(name, x, importance, importance) < squared_error(name, x, importance)
 
 
-@pytest.mark.parametrize("name", [name if name in ("Q4_K", "Q4_0") else slow(name) for name in WEIGHTED])
+@pytest.mark.parametrize("name", WEIGHED)
 def test_an_important_input_is_kept(name):
     x = samples("gauss")
     importance = np.full(x.shape[1], 1e-3, np.float32)
@@ -100,7 +104,7 @@ def test_an_important_input_is_kept(name):
     assert error(round_trip(name, x, importance)) < most * error(round_trip(name, x))
 
 
-@pytest.mark.parametrize("name", quick(WEIGHTED))
+@pytest.mark.parametrize("name", WEIGHED)
 def test_only_proportions_of_importance_count(name):
     x = samples("laplace", 3)
     importance = np.random.default_rng(2).chisquare(2, x.shape[1]).astype(np.float32)
