@@ -9,7 +9,7 @@ import math
 from typing import Any, Literal
 
 from octavo.backends.cpu.kernels.math import ROOT_HALF, gelu, gelu_erf, gelu_exponent, largest, rms_factor, silu
-from octavo.jit.compile import kernels
+from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
     add,
@@ -221,30 +221,34 @@ def sigmoid_kernel() -> Any:
 def gelu_kernel() -> Any:
     """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
 
-    def gelu_rows(a, task):
-        y, x, k = a.y + task * a.y_stride, a.x + task * a.x_stride, a.k
-        for i in range(k // 16):
-            store_f32x16(y + 64 * i, gelu(load_f32x16(x + 64 * i)))
-        ys, xs = f32_pointer(y), f32_pointer(x)
-        for i in range(k // 16 * 16, k):
-            ys[i] = xs[i] / (1.0 + math.exp(-gelu_exponent(xs[i])))
+    def gelu_of_one(x):
+        return x / (1.0 + math.exp(-gelu_exponent(x)))
 
-    return gelu_rows
+    return _by_16(gelu, inner(gelu_of_one, inline="always"))
 
 
 @kernels(ROWS_OF_K)
 def gelu_erf_kernel() -> Any:
     """y = x / 2 * (1 + erf(x / sqrt(2)))."""
 
-    def gelu_erf_rows(a, task):
+    def gelu_erf_of_one(x):
+        return x * 0.5 * (1.0 + math.erf(x * ROOT_HALF))
+
+    return _by_16(gelu_erf, inner(gelu_erf_of_one, inline="always"))
+
+
+def _by_16(sixteen: Any, one: Any) -> Any:
+    """A kernel's function that takes a row by vectors of 16 values, and what is left of it one by one."""
+
+    def rows(a, task):
         y, x, k = a.y + task * a.y_stride, a.x + task * a.x_stride, a.k
         for i in range(k // 16):
-            store_f32x16(y + 64 * i, gelu_erf(load_f32x16(x + 64 * i)))
+            store_f32x16(y + 64 * i, sixteen(load_f32x16(x + 64 * i)))
         ys, xs = f32_pointer(y), f32_pointer(x)
         for i in range(k // 16 * 16, k):
-            ys[i] = xs[i] * 0.5 * (1.0 + math.erf(xs[i] * ROOT_HALF))
+            ys[i] = one(xs[i])
 
-    return gelu_erf_rows
+    return rows
 
 
 SCALE_BY_POSITION = record(ROW, "k positions length offset factor:f4")
