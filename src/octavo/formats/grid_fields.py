@@ -92,6 +92,11 @@ def _with_high(low: AnyArray, high: AnyArray) -> AnyArray:
     return flat(index)
 
 
+def _low_and_high(index: AnyArray, *, bits: int) -> Fields:
+    """What `_with_high` puts together: bytes of numbers, and `bits` bits above them."""
+    return {"qs": index.astype(np.uint8), "qh": join_bits((index >> 8).astype(np.uint8), run=1, bits=bits)}
+
+
 def iq2_s(f: Fields) -> Indexed:
     index = _with_high(f["qs"], split_bits(f["qh"], run=1, bits=2))
     return Indexed(index, flat(f["signs"]), flat(_nibbles(f["scales"])), scale(f["d"]))
@@ -101,9 +106,8 @@ def pack_iq2_s(p: Indexed) -> Fields:
     index = by_block(p.index, 32)
     return {
         "d": half_floats(p.d),
-        "qs": index.astype(np.uint8),
+        **_low_and_high(index, bits=2),
         "signs": by_block(p.marks, 32),
-        "qh": join_bits((index >> 8).astype(np.uint8), run=1, bits=2),
         "scales": join_bits(_stored(by_block(p.sc, 16)), run=1, bits=4),
     }
 
@@ -130,8 +134,7 @@ def pack_iq3_s(p: Indexed) -> Fields:
     index = by_block(p.index, 64)
     return {
         "d": half_floats(p.d),
-        "qs": index.astype(np.uint8),
-        "qh": join_bits((index >> 8).astype(np.uint8), run=1, bits=1),
+        **_low_and_high(index, bits=1),
         "signs": by_block(p.marks, 32),
         "scales": join_bits(_stored(by_block(p.sc, 8)), run=1, bits=4),
     }
