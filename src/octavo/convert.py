@@ -17,6 +17,8 @@ from octavo.errors import TokenizerError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize
 from octavo.formats.exact import as_type, exact_type
 from octavo.huggingface.folder import Folder, read_folder
+from octavo.huggingface.layouts.kv_scales import is_kv_scale
+from octavo.huggingface.layouts.table import layout_name
 from octavo.io.gguf import LazyTensor
 from octavo.models.weights import ORDER, SCALE, weight_of
 from octavo.quantizers.imatrix import Imatrix
@@ -64,12 +66,14 @@ def convert_checkpoint(
         raise UsageError(f"{found.checkpoint.folder}: type {preset} of weights that are quantized (allowed: {allowed})")
     exact = exact_types(found.tensors) if quantized and automatic else {}
     source = checkpoint_source(found, exact)
+    _warn_of_cache_scales(found)
     require_ready(dst, (os.path.join(source.path, name) for name in os.listdir(source.path)))
     chosen = find_preset(_stored(source.tensors) if automatic else preset)
     job = plan(source, chosen, choices or Choices(), weights)
     if quantized and automatic:
-        job = _keeping(job, exact, [t.name for t in quantized if t.name not in exact])
-    return write_model(job, dst, dry_run=dry_run, threads=threads, progress=progress)
+        job = _keeping(job, [t.name for t in quantized if t.name not in exact])
+    report = write_model(job, dst, dry_run=dry_run, threads=threads, progress=progress)
+    return replace(report, layout=layout_name(found.checkpoint, found.config)) if quantized else report
 
 
 def checkpoint_source(found: Folder, exact: Mapping[str, BlockFormat] | None = None) -> Source:
@@ -104,17 +108,27 @@ def _readable(folder: StrPath) -> Folder:
     return found
 
 
+def _warn_of_cache_scales(found: Folder) -> None:
+    names = [name for name in found.checkpoint.tensors if is_kv_scale(name)]
+    if names:
+        log.warning("%s and %d others are left out: GGUF has no place for scales of a cache", names[0], len(names) - 1)
+
+
 def _tensor(t: LazyTensor, exact: Mapping[str, BlockFormat], beside: Mapping[str, LazyTensor]) -> SourceTensor:
     stem = t.name.removesuffix(".weight")
     scale = beside.get(stem + SCALE) if stem != t.name else None
     factor, names = (None, ()) if scale is None else (dequantize(scale.load()), (scale.name,))
     if t.name in exact:
         fmt = exact[t.name]
-        return SourceTensor(t.name, t.shape, fmt.name, lambda: as_type(t.load(), fmt), factor, names)
+        return SourceTensor(t.name, t.shape, fmt.name, lambda: as_type(t.load(), fmt), factor, names, _origin(t))
     if t.format.is_float:
         return SourceTensor(t.name, t.shape, t.format.name, t.load, factor, names)
     order = beside.get(stem + ORDER)
-    return SourceTensor(t.name, t.shape, "F32", lambda: _floats(t, order), factor, names)
+    return SourceTensor(t.name, t.shape, "F32", lambda: _floats(t, order), factor, names, _origin(t, order))
+
+
+def _origin(t: LazyTensor, order: LazyTensor | None = None) -> tuple[str, int]:
+    return f"{t.format.name}{' by g_idx' if order else ''}", t.nbytes
 
 
 def _floats(t: LazyTensor, order: LazyTensor | None) -> QTensor:
@@ -127,15 +141,15 @@ def _floats(t: LazyTensor, order: LazyTensor | None) -> QTensor:
     return QTensor(by_name("F32"), t.shape, values.view(np.uint8).reshape(*t.shape[:-1], -1), t.name)
 
 
-def _keeping(job: Job, exact: Mapping[str, BlockFormat], others: list[str]) -> Job:
-    """The job with types of `exact` and of the file kept, and `others` Q8_0, which a warning names."""
+def _keeping(job: Job, others: list[str]) -> Job:
+    """The job with the types of its source kept, and `others` Q8_0, which a warning names."""
     floats = {t.name for t in job.source.tensors if t.is_float}
     types = {name: fmt for name, fmt in job.types.items() if name in floats and name not in others}
     if others:
         more = f" and {len(others) - 1} others" if len(others) > 1 else ""
         log.warning("no GGUF type holds %s%s exactly: they become Q8_0, the nearest; --type F16 or F32 is larger",
                     others[0], more)  # fmt: skip
-    return replace(job, types=types | dict.fromkeys(others, by_name("Q8_0")), file_type=None)
+    return replace(job, name=AUTO, types=types | dict.fromkeys(others, by_name("Q8_0")), file_type=None)
 
 
 def _stored(tensors: tuple[SourceTensor, ...]) -> str:

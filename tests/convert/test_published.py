@@ -12,6 +12,7 @@ from octavo.errors import UsageError
 from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
+from tests.huggingface.published import PUBLISHED
 from tests.huggingface.test_published import publish
 from tests.sampling import slow
 
@@ -39,8 +40,14 @@ def values(file: GGUFFile, name: str) -> np.ndarray:
 @pytest.mark.parametrize("name", [*QUICK, *(slow(name) for name in EXACT if name not in QUICK)])
 def test_types_that_hold_a_layout(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     publish(tmp_path / "hf", name)
-    convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf")
+    report = convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf")
     assert ("no GGUF type holds" in caplog.text) == (EXACT[name] is None)
+    row = next(row for row in report.rows if row.name == "blk.1.ffn_down.weight")
+    rows = PUBLISHED[name].rows
+    assert (row.source_type, row.type) == (f"{rows} by g_idx" if "order" in name else rows, EXACT[name] or "Q8_0")
+    assert row.exact is (EXACT[name] is not None)
+    assert report.layout is not None
+    assert name.startswith((report.layout, *{"compressed-tensors": ["ct"]}.get(report.layout, ())))
     with open_model_file(tmp_path / "hf") as folder, open_model_file(tmp_path / "out.gguf") as file:
         for weight in ("blk.0.attn_q.weight", "blk.1.ffn_down.weight"):
             assert file.tensors[weight].type_name == (EXACT[name] or "Q8_0")

@@ -13,6 +13,8 @@ import torch
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
+from octavo.cli.inspect import summarize
+from octavo.convert import convert_checkpoint
 from octavo.formats import dequantize
 from octavo.graph.protocol import Backend
 from octavo.huggingface import CheckpointFile, open_model_file
@@ -142,7 +144,7 @@ def test_zero_points_that_a_writer_lost(tmp_path: Path, caplog: pytest.LogCaptur
     assert "qzeros: the zero points of 1 words may have been lost" in caplog.text
 
 
-def test_scales_of_caches_are_read_and_kept(tmp_path: Path) -> None:
+def test_scales_of_caches_are_read_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     publish(tmp_path, "ct-w8a8")
     path, name = tmp_path / "model.safetensors", "model.layers.1.self_attn.k_scale"
     tensors = safetensors.numpy.load_file(path)
@@ -151,6 +153,19 @@ def test_scales_of_caches_are_read_and_kept(tmp_path: Path) -> None:
         assert isinstance(file, CheckpointFile)
         assert file.kv_scales() == {name: np.float32(0.25)}
         assert "blk.1.attn_k.weight" in file.tensors
+        assert summarize(file)["cache_scales"] == 1
+        assert summarize(file)["quantized_as"] == "compressed-tensors"
+    with caplog.at_level("WARNING"):
+        convert_checkpoint(tmp_path, tmp_path / "out.gguf", dry_run=True)
+    assert f"{name} and 0 others are left out" in caplog.text
+
+
+def test_scales_of_caches_beside_weights_as_they_lie(tmp_path: Path) -> None:
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+    config = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": scheme}
+    parts = {"weight": np.ones((4, 8), np.float32), "k_scale": np.array([0.5], np.float32)}
+    read = read_module(tmp_path, Published(int8(None), config, ""), parts)
+    assert {name: tensor.format.name for name, tensor in read.items()} == {"weight": "F32"}
 
 
 SOME = ["gptq-v1-asym", "awq-gemm"]

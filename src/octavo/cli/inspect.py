@@ -70,7 +70,15 @@ def _show(report: dict[str, Any], metadata: bool, tensors: bool, graph: bool, ch
 
 
 def summarize(file: GGUFFile) -> dict[str, Any]:
-    """Everything but the tensors: file, parameters, a row for each tensor type, metadata (long arrays cut short)."""
+    """Everything but the tensors: file, parameters, a row for each tensor type, metadata (long arrays cut short).
+
+    Of a checkpoint also how quantized weights lie in it, and how many scales for caches of 8 bits it has.
+    """
+    from octavo.huggingface import CheckpointFile
+
+    folder = {}
+    if isinstance(file, CheckpointFile):
+        folder = {"quantized_as": file.layout, "cache_scales": len(file.kv_scales())}
     types: dict[str, dict[str, Any]] = {}
     for info in file.tensors.values():
         row = types.setdefault(info.type_name, {"type": info.type_name, "tensors": 0, "parameters": 0, "bytes": 0})
@@ -85,6 +93,7 @@ def summarize(file: GGUFFile) -> dict[str, Any]:
         "files": list(file.files),
         "version": file.version or None,
         "alignment": file.alignment or None,
+        **folder,
         "tensor_count": len(file.tensors),
         "parameters": parameters,
         "bytes": file.nbytes,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from math import prod
+
 from octavo.cli.columns import print_columns
 from octavo.cli.facts import size
 from octavo.cli.plain import printable
 from octavo.quantizers.job.report import Report, TensorRow
+from octavo.quantizers.job.source import FLOATS
 
 
 def show(report: Report) -> None:
@@ -15,14 +19,27 @@ def show(report: Report) -> None:
     if any(row.weighted for row in report.rows):
         print("* weighted by importance")
     what = "would be" if report.dry_run else "is"
+    kind, layout = (report.preset, "") if report.layout is None else (_types(report), f" of {report.layout}")
     print(
-        f"{printable(report.target)} {what} {report.preset}: {size(report.nbytes)}, from"
-        f" {size(report.source_bytes)}; {report.bits_per_weight:.2f} bits per weight"
+        f"{printable(report.target)} {what} {kind}: {size(report.nbytes)}, from"
+        f" {size(report.source_bytes)}{layout}; {report.bits_per_weight:.2f} bits per weight"
     )
+
+
+def _types(report: Report) -> str:
+    """The types of a report's matrices, that of the most values first, and how many quantized ones are exact."""
+    values: Counter[str] = Counter()
+    for row in report.rows:
+        values[row.type] += prod(row.shape) if len(row.shape) > 1 else 0
+    quantized = [row for row in report.rows if row.source_type not in FLOATS]
+    exact = sum(bool(row.exact) for row in quantized)
+    types = ", ".join(kind for kind, count in values.most_common() if count)
+    return f"{types} ({exact} of {len(quantized)} quantized tensors exactly)"
 
 
 def _cells(row: TensorRow) -> tuple[str, ...]:
     shape = " x ".join(str(d) for d in row.shape)
     kind = row.type if row.type != row.source_type else ""
     error = "" if row.error is None else f"{row.error:.3%}{'*' if row.weighted else ''}"
+    error = "exact" if row.exact else error
     return printable(row.name), shape, row.source_type, kind, size(row.nbytes), error

@@ -22,6 +22,10 @@ def show(report: dict[str, Any]) -> None:
         + (f", {bpw:.2f} bits per weight" if bpw else ""),
         "layout": f"GGUF version {report['version']}" if report["version"] else "safetensors",
     }
+    if report.get("quantized_as"):
+        shown["quantized as"] = report["quantized_as"]
+    if report.get("cache_scales"):
+        shown["cache scales"] = f"{report['cache_scales']}, for 8 bits; no cache here uses them"
     for key, value in shown.items():
         print(f"{key:<14} {printable(value)}")
     print()

@@ -13,6 +13,7 @@ from octavo.formats import BlockFormat, DeferredQTensor, QTensor
 from octavo.formats.spec import F32
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.kv_scales import is_kv_scale, kv_scale
+from octavo.huggingface.layouts.table import layout_name
 from octavo.io.gguf import GGUFFile, LazyTensor, PlainMetadata, TensorInfo
 from octavo.io.missing import require_there
 
@@ -51,6 +52,11 @@ class CheckpointFile(GGUFFile):
     def files(self) -> tuple[str, ...]:
         """Paths of the files with tensors."""
         return tuple(dict.fromkeys(tensor.file for tensor in self.folder.checkpoint.tensors.values()))
+
+    @property
+    def layout(self) -> str | None:
+        """How quantized weights lie in the folder, as in "gptq"; None where there are none."""
+        return layout_name(self.folder.checkpoint, self.folder.config)
 
     def kv_scales(self) -> dict[str, F32]:
         """Scales that the folder has for caches of 8 bits, by its own names: no cache here uses them."""

@@ -87,7 +87,7 @@ class Compressed:
         _require_cache_scheme(settings)
         top = settings.values.get("format")
         groups = settings.part("config_groups")
-        if not groups.values:
+        if not groups.values and not settings.values.get("kv_cache_scheme"):
             raise settings.error("config_groups", "has 0 groups", "1 or more")
         self._groups = [_group(groups, name, value, top) for name, value in groups.values.items()]
         self._ignored = [_Target.of(settings.part("ignore", {}), text) for text in settings.strings("ignore")]

@@ -17,7 +17,7 @@ from octavo.huggingface.layouts.settings import Settings
 from octavo.io.safetensors import Checkpoint
 from octavo.models.config import Config
 
-KEY, OF_MLX = "quantization_config", "quantization"
+KEY, OF_MLX, MLX = "quantization_config", "quantization", "mlx"
 METHODS: dict[str, Callable[[Settings], Layout]] = {
     "awq": Awq,
     "compressed-tensors": Compressed,
@@ -38,9 +38,24 @@ def find_layout(checkpoint: Checkpoint, config: Config) -> Layout | None:
 
     Raises ModelError for a method that is not known, and for values that have no meaning here.
     """
+    found = _found(checkpoint, config)
+    if found is None:
+        return None
+    method, settings = found
+    return Mlx(settings) if method == MLX else METHODS[method](settings)
+
+
+def layout_name(checkpoint: Checkpoint, config: Config) -> str | None:
+    """What the layout of a checkpoint is called, its `quant_method`; None where weights are plain floats."""
+    found = _found(checkpoint, config)
+    return None if found is None else found[0]
+
+
+def _found(checkpoint: Checkpoint, config: Config) -> tuple[str, Settings] | None:
+    """The method of a checkpoint, and what is said of it."""
     of_mlx = config.values.get(OF_MLX)
     if of_mlx is not None:  # which is under the other key too, in newer files
-        return Mlx(Settings.of(config, OF_MLX, of_mlx))
+        return MLX, Settings.of(config, OF_MLX, of_mlx)
     found = config.values.get(KEY)
     if found is not None:
         return _named(Settings.of(config, KEY, found))
@@ -51,5 +66,5 @@ def find_layout(checkpoint: Checkpoint, config: Config) -> Layout | None:
     return None
 
 
-def _named(settings: Settings) -> Layout:
-    return METHODS[settings.one_of("quant_method", METHODS)](settings)
+def _named(settings: Settings) -> tuple[str, Settings]:
+    return str(settings.one_of("quant_method", METHODS)), settings

@@ -12,6 +12,8 @@ class TensorRow:
 
     error     relative error (see `Recoded`); None for a tensor that stayed as it was, and after a dry run
     weighted  the error is weighted by importance
+    exact     of rows of a checkpoint: each value is the one that the checkpoint has; None of others, and where a dry
+              run can't know
     """
 
     name: str
@@ -22,16 +24,21 @@ class TensorRow:
     nbytes: int
     error: float | None = None
     weighted: bool = False
+    exact: bool | None = None
 
 
 @dataclass
 class Report:
-    """What a quantization did, or a dry run would do: a row for each tensor in file order."""
+    """What a quantization did, or a dry run would do: a row for each tensor in file order.
+
+    layout  how the quantized weights of a checkpoint lie there, as in "gptq"; None for a model of other weights
+    """
 
     source: str
     target: str
     preset: str
     dry_run: bool
+    layout: str | None = None
     rows: list[TensorRow] = field(default_factory=list)
 
     @property

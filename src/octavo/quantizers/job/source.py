@@ -32,6 +32,7 @@ class SourceTensor:
     type_name  how it is stored, as in "F16"; `load` may give another where the table has no row for it ("IQ2_XXS")
     scale      what the model multiplies products of this weight by, float32 [1] or [E]; a tensor that gets another type
                is multiplied by it, and the tensors that it lies in (`beside`) are left out
+    origin     rows of a checkpoint that it is made of when it is loaded, and their bytes; None where it is as it lies
     """
 
     name: str
@@ -40,6 +41,7 @@ class SourceTensor:
     load: Callable[[], QTensor]
     scale: F32 | None = None
     beside: tuple[str, ...] = ()
+    origin: tuple[str, int] | None = None
 
     @property
     def is_float(self) -> bool:

@@ -121,8 +121,10 @@ class _Writer:
 def _row(job: Job, tensor: SourceTensor, error: float | None = None, weighted: bool = False) -> TensorRow:
     fmt = job.types.get(tensor.name)
     nbytes = tensor.nbytes if fmt is None else tensor.size // fmt.block * fmt.block_bytes
+    stored, source_bytes = tensor.origin or (tensor.type_name, tensor.nbytes)
+    exact = not error if tensor.origin and (fmt is None or error is not None) else None
     kind = job.target(tensor)
-    return TensorRow(tensor.name, tensor.shape, tensor.type_name, kind, tensor.nbytes, nbytes, error, weighted)
+    return TensorRow(tensor.name, tensor.shape, stored, kind, source_bytes, nbytes, error, weighted, exact)
 
 
 def _metadata(job: Job) -> dict[str, Any]:
