@@ -109,14 +109,17 @@ def test_bench_make(octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert octavo("run", str(path), "a t1 b", "--max-tokens", "1", "--device", "reference").status == 0
 
 
-@pytest.mark.parametrize("name", [slow("qwen3-30b-a3b"), slow("gemma3-4b"), "gpt-oss-20b"])
+@pytest.mark.parametrize("name", [slow("qwen3-30b-a3b"), slow("gemma3-4b"), "gpt-oss-20b", "deepseek-v2-lite"])
 def test_shapes_of_other_architectures_run(
     octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     real = SHAPES[name]
     sizes = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32}
+    sizes |= {"attention.kv_lora_rank": 32, "attention.key_length_mla": 48, "attention.value_length_mla": 32}
+    sizes |= {"attention.value_length": 32, "rope.dimension_count": 16}
     keys = {key: sizes.get(key, value) for key, value in real.keys.items()}
-    small = replace(real, n_layer=2, n_embd=64, n_ff=64, n_head=4, n_head_kv=2, head_dim=32, n_vocab=300, keys=keys)
+    heads = {"n_head_kv": min(2, real.n_head_kv), "head_dim": 48 if real.n_head_kv == 1 else 32}
+    small = replace(real, n_layer=2, n_embd=64, n_ff=64, n_head=4, n_vocab=300, **heads, keys=keys)
     monkeypatch.setitem(SHAPES, "small", small)
     path = str(tmp_path / "small.gguf")
     assert octavo("bench", "make", "small", "MXFP4_MOE", path).status == 0

@@ -17,6 +17,7 @@ from octavo.graph.names import split_layer
 from octavo.io.gguf import LazyTensor, PlainMetadata, write_gguf
 from octavo.models import ARCHITECTURES
 from octavo.models.weights import Tensors
+from octavo.quantizers.mix.mixing import fallback
 from octavo.text.bytelevel import BYTE_TO_CHAR
 
 ROWS_DRAWN = 64  # rows of a tensor that are drawn; the others repeat them
@@ -58,6 +59,17 @@ SHAPES = {
             "expert_count": 32, "expert_used_count": 4, "expert_feed_forward_length": 2880,
             "attention.sliding_window": 128, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,
             "rope.scaling.original_context_length": 4096,
+        },
+    ),
+    "deepseek-v2-lite": ModelShape(
+        "deepseek2", 27, 2048, 10944, 16, 1, 576, 102400, False, 1e4,
+        keys={
+            "attention.value_length": 512, "attention.kv_lora_rank": 512, "attention.key_length_mla": 192,
+            "attention.value_length_mla": 128, "rope.dimension_count": 64, "leading_dense_block_count": 1,
+            "expert_count": 64, "expert_used_count": 6, "expert_shared_count": 2, "expert_feed_forward_length": 1408,
+            "expert_gating_func": 1, "expert_weights_scale": 1.0,
+            "rope.scaling.type": "yarn", "rope.scaling.factor": 40.0, "rope.scaling.original_context_length": 4096,
+            "rope.scaling.yarn_log_multiplier": 0.0707,
         },
     ),
 }  # fmt: skip
@@ -110,7 +122,8 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
     outer = base if base.is_float or base.bits == 8 else by_name("Q6_K")
     rng = np.random.default_rng(seed)
 
-    def matrix(name: str, size: tuple[int, ...], fmt: BlockFormat) -> LazyTensor:
+    def matrix(name: str, size: tuple[int, ...], wanted: BlockFormat) -> LazyTensor:
+        fmt = fallback(wanted, size[-1])
         return LazyTensor(name, fmt, size, lambda: random_matrix(name, fmt, size, rng))
 
     def near(name: str, size: tuple[int, ...], middle: float) -> LazyTensor:

@@ -19,7 +19,7 @@ from octavo.errors import UsageError
 if TYPE_CHECKING:
     from octavo.bench.render import Result
 
-SHAPES = "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, llama3-8b, gemma3-4b or gpt-oss-20b."
+SHAPES = "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, llama3-8b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(gemm)
 
