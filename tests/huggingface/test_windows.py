@@ -10,7 +10,7 @@ import transformers
 
 import octavo
 from octavo.convert import convert_checkpoint
-from octavo.errors import ModelError, UsageError
+from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.huggingface.config import CLASSES, read_hyperparams, read_keys
 from octavo.huggingface.rope import rope_tensors
@@ -128,17 +128,16 @@ def test_a_folder_and_its_file_have_contexts_beyond_the_window(tmp_path: Path) -
             assert [model.engine.model.hparams.window(i) for i in range(2)] == [100, 100]
 
 
-def test_a_folder_and_its_file_have_contexts_of_the_window(tmp_path: Path) -> None:
-    save(tmp_path / "hf", Case("qwen2", "Qwen2Config", {**USED, "sliding_window": 100, "max_window_layers": 0}))
+def test_windows_of_some_layers_go_from_a_folder_to_its_file(tmp_path: Path) -> None:
+    save(tmp_path / "hf", Case("qwen2", "Qwen2Config", {**USED, "sliding_window": 100, "max_window_layers": 1}))
     convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf")
     for name in ("hf", "m.gguf"):
         with octavo.load(tmp_path / name, device="reference") as model:
-            assert model.engine.n_ctx == 100
+            assert model.engine.n_ctx == 512
             assert model.file.metadata.get_int("qwen2.attention.sliding_window") == 100
-        with pytest.raises(UsageError, match="sliding window of 100 tokens"):
-            octavo.load(tmp_path / name, device="reference", n_ctx=101)
+            assert [model.engine.model.hparams.window(i) for i in range(2)] == [0, 100]
     quantize_checkpoint(tmp_path / "hf", tmp_path / "int8", "int8-w8a8")
     with open_model_file(tmp_path / "int8") as file:
         assert file.metadata.get_int("qwen2.attention.sliding_window") == 100
-    with pytest.raises(ModelError, match=r"sliding window of 100 tokens in layers that it does not name"):
+    with pytest.raises(ModelError, match=r"sliding window of 100 tokens, with which no config.json"):
         quantize_checkpoint(tmp_path / "m.gguf", tmp_path / "out", "int8-w8a8")

@@ -12,6 +12,7 @@ SMALL = {
 }  # fmt: skip
 """Sizes of every case, heads like those of other tests so that kernels are shared; a case's own come before them."""
 WINDOW = 4
+WINDOWED = {"use_sliding_window": True, "sliding_window": WINDOW}
 
 ODD = {"num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 144, "intermediate_size": 88}
 """No K/V heads shared, and sizes that are no powers of two."""
@@ -63,6 +64,10 @@ TABLE: dict[str, Case] = {
         "llama": {}, "mistral": {"sliding_window": WINDOW}, "mixtral": {}, "qwen2": {}, "qwen3": {},
         "qwen3moe": {}, "phi3": {"sliding_window": WINDOW}, "gemma3": {"sliding_window": WINDOW},
     }.items()},
+    "qwen2-window": small("qwen2", "Qwen2Config", {**WINDOWED, "max_window_layers": 1}),
+    "qwen3-window": small("qwen3", "Qwen3Config", {
+        **WINDOWED, "head_dim": 64, "layer_types": ["sliding_attention", "full_attention"]}),
+    "qwen3moe-window": small("qwen3moe", "Qwen3MoeConfig", CASES["qwen3moe"].options | WINDOWED),
     "ministral": small("llama", "MinistralConfig", {
         "sliding_window": WINDOW, "head_dim": 64,
         "layer_types": ["full_attention", "sliding_attention"]}),
@@ -114,7 +119,10 @@ TABLE: dict[str, Case] = {
 COMPILED = ("qwen3", "deepseek2-v2")
 """Cases whose kernels are compiled for the CPU by default; those of the others differ in numbers, or have op cases."""
 
+REPEATED = ("qwen2-window", "qwen3moe-window")
+"""Cases that differ from others in what is read only."""
+
 
 def is_slow(name: str, device: str) -> bool:
-    """Whether a cell has kernels or sizes of its own."""
-    return name.endswith("-odd") or (device == "cpu" and name not in COMPILED)
+    """Whether a cell has kernels or sizes of its own, or repeats what others have."""
+    return name.endswith("-odd") or name in REPEATED or (device == "cpu" and name not in COMPILED)

@@ -28,7 +28,7 @@ def config_json(model: ModelSpec) -> dict[str, Any]:
     if hp.n_expert:
         raise ModelError(f"has {hp.n_expert} experts", file=file.path, field="expert_count", allowed="dense models")
     if hp.n_window:
-        problem = f"has a sliding window of {hp.n_window} tokens in layers that it does not name"
+        problem = f"has a sliding window of {hp.n_window} tokens, with which no config.json is written"
         raise ModelError(problem, file=file.path, field="attention.sliding_window", allowed="the checkpoint itself")
     stored = file.tensors["token_embd.weight"].type_name
     config: dict[str, Any] = {

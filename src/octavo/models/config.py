@@ -64,21 +64,6 @@ def window_keys(config: Config, default: int) -> Keys:
     return {"attention.sliding_window": config.size("sliding_window", LIMITS["attention.sliding_window"], default)}
 
 
-def window_of_some(config: Config) -> Keys:
-    """The window of Qwen2 and Qwen3, which say whether to use it, and in which layers by a list or by the first."""
-    if not config.flag("use_sliding_window", False):
-        return {}
-    kinds = config.values.get("layer_types")
-    if isinstance(kinds, list):
-        used = "sliding_attention" in kinds
-    else:
-        first = config.values.get("max_window_layers", 28)
-        if type(first) is not int:
-            raise config.error("max_window_layers", f"is {brief(first)}", "an integer")
-        used = first < config.size("num_hidden_layers", LIMITS["block_count"])
-    return window_keys(config, 4096) if used else {}
-
-
 def expert_keys(config: Config, *names: str) -> Keys:
     """How many experts there are, by the first of `names` that config.json has, and how many a token uses."""
     name = next((n for n in names if config.values.get(n) is not None), names[0])

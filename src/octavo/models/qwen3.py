@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import window_of_some
-from octavo.models.hparams import Hyperparams, read_shared
+from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
+from octavo.models.windows import PATTERN, read_windowed, window_of_some
+
+
+def hparams(r: HyperparamReader) -> Hyperparams:
+    hp = read_shared(r, has_experts=False)
+    return replace(hp, windowed=read_windowed(r, hp, None))
 
 
 def tensors(hp: Hyperparams) -> Tensors:
@@ -26,7 +31,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
         q, k, v = layers.qkv(g, hp, b, h)
         q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
         x = g.add(x, layers.linear(g, b, "attn_output", h))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
         x = g.add(x, layers.ffn(g, b, h))
@@ -35,7 +40,8 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
 
 ARCH = Architecture(
     name="qwen3",
-    hparams=partial(read_shared, has_experts=False),
+    hparams=hparams,
+    keys=frozenset({PATTERN}),
     tensors=tensors,
     build=build,
     classes={"Qwen3ForCausalLM": window_of_some},

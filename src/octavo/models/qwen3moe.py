@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, expert_keys, window_keys
-from octavo.models.hparams import LIMITS, Hyperparams, read_shared
+from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
+from octavo.models.windows import PATTERN, read_windowed
+
+
+def hparams(r: HyperparamReader) -> Hyperparams:
+    """Where there is a window all layers have it, unless the file says which."""
+    hp = read_shared(r, has_experts=True)
+    return replace(hp, windowed=read_windowed(r, hp, 0))
 
 
 def tensors(hp: Hyperparams) -> Tensors:
@@ -26,7 +33,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
         q, k, v = layers.qkv(g, hp, b, h)
         q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
         x = g.add(x, layers.linear(g, b, "attn_output", h))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
         x = g.add(x, layers.moe(g, hp, b, h))
@@ -47,7 +54,8 @@ def config_keys(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="qwen3moe",
-    hparams=partial(read_shared, has_experts=True),
+    hparams=hparams,
+    keys=frozenset({PATTERN}),
     tensors=tensors,
     build=build,
     classes={"Qwen3MoeForCausalLM": config_keys},

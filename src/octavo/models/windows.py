@@ -9,8 +9,11 @@ PATTERN = "attention.sliding_window_pattern"
 """The field that says it: a period, or true or false for each layer."""
 
 
-def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int) -> tuple[bool, ...]:
-    """Whether each layer has the window, of which `period` is what a file means that does not say."""
+def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int | None) -> tuple[bool, ...]:
+    """Whether each layer has the window, of which `period` is what a file means that does not say.
+
+    With None such a file could mean anything: nothing is given, and contexts are no longer than the window.
+    """
     if not hp.n_window:
         return (False,) * hp.n_layer
     if r.is_array(PATTERN):
@@ -19,15 +22,28 @@ def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int) -> tuple[bo
             raise r.error(PATTERN, f"has {len(flags)} values", f"one for each of {hp.n_layer} layers")
         return flags
     if r.has(PATTERN):
-        period = r.integer(PATTERN, period)
+        period = r.integer(PATTERN, 0)
         if not 1 <= period <= LIMITS["block_count"]:
             raise r.error(PATTERN, f"{period} is out of range", f"1 to {LIMITS['block_count']}")
-    return tuple(periodic(hp.n_layer, period))
+    return () if period is None else tuple(periodic(hp.n_layer, period))
 
 
 def periodic(n: int, period: int) -> list[bool]:
     """Windows in all layers but the last of each `period`, with 0 in all."""
     return [not period or (i + 1) % period != 0 for i in range(n)]
+
+
+def window_of_some(config: Config) -> Keys:
+    """The window of Qwen2 and Qwen3, which say whether to use it, and in which layers by a list or by the first."""
+    window = window_keys(config, 4096) if config.flag("use_sliding_window", False) else {}
+    if not window:
+        return {}
+    n, first = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("max_window_layers", 28)
+    if type(first) is not int:
+        raise config.error("max_window_layers", f"is {brief(first)}", "an integer")
+    listed = config.values.get("layer_types") is not None
+    windowed = _windowed_layers(config, 0) if listed else [i >= first for i in range(n)]
+    return window | {PATTERN: windowed} if any(windowed) else {}
 
 
 def layer_window_keys(config: Config, period: int, default: int = 4096) -> Keys:
