@@ -44,6 +44,11 @@ def x_stride(weight: Weight) -> int:
     return weight.k // 32 * quantize.TOKEN_BYTES if isinstance(weight, QuantWeight) else weight.k * 4
 
 
+def rows_call(kernel: Any, out: AnyArray, x: AnyArray, **more: int | float | AnyArray) -> KernelCall:
+    """A kernel with a task for each row of y, which is `out`, and of x."""
+    return KernelCall(kernel, len(out), y=out, y_stride=stride(out), x=x, x_stride=stride(x), **more)
+
+
 def copy_rows(out: AnyArray, x: AnyArray, rows: AnyArray) -> KernelCall:
     """out[i] = x[rows[i]], float32."""
     return KernelCall(

@@ -1,5 +1,6 @@
-"""What makes a node of the graph into calls, for each op."""
+"""For each op, the kernel calls that compute it: which kernel, which arguments, how many tasks."""
 
-from octavo.backends.cpu.binders.elementwise import BINDERS
+from octavo.backends.cpu.binders import attention, elementwise, mul_mat, quantize, routing
+from octavo.backends.cpu.binders.registry import BINDERS
 
-__all__ = ["BINDERS"]
+__all__ = ["BINDERS", "attention", "elementwise", "mul_mat", "quantize", "routing"]

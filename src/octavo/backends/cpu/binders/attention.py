@@ -1,0 +1,127 @@
+"""Heads: rotated, written to the KV cache, and attention over what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.cpu.binders.registry import binds
+from octavo.backends.cpu.calls import rows_call, stride
+from octavo.backends.cpu.kernels import attention, elementwise, rope
+from octavo.backends.cpu.shared import Shared
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import Node
+from octavo.jit.program import KernelCall, address
+
+ROPE_RUN = 32  # tokens whose keys fill lines of the cache; one at a time where tokens are few
+SPLIT_TASKS = 32  # tasks of attention with one token a sequence; not by threads, so that results do not depend on those
+
+
+@binds("rope")
+def _rope(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, positions, freqs = inputs
+    table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
+    kernel = rope.rope_kernel(node.attrs["interleaved"], x.shape[2], len(freqs))
+    return [*before, rows_call(kernel, out, x, heads=x.shape[1], table=table)]
+
+
+def _rope_table(
+    positions: AnyArray, freqs: AnyArray, scale: float, shared: Shared
+) -> tuple[AnyArray, list[KernelCall]]:
+    """Cosines and sines for the tokens of a step, and the call that makes them if this plan has none yet."""
+    name = "rope", address(positions), address(freqs), scale
+    table = shared.memory(name, (len(positions), 2, len(freqs)), np.float32)
+    if shared.holds(table):
+        return table, []
+    call = KernelCall(
+        rope.rope_table_kernel(), len(positions),
+        table=table, positions=positions, freqs=freqs, pairs=len(freqs), scale=scale,
+    )  # fmt: skip
+    return table, [call]
+
+
+@binds("rope_set_rows")
+def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    q, k, v, keys, values, positions, places, freqs, *norms = inputs
+    table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
+    tokens, heads, dim = q.shape
+    run = ROPE_RUN if tokens > 2 * ROPE_RUN else 1
+    kernel = rope.rope_set_rows_kernel(_kind(node.inputs[3]), node.attrs["interleaved"], bool(norms), dim, len(freqs))
+    q_weight, k_weight = norms or (0, 0)
+    call = KernelCall(
+        kernel, -(-tokens // run) * (heads + 2 * k.shape[1]),
+        y=out, y_stride=stride(out), q=q, q_stride=stride(q), heads=heads,
+        k=k, k_stride=stride(k), v=v, v_stride=stride(v), kv_heads=k.shape[1],
+        keys=keys, values=values, rows=places, table=table,
+        q_weight=q_weight, k_weight=k_weight, eps=float(node.attrs.get("eps", 0.0)), tokens=tokens, run=run,
+    )  # fmt: skip
+    return [*before, call]
+
+
+@binds("set_rows")
+def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+    cache, values, places = inputs
+    make = rope.set_keys_kernel if node.inputs[0].attrs["kind"] == "k" else rope.set_values_kernel
+    return [KernelCall(
+        make(_kind(node), values.shape[2]), len(values),
+        cache=cache, x=values, x_stride=stride(values), heads=values.shape[1], rows=places,
+    )]  # fmt: skip
+
+
+def _kind(cache: Node) -> Any:
+    """How a cache node's rows are stored."""
+    return cache.dtype
+
+
+@binds("attention")
+def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    q, k, v, positions, starts, pages, *sinks = inputs
+    tokens, heads, dim = q.shape
+    kv_heads = k.shape[1]
+    group, kind, window = heads // kv_heads, _kind(node.inputs[1]), int(node.attrs.get("window", 0))
+    given = {
+        "out": out, "q": q, "q_stride": stride(q), "tokens": tokens,
+        "keys": k, "values": v, "kv_heads": kv_heads, "scale": float(node.attrs["scale"]),
+        "positions": positions, "starts": starts, "sequences": len(pages),
+        "pages": pages, "pages_width": pages.shape[1],
+        "window": abs(window), "chunked": int(window < 0), "cap": float(node.attrs.get("cap", 0.0)),
+        "sinks": sinks[0] if sinks else 0,
+        "reach": int(node.attrs.get("reach", 0)),
+    }  # fmt: skip
+    windowed, capped, joint = given["window"] > 0, given["cap"] > 0, node.inputs[1] is node.inputs[2]
+    if tokens != len(pages):
+        tasks = -(-tokens // attention.TILE) * heads
+        kernel = attention.prefill_kernel(kind, group, dim, windowed, capped, joint, given["reach"] > 0)
+        return [KernelCall(kernel, tasks, **given, splits=1, partial=0)]
+    pairs = tokens * kv_heads
+    splits = max(1, SPLIT_TASKS // pairs)
+    partial = np.empty(pairs * splits * group * (dim + 4) if splits > 1 else 0, np.float32)
+    kernel = attention.decode_kernel(kind, group, dim, windowed, capped, joint)
+    calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, partial=partial)]
+    if splits > 1:
+        calls.append(KernelCall(
+            attention.combine_kernel(group, dim), pairs, out=out, partial=partial, splits=splits,
+            sinks=given["sinks"], kv_heads=kv_heads,
+        ))  # fmt: skip
+    return calls
+
+
+@binds("slice_heads")
+def _slice_heads(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    start = node.attrs["start"]
+    return [_copy_heads(out, inputs[0][:, :, start : start + out.shape[2]])]
+
+
+@binds("join_heads")
+def _join_heads(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    size = inputs[0].shape[2]
+    return [_copy_heads(out[:, :, :size], inputs[0]), _copy_heads(out[:, :, size:], inputs[1])]
+
+
+def _copy_heads(out: AnyArray, x: AnyArray) -> KernelCall:
+    """out [T, H, D] = x, either of which may be some of the values of heads."""
+    _, heads, k = out.shape
+    strides = {"y_head_stride": out.strides[1], "x_head_stride": x.strides[1]}
+    return rows_call(elementwise.copy_heads_kernel(), out, x, heads=heads, k=k, **strides)

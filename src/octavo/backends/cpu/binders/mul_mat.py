@@ -1,0 +1,70 @@
+"""Products with weights, and what else reads a weight by rows or goes before a product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.cpu.binders.registry import binds
+from octavo.backends.cpu.calls import copy_rows, stride, weight_arguments
+from octavo.backends.cpu.experts import product_of_experts
+from octavo.backends.cpu.kernels import float_mul_mat, routing, rows
+from octavo.backends.cpu.pack import FloatWeight, QuantWeight
+from octavo.backends.cpu.products import product
+from octavo.backends.cpu.row_products import sums_in_memory
+from octavo.backends.cpu.shared import Shared
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import Node
+from octavo.jit.program import KernelCall
+
+
+@binds("mul_mat", "mul_mat_add")
+def _mul_mat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+    weight, x, *terms = inputs
+    return product(weight, x, out, terms, shared)
+
+
+@binds("mul_mat_concat")
+def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+    x, *weights = inputs
+    calls, start = [], 0
+    for weight in weights:
+        made = product(weight, x, out[:, start : start + weight.n], (), shared)
+        if made:
+            made[-1].overlaps = weight is not weights[-1] and not sums_in_memory(weight)
+        calls += made
+        start += weight.n
+    return calls
+
+
+@binds("mul_mat_id")
+def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    return product_of_experts(node, inputs, out, shared)
+
+
+@binds("get_rows")
+def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    table, ids = inputs
+    if isinstance(table, QuantWeight):
+        kernel = rows.get_rows_kernel(table.layout)
+    elif isinstance(table, FloatWeight):
+        kernel = float_mul_mat.float_get_rows_kernel(table.kind, table.group)
+    else:
+        return [copy_rows(out, table, ids)]
+    parts = weight_arguments(table)
+    return [KernelCall(
+        kernel, len(out), (table,), y=out, y_stride=stride(out), weights=table.data, k=table.k,
+        table=parts["table"], scales=parts["scales"], rows=ids,
+    )]  # fmt: skip
+
+
+@binds("take_columns")
+def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, order = inputs
+    ids = order.astype(np.int32)
+    return [KernelCall(
+        routing.gather_kernel(), len(out),
+        y=out, y_stride=stride(out), x=x, x_stride=stride(x), ids=ids, ids_stride=0, k=out.shape[1],
+    )]  # fmt: skip

@@ -1,0 +1,81 @@
+"""Products with weights, and what else reads a weight by rows or goes before a product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from octavo.backends.gpu import experts
+from octavo.backends.gpu.arguments import Source, matrix
+from octavo.backends.gpu.binders.quantize import quantize_call
+from octavo.backends.gpu.binders.registry import binds
+from octavo.backends.gpu.binders.sizes import block_of
+from octavo.backends.gpu.context import Context, Weight
+from octavo.backends.gpu.kernels import elementwise
+from octavo.backends.gpu.products import product, product_by_id, rows_of
+from octavo.backends.gpu.row_products import row_product
+from octavo.backends.gpu.row_weights import RowWeight
+from octavo.backends.gpu.values import q8_1, q8_1_bytes
+from octavo.backends.gpu.weights import FloatWeight, QuantWeight
+from octavo.graph.node import Node
+from octavo.graph.protocol import Call
+
+
+@binds("mul_mat", "mul_mat_add")
+def _mul_mat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    weight, x, *terms = inputs
+    return _product(c, weight, x, out, terms)
+
+
+def _product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    return row_product(c, weight, x, y, terms) if isinstance(weight, RowWeight) else product(c, weight, x, y, terms)
+
+
+@binds("mul_mat_concat")
+def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, *weights = inputs
+    calls, start = [], 0
+    for weight in c.joined(weights):
+        calls += _product(c, weight, x, out[:, start : start + weight.n], ())
+        start += weight.n
+    return calls
+
+
+@binds("mul_mat_id")
+def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    """Activations are quantized here, a row for each token or for each token and expert."""
+    weight, x, ids = inputs
+    used = ids.shape[1]
+    sharing = used if x.ndim == 2 else 1
+    if isinstance(weight, QuantWeight) and experts.sorts(ids.numel(), weight.experts, weight.kp):
+        return experts.sorted_product(c, weight, x, ids, out, sharing)
+    x = x.reshape(-1, x.shape[-1])
+    calls: list[Call] = []
+    if isinstance(weight, QuantWeight):
+        kp, rows = weight.kp, len(x)
+        quantized = q8_1(c.shared("experts", q8_1_bytes(rows, kp, rows), torch.uint8), rows, kp, rows)
+        calls.append(quantize_call(c, Source(matrix(x)), rows, quantized, "values", weight.k, kp))
+        x = quantized
+    return [*calls, *product_by_id(c, weight, x, ids, out, sharing)]
+
+
+@binds("get_rows")
+def _get_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    table, ids = inputs
+    if isinstance(table, QuantWeight):
+        return [rows_of(c, table, ids, out)]
+    data = table.data[0] if isinstance(table, FloatWeight) else table
+    n, k = data.shape
+    grid = (len(out), -(-k // 1024))
+    return [c.launch(elementwise.copy_rows_kernel, grid, data, ids, out, data.stride(0), out.stride(0), n, k, B=1024)]
+
+
+@binds("take_columns")
+def _take_columns(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, order = inputs
+    tokens, k = x.shape
+    block, ids = block_of(k), order.int()
+    grid = tokens, -(-k // block)
+    return [c.launch(elementwise.take_columns_kernel, grid, x, ids, out, x.stride(0), out.stride(0), k, B=block)]

@@ -1,0 +1,51 @@
+"""Activations in the numbers that products want."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from triton import next_power_of_2
+
+from octavo.backends.gpu import dispatch
+from octavo.backends.gpu.arguments import Q8Activation, Source, matrix
+from octavo.backends.gpu.binders.registry import binds
+from octavo.backends.gpu.binders.sizes import block_of, warps_of
+from octavo.backends.gpu.context import Context
+from octavo.backends.gpu.kernels import activations
+from octavo.backends.gpu.row_products import quantize_tokens
+from octavo.backends.gpu.values import Activation, TokenCodes
+from octavo.graph.node import Node
+from octavo.graph.protocol import Call
+
+QUANTIZE_BLOCK = 256  # values that a program quantizes, unless it needs a whole row
+
+
+@binds("quantize")
+def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    """`quantize`, or the op whose result is quantized on its way out."""
+    x, *others = inputs
+    kind = "values" if node.op == "quantize" else node.op
+    source = Source(matrix(x), matrix(others[0]) if others else None, float(node.attrs.get("eps", 0.0)))
+    if isinstance(out, TokenCodes):
+        block = next_power_of_2(out.k)
+        return [quantize_tokens(c, out, source, kind, block, warps_of(block))]
+    return quantized(c, source, out, kind)
+
+
+def quantized(c: Context, source: Source, out: Activation, kind: str = "values") -> list[Call]:
+    """Activations of `source` for as many tokens: 8-bit codes for few, float16 for many."""
+    if out.tokens <= dispatch.INT8_MAX_TOKENS:
+        return [quantize_call(c, source, out.tokens, out.q8_1, kind, out.k, out.kp)]
+    block = next_power_of_2(out.kp) if kind == "rms_norm" else block_of(out.kp, 2048)
+    grid = (out.tokens, -(-out.kp // block))
+    return [c.launch(activations.float_kernel, grid, source, matrix(out.halves), out.k, out.kp, KIND=kind, B=block,
+                     warps=warps_of(block))]  # fmt: skip
+
+
+def quantize_call(c: Context, source: Source, rows: int, out: Q8Activation, kind: str, k: int, kp: int) -> Call:
+    """8-bit codes of rows of k values of `source`, filled up with zeros to kp."""
+    block = next_power_of_2(kp) if kind == "rms_norm" else block_of(kp, QUANTIZE_BLOCK)
+    grid = (rows, -(-kp // block))
+    return c.launch(activations.quantize_kernel, grid, source, out, k, kp, KIND=kind, B=block,
+                    warps=warps_of(block))  # fmt: skip

@@ -1,0 +1,15 @@
+"""How much of a row a program takes, and with how many warps."""
+
+from __future__ import annotations
+
+from triton import next_power_of_2
+
+
+def block_of(k: int, most: int = 1024) -> int:
+    """Values of a row of k that a program takes."""
+    return min(most, int(next_power_of_2(k)))
+
+
+def warps_of(block: int) -> int:
+    """Warps for a program that takes a whole row."""
+    return max(1, min(16, block // 256))
