@@ -90,6 +90,10 @@ class ContextFullError(OctavoError):
     """More tokens than the context holds."""
 
 
+class CacheFullError(ContextFullError):
+    """More pages than the KV cache has free for now; with fewer sequences it would hold them."""
+
+
 class NonFiniteError(OctavoError):
     """NaN or Inf in a model's weights or in what it computed."""
 

@@ -183,3 +183,25 @@ def test_too_little_memory_is_an_error_of_ours(architecture: ModelSpec, monkeypa
     monkeypatch.setattr(np, "zeros", refuse)
     with pytest.raises(BackendError, match=r"not enough memory: 4,096 bytes wanted for a layer's KV cache"):
         engine.load()
+
+
+def test_a_cache_of_bytes(make_engine: MakeEngine) -> None:
+    of_page = 2 * 2 * PAGE_SIZE * tiny.N_HEAD_KV * tiny.HEAD_DIM * 4  # layers, keys and values
+    engine = make_engine(kv_memory=3 * of_page + 5, max_sequences=4)
+    assert (engine.pool.n_pages, engine.limits["rows"]) == (3, 3 * PAGE_SIZE)
+    assert make_engine(kv_memory=of_page, cache_type="f16").pool.n_pages == 2
+    with pytest.raises(UsageError, match=rf"kv_memory is 5 \(allowed: {of_page} or more\)"):
+        make_engine(kv_memory=5)
+
+
+def test_sequences_that_share_pages_are_those_computed_alone(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_sequences=3)
+    want = engine.logits([*TOKENS[:100], 5])[-2:]
+    first = Sequence()
+    engine.step([Feed(first, TOKENS[:90])])
+    forks = [engine.pool.fork(first) for _ in range(2)]
+    got = [engine.step([Feed(fork, TOKENS[90:100])]) for fork in forks]
+    engine.step([Feed(first, [1, 2, 3])])
+    got += [engine.step([Feed(fork, [5])]) for fork in forks]
+    np.testing.assert_allclose(np.concatenate(got), want[[0, 0, 1, 1]], rtol=0, atol=2e-5)
+    assert engine.pool.held == 4

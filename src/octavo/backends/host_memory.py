@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from octavo.formats.spec import AnyArray
+from octavo.graph.node import PAGE_SIZE
 
 
 class HostMemory:
@@ -14,5 +17,12 @@ class HostMemory:
     def read(self, value: AnyArray) -> AnyArray:
         return value.copy()
 
+    def copy_page(self, cache: Any, target: int, source: int) -> None:
+        cache[_rows_of(target)] = cache[_rows_of(source)]
+
     def synchronize(self) -> None:
         return
+
+
+def _rows_of(page: int) -> slice:
+    return slice(page * PAGE_SIZE, (page + 1) * PAGE_SIZE)

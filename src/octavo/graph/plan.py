@@ -71,6 +71,7 @@ class Executor:
         self._outputs = tuple(range(len(schedule.graph.outputs)) if outputs is None else outputs)
         self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]
         self._leaves: dict[tuple[int, int], Any] = {}
+        self._caches: dict[tuple[int, int], Any] = {}
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._graphs: dict[tuple[int, ...], Graph] = {}
         self.begun = 0
@@ -88,7 +89,7 @@ class Executor:
                     by_tensor[tensor] = backend.load(leaf.tensor)
                 self._leaves[key] = by_tensor[tensor]
             elif leaf.op == "cache":
-                self._leaves[key] = backend.cache(bind(leaf.shape, limits), leaf.dtype)
+                self._leaves[key] = self._caches[key] = backend.cache(bind(leaf.shape, limits), leaf.dtype)
             else:
                 self._leaves[key] = None  # where it lies is up to each plan
                 input_bytes[where] += self._input_bytes(leaf, where, limits)
@@ -161,6 +162,11 @@ class Executor:
             watch(node, partial(_read, backend, values))
             call()
         return [backend.read(value) for backend, value in plan.outputs]
+
+    def copy_page(self, target: int, source: int) -> None:
+        """Copy a page of all caches over another one."""
+        for (where, _), cache in self._caches.items():
+            self.backends[where].copy_page(cache, target, source)
 
     def replace(self, tensor: QTensor) -> None:
         """Compute with `tensor` from now on where the weight of its name was, which is of its format and shape."""

@@ -57,6 +57,9 @@ class Backend(Protocol):
     def cache(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """A KV cache of one layer, [rows, H, D], zeroed."""
 
+    def copy_page(self, cache: Any, target: int, source: int) -> None:
+        """Copy a page of a cache, PAGE_SIZE rows, over another one, after all calls made so far."""
+
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
         """`value`, the first input of an alias op, as its result: no copy."""
 

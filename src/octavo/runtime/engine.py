@@ -21,7 +21,7 @@ from octavo.errors import (
 )
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType
-from octavo.graph.node import PAGE_SIZE, Sizes
+from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Begun, Executor, Watch
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, Schedule
@@ -30,7 +30,7 @@ from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.candidates import LOGITS
 from octavo.runtime.context import default_context, require_context
-from octavo.runtime.kv_cache import PagePool, Sequence
+from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes, pages_for
 from octavo.runtime.lock import FairLock
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import GpuLayers, Placement
@@ -49,6 +49,7 @@ class EngineConfig:
     gpu_layers     how many of the last layers lie on the first backend, the others on the second; see `placement`
     embeds         steps give what logits are made of, [outputs, n_embd], in their place
     n_pages        of the cache (default: n_ctx tokens for each sequence)
+    kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
     """
 
     n_ctx: int | None = None
@@ -61,6 +62,7 @@ class EngineConfig:
     gpu_layers: GpuLayers = "all"
     embeds: bool = False
     n_pages: int | None = None
+    kv_memory: int | None = None
 
 
 class Engine:
@@ -93,8 +95,10 @@ class Engine:
                 f"a q8_0 cache needs heads of a multiple of 32 values; these have {model.hparams.head_dim}"
             )
         self.lock = FairLock()
-        self._max_pages = -(-self.n_ctx // PAGE_SIZE)
-        self.pool = PagePool(config.n_pages or self._max_pages * config.max_sequences)
+        graph = model.graph(cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=config.embeds)
+        self._max_pages = pages_for(self.n_ctx)
+        self.pool = PagePool(self._pages(graph))
+        self.pool.copy_with(self._copy_page)
         self.limits: Sizes = {
             "tokens": max(config.n_batch, config.max_sequences),
             "outputs": max(min(config.n_batch, config.n_outputs), config.max_sequences),
@@ -103,7 +107,6 @@ class Engine:
             "pages": self._max_pages,
             "rows": self.pool.n_pages * PAGE_SIZE,
         }
-        graph = model.graph(cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=config.embeds)
         self._placement = Placement(
             graph, model.hparams.n_layer, backends, self.limits, config.gpu_layers, fused=config.fuse,
             searched=not config.embeds,
@@ -114,6 +117,19 @@ class Engine:
         self.finds_candidates = len(self.graph.outputs) > 1
         """The graph finds the largest logits where they are made."""
         self._executor: Executor | None = None
+
+    def _pages(self, graph: Graph) -> int:
+        """Pages of the cache. Raises UsageError where `kv_memory` holds none."""
+        config = self.config
+        if config.kv_memory is None:
+            return config.n_pages or self._max_pages * config.max_sequences
+        of_page = page_bytes(graph)
+        integer("kv_memory", config.kv_memory, of_page)
+        return config.kv_memory // of_page if of_page else self._max_pages * config.max_sequences
+
+    def _copy_page(self, target: int, source: int) -> None:
+        with self.lock:
+            self.load().copy_page(target, source)
 
     def load(self) -> Executor:
         """Load the weights and make ready for steps of one token, unless that is done; the first step does it too.
@@ -208,8 +224,8 @@ class Engine:
         for feed in feeds:
             if not feed.tokens or not 0 <= feed.outputs <= len(feed.tokens):
                 raise UsageError(f"a feed of {len(feed.tokens)} tokens and {feed.outputs} outputs")
-            wrong = next((t for t in feed.tokens if not 0 <= t < n_vocab), None)
-            if wrong is not None:
+            if min(feed.tokens) < 0 or max(feed.tokens) >= n_vocab:
+                wrong = next(t for t in feed.tokens if not 0 <= t < n_vocab)
                 raise UsageError(f"token {wrong} is not in the vocabulary (allowed: 0 to {n_vocab - 1})")
             length = len(feed.sequence) + len(feed.tokens)
             if length > self.n_ctx:

@@ -1,21 +1,24 @@
 """Pages of the KV cache: which rows of it belong to which sequence.
 
 The backends hold the cache as rows; a page is `PAGE_SIZE` rows in a row, and a sequence a list of pages. So sequences
-of any length share one cache, and none is moved.
+of any length share one cache, and none is moved. Sequences that begin alike can share pages, too: who writes to one
+that others hold gets a copy first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import RLock
+from typing import Protocol
 from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import ContextFullError
-from octavo.graph.node import PAGE_SIZE
+from octavo.errors import CacheFullError
+from octavo.graph.node import PAGE_SIZE, Graph, bind
 
 
 @dataclass(eq=False)
@@ -29,55 +32,189 @@ class Sequence:
         return len(self.tokens)
 
 
+def pages_for(length: int) -> int:
+    """Pages that hold so many tokens."""
+    return -(-length // PAGE_SIZE)
+
+
+BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
+"""Of a key or value in the cache, by how it is stored."""
+
+
+def page_bytes(graph: Graph) -> int:
+    """Bytes of a page in all caches of a graph."""
+    sizes = (PAGE_SIZE * math.prod(bind(c.shape[1:], {})) * BYTES[c.dtype] for c in graph.leaves("cache"))
+    return int(sum(sizes))
+
+
+class Store(Protocol):
+    """Keeps pages that no sequence holds, for sequences to come, and gives them up when they are wanted."""
+
+    def evict(self) -> None:
+        """Give up a page that it keeps and no sequence holds; there is one."""
+
+    def forget(self, page: int) -> None:
+        """Give up this page, after which none was kept that no sequence holds."""
+
+
 class PagePool:
-    """Hands out the pages of a cache of `n_pages`; the lowest free ones first."""
+    """Hands out the pages of a cache of `n_pages`, numbered from 0.
+
+    A page is free, held by sequences, or cached: kept by a `Store` though no sequence holds it. `scratch` is the number
+    of a page more, which nobody gets: rows that fill a step up write there.
+    """
 
     def __init__(self, n_pages: int) -> None:
-        self.n_pages = n_pages
+        self.n_pages = self.scratch = n_pages
+        self.cached = 0
+        self.store: Store | None = None
+        self._copy: WeakMethod[Callable[[int, int], None]] | None = None
         self._when_short: WeakMethod[Callable[[Sequence], None]] | None = None
         self._released: list[int] = []
         self._unused = 0  # this page and those after it were never handed out
+        self._holders: dict[int, int] = {}  # sequences that hold a page
+        self._kept: set[int] = set()
         self._lock = RLock()
 
     @property
     def free(self) -> int:
+        """Pages that nobody holds or keeps."""
         return len(self._released) + self.n_pages - self._unused
 
+    @property
+    def available(self) -> int:
+        """Pages that a sequence can get: free ones, and cached ones."""
+        return self.free + self.cached
+
+    @property
+    def held(self) -> int:
+        """Pages that sequences hold."""
+        return len(self._holders)
+
     def call_when_short(self, method: Callable[[Sequence], None]) -> None:
-        """Have a method called with a sequence that too few pages are free for; it may release others.
+        """Have a method called with a sequence that too few pages are available for; it may release others.
 
         This does not keep the method's object, which holds the engine and its memory, alive.
         """
         self._when_short = WeakMethod(method)
 
+    def copy_with(self, method: Callable[[int, int], None]) -> None:
+        """Have a method called to copy a page; it is given the number of the new one, then that of the old one."""
+        self._copy = WeakMethod(method)
+
+    def wanted(self, sequence: Sequence, length: int) -> int:
+        """Pages that `sequence` takes to grow to `length` tokens; a copy of a page that others hold is one."""
+        page = self._written(sequence, length)
+        copies = page is not None and self._holders[page] > 1
+        return max(0, pages_for(length) - len(sequence.pages)) + copies
+
     def grow(self, sequence: Sequence, length: int) -> None:
-        """Give `sequence` the pages for `length` tokens. Raises ContextFullError, taking none, if too few are free."""
+        """Give `sequence` the pages for `length` tokens, and make the page its own that is written next.
+
+        Raises CacheFullError, taking none, if too few are available.
+        """
         with self._lock:
-            missing = -(-length // PAGE_SIZE) - len(sequence.pages)
             when_short = None if self._when_short is None else self._when_short()
-            if missing > self.free and when_short is not None:
+            if self.wanted(sequence, length) > self.available and when_short is not None:
                 when_short(sequence)
-            if missing > self.free:
-                raise ContextFullError(
-                    f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
+            if (missing := self.wanted(sequence, length)) > self.available:
+                raise CacheFullError(
+                    f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, "
+                    f"room for {self.available * PAGE_SIZE}"
                 )
-            for _ in range(missing):
+            while len(sequence.pages) < pages_for(length):
                 sequence.pages.append(self._take())
+            self._make_own(sequence, length)
+
+    def _written(self, sequence: Sequence, length: int) -> int | None:
+        """The page where the next token goes, if `sequence` has it already."""
+        at = len(sequence) // PAGE_SIZE
+        return sequence.pages[at] if length > len(sequence) and at < len(sequence.pages) else None
+
+    def _make_own(self, sequence: Sequence, length: int) -> None:
+        """Copy the page that is written next if others read it; without a page to copy to, the store gives it up."""
+        old = self._written(sequence, length)
+        if old is None or (self._holders[old] == 1 and old not in self._kept):
+            return
+        if not self.available:
+            assert self.store is not None
+            self.store.forget(old)
+            return
+        copy, new = None if self._copy is None else self._copy(), self._take()
+        assert copy is not None, "pages are shared where they can be copied"
+        copy(new, old)
+        sequence.pages[len(sequence) // PAGE_SIZE] = new
+        self._let_go(old)
 
     def _take(self) -> int:
         if self._released:
-            return self._released.pop()
-        self._unused += 1
-        return self._unused - 1
+            page = self._released.pop()
+        elif self._unused < self.n_pages:
+            self._unused += 1
+            page = self._unused - 1
+        else:
+            assert self.store is not None
+            self.store.evict()
+            page = self._released.pop()
+        self._holders[page] = 1
+        return page
+
+    def hold(self, page: int) -> None:
+        """One more sequence holds a page."""
+        if page not in self._holders:
+            self.cached -= 1
+        self._holders[page] = self._holders.get(page, 0) + 1
+
+    def _let_go(self, page: int) -> None:
+        self._holders[page] -= 1
+        if self._holders[page]:
+            return
+        del self._holders[page]
+        if page in self._kept:
+            self.cached += 1
+        else:
+            self._released.append(page)
+
+    def keep(self, page: int) -> None:
+        """A page that a sequence holds is not free again when none does, until `give_up`."""
+        assert page in self._holders
+        self._kept.add(page)
+
+    def give_up(self, page: int) -> None:
+        """Undo `keep`."""
+        self._kept.remove(page)
+        if page not in self._holders:
+            self.cached -= 1
+            self._released.append(page)
+
+    def is_held(self, page: int) -> bool:
+        """Whether a sequence holds a page."""
+        return page in self._holders
+
+    def replace(self, sequence: Sequence, at: int, page: int) -> None:
+        """Let `sequence` have another page in place of its `at`-th, in which the same tokens are."""
+        with self._lock:
+            self.hold(page)
+            self._let_go(sequence.pages[at])
+            sequence.pages[at] = page
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A sequence of the same tokens in the same pages."""
+        with self._lock:
+            pages = sequence.pages[: pages_for(len(sequence))]
+            for page in pages:
+                self.hold(page)
+            return Sequence(pages, list(sequence.tokens))
 
     def shrink(self, sequence: Sequence, length: int) -> None:
         """Forget what `sequence` holds past `length` tokens, and take back the pages that empties."""
         with self._lock:
             del sequence.tokens[length:]
-            keep = -(-length // PAGE_SIZE)
+            keep = pages_for(length)
             released = sequence.pages[keep:]
             del sequence.pages[keep:]
-            self._released = sorted([*self._released, *released], reverse=True)
+            for page in reversed(released):
+                self._let_go(page)
 
     def release(self, sequence: Sequence) -> None:
         """Take back all pages of `sequence`."""

@@ -12,6 +12,7 @@ import torch
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
+from octavo.graph.node import PAGE_SIZE, DType
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
 from octavo.runtime.batch import Feed
@@ -83,3 +84,15 @@ def test_some_layers_on_the_cpu(tmp_path: Path, name: str) -> None:
         assert {0, 1} == {split.backend for split in engine.schedule.splits}
         both = engine.logits(TOKENS)
     assert float(((both - alone) ** 2).mean()) / float((alone.astype(np.float64) ** 2).mean()) < 1e-3
+
+
+@pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
+def test_a_page_is_copied_with_its_scales(cache_type: DType) -> None:
+    cache = GpuBackend().cache((4 * PAGE_SIZE, 2, 32), cache_type)
+    parts = [part for part in (cache.data, cache.scales) if part is not None]
+    for part in parts:
+        part.copy_(torch.arange(part.numel()).reshape(part.shape) % 100)
+    want = [part.reshape(4, -1)[[0, 1, 2, 1]].clone() for part in parts]
+    GpuBackend().copy_page(cache, 3, 1)
+    for part, expected in zip(parts, want, strict=True):
+        assert torch.equal(part.reshape(4, -1), expected)

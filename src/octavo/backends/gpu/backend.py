@@ -124,6 +124,12 @@ class GpuBackend:
             scales = zeros((*shape[:2], shape[2] // 32), dtype=self._torch.float16, device=self.target.device)
             return Cache(zeros(shape, dtype=self._torch.int8, device=self.target.device), scales)
 
+    def copy_page(self, cache: Any, target: int, source: int) -> None:
+        for values in (cache.data, cache.scales):
+            if values is not None:
+                pages = values.view(-1, PAGE_SIZE, *values.shape[1:])
+                pages[target].copy_(pages[source])
+
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
         if node.op == "reshape":
             return value.unflatten(1, shape[1:]) if value.ndim == 2 else value.view(shape)

@@ -79,6 +79,9 @@ class ReferenceBackend(HostMemory):
             values = np.zeros(shape, _numpy(dtype))
         return _RoundedCache(values, by_name(dtype)) if dtype == "q8_0" else values
 
+    def copy_page(self, cache: Any, target: int, source: int) -> None:
+        super().copy_page(cache.values if isinstance(cache, _RoundedCache) else cache, target, source)
+
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         array: AnyArray = getattr(ops, node.op)(value, *((None,) * (len(node.inputs) - 1)), **node.attrs)
         assert np.may_share_memory(array, value)
@@ -129,15 +132,15 @@ class _RoundedCache:
     """A cache whose rows are rounded to a block format when they are set, and held as the floats that this gives."""
 
     def __init__(self, values: F32, fmt: BlockFormat) -> None:
-        self._values, self._format = values, fmt
+        self.values, self._format = values, fmt
         self.shape = values.shape
 
     def __getitem__(self, rows: AnyArray) -> F32:
-        taken: F32 = self._values[rows]
+        taken: F32 = self.values[rows]
         return taken
 
     def __setitem__(self, rows: AnyArray, values: F32) -> None:
-        self._values[rows] = dequantize(quantize_reference(values, self._format))
+        self.values[rows] = dequantize(quantize_reference(values, self._format))
 
 
 class _Stored:
