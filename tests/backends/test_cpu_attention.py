@@ -65,6 +65,14 @@ def test_contexts(step: str, cache: str) -> None:
     assert found.ok, found
 
 
+@pytest.mark.parametrize("past", [(130, 5, 70, 0), (700, 64, 3)])
+def test_some_decode_while_prompts_go_on(past: tuple[int, ...]) -> None:
+    shape = {"heads": 4, "kv_heads": 2, "dim": 64, "decodes": 2}
+    for case in (OpCase("attention", 22, shape, past=past), OpCase("attention", 22, {**shape, "window": 40}, past=past)):
+        found = held_to_reference(case)
+        assert found.ok, found
+
+
 @pytest.mark.parametrize("threads", [1, 3, 16])
 @pytest.mark.parametrize("step", ["one token", "one after 63", "one after 700", "three decode", "prompt"])
 def test_pages_are_split_among_any_number_of_threads(step: str, threads: int) -> None:

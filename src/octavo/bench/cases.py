@@ -88,6 +88,7 @@ def _attention() -> Iterator[OpCase]:
         yield OpCase("attention", 3, shape, past=(5, 128, 300))  # sequences that decode together
         yield OpCase("attention", 40, shape, past=(100,))  # more of a prompt
         yield OpCase("attention", 20, shape, past=(0, 70, 3))  # some begin, some go on
+        yield OpCase("attention", 22, {**shape, "decodes": 2}, past=(130, 5, 70, 0))  # two decode meanwhile
     for cache, limits in (
         ("f16", {"window": 20, "cap": 1}),
         ("q8_0", {"window": 20, "cap": 1}),
@@ -99,6 +100,7 @@ def _attention() -> Iterator[OpCase]:
         yield OpCase("attention", 3, shape, past=(5, 128, 300))
         yield OpCase("attention", 40, shape, past=(100,))
         yield OpCase("attention", 20, shape, past=(0, 70, 3))
+        yield OpCase("attention", 11, {**shape, "decodes": 1}, past=(90, 40))
     for window in (-20, -70):
         shape = {"heads": 2, "kv_heads": 1, "dim": 64, "cache": "f16", "window": window}
         yield from (OpCase("attention", t, shape) for t in (1, 127))
@@ -109,6 +111,7 @@ def _attention() -> Iterator[OpCase]:
         yield from (OpCase("attention", t, shape) for t in (1, 40))
         yield OpCase("attention", 3, shape, past=(5, 128, 300))
         yield OpCase("attention", 20, shape, past=(0, 70, 3))
+        yield OpCase("attention", 11, {**shape, "decodes": 1}, past=(90, 40))
     for cache in ("f16", "f32", "q8_0"):
         shape = {"heads": 4, "kv_heads": 1, "dim": 96, "cache": cache, "shared": 1}
         yield from (OpCase("attention", t, shape) for t in (1, 40))
@@ -123,6 +126,7 @@ def _attention() -> Iterator[OpCase]:
         formats = ("Q8_0",) if h * dim % 256 else ("Q4_K",)
         yield from (OpCase("quantized_attention", t, shape, formats) for t in (1, 9, 40))
         yield OpCase("quantized_attention", 2, shape, formats, past=(30, 90))
+        yield OpCase("quantized_attention", 7, {**shape, "decodes": 1}, formats, past=(30, 90))
     for norms in (0, 1):
         for interleaved in (0, 1):
             shape = {"heads": 4, "kv_heads": 2, "dim": 64, "norms": norms, "interleaved": interleaved}

@@ -48,7 +48,8 @@ class OpCase:
     shape      the other sizes, as the op's graph names them (n outputs, k inputs, heads, ...)
     formats    of its weights, in order; the last one for all further weights
     past       tokens that each sequence has already (attention): they are a step of their own, before; `tokens` are
-               divided among the sequences, the first ones getting one more where that does not go up
+               divided among the sequences, the first ones getting one more where that does not go up; as many as a
+               shape has `decodes` get one each
     tolerance  most NMSE; of ids, 0
     """
 
@@ -91,8 +92,9 @@ class OpCase:
     def sequences(self) -> tuple[list[int], list[int]]:
         """Of each sequence, the tokens that it has already and those of the last step."""
         past = list(self.past or (0,))
-        share, more = divmod(self.tokens, len(past))
-        return past, [share + (i < more) for i in range(len(past))]
+        ones = self.shape.get("decodes", 0)
+        share, more = divmod(self.tokens - ones, len(past) - ones)
+        return past, [1] * ones + [share + (i < more) for i in range(len(past) - ones)]
 
     def _steps(self) -> Iterator[tuple[Mapping[str, AnyArray], Sizes, int]]:
         """Where the sequences of each step lie, its sizes, and the rows of the cache."""

@@ -18,7 +18,7 @@ SYMBOLS = {
     "tokens": "tokens in the step, of all sequences one after the other",
     "outputs": "tokens whose logits are wanted",
     "sequences": "sequences in the step",
-    "boundaries": "sequences + 1",
+    "boundaries": "sequences that may have more than one token in the step, + 1",
     "pages": "width of the page table",
     "rows": "rows of the KV cache",
 }

@@ -144,7 +144,8 @@ def attention(
 ) -> tuple[Shape, DType]:  # fmt: skip
     """q [T, H, D], caches k and v [rows, Hkv, D] -> [T, H * D]: softmax(q k^T * scale) v, causal, by sequence.
 
-    Sequence s owns the queries starts[s] to starts[s + 1]; its position p lies in cache row
+    The first D sequences own a query each, the s-th of the rest those from starts[s] to starts[s + 1]; so starts[0] is
+    D = len(pages) + 1 - len(starts). Position p of a sequence s of all lies in cache row
     pages[s, p // page_size] * page_size + p % page_size, and the query at position p sees positions 0 to p.
     Head h reads the cache's head h // (H / Hkv).
 

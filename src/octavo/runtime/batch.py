@@ -21,26 +21,34 @@ class Feed:
 
 
 def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], dict[str, int]]:
-    """The inputs of a step and its sizes. Each sequence's pages already cover its new tokens."""
-    counts = [len(f.tokens) for f in feeds]
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    """The inputs of a step and its sizes. Each sequence's pages already cover its new tokens.
+
+    Feeds of one token come before longer ones, and `starts` leaves them out: op `attention` has another way for them.
+    Outputs are in the order of the feeds as they are given.
+    """
+    order = sorted(range(len(feeds)), key=lambda i: len(feeds[i].tokens) > 1)
+    ordered = [feeds[i] for i in order]
+    counts = [len(f.tokens) for f in ordered]
+    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    decodes = counts.count(1) if max(counts) > 1 else 0  # where all have one token, `starts` tells so
     pages = np.zeros((len(feeds), max_pages), np.int32)
-    for row, feed in zip(pages, feeds, strict=True):
+    for row, feed in zip(pages, ordered, strict=True):
         row[: len(feed.sequence.pages)] = feed.sequence.pages
-    spans = [(f.sequence, len(f.sequence), len(f.sequence) + n) for f, n in zip(feeds, counts, strict=True)]
-    outputs = [np.arange(stop - f.outputs, stop) for f, stop in zip(feeds, starts[1:], strict=True)]
+    spans = [(f.sequence, len(f.sequence), len(f.sequence) + n) for f, n in zip(ordered, counts, strict=True)]
+    stops = dict(zip(order, bounds[1:].tolist(), strict=True))
+    outputs = [np.arange(stops[i] - f.outputs, stops[i]) for i, f in enumerate(feeds)]
     inputs: dict[str, AnyArray] = {
-        "tokens": np.concatenate([np.asarray(f.tokens, np.int32) for f in feeds]),
+        "tokens": np.concatenate([np.asarray(f.tokens, np.int32) for f in ordered]),
         "positions": np.concatenate([np.arange(a, b, dtype=np.int32) for _, a, b in spans]),
         "rows": np.concatenate([rows(s, a, b) for s, a, b in spans]),
-        "starts": starts,
+        "starts": bounds[decodes:],
         "pages": pages,
         "outputs": np.concatenate(outputs).astype(np.int32),
     }
     sizes = {
-        "tokens": int(starts[-1]),
+        "tokens": int(bounds[-1]),
         "outputs": len(inputs["outputs"]),
         "sequences": len(feeds),
-        "boundaries": len(feeds) + 1,
+        "boundaries": len(inputs["starts"]),
     }
     return inputs, sizes

@@ -1,4 +1,4 @@
-"""Attention: one launch for prompts, two where each sequence has one token."""
+"""Attention: one launch for prompts, two for sequences of one token; a step may have both."""
 
 from __future__ import annotations
 
@@ -89,6 +89,11 @@ class AttentionShape(Constant):
         return PAGE_SIZE // self.block_n
 
 
+def decodes(q: torch.Tensor, starts: torch.Tensor, pages: torch.Tensor) -> int:
+    """Sequences of one token, which are the first ones."""
+    return len(q) if len(q) == len(pages) else len(pages) + 1 - len(starts)
+
+
 def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
     """Whether `attend` can give its result as q8_1 itself: one token a sequence, and no padding to write."""
     return len(q) == len(pages) and out.tokens <= dispatch.INT8_MAX_TOKENS and out.k == out.kp and q.shape[2] % 32 == 0
@@ -103,10 +108,13 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
     if limits.get("window", 0) < 0:
         limits |= {"window": -limits["window"], "chunked": True}
     sink = sinks[0] if sinks else None
-    if len(q) == len(pages):
-        return _decode(c, q, cache, positions, sink, scale, limits, out)
-    assert not isinstance(out, Activation)
-    return [_prefill(c, q, cache, positions, starts, sink, scale, limits, out)]
+    n = decodes(q, starts, pages)
+    calls = _decode(c, q[:n], cache, positions, sink, scale, limits, out) if n else []
+    if n < len(q):
+        assert not isinstance(out, Activation)
+        rest = cache._replace(pages=pages[n:])
+        calls.append(_prefill(c, q, rest, positions, starts, sink, scale, limits, out))
+    return calls
 
 
 def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
@@ -124,7 +132,7 @@ def _prefill(
         dim, block, heads // cache.heads, tile.block_m, block_n=tile.block_n, precision=tile.precision, **limits
     )
     return c.launch(
-        prefill_kernel, (-(-tokens // tile.block_m), heads, len(cache.pages)), Matrix(q, q.stride(0)), cache, positions,
+        prefill_kernel, (-(-tokens // tile.block_m), heads, len(starts) - 1), Matrix(q, q.stride(0)), cache, positions,
         starts, sinks, Matrix(out, out.stride(0)), scale, shape=shape, warps=tile.warps, stages=2,
     )  # fmt: skip
 

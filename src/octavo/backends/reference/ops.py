@@ -83,7 +83,8 @@ def attention(
     tokens, heads, dim = q.shape
     group = heads // k.shape[1]
     out = np.empty((tokens, heads, dim), np.float32)
-    for sequence, (start, stop) in enumerate(pairwise(starts)):
+    decodes = len(pages) + 1 - len(starts)
+    for sequence, (start, stop) in enumerate(pairwise([*range(decodes), *starts])):
         if start == stop:
             continue
         at = positions[start:stop]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,33 +77,41 @@ def _kind(cache: Node) -> Any:
 
 @binds("attention")
 def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    """Sequences of one token, which are the first ones, by one kernel; prompts by another one, at the same time."""
     q, k, v, positions, starts, pages, *sinks = inputs
-    tokens, heads, dim = q.shape
-    kv_heads = k.shape[1]
-    group, kind, window = heads // kv_heads, _kind(node.inputs[1]), int(node.attrs.get("window", 0))
+    tokens, (heads, dim), kv_heads = len(q), q.shape[1:], k.shape[1]
+    window = int(node.attrs.get("window", 0))
+    decodes = tokens if tokens == len(pages) else len(pages) + 1 - len(starts)
     given = {
         "out": out, "q": q, "q_stride": stride(q), "tokens": tokens,
         "keys": k, "values": v, "kv_heads": kv_heads, "scale": float(node.attrs["scale"]),
-        "positions": positions, "starts": starts, "sequences": len(pages),
-        "pages": pages, "pages_width": pages.shape[1],
+        "positions": positions, "starts": starts, "sequences": len(pages) - decodes, "pages_width": pages.shape[1],
         "window": abs(window), "chunked": int(window < 0), "cap": float(node.attrs.get("cap", 0.0)),
         "sinks": sinks[0] if sinks else 0,
         "reach": int(node.attrs.get("reach", 0)),
     }  # fmt: skip
-    windowed, capped, joint = given["window"] > 0, given["cap"] > 0, node.inputs[1] is node.inputs[2]
-    if tokens != len(pages):
-        tasks = -(-tokens // attention.TILE) * heads
-        kernel = attention.prefill_kernel(kind, group, dim, windowed, capped, joint, given["reach"] > 0)
-        return [KernelCall(kernel, tasks, **given, splits=1, partial=0)]
-    pairs = tokens * kv_heads
+    kinds = given["window"] > 0, given["cap"] > 0, node.inputs[1] is node.inputs[2]
+    kind, group, calls = _kind(node.inputs[1]), heads // kv_heads, list[KernelCall]()
+    if decodes < tokens:
+        tasks = -(-(tokens - decodes) // attention.TILE) * heads
+        kernel = attention.prefill_kernel(kind, group, dim, *kinds, given["reach"] > 0)
+        calls.append(KernelCall(kernel, tasks, **given, pages=pages[decodes:], splits=1, partial=0))
+        calls[0].overlaps = decodes > 0
+    if decodes:
+        kernel = attention.decode_kernel(kind, group, dim, *kinds)
+        calls += _decoding(kernel, decodes * kv_heads, group, dim, {**given, "pages": pages})
+    return calls
+
+
+def _decoding(kernel: Any, pairs: int, group: int, dim: int, given: Mapping[str, Any]) -> list[KernelCall]:
+    """Attention of as many pairs of a token and a head of keys, each split among tasks where they are few."""
     splits = max(1, SPLIT_TASKS // pairs)
     partial = np.empty(pairs * splits * group * (dim + 4) if splits > 1 else 0, np.float32)
-    kernel = attention.decode_kernel(kind, group, dim, windowed, capped, joint)
     calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, partial=partial)]
     if splits > 1:
         calls.append(KernelCall(
-            attention.combine_kernel(group, dim), pairs, out=out, partial=partial, splits=splits,
-            sinks=given["sinks"], kv_heads=kv_heads,
+            attention.combine_kernel(group, dim), pairs, out=given["out"], partial=partial, splits=splits,
+            sinks=given["sinks"], kv_heads=given["kv_heads"],
         ))  # fmt: skip
     return calls
 

@@ -48,7 +48,7 @@ ATTENTION = record(
 keys, values     the cache's pages, with kv_heads each (`kv.py` says how they lie)
 scale            what scores are multiplied with
 positions        int32, of each token
-starts           int32 [sequences + 1], the first token of each sequence
+starts           int32 [sequences + 1], the first token of each sequence; when decoding, token s is that of sequence s
 pages            int32 [sequences, pages_width], the pages of each sequence
 splits, partial  tasks that share a sequence's pages, and memory for what each finds
 window           positions that a token sees, if kernels are made for that
@@ -77,17 +77,13 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
     def attention_decode(a, task):
         kv_heads, splits = a.kv_heads, a.splits
         split, head, token = task % splits, task // splits % kv_heads, task // splits // kv_heads
-        starts = i32_pointer(a.starts)
-        sequence = 0
-        while starts[sequence + 1] <= token:
-            sequence += 1
         position = i32_pointer(a.positions)[token]
         begin, end = 0, position // PAGE_SIZE + 1
         if windowed:
             begin = max(0, position + 1 - behind(position, a.window, a.chunked)) // PAGE_SIZE
         first, stop = begin + (end - begin) * split // splits, begin + (end - begin) * (split + 1) // splits
         q = a.q + token * a.q_stride + head * nbytes
-        pages = a.pages + sequence * a.pages_width * 4
+        pages = a.pages + token * a.pages_width * 4
         if splits == 1:
             sums, states = stack(nbytes), stack(state_bytes)
             attend(sums, states, q, dim * 4, a, pages, head, position, position, group, first, stop)
@@ -141,9 +137,9 @@ def prefill_kernel(
 
     def attention_prefill(a, task):
         heads = a.kv_heads * group
-        head, first = task % heads, task // heads * tile
-        stop = min(first + tile, a.tokens)
         starts, positions = i32_pointer(a.starts), i32_pointer(a.positions)
+        head, first = task % heads, starts[0] + task // heads * tile
+        stop = min(first + tile, a.tokens)
         width, q_stride = heads * dim * 4, a.q_stride
         sums, states = stack(nbytes), stack(state_bytes)
         for sequence in range(a.sequences):
