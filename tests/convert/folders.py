@@ -115,10 +115,27 @@ def word_piece(size: int = 400, *, lowercase: bool = True) -> tokenizers.Tokeniz
     return tokenizer
 
 
-def unigram(charsmap: str, *, t5: bool = False) -> tokenizers.Tokenizer:
-    """XLM-RoBERTa's kind of tokenizer, or T5's; `charsmap` is what is replaced before, in base64."""
+def _charsmap() -> str:
+    """What SentencePiece replaces before it cuts text, in base64, of a recorded vocabulary."""
+    recorded = json.loads((Path(__file__).parents[1] / "data" / "llama-vocabularies.json").read_text())
+    key = "tokenizer.ggml.precompiled_charsmap"
+    found: str = next(entry["keys"][key] for entry in recorded["vocabularies"] if key in entry["keys"])
+    return found
+
+
+def roberta() -> tokenizers.Tokenizer:
+    """RoBERTa's kind of tokenizer, byte-level BPE, a text and then another between its ends."""
+    tokenizer = byte_level("gpt-2")
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>"])
+    first, last = (tokenizer.token_to_id(text) for text in ("<s>", "</s>"))
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", last), ("<s>", first), add_prefix_space=False)
+    return tokenizer
+
+
+def unigram(*, t5: bool = False) -> tokenizers.Tokenizer:
+    """XLM-RoBERTa's kind of tokenizer, or T5's."""
     tokenizer = tokenizers.Tokenizer(models.Unigram())
-    replaced = normalizers.Precompiled(base64.b64decode(charsmap))
+    replaced = normalizers.Precompiled(base64.b64decode(_charsmap()))
     spaces = [normalizers.Strip(left=False), normalizers.Replace(tokenizers.Regex(" {2,}"), "▁")]
     tokenizer.normalizer = normalizers.Sequence([replaced, *spaces] if t5 else [replaced])
     meta = pre_tokenizers.Metaspace()
@@ -127,6 +144,6 @@ def unigram(charsmap: str, *, t5: bool = False) -> tokenizers.Tokenizer:
     trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(TEXT, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     return tokenizer

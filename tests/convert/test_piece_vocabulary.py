@@ -16,8 +16,6 @@ from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
 from tests.convert import folders
 
-RECORDED = json.loads((Path(__file__).parents[1] / "data" / "llama-vocabularies.json").read_text())
-(CHARSMAP,) = {v for e in RECORDED["vocabularies"] if (v := e["keys"].get("tokenizer.ggml.precompiled_charsmap"))}
 TEXTS = [*folders.TEXT[:30], "Naïve CAFÉ, 日本 x", "un\tknown ½ é", "[MASK] and <pad> here", "a" * 120, ""]
 
 
@@ -41,7 +39,7 @@ def test_word_piece(tmp_path: Path, lowercase: bool) -> None:
 
 @pytest.mark.parametrize("t5", [True, False])
 def test_unigram(tmp_path: Path, t5: bool) -> None:
-    original = folders.unigram(CHARSMAP, t5=t5)
+    original = folders.unigram(t5=t5)
     tokenizer = converted(original, tmp_path, 310, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
     for text in TEXTS:
         assert tokenizer.encode(text) == original.encode(text).ids, text
@@ -75,7 +73,7 @@ def test_other_word_pieces_are_refused(tmp_path: Path, path: str, value: Any, me
     ({"byte_fallback": True}, "model.byte_fallback: is true"),
 ])  # fmt: skip
 def test_other_unigrams_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    values = json.loads(folders.unigram(CHARSMAP).to_str())
+    values = json.loads(folders.unigram().to_str())
     values["model"] |= change
     folders.write(tmp_path, "tokenizer.json", values)
     with pytest.raises(TokenizerError, match=message):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import save_file
 
-from tests.convert.folders import byte_level, word_piece, write
+from tests.convert.folders import byte_level, roberta, unigram, word_piece, write
 
 SIZES = {
     "hidden_size": 128, "intermediate_size": 96, "num_attention_heads": 2, "vocab_size": 320, "num_hidden_layers": 2,
@@ -21,18 +24,24 @@ MODULE = "sentence_transformers.models."
 
 @dataclass
 class Kind:
-    """A model of `transformers`, its configuration, how it pools, and its projections [out, in]."""
+    """A model of `transformers`, its configuration, how it pools, its projections [out, in], and its tokenizer."""
 
     model: str
     config: str
     pooling: str
     options: dict[str, Any] = field(default_factory=dict)
     dense: tuple[tuple[int, int], ...] = ()
+    tokenizer: Callable[[], tokenizers.Tokenizer] = byte_level
 
+
+ROBERTA = {"max_position_embeddings": 258, "pad_token_id": 1, "type_vocab_size": 1}
+ENDS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
 
 KINDS = {
-    "bert": Kind("BertModel", "BertConfig", "cls_token"),
-    "nomic-bert": Kind("NomicBertModel", "NomicBertConfig", "mean_tokens"),
+    "bert": Kind("BertModel", "BertConfig", "cls_token", tokenizer=partial(word_piece, 320)),
+    "nomic-bert": Kind("NomicBertModel", "NomicBertConfig", "mean_tokens", tokenizer=partial(word_piece, 320)),
+    "xlm-roberta": Kind("XLMRobertaModel", "XLMRobertaConfig", "mean_tokens", ROBERTA, tokenizer=unigram),
+    "roberta": Kind("RobertaModel", "RobertaConfig", "cls_token", ROBERTA, tokenizer=roberta),
     "gemma-embedding": Kind("Gemma3TextModel", "Gemma3TextConfig", "mean_tokens", {
         "num_key_value_heads": 1, "head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 16,
         "use_bidirectional_attention": True, "layer_types": ["sliding_attention", "full_attention"],
@@ -70,16 +79,16 @@ class Saved:
 def save(folder: Path, kind: Kind) -> Saved:
     """Save a random model of a kind to `folder`."""
     torch.manual_seed(1)
-    model = getattr(transformers, kind.model)(getattr(transformers, kind.config)(**SIZES, **kind.options)).eval()
+    model = getattr(transformers, kind.model)(getattr(transformers, kind.config)(**SIZES | kind.options)).eval()
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     model.save_pretrained(folder)
     if "architectures" in kind.options:  # the class that Qwen3's embedding models name
         config = model.config.to_dict() | {"architectures": kind.options["architectures"]}
         write(folder, "config.json", {k: v for k, v in config.items() if k != "dtype"})
-    tokenizer = word_piece(320) if "Bert" in kind.model else byte_level()
+    tokenizer = kind.tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
-    write(folder, "tokenizer_config.json", {})
+    write(folder, "tokenizer_config.json", ENDS if kind.options is ROBERTA else {})
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     dense = []
     for i, (out, width) in enumerate(kind.dense, 2):

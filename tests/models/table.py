@@ -11,15 +11,17 @@ import numpy as np
 import torch
 
 from octavo.convert import convert_checkpoint
+from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
-from octavo.io.gguf import GGUFFile
+from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
 from tests.convert.folders import byte_level, save
+from tests.models.checkpoints import Case
 from tests.models.tiny_checkpoints import TABLE
 
 TOKENS = np.random.default_rng(7).integers(0, 256, 90).tolist()
@@ -45,13 +47,19 @@ class Models:
     def __getitem__(self, name: str) -> Model:
         if name not in self._made:
             folder, path = self.root / name, self.root / f"{name}.gguf"
-            model = save(folder, TABLE[name], tokenizer=TOKENIZER)
+            want = saved(folder, TABLE[name])
             convert_checkpoint(folder, path, "F32")
-            with torch.no_grad():
-                want: F32 = model(torch.tensor([TOKENS])).logits[0].numpy()
             opened = open_model_file(folder), GGUFFile.open(path)
             self._made[name] = Model(*map(self.stack.enter_context, opened), want)
         return self._made[name]
+
+
+def saved(folder: Path, case: Case) -> F32:
+    """Save a checkpoint of a case; gives the logits that transformers computes of it."""
+    model = save(folder, case, tokenizer=TOKENIZER)
+    with torch.no_grad():
+        want: F32 = model(torch.tensor([TOKENS])).logits[0].numpy()
+    return want
 
 
 @contextmanager
@@ -59,6 +67,23 @@ def made_in(folder: Path) -> Iterator[Models]:
     """Models made in a folder, whose files are open until the end."""
     with ExitStack() as stack:
         yield Models(folder, stack)
+
+
+def in_format(file: GGUFFile, path: Path, format_name: str) -> tuple[Path, Path]:
+    """Files of the model with every matrix in a format, and with what these come to, in F32."""
+    fmt = by_name(format_name)
+    stored, values = {}, {}
+    for name in file.tensors:
+        tensor = file.tensor(name)
+        is_matrix = len(tensor.shape) > 1 and not name.endswith((".bias", "ffn_gate_inp.weight", "token_types.weight"))
+        stored[name] = quantize_reference(dequantize(tensor), fmt, name) if is_matrix else tensor
+        values[name] = dequantize(stored[name])
+    architecture = file.metadata.get_str("general.architecture")
+    metadata = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
+    paths = path.with_suffix(f".{format_name}.gguf"), path.with_suffix(".values.gguf")
+    for where, tensors in zip(paths, (stored, values), strict=True):
+        write_gguf(where, architecture, metadata, tensors)
+    return paths
 
 
 def logits(file: GGUFFile, backend: Backend, tokens: list[int], *, at_once: bool) -> F32:

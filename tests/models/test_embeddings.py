@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,11 @@ import pytest
 import octavo
 from octavo.convert import convert_checkpoint
 from octavo.errors import ContextFullError, FileError, ModelError, OctavoError, UsageError
+from octavo.huggingface import open_model_file
 from tests.convert import folders
-from tests.models.embedding_checkpoints import KINDS, Saved, save
+from tests.models.embedding_checkpoints import KINDS, SIZES, Saved, save
+from tests.models.table import in_format
+from tests.models.tiny_checkpoints import wide
 from tests.sampling import slow
 
 TEXTS = ["a", "The software is provided as is.", "copyright " * 9, "Permission, é, and more of it than that", "to"]
@@ -144,10 +149,24 @@ def test_pooling_of_a_kind_that_is_not_computed(bert: Path) -> None:
         octavo.load(bert / "rank.gguf", device="reference")
 
 
+@pytest.mark.parametrize(("name", "kind"), [slow(pair) for pair in product(KINDS, ("Q4_K", "Q8_0"))])
+def test_quantized_weights_are_their_values(name: str, kind: str, tmp_path: Path) -> None:
+    made = KINDS[name]
+    options, dense = wide(SIZES | made.options), tuple((256, 256) for _ in made.dense)
+    (tmp_path / "hf").mkdir()
+    save(tmp_path / "hf", replace(made, options=options, dense=dense))
+    with open_model_file(tmp_path / "hf") as folder:
+        paths = in_format(folder, tmp_path / "m", kind)
+    found = []
+    for path in paths:
+        with octavo.load(path, device="reference") as model:
+            found.append(model.embed(TEXTS))
+    np.testing.assert_allclose(*found, atol=1e-5)
+
+
 def test_layers_on_two_devices(bert: Path) -> None:
     from octavo.backends.cpu import CpuBackend
     from octavo.backends.reference import ReferenceBackend
-    from octavo.huggingface import open_model_file
     from octavo.models import read_model
     from octavo.runtime.embedding import Embedder, embedding_engine
     from octavo.text import Tokenizer

@@ -7,16 +7,20 @@ in `tests/backends/gpu/test_table.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
+from octavo.huggingface import open_model_file
 from octavo.huggingface.config import CLASSES
+from octavo.io.gguf import GGUFFile
 from octavo.models import ARCHITECTURES
 from tests.models.checkpoints import Case
-from tests.models.table import TOKENS, Models, error, logits, made_in
-from tests.models.tiny_checkpoints import TABLE, is_slow
+from tests.models.table import TOKENS, Models, error, in_format, logits, made_in, saved
+from tests.models.tiny_checkpoints import TABLE, is_slow, wide
 from tests.sampling import slow
 
 FEW = 24
@@ -38,6 +42,23 @@ def test_no_class_is_left_out() -> None:
     generating = {name for name, arch in ARCHITECTURES.items() if not arch.encoder}
     assert {transformers_class(case) for case in TABLE.values()} == {c for c, a in CLASSES.items() if not a.encoder}
     assert {case.arch for case in TABLE.values()} == generating
+
+
+WEIGHTS = [(name, kind) for name in TABLE for kind in ("Q4_K", "Q8_0") if not name.endswith("-odd")]
+
+
+@pytest.mark.parametrize(("name", "kind"), [c if c == ("qwen3", "Q4_K") else slow(c) for c in WEIGHTS])
+def test_quantized_weights_are_their_values(name: str, kind: str, tmp_path: Path) -> None:
+    """Activations are float32 on the reference, so nothing but weights differs."""
+    case = TABLE[name]
+    saved(tmp_path / "hf", replace(case, options=wide(case.options)))
+    with open_model_file(tmp_path / "hf") as folder:
+        paths = in_format(folder, tmp_path / "m", kind)
+    found = []
+    for path in paths:
+        with GGUFFile.open(path) as file:
+            found.append(logits(file, ReferenceBackend(), TOKENS, at_once=True))
+    assert error(*found) < 1e-5
 
 
 CELLS = [(name, device) for name in TABLE for device in ("reference", "cpu")]

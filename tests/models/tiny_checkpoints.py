@@ -116,6 +116,21 @@ TABLE: dict[str, Case] = {
 """A case or more for each class."""
 
 
+_WIDE = {
+    "num_attention_heads": 4, "v_head_dim": 64, **dict.fromkeys((
+        "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "kv_lora_rank",
+        "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank", "qk_nope_head_dim"), 256),
+}  # fmt: skip
+"""Sizes of which every row of a matrix is whole blocks of 256."""
+
+
+def wide(options: dict[str, Any]) -> dict[str, Any]:
+    """A case's options with other sizes, as far as it has these."""
+    heads = {"num_key_value_heads": 4} if options.get("num_key_value_heads") == options["num_attention_heads"] else {}
+    sizes = {key: size for key, size in _WIDE.items() if options.get(key) is not None}
+    return options | sizes | heads
+
+
 COMPILED = ("qwen3", "deepseek2-v2")
 """Cases whose kernels are compiled for the CPU by default; those of the others differ in numbers, or have op cases."""
 

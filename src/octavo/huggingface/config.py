@@ -48,6 +48,8 @@ def read_hyperparams(config: Config, keys: Keys) -> Hyperparams:
     name = architecture.name
     metadata = PlainMetadata(config.file, {f"{name}.{field}": value for field, value in keys.items()})
     shapes = {"token_embd.weight": (keys["vocab_size"], keys["embedding_length"])}
+    if (types := config.values.get("type_vocab_size")) is not None:
+        shapes["token_types.weight"] = types, keys["embedding_length"]
     hparams: Hyperparams = architecture.read(metadata, config.file, shapes)
     return hparams
 

@@ -58,6 +58,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
         "general.size_label": _size_label(tensors, hp.n_expert),
         **{f"{hp.arch}.{field}": value for field, value in keys.items()},
         **words,
+        **_token_types(tensors),
         **special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"]),
         **chat_templates(checkpoint),
     }
@@ -71,6 +72,12 @@ def _size_label(tensors: tuple[LazyTensor, ...], experts: int) -> str:
     apart = sum(math.prod(tensor.shape) for tensor in tensors if "_exps." in tensor.name)
     total = sum(math.prod(tensor.shape) for tensor in tensors)
     return str(size_label(total, total - apart, apart // max(1, experts), experts))
+
+
+def _token_types(tensors: tuple[LazyTensor, ...]) -> dict[str, Any]:
+    """How many kinds of tokens there are vectors for, which llama.cpp wants to know."""
+    count = next((t.shape[0] for t in tensors if t.name == "token_types.weight"), None)
+    return {} if count is None else {"tokenizer.ggml.token_type_count": count}
 
 
 def _sampling(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -67,6 +67,8 @@ def gguf_tensors(
             tensor: LazyTensor | None = _constant(name, constants[name])
         else:
             tensor = _made(checkpoint, found, name, hp, architecture, want.shape)
+        if tensor is not None and name == "position_embd.weight":
+            tensor = _without_rows(tensor, architecture.before_positions(config))
         if tensor is None and not want.optional:
             raise _fault(checkpoint, name, "is missing", f"shape {list(want.shape)}")
         if tensor is not None and tensor.shape != want.shape:
@@ -80,16 +82,14 @@ def gguf_tensors(
 
 def _left_out(architecture: Architecture[Any], tied: bool) -> Callable[[str], bool]:
     unused = (*architecture.unused, *(("lm_head.",) if tied else ()))
-    return lambda name: (
-        name.endswith(IGNORED) or (bool(unused) and name.removeprefix(architecture.base).startswith(unused))
-    )
+    return lambda name: name.endswith(IGNORED) or (bool(unused) and architecture.plain_name(name).startswith(unused))
 
 
 def _find(tensors: Mapping[str, LazyTensor], architecture: Architecture[Any]) -> _Found:
     found = _Found()
     in_layer = re.compile(re.escape(architecture.layer) + _NUMBER)
     for name, tensor in tensors.items():
-        plain = name.removeprefix(architecture.base)
+        plain = architecture.plain_name(name)
         layer = in_layer.fullmatch(plain)
         if layer is None or not _find_in_layer(found, architecture.names, f"blk.{layer[1]}.", layer[2], tensor):
             found.single[architecture.outer.get(plain, name)] = tensor
@@ -187,6 +187,17 @@ def _shifted(tensor: LazyTensor, shift: float) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, tensor.shape,
         lambda: quantize_reference(dequantize(tensor.load()) + np.float32(shift), plain, tensor.name),
+    )  # fmt: skip
+
+
+def _without_rows(tensor: LazyTensor, count: int) -> LazyTensor:
+    """A matrix without its first rows."""
+    if not count or len(tensor.shape) != 2 or tensor.shape[0] <= count:
+        return tensor
+    shape = tensor.shape[0] - count, tensor.shape[1]
+    return LazyTensor(
+        tensor.name, tensor.format, shape,
+        lambda: QTensor(tensor.format, shape, np.ascontiguousarray(tensor.load().data[count:]), tensor.name),
     )  # fmt: skip
 
 

@@ -35,9 +35,10 @@ class Architecture(Generic[H]):
     classes    classes of `transformers`, and what config.json says of each as fields beside the shared ones.
                Raises ModelError for what has no computation here
     names      modules of a layer by their names there, as GGUF names them, see `models.names`
-    base       what names of tensors may begin with or not
+    base       what names of tensors may begin with or not; `other_bases` what they may begin with instead
     layer      where a layer is, before its number
     outer      whole names of tensors outside of layers, as GGUF names them
+    before_positions  of a matrix of positions, the rows before that of the first token
     unused     what names of tensors begin with that have no part in what is computed
     words      other words that config.json may have for what the others say with the usual ones
     ropes      kinds of rope scaling
@@ -73,6 +74,8 @@ class Architecture(Generic[H]):
     columns: Literal["", "halves", "alternate"] = ""
     encoder: bool = False
     base: str = "model."
+    other_bases: tuple[str, ...] = ()
+    before_positions: Callable[[Config], int] = lambda config: 0
     layer: str = "layers"
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     unused: tuple[str, ...] = ()
@@ -80,6 +83,11 @@ class Architecture(Generic[H]):
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def plain_name(self, name: str) -> str:
+        """The name of a checkpoint's tensor without what it may begin with."""
+        found = next((base for base in (self.base, *self.other_bases) if name.startswith(base)), "")
+        return name.removeprefix(found)
 
     def read(self, metadata: Metadata, path: str, shapes: Mapping[str, tuple[int, ...]]) -> H:
         """The hyperparameters of a file with this metadata and tensors of these shapes.

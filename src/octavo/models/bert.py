@@ -1,8 +1,8 @@
-"""BERT: an encoder, whose tokens see all of a text; learned positions, layer norms behind each part, GELU."""
+"""BERT and (XLM-)RoBERTa: encoders, whose tokens see all of a text; learned positions, norms behind each part, GELU."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,11 +12,11 @@ from octavo.graph.node import Node
 from octavo.models import layers
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief, layer_norm_keys
-from octavo.models.hparams import LAYER_NORM_EPS, Hyperparams, read_shared
+from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector
 
 TYPES = 2
-"""Kinds of tokens: those of a first text, which all are here, and of a second."""
+"""Kinds of tokens at most: those of a first text, which all are here, and of a second."""
 NORMS = ("attn_output_norm", "layer_output_norm")
 OUTER = {
     "embeddings.word_embeddings.weight": "token_embd.weight",
@@ -27,18 +27,35 @@ OUTER = {
 }
 
 
-def outer_tensors(hp: Hyperparams, *, positions: bool) -> Tensors:
+@dataclass(frozen=True, kw_only=True)
+class Bert(Hyperparams):
+    """Kinds of tokens that there are vectors for."""
+
+    n_types: int
+
+
+def hparams(r: HyperparamReader) -> Bert:
+    hp = read_shared(r, has_experts=False, eps=LAYER_NORM_EPS)
+    return hp.extended(Bert, n_types=read_types(r))
+
+
+def read_types(r: HyperparamReader) -> int:
+    """Kinds of tokens, which no key says."""
+    return min(TYPES, r.shapes.get("token_types.weight", (TYPES,))[0])
+
+
+def outer_tensors(hp: Bert, *, positions: bool) -> Tensors:
     """The tensors before the first layer; with `positions` there is a vector for each."""
     learned = {"position_embd.weight": matrix(hp.n_ctx_train, hp.n_embd)} if positions else {}
     return {
         "token_embd.weight": matrix(hp.n_vocab, hp.n_embd),
-        "token_types.weight": Expected((TYPES, hp.n_embd), optional=True),
+        "token_types.weight": Expected((hp.n_types, hp.n_embd), optional=True),
         **learned,
         **{f"token_embd_norm.{part}": vector(hp.n_embd) for part in ("weight", "bias")},
     }
 
 
-def tensors(hp: Hyperparams) -> Tensors:
+def tensors(hp: Bert) -> Tensors:
     block = layers.attention_tensors(hp) | layers.ffn_tensors(hp)
     block = {n: want for n, want in block.items() if not n.startswith(("ffn_gate", "attn_norm", "ffn_norm"))}
     biases = {"attn_output": hp.n_embd, "ffn_up": hp.n_ff, "ffn_down": hp.n_embd}
@@ -80,30 +97,59 @@ def config_keys(config: Config) -> Keys:
     for key in ("is_decoder", "add_cross_attention"):
         if config.flag(key, False):
             raise config.error(key, "is true", "false")
-    require_two_types(config)
+    require_types(config)
     return layer_norm_keys(config, "layer_norm_eps") | {"attention.causal": False, **NO_ROPE}
 
 
-def require_two_types(config: Config) -> None:
-    if (types := config.values.get("type_vocab_size", TYPES)) != TYPES:
-        raise config.error("type_vocab_size", f"is {brief(types)}", str(TYPES))
+def roberta(config: Config) -> Keys:
+    """The first position is the one after that of padding."""
+    if (kind := config.values.get("model_type")) not in ROBERTA:
+        raise config.error("model_type", f"is {brief(kind)}", " or ".join(ROBERTA))
+    most, first = LIMITS["context_length"], before_positions(config)
+    positions = config.size("max_position_embeddings", most)
+    if positions <= first:
+        raise config.error("max_position_embeddings", f"is {positions}", f"over {first}, as pad_token_id says")
+    return config_keys(config) | {"context_length": positions - first}
 
 
+def before_positions(config: Config) -> int:
+    """Rows of RoBERTa's matrix of positions before that of the first token."""
+    if config.values.get("model_type") not in ROBERTA:
+        return 0
+    found = config.values.get("pad_token_id", 1)
+    if type(found) is not int or not 0 <= found < LIMITS["context_length"]:
+        raise config.error("pad_token_id", f"is {brief(found)}", "0 or more")
+    return found + 1
+
+
+def require_types(config: Config) -> None:
+    types = config.values.get("type_vocab_size")
+    if types not in (None, *range(1, TYPES + 1)):
+        raise config.error("type_vocab_size", f"is {brief(types)}", f"1 to {TYPES}")
+
+
+ROBERTA = ("roberta", "xlm-roberta")
+"""Values of `model_type`."""
 NO_ROPE: Keys = {"rope.freq_base": None, "rope.dimension_count": None}
 
 ARCH = Architecture(
     name="bert",
-    hparams=partial(read_shared, has_experts=False, eps=LAYER_NORM_EPS),
+    hparams=hparams,
     keys=frozenset({LAYER_NORM_EPS, "attention.causal"}),
     tensors=tensors,
     build=build,
-    classes={"BertModel": config_keys, "BertForMaskedLM": config_keys},
+    classes={
+        "BertModel": config_keys, "BertForMaskedLM": config_keys, "RobertaModel": roberta,
+        "RobertaForMaskedLM": roberta, "XLMRobertaModel": roberta, "XLMRobertaForMaskedLM": roberta,
+    },
     names={
         "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
         "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
         "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
     },
     base="bert.",
+    other_bases=("roberta.",),
+    before_positions=before_positions,
     layer="encoder.layer",
     outer=OUTER,
     unused=("embeddings.position_ids", "pooler.", "cls."),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import bert, layers
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief, layer_norm_keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, Hyperparams, read_shared
+from octavo.models.hparams import LAYER_NORM_EPS, LIMITS
 from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
 
 FIXED = {
@@ -22,7 +20,7 @@ TRAINED = 2048
 """Positions that the published models were trained for, whatever more their configurations say."""
 
 
-def tensors(hp: Hyperparams) -> Tensors:
+def tensors(hp: bert.Bert) -> Tensors:
     block = with_scales({
         "attn_qkv.weight": matrix((hp.n_head + 2 * hp.n_head_kv) * hp.head_dim, hp.n_embd),
         "attn_output.weight": matrix(hp.n_embd, hp.n_head * hp.head_dim),
@@ -34,7 +32,7 @@ def tensors(hp: Hyperparams) -> Tensors:
     }
 
 
-def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+def build(g: GraphBuilder, hp: bert.Bert, w: Weights) -> Node:
     rope = layers.rotary(g, hp.rope, w)
     x = bert.embedded(g, hp, w)
     heads = hp.n_head, hp.n_head_kv, hp.n_head_kv
@@ -53,7 +51,7 @@ def config_keys(config: Config) -> Keys:
     for key, allowed in FIXED.items():
         if (found := config.values.get(key, allowed)) != allowed:
             raise config.error(key, f"is {brief(found)}", str(allowed))
-    bert.require_two_types(config)
+    bert.require_types(config)
     keys = layer_norm_keys(config, "layer_norm_eps") | {"attention.causal": False}
     keys["context_length"] = min(TRAINED, config.size("max_position_embeddings", LIMITS["context_length"], TRAINED))
     if config.values.get("rotary_emb_base") is not None:
@@ -63,7 +61,7 @@ def config_keys(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="nomic-bert",
-    hparams=partial(read_shared, has_experts=False, eps=LAYER_NORM_EPS),
+    hparams=bert.hparams,
     keys=frozenset({LAYER_NORM_EPS, "attention.causal"}),
     tensors=tensors,
     build=build,

@@ -1,0 +1,171 @@
+"""Compares logits and embeddings with llama.cpp's, and writes bench/results/llama-logits-<date>.json.
+
+    python bench/llama_logits.py [--peer-python PYTHON] [--only NAME ...] [-o FOLDER]
+
+Each case is a tiny random checkpoint of the tests' table, converted to GGUF as F32 and as F16. Octavo's reference
+backend and llama.cpp compute the same file, a prompt of 90 tokens past every window, with a cache of F32, and
+`transformers` computes the checkpoint. An error is the greatest difference relative to the greatest value.
+`--peer-python` is an interpreter with llama-cpp-python and NumPy (default: this one). `NOTES` says what llama.cpp is
+known to compute otherwise, and `OPTIONS` what a checkpoint has instead of the table's, so that the rest is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import octavo
+import results_file
+from octavo.backends.reference import ReferenceBackend
+from octavo.convert import convert_checkpoint
+from octavo.formats.spec import F32
+from octavo.io.gguf import GGUFFile
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.models import embedding_checkpoints as embedding
+from tests.models import table
+from tests.models.checkpoints import Case
+from tests.models.tiny_checkpoints import TABLE
+
+TYPES = ("F32", "F16")
+TEXTS = ["a", "The software is provided as is.", "copyright " * 9, "Permission, and more of it than that", "to"]
+
+THEIRS = """
+import json, sys
+import llama_cpp
+import numpy as np
+path, out, job = sys.argv[1:]
+job, f32 = json.loads(job), 0
+as_said = dict.fromkeys(("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow"), -1.0)
+common = dict(n_ctx=512, n_threads=1, n_threads_batch=1, type_k=f32, type_v=f32, verbose=True, **as_said)
+if "tokens" in job:
+    model = llama_cpp.Llama(path, logits_all=True, **common)
+    model.eval(job["tokens"])
+    found = model.scores[: len(job["tokens"])]
+else:
+    model = llama_cpp.Llama(path, embedding=True, **common)
+    found = np.array([model.embed(text, normalize=True) for text in job["texts"]])
+np.save(out, found.astype(np.float32))
+"""
+VERSION = "import llama_cpp; print(llama_cpp.__version__)"
+
+WINDOWLESS = ("mistral", "qwen2-window", "qwen3-window", "qwen3moe-window", "ministral", "phi3", "starcoder2-window")
+GELU = "GELU of llama.cpp is a table of F16 values; it takes the form with tanh also where a model has that with erf"
+NOTES = {
+    **dict.fromkeys(WINDOWLESS, "llama.cpp has no windows here; compared with one longer than the prompt"),
+    **dict.fromkeys(("starcoder2", "gemma3", "gemma2", "bert", "xlm-roberta", "roberta", "gemma-embedding"), GELU),
+    "starcoder2-window": f"llama.cpp has no windows here; compared with one longer than the prompt. {GELU}",
+    "gemma2-uncapped": f"llama.cpp caps always; compared with caps. {GELU}",
+    "gpt-oss": "llama.cpp rounds the ends of yarn's ramp to whole pairs; compared with ends that are nearly whole",
+    "llama4": "llama.cpp has chunks of 8,192 and scores that grow every 8,192 positions, whatever the file says",
+    "llama4-dense": "llama.cpp has chunks of 8,192, whatever the file says",
+    "deepseek2-v2": "llama.cpp reads a model without attention.q_lora_rank by its 27 layers",
+    "deepseek2-v2-groups": "llama.cpp takes a group's two best for its score, as V3 does; compared without groups",
+}
+"""By case, what llama.cpp computes in another way than `transformers`, and what is compared."""
+
+OWN_SCALE = {"query_pre_attn_scalar": 64}
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    **{name: {"sliding_window": 128} for name in WINDOWLESS},
+    "gemma3": OWN_SCALE,
+    "gemma2": OWN_SCALE,
+    "gemma2-uncapped": {**OWN_SCALE, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "gpt-oss": {"rope_parameters": {
+        **TABLE["gpt-oss"].options["rope_parameters"], "rope_theta": 224860.0,
+        "original_max_position_embeddings": 4379}},
+    "llama4": {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1},
+    "llama4-dense": {"attention_chunk_size": 8192, "floor_scale": 8192},
+    "deepseek2-v2": {"num_hidden_layers": 27},
+    "deepseek2-v2-groups": {"topk_method": "greedy"},
+}  # fmt: skip
+"""By case, what a checkpoint has in place of what the table has."""
+
+
+def theirs(python: str, path: Path, job: dict[str, Any]) -> F32 | str:
+    """What llama.cpp computes of a file, or its first word of an error."""
+    out = path.with_suffix(".npy")
+    command = [python, "-c", THEIRS, str(path), str(out), json.dumps(job)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        said = [line.strip() for line in done.stderr.splitlines() if "error" in line or "ASSERT" in line]
+        return said[0] if said else f"ended with status {done.returncode}"
+    found: F32 = np.load(out)
+    return found
+
+
+def compare_logits(name: str, case: Case, folder: Path, python: str) -> dict[str, Any]:
+    """A row of the result: the errors of a case."""
+    with ExitStack() as stack:
+        want, errors = table.saved(folder, case), {}
+        for kind in TYPES:
+            path = folder.with_suffix(f".{kind}.gguf")
+            convert_checkpoint(folder, path, kind)
+            file = stack.enter_context(GGUFFile.open(path))
+            ours = table.logits(file, ReferenceBackend(), table.TOKENS, at_once=True)
+            errors[kind] = _errors(ours, theirs(python, path, {"tokens": table.TOKENS}), want)
+    return {"case": name, "architecture": case.arch, "class": case.config, **errors, **_note(name)}
+
+
+def compare_embeddings(name: str, folder: Path, python: str) -> dict[str, Any]:
+    """The same of an embedding model: vectors of length 1."""
+    kind = embedding.KINDS[name]
+    original = embedding.save(folder, kind)
+    want, errors = np.stack([original.embed(text, kind.pooling).numpy() for text in TEXTS]), {}
+    for stored in TYPES:
+        path = folder.with_suffix(f".{stored}.gguf")
+        convert_checkpoint(folder, path, stored)
+        with octavo.load(path, device="reference") as model:
+            ours, arch = model.embed(TEXTS), model.engine.model.hparams.arch
+        errors[stored] = _errors(ours, theirs(python, path, {"texts": TEXTS}), want)
+    return {"case": f"{name} (embeddings)", "architecture": arch, "class": kind.config, **errors, **_note(name)}
+
+
+def _errors(ours: F32, peer: F32 | str, want: F32) -> dict[str, Any]:
+    if isinstance(peer, str):
+        return {"octavo_transformers": table.error(ours, want), "llama.cpp": peer}
+    return {
+        "octavo_llama.cpp": table.error(ours, peer), "octavo_transformers": table.error(ours, want),
+        "llama.cpp_transformers": table.error(peer, want),
+    }  # fmt: skip
+
+
+def _note(name: str) -> dict[str, str]:
+    return {"note": NOTES[name]} if name in NOTES else {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases of the table, or of embeddings")
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as root:
+        for name, case in TABLE.items():
+            if not args.only or name in args.only:
+                changed = Case(case.arch, case.config, case.options | OPTIONS.get(name, {}))
+                rows.append(compare_logits(name, changed, Path(root) / f"tiny-{len(rows)}", args.peer_python))
+                print(json.dumps(rows[-1]), flush=True)
+        for name in embedding.KINDS:
+            if not args.only or f"{name}-embeddings" in args.only:
+                (folder := Path(root) / f"tiny-{len(rows)}").mkdir()
+                rows.append(compare_embeddings(name, folder, args.peer_python))
+                print(json.dumps(rows[-1]), flush=True)
+    version = subprocess.run([args.peer_python, "-c", VERSION], stdout=subprocess.PIPE, text=True, check=True)
+    versions: dict[str, Any] = {"llama-cpp-python": version.stdout.strip().splitlines()[-1]}
+    result = {**results_file.described(**versions), "tokens": len(table.TOKENS), "texts": TEXTS, "cases": rows}
+    results_file.write("llama-logits", result, args.output)
+
+
+if __name__ == "__main__":
+    main()
