@@ -1,10 +1,15 @@
-"""The sources that a compiled kernel stands for: those of its package, whose functions and constants it may use."""
+"""What a compiled kernel stands for, the sources of its package, and how it is compiled."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+
+from numba import njit
+from numba.core.compiler import DefaultPassBuilder, Flags
 
 from octavo.jit import compile as jit_compile
+from octavo.jit import pipeline
 
 
 def digest(file: Path) -> str:
@@ -32,3 +37,29 @@ def test_another_function_stands_for_its_file(tmp_path: Path) -> None:
     file.write_text("x = 2\n")
     assert digest(file) != before
     assert digest(tmp_path / "nothing.py") == ""
+
+
+def test_what_is_left_out_is_in_numbas_pipeline() -> None:
+    """Under another name it would run again, unnoticed."""
+    made = DefaultPassBuilder.define_nopython_pipeline(SimpleNamespace(func_ir=None, flags=Flags()))
+    assert {compiler_pass.name() for compiler_pass, _ in made.passes} > pipeline.UNUSED
+
+
+def test_functions_of_kernels_have_no_code_of_their_own() -> None:
+    @jit_compile.inner
+    def twice(x: int) -> int:
+        return x * 2
+
+    @jit_compile.exact
+    def and_one(x: int) -> int:
+        return twice(x) + 1
+
+    @njit
+    def both(x: int) -> int:
+        return twice(x) + and_one(x)
+
+    assert both(20) == 81
+    for function in (twice, and_one):
+        (compiled,) = function.overloads.values()
+        assert isinstance(compiled.library, pipeline.LinkedLibrary)
+        assert compiled.library.get_pointer_to_function(compiled.fndesc.mangled_name) == 0

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import float32, njit
+from numba import float32
 
 from octavo.backends.cpu.kernels.kv import Kind, head_bytes, key_value_function, score_function, value_function
 from octavo.backends.cpu.kernels.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
-from octavo.jit.compile import inner, kernels
+from octavo.jit.compile import exact, inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
     exp,
@@ -59,7 +59,7 @@ chunked          1 where windows are fixed, and a token sees its own one's posit
 """
 
 
-@njit(error_model="numpy")
+@exact
 def behind(position, window, chunked):
     """Positions that a token sees, its own among them, from the first one of its window on."""
     return position % window + 1 if chunked else window

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from octavo.backends.cpu.kernels.math import gated, silu
-from octavo.jit.compile import inner
+from octavo.jit.compile import exact, inner
 from octavo.jit.record import record
 from octavo.jit.simd import add, f32_pointer, fma, i32_pointer, load_f32x16, maximum, mul, splat
 from octavo.jit.simd.integers import sums_to_f32
@@ -71,7 +69,7 @@ def epilogue() -> Any:
     return inner(finish)
 
 
-@njit(error_model="numpy")
+@exact
 def _load(row, column, lanes, kind):
     """Up to 16 floats of a row, from a column on."""
     if kind == F32_KIND:
@@ -81,7 +79,7 @@ def _load(row, column, lanes, kind):
     return load_lanes(row + column * 2, lanes, BF16_KIND)
 
 
-@njit(error_model="numpy")
+@exact
 def _store(row, column, lanes, value, kind):
     if kind == F32_KIND:
         store_lanes(row + column * 4, lanes, value, F32_KIND)

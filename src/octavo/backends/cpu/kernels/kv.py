@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from numba import float32, njit
+from numba import float32
 
 from octavo.graph.node import PAGE_SIZE
-from octavo.jit.compile import inner
+from octavo.jit.compile import exact, inner
 from octavo.jit.simd import (
     add_blocks,
     f32_pointer,
@@ -177,13 +177,13 @@ def key_value_function(kind: Kind, n: int, dim: int) -> Any:
     return inner(add_values, "joint", kind, n, dim)
 
 
-@njit(error_model="numpy")
+@exact
 def fetch(address, nbytes):
     for i in range(0, nbytes, 64):
         prefetch(address + i)
 
 
-@njit(error_model="numpy")
+@exact
 def scale_weights(out, weights, scales, n):
     """out [n, 64] = weights [n, 64] times 64 f16 scales."""
     for i in range(4):
@@ -241,7 +241,7 @@ def set_value_function(kind: Kind, dim: int) -> Any:
     return inner(set_value, kind, dim)
 
 
-@njit(error_model="numpy")
+@exact
 def quantize_block(codes, x):
     """32 floats at address x as codes round(x / d); returns d = max|x| / 127."""
     low, high = load_f32x16(x), load_f32x16(x + 64)

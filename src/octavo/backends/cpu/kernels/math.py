@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from octavo.jit.compile import exact
 from octavo.jit.simd import (
     add,
     div,
@@ -32,7 +32,7 @@ GELU_LINE = np.float32(2 * math.sqrt(2 / math.pi))
 GELU_CUBE = np.float32(0.044715 * 2 * math.sqrt(2 / math.pi))
 
 
-@njit(error_model="numpy")
+@exact
 def rms_factor(x, k, eps):
     """1 / sqrt(mean(x^2) + eps) of k floats at address x."""
     total = splat(0.0)
@@ -46,20 +46,20 @@ def rms_factor(x, k, eps):
     return 1.0 / math.sqrt(sum_of_squares / k + eps)
 
 
-@njit(error_model="numpy")
+@exact
 def silu(x):
     """x / (1 + exp(-x)), 16 lanes."""
     return gated(x, x)
 
 
-@njit(error_model="numpy")
+@exact
 def gated(x, z):
     """x / (1 + exp(-z)), 16 lanes: 0 for the least of finite numbers, NaN for -Inf."""
     below = sub(splat(0.0), z)
     return div(x, add(splat(1.0), exp_or_inf(below, exp(below))))
 
 
-@njit(error_model="numpy")
+@exact
 def gelu_erf(x):
     """x / 2 * (1 + erf(x / sqrt(2))), 16 lanes, as max(x, 0) - |x| * (1 - Phi(|x|)).
 
@@ -72,7 +72,7 @@ def gelu_erf(x):
     return sub(maximum(x, splat(0.0)), mul(size, tail))
 
 
-@njit(error_model="numpy")
+@exact
 def gelu(x):
     """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), 16 lanes, as x / (1 + exp(-z))."""
     return gated(x, mul(x, fma(mul(x, x), splat(GELU_CUBE), splat(GELU_LINE))))
@@ -82,19 +82,19 @@ GATES = {"swiglu": silu, "geglu": gelu}
 """What ops of two inputs do to the first before they multiply with the second, 16 lanes."""
 
 
-@njit(error_model="numpy")
+@exact
 def gelu_exponent(x):
     """The z with which gelu(x) = x / (1 + exp(-z)), one number."""
     return x * (GELU_LINE + GELU_CUBE * x * x)
 
 
-@njit(error_model="numpy")
+@exact
 def soft_cap(x, cap):
     """cap * tanh(x / cap), 16 lanes."""
     return sub(splat(cap), gated(splat(2 * cap), mul(x, splat(-2 / cap))))
 
 
-@njit(error_model="numpy")
+@exact
 def largest(x, n):
     """The largest of n floats at address x."""
     best = splat(-math.inf)

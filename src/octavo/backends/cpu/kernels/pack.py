@@ -131,11 +131,12 @@ def look_up_small(entry, block):
 
 def _move_float(kind: MinimumKind) -> Any:
     """A function that copies a scale, its sign flipped, and notes if it is NaN or Inf; zeros if there is none."""
+    is_byte, is_half = kind in ("exponent", "zero"), kind == "f16"  # names compared in a kernel take seconds to compile
 
     def move_float(to, source, flip, present, odd):
-        if kind in ("exponent", "zero"):
+        if is_byte:
             u8_pointer(to)[0] = u8_pointer(source)[0] if present else 0
-        elif kind == "f16":
+        elif is_half:
             bits = (u8_pointer(source)[0] | u8_pointer(source)[1] << 8) ^ flip if present else 0
             u8_pointer(to)[0], u8_pointer(to)[1] = bits & 255, bits >> 8
             if bits & 0x7C00 == 0x7C00:
