@@ -69,3 +69,16 @@ def test_what_is_wrong_leaves_nothing_behind(
     with pytest.raises(error, match=message):
         model.generate_many(prompts, **options)
     assert model.engine.pool.free == model.engine.pool.n_pages
+
+
+def test_what_prompts_share_is_computed_once(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, device="reference", n_ctx=256, max_sequences=2) as model:
+        prompt = "tell me about this: " * 8
+        first = model.generate_many([f"{prompt}{i}" for i in range(3)], **GREEDY)
+        assert [reply.text for reply in first] == [ALPHABET] * 3
+        stats = model._core.stats()
+        assert stats.cached_tokens >= 2 * 128
+        model.generate_many([f"{prompt}0"], **GREEDY)
+        again = model._core.stats()
+        assert again.prompt_tokens - again.cached_tokens == stats.prompt_tokens - stats.cached_tokens + 1
+        assert (again.held, again.running, again.waiting) == (0, 0, 0)

@@ -85,14 +85,14 @@ def test_spaces_are_apart(memory: Memory) -> None:
 
 def test_a_tail_becomes_what_comes_after_it(memory: Memory) -> None:
     first = memory.computed(PROMPT[:70])
-    assert (len(memory.tree), memory.pool.free) == (2, 4)
+    assert (len(memory.tree), memory.pool.empty) == (2, 4)
     memory.append(first, PROMPT[70:])
     assert memory.copies == 1, "what others may find is not written to"
     memory.tree.publish(first, tail=True)
-    assert (len(memory.tree), memory.pool.held, memory.pool.cached, memory.pool.free) == (3, 3, 0, 3)
+    assert (len(memory.tree), memory.pool.held, memory.pool.cached, memory.pool.empty) == (3, 3, 0, 3)
     memory.tree.publish(first, tail=True)
     memory.pool.release(first)
-    assert (memory.pool.held, memory.pool.cached, memory.pool.free) == (0, 3, 3)
+    assert (memory.pool.held, memory.pool.cached, memory.pool.empty) == (0, 3, 3)
 
 
 def test_who_computed_the_same_holds_the_same_pages(memory: Memory) -> None:
@@ -145,14 +145,14 @@ def test_forks_share_pages_until_they_write(memory: Memory) -> None:
     assert (memory.copies, memory.pool.held) == (2, 5)
     for s in (*forks, first):
         memory.pool.release(s)
-    assert memory.pool.free == 6
+    assert memory.pool.empty == 6
 
 
 def test_clear_leaves_sequences_their_pages(memory: Memory) -> None:
     sequence = memory.computed(PROMPT)
     memory.pool.release(memory.computed([1, 2]))
     memory.tree.clear()
-    assert (len(memory.tree), memory.pool.held, memory.pool.cached, memory.pool.free) == (0, 3, 0, 3)
+    assert (len(memory.tree), memory.pool.held, memory.pool.cached, memory.pool.empty) == (0, 3, 0, 3)
     assert memory.read(sequence) == PROMPT
 
 
@@ -207,7 +207,7 @@ class Cache(RuleBasedStateMachine):
 
     def _append(self, sequence: Sequence, tokens: list[int]) -> None:
         pool, length = self.memory.pool, len(sequence) + len(tokens)
-        before, enough = list(sequence.pages), pool.wanted(sequence, length) <= pool.available
+        before, enough = list(sequence.pages), pool.wanted(sequence, length) <= pool.free
         try:
             self.memory.append(sequence, tokens)
             assert enough
@@ -221,7 +221,7 @@ class Cache(RuleBasedStateMachine):
             return
         pool, held = self.memory.pool, {page for s in self.sequences for page in s.pages}
         assert pool.held == len(held)
-        assert pool.free + pool.cached + pool.held == self.N_PAGES
+        assert pool.empty + pool.cached + pool.held == self.N_PAGES
 
     @invariant()
     def pages_hold_what_was_written(self) -> None:

@@ -34,6 +34,7 @@ from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes, pages_for
 from octavo.runtime.lock import FairLock
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import GpuLayers, Placement
+from octavo.runtime.prefix import PageTree
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Engine:
         self._max_pages = pages_for(self.n_ctx)
         self.pool = PagePool(self._pages(graph))
         self.pool.copy_with(self._copy_page)
+        self.prefixes = PageTree(self.pool)
         self.limits: Sizes = {
             "tokens": max(config.n_batch, config.max_sequences),
             "outputs": max(min(config.n_batch, config.n_outputs), config.max_sequences),
@@ -169,12 +171,17 @@ class Engine:
         with self.lock:
             self._check(feeds)
             with self.appending(feeds):
-                inputs, sizes = self._batch(feeds)
-                executor = self.load()
-                (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
+                logits = self.compute(feeds, watch)
                 if not np.isfinite(logits).all():
                     raise self.not_finite()
                 return logits
+
+    def compute(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
+        """The logits of `step`, finite or not; the sequences get pages, but not yet their tokens."""
+        inputs, sizes = self._batch(feeds)
+        executor = self.load()
+        (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
+        return logits
 
     def begin(self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Any = None, *, check: bool = True) -> Begun:
         """Begin a step that makes some outputs of `candidates`; the sequences get pages, but not yet their tokens.
@@ -220,13 +227,10 @@ class Engine:
             raise UsageError(f"{len(feeds)} sequences in a step (allowed: 1 to {self.config.max_sequences})")
         if len({id(f.sequence) for f in feeds}) < len(feeds):
             raise UsageError("a sequence is twice in one step")
-        n_vocab = self.model.hparams.n_vocab
         for feed in feeds:
             if not feed.tokens or not 0 <= feed.outputs <= len(feed.tokens):
                 raise UsageError(f"a feed of {len(feed.tokens)} tokens and {feed.outputs} outputs")
-            if min(feed.tokens) < 0 or max(feed.tokens) >= n_vocab:
-                wrong = next(t for t in feed.tokens if not 0 <= t < n_vocab)
-                raise UsageError(f"token {wrong} is not in the vocabulary (allowed: 0 to {n_vocab - 1})")
+            self.require_tokens(feed.tokens)
             length = len(feed.sequence) + len(feed.tokens)
             if length > self.n_ctx:
                 raise ContextFullError(f"{length} tokens do not fit the context of {self.n_ctx}")
@@ -236,6 +240,13 @@ class Engine:
         outputs = sum(f.outputs for f in feeds)
         if outputs > self.limits["outputs"]:
             raise UsageError(f"{outputs} outputs in a step (allowed: up to {self.limits['outputs']})")
+
+    def require_tokens(self, tokens: Seq[int]) -> None:
+        """Raise UsageError for a token that is not in the vocabulary."""
+        n_vocab = self.model.hparams.n_vocab
+        if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:
+            wrong = next(t for t in tokens if not 0 <= t < n_vocab)
+            raise UsageError(f"token {wrong} is not in the vocabulary (allowed: 0 to {n_vocab - 1})")
 
     def _require_logits(self) -> None:
         if self.config.embeds:

@@ -60,12 +60,11 @@ class Store(Protocol):
 class PagePool:
     """Hands out the pages of a cache of `n_pages`, numbered from 0.
 
-    A page is free, held by sequences, or cached: kept by a `Store` though no sequence holds it. `scratch` is the number
-    of a page more, which nobody gets: rows that fill a step up write there.
+    A page is empty, held by sequences, or cached: kept by a `Store` though no sequence holds it.
     """
 
     def __init__(self, n_pages: int) -> None:
-        self.n_pages = self.scratch = n_pages
+        self.n_pages = n_pages
         self.cached = 0
         self.store: Store | None = None
         self._copy: WeakMethod[Callable[[int, int], None]] | None = None
@@ -77,14 +76,14 @@ class PagePool:
         self._lock = RLock()
 
     @property
-    def free(self) -> int:
+    def empty(self) -> int:
         """Pages that nobody holds or keeps."""
         return len(self._released) + self.n_pages - self._unused
 
     @property
-    def available(self) -> int:
-        """Pages that a sequence can get: free ones, and cached ones."""
-        return self.free + self.cached
+    def free(self) -> int:
+        """Pages that a sequence can get: empty ones, and cached ones."""
+        return self.empty + self.cached
 
     @property
     def held(self) -> int:
@@ -92,7 +91,7 @@ class PagePool:
         return len(self._holders)
 
     def call_when_short(self, method: Callable[[Sequence], None]) -> None:
-        """Have a method called with a sequence that too few pages are available for; it may release others.
+        """Have a method called with a sequence that too few pages are free for; it may release others.
 
         This does not keep the method's object, which holds the engine and its memory, alive.
         """
@@ -111,16 +110,15 @@ class PagePool:
     def grow(self, sequence: Sequence, length: int) -> None:
         """Give `sequence` the pages for `length` tokens, and make the page its own that is written next.
 
-        Raises CacheFullError, taking none, if too few are available.
+        Raises CacheFullError, taking none, if too few are free.
         """
         with self._lock:
             when_short = None if self._when_short is None else self._when_short()
-            if self.wanted(sequence, length) > self.available and when_short is not None:
+            if self.wanted(sequence, length) > self.free and when_short is not None:
                 when_short(sequence)
-            if (missing := self.wanted(sequence, length)) > self.available:
+            if (missing := self.wanted(sequence, length)) > self.free:
                 raise CacheFullError(
-                    f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, "
-                    f"room for {self.available * PAGE_SIZE}"
+                    f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
                 )
             while len(sequence.pages) < pages_for(length):
                 sequence.pages.append(self._take())
@@ -136,7 +134,7 @@ class PagePool:
         old = self._written(sequence, length)
         if old is None or (self._holders[old] == 1 and old not in self._kept):
             return
-        if not self.available:
+        if not self.free:
             assert self.store is not None
             self.store.forget(old)
             return
@@ -176,7 +174,7 @@ class PagePool:
             self._released.append(page)
 
     def keep(self, page: int) -> None:
-        """A page that a sequence holds is not free again when none does, until `give_up`."""
+        """A page that a sequence holds is not empty again when none does, until `give_up`."""
         assert page in self._holders
         self._kept.add(page)
 

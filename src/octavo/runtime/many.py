@@ -1,66 +1,60 @@
-"""Several prompts at once: a token of each in every step."""
+"""Several prompts at once: replies, each of which is a request of an EngineCore."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from octavo.formats.spec import F32
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine
-from octavo.runtime.kv_cache import Sequence as CachedSequence
+from octavo.runtime.core import EngineCore
 from octavo.runtime.reply import Reply
+from octavo.runtime.request import Output, Request
 from octavo.runtime.sampling import Sampler
 
 
 @dataclass(eq=False)
 class Row:
-    """A prompt, how to choose the tokens after it, and its reply. `n_known` tokens are in the vocabulary."""
+    """A prompt, how to choose the tokens after it, and its reply."""
 
     prompt: Sequence[int]
     sampler: Sampler
     reply: Reply
-    n_known: int
-    sequence: CachedSequence = field(default_factory=CachedSequence)
-
-    def take(self, logits: F32) -> None:
-        """Choose the next token."""
-        self.reply.add(self.sampler(logits[: self.n_known], [*self.prompt, *self.reply.tokens]))
 
 
-def fill(engine: Engine, rows: Iterable[Row]) -> None:
+def fill(core: EngineCore, rows: Iterable[Row]) -> None:
     """Bring all replies to their ends, as many at a time as the engine takes; it is for nobody else meanwhile.
 
-    A reply for which the context is too small ends with "context". Raises what `Engine.prefill` raises.
+    A reply for which the context is too small ends with "context". Raises what `EngineCore.add` raises, and what makes
+    a request fail.
     """
-    waiting, running = deque(row for row in rows if row.reply.finish_reason is None), list[Row]()
-    with engine.lock:
+    replies: dict[Request, Reply] = {}
+    with core.engine.lock:
         try:
-            while waiting or running:
-                while waiting and len(running) < engine.config.max_sequences:
-                    running.append(waiting.popleft())
-                    row = running[-1]
-                    row.take(engine.prefill(row.sequence, row.prompt))
-                    running = _still_running(engine, running)
-                if running:
-                    logits = engine.step([Feed(row.sequence, row.reply.tokens[-1:]) for row in running])
-                    for row, values in zip(running, logits, strict=True):
-                        row.take(values)
-                    running = _still_running(engine, running)
+            for row in rows:
+                if row.reply.finish_reason is None:
+                    request = Request(row.prompt, row.sampler)
+                    core.add(request)
+                    replies[request] = row.reply
+            while replies:
+                for output in core.step():
+                    _take(core, output, replies)
         finally:
-            for row in running:
-                engine.pool.release(row.sequence)
+            for request in replies:
+                core.cancel(request)
+            core.scheduler.drop_cancelled()
 
 
-def _still_running(engine: Engine, rows: Iterable[Row]) -> list[Row]:
-    """The rows whose replies go on; the sequences of the others are released."""
-    running = []
-    for row in rows:
-        if row.reply.finish_reason is None and len(row.sequence) == engine.n_ctx:
-            row.reply.end("context")
-        if row.reply.finish_reason is None:
-            running.append(row)
-        else:
-            engine.pool.release(row.sequence)
-    return running
+def _take(core: EngineCore, output: Output, replies: dict[Request, Reply]) -> None:
+    """Add what a step brought to a reply, and leave out the replies that it ends."""
+    request = output.request
+    if request not in replies:
+        return
+    if request.failure is not None:
+        raise request.failure
+    reply = replies[request]
+    if output.token is not None:
+        reply.add(output.token)
+    if reply.finish_reason is None and output.finish_reason is not None:
+        reply.end(output.finish_reason)
+    if reply.finish_reason is not None:
+        core.cancel(request)
+        del replies[request]

@@ -19,6 +19,7 @@ from octavo.io.named import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.runtime.arguments import choice, flag, require_known, wrong
 from octavo.runtime.conversation import Conversation
+from octavo.runtime.core import EngineCore
 from octavo.runtime.embedding import Embedder, Pooling, embedding_engine, is_embedding_model
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
@@ -111,8 +112,9 @@ class Model:
         """The replies to several prompts, in their order; `max_sequences` of them, see `load`, are made at a time.
 
         Prompts and options are those of `generate`; a seed is that of each reply. Where the context is full a reply
-        ends, and its `finish_reason` says so. Other threads wait until all are made. Raises UsageError for arguments
-        that are wrong, and ContextFullError for a prompt that does not fit, before anything is computed.
+        ends, and its `finish_reason` says so. What prompts share is computed once. Other threads wait until all are
+        made. Raises UsageError for arguments that are wrong, and ContextFullError for a prompt that does not fit,
+        before anything is computed.
         """
         flag("raw", raw)
         self.require_generation()
@@ -125,9 +127,13 @@ class Model:
             if len(tokens) > self.n_ctx:
                 raise ContextFullError(f"prompt {i}, of {len(tokens)} tokens, does not fit the context of {self.n_ctx}")
             reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens)
-            rows.append(Row(tokens, make_sampler(chosen.sampling), reply, self.tokenizer.n_vocab))
-        fill(self.engine, rows)
+            rows.append(Row(tokens, make_sampler(chosen.sampling), reply))
+        fill(self._core, rows)
         return [row.reply for row in rows]
+
+    @cached_property
+    def _core(self) -> EngineCore:
+        return EngineCore(self.engine, n_known=self.tokenizer.n_vocab)
 
     def encode_prompt(
         self, prompt: Prompt, *, system: str | None = None, raw: bool = False, think: bool | None = None
@@ -192,7 +198,7 @@ class Model:
         self.close()
 
 
-LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences")
+LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory")
 
 
 def load(
@@ -205,6 +211,7 @@ def load(
     strict: bool = False,
     gpu_layers: GpuLayers | None = None,
     max_sequences: int = 1,
+    kv_memory: int | None = None,
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
@@ -218,6 +225,7 @@ def load(
     gpu_layers     how many of the last layers run on the GPU, the others on the CPU: a number, "all", or "auto" for as
                    many as its memory holds (default: auto with device "auto", all with "gpu")
     max_sequences  how many replies `generate_many` makes at a time; the cache holds n_ctx tokens for each
+    kv_memory      bytes of the cache, which replies share as they need it
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
@@ -226,7 +234,12 @@ def load(
     flag("strict", strict)
     backends, layers = backends_for(device, threads, gpu_layers)
     config = EngineConfig(
-        n_ctx=n_ctx, cache_type=cache_type, strict=strict, gpu_layers=layers, max_sequences=max_sequences
+        n_ctx=n_ctx,
+        cache_type=cache_type,
+        strict=strict,
+        gpu_layers=layers,
+        max_sequences=max_sequences,
+        kv_memory=kv_memory,
     )
     return open_model(path, backends, config)
 

@@ -8,8 +8,8 @@ from typing import Literal
 from octavo.runtime.stop import StopStrings
 from octavo.text import Tokenizer
 
-FinishReason = Literal["stop", "length", "context", "interrupted"]
-"""An end token or stop string; `max_tokens`; a full context (an error is raised too); the iterator was left early."""
+FinishReason = Literal["stop", "length", "context", "interrupted", "error"]
+"""An end token or stop string; `max_tokens`; a full context (of a Generation an error too); left early; NaN or Inf."""
 
 
 class Reply:

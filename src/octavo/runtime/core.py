@@ -1,0 +1,176 @@
+"""EngineCore: requests in, tokens out. Each step computes what the scheduler chose, for all requests under way."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.errors import UsageError
+from octavo.formats.spec import F32, AnyArray
+from octavo.jit.clock import clock
+from octavo.runtime.batch import Feed
+from octavo.runtime.candidates import CANDIDATES
+from octavo.runtime.device_sampling import DeviceSampler
+from octavo.runtime.engine import Engine
+from octavo.runtime.pace import Pace
+from octavo.runtime.request import Output, Request
+from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
+
+log = logging.getLogger("octavo")
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Requests and pages now, and what was done so far.
+
+    running, waiting     requests in the steps, and in the queue
+    empty, cached, held  pages of the KV cache; together they are all
+    prompt_tokens        of requests as often as they began; of these, `cached_tokens` were in the cache
+    """
+
+    running: int
+    waiting: int
+    empty: int
+    cached: int
+    held: int
+    steps: int
+    preemptions: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+
+
+class EngineCore:
+    """Makes replies to many requests at once with an engine, which others may use between two steps.
+
+    n_known      tokens of the vocabulary: what logits there are beyond these is never chosen
+    itl_target   seconds from one token of a reply to the next, which prompts of others may not lengthen; 0: no bound
+
+    `step` is for one thread at a time. Any thread may `add` and `cancel`.
+    """
+
+    def __init__(self, engine: Engine, *, n_known: int | None = None, itl_target: float = 0.0) -> None:
+        self.engine, self.device = engine, DeviceSampler(engine)
+        self.n_known = engine.model.hparams.n_vocab if n_known is None else n_known
+        self.scheduler = Scheduler(
+            engine.pool, engine.prefixes, Pace(engine.config.n_batch, itl_target), engine.n_ctx,
+            engine.config.max_sequences,
+        )  # fmt: skip
+        self.draining = False
+        self._counts: Counter[str] = Counter()
+
+    def add(self, request: Request) -> None:
+        """Take a request and its siblings. Raises UsageError or ContextFullError for one that can't be computed."""
+        if self.draining:
+            raise UsageError("no more requests are taken")
+        self.engine.require_tokens(request.prompt)
+        with self.engine.lock:
+            self.scheduler.add(request)
+
+    def cancel(self, request: Request) -> None:
+        """End a request, which no later step has; the next one says so."""
+        request.cancelled = True
+
+    def step(self) -> list[Output]:
+        """Compute a step, unless there is nothing to do: the tokens that were chosen, and which requests ended."""
+        with self.engine.lock:
+            plan = self.scheduler.plan()
+            if not plan.parts:
+                return list(plan.ended)
+            start = clock()
+            chosen, failed = self._chosen(plan)
+            self.scheduler.pace.seen(plan.replies, plan.chunk, clock() - start)
+            outputs = self.scheduler.commit(plan, chosen, failed)
+            self._counts.update(steps=1, generated=len(chosen))
+        return [*plan.ended, *outputs]
+
+    def drain(self) -> Iterator[Output]:
+        """Take no more requests, and bring those that there are to their ends."""
+        self.draining = True
+        while not self.scheduler.idle:
+            yield from self.step()
+
+    def _chosen(self, plan: StepPlan) -> tuple[dict[Request, int], dict[Request, Exception]]:
+        """The next token of each request that has one, and why others have none."""
+        feeds = [Feed(sequence, tokens, int(wanted)) for sequence, tokens, wanted in feeds_of(plan)]
+        found = self._rows(feeds, self._k(plan))
+        failed = {r: row for (r, _), row in zip(plan.parts, found, strict=True) if isinstance(row, Exception)}
+        chosen = {}
+        for request, i in plan.choosing:
+            row = found[i]
+            try:
+                if isinstance(row, Exception):
+                    raise row
+                assert row is not None
+                chosen[request] = row.choose(request)
+            except Exception as error:
+                failed[request] = error
+        return chosen, failed
+
+    def _k(self, plan: StepPlan) -> int | None:
+        """How many of the largest logits are enough for all; None where all logits are wanted."""
+        ks = [getattr(request.sampler, "device_k", None) for request, _ in plan.choosing]
+        if not ks or None in ks or self.n_known < self.engine.model.hparams.n_vocab:
+            return None
+        k = max(k for k in ks if k is not None)
+        return k if self.device.finds(k) else None
+
+    def _rows(self, feeds: Seq[Feed], k: int | None) -> list[Row | Exception | None]:
+        """For each feed what a token is chosen from, None where none is wanted.
+
+        Where a step fails each of its feeds is computed alone, so that only those fail that do.
+        """
+        try:
+            rows = iter(self._computed(feeds, k))
+            return [next(rows) if feed.outputs else None for feed in feeds]
+        except Exception as error:
+            if len(feeds) == 1:
+                return [error]
+            log.warning("a step of %d requests failed, which are computed one by one: %s", len(feeds), error)
+            return [row for feed in feeds for row in self._rows([feed], k)]
+
+    def _computed(self, feeds: Seq[Feed], k: int | None) -> list[Row | Exception]:
+        """A row for each output of a step."""
+        if k is None:
+            rows = self.engine.compute(feeds)  # [outputs, n_vocab]
+            return [
+                Row(None, logits[: self.n_known]) if np.isfinite(logits).all() else self.engine.not_finite()
+                for logits in rows
+            ]
+        (found,) = self.engine.begin(feeds, (CANDIDATES,), check=False).read()  # [outputs, 1 + 2 * width]
+        width = (found.shape[1] - 1) // 2
+        values = np.ascontiguousarray(found[:, 1 + width :]).view(np.float32)
+        return [
+            self.engine.not_finite() if row[0] else Row(row[1 : 1 + width], logits)
+            for row, logits in zip(found, values, strict=True)
+        ]
+
+    def stats(self) -> Stats:
+        """Counts as they are now."""
+        scheduler, pool, counts = self.scheduler, self.engine.pool, self._counts
+        return Stats(
+            len(scheduler.running), len(scheduler.waiting), pool.empty, pool.cached, pool.held, counts["steps"],
+            scheduler.preemptions, scheduler.prompt_tokens, scheduler.cached_tokens, counts["generated"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """Logits after a token: all of them, or the largest ones and their places, largest first."""
+
+    places: AnyArray | None
+    logits: F32
+
+    def choose(self, request: Request) -> int:
+        """The token that a request's sampler takes."""
+        if self.places is None:
+            return request.sampler(self.logits, request.tokens)
+        k = getattr(request.sampler, "device_k", None)
+        places = self.places[:k]
+        order = np.argsort(places)
+        return int(places[order][request.sampler(self.logits[:k][order], request.tokens)])

@@ -1,0 +1,80 @@
+"""A request: a prompt, what is wanted after it, and how far that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from enum import Enum
+
+from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.reply import FinishReason
+from octavo.runtime.sampling import Sampler
+
+
+class State(Enum):
+    """Where a request is: in the queue, in the steps, or at its end."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Tokens to continue. `tokens` are those of the prompt and those chosen so far; `sequence` has what is computed.
+
+    prompt      at least one token
+    sampler     chooses a token from logits
+    max_tokens  most tokens to choose; None for as many as the context holds
+    stop_ids    tokens that end it
+    priority    requests of a lower number go first, those of one number in the order in which they came
+    space       the prefix cache's: requests of one space share pages
+    siblings    requests of the same prompt, which is computed once for all of them
+    failure     what went wrong, of one that ended with "error"
+    cached      tokens of the prompt that were in the cache when it was admitted
+    passed      times that a shorter prompt went first
+    """
+
+    prompt: Seq[int]
+    sampler: Sampler
+    max_tokens: int | None = None
+    stop_ids: frozenset[int] = frozenset()
+    priority: int = 0
+    space: str = ""
+    siblings: list[Request] = field(default_factory=list)
+    tokens: list[int] = field(init=False)
+    sequence: Sequence = field(default_factory=Sequence, init=False)
+    state: State = field(default=State.WAITING, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    failure: Exception | None = field(default=None, init=False)
+    cancelled: bool = field(default=False, init=False)
+    cached: int = field(default=0, init=False)
+    passed: int = field(default=0, init=False)
+    arrival: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The lower, the sooner."""
+        return self.priority, self.arrival
+
+    @property
+    def left(self) -> int:
+        """Tokens that are to be computed before the next one can be chosen."""
+        return len(self.tokens) - len(self.sequence)
+
+    @property
+    def chosen(self) -> Seq[int]:
+        """Tokens chosen so far."""
+        return self.tokens[len(self.prompt) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a step brought for a request: a token or, where it ended without one, None."""
+
+    request: Request
+    token: int | None
+    finish_reason: FinishReason | None = None

@@ -1,0 +1,261 @@
+"""The scheduler: which requests are in the next step, and with how many tokens. It knows tokens and pages, no arrays.
+
+Requests under way come first, the oldest before the others; each is given the tokens that it lacks: the one chosen
+last, or of a prompt as many as the step has room for. A request is admitted if the pages for its whole prompt are
+there. When pages run out, the newest request gives its own up, and is computed again later, mostly from the prefix
+cache. The oldest never does, so there is always one that gets on.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import count
+from operator import attrgetter
+
+from octavo.errors import CacheFullError, ContextFullError, UsageError
+from octavo.graph.node import PAGE_SIZE
+from octavo.runtime.kv_cache import PagePool, Sequence
+from octavo.runtime.pace import TILE, Pace
+from octavo.runtime.prefix import PageTree
+from octavo.runtime.reply import FinishReason
+from octavo.runtime.request import Output, Request, State
+
+MOST_PASSED = 4
+"""Times that shorter prompts may go before a longer one."""
+RANK = attrgetter("rank")
+NONE: Mapping[Request, Exception] = {}
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """A step: each request with the tokens that are computed of it. Those of one token come first.
+
+    choosing  requests that a token is chosen for after it, each with the number of its row: its place in `parts`
+    ended     what ended before the step
+    """
+
+    parts: tuple[tuple[Request, int], ...]
+    choosing: tuple[tuple[Request, int], ...]
+    ended: tuple[Output, ...] = ()
+
+    @property
+    def replies(self) -> int:
+        """Requests of one token."""
+        return sum(n == 1 for _, n in self.parts)
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of the others."""
+        return sum(n for _, n in self.parts if n > 1)
+
+
+@dataclass
+class Scheduler:
+    """Requests in the queue and under way. `plan` gives a step, `commit` takes what came of it.
+
+    n_ctx        tokens that a sequence may hold
+    max_running  requests that may be in one step
+    """
+
+    pool: PagePool
+    tree: PageTree
+    pace: Pace
+    n_ctx: int
+    max_running: int
+    waiting: list[Request] = field(default_factory=list)
+    running: list[Request] = field(default_factory=list)
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    _arrivals: Iterator[int] = field(default_factory=count)
+
+    def add(self, request: Request) -> None:
+        """Put a request, and its siblings, into the queue. Raises ContextFullError for one that can never run."""
+        for one in (request, *request.siblings):
+            if not one.prompt:
+                raise UsageError("the prompt has no tokens")
+            if len(one.prompt) > (most := min(self.n_ctx, self.pool.n_pages * PAGE_SIZE)):
+                raise ContextFullError(f"the prompt of {len(one.prompt)} tokens does not fit the context of {most}")
+            one.arrival = next(self._arrivals)
+        insort(self.waiting, request, key=RANK)
+
+    def plan(self) -> StepPlan:
+        """The next step. Pages for its tokens are there.
+
+        Raises CacheFullError where not even one request fits into the pages that others leave.
+        """
+        ended = self.drop_cancelled()
+        before = self.preemptions
+        ended += self._grow()
+        if self.preemptions == before:
+            self._admit()
+        replies = [r for r in self.running if r.left == 1]
+        parts = [*((r, 1) for r in replies), *self._chunks(self.pace.chunk(len(replies)))]
+        choosing = [(one, i) for i, (r, n) in enumerate(parts) if n == r.left for one in self._choosing(r)]
+        return StepPlan(tuple(parts), tuple(choosing), tuple(ended))
+
+    def _choosing(self, request: Request) -> list[Request]:
+        return [request, *(s for s in request.siblings if not s.cancelled)]
+
+    def drop_cancelled(self) -> list[Output]:
+        """End the requests that are cancelled; their pages are free at once."""
+        ended = []
+        for request in [r for r in (*self.running, *self.waiting) if r.cancelled]:
+            self._let_siblings_go(request)
+            ended.append(self._end(request, "interrupted"))
+        return ended
+
+    def _let_siblings_go(self, request: Request) -> None:
+        """Put the siblings of a request, which will not compute their prompt, into the queue."""
+        siblings, request.siblings = request.siblings, []
+        for sibling in siblings:
+            insort(self.waiting, sibling, key=RANK)
+
+    def _grow(self) -> Iterator[Output]:
+        """Pages for the next token of all that have one, from those of the newest where there are too few."""
+        for request in list(self.running):
+            while request.state is State.RUNNING and request.left == 1:
+                try:
+                    self.pool.grow(request.sequence, len(request.tokens))
+                    break
+                except CacheFullError:
+                    if len(self.running) == 1:
+                        yield self._end(request, "context")
+                    else:
+                        self._preempt(self.running[-1])
+
+    def _preempt(self, request: Request) -> None:
+        self.preemptions += 1
+        self._leave(request)
+        request.sequence, request.state = Sequence(), State.WAITING
+        insort(self.waiting, request, key=RANK)
+
+    def _admit(self) -> None:
+        """Begin requests, the first of the queue before the others, as long as there is room for one more."""
+        held_back = 0
+        while len(self.waiting) > held_back and len(self.running) < self.max_running:
+            request = self.waiting[held_back]
+            if self._comes_soon(request):
+                held_back += 1
+                continue
+            sequence, length = self.tree.match(request.tokens, request.space), len(request.tokens)
+            spare = len(self.running)  # a page each for those under way to go on
+            if self.running and self.pool.wanted(sequence, length) + spare > self.pool.free:
+                self.pool.release(sequence)
+                return
+            try:
+                self.pool.grow(sequence, length)
+            except CacheFullError:
+                self.pool.release(sequence)
+                raise
+            del self.waiting[held_back]
+            request.sequence, request.state, request.cached = sequence, State.RUNNING, len(sequence)
+            insort(self.running, request, key=RANK)
+            self.prompt_tokens += length
+            self.cached_tokens += len(sequence)
+
+    def _comes_soon(self, request: Request) -> bool:
+        """Whether the page that comes after those in the cache is being computed for another request."""
+        end = (self.tree.matching(request.tokens, request.space) // PAGE_SIZE + 1) * PAGE_SIZE
+        wanted = request.tokens[:end]
+        return len(request.tokens) > end and any(
+            len(r.sequence) < end < len(r.tokens) and r.space == request.space and r.tokens[:end] == wanted
+            for r in self.running
+        )
+
+    def _chunks(self, room: int) -> Iterator[tuple[Request, int]]:
+        """Parts of prompts that together have up to `room` tokens."""
+        prompts = [r for r in self.running if r.left > 1]
+        if prompts and prompts[0].left > room and prompts[0].passed < MOST_PASSED:
+            first = next((r for r in prompts if r.left <= room), None)
+            if first is not None:
+                prompts[0].passed += 1
+                prompts.remove(first)
+                prompts.insert(0, first)
+        for request in prompts:
+            n = request.left if request.left <= room else room // TILE * TILE or room
+            if n:
+                yield request, n
+                room -= n
+
+    def commit(
+        self, plan: StepPlan, chosen: Mapping[Request, int], failed: Mapping[Request, Exception] = NONE
+    ) -> list[Output]:
+        """Take the tokens that were chosen after a step; requests that failed end, the others do not notice."""
+        outputs = [self._fail(request, why) for request, why in failed.items()]
+        for request, n in plan.parts:
+            if request in failed:
+                continue
+            sequence, before = request.sequence, len(request.sequence)
+            sequence.tokens.extend(request.tokens[before : before + n])
+            if len(sequence) // PAGE_SIZE > before // PAGE_SIZE:
+                self.tree.publish(sequence, request.space)
+        for request, _ in plan.parts:
+            if request.siblings and not request.left:
+                self._fork(request)
+        return outputs + [self._take(request, chosen[request]) for request, _ in plan.choosing if request in chosen]
+
+    def _fail(self, request: Request, why: Exception) -> Output:
+        """End a request; what was computed of it may be wrong, and is for nobody else."""
+        request.failure = why
+        self._let_siblings_go(request)
+        if request.state is State.RUNNING:
+            self.running.remove(request)
+            self.pool.release(request.sequence)
+            request.state = State.FINISHED
+        return self._end(request, "error")
+
+    def _fork(self, request: Request) -> None:
+        """Let the siblings of a request, whose prompt is computed, begin where it is; in the queue if all are full."""
+        siblings, request.siblings = request.siblings, []
+        for sibling in siblings:
+            if sibling.state is State.FINISHED:
+                continue
+            if sibling.cancelled or len(self.running) >= self.max_running:
+                self.tree.publish(request.sequence, request.space, tail=True)
+                insort(self.waiting, sibling, key=RANK)
+                continue
+            sibling.sequence, sibling.state = self.pool.fork(request.sequence), State.RUNNING
+            sibling.cached = len(sibling.sequence)
+            insort(self.running, sibling, key=RANK)
+
+    def _take(self, request: Request, token: int) -> Output:
+        request.tokens.append(token)
+        if token in request.stop_ids:
+            self._end(request, "stop")
+        elif len(request.tokens) - len(request.prompt) == request.max_tokens:
+            self._end(request, "length")
+        elif len(request.tokens) > self.n_ctx:
+            self._end(request, "context")
+        return Output(request, token, request.finish_reason)
+
+    def _end(self, request: Request, reason: FinishReason) -> Output:
+        if request.state is State.RUNNING:
+            self._leave(request)
+        elif request in self.waiting:
+            self.waiting.remove(request)
+        request.state, request.finish_reason = State.FINISHED, reason
+        return Output(request, None, reason)
+
+    def _leave(self, request: Request) -> None:
+        """Take a request out of the steps; others may find what was computed of it."""
+        self.running.remove(request)
+        self.tree.publish(request.sequence, request.space, tail=True)
+        self.pool.release(request.sequence)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.waiting and not self.running
+
+
+def feeds_of(plan: StepPlan) -> Seq[tuple[Sequence, Seq[int], bool]]:
+    """Of each part its sequence, the tokens to compute, and whether a token is chosen after them."""
+    choosing = {i for _, i in plan.choosing}
+    return [
+        (r.sequence, r.tokens[len(r.sequence) : len(r.sequence) + n], i in choosing)
+        for i, (r, n) in enumerate(plan.parts)
+    ]

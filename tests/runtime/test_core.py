@@ -1,0 +1,186 @@
+"""EngineCore: texts are those of each request alone, whatever runs beside it; what fails, fails alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.errors import ContextFullError, NonFiniteError, UsageError
+from octavo.graph.node import PAGE_SIZE
+from octavo.models import ModelSpec
+from octavo.runtime import Engine, EngineConfig
+from octavo.runtime.batch import Feed
+from octavo.runtime.core import EngineCore
+from octavo.runtime.kv_cache import page_bytes
+from octavo.runtime.request import Output, Request
+from octavo.runtime.sampling import SamplingParams, make_sampler
+from tests.runtime import tiny
+from tests.runtime.test_device_sampling import Eager
+
+MakeEngine = Callable[..., Engine]
+RNG = np.random.default_rng(5)
+COMMON = RNG.integers(0, 255, 90).tolist()
+PROMPTS = [[*COMMON[: 30 * (i % 4)], *RNG.integers(0, 255, 3 + 9 * i).tolist()] for i in range(6)]
+SEEDED = SamplingParams(temperature=1.5, top_k=20, seed=7)
+
+
+def request(prompt: list[int], most: int = 6, params: SamplingParams = SEEDED, **more: Any) -> Request:
+    return Request(prompt, make_sampler(params), most, **more)
+
+
+def run(core: EngineCore, *requests: Request) -> list[list[int]]:
+    for one in requests:
+        core.add(one)
+    while not core.scheduler.idle:
+        core.step()
+    assert core.stats().held == 0
+    return [list(one.chosen) for one in requests]
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[list[int]]:
+    """What each prompt's reply is alone; filled by the first test that asks."""
+    return []
+
+
+@pytest.fixture
+def texts(make_engine: MakeEngine, alone: list[list[int]]) -> list[list[int]]:
+    if not alone:
+        engine = make_engine()
+        for prompt in PROMPTS:
+            alone += run(EngineCore(engine), request(prompt))
+            engine.prefixes.clear()
+    return alone
+
+
+@pytest.mark.parametrize(("pages", "sequences", "n_batch"), [(32, 8, 64), (4, 5, 48), (32, 3, 17)])
+def test_together_and_alone(
+    make_engine: MakeEngine, texts: list[list[int]], pages: int, sequences: int, n_batch: int
+) -> None:
+    """With room for all, in a cache that is too small, and in steps that are; requests come while others run."""
+    core = EngineCore(make_engine(n_pages=pages, max_sequences=sequences, n_batch=n_batch))
+    requests = [request(p) for p in PROMPTS]
+    for one in requests:
+        core.add(one)
+        core.step()
+    run(core)
+    assert [list(one.chosen) for one in requests] == texts
+    assert {one.finish_reason for one in requests} == {"length"}
+
+
+def test_preemption_changes_no_text(make_engine: MakeEngine) -> None:
+    prompts = [[n] * 50 for n in range(4)]
+    want = [run(EngineCore(make_engine()), request(p, 20))[0] for p in prompts]
+    core = EngineCore(make_engine(n_pages=5, max_sequences=4))
+    assert run(core, *(request(p, 20) for p in prompts)) == want
+    assert core.stats().preemptions > 0
+
+
+def test_a_prompt_that_was_there_is_not_computed_again(make_engine: MakeEngine, texts: list[list[int]]) -> None:
+    core = EngineCore(make_engine(max_sequences=2))
+    first, again = request(PROMPTS[3]), request(PROMPTS[3])
+    assert run(core, first) == run(core, again) == [texts[3]]
+    assert (first.cached, again.cached) == (0, len(PROMPTS[3]) - 1)
+    other = request(PROMPTS[3], space="somebody else's")
+    assert run(core, other) == [texts[3]]
+    assert other.cached == 0
+    stats = core.stats()
+    assert (stats.prompt_tokens, stats.cached_tokens) == (3 * len(PROMPTS[3]), len(PROMPTS[3]) - 1)
+    assert (stats.running, stats.waiting, stats.generated_tokens) == (0, 0, 3 * 6)
+    assert stats.empty + stats.cached == core.engine.pool.n_pages
+
+
+def test_siblings(make_engine: MakeEngine) -> None:
+    def drawn(seed: int) -> Request:
+        return request(PROMPTS[5], params=SamplingParams(temperature=1.5, top_k=20, seed=seed))
+
+    want = [run(EngineCore(make_engine()), drawn(seed))[0] for seed in range(3)]
+    core = EngineCore(make_engine(max_sequences=4))
+    one = drawn(0)
+    one.siblings = [drawn(1), drawn(2)]
+    several = [one, *one.siblings]
+    core.add(one)
+    run(core)
+    assert [list(r.chosen) for r in several] == want
+    assert core.stats().prompt_tokens == len(PROMPTS[5])
+
+
+def test_tokens_chosen_from_candidates(architecture: ModelSpec, texts: list[list[int]]) -> None:
+    backend = Eager()
+    core = EngineCore(Engine(architecture, [backend], EngineConfig(n_ctx=256, cache_type="f32", max_sequences=3)))
+    assert run(core, *map(request, PROMPTS)) == texts
+    assert {shape[1] for shape in backend.reads} == {129}, "no row of logits was read"
+
+
+def broken_for(core: EngineCore, bad: Request, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    compute = core.engine.compute
+
+    def broken(feeds: list[Feed], watch: Any = None) -> Any:
+        rows, at = compute(feeds, watch), 0
+        for feed in feeds:
+            if feed.sequence is bad.sequence:
+                if how == "raises":
+                    raise MemoryError("too much")
+                rows[at : at + feed.outputs] = np.nan
+            at += feed.outputs
+        return rows
+
+    monkeypatch.setattr(core.engine, "compute", broken)
+
+
+@pytest.mark.parametrize("how", ["raises", "is not finite"])
+def test_what_fails_fails_alone(
+    make_engine: MakeEngine, texts: list[list[int]], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    core = EngineCore(make_engine(max_sequences=3))
+    requests = [request(p) for p in PROMPTS[:3]]
+    broken_for(core, requests[1], monkeypatch, how)
+    got = run(core, *requests)
+    assert (got[0], got[2]) == (texts[0], texts[2])
+    assert requests[1].finish_reason == "error"
+    assert isinstance(requests[1].failure, MemoryError if how == "raises" else NonFiniteError)
+
+
+def test_a_sampler_that_fails(make_engine: MakeEngine, texts: list[list[int]]) -> None:
+    core, bad = EngineCore(make_engine(max_sequences=2)), request(PROMPTS[1])
+    bad.sampler = lambda logits, tokens: {}[tokens[0]]  # type: ignore[misc]
+    assert run(core, bad, request(PROMPTS[0])) == [[], texts[0]]
+    assert isinstance(bad.failure, KeyError)
+
+
+def test_cancelling_and_draining(make_engine: MakeEngine) -> None:
+    core = EngineCore(make_engine(max_sequences=2))
+    first, second, third = (request(p, 30) for p in PROMPTS[:3])
+    for one in (first, second, third):
+        core.add(one)
+    core.step()
+    core.cancel(second)
+    outputs = core.step()
+    assert Output(second, None, "interrupted") in outputs
+    ends = [o.request for o in core.drain() if o.finish_reason]
+    assert ends == [first, third]
+    with pytest.raises(UsageError, match="no more requests"):
+        core.add(request([1]))
+    assert core.step() == []
+
+
+def test_what_can_not_be_computed_is_refused(make_engine: MakeEngine) -> None:
+    core = EngineCore(make_engine(n_ctx=64))
+    with pytest.raises(ContextFullError, match="prompt of 65 tokens does not fit the context of 64"):
+        core.add(request([1] * 65))
+    with pytest.raises(UsageError, match=r"token 260 is not in the vocabulary"):
+        core.add(request([1, tiny.N_VOCAB]))
+    with pytest.raises(UsageError, match="no tokens"):
+        core.add(request([]))
+    assert core.scheduler.idle
+
+
+def test_a_cache_of_bytes_is_shared(architecture: ModelSpec, make_engine: MakeEngine, texts: list[list[int]]) -> None:
+    size = 4 * page_bytes(make_engine().graph)
+    core = EngineCore(make_engine(kv_memory=size, max_sequences=6))
+    assert core.engine.pool.n_pages == 4
+    assert core.engine.limits["rows"] == 4 * PAGE_SIZE
+    assert run(core, *map(request, PROMPTS)) == texts

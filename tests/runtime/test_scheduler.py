@@ -1,0 +1,256 @@
+"""The scheduler with a model that is arithmetic: the next token follows from what lies in a request's pages."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from octavo.errors import CacheFullError, ContextFullError, UsageError
+from octavo.graph.node import PAGE_SIZE
+from octavo.runtime.kv_cache import PagePool, Sequence
+from octavo.runtime.pace import TILE, Pace
+from octavo.runtime.request import Output, Request, State
+from octavo.runtime.scheduler import MOST_PASSED, Scheduler, StepPlan, feeds_of
+from tests.runtime.test_prefix import Memory
+
+END = 0
+
+
+def after(tokens: list[int]) -> int:
+    """The token after these; one of seven, END among them."""
+    return zlib.crc32(bytes(t % 256 for t in tokens)) % 7
+
+
+def alone(prompt: list[int], most: int, n_ctx: int) -> list[int]:
+    """What a request chooses when nothing else runs."""
+    tokens = list(prompt)
+    while len(tokens) - len(prompt) < most and len(tokens) <= n_ctx:
+        tokens.append(after(tokens))
+        if tokens[-1] == END:
+            break
+    return tokens[len(prompt) :]
+
+
+def request(prompt: list[int], most: int = 20, **more: Any) -> Request:
+    return Request(prompt, lambda logits, tokens: 0, most, frozenset({END}), **more)
+
+
+class Run:
+    """A scheduler, and the memory that its steps write to."""
+
+    def __init__(self, n_pages: int = 20, n_batch: int = 64, running: int = 4, n_ctx: int = 400) -> None:
+        self.memory = Memory(PagePool(n_pages))
+        self.pool = self.memory.pool
+        self.scheduler = Scheduler(self.pool, self.memory.tree, Pace(n_batch), n_ctx, running)
+        self.plans: list[StepPlan] = []
+
+    def step(self) -> list[Output]:
+        plan = self.scheduler.plan()
+        self.plans.append(plan)
+        rows = []
+        for sequence, tokens, _ in feeds_of(plan):
+            for at, token in enumerate(tokens, len(sequence)):
+                self.memory.pages[sequence.pages[at // PAGE_SIZE], at % PAGE_SIZE] = token
+            rows.append(self.memory.read(Sequence(sequence.pages, [*sequence.tokens, *tokens])))
+        outputs = self.scheduler.commit(plan, {r: after(rows[i]) for r, i in plan.choosing})
+        self.check(plan)
+        return [*plan.ended, *outputs]
+
+    def check(self, plan: StepPlan) -> None:
+        assert plan.replies + plan.chunk <= self.scheduler.pace.n_batch
+        assert len(plan.parts) <= self.scheduler.max_running
+        assert self.pool.empty + self.pool.cached + self.pool.held == self.pool.n_pages
+        held = {page for r in self.scheduler.running for page in r.sequence.pages}
+        assert self.pool.held == len(held)
+
+    def finish(self) -> list[Output]:
+        outputs = []
+        while not self.scheduler.idle:
+            outputs += self.step()
+        assert self.pool.held == 0
+        return outputs
+
+
+def test_replies_go_on_while_a_prompt_is_computed() -> None:
+    run = Run()
+    first, second = request([1, 2, 3], 50), request(list(range(1, 151)))
+    run.scheduler.add(first)
+    run.step()
+    run.scheduler.add(second)
+    run.step()
+    assert [(r, n) for r, n in run.plans[-1].parts] == [(first, 1), (second, 48)]
+    assert [r for r, _ in run.plans[-1].choosing] == [first]
+    run.finish()
+    assert (list(first.chosen), list(second.chosen)) == (alone([1, 2, 3], 50, 400), alone(list(range(1, 151)), 20, 400))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_texts_are_those_of_each_alone(seed: int) -> None:
+    """Prompts that share beginnings, in pools where they do not all fit, some cancelled."""
+    rng = random.Random(seed)
+    run = Run(
+        n_pages=rng.choice((5, 8, 30)), n_batch=rng.choice((8, 40, 200)), running=rng.choice((1, 3, 6)), n_ctx=250
+    )
+    kept, left = list[Request](), [request(prompt, rng.randint(1, 90)) for prompt in prompts(rng, 25)]
+    cancelled = set[Request]()
+    while left or not run.scheduler.idle:
+        if left and rng.random() < 0.3:
+            kept.append(left.pop())
+            run.scheduler.add(kept[-1])
+        if kept and rng.random() < 0.03:
+            cancelled.add(kept[rng.randrange(len(kept))])
+            for one in cancelled:
+                one.cancelled = True
+        run.step()
+    run.finish()
+    for one in kept:
+        want = alone(list(one.prompt), one.max_tokens or 0, 250)
+        if one.finish_reason == "interrupted":
+            assert one in cancelled
+            assert list(one.chosen) == want[: len(one.chosen)]
+        else:
+            assert list(one.chosen) == want
+            reason = "stop" if want[-1] == END else "length" if len(want) == one.max_tokens else "context"
+            assert one.finish_reason == reason
+
+
+def prompts(rng: random.Random, n: int) -> Iterator[list[int]]:
+    common = [rng.randint(1, 9) for _ in range(150)]
+    for _ in range(n):
+        yield [*common[: rng.randint(0, 150)], *(rng.randint(1, 9) for _ in range(rng.randint(1, 50)))]
+
+
+def test_the_newest_gives_way_and_the_oldest_goes_on() -> None:
+    run = Run(n_pages=8, n_ctx=300)
+    several = [request([n] * 60, 120) for n in (1, 2, 3, 4, 5, 6)]
+    for one in several:
+        one.stop_ids = frozenset()
+        run.scheduler.add(one)
+    ends = [o.request for o in run.finish() if o.finish_reason]
+    assert run.scheduler.preemptions > 0
+    assert ends[0] is several[0]
+    assert not any(
+        several[0] not in [r for r, _ in p.parts] for p in run.plans[: run.plans.index(plan_of(run, ends[0]))]
+    )
+    for one in several:
+        assert len(one.chosen) == 120
+
+
+def plan_of(run: Run, one: Request) -> StepPlan:
+    return next(p for p in reversed(run.plans) if one in [r for r, _ in p.parts])
+
+
+def test_a_request_that_is_alone_and_has_no_more_pages_ends() -> None:
+    run = Run(n_pages=2, n_ctx=1000)
+    one = request([5] * 100, 500)
+    one.stop_ids = frozenset()
+    run.scheduler.add(one)
+    run.finish()
+    assert (one.finish_reason, len(one.tokens)) == ("context", 2 * PAGE_SIZE + 1)
+
+
+def test_a_prompt_is_admitted_only_if_all_of_it_fits() -> None:
+    run = Run(n_pages=4, n_batch=512, n_ctx=1000)
+    first, second, third = request([1] * 100, 300), request([2] * 100, 5), request([3], 5)
+    for one in (first, second, third):
+        one.stop_ids = frozenset()
+        run.scheduler.add(one)
+    run.step()
+    assert run.scheduler.running == [first], "the second lacks a page for the first to go on; the third is behind it"
+    run.finish()
+    with pytest.raises(ContextFullError, match="prompt of 257 tokens does not fit the context of 256"):
+        run.scheduler.add(request([1] * 257))
+    with pytest.raises(UsageError, match="no tokens"):
+        run.scheduler.add(request([]))
+    run.pool.grow(Sequence(), 3 * PAGE_SIZE)
+    run.scheduler.add(request([9] * 100))
+    with pytest.raises(CacheFullError):
+        run.scheduler.plan()
+
+
+def test_a_prompt_like_one_under_way_waits_for_its_pages() -> None:
+    run = Run(n_batch=32)
+    prompt = [n % 200 + 1 for n in range(200)]
+    first, second, other = request(prompt), request([*prompt, 7]), request([1, 1])
+    for one in (first, second, other):
+        run.scheduler.add(one)
+    run.step()
+    assert run.scheduler.running == [first, other]
+    run.finish()
+    assert second.cached >= 3 * PAGE_SIZE
+
+
+def test_a_short_prompt_passes_a_long_one_a_few_times() -> None:
+    run = Run(n_pages=100, n_batch=32, running=20, n_ctx=2000)
+    long, short = request([1] * 600, 1), [request([n] * 10, 1) for n in range(2, 12)]
+    for one in (long, *short):
+        run.scheduler.add(one)
+    ends = [o.request for o in run.finish()]
+    assert len([r for r in ends if ends.index(r) < ends.index(long)]) > MOST_PASSED
+    assert long.passed == MOST_PASSED
+
+
+def test_priorities_and_cancelling() -> None:
+    run = Run(running=1)
+    first, later, sooner = request([1], 9), request([2], 3), request([3], 3, priority=-1)
+    for one in (first, later, sooner):
+        run.scheduler.add(one)
+    run.step()
+    first.cancelled = True
+    assert Output(first, None, "interrupted") in run.step()
+    assert run.scheduler.running in ([sooner], [])
+    assert later.state is State.WAITING
+    later.cancelled = True
+    run.finish()
+    assert (sooner.finish_reason in ("stop", "length"), later.finish_reason) == (True, "interrupted")
+
+
+@pytest.mark.parametrize("running", [2, 8])
+def test_siblings_share_a_prompt(running: int) -> None:
+    run = Run(n_batch=48, running=running)
+    prompt = list(range(1, 101))
+    one = request(prompt, siblings=[request(prompt) for _ in range(3)])
+    siblings = list(one.siblings)
+    siblings[1].cancelled = True
+    run.scheduler.add(one)
+    run.finish()
+    assert sum(n for p in run.plans for _, n in p.parts if n > 1) < 2 * len(prompt)
+    for other in (one, siblings[0], siblings[2]):
+        assert list(other.chosen) == alone(prompt, 20, 400)
+    assert siblings[1].finish_reason == "interrupted"
+
+
+def test_what_no_token_can_be_chosen_for_ends_alone() -> None:
+    run = Run()
+    bad, good = request([1]), request([2])
+    for one in (bad, good):
+        run.scheduler.add(one)
+    plan = run.scheduler.plan()
+    why = ValueError("no such number")
+    outputs = run.scheduler.commit(plan, {good: 4}, {bad: why})
+    assert outputs == [Output(bad, None, "error"), Output(good, 4)]
+    assert (run.scheduler.running, bad.failure) == ([good], why)
+    assert run.memory.tree.matching([1, 9]) == 0, "nobody else gets what failed"
+
+
+def test_pace_keeps_steps_below_the_target() -> None:
+    pace = Pace(512, target=0.25)
+    assert (pace.chunk(0), pace.chunk(4)) == (512, 4 * TILE)
+
+    def seconds(replies: int, chunk: int) -> float:
+        return 0.04 + 0.005 * replies + 0.004 * chunk
+
+    for step in range(60):
+        chunk = 0 if step % 3 == 0 else pace.chunk(4)
+        pace.seen(4, chunk, seconds(4, chunk))
+    assert 0.15 < seconds(4, pace.chunk(4)) <= 0.25
+    assert pace.chunk(4) % TILE == 0
+    assert pace.chunk(0) == 512
+    pace.seen(4, 0, 9.0)
+    assert pace.chunk(4) == TILE, "prompts get on, whatever a step takes"
+    assert Pace(512).chunk(4) == 508
+    assert (Pace(4, 0.1).chunk(4), Pace(10, 0.1).chunk(4)) == (0, 6)
