@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.huggingface.rope import rope_keys
+from octavo.huggingface.wrapper import WRAPPERS
 from octavo.io.gguf import PlainMetadata
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.models import ARCHITECTURES, Architecture, Hyperparams
@@ -20,7 +21,7 @@ def find_class(config: Config) -> str:
     names = config.values.get("architectures")
     name = names[0] if isinstance(names, list) and names else names
     if not isinstance(name, str) or name not in CLASSES:
-        problem = f"Octavo can't run {brief(name)} yet; it runs {', '.join(CLASSES)}"
+        problem = f"Octavo can't run {brief(name)} yet; it runs {', '.join((*CLASSES, *WRAPPERS))}"
         raise config.error("architectures", problem)
     return name
 

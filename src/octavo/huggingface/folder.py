@@ -13,6 +13,7 @@ from octavo.huggingface.sentence import read_sentence
 from octavo.huggingface.specials import chat_templates, special_tokens
 from octavo.huggingface.tensors import gguf_tensors
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
+from octavo.huggingface.wrapper import log_others, text_name, text_part, wrapper_of
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType
 from octavo.io.hub.cache import shown_name
 from octavo.io.safetensors import Checkpoint
@@ -43,14 +44,18 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     that are not known or contradict one another, and TokenizerError for a tokenizer that GGUF can't describe.
     """
     checkpoint = Checkpoint.open(folder)
-    config = in_usual_words(Config(checkpoint.config, checkpoint.path("config.json")))
+    whole = Config(checkpoint.config, checkpoint.path("config.json"))
+    config = in_usual_words(text_part(checkpoint, whole))
     architecture, sentence = CLASSES[find_class(config)], read_sentence(checkpoint)
     keys = read_keys(config) | sentence.keys
     hp = read_hyperparams(config, keys)
     constants = rope_tensors(config, architecture, hp.rope)
-    tensors = gguf_tensors(checkpoint, config, architecture, hp, constants, sentence.tensors)
+    named = None if wrapper_of(whole) is None else text_name
+    tensors = gguf_tensors(checkpoint, config, architecture, hp, constants, sentence.tensors, named)
     tokenizer = open_tokenizer(checkpoint)
     words = vocabulary(checkpoint, tokenizer, hp.n_vocab)
+    if named is not None:
+        log_others(checkpoint)
     metadata = {
         "general.type": "model",
         **_sampling(checkpoint),

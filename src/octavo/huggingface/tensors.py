@@ -45,6 +45,7 @@ def gguf_tensors(
     hp: Hyperparams,
     constants: Mapping[str, F32],
     beside: Mapping[str, LazyTensor],
+    text_name: Callable[[str], str | None] | None = None,
 ) -> tuple[LazyTensor, ...]:
     """The tensors in the order of the model: vectors and routers as F32, matrices as they are stored.
 
@@ -52,11 +53,14 @@ def gguf_tensors(
 
     constants  tensors of GGUF's that follow from config.json, by name
     beside     those of other folders than the checkpoint's, by GGUF name
+    text_name  the name of a tensor in the part of the checkpoint that is read, None for one of another part
 
     Raises ModelError for a tensor that is missing, not known, or of another shape than the configuration says.
     """
     tied = config.flag("tie_word_embeddings", architecture.tied)
-    found = _find(stored_tensors(checkpoint, config, _left_out(architecture, tied)), architecture)
+    named, left_out = text_name or str, _left_out(architecture, tied)
+    stored = stored_tensors(checkpoint, config, lambda name: (plain := named(name)) is None or left_out(plain))
+    found = _find({named(name) or name: tensor for name, tensor in stored.items()}, architecture)
     found.single |= beside
     expected = architecture.tensors(hp)
     if not tied and "output.weight" in expected and "output.weight" not in found.single:

@@ -1,0 +1,89 @@
+"""Checkpoints of models that take pictures too: of these the text model runs, as if it were a checkpoint of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.io.safetensors import Checkpoint
+from octavo.models.config import Config, Keys, brief
+
+log = logging.getLogger("octavo")
+
+TEXT = "language_model."
+OTHERS = ("vision_tower.", "vision_model.", "multi_modal_projector.")
+"""What names of the other parts' tensors begin with, perhaps after "model."."""
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """Classes of the text model by its `model_type`, and its values where `text_config` does not say."""
+
+    texts: Mapping[str, str]
+    defaults: Keys = field(default_factory=dict)
+
+
+GEMMA3 = {
+    "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
+}  # fmt: skip
+WRAPPERS = {
+    "Gemma3ForConditionalGeneration": Wrapper({"gemma3_text": "Gemma3ForCausalLM"}, GEMMA3),
+    "Mistral3ForConditionalGeneration": Wrapper({
+        "mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}),
+    "Llama4ForConditionalGeneration": Wrapper({"llama4_text": "Llama4ForCausalLM"}),
+}  # fmt: skip
+"""By the class that config.json names under `architectures`."""
+
+
+def wrapper_of(config: Config) -> Wrapper | None:
+    """What is known of the class of a checkpoint; None for one of a text model alone."""
+    names = config.values.get("architectures")
+    name = names[0] if isinstance(names, list) and names else names
+    return WRAPPERS.get(name) if isinstance(name, str) else None
+
+
+def text_part(checkpoint: Checkpoint, config: Config) -> Config:
+    """The text model's configuration; `config` itself where the checkpoint has nothing else.
+
+    Raises ModelError for a text model of another kind.
+    """
+    wrapper = wrapper_of(config)
+    if wrapper is None:
+        return config
+    text = config.values.get("text_config")
+    kind = text.get("model_type", next(iter(wrapper.texts))) if isinstance(text, dict) else None
+    if not isinstance(text, dict) or kind not in wrapper.texts:
+        problem = f"is of kind {brief(kind)}" if isinstance(text, dict) else f"is {type(text).__name__}"
+        raise config.error("text_config", problem, f"an object, model_type {' or '.join(wrapper.texts)}")
+    outer = {key: value for key, value in config.values.items() if not key.endswith("_config") or key.startswith("q")}
+    values = {**wrapper.defaults, **outer, **text, "architectures": [wrapper.texts[str(kind)]]}
+    values["tie_word_embeddings"] = _is_tied(checkpoint, [config.values, text])
+    return Config(values, config.file)
+
+
+def _is_tied(checkpoint: Checkpoint, said: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether the embedding is the output matrix: not where there is one, else as one of the configurations says."""
+    if any(name.endswith("lm_head.weight") for name in checkpoint.tensors):
+        return False
+    flags = [values["tie_word_embeddings"] for values in said if values.get("tie_word_embeddings") is not None]
+    return any(flags) if flags else None
+
+
+def text_name(name: str) -> str | None:
+    """The name that a tensor has in a checkpoint of the text model; None for one of another part."""
+    plain = name.removeprefix("model.")
+    if plain.startswith(OTHERS):
+        return None
+    return plain.removeprefix(TEXT) if plain.startswith(TEXT) else name
+
+
+def log_others(checkpoint: Checkpoint) -> None:
+    """Say which parts of a checkpoint are left out."""
+    parts = Counter(name.removeprefix("model.").partition(".")[0] for name in checkpoint.tensors if not text_name(name))
+    if parts:
+        listed = ", ".join(f"{part} ({count} tensors)" for part, count in parts.items())
+        log.warning("%s: text only, without %s", checkpoint.folder, listed)

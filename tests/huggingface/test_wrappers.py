@@ -1,0 +1,118 @@
+"""Checkpoints of models that take pictures too: their text model gives the logits of transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.convert import convert_checkpoint
+from octavo.errors import ModelError
+from octavo.huggingface import open_model_file
+from octavo.huggingface.wrapper import GEMMA3, WRAPPERS
+from tests.convert.folders import byte_level, edit, write
+from tests.models.table import TOKENS, error, logits
+from tests.models.tiny_checkpoints import LLAMA4, MINISTRAL3_ROPE, SMALL, WINDOW
+from tests.sampling import slow
+
+VISION = {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
+OF_LLAMA4 = {
+    "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32,
+    "vision_feature_select_strategy": "default",
+}  # fmt: skip
+PIXTRAL = {**VISION, "model_type": "pixtral", "head_dim": 16}
+KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "gemma3": ("Gemma3", {"head_dim": 64, "sliding_window": WINDOW}, VISION, "gemma3"),
+    "mistral": ("Mistral3", {"model_type": "mistral", "head_dim": 64, "sliding_window": None}, PIXTRAL, "llama"),
+    "ministral3": ("Mistral3", {"model_type": "ministral3", "head_dim": 64, "rope_parameters": MINISTRAL3_ROPE},
+                   PIXTRAL, "mistral3"),
+    "llama4": ("Llama4", LLAMA4, {**VISION, **OF_LLAMA4}, "llama4"),
+}  # fmt: skip
+
+
+def save(folder: Path, kind: str) -> Any:
+    """Save a random model of a kind to `folder`."""
+    name, text, vision, _ = KINDS[kind]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(text_config={**SMALL, **text}, vision_config=vision)
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    byte_level().save(str(folder / "tokenizer.json"))
+    write(folder, "tokenizer_config.json", {})
+    return model
+
+
+@pytest.fixture
+def gemma(tmp_path: Path) -> Path:
+    save(tmp_path, "gemma3")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", [kind if kind == "gemma3" else slow(kind) for kind in KINDS])
+def test_logits(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = save(tmp_path / "hf", kind)
+    convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
+    assert "text only, without " in caplog.text
+    assert "multi_modal_projector (" in caplog.text
+    with torch.no_grad():
+        want = model(torch.tensor([TOKENS])).logits[0].numpy()
+    for path in (tmp_path / "hf", tmp_path / "m.gguf"):
+        with open_model_file(path) as file:
+            assert file.metadata.get_str("general.architecture") == KINDS[kind][3]
+            assert error(logits(file, ReferenceBackend(), TOKENS, at_once=True), want) < 1e-4
+
+
+def test_the_newer_names_of_tensors(gemma: Path) -> None:
+    with open_model_file(gemma) as file:
+        want = logits(file, ReferenceBackend(), TOKENS[:9], at_once=True)
+    path = gemma / "model.safetensors"
+    renamed = {}
+    for name, tensor in load_file(path).items():
+        moved = name.startswith("language_model.model.")
+        renamed[f"model.language_model.{name[21:]}" if moved else f"model.{name}"] = tensor
+    save_file(renamed, path)
+    with open_model_file(gemma) as file:
+        np.testing.assert_array_equal(logits(file, ReferenceBackend(), TOKENS[:9], at_once=True), want)
+
+
+def test_an_output_matrix_that_is_no_embedding(gemma: Path) -> None:
+    path = gemma / "model.safetensors"
+    tensors = load_file(path)
+    save_file({**tensors, "language_model.lm_head.weight": torch.randn(320, 128)}, path)
+    with open_model_file(gemma) as file:
+        assert file.tensors["output.weight"].shape == (320, 128)
+
+
+@pytest.mark.parametrize(("config", "says"), [
+    ({"text_config": {"model_type": "gemma2"}}, r"text_config: is of kind .*gemma2.*model_type gemma3_text"),
+    ({"text_config": [1]}, "text_config: is list"),
+])  # fmt: skip
+def test_what_is_no_text_model(gemma: Path, config: dict[str, Any], says: str) -> None:
+    edit(gemma, "config.json", **config)
+    with pytest.raises(ModelError, match=says):
+        open_model_file(gemma)
+
+
+def test_tensors_of_no_part_are_refused(gemma: Path) -> None:
+    path = gemma / "model.safetensors"
+    save_file({**load_file(path), "audio_tower.weight": torch.zeros(1)}, path)
+    with pytest.raises(ModelError, match=r"audio_tower.weight.*not part of this architecture"):
+        open_model_file(gemma)
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    theirs = transformers.Gemma3TextConfig()
+    assert {key: getattr(theirs, key) for key in GEMMA3} == GEMMA3
+    classes = {name for wrapper in WRAPPERS.values() for name in wrapper.texts.values()}
+    assert all(hasattr(transformers, name) for name in classes)
