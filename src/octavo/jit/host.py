@@ -39,3 +39,8 @@ def level() -> Level:
 def has_byte_shuffle() -> bool:
     """Whether a table of 16 bytes can be looked up with one instruction."""
     return level() in ("avx512vnni", "avxvnni", "avx2", "dotprod")
+
+
+def has_byte_permutation() -> bool:
+    """Whether 64 bytes can be looked up in a table of 64 with one instruction."""
+    return level() == "avx512vnni" and "avx512vbmi" in features()

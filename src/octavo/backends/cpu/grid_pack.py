@@ -18,15 +18,26 @@ def points_of(grid: Grid) -> Points:
     return Points(grid.width, (numbers - 1).bit_length() - 8, None if grid.shared else grid.bits)
 
 
-def with_points(table: U8, grid: Grid) -> U8:
-    """A table of codes with the words of points behind it (see `simd.load_points`)."""
+def with_points(values: tuple[int, ...], grid: Grid) -> U8:
+    """What kernels look points up in: values, words, sizes and, of points of 4 values, pairs; see `layout.Points`."""
     codes = grid.points
     if grid.shared:
         codes = np.concatenate([codes, codes | np.uint8(1 << grid.bits)])
+    table = np.zeros(POINTS_AT, np.uint8)
+    table[:16] = np.resize(np.array(values, np.int16) + 128, 16)
+    sizes = _sizes(values, grid)[grid.points]
     if grid.width == 8:
-        codes = codes[:, :4] | (codes[:, 4:] << np.uint8(4))
-    room = np.zeros(POINTS_AT - table.size, np.uint8)
-    return np.concatenate([table, room, codes.reshape(-1)])
+        parts = [codes[:, :4] | (codes[:, 4:] << np.uint8(4)), sizes]
+    else:
+        parts = [codes, np.tile(sizes, 2), (codes[:, 0::2] | (codes[:, 1::2] << np.uint8(4))).T]
+    return np.concatenate([table, *(part.reshape(-1) for part in parts)])
+
+
+def _sizes(values: tuple[int, ...], grid: Grid) -> U8:
+    """What each size stands for: of values with a mark that are shared, how far they are above the least of all."""
+    plain, marked = np.array(values).reshape(2, -1)
+    sizes: U8 = (marked - min(values) if grid.shared else plain).astype(np.uint8)
+    return sizes
 
 
 def pack_points(fmt: BlockFormat, layout: Layout, rows: U8, out: U8) -> bool:

@@ -29,7 +29,7 @@ from typing import Literal
 ROWS = 16  # rows of a tile
 STEP = 32  # values of K in a block of codes
 
-POINTS_AT = 64  # where the words of points begin, from the table of what codes stand for
+POINTS_AT = 64  # where the words of points begin in their table
 
 ScaleKind = Literal["f16", "f32", "exponent"]
 MinimumKind = Literal["f16", "f32", "exponent", "zero"]
@@ -43,6 +43,13 @@ class Points:
     width  values of a point, 8 or 4
     more   bits of a number above eight; the mark is the highest where values share it
     mark   the bit of a code that a value's own mark is, or None where they share it
+
+    Kernels look points up in one table:
+
+        the 16 bytes that codes stand for
+        from byte 64 on, words of codes, one for each number (see `simd.load_points`)
+        sizes, 8 bytes for each point (see `simd.fma_points_of`)
+        of points of 4 values, bytes of the first two codes of each, then of the last two: half a byte each
     """
 
     width: int
@@ -53,6 +60,11 @@ class Points:
     def high_bytes(self) -> int:
         """Bytes of the upper bits of numbers in a super-block of 256 values."""
         return 64 * self.more * (8 // self.width)
+
+    @property
+    def sizes_at(self) -> int:
+        """Where the sizes of points begin in their table."""
+        return POINTS_AT + (4 << 8 + self.more)
 
     @property
     def code_bytes(self) -> int:

@@ -184,8 +184,9 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
         layout = _with_scales(fmt, _smallest_kind(tensor))
     if layout.table is None:
         return layout, None
-    table = np.resize(np.array(layout.table, np.int16) + 128, 16).astype(np.uint8)
-    return layout, table if fmt.grid is None else with_points(table, fmt.grid)
+    if fmt.grid is not None:
+        return layout, with_points(layout.table, fmt.grid)
+    return layout, np.resize(np.array(layout.table, np.int16) + 128, 16).astype(np.uint8)
 
 
 def smallest_layout(fmt: BlockFormat) -> Layout:

@@ -81,9 +81,11 @@ from octavo.jit.simd.panels import (
     scale_panel,
     store_panel,
 )
+from octavo.jit.simd.point_dots import PointForm, fma_points_of, store_numbers
 
 __all__ = [
     "Block",
+    "PointForm",
     "Vec",
     "add",
     "add_blocks",
@@ -106,6 +108,7 @@ __all__ = [
     "fma_panel_f16",
     "fma_panel_f32",
     "fma_panel_s8",
+    "fma_points_of",
     "fma_splat_strided",
     "get",
     "i8_pointer",
@@ -153,6 +156,7 @@ __all__ = [
     "store_f16",
     "store_f16x16",
     "store_f32x16",
+    "store_numbers",
     "store_panel",
     "store_u32",
     "sub",

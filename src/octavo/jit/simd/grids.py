@@ -12,6 +12,7 @@ from octavo.jit.simd.emit import (
     I8,
     I32,
     V_F32,
+    V_I16,
     V_I32,
     V_U8,
     Block,
@@ -34,7 +35,9 @@ def load_points(ty, low, high, block, points, width, more):
     low     address of the numbers' low eight bits: for each 16 values, or 32, four bytes for each of 16 rows
     high    address of what is above them, `more` planes for each 64 bytes at `low`: of byte i of a row's word, bit
             `block` belongs to number i
-    points  address of a word for each point: 4 codes in its bytes; of 8 codes the last four in their upper halves
+    points  address of a word for each point: 4 codes in its bytes; of 8 codes the last four in their upper halves.
+            Behind the words of 4 codes lie 8 bytes for each, then a byte for each of the first two codes of points,
+            half a byte for each code, and so the last two
     """
     wide, planes = literal(width) == 8, literal(more)
     result = Block(u8x64, 8)
@@ -42,6 +45,8 @@ def load_points(ty, low, high, block, points, width, more):
     def gen(c, b, s, a):
         low, high, block, points = a[:4]
         shift = repeat(b, b.trunc(block, I32))
+        if not wide and host.has_byte_permutation():
+            return result.of(b, _permuted(b, low, high, shift, points, planes))
         vectors = []
         for v in range(1 if wide else 2):
             numbers = load_at(b, low, V_I32, 64 * v)
@@ -56,6 +61,35 @@ def load_points(ty, low, high, block, points, width, more):
         return result.of(b, [b.bitcast(x, V_U8) for x in vectors])
 
     return result(types.intp, types.intp, types.intp, types.intp, width, more), gen
+
+
+def _permuted(b, low, high, shift, points, planes):
+    """8 vectors of codes of points of 4 values; 64 bytes of a table are looked up in at a time."""
+    count, vectors = 256 << planes, []
+    tables = [b.add(points, i64(12 * count + count * pair)) for pair in (0, 1)]
+    for v in range(2):
+        numbers = load_at(b, low, V_U8, 64 * v)
+        above = _above(b, high, shift, [64 * (v * planes + p) for p in range(planes)])
+        above = fill(V_U8, 0) if above is None else b.bitcast(above, V_U8)
+        bits = [(numbers, 64), (numbers, 128), *((above, 1 << p) for p in range(planes))]
+        chosen = [b.icmp_unsigned("!=", b.and_(x, fill(V_U8, bit)), fill(V_U8, 0)) for x, bit in bits]
+        first, last = (_look_up_64s(b, table, count // 64, numbers, chosen) for table in tables)
+        for i in range(4):
+            order = [lane // 4 * 4 + i + 64 * (lane % 4 // 2) for lane in range(64)]
+            twice = b.shuffle_vector(first, last, ir.Constant(ir.VectorType(I32, 64), order))
+            upper = b.lshr(b.bitcast(twice, V_I16), fill(V_I16, 4))
+            words = b.or_(b.and_(b.bitcast(twice, V_I16), fill(V_I16, 0x000F)), b.and_(upper, fill(V_I16, 0x0F00)))
+            vectors.append(b.bitcast(words, V_U8))
+    return vectors
+
+
+def _look_up_64s(b, table, parts, numbers, chosen):
+    """Bytes of a table of `parts` x 64, by the low six bits of numbers and by masks of the bits above them."""
+    name = "llvm.x86.avx512.permvar.qi.512"
+    found = [call_llvm(b, name, V_U8, load_at(b, table, V_U8, 64 * part), numbers) for part in range(parts)]
+    for mask in chosen:
+        found = [b.select(mask, odd, even) for even, odd in zip(found[::2], found[1::2], strict=True)]
+    return found[0]
 
 
 def _above(b, high, shift, places):

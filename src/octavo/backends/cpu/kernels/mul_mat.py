@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.backends.cpu.kernels.points import add_super_of_sizes, multiplies_sizes
 from octavo.backends.cpu.kernels.product import PRODUCT, product
 from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 from octavo.backends.cpu.layout import POINTS_AT, ROWS, SCALE_BYTES, STEP, Layout
@@ -53,7 +54,10 @@ LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, 
 def mul_mat_kernel(layout: Layout, n: int) -> Any:
     """The product for tiles of n tokens, whose codes `PRODUCT.x` is; see `product`."""
     late = layout.two_level and n <= LATE_MAX_TOKENS
-    add_super = _add_super_late(layout, n) if late else _add_super(layout, n)
+    if multiplies_sizes(layout, n):
+        add_super = add_super_of_sizes(layout, n)
+    else:
+        add_super = _add_super_late(layout, n) if late else _add_super(layout, n)
     super_values, super_bytes = layout.super, layout.super_bytes
     x_bytes = super_values // STEP * n * TOKEN_BYTES
 

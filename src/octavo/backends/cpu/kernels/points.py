@@ -1,0 +1,84 @@
+"""Products of weights with a grid where signs go to the activations: for few tokens, on CPUs of 256 bits.
+
+Elsewhere numbers of points become codes of the format's table, as other weights have them (`mul_mat.codes_of_points`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
+from octavo.backends.cpu.layout import STEP, Layout
+from octavo.jit import host
+from octavo.jit.compile import inner
+from octavo.jit.simd import (
+    PointForm,
+    fma_blocks,
+    fma_points_of,
+    load_f16x16,
+    load_odd_x16,
+    mul,
+    splat,
+    stack,
+    store_numbers,
+    zeros,
+)
+
+MAX_TOKENS = 2
+"""From more tokens on, all of them share codes that are looked up once."""
+
+
+def multiplies_sizes(layout: Layout, n: int) -> bool:
+    """Whether products with n tokens are made here."""
+    return layout.grid is not None and n <= MAX_TOKENS and host.level() in ("avx2", "avxvnni")
+
+
+def add_super_of_sizes(layout: Layout, n: int) -> Any:
+    """A function (sums, super-block, activations, table) that adds a super-block's products to n vectors of sums."""
+    grid = layout.grid
+    assert grid is not None
+    form, groups, small_bytes = _form(layout), layout.groups, layout.small_bytes
+    fma_points, width, planes = fma_points_of(form), grid.width, form.planes
+    number_bytes = (512 // width) * (2 if planes else 1)
+    block_at, block_bytes, blocks = layout.head_bytes, layout.block_bytes, layout.super // STEP
+    low_at, high_at = block_bytes - 512 // width, block_at - grid.high_bytes
+    room = blocks * number_bytes if planes else 64
+    signed, marks_at = (
+        grid.mark is not None,
+        block_bytes - layout.code_bytes if grid.mark is not None else block_at - 64,
+    )
+    points_at, x_scales, x_bytes = grid.sizes_at, n * STEP, n * TOKEN_BYTES
+    step, stepped = layout.step, layout.step != 1.0
+
+    def add_super(acc, w, x, table):
+        d, dots = load_f16x16(w), zeros(n)
+        block, points = w + block_at, table + points_at
+        made = stack(room)
+        if planes:
+            for i in range(blocks):
+                low = block + i * block_bytes + low_at
+                store_numbers(made + i * number_bytes, low, w + high_at, i, width, planes)
+        for i in range(blocks):
+            numbers = made + i * number_bytes if planes else block + low_at
+            first = load_odd_x16(block)  # [16]
+            last = load_odd_x16(block + small_bytes) if groups == 2 else first  # [16]
+            marks = block + marks_at if signed else w + marks_at
+            dots = fma_points(dots, numbers, points, marks, i, first, last, x, x_scales)  # n x [16]
+            block += block_bytes
+            x += x_bytes
+        return fma_blocks(acc, dots, mul(d, splat(step)) if stepped else d)
+
+    return inner(add_super, layout, n, inline="always")
+
+
+def _form(layout: Layout) -> PointForm:
+    """What products with the points of a layout are compiled for."""
+    grid, values = layout.grid, layout.table
+    assert grid is not None
+    assert values is not None
+    shared = grid.mark is None
+    offset = -min(values) if shared else 0
+    return PointForm(
+        width=grid.width, planes=grid.more - shared, largest=max(values) + offset, offset=offset,
+        raised=values[0] - values[len(values) // 2], halves=layout.groups == 2,
+    )  # fmt: skip
