@@ -41,7 +41,7 @@ def attention(step: str, **shape: Any) -> OpCase:
 
 
 @pytest.mark.parametrize("step", ["one after 64", "more of a prompt"])
-@pytest.mark.parametrize("dim", some([80, 16, 32, 64, 112, 128, 256], 1))
+@pytest.mark.parametrize("dim", [64, *(slow(dim) for dim in (80, 16, 32, 112, 128, 256))])
 def test_head_sizes(dim: int, step: str) -> None:
     found = held_to_reference(attention(step, dim=dim))
     assert found.ok, found

@@ -131,7 +131,7 @@ def wide(options: dict[str, Any]) -> dict[str, Any]:
     return options | sizes | heads
 
 
-COMPILED = ("qwen3", "deepseek2-v2")
+COMPILED = ("qwen3",)
 """Cases whose kernels are compiled for the CPU by default; those of the others differ in numbers, or have op cases."""
 
 REPEATED = ("qwen2-window", "qwen3moe-window")
