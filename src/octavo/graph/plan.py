@@ -21,7 +21,8 @@ from octavo.graph.ops import VIEWS
 from octavo.graph.protocol import AsyncBackend, Backend, Binder, Call
 from octavo.graph.schedule import Schedule
 
-PLANS_KEPT = 32
+PLANS_KEPT, CAPTURED_KEPT = 32, 128
+"""Plans for different sizes of steps that an executor keeps, and where a backend is an AsyncBackend."""
 INPUT_ALIGNMENT = 64
 INPUT_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 
@@ -73,6 +74,7 @@ class Executor:
         self._leaves: dict[tuple[int, int], Any] = {}
         self._caches: dict[tuple[int, int], Any] = {}
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._kept = CAPTURED_KEPT if any(isinstance(b, AsyncBackend) for b in backends) else PLANS_KEPT
         self._graphs: dict[tuple[int, ...], Graph] = {}
         self.begun = 0
         """Steps so far."""
@@ -110,7 +112,7 @@ class Executor:
         key = wanted, tuple(sorted(sizes.items()))
         if key not in self._plans:
             self._plans[key] = self._bind(self._needed(wanted), {**self.limits, **sizes})
-            if len(self._plans) > PLANS_KEPT:
+            if len(self._plans) > self._kept:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         return self._plans[key]

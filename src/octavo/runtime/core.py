@@ -126,8 +126,10 @@ class EngineCore:
         Where a step fails each of its feeds is computed alone, so that only those fail that do.
         """
         try:
-            rows = iter(self._computed(feeds, k))
-            return [next(rows) if feed.outputs else None for feed in feeds]
+            step = self.engine.filled(feeds)
+            rows = iter(self._computed(step, k))
+            found = [next(rows) if feed.outputs else None for feed in step]
+            return [row if feed.outputs else None for feed, row in zip(feeds, found, strict=False)]
         except Exception as error:
             if len(feeds) == 1:
                 return [error]

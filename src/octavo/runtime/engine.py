@@ -23,11 +23,12 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Begun, Executor, Watch
-from octavo.graph.protocol import Backend
+from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
+from octavo.runtime.buckets import chunk_sizes, filled, replies_for
 from octavo.runtime.candidates import LOGITS
 from octavo.runtime.context import default_context, require_context
 from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes, pages_for
@@ -101,14 +102,7 @@ class Engine:
         self.pool = PagePool(self._pages(graph))
         self.pool.copy_with(self._copy_page)
         self.prefixes = PageTree(self.pool)
-        self.limits: Sizes = {
-            "tokens": max(config.n_batch, config.max_sequences),
-            "outputs": max(min(config.n_batch, config.n_outputs), config.max_sequences),
-            "sequences": config.max_sequences,
-            "boundaries": config.max_sequences + 1,
-            "pages": self._max_pages,
-            "rows": self.pool.n_pages * PAGE_SIZE,
-        }
+        self.limits: Sizes = self._limits()
         self._placement = Placement(
             graph, model.hparams.n_layer, backends, self.limits, config.gpu_layers, fused=config.fuse,
             searched=not config.embeds,
@@ -118,7 +112,35 @@ class Engine:
         self.graph = self.schedule.graph
         self.finds_candidates = len(self.graph.outputs) > 1
         """The graph finds the largest logits where they are made."""
+        self._sizes = chunk_sizes(config.n_batch)
         self._executor: Executor | None = None
+
+    @property
+    def fills(self) -> bool:
+        """Whether steps of several sequences are filled up to sizes that repeat: each is captured by itself."""
+        return self.config.max_sequences > 1 and isinstance(self.backends[0], AsyncBackend)
+
+    def _limits(self) -> Sizes:
+        """The largest sizes of a step. With filling there are more sequences, one of them of a prompt, and a page."""
+        config, sequences, pages = self.config, self.config.max_sequences, self.pool.n_pages
+        tokens, outputs = max(config.n_batch, sequences), max(min(config.n_batch, config.n_outputs), sequences)
+        if self.fills:
+            sequences, pages = replies_for(sequences) + 1, pages + 1
+            tokens, outputs = config.n_batch + sequences, outputs + sequences
+        return {
+            "tokens": tokens,
+            "outputs": outputs,
+            "sequences": sequences,
+            "boundaries": sequences + 1,
+            "pages": self._max_pages,
+            "rows": pages * PAGE_SIZE,
+        }
+
+    def filled(self, feeds: Seq[Feed]) -> list[Feed]:
+        """Feeds, and others after them, whose outputs are not looked at, that fill a step up where that is wanted."""
+        if not self.fills:
+            return list(feeds)
+        return filled(feeds, self._sizes, self.pool.n_pages, self._max_pages)
 
     def _pages(self, graph: Graph) -> int:
         """Pages of the cache. Raises UsageError where `kv_memory` holds none."""

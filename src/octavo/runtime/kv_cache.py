@@ -60,7 +60,8 @@ class Store(Protocol):
 class PagePool:
     """Hands out the pages of a cache of `n_pages`, numbered from 0.
 
-    A page is empty, held by sequences, or cached: kept by a `Store` though no sequence holds it.
+    A page is empty, held by sequences, or cached: kept by a `Store` though no sequence holds it. Sequences may have
+    pages that are none of these; they write to them as they are.
     """
 
     def __init__(self, n_pages: int) -> None:
@@ -104,7 +105,7 @@ class PagePool:
     def wanted(self, sequence: Sequence, length: int) -> int:
         """Pages that `sequence` takes to grow to `length` tokens; a copy of a page that others hold is one."""
         page = self._written(sequence, length)
-        copies = page is not None and self._holders[page] > 1
+        copies = page is not None and self._holders.get(page, 0) > 1
         return max(0, pages_for(length) - len(sequence.pages)) + copies
 
     def grow(self, sequence: Sequence, length: int) -> None:
@@ -132,7 +133,7 @@ class PagePool:
     def _make_own(self, sequence: Sequence, length: int) -> None:
         """Copy the page that is written next if others read it; without a page to copy to, the store gives it up."""
         old = self._written(sequence, length)
-        if old is None or (self._holders[old] == 1 and old not in self._kept):
+        if old is None or (self._holders.get(old, 0) < 2 and old not in self._kept):
             return
         if not self.free:
             assert self.store is not None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-TILE = 16
-"""Tokens that chunks are multiples of, and the least of them: prompts always get on."""
+from octavo.runtime.buckets import TILE
+
 SHARE = 0.2
 """Of a new measurement in what is believed."""
 
 
 class Pace:
     """A step's time is that of its replies and that of each token of its prompts; both are learned from steps.
+
+    A step takes TILE tokens of prompts whatever its time is, so that these always get on.
 
     n_batch  most tokens in a step
     target   seconds that a step may take while there are replies under way; 0 for no bound

@@ -17,8 +17,9 @@ from operator import attrgetter
 
 from octavo.errors import CacheFullError, ContextFullError, UsageError
 from octavo.graph.node import PAGE_SIZE
+from octavo.runtime.buckets import at_most, chunk_sizes
 from octavo.runtime.kv_cache import PagePool, Sequence
-from octavo.runtime.pace import TILE, Pace
+from octavo.runtime.pace import Pace
 from octavo.runtime.prefix import PageTree
 from octavo.runtime.reply import FinishReason
 from octavo.runtime.request import Output, Request, State
@@ -71,6 +72,9 @@ class Scheduler:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     _arrivals: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self._sizes = chunk_sizes(self.pace.n_batch)
 
     def add(self, request: Request) -> None:
         """Put a request, and its siblings, into the queue. Raises ContextFullError for one that can never run."""
@@ -168,6 +172,7 @@ class Scheduler:
 
     def _chunks(self, room: int) -> Iterator[tuple[Request, int]]:
         """Parts of prompts that together have up to `room` tokens."""
+        room = at_most(room, self._sizes)
         prompts = [r for r in self.running if r.left > 1]
         if prompts and prompts[0].left > room and prompts[0].passed < MOST_PASSED:
             first = next((r for r in prompts if r.left <= room), None)
@@ -176,7 +181,7 @@ class Scheduler:
                 prompts.remove(first)
                 prompts.insert(0, first)
         for request in prompts:
-            n = request.left if request.left <= room else room // TILE * TILE or room
+            n = min(request.left, room)
             if n:
                 yield request, n
                 room -= n

@@ -1,0 +1,71 @@
+"""Steps filled up to sizes that repeat."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from octavo.models import ModelSpec
+from octavo.runtime import Engine, EngineConfig
+from octavo.runtime.batch import Feed, make_batch
+from octavo.runtime.buckets import REPLIES, TILE, at_most, chunk_sizes, filled, replies_for
+from octavo.runtime.core import EngineCore
+from octavo.runtime.kv_cache import Sequence
+from tests.runtime.test_core import PROMPTS, request, run
+from tests.runtime.test_device_sampling import Eager
+
+
+def test_sizes_are_few() -> None:
+    assert chunk_sizes(512) == (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 240, 288, 352, 432, 512)
+    assert (chunk_sizes(16), chunk_sizes(7), chunk_sizes(50)) == ((16,), (7,), (16, 32, 48, 50))
+    assert all(a < b <= max(a + TILE, a * 1.25) for a, b in pairwise(chunk_sizes(2048)))
+    assert [replies_for(n) for n in (1, 5, 16, 17, 128, 129, 300)] == [1, 6, 16, 24, 128, 192, 320]
+    assert [at_most(n, (16, 32, 50)) for n in (0, 9, 16, 31, 50, 90)] == [0, 9, 16, 16, 50, 50]
+    assert list(REPLIES) == sorted(REPLIES)
+
+
+@pytest.mark.parametrize(
+    ("counts", "wanted", "sizes"),
+    [
+        ([1] * 5, [1] * 5, (6, 6, 6, 7)),  # replies, one of them nobody's
+        ([1, 1, 30], [1, 1, 0], (34, 3, 4, 3)),  # and a prompt, with two tokens that are nobody's
+        ([1, 30, 1], [1, 1, 1], (34, 3, 4, 3)),
+        ([1, 20, 12], [1, 0, 1], (33, 3, 3, 3)),  # prompts that are as many as wanted
+        ([31], [0], (48, 0, 2, 3)),  # one token missing would be a reply
+        ([64], [0], (64, 0, 1, 2)),
+    ],
+)
+def test_steps_are_filled_up(counts: list[int], wanted: list[int], sizes: tuple[int, ...]) -> None:
+    feeds = [Feed(Sequence([0, 1]), [5] * n, outputs) for n, outputs in zip(counts, wanted, strict=True)]
+    made = filled(feeds, chunk_sizes(512), scratch=9, most_pages=4)
+    assert [f.sequence for f in made[: len(feeds)]] == [f.sequence for f in feeds]
+    assert all(made[i].outputs for i, n in enumerate(wanted) if n)
+    inputs, found = make_batch(made, 4)
+    assert tuple(found[name] for name in ("tokens", "outputs", "sequences", "boundaries")) == sizes
+    assert {page for f in made[len(feeds) :] for page in f.sequence.pages} <= {9}
+    assert inputs["rows"].max() < 10 * 64
+
+
+def test_texts_do_not_change_and_sizes_repeat(architecture: ModelSpec) -> None:
+    config = EngineConfig(n_ctx=256, cache_type="f32", max_sequences=6, n_batch=64)
+    texts = []
+    for fills in (True, False):
+        engine = Engine(architecture, [Eager()], config)
+        assert engine.fills
+        assert engine.limits["rows"] == (6 * 4 + 1) * 64
+        if not fills:
+            engine.filled = list  # type: ignore[method-assign]
+        core = EngineCore(engine)
+        texts.append(run(core, *map(request, PROMPTS)))
+        plans = len(engine.load()._plans)
+        assert plans < 12 or not fills
+        used = set(engine.prefixes._used)
+        assert engine.pool.n_pages not in {node.page for node in used}
+    assert texts[0] == texts[1]
+
+
+def test_one_sequence_is_not_filled_up(architecture: ModelSpec) -> None:
+    engine = Engine(architecture, [Eager()], EngineConfig(n_ctx=256))
+    assert not engine.fills
+    assert engine.limits["rows"] == 256
