@@ -28,15 +28,13 @@ from octavo.backends.gpu.kernels.gemm_int8_hopper import int8_hopper_kernel, w4a
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
-from octavo.backends.gpu.quantize8 import RowScales
 from octavo.formats import by_name
 from tests.backends.gpu.ahead_of_time import TARGETS, Case, spills
 
 N, K = 8192, 8192
 KERNELS = {"int8": int8_gemm_kernel, "w4a8": w4a8_gemm_kernel, "fp8": fp8_gemm_kernel}
 TYPES = {
-    "b": "*i8", "sums": "*i32", "x": Matrix("*fp16", "i32"), "codes": Matrix("*i8", "i32"),
-    "scales": RowScales("*fp32", "*i32", "i32"), "top": "fp32",
+    "b": "*i8", "sums": "*i32", "x": "*fp16", "codes": "*i8", "scales": "*fp32", "zeros": "*i32", "top": "fp32",
 }  # fmt: skip
 EVEN = ("n", "k", "stride", "a", "b")  # of records: sizes, and strides of matrices
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {

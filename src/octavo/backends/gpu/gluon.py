@@ -114,9 +114,10 @@ class Preferred(Launch):
         self._otherwise = otherwise
         self._others: Calls | None = None
 
-    def prepare(self) -> None:
+    def prepare(self) -> Any:
         with suppress(Unusable), attempt(self._name):
-            super().prepare()
+            return super().prepare()
+        return None
 
     def __call__(self) -> None:
         if self._others is None and self._name not in _given_up:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from octavo.backends.cores import cores
@@ -29,7 +30,6 @@ class Launch:
         exact: bool = False, **constants: Any,
     ) -> None:  # fmt: skip
         self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))
-        self._run = kernel[self._grid]
         self._arguments = tuple(map(for_triton, arguments))
         how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
         self._options = {**{name: for_triton(value) for name, value in constants.items()}, **how}
@@ -37,27 +37,35 @@ class Launch:
             self._options["PDL"] = target.pdl
             if target.pdl:
                 self._options["launch_pdl"] = True
+        self._run: Callable[[], object] = partial(kernel[self._grid], *self._arguments, **self._options)
 
     def __call__(self) -> None:
-        self._run(*self._arguments, **self._options)
+        self._run()
 
     @property
     def compiled_for(self) -> tuple[Any, ...]:
         """What the compiled kernel depends on: launches for which this is equal share one."""
         return id(self.kernel), *map(_kind, self._arguments), *sorted(self._options.items())
 
-    def prepare(self) -> None:
-        """Load the compiled kernel, or compile it, unless this process has it."""
+    def prepare(self) -> Any:
+        """The compiled kernel, loaded; it is compiled unless this process has it. None where it can't be."""
         from octavo.backends.gpu.compiled import with_cache
 
         made = self.kernel.warmup(*self._arguments, grid=self._grid, **self._options)
         with_cache(lambda: made.run)  # Triton loads a kernel when it is first asked for this
+        return made
+
+    def use(self, made: Any) -> None:
+        """Launch a kernel that was compiled for this, or for its like, without asking again what it is compiled for."""
+        rest = self.kernel.arg_names[len(self._arguments) :]
+        self._run = partial(made[self._grid], *self._arguments, *(self._options[name] for name in rest))
 
 
 def _kind(argument: Any) -> Any:
-    """What a kernel is compiled for in an argument: type and alignment, and that a number is 1 or a multiple of 16."""
+    """What a kernel is compiled for in an argument, at least: the type, a tensor's alignment and whether 31 bits are
+    enough for its bytes, whether a number is 1 or a multiple of 16."""
     if hasattr(argument, "data_ptr"):
-        return argument.dtype, argument.data_ptr() % 16 == 0
+        return argument.dtype, argument.data_ptr() % 16 == 0, argument.untyped_storage().nbytes() < 1 << 31
     if hasattr(argument, "block_shape"):  # a descriptor of tiles
         return argument.base.dtype, tuple(argument.block_shape), repr(getattr(argument, "layout", None))
     if isinstance(argument, tuple):
@@ -66,7 +74,8 @@ def _kind(argument: Any) -> Any:
     if isinstance(constant, Constant):
         return constant
     if isinstance(argument, int):
-        return int, argument == 1, argument % 16 == 0, argument.bit_length() > 31
+        bits = 32 if -(1 << 31) <= argument < 1 << 31 else 64 if argument < 1 << 63 else 65
+        return type(argument), argument == 1, argument % 16 == 0, bits
     return type(argument)
 
 
@@ -77,12 +86,16 @@ def prepare(launches: Sequence[Launch]) -> None:
     from octavo.backends.gpu.compiled import attach, current_device
 
     start = time.perf_counter()
-    different = {launch.compiled_for: launch for launch in launches}
+    kinds = [launch.compiled_for for launch in launches]
+    different = dict(zip(kinds, launches, strict=True))
     for kernel in {id(launch.kernel): launch.kernel for launch in different.values()}.values():
         attach(kernel)
     device = current_device()
     with ThreadPoolExecutor(cores(), initializer=driver.active.set_current_device, initargs=(device,)) as pool:
-        list(pool.map(lambda launch: launch.prepare(), different.values()))
+        made = dict(zip(different, pool.map(lambda launch: launch.prepare(), different.values()), strict=True))
+    for launch, kind in zip(launches, kinds, strict=True):
+        if made[kind] is not None:
+            launch.use(made[kind])
     log.info(
         "%d kernels of %d launches are ready after %.2f s", len(different), len(launches), time.perf_counter() - start
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
-from octavo.backends.gpu.arguments import Matrix, Pointer
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.errors import UsageError
 
@@ -16,18 +15,6 @@ Fp8 = Literal["e4m3", "e5m2"]
 BLOCK = 128
 FP8_TYPES: dict[Fp8, torch.dtype] = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
-
-class RowScales(NamedTuple):
-    """Scales [rows, groups] of a matrix, float32.
-
-    zeros   int32 like the scales, or None without zero points
-    stride  elements from a row to the next
-    """
-
-    data: Pointer
-    zeros: Pointer | None
-    stride: int
 
 
 def quantize_int8(x: torch.Tensor, granularity: Granularity = "tensor", symmetric: bool = True) -> tuple[Any, ...]:
@@ -116,7 +103,6 @@ def _launch(
     shared = {"tensor": rows, "block": BLOCK}.get(str(granularity), 1)
     width = min(1024, 1 << (size - 1).bit_length())
     quantize8_kernel[rows, -(-k // size)](
-        Matrix(x, x.stride(0)), Matrix(codes, k), RowScales(scale, zero, scale.stride(0) if scale.ndim else 0), k, size,
-        shared, top, KIND=kind, GIVEN=granularity in ("tensor", "block"), B=width, num_warps=max(1, width // 256),
-        enable_fp_fusion=False,
+        x, x.stride(0), codes, scale, zero, k, size, shared, top, KIND=kind, GIVEN=granularity in ("tensor", "block"),
+        B=width, num_warps=max(1, width // 256), enable_fp_fusion=False,
     )  # fmt: skip

@@ -29,42 +29,46 @@ def fp8_bits(value, E5M2: tl.constexpr):
 
 
 @triton.jit
-def quantize8_kernel(x, codes, scales, k, size, rows, top, KIND: tl.constexpr, GIVEN: tl.constexpr, B: tl.constexpr):
-    """Program (row, group): codes of `size` values of a row of x [M, K], any float type; bytes, as int8.
+def quantize8_kernel(
+    x, x_stride, codes, scales, zeros, k, size, rows, top, KIND: tl.constexpr, GIVEN: tl.constexpr, B: tl.constexpr
+):
+    """Program (row, group): codes int8 [M, K] of `size` values of a row of x [M, K], any float type.
 
-    scales  a RowScales, whose scale (and zero point) at [row // rows, group] is that of `rows` rows
-    KIND    "int8", the largest magnitude `top` steps; "zero", int8 with a zero point; "e4m3" or "e5m2"
+    scales  float32 [M / rows, groups]: each is that of `rows` rows
+    zeros   int32 like the scales: zero points, with KIND "zero"
+    KIND    "int8", the largest magnitude `top` steps; "zero", int8 with a zero point; "e4m3" or "e5m2", whose bits the
+            codes are
     GIVEN   the scales are known; otherwise they are found here and stored
     """
     row, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    place = row // rows * scales.stride + group
+    place = row // rows * tl.num_programs(1) + group
     first = group * size
     end = tl.minimum(first + size, k)
     zero = 0.0
     if GIVEN:
-        scale = tl.load(scales.data + place)
+        scale = tl.load(scales + place)
         if KIND == "zero":
-            zero = tl.load(scales.zeros + place).to(tl.float32) + 128.0
+            zero = tl.load(zeros + place).to(tl.float32) + 128.0
     else:
         low = tl.zeros((B,), tl.float32)
         high = tl.zeros((B,), tl.float32)
         for start in range(first, end, B):
             at = start + tl.arange(0, B)
-            value = tl.load(x.data + row * x.stride + at, mask=at < end, other=0.0).to(tl.float32)  # [B]
+            value = tl.load(x + row * x_stride + at, mask=at < end, other=0.0).to(tl.float32)  # [B]
             low, high = tl.minimum(low, value), tl.maximum(high, value)
         least, most = tl.min(low), tl.max(high)
         if KIND == "zero":
             scale = tl.div_rn(most, 255.0) - tl.div_rn(least, 255.0)
             zero = tl.div_rn(-least, tl.where(scale > 0, scale, 1.0)) + ROUND - ROUND
             zero = tl.minimum(tl.maximum(tl.where(scale > 0, zero, 0.0), 0.0), 255.0)
-            tl.store(scales.zeros + place, zero.to(tl.int32) - 128)
+            tl.store(zeros + place, zero.to(tl.int32) - 128)
         else:
             scale = tl.div_rn(tl.maximum(-least, most), top)
-        tl.store(scales.data + place, scale)
+        tl.store(scales + place, scale)
     divisor = tl.where(scale > 0, scale, 1.0)
     for start in range(first, end, B):
         at = start + tl.arange(0, B)
-        value = tl.load(x.data + row * x.stride + at, mask=at < end, other=0.0).to(tl.float32)  # [B]
+        value = tl.load(x + row * x_stride + at, mask=at < end, other=0.0).to(tl.float32)  # [B]
         value = tl.where(scale > 0, tl.div_rn(value, divisor), 0.0)
         if KIND == "zero":
             value = value + ROUND - ROUND
@@ -75,4 +79,4 @@ def quantize8_kernel(x, codes, scales, k, size, rows, top, KIND: tl.constexpr, G
                 code = (value + ROUND - ROUND).to(tl.int8)
             else:
                 code = fp8_bits(value, KIND == "e5m2")
-        tl.store(codes.data + row * codes.stride + at, code, mask=at < end)
+        tl.store(codes + row * k + at, code, mask=at < end)

@@ -1,0 +1,33 @@
+"""Launches that share a compiled kernel: only such as Triton compiles one for. See `test_compiled` for their launch."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.runtime.jit import native_specialize_impl
+
+from octavo.backends.gpu.arguments import matrix
+from octavo.backends.gpu.launch import _kind
+
+X = torch.zeros(8, 16)
+LARGE = torch.empty(1 << 31, dtype=torch.int8, device="meta")
+ARGUMENTS = (
+    *(0, 1, 2, 16, 17, -1, -16, True, False, None, 0.5, 1.0),
+    *(2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**33, 2**63 - 1, 2**63),
+    *(X, X[0], X[0, 1:], X.to(torch.int8), X.to(torch.float8_e4m3fn), X.view(torch.int32), LARGE),
+    *((), (1,), (2,), (None,), (X, 1), (X, 2), (X[0, 1:], 2), matrix(X), (matrix(X), 2), (matrix(X), 1)),
+)
+
+
+@pytest.mark.parametrize("target", [GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)])
+def test_arguments_of_one_kind_are_compiled_for_alike(target: GPUTarget) -> None:
+    backend = make_backend(target)
+    of_one_kind = [(a, b) for a, b in combinations(ARGUMENTS, 2) if _kind(a) == _kind(b)]
+    assert len(of_one_kind) > 5
+    for a, b in of_one_kind:
+        first, second = (native_specialize_impl(backend, x, False, True, True) for x in (a, b))
+        assert first == second, (a, b)
