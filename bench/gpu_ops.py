@@ -31,7 +31,7 @@ from octavo.backends.gpu.values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.bench import gpu, machine
 from octavo.bench.synthetic import random_matrix
-from octavo.formats import by_name
+from octavo.formats.group import row_named
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.graph.ops import apply
@@ -51,7 +51,7 @@ def seconds(calls: Sequence[Call]) -> float:
 
 def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight, int]:
     """A matrix of n rows, and its bytes as a file has it."""
-    tensor = random_matrix("w", by_name(name), (min(n, ROWS), k), np.random.default_rng(0))
+    tensor = random_matrix("w", row_named(name), (min(n, ROWS), k), np.random.default_rng(0))
     some = backend.load(tensor)
     parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
     return QuantWeight(some.layout, 1, n, k, parts), tensor.nbytes // min(n, ROWS) * n
@@ -104,7 +104,7 @@ def products(backend: GpuBackend, limit: float, formats: Sequence[str]) -> list[
                 x, y = activations(context, tokens, k), torch.empty(tokens, n, device="cuda")
                 used = weights if tokens <= dispatch.INT8_MAX_TOKENS else weights[:4]
                 calls = [product(context, w, x, y, ()) for w in used]
-                time = seconds([_together(c) for c in calls])
+                time = seconds([together(c) for c in calls])
                 gbps = nbytes / time / 1e9
                 rows.append({
                     "op": "mul_mat", "format": name, "n": n, "k": k, "tokens": tokens, "microseconds": time * 1e6,
@@ -116,7 +116,7 @@ def products(backend: GpuBackend, limit: float, formats: Sequence[str]) -> list[
     return rows
 
 
-def _together(calls: Sequence[Call]) -> Call:
+def together(calls: Sequence[Call]) -> Call:
     return lambda: [call() for call in calls]
 
 
@@ -149,7 +149,7 @@ def attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
             table = torch.randperm(pages, device="cuda").to(torch.int32)[None]
             pairs = list(zip(caches[::2], caches[1::2], strict=True))
             calls = [BINDERS["attention"](context, node, [q, k, v, positions, starts, table], out) for k, v in pairs]
-            time = seconds([_together(c) for c in calls])
+            time = seconds([together(c) for c in calls])
             nbytes = 2 * depth * 8 * 128 * (2 if cache == "f16" else 34 / 32)
             rows.append({
                 "op": "attention", "cache": cache, "tokens": tokens, "depth": depth, "microseconds": time * 1e6,

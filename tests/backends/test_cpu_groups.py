@@ -3,6 +3,11 @@ no more than a tenth above the file's."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -40,6 +45,21 @@ def test_packed_rows_are_those_of_the_format(fmt: BlockFormat) -> None:
     np.testing.assert_allclose(rows_of(stored, ids), dequantize(stored)[ids], rtol=1e-6, atol=2e-6)
 
 
+TILES_OF_AVX512 = """
+from octavo.backends.cpu.kernels import quantize
+quantize.TILES = 16, 8, 4, 2, 1
+from tests.backends.test_cpu_groups import COMMON, test_products
+test_products(COMMON[0], 19)
+"""
+
+
+@pytest.mark.slow
+def test_zero_points_are_taken_off_codes_in_tiles_of_many_tokens(tmp_path: Path) -> None:
+    """Tiles that only CPUs with AVX-512 take, in a process with kernels of its own."""
+    settings = {**os.environ, "OCTAVO_CACHE": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", TILES_OF_AVX512], env=settings, check=True)
+
+
 @pytest.mark.parametrize("tokens", [1, slow(19)])
 @pytest.mark.parametrize("fmt", SOME, ids=lambda f: f.name)
 def test_products(fmt: BlockFormat, tokens: int) -> None:
@@ -53,9 +73,9 @@ def test_products(fmt: BlockFormat, tokens: int) -> None:
     out = np.full((tokens, 35), np.nan, np.float32)
     binder.bind(codes, [x], memory)()
     binder.bind(product, [backend.load(stored), memory], out)()
-    quantize = activation("q8_1").quantize
-    assert quantize is not None
-    assert nmse(out, quantize(x).dequantize().astype(np.float64) @ dequantize(stored).T.astype(np.float64)) < 1e-11
+    rounded = activation("q8_1").quantize
+    assert rounded is not None
+    assert nmse(out, rounded(x).dequantize().astype(np.float64) @ dequantize(stored).T.astype(np.float64)) < 1e-11
 
 
 @pytest.mark.parametrize("below", ["offset", "zero", "minimum"])

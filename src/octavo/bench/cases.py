@@ -24,6 +24,7 @@ from typing import Any
 from octavo.bench.op_case import Built, Difference, OpCase, compare, executor, run
 from octavo.errors import UsageError
 from octavo.formats import FORMATS, by_name
+from octavo.formats.group import row_named
 from octavo.graph.builder import WHOLE
 
 __all__ = ["CASES", "SPEED_CASES", "WEIGHTS", "Built", "Difference", "OpCase", "compare", "executor", "run", "select"]
@@ -33,12 +34,14 @@ ODD = (1, 2, 3, 5, 8, 9, 31, 33, 127, 512)
 NOT_OF_WEIGHTS = ("F64", "Q8_1", "Q8_K")
 WEIGHTS = tuple(f.name for f in FORMATS if f.encode and f.name not in NOT_OF_WEIGHTS)
 """Formats that matrices come in."""
+GROUPS = ("GROUP4_128_F16", "GROUP4_128_Z_F16")
+"""Rows of checkpoints that most people have: 4 bits in groups of 128, symmetric and with zero points."""
 FLOATS = tuple(name for name in WEIGHTS if by_name(name).is_float)
 MIXED = ("Q4_K", "Q6_K", "Q8_0")
 
 
 def _fits(fmt: str, k: int) -> bool:
-    return k % by_name(fmt).block == 0
+    return k % row_named(fmt).block == 0
 
 
 def _each(op: str, tokens: Sequence[int], formats: Sequence[str] = (), **shape: Any) -> Iterator[OpCase]:
@@ -173,7 +176,7 @@ def _small() -> Iterator[OpCase]:
 
 def _speed() -> Iterator[OpCase]:
     for n, k in ((4096, 14336), (6144, 2048), (2048, 6144)):
-        yield from _each("mul_mat", (1, 2, 3, 4, 5, 8, 512), WEIGHTS, n=n, k=k)
+        yield from _each("mul_mat", (1, 2, 3, 4, 5, 8, 512), (*WEIGHTS, *GROUPS), n=n, k=k)
     shape = {"experts": 128, "used": 8, "n": 768, "k": 2048, "shared": 1}
     yield from _each("mul_mat_id", (1, 8, 512), ("Q4_K", "Q8_0", "MXFP4"), **shape)
     heads = {"heads": 16, "kv_heads": 8, "dim": 128}

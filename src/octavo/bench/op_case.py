@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from octavo.bench.op_graphs import GRAPHS, Sketch
-from octavo.formats import by_name
+from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
 from octavo.graph.fuse import fuse, quantize_activations
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
@@ -70,7 +70,7 @@ class OpCase:
     def tolerance(self) -> float:
         if self.op == "top_k":
             return EXACT
-        if self.op in PRODUCTS and not all(by_name(f).is_float for f in self.formats):
+        if self.op in PRODUCTS and not all(row_named(f).is_float for f in self.formats):
             return QUANTIZED
         if self.op == "attention" and self.shape.get("cache") == "f32":
             return FLOAT32

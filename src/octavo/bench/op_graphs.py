@@ -14,6 +14,7 @@ import numpy as np
 
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, quantize_reference
+from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
 from octavo.graph.node import PAGE_SIZE, DType, Node
@@ -62,7 +63,7 @@ class Sketch:
 
     def matrix(self, name: str, *shape: int, number: int = 0) -> Node:
         """A weight [N, K] or [E, N, K] in the case's format of that number (the last one, if it has fewer)."""
-        fmt = by_name(self.formats[min(number, len(self.formats) - 1)])
+        fmt = row_named(self.formats[min(number, len(self.formats) - 1)])
         return weight(random_matrix(f"{name}.weight", fmt, shape, self.rng))
 
     def vector(self, name: str, size: int) -> Node:

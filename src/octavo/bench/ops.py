@@ -50,7 +50,7 @@ def _time(case: OpCase, backends: Sequence[Backend], seconds: float) -> tuple[li
         if gpu.has_events(backends[0]):
             return _time_on_gpu(case)
     built = case.build()
-    plans, does = _plans(case, built, backends)
+    plans, does = plans_of(case, built, backends)
     times: list[float] = []
     end = time.perf_counter() + seconds
     for plan in itertools.cycle(plans):
@@ -65,7 +65,7 @@ def _time(case: OpCase, backends: Sequence[Backend], seconds: float) -> tuple[li
     return times, does
 
 
-def _plans(case: OpCase, built: Built, backends: Sequence[Backend]) -> tuple[list[Plan], Cost]:
+def plans_of(case: OpCase, built: Built, backends: Sequence[Backend]) -> tuple[list[Plan], Cost]:
     """The plans of the case's last step, all of which have run, over weights of their own each."""
     ready = executor(built, backends)
     does = _cost(case, built, ready.schedule.graph.nodes)
@@ -83,7 +83,7 @@ def _time_on_gpu(case: OpCase) -> tuple[list[float], Cost]:
     """By the GPU's events; activations are quantized before, since in a model that is a launch of its own."""
     from octavo.bench import gpu
 
-    plans, does = _plans(case, case.build(), [gpu.Copying()])
+    plans, does = plans_of(case, case.build(), [gpu.Copying()])
     return gpu.seconds([gpu.calls_of(plan) for plan in plans]), does
 
 

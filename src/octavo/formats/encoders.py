@@ -89,6 +89,16 @@ def affine(fmt: BlockFormat, x: F32) -> Planes:
     return Planes(flat_groups(_codes(q, fmt)), d=d[..., 0], dmin=-low[..., 0])
 
 
+def zero_point(fmt: BlockFormat, x: F32) -> Planes:
+    """Rows with zero points: the range of a group, widened to 0, is the codes' range, and 0 is one of them."""
+    g = by_groups(x, fmt.group)
+    low, high = np.minimum(g.min(axis=-1, keepdims=True), 0), np.maximum(g.max(axis=-1, keepdims=True), 0)
+    d = as_f16((high - low) / np.float32((1 << fmt.bits) - 1))
+    zero = _codes(np.rint(-low * inverse(d)), fmt)
+    q = np.rint(g * inverse(d)) + zero
+    return Planes(flat_groups(_codes(q, fmt)), d=d[..., 0], m=zero[..., 0])
+
+
 def ternary(fmt: BlockFormat, x: F32) -> Planes:
     """TQ1_0, TQ2_0: the largest magnitude is a step, halves round away from zero."""
     g = by_groups(x, fmt.group)

@@ -12,14 +12,17 @@ for these rows.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Literal
 
 import numpy as np
 
 from octavo.errors import QuantFormatError
+from octavo.formats.encoders import affine, symmetric, zero_point
 from octavo.formats.scalars import bf16_to_f32, f32_to_bf16
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Fields, Pack, Planes, bf16, f16, f32, u8
+from octavo.formats.table import by_name
 from octavo.formats.unpackers import flat, split_bits
 
 Below = Literal["offset", "zero", "minimum"]
@@ -27,7 +30,7 @@ SCALES = {"F16": f16, "BF16": bf16, "F32": f32}
 """How scales may be stored, by their types in safetensors."""
 GROUPS = (128, 64, 32)
 BITS = (2, 3, 4, 5, 6, 8)
-_ENDS = {"offset": "", "zero": "_Z", "minimum": "_M"}
+_ENDS: dict[Below, str] = {"offset": "", "zero": "_Z", "minimum": "_M"}
 
 
 def group_of(values: int) -> int | None:
@@ -49,10 +52,20 @@ def group_format(bits: int, group: int, scale: str = "F16", below: Below = "offs
     return BlockFormat(
         f"GROUP{bits}_{group}{_ENDS[below]}_{scale}", block=group, bits=bits, group=group, super=group,
         fields=(SCALES[scale]("d"), *beside, *codes), unpack=_unpack, pack=_packer(bits, group, scale),
+        encode={"offset": symmetric, "zero": zero_point, "minimum": affine}[below],
         has_min=below == "minimum", has_zero=below == "zero", offset=1 << (bits - 1) if below == "offset" else 0,
         note="Field qB holds B bits of each code, the lower ones in the wider field: bits B j to B j + B - 1 of byte i"
              " are those of code i + j * (bytes of the field).",
     )  # fmt: skip
+
+
+def row_named(name: str) -> BlockFormat:
+    """A row of the table, or one of groups by its own name, as "GROUP4_128_Z_F16". Raises QuantFormatError."""
+    found = re.fullmatch("GROUP([0-9])_([0-9]+)(|_Z|_M)_(F16|BF16|F32)", name.upper())
+    if found is None:
+        return by_name(name)
+    below = next(kind for kind, end in _ENDS.items() if end == found[3])
+    return group_format(int(found[1]), int(found[2]), found[4], below)
 
 
 def widths(bits: int) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from octavo.backends.gpu.kernels.gemm_int8_hopper import int8_hopper_kernel, w4a
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
-from octavo.formats import by_name
+from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time import TARGETS, Case, spills
 
 N, K = 8192, 8192
@@ -115,7 +115,7 @@ def _for_hopper(scheme: Scheme, tokens: int) -> Case:
 
 def _mixed(name: str, tokens: int) -> Case:
     """The product of floats with the codes of a format that has a kernel of Gluon."""
-    layout = layout_of(by_name(name.removeprefix("mixed_")), "f16")
+    layout = layout_of(row_named(name.removeprefix("mixed_")), "f16")
     s = dispatch.mixed_gemm(layout, N, K, tokens, "sm_90")
     assert s is not None
     blocks = {"x": ([s.block_m, 64], "fp16", gl.float16), "codes2": ([s.block_n, 32], "i8", gl.int8)}

@@ -55,7 +55,7 @@ def test_for_an_h100() -> None:
 
 @pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
-    check([f"mixed_{name}:sm_90" for name in ("Q4_K:64", "Q6_K:512")])
+    check([f"mixed_{name}:sm_90" for name in ("Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
 
 
 @pytest.mark.slow

@@ -17,15 +17,19 @@ from octavo.backends.gpu.kernels import gemm_mixed_hopper
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
 from octavo.backends.gpu.weights import QuantWeight
-from octavo.formats import QTensor, by_name, dequantize, unpack
+from octavo.formats import QTensor, by_name, dequantize, quantize_reference, unpack
+from octavo.formats.group import row_named
 from octavo.quantizers import encode
 from tests.sampling import slow
 
-FORMATS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+ZEROS = ("GROUP4_128_Z_F16", "GROUP8_64_Z_F16", "GROUP6_32_Z_F16")
+FORMATS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K", *ZEROS, "GROUP4_64_M_F16")
 
 
 def stored(name: str, n: int, k: int) -> QTensor:
     values = np.random.default_rng(n).standard_normal((n, k)).astype(np.float32)
+    if name.startswith("GROUP"):
+        return quantize_reference(values, row_named(name))
     return QTensor(by_name(name), (n, k), encode(values, name))
 
 
@@ -52,7 +56,7 @@ def test_quantized_values_are_reordered_alike() -> None:
 
 @pytest.mark.parametrize("name", ["Q4_K", *(slow(name) for name in FORMATS if name != "Q4_K")])
 def test_scales_of_groups(name: str) -> None:
-    """Of each group and row once, in K's order, as float16 twice; minima negative."""
+    """Of each group and row once, in K's order, as float16 twice; minima negative, zero points from 1024 on."""
     c = Context(target())
     tensor = stored(name, 5, 512)
     w: Any = load(tensor, c.target.device)
@@ -68,8 +72,13 @@ def test_scales_of_groups(name: str) -> None:
         d = np.repeat(d, planes.sc.shape[1] // d.shape[1], 1) * planes.sc
     if dmin is not None and planes.m is not None:
         dmin = np.repeat(dmin, planes.m.shape[1] // dmin.shape[1], 1) * planes.m
+    d, zero = (x if x is None else np.repeat(x, 512 // group // x.shape[1], 1) for x in (d, planes.m))
+    assert d is not None
     _check_halves(scale, d)
-    if w.layout.has_min:
+    if w.layout.has_zero:
+        assert zero is not None
+        _check_halves(minimum, 1024 + zero.astype(np.float32))
+    elif w.layout.has_min:
         assert dmin is not None
         _check_halves(minimum, -dmin)
 
@@ -82,7 +91,7 @@ def _check_halves(found: torch.Tensor, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_shapes_fit(name: str) -> None:
-    layout = layout_of(by_name(name), "f16")
+    layout = layout_of(row_named(name), "f16")
     for tokens in (17, 33, 64, 65, 128, 300, 1024, 1025, 8192):
         for n, k in ((32, 128), (4096, 4096), (128256, 4096)):
             shape = dispatch.mixed_gemm(layout, n, k, tokens, "sm_90")
@@ -96,8 +105,8 @@ def test_shapes_fit(name: str) -> None:
 
 
 def test_layouts_without_a_kernel() -> None:
-    for name in ("IQ4_NL", "Q5_0", "Q2_K"):
-        assert dispatch.mixed_gemm(layout_of(by_name(name), "f16"), 4096, 4096, 512, "sm_90") is None
+    for name in ("IQ4_NL", "Q5_0", "Q2_K", "GROUP8_64_M_F16"):
+        assert dispatch.mixed_gemm(layout_of(row_named(name), "f16"), 4096, 4096, 512, "sm_90") is None
     assert dispatch.mixed_gemm(layout_of(by_name("Q8_0"), "f32"), 4096, 4096, 512, "sm_90") is None
 
 

@@ -167,13 +167,13 @@ class MixedGemmShape(Constant):
 def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedGemmShape | None:
     """The shape of a product with many tokens whose weights become float16 in registers, or None for memory."""
     plain = layout.table is None and layout.grid is None and not layout.offset and layout.bits in (4, 6, 8)
-    plain = plain and layout.group < 64
-    plain = plain and not (layout.bits == 8 and layout.has_min)  # whose minima are too large for float16
+    minima = layout.has_min and not layout.has_zero
+    plain = plain and not (layout.bits == 8 and minima)  # which are too large for float16
     if arch != "sm_90" or not plain or layout.scale == "f32" or not gluon.usable("mixed"):
         return None
     narrow = layout.bits == 4
     if tokens > 1024:  # the library's tiles are better by more than unpacking into memory takes
-        return MixedGemmShape(256, 128, 3, 8) if narrow and not layout.has_min and n >= 8192 else None
+        return MixedGemmShape(256, 128, 3, 8) if narrow and not minima and n >= 8192 else None
     if tokens > 256:
         wide = narrow and -(-tokens // 256) * n >= 200 * 128
         return MixedGemmShape(256, 128, 3, 8) if wide else MixedGemmShape(256, 64, 3, 4)

@@ -13,6 +13,7 @@ from octavo.jit.simd.blocks import (
     add_blocks,
     fma_blocks,
     fma_splat_strided,
+    fma_sums,
     get,
     load_block,
     load_block_masked,
@@ -21,7 +22,7 @@ from octavo.jit.simd.blocks import (
     store_block_masked,
     zeros,
 )
-from octavo.jit.simd.codes import load_codes, load_high_codes, look_up, raise_codes, store_codes
+from octavo.jit.simd.codes import load_codes, load_high_codes, look_up, lower_codes, raise_codes, store_codes
 from octavo.jit.simd.control import atomic_add, atomic_load, call, pause, yield_thread
 from octavo.jit.simd.dots import dot4, fma_dots, fma_dots_2
 from octavo.jit.simd.emit import Block, Vec, f32x16, i32x16, u8x64
@@ -110,6 +111,7 @@ __all__ = [
     "fma_panel_s8",
     "fma_points_of",
     "fma_splat_strided",
+    "fma_sums",
     "get",
     "i8_pointer",
     "i32_pointer",
@@ -135,6 +137,7 @@ __all__ = [
     "load_u8x16",
     "load_u32",
     "look_up",
+    "lower_codes",
     "mark_codes",
     "max_lanes",
     "maximum",

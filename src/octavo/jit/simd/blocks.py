@@ -158,3 +158,23 @@ def fma_splat_strided(ty, acc, vec, address, stride):
         return value
 
     return acc(acc, f32x16, types.intp, types.intp), gen
+
+
+@intrinsic(prefer_literal=True)
+def fma_sums(ty, acc, vec, address, stride, count):
+    """acc[t] += vec * x[t], x the sum of `count` rows of n floats, from `address` on `stride` bytes apart."""
+    rows = literal(count)
+
+    def gen(c, b, s, a):
+        n = s.args[0].n
+        kind, total = ir.VectorType(F32, n), None
+        for i in range(rows):
+            row = load_at(b, b.add(a[2], b.mul(a[3], i64(i))), kind)
+            total = row if total is None else b.fadd(total, row)
+        value = a[0]
+        for t in range(n):
+            x = repeat(b, b.extract_element(total, ir.Constant(I32, t)))
+            value = b.insert_value(value, multiply_add(b, a[1], x, b.extract_value(value, t)), t)
+        return value
+
+    return acc(acc, f32x16, types.intp, types.intp, count), gen

@@ -18,6 +18,7 @@ from octavo.jit.simd import (
     fma_dots,
     fma_dots_2,
     fma_splat_strided,
+    fma_sums,
     load_codes,
     load_exponent_x16,
     load_f16x16,
@@ -28,6 +29,7 @@ from octavo.jit.simd import (
     load_s8x16,
     load_u8x16,
     look_up,
+    lower_codes,
     mark_codes,
     mul,
     prefetch,
@@ -92,6 +94,8 @@ def _add_super(layout: Layout, n: int) -> Any:
     The offset of codes takes no instruction where it is 128: integer sums begin at -128 times the sum of the
     activation's codes. So codes of fewer bits are kept in the high bits of their bytes.
     """
+    if layout.minima is not None and layout.super > STEP and not layout.two_level:
+        return _add_group(layout, n)
     at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales = at.block, at.block_bytes, at.x_bytes, at.x_scales
     codes_of, scale_of, minimum_of = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout)
@@ -112,6 +116,34 @@ def _add_super(layout: Layout, n: int) -> Any:
                 acc = fma_dots_2(acc, codes, first, last, sub(high, low), sub(none, high), x, x_scales, kind)
             block += block_bytes
             x += x_bytes
+        return acc
+
+    return inner(add_super, layout, n, inline="always")
+
+
+def _add_group(layout: Layout, n: int) -> Any:
+    """`_add_super` for one level of groups of some blocks, with minima: these are added once for all of a group.
+
+    With many tokens zero points of few bits are taken off the codes themselves, which are to be 128 more.
+    """
+    at, blocks = _Places(layout, n), layout.super // STEP
+    block_at, block_bytes, x_bytes, x_scales, x_sums = at.block, at.block_bytes, at.x_bytes, at.x_scales, at.x_sums
+    codes_of, scale_of, minimum_of, zeros_at = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout), at.minima
+    raised = layout.minima == "zero" and layout.bits < 8 and n >= CALL_MIN_TOKENS
+    kind = PRELOADED if raised else PLAIN
+
+    def add_super(acc, w, x, table):
+        none, d = splat(0.0), scale_of(w, 0)  # [16]
+        block, tokens = w + block_at, x
+        for i in range(blocks):
+            codes = codes_of(w, block, i, table)  # [16, 32]
+            if raised:
+                codes = lower_codes(codes, w + zeros_at)
+            acc = fma_dots(acc, codes, d, none, tokens, x_scales, kind)
+            block += block_bytes
+            tokens += x_bytes
+        if not raised:
+            acc = fma_sums(acc, sub(none, minimum_of(w, 0)), x + x_sums, x_bytes, blocks)
         return acc
 
     return inner(add_super, layout, n, inline="always")

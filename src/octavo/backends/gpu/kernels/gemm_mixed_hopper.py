@@ -4,7 +4,8 @@ Codes become float16 in the registers that tensor cores read them from, while th
 before. As in `gemm_int8_hopper`, y^T = W x^T and a ring of tiles is filled ahead. A lane unpacks four neighbouring
 codes at a time, but holds values 2t, 2t + 1, 2t + 8 and 2t + 9 of 16 for `wgmma`. The order of K is free as long as
 both factors have the same. So codes stay where they are unpacked and `reorder_kernel` moves the values of x.
-`scales_kernel` makes float16 scales of groups beforehand, from whatever levels a layout has.
+`scales_kernel` makes float16 scales of groups beforehand, from whatever levels a layout has. Zero points are taken off
+codes before they are scaled, which is exact and costs what a constant offset does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from octavo.backends.gpu.kernels.decode import scales_of
 from octavo.backends.gpu.kernels.gemm_w4a8 import twice
 from octavo.backends.gpu.kernels.gluon_names import copy_tile
 from octavo.backends.gpu.kernels.hopper_tiles import barriers, column_halves, rows_and_tokens, whole_sums, work_of
+from octavo.backends.gpu.kernels.loads import load_or_zero
 
 TILE = gl.constexpr(128)  # values of K of a tile: its low codes, then its high ones
 GROUP_M = gl.constexpr(8)  # rows of tiles that share what they read in the L2
@@ -53,7 +55,7 @@ def reorder_codes_kernel(codes, d, out, size, tp, kp: tl.constexpr, B: tl.conste
 
 @triton.jit
 def scales_kernel(w, out, n, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr, PDL: tl.constexpr):
-    """out: the `F16Scales` of w; minima are negative. A program has PAIRS of groups of its rows."""
+    """out: the `F16Scales` of w; minima are negative, zero points have 1024 added. A program has PAIRS of groups."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -69,17 +71,21 @@ def scales_kernel(w, out, n, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr, PDL: tl
     tl.store(out.scale + place, twice(low.to(tl.float16)), mask=written)
     tl.store(out.scale + place + HALF * n, twice(high.to(tl.float16)), mask=written)
     if L.has_min:
-        tl.store(out.minimum + place, twice(-low_min.to(tl.float16)), mask=written)
-        tl.store(out.minimum + place + HALF * n, twice(-high_min.to(tl.float16)), mask=written)
+        low_term, high_term = -low_min, -high_min
+        if L.has_zero:
+            both = load_or_zero(w.minimum + row * (L.kp // (2 * L.group)) + pair, inside).to(tl.int32)
+            low_term, high_term = 1024.0 + (both & 0xFF), 1024.0 + ((both >> 8) & 0xFF)
+        tl.store(out.minimum + place, twice(low_term.to(tl.float16)), mask=written)
+        tl.store(out.minimum + place + HALF * n, twice(high_term.to(tl.float16)), mask=written)
 
 
 @gluon.constexpr_function
-def unpack_ptx(bits, signed, has_min, half):
+def unpack_ptx(bits, signed, has_min, has_zero, half):
     """PTX that makes float16 of words of four codes, bytes 0 and 2 in one register and 1 and 3 in the next.
 
     Words of fewer than 8 bits hold low and high codes, which gives four registers; of 6 bits the upper two are those
     for this half of a half tile. Ten bits below 1024 in float16 are a number added to it: taking away 1024, and what
-    made a signed code unsigned, is exact, and so only the product with the scale is rounded.
+    made a signed code unsigned or the zero point, is exact, and so only the product with the scale is rounded.
     """
     zero = 0x6400 + (1 << (bits - 1) if signed else 0)
     words, values = (2 if bits == 6 else 1), (2 if bits < 8 else 1)
@@ -100,9 +106,9 @@ def unpack_ptx(bits, signed, has_min, half):
                 right = 2 * i + 8 * odd + 4 * half - 4
                 lines.append(f"{'shr.u32' if right >= 0 else 'shl.b32'} h, ${first + 1}, {abs(right)};")
                 lines.append("lop3.b32 s, h, 0x00300030, s, 0x6A;")
-            lines.append("sub.f16x2 s, s, z;")
+            lines.append(f"sub.f16x2 s, s, {minimum[i] if has_zero else 'z'};")
             end = f"fma.rn.f16x2 ${2 * i + odd}, s, {scale[i]}, {minimum[i]};"
-            lines.append(end if has_min else f"mul.f16x2 ${2 * i + odd}, s, {scale[i]};")
+            lines.append(end if has_min and not has_zero else f"mul.f16x2 ${2 * i + odd}, s, {scale[i]};")
     inputs = words + 4 * values * (2 if has_min else 1)
     return "{ " + " ".join(lines) + " }", ",".join(["=r"] * first + ["r"] * inputs)
 
@@ -170,7 +176,7 @@ def _unpacked(inputs, TWO: gl.constexpr, PTX: gl.constexpr):
 def _halves(codes, codes2, scales, minima, half: gl.constexpr, LAYOUT: gl.constexpr, layout: gl.constexpr):
     """Float16 [BLOCK_N, 32] twice, of a half of a tile's low codes and of that of its high ones."""
     G: gl.constexpr = LAYOUT.group
-    PTX: gl.constexpr = unpack_ptx(LAYOUT.bits, LAYOUT.signed, LAYOUT.has_min, half)
+    PTX: gl.constexpr = unpack_ptx(LAYOUT.bits, LAYOUT.signed, LAYOUT.has_min, LAYOUT.has_zero, half)
     LOW: gl.constexpr = half * (32 // G)
     HIGH: gl.constexpr = 64 // G + half * (32 // G)
     low_scales = (_of_codes(scales, LOW, G, layout),)
