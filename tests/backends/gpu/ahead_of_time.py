@@ -24,7 +24,7 @@ from triton.compiler import ASTSource
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, Source, SplitK, marked
 from octavo.backends.gpu.attention import AttentionShape, PagedCache, PartialAttention
-from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
+from octavo.backends.gpu.dispatch import DotShape, GridShape, MatvecShape, MmaShape
 from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.kernels import (
     activations,
@@ -38,6 +38,7 @@ from octavo.backends.gpu.kernels import (
     token_codes,
 )
 from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
+from octavo.backends.gpu.kernels.grid_matvec import grid_matvec_kernel
 from octavo.backends.gpu.kernels.matvec import matvec_kernel
 from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
 from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
@@ -90,6 +91,10 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
+    "grid_matvec": (grid_matvec_kernel, {"TOKENS": 1, "shape": GridShape(2, 32, 4, 1, 0)}, 4,
+                    {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
+    "grid_matvec_id": (grid_matvec_kernel, {"TOKENS": 1, "shape": GridShape(1, 32, 4, 1, 0)}, 4,
+                       {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "mmq_dot": (mmq_dot_kernel, {"STRIDE": 8, "shape": DotShape(8, 32, 2, 2, 2)}, 2, {"terms": (ROWS, ROWS)}),
     "mmq_mma": (mmq_mma_kernel, {"STRIDE": 8, "shape": MmaShape(2, 1, 2, 1, 1, False)}, 2, {"terms": (ROWS,)}),
     "mmq_mma_32": (mmq_mma_kernel, {"STRIDE": 32, "shape": MmaShape(1, 4, 2, 2, 0, True)}, 2, {"terms": ()}),
@@ -289,8 +294,8 @@ def _of_layout(name: str, as_bytes: bool) -> dict[str, Any]:
         table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, KP),
     )  # fmt: skip
     if kind.grid is not None:
-        upper, marks = "*i8" if kind.grid.more else None, "*i16" if kind.grid.marks else None
-        weight = weight._replace(small="*i8", low="*i16", upper=upper, marks=marks, points="*i32")
+        upper, marks = "*i32" if kind.grid.more else None, "*i32" if kind.grid.marks else None
+        weight = weight._replace(small="*i8", low="*i32", upper=upper, marks=marks, points="*i32")
     return {"w": weight, "x": BYTES_X, "y": ROWS, "splits": SplitK("*fp32", "*i32")}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from octavo.formats import by_name
 from tests.sampling import slow
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,7 +28,8 @@ INSTRUCTIONS = {
         "gfx1100": "v_wmma_f32",
     },
 }
-NEEDS = {"matvec": "dot", "matvec_id": "dot", "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
+NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
+         "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
          "decode_window": "float", "prefill_window": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
@@ -46,6 +48,7 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
            "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")  # fmt: skip
+OF_GRID = ("grid_matvec", "grid_matvec_id", *OF_LAYOUT[2:])
 OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
           "prefill_f32_256", "decode_window", "prefill_window", "rope", "set_rows", "rope_set_rows", "rms_norm",
@@ -79,7 +82,7 @@ QUICK = {
     "mmq_mma": ["mmq_mma:Q4_0:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
-    "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K", "matvec:IQ2_XS")],
+    "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K", "grid_matvec:IQ2_XS")],
     "weight only": [f"weight_only:{layout}:sm_90" for layout in ("MXFP4",)],
 }
 
@@ -93,7 +96,11 @@ def test_some_kernels(group: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_kernel(target: str) -> None:
-    names = (*OF_LAYOUT, *(OF_NVIDIA if target.startswith("sm_") else ()))
-    wanted = [f"{name}:{layout}:{target}" for name in names for layout in LAYOUTS]
+    nvidia = OF_NVIDIA if target.startswith("sm_") else ()
+    wanted = [
+        f"{name}:{layout}:{target}"
+        for layout in LAYOUTS
+        for name in (*(OF_LAYOUT if by_name(layout).grid is None else OF_GRID), *nvidia)
+    ]
     for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in OTHERS)]):
         check(row)

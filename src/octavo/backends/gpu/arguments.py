@@ -52,10 +52,10 @@ class PackedWeight(NamedTuple):
     rest      int8: upper bits of their minima
     table     four int32: what codes stand for, 16 signed bytes
     layout    a `RowLayout`
-    low       int16 (a pair of bytes): low bits of numbers of points, where the layout has a grid
-    upper     int8: their upper bits
-    marks     int16 (a pair of bytes): a bit for each value that is negative
-    points    int32: four values of a point each, as signed bytes
+    low       int32 (four bytes): low bits of numbers of points, where the layout has a grid
+    upper     int32 (four bytes): their upper bits
+    marks     int32: a bit for each value that is negative
+    points    int32: a point for each number, as signed bytes or as codes of four bits
     """
 
     codes8: Pointer | None
@@ -193,7 +193,8 @@ class _Marked(Constant):
     def __getattr__(self, name: str) -> Any:
         from triton.language import constexpr
 
-        return constexpr(getattr(self._constant, name))
+        value = getattr(self._constant, name)
+        return constexpr(_Marked(value) if isinstance(value, Constant) else value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Marked) and self._constant == other._constant

@@ -64,6 +64,42 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecSha
 
 
 @dataclass(frozen=True)
+class GridShape(Constant):
+    """A program of `grid_matvec_kernel`.
+
+    rows      of weights that a thread holds chunks of
+    lanes     threads that share rows
+    groups    of such threads
+    prefetch  chunks of a row that a thread loads before activations are waited for
+    copies    of the points in shared memory; 0 where they are looked up in memory
+    """
+
+    rows: int
+    lanes: int
+    groups: int
+    prefetch: int
+    copies: int
+
+    @property
+    def block_n(self) -> int:
+        """Rows of a program."""
+        return self.rows * self.groups
+
+    @property
+    def warps(self) -> int:
+        return max(1, self.lanes * self.groups // 32)
+
+
+def grid_matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> GridShape:
+    """The shape of a matvec of weights with a grid."""
+    chunks = kp // 32
+    lanes = min(32, 1 << (chunks - 1).bit_length())
+    if arch == "interpreter":
+        return GridShape(1 if tokens > 2 else 2, lanes, 32, 1 + tokens % 2 * (chunks > lanes), 0)
+    return GridShape(2 if tokens == 1 else 1, lanes, 256 // lanes, min(4, -(-chunks // lanes)), 0)
+
+
+@dataclass(frozen=True)
 class DotShape(Constant):
     """A program of `mmq_dot_kernel`.
 
@@ -124,8 +160,6 @@ class MmaShape(Constant):
 def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape | None:
     """The shape of a product with some tokens by `mma.sync`, or None for another way."""
     found: tuple[int, int, int, int] | None
-    if layout.grid is not None:
-        return None
     if arch == "interpreter":
         if tokens != 16 and not MMA_MIN_TOKENS <= tokens <= 8:
             return None
@@ -135,6 +169,8 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
     else:
         tuned_for = tuned.MMA if tokens <= 8 else tuned.MMA_16 if tokens <= 16 else tuned.MMA_32
         found = tuned_for.get((tuned.kind(layout), tuned.size(n, kp)))
+        if found is None and layout.grid is not None:  # whose points `mmq_dot` moves between threads
+            found = (1, 4, 1, 0)
         if found is None:
             return None
     row_tiles, warps, split_k, prefetch = found

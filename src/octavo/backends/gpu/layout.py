@@ -19,11 +19,12 @@ Scales lie in pairs, that of a group in the first half of a tile beside that of 
                  minima their low two bits above the scale, and the other four in `rest` [Kp / 2G], low nibble first
                  scale [Kp / S] or, with minima, [Kp / S, 2]: f16 d and dmin
 
-With a grid there are numbers of points instead of codes, and marks; a unit is 8 low and 8 high codes:
+With a grid there are numbers of points instead of codes, and marks. The P = 32 / width points of a chunk are taken in
+turn from its low and its high codes:
 
-    low    the low eight bits of a number of the low codes beside those of the high ones, u8 [Kp / 2 width, 2]
-    upper  what is above them: of each such pair the bits of the first, then of the second, the lowest pair first
-    marks  bit i is the sign of code i: u8 [units, 2], of the low codes and of the high ones
+    low    the low eight bits of numbers, u8 [Kp / width]: four are a word
+    upper  what is above them, b bits each: byte j of a word has those of bytes j of 8 / b words of `low`, lowest first
+    marks  a word for each chunk, u32 [Kp / 32]: bit P i + j is the mark of value i of point j
     small  u8 [Kp / 2G]: (scale - 1) / 2 of the low group in the lower half of a byte, of the high one in the upper
 """
 
@@ -51,11 +52,25 @@ class Points(Constant):
     width  values of a point, 8 or 4
     more   bits of a number above eight; where values share a mark, it is the highest
     marks  there is a mark for each value
+    count  of numbers
+    table  what codes of three bits stand for, where values are looked up as codes; None where as signed bytes
     """
 
     width: int
     more: int
     marks: bool
+    count: int
+    table: tuple[int, ...] | None
+
+    @property
+    def per_chunk(self) -> int:
+        """Points of a chunk."""
+        return 32 // self.width
+
+    @property
+    def sharing(self) -> int:
+        """Words of low bits that share one of upper bits."""
+        return 8 // self.more
 
     @property
     def upper_bytes(self) -> int:
@@ -166,7 +181,8 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
     if fmt.grid is not None:
         numbers = len(fmt.grid.keys) << fmt.grid.shared
-        points = Points(fmt.grid.width, (numbers - 1).bit_length() - 8, not fmt.grid.shared)
+        table = fmt.table if fmt.bits == 3 else None
+        points = Points(fmt.grid.width, (numbers - 1).bit_length() - 8, not fmt.grid.shared, numbers, table)
         return Layout(8, group, fmt.super, scale, False, 0, True, 0, None, fmt.step, grid=points)
     has_min = fmt.has_min or fmt.has_zero
     signed = fmt.table is None and (fmt.offset == 1 << (fmt.bits - 1) or (has_min and fmt.bits == 8))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from octavo.backends.cores import cores
 from octavo.backends.gpu.grid_pack import point_words
-from octavo.backends.gpu.layout import ScaleKind, layout_of
+from octavo.backends.gpu.layout import Layout, ScaleKind, layout_of
 from octavo.backends.gpu.pack import Packed, pack
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, kernel_views
 from octavo.errors import QuantFormatError
@@ -41,15 +41,15 @@ def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
     layout = packed[0].layout
     views = [kernel_views(p) for p in packed]
     parts = {name: _joined([v[name] for v in views], device) for name in views[0]}
-    return QuantWeight(layout, experts, n, k, parts, _points(tensor.format, device) if layout.grid else None)
+    return QuantWeight(layout, experts, n, k, parts, _points(tensor.format, layout, device) if layout.grid else None)
 
 
 @cache
-def _points(fmt: BlockFormat, device: str) -> torch.Tensor:
+def _points(fmt: BlockFormat, layout: Layout, device: str) -> torch.Tensor:
     """The points of a format's grid, which all of its weights share."""
     import torch
 
-    return torch.from_numpy(point_words(fmt)).to(device)
+    return torch.from_numpy(point_words(fmt, layout)).to(device)
 
 
 def vector(tensor: QTensor, device: str) -> torch.Tensor:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from octavo.backends.gpu import dispatch
-from octavo.backends.gpu.arguments import ExpertIds, Matrix, matrix
+from octavo.backends.gpu.arguments import ExpertIds, Matrix, Q8Activation, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import elementwise
 from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
+from octavo.backends.gpu.kernels.grid_matvec import grid_matvec_kernel
 from octavo.backends.gpu.kernels.matvec import matvec_kernel
 from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
 from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
@@ -38,15 +39,26 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if shape:
         return [_mmq_mma(c, shape, weight, x, y, terms)]
     if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
-        return [_matvec(c, weight, x, y, terms)]
+        return [_matvec(c, weight, x.q8_1, None, y, terms)]
     return [_mmq_dot(c, weight, x, y, terms)]
 
 
-def _matvec(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
-    shape = dispatch.matvec(w.layout, w.n, w.kp, x.tokens, c.target.arch)
+def _matvec(
+    c: Context, w: QuantWeight, x: Q8Activation, experts: ExpertIds | None, y: torch.Tensor,
+    terms: Sequence[torch.Tensor],
+) -> Call:  # fmt: skip
+    """The call for each row of y, of a token or of a pair of a token and an expert."""
+    pairs = () if experts is None else (len(y),)
+    tokens = len(y) if experts is None else 1
+    kernel: Any = matvec_kernel
+    shape: dispatch.MatvecShape | dispatch.GridShape
+    if w.layout.grid is None:
+        shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch)
+    else:
+        kernel, shape = grid_matvec_kernel, dispatch.grid_matvec(w.layout, w.n, w.kp, tokens, c.target.arch)
     return c.launch(
-        matvec_kernel, (-(-w.n // shape.block_n),), w.planes(), x.q8_1.as_words(), None, _matrices(terms),
-        matrix(y), w.n, TOKENS=x.tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
+        kernel, (-(-w.n // shape.block_n), *pairs), w.planes(), x.as_words(), experts, _matrices(terms), matrix(y),
+        w.n, TOKENS=tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
     )  # fmt: skip
 
 
@@ -159,11 +171,7 @@ def product_by_id(c: Context, w: Weight, x: Any, ids: torch.Tensor, out: torch.T
     y, experts = out.view(-1, w.n), ExpertIds(ids, sharing)
     if isinstance(w, FloatWeight):
         return [_float_matvec(c, w, x, experts, y, ())]
-    shape = dispatch.matvec(w.layout, w.n, w.kp, 1, c.target.arch)
-    return [c.launch(
-        matvec_kernel, (-(-w.n // shape.block_n), len(y)), w.planes(), x.as_words(), experts, (), matrix(y), w.n,
-        TOKENS=1, shape=shape, ASM=c.target.asm, warps=shape.warps,
-    )]  # fmt: skip
+    return [_matvec(c, w, x, experts, y, ())]
 
 
 def rows_of(c: Context, w: QuantWeight, ids: torch.Tensor, out: torch.Tensor) -> Call:

@@ -15,7 +15,7 @@ Size = Literal["small", "wide", "huge", "deep"]
 
 def kind(layout: Layout) -> Kind:
     """What decides how many instructions unpacking takes: whole bytes, groups of 16, or levels of scales."""
-    if layout.bits == 8:
+    if layout.bits == 8 and layout.grid is None:
         return "bytes"
     if layout.group == 16:
         return "sixteens"

@@ -98,9 +98,9 @@ def kernel_views(packed: Packed) -> dict[str, np.ndarray[Any, Any]]:
             whole = whole.view(np.int32)
         elif whole.ndim == 3 and whole.shape[2] == 2 and whole.dtype.itemsize in pair_types:
             whole = whole.reshape(n, -1).view(pair_types[whole.dtype.itemsize])
-        elif name in ("low", "marks"):
-            whole = whole.view(np.int16)
-        elif name in ("rest", "upper", "small"):
+        elif name in ("low", "upper", "marks"):
+            whole = whole.view(np.int32)
+        elif name in ("rest", "small"):
             whole = whole.view(np.int8)
         out[name] = whole.reshape(n, -1)
     return out

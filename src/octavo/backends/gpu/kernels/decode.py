@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from octavo.backends.gpu.kernels.grid import codes_of_words
 from octavo.backends.gpu.kernels.loads import load_or_zero
 
 
@@ -61,41 +62,6 @@ def look_up(word, table, ASM: tl.constexpr, PACK: tl.constexpr):
 
 
 @triton.jit
-def _upper_bits(w, at, INDEX: tl.constexpr, mask):
-    """Bits above eight of number INDEX of pair `at`, moved up by eight."""
-    MORE: tl.constexpr = w.layout.grid.more
-    bits = load_or_zero(w.upper + at * (2 * MORE) // 8, mask).to(tl.int32) >> (at * (2 * MORE) % 8).to(tl.int32)
-    return ((bits >> (MORE * INDEX)) & ((1 << MORE) - 1)) << 8
-
-
-@triton.jit
-def _signed(word, marks):
-    """Four positive bytes, negated where one of the lowest four bits of `marks` is set."""
-    ones = ((marks & 15) * 0x00204081) & 0x01010101
-    return (word ^ (ones * 255)) + ones
-
-
-@triton.jit
-def points_of(w, row, word, mask):
-    """`codes_of` where there is a grid: signed bytes of points."""
-    G: tl.constexpr = w.layout.grid
-    unit = row * (w.layout.kp // 16) + word // 2
-    at = unit if G.width == 8 else row * (w.layout.kp // 8) + word
-    pair = load_or_zero(w.low + at, mask).to(tl.int32)
-    low, high = pair & 255, (pair >> 8) & 255
-    if G.more > 0:
-        low |= _upper_bits(w, at, 0, mask)
-        high |= _upper_bits(w, at, 1, mask)
-    if G.width == 8:
-        low, high = low * 2 + word % 2, high * 2 + word % 2
-    low, high = load_or_zero(w.points + low, mask), load_or_zero(w.points + high, mask)
-    if G.marks:
-        marks = load_or_zero(w.marks + unit, mask).to(tl.int32) >> (4 * (word % 2))
-        low, high = _signed(low, marks), _signed(high, marks >> 8)
-    return low, high
-
-
-@triton.jit
 def codes_of(w, row, word, mask, ASM: tl.constexpr):
     """Two words of four codes each: low and high codes 4 * (word % 16) and on of tile word // 16 of `row`.
 
@@ -104,7 +70,7 @@ def codes_of(w, row, word, mask, ASM: tl.constexpr):
     L: tl.constexpr = w.layout
     tile, rest = word // 16, word % 16
     if L.grid is not None:
-        low, high = points_of(w, row, word, mask)
+        low, high = codes_of_words(w, row, word, mask, ASM)
     elif L.bits == 8:
         place = row * (L.kp // 4) + tile * 32 + rest
         low = load_or_zero(w.codes8 + place, mask)

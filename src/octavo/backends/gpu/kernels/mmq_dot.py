@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.decode import byte_of, half_pair, left_of, level, look_up, minimum_of, points_of
+from octavo.backends.gpu.kernels.decode import byte_of, half_pair, left_of, level, look_up, minimum_of
+from octavo.backends.gpu.kernels.grid import codes_of_words
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, scaled
 from octavo.backends.gpu.kernels.loads import bytes_at, load_or_zero, words_at
 from octavo.backends.gpu.kernels.split_k import is_last, sum_of
@@ -50,7 +51,7 @@ def _codes_of(w, row, tile, k, mask, H: tl.constexpr, ASM: tl.constexpr):
     """int8 [WARPS, BLOCK_N, 32], low and high: pairs 32 H and on of a tile for each warp. Planes are int8."""
     L: tl.constexpr = w.layout
     if L.grid is not None:
-        low, high = points_of(w, row, tile * 16 + H * 8 + tl.arange(0, 8)[None, None, :], mask)
+        low, high = codes_of_words(w, row, tile * 16 + H * 8 + tl.arange(0, 8)[None, None, :], mask, ASM)
         low, high = _bytes_of(low), _bytes_of(high)
     elif L.bits == 8:
         at = w.codes8 + row * L.kp + tile * 128 + H * 32 + k

@@ -6,15 +6,19 @@ import triton
 import triton.language as tl
 
 from octavo.backends.gpu.kernels.decode import field, half_pair, left_of, level, look_up, minimum_of
+from octavo.backends.gpu.kernels.grid import codes_of_chunk, load_chunk
 from octavo.backends.gpu.kernels.loads import bytes_at, four, words_at
 
 
 @triton.jit
 def _load_codes(w, row, tile, t, ASM: tl.constexpr):
-    """The words of each plane that have a lane's chunk t of a tile: two fours of 8 bits, else one of each plane."""
+    """The words of each plane that have a lane's chunk t of a tile: two fours of 8 bits, else one of each plane. With a
+    grid, those of numbers and marks."""
     L: tl.constexpr = w.layout
     out = ()
-    if L.bits == 8:
+    if L.grid is not None:
+        out = load_chunk(w, row, tile * 4 + t, None)
+    elif L.bits == 8:
         for i in tl.static_range(2):
             out = out + (four(w.codes8, row * (L.kp // 16) + tile * 8 + i * 4 + t, None, ASM),)  # noqa: RUF005
     if L.bits >= 4 and L.bits < 8:
@@ -35,9 +39,11 @@ def _place(bits, plane):
 
 @triton.jit
 def codes_of(loaded, t, P: tl.constexpr, table, LAYOUT: tl.constexpr, ASM: tl.constexpr):
-    """A lane's 16 codes of half P of a tile, as bytes in four words."""
+    """A lane's 16 codes of half P of a tile, as bytes in four words; `table` is that of codes, or the grid's points."""
     words = ()
-    for i in tl.static_range(4):
+    if LAYOUT.grid is not None:
+        words = codes_of_chunk(loaded, table, P, LAYOUT, 0, ASM)
+    for i in tl.static_range(4 if LAYOUT.grid is None else 0):
         if LAYOUT.bits == 8:
             out = loaded[P][i]
         if LAYOUT.bits >= 4 and LAYOUT.bits < 8:
@@ -61,7 +67,7 @@ def _load_scales(w, row, unit, tiles, ASM: tl.constexpr):
     above = ()
     if L.two_level:
         at = row * (L.kp // 256) + unit
-        words = words_at(w.small, at, None, 64 // L.group, ASM)
+        words = words_at(w.small, at, None, (64 if L.grid is None else 32) // L.group, ASM)
         minima = words
         above = tl.load(w.scale + row * (L.kp // L.super) + unit // (L.super // 256))
         if L.min_bits == 6:
@@ -108,7 +114,9 @@ def unpacked(loaded, LAYOUT: tl.constexpr):
             dmin = d
         small = ()
         for i in tl.static_range(len(words)):
-            if not LAYOUT.has_min:
+            if LAYOUT.grid is not None:
+                small = words
+            elif not LAYOUT.has_min:
                 small = small + (words[i] ^ -0x7F7F7F80,)  # noqa: RUF005
             else:
                 small = small + (words[i] & (0x3F3F3F3F if LAYOUT.min_bits == 6 else 0x0F0F0F0F),)  # noqa: RUF005
@@ -124,7 +132,10 @@ def scale_of(scales, INDEX: tl.constexpr, LAYOUT: tl.constexpr, ASM: tl.constexp
     With two levels there is no minimum here; without minima the scale is then still to be multiplied by d.
     """
     words, minima, d, _dmin = scales
-    if LAYOUT.two_level:
+    if LAYOUT.grid is not None:
+        s = (((words[INDEX // 8] >> (4 * (INDEX % 8))) & 15) * 2 + 1).to(tl.float32)
+        m = s
+    elif LAYOUT.two_level:
         if not LAYOUT.has_min:
             s = _byte(words, INDEX, ASM) - 8388736.0
         elif ASM == "ptx":  # fused and so exact
