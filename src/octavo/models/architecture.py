@@ -29,6 +29,7 @@ class Architecture(Generic[H]):
     keys       fields under `<name>.` that `hparams` reads beside the shared ones; those that nobody reads are refused
     tensors    the tensors with their shapes, in the order of a file; others are refused
     build      writes the graph
+    today      an older file as converters write it since, and its metadata
     encoder    tokens see all of a text, and the graph gives their vectors in place of logits
 
     In a checkpoint of Hugging Face's:
@@ -73,6 +74,7 @@ class Architecture(Generic[H]):
     whole_pairs: bool = True
     columns: Literal["", "halves", "alternate"] = ""
     encoder: bool = False
+    today: Callable[[GGUFFile], tuple[GGUFFile, Metadata]] = lambda file: (file, file.metadata)
     base: str = "model."
     other_bases: tuple[str, ...] = ()
     before_positions: Callable[[Config], int] = lambda config: 0

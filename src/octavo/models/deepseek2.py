@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import latent, layers, names
+from octavo.models import latent, layers, names, unsplit
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief, rope_parameters
 from octavo.models.hparams import LIMITS, HyperparamReader, read_shared
@@ -150,6 +150,7 @@ ARCH = Architecture(
     keys=frozenset({LOG_MULTIPLIER, "expert_weights_scale", "expert_weights_norm", *SIZES.values()}),
     tensors=tensors,
     build=build,
+    today=unsplit.split,
     classes={"DeepseekV2ForCausalLM": v2, "DeepseekV3ForCausalLM": v3},
     names=names.NORMS | names.FFN | latent.NAMES | names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
         "mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",

@@ -51,7 +51,8 @@ def read_model(file: GGUFFile) -> ModelSpec:
             f"Octavo can't run architecture {shown(name)} yet; it runs {', '.join(ARCHITECTURES)}", file=file.path
         )
     architecture = ARCHITECTURES[name]
+    file, metadata = architecture.today(file)
     shapes = {info.name: tuple(info.shape) for info in file.tensors.values()}
-    hparams = architecture.read(file.metadata, file.path, shapes)
+    hparams = architecture.read(metadata, file.path, shapes)
     check_tensors(file, architecture.tensors(hparams))
     return ModelSpec(file, architecture, hparams)
