@@ -29,11 +29,12 @@ def test_sizes_are_few() -> None:
     ("counts", "wanted", "sizes"),
     [
         ([1] * 5, [1] * 5, (6, 6, 6, 7)),  # replies, one of them nobody's
-        ([1, 1, 30], [1, 1, 0], (34, 3, 4, 3)),  # and a prompt, with two tokens that are nobody's
-        ([1, 30, 1], [1, 1, 1], (34, 3, 4, 3)),
-        ([1, 20, 12], [1, 0, 1], (33, 3, 3, 3)),  # prompts that are as many as wanted
+        ([1, 1, 30], [1, 1, 0], (34, 4, 4, 3)),  # and a prompt, with two tokens that are nobody's
+        ([1, 30, 1], [1, 1, 1], (34, 4, 4, 3)),
+        ([1, 20, 12], [1, 0, 1], (33, 5, 5, 5)),  # prompts that are as many tokens as wanted, but not as many
         ([31], [0], (48, 0, 2, 3)),  # one token missing would be a reply
-        ([64], [0], (64, 0, 1, 2)),
+        ([64], [0], (64, 0, 2, 3)),
+        ([2] * 3, [0] * 3, (16, 0, 4, 5)),
     ],
 )
 def test_steps_are_filled_up(counts: list[int], wanted: list[int], sizes: tuple[int, ...]) -> None:
@@ -45,6 +46,14 @@ def test_steps_are_filled_up(counts: list[int], wanted: list[int], sizes: tuple[
     assert tuple(found[name] for name in ("tokens", "outputs", "sequences", "boundaries")) == sizes
     assert {page for f in made[len(feeds) :] for page in f.sequence.pages} <= {9}
     assert inputs["rows"].max() < 10 * 64
+
+
+def test_prompts_are_not_taken_for_replies() -> None:
+    """A step with as many tokens as sequences is one of replies."""
+    for n in (1, 2, 3, 4, 7, 8):
+        made = filled([Feed(Sequence([0]), [5, 6])] * n, chunk_sizes(2 * n), scratch=9, most_pages=4)
+        _, found = make_batch(made, 4)
+        assert found["tokens"] > found["sequences"]
 
 
 def test_texts_do_not_change_and_sizes_repeat(architecture: ModelSpec) -> None:

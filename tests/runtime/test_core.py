@@ -115,6 +115,14 @@ def test_tokens_chosen_from_candidates(architecture: ModelSpec, texts: list[list
     assert {shape[1] for shape in backend.reads} == {129}, "no row of logits was read"
 
 
+def test_greedy_tokens_come_alone(architecture: ModelSpec, make_engine: MakeEngine) -> None:
+    backend, greedy = Eager(), SamplingParams(temperature=0)
+    core = EngineCore(Engine(architecture, [backend], EngineConfig(n_ctx=256, cache_type="f32", max_sequences=3)))
+    want = run(EngineCore(make_engine()), *(request(p, 4, greedy) for p in PROMPTS[:3]))
+    assert run(core, *(request(p, 4, greedy) for p in PROMPTS[:3])) == want
+    assert {shape[1] for shape in backend.reads} == {3}
+
+
 def broken_for(core: EngineCore, bad: Request, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     compute = core.engine.compute
 

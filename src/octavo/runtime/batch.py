@@ -26,7 +26,7 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
     Feeds of one token come before longer ones, and `starts` leaves them out: op `attention` has another way for them.
     Outputs are in the order of the feeds as they are given.
     """
-    order = sorted(range(len(feeds)), key=lambda i: len(feeds[i].tokens) > 1)
+    order = sorted(range(len(feeds)), key=lambda i: len(feeds[i].tokens) != 1)
     ordered = [feeds[i] for i in order]
     counts = [len(f.tokens) for f in ordered]
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -43,16 +43,23 @@ def at_most(n: int, sizes: Seq[int]) -> int:
 def filled(feeds: Seq[Feed], sizes: Seq[int], scratch: int, most_pages: int) -> list[Feed]:
     """Feeds of a step, and after them others that fill it up; their keys and values go to page `scratch`.
 
-    Where there are replies, each of all these feeds has an output, or the filling of prompts none.
+    All have an output, unless none is wanted. The number of prompts is filled up with sequences of no tokens.
     """
-    replies, prompts = (sum(len(f.tokens) for f in feeds if (len(f.tokens) == 1) == one) for one in (True, False))
-    made = [Feed(f.sequence, f.tokens, 1) for f in feeds] if replies else list(feeds)
-    more = replies_for(replies) - replies if replies else 0
-    made += [Feed(Sequence([scratch]), [0]) for _ in range(more)]
-    size = next((s for s in sizes if s >= prompts), prompts) if prompts else 0
-    left = size - prompts
-    if left == 1:  # which would be one reply more
-        left = next((s for s in sizes if s > size), size) - prompts
-    if 1 < left <= most_pages * PAGE_SIZE:
-        made.append(Feed(Sequence([scratch] * pages_for(left)), [0] * left, 0))
-    return made
+    replies = [f for f in feeds if len(f.tokens) == 1]
+    prompts = [f for f in feeds if len(f.tokens) > 1]
+    made = [Sequence([scratch]) for _ in range(replies_for(len(replies)) - len(replies))] if replies else []
+    more = [Feed(sequence, [0]) for sequence in made]
+    if prompts:
+        tokens = sum(len(f.tokens) for f in prompts)
+        left = min(_missing(tokens, sizes), most_pages * PAGE_SIZE)
+        rest = min(2 ** len(prompts).bit_length(), tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
+        lengths = [left] + [0] * (rest - 1) if left else [0] * rest
+        more += [Feed(Sequence([scratch] * pages_for(n)), [0] * n) for n in lengths]
+    outputs = int(any(f.outputs for f in feeds))
+    return [Feed(f.sequence, f.tokens, outputs) for f in (*feeds, *more)]
+
+
+def _missing(prompts: int, sizes: Seq[int]) -> int:
+    """Tokens that fill up those of prompts; one would be a reply more."""
+    larger = (size - prompts for size in sizes if size >= prompts)
+    return next((left for left in larger if left != 1), 0)

@@ -14,7 +14,7 @@ from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
 from octavo.jit.clock import clock
 from octavo.runtime.batch import Feed
-from octavo.runtime.candidates import CANDIDATES
+from octavo.runtime.candidates import BEST, CANDIDATES
 from octavo.runtime.device_sampling import DeviceSampler
 from octavo.runtime.engine import Engine
 from octavo.runtime.pace import Pace
@@ -144,7 +144,8 @@ class EngineCore:
                 Row(None, logits[: self.n_known]) if np.isfinite(logits).all() else self.engine.not_finite()
                 for logits in rows
             ]
-        (found,) = self.engine.begin(feeds, (CANDIDATES,), check=False).read()  # [outputs, 1 + 2 * width]
+        output = BEST if k == 1 else CANDIDATES
+        (found,) = self.engine.begin(feeds, (output,), check=False).read()  # [outputs, 1 + 2 * width]
         width = (found.shape[1] - 1) // 2
         values = np.ascontiguousarray(found[:, 1 + width :]).view(np.float32)
         return [
@@ -173,6 +174,8 @@ class Row:
         if self.places is None:
             return request.sampler(self.logits, request.tokens)
         k = getattr(request.sampler, "device_k", None)
+        if k == 1:
+            return int(self.places[0])
         places = self.places[:k]
         order = np.argsort(places)
         return int(places[order][request.sampler(self.logits[:k][order], request.tokens)])

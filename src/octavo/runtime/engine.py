@@ -125,7 +125,7 @@ class Engine:
         config, sequences, pages = self.config, self.config.max_sequences, self.pool.n_pages
         tokens, outputs = max(config.n_batch, sequences), max(min(config.n_batch, config.n_outputs), sequences)
         if self.fills:
-            sequences, pages = replies_for(sequences) + 1, pages + 1
+            sequences, pages = replies_for(sequences) + 2 * sequences, pages + 1  # each may be a prompt, filled up
             tokens, outputs = config.n_batch + sequences, outputs + sequences
         return {
             "tokens": tokens,
