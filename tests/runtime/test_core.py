@@ -123,6 +123,22 @@ def test_greedy_tokens_come_alone(architecture: ModelSpec, make_engine: MakeEngi
     assert {shape[1] for shape in backend.reads} == {3}
 
 
+def test_how_likely_tokens_were(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_sequences=2)
+    core, one, other = EngineCore(engine), request(PROMPTS[0], 2, logprobs=3), request(PROMPTS[1], 2)
+    for r in (one, other):
+        core.add(r)
+    outputs = [o for o in core.drain() if o.token is not None]
+    logits = engine.logits([*PROMPTS[0], *one.chosen])[len(PROMPTS[0]) - 1 : -1].astype(np.float64)
+    want = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    for row, output in zip(want, [o for o in outputs if o.request is one], strict=True):
+        assert output.logprobs is not None
+        assert output.logprobs.token == pytest.approx(row[output.token], abs=1e-4)
+        assert [i for i, _ in output.logprobs.likely] == np.argsort(-row)[:3].tolist()
+        assert [p for _, p in output.logprobs.likely] == pytest.approx(-np.sort(-row)[:3], abs=1e-4)
+    assert all(o.logprobs is None for o in outputs if o.request is other)
+
+
 def broken_for(core: EngineCore, bad: Request, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     compute = core.engine.compute
 

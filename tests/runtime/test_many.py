@@ -82,3 +82,13 @@ def test_what_prompts_share_is_computed_once(alphabet_path: str) -> None:
         again = model._core.stats()
         assert again.prompt_tokens - again.cached_tokens == stats.prompt_tokens - stats.cached_tokens + 1
         assert (again.held, again.running, again.waiting) == (0, 0, 0)
+
+
+def test_ends_and_biases_are_those_of_each_reply(model: Model) -> None:
+    both = [lambda p, **o: model.generate_many([p], **o)[0].text, lambda p, **o: model.generate(p, **o).text]
+    for text in both:
+        assert text([ord("w")], stop_token_ids=[ord("z")], **GREEDY) == "xy", "what ends it is no part of it"
+        assert text([ord("w")], logit_bias={ord("y"): -100}, max_tokens=1, **GREEDY) == "x"
+        assert len(text([ord("x")], ignore_eos=True, max_tokens=9, **GREEDY)) > 2
+    with pytest.raises(UsageError, match=r"logit_bias is 259 \(allowed: 0 to 258\)"):
+        model.generate("x", logit_bias={259: 1.0})

@@ -97,6 +97,31 @@ def test_greedy_takes_the_first_of_the_best_and_still_penalizes() -> None:
     assert penalized(logits(1, 5, 4, 2), [1]) == 2
 
 
+def test_penalties_are_of_the_reply() -> None:
+    params = SamplingParams(temperature=0, presence_penalty=0.5, frequency_penalty=1.0)
+    (penalize,) = make_sampler(params, n_prompt=2).before
+    given = logits(3, 3, 3, 3)
+    np.testing.assert_array_equal(penalize(given, [0, 0, 1, 2, 2]), logits(3, 1.5, 0.5, 3))
+    np.testing.assert_array_equal(penalize(given, [0, 0]), given)
+
+
+def test_biases_and_ends() -> None:
+    def choose(tokens: list[int], **params: object) -> int:
+        return make_sampler(SamplingParams(temperature=0, **params), n_prompt=1, end_ids={3})(  # type: ignore[arg-type]
+            logits(1, 2, 3, 4), tokens
+        )
+
+    assert choose([5]) == 3
+    assert choose([5], logit_bias={0: 3.5}) == 0
+    assert choose([5], logit_bias={3: -100, 2: -1.5}) == 1
+    assert [choose([5, *[0] * n], min_tokens=2) for n in range(4)] == [2, 2, 3, 3]
+    assert choose([5], min_tokens=1, stop_token_ids=[2]) == 1
+    assert choose([5] * 99, ignore_eos=True) == 2
+    for wrong in ({"logit_bias": {-1: 0.0}}, {"logit_bias": {1: 101.0}}, {"stop_token_ids": [-1]}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            SamplingParams(**wrong)  # type: ignore[arg-type]
+
+
 def test_a_seed_gives_the_same_tokens() -> None:
     def draw(seed: int | None) -> list[int]:
         sample = make_sampler(SamplingParams(temperature=1, seed=seed, **OFF))
@@ -141,6 +166,12 @@ def test_what_is_out_is_never_drawn() -> None:
         ("min_p", 2, "0 to 1"),
         ("repeat_penalty", 0, "0.001 to 100"),
         ("repeat_last_n", -1, "0 or more"),
+        ("presence_penalty", 2.1, "-2 to 2"),
+        ("frequency_penalty", math.nan, "-2 to 2"),
+        ("min_tokens", -1, "0 or more"),
+        ("ignore_eos", 1, "True or False"),
+        ("logit_bias", 5, "a number for each of some tokens"),
+        ("stop_token_ids", 5, "a list of tokens"),
         ("seed", -1, "0 to 2^64"),
         ("seed", 1 << 64, "0 to 2^64"),
     ],

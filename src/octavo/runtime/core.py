@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from octavo.runtime.candidates import BEST, CANDIDATES
 from octavo.runtime.device_sampling import DeviceSampler
 from octavo.runtime.engine import Engine
 from octavo.runtime.pace import Pace
-from octavo.runtime.request import Output, Request
+from octavo.runtime.request import LogProbs, Output, Request
+from octavo.runtime.sampling import largest
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
 
 log = logging.getLogger("octavo")
@@ -83,11 +84,11 @@ class EngineCore:
             if not plan.parts:
                 return list(plan.ended)
             start = clock()
-            chosen, failed = self._chosen(plan)
+            chosen, failed, asked = self._chosen(plan)
             self.scheduler.pace.seen(plan.replies, plan.chunk, clock() - start)
             outputs = self.scheduler.commit(plan, chosen, failed)
             self._counts.update(steps=1, generated=len(chosen))
-        return [*plan.ended, *outputs]
+        return [*plan.ended, *(replace(o, logprobs=asked.get(o.request)) if asked else o for o in outputs)]
 
     def drain(self) -> Iterator[Output]:
         """Take no more requests, and bring those that there are to their ends."""
@@ -95,12 +96,12 @@ class EngineCore:
         while not self.scheduler.idle:
             yield from self.step()
 
-    def _chosen(self, plan: StepPlan) -> tuple[dict[Request, int], dict[Request, Exception]]:
-        """The next token of each request that has one, and why others have none."""
+    def _chosen(self, plan: StepPlan) -> tuple[dict[Request, int], dict[Request, Exception], dict[Request, LogProbs]]:
+        """The next token of each request that has one, why others have none, and how likely tokens were."""
         feeds = [Feed(sequence, tokens, int(wanted)) for sequence, tokens, wanted in feeds_of(plan)]
         found = self._rows(feeds, self._k(plan))
         failed = {r: row for (r, _), row in zip(plan.parts, found, strict=True) if isinstance(row, Exception)}
-        chosen = {}
+        chosen, asked = {}, {}
         for request, i in plan.choosing:
             row = found[i]
             try:
@@ -108,13 +109,15 @@ class EngineCore:
                     raise row
                 assert row is not None
                 chosen[request] = row.choose(request)
+                if request.logprobs is not None:
+                    asked[request] = row.logprobs(chosen[request], request.logprobs)
             except Exception as error:
                 failed[request] = error
-        return chosen, failed
+        return chosen, failed, asked
 
     def _k(self, plan: StepPlan) -> int | None:
         """How many of the largest logits are enough for all; None where all logits are wanted."""
-        ks = [getattr(request.sampler, "device_k", None) for request, _ in plan.choosing]
+        ks = [getattr(r.sampler, "device_k", None) if r.logprobs is None else None for r, _ in plan.choosing]
         if not ks or None in ks or self.n_known < self.engine.model.hparams.n_vocab:
             return None
         k = max(k for k in ks if k is not None)
@@ -179,3 +182,12 @@ class Row:
         places = self.places[:k]
         order = np.argsort(places)
         return int(places[order][request.sampler(self.logits[:k][order], request.tokens)])
+
+    def logprobs(self, token: int, n: int) -> LogProbs:
+        """How likely a token is, and the n likeliest ones; of all logits."""
+        assert self.places is None
+        top = self.logits.max()
+        values = self.logits - (top + np.log(np.exp((self.logits - top).astype(np.float64)).sum()))
+        places = largest(self.logits, n) if n else np.empty(0, np.int64)
+        places = places[np.argsort(-values[places], kind="stable")]
+        return LogProbs(float(values[token]), tuple((int(i), float(values[i])) for i in places))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -65,8 +65,9 @@ class Generation(Reply, Speaker):
         tokenizer: Tokenizer,
         stop: Sequence[str] = (),
         max_tokens: int | None = None,
+        stop_ids: Collection[int] = (),
     ) -> None:
-        super().__init__(tokenizer, stop, max_tokens)
+        super().__init__(tokenizer, stop, max_tokens, stop_ids)
         self.timings = Timings(prompt_tokens=len(prompt))
         self._conversation, self._n_prompt, self._history = conversation, len(prompt), list(prompt)
         self._sampler, self._n_known = sampler, tokenizer.n_vocab

@@ -17,7 +17,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.hub.cache import shown_name
 from octavo.io.named import resolve
 from octavo.models import ModelSpec, read_model
-from octavo.runtime.arguments import choice, flag, require_known, wrong
+from octavo.runtime.arguments import choice, flag, integer, require_known, wrong
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.core import EngineCore
 from octavo.runtime.embedding import Embedder, Pooling, embedding_engine, is_embedding_model
@@ -28,7 +28,7 @@ from octavo.runtime.options import GenerateOptions, SamplingOptions, recommended
 from octavo.runtime.placement import GpuLayers, backends_for
 from octavo.runtime.prompt import Prompt, encode_prompt, token_ids
 from octavo.runtime.reply import Reply
-from octavo.runtime.sampling import make_sampler
+from octavo.runtime.sampling import Sampler, SamplingParams, make_sampler
 from octavo.text import ChatTemplate, Tokenizer
 
 
@@ -102,8 +102,8 @@ class Model:
         chosen = settings("generate", self.file, **options)
         tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
         return Generation(
-            self._conversation, tokens, sampler=make_sampler(chosen.sampling), tokenizer=self.tokenizer,
-            stop=chosen.stop, max_tokens=chosen.max_tokens,
+            self._conversation, tokens, sampler=self._sampler(chosen.sampling, len(tokens)), tokenizer=self.tokenizer,
+            stop=chosen.stop, max_tokens=chosen.max_tokens, stop_ids=chosen.sampling.stop_token_ids,
         )  # fmt: skip
 
     def generate_many(
@@ -126,10 +126,18 @@ class Model:
             tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
             if len(tokens) > self.n_ctx:
                 raise ContextFullError(f"prompt {i}, of {len(tokens)} tokens, does not fit the context of {self.n_ctx}")
-            reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens)
-            rows.append(Row(tokens, make_sampler(chosen.sampling), reply))
+            reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens, chosen.sampling.stop_token_ids)
+            rows.append(Row(tokens, self._sampler(chosen.sampling, len(tokens)), reply))
         fill(self._core, rows)
         return [row.reply for row in rows]
+
+    def _sampler(self, params: SamplingParams, n_prompt: int) -> Sampler:
+        """Raises UsageError for tokens that are not in the vocabulary."""
+        most = self.tokenizer.n_vocab - 1
+        for name, tokens in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+            for token in tokens:
+                integer(name, token, 0, most)
+        return make_sampler(params, n_prompt=n_prompt, end_ids=self.tokenizer.stop_ids)
 
     @cached_property
     def _core(self) -> EngineCore:

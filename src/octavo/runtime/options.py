@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict, Unpack, cast
 
 from octavo.errors import ModelError, UsageError
@@ -21,6 +21,12 @@ class SamplingOptions(TypedDict, total=False):
     min_p: float
     repeat_penalty: float
     repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    min_tokens: int
+    ignore_eos: bool
+    stop_token_ids: Collection[int]
     seed: int | None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from octavo.runtime.stop import StopStrings
@@ -20,11 +20,14 @@ class Reply:
     finish_reason  why it ended; None before that
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), max_tokens: int | None = None,
+        stop_ids: Collection[int] = (),
+    ) -> None:  # fmt: skip
         self.text_so_far = ""
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = "length" if max_tokens == 0 else None
-        self._stop_ids, self._max_tokens = tokenizer.stop_ids, max_tokens
+        self._stop_ids, self._max_tokens = {*tokenizer.stop_ids, *stop_ids}, max_tokens
         self._stream, self._stops = tokenizer.stream(), StopStrings(stop)
 
     @property

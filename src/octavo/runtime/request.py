@@ -29,6 +29,7 @@ class Request:
     stop_ids    tokens that end it
     priority    requests of a lower number go first, those of one number in the order in which they came
     space       the prefix cache's: requests of one space share pages
+    logprobs    with each token, as many of the likeliest ones as this, and how likely they are; None for none
     siblings    requests of the same prompt, which is computed once for all of them
     failure     what went wrong, of one that ended with "error"
     cached      tokens of the prompt that were in the cache when it was admitted
@@ -41,6 +42,7 @@ class Request:
     stop_ids: frozenset[int] = frozenset()
     priority: int = 0
     space: str = ""
+    logprobs: int | None = None
     siblings: list[Request] = field(default_factory=list)
     tokens: list[int] = field(init=False)
     sequence: Sequence = field(default_factory=Sequence, init=False)
@@ -72,9 +74,22 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class LogProbs:
+    """How likely a token was, of all tokens and before any setting of the sampler, and which were likeliest.
+
+    token   ln of the chosen token's probability
+    likely  tokens, the likeliest first, with theirs
+    """
+
+    token: float
+    likely: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """What a step brought for a request: a token or, where it ended without one, None."""
 
     request: Request
     token: int | None
     finish_reason: FinishReason | None = None
+    logprobs: LogProbs | None = None

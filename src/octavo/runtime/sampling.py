@@ -1,19 +1,19 @@
 """Sampling: from logits to the next token.
 
 A sampler is a callable: logits [n_vocab] and the tokens so far in, a token id out. `make_sampler` chains the usual
-filters in the usual order: repetition penalty, top-k, top-p, min-p, temperature.
+filters in the usual order: penalties and biases, top-k, top-p, min-p, temperature.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from octavo.formats.spec import F32
-from octavo.runtime.arguments import integer, number, wrong
+from octavo.runtime.arguments import flag, integer, number, wrong
 
 Filter = Callable[[F32, Sequence[int]], F32]
 """logits [n_vocab], tokens so far -> logits; -inf for a token that is out."""
@@ -26,6 +26,7 @@ One with a number `device_k` chooses among the k largest logits only. It may be 
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
+NEVER = 100.0  # -NEVER as the bias of a token: it is not chosen
 BLOCK = 64  # logits of which `largest` first looks at the maximum only
 
 
@@ -33,12 +34,18 @@ BLOCK = 64  # logits of which `largest` first looks at the maximum only
 class SamplingParams:
     """How to choose tokens.
 
-    temperature     logits are divided by it; 0 takes the most likely token (greedy)
-    top_k           only the k most likely (0: all)
-    top_p           only the most likely that together have this probability (1: all)
-    min_p           only those at least this likely, relative to the most likely (0: all)
-    repeat_penalty  logits of the last `repeat_last_n` tokens are divided (if positive; else multiplied) by it (1: off)
-    seed            of the random numbers; None for a fresh one
+    temperature        logits are divided by it; 0 takes the most likely token (greedy)
+    top_k              only the k most likely (0: all)
+    top_p              only the most likely that together have this probability (1: all)
+    min_p              only those at least this likely, relative to the most likely (0: all)
+    repeat_penalty     logits of the last `repeat_last_n` tokens are divided by it if positive, else multiplied (1: off)
+    presence_penalty   taken from the logit of each token that the reply has
+    frequency_penalty  taken from it as often as the reply has the token
+    logit_bias         added to the logits of these tokens; one with -100 is never chosen
+    min_tokens         of a reply before it may end
+    ignore_eos         never choose a token that ends a reply
+    stop_token_ids     tokens that end a reply, besides the model's own
+    seed               of the random numbers; None for a fresh one
     """
 
     temperature: float = 0.8
@@ -47,15 +54,32 @@ class SamplingParams:
     min_p: float = 0.05
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: Collection[int] = ()
     seed: int | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in (
             ("temperature", 0, 100), ("top_p", 0, 1), ("min_p", 0, 1), ("repeat_penalty", 1e-3, 100),
+            ("presence_penalty", -2, 2), ("frequency_penalty", -2, 2),
         ):  # fmt: skip
             number(name, getattr(self, name), low, high)
-        for name in ("top_k", "repeat_last_n"):
+        for name in ("top_k", "repeat_last_n", "min_tokens"):
             integer(name, getattr(self, name), 0)
+        flag("ignore_eos", self.ignore_eos)
+        if not isinstance(self.logit_bias, Mapping):
+            raise wrong("logit_bias", self.logit_bias, "a number for each of some tokens")
+        for token, value in self.logit_bias.items():
+            integer("logit_bias", token, 0)
+            number("logit_bias", value, -NEVER, NEVER)
+        if isinstance(self.stop_token_ids, str) or not isinstance(self.stop_token_ids, Collection):
+            raise wrong("stop_token_ids", self.stop_token_ids, "a list of tokens")
+        for token in self.stop_token_ids:
+            integer("stop_token_ids", token, 0)
         if self.top_p == 0:
             raise wrong("top_p", self.top_p, "over 0, up to 1")
         if self.seed is not None:
@@ -70,6 +94,44 @@ def repeat_penalty(penalty: float, last_n: int) -> Filter:
         seen = logits[recent]
         logits = logits.copy()
         logits[recent] = np.where(seen > 0, seen / np.float32(penalty), seen * np.float32(penalty))
+        return logits
+
+    return apply
+
+
+def reply_penalties(presence: float, frequency: float, n_prompt: int) -> Filter:
+    """Take from the logits of tokens that came after the first `n_prompt` ones."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        seen, counts = np.unique(np.asarray(tokens[n_prompt:], np.int64), return_counts=True)
+        logits = logits.copy()
+        logits[seen] -= (presence + frequency * counts).astype(np.float32)
+        return logits
+
+    return apply
+
+
+def biased(biases: Mapping[int, float]) -> Filter:
+    """Add to the logits of some tokens; -NEVER leaves one out."""
+    ids = np.fromiter(biases, np.int64, len(biases))
+    values = np.array([-math.inf if value == -NEVER else value for value in biases.values()], np.float32)
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        logits = logits.copy()
+        logits[ids] += values
+        return logits
+
+    return apply
+
+
+def without(ids: Collection[int], length: float) -> Filter:
+    """Leave tokens out, until there are `length` of all."""
+    places = np.array(sorted(ids), np.int64)
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        if len(tokens) < length:
+            logits = logits.copy()
+            logits[places] = -np.inf
         return logits
 
     return apply
@@ -174,11 +236,12 @@ class ChainSampler:
         return self.choose(logits)
 
 
-def make_sampler(params: SamplingParams) -> ChainSampler:
-    """The sampler that `params` describes; with a seed it gives the same tokens every time."""
-    before: list[Filter] = []
-    if params.repeat_penalty != 1:
-        before.append(repeat_penalty(params.repeat_penalty, params.repeat_last_n))
+def make_sampler(params: SamplingParams, *, n_prompt: int = 0, end_ids: Collection[int] = ()) -> ChainSampler:
+    """The sampler that `params` describes; with a seed it gives the same tokens every time.
+
+    A reply begins after `n_prompt` tokens, and ends with one of `end_ids` or of the `stop_token_ids`.
+    """
+    before = list(_adjusting(params, n_prompt, end_ids))
     if params.temperature == 0:
         return ChainSampler(tuple(before), 1, (), lambda logits: int(logits.argmax()))
     after: list[Filter] = []
@@ -189,6 +252,21 @@ def make_sampler(params: SamplingParams) -> ChainSampler:
     after.append(temperature(params.temperature))
     rng = np.random.default_rng(params.seed)
     return ChainSampler(tuple(before), params.top_k, tuple(after), lambda logits: _draw(rng, logits))
+
+
+def _adjusting(params: SamplingParams, n_prompt: int, end_ids: Collection[int]) -> Iterator[Filter]:
+    """The filters for all logits that are wanted."""
+    if params.repeat_penalty != 1:
+        yield repeat_penalty(params.repeat_penalty, params.repeat_last_n)
+    if params.presence_penalty or params.frequency_penalty:
+        yield reply_penalties(params.presence_penalty, params.frequency_penalty, n_prompt)
+    if params.logit_bias:
+        yield biased(params.logit_bias)
+    if params.ignore_eos and end_ids:
+        yield without(end_ids, math.inf)
+    ends = {*end_ids, *params.stop_token_ids}
+    if params.min_tokens and ends:
+        yield without(ends, n_prompt + params.min_tokens)
 
 
 def _draw(rng: np.random.Generator, logits: F32) -> int:
