@@ -115,6 +115,16 @@ def test_tokens_chosen_from_candidates(architecture: ModelSpec, texts: list[list
     assert {shape[1] for shape in backend.reads} == {129}, "no row of logits was read"
 
 
+def test_candidates_that_are_no_tokens(architecture: ModelSpec, make_engine: MakeEngine) -> None:
+    engine = Engine(architecture, [Eager()], EngineConfig(n_ctx=256, cache_type="f32", max_sequences=3))
+    for n_known in (250, 150):
+        for params in (SamplingParams(temperature=0), SEEDED):
+            several = [[request(p, 4, params) for p in PROMPTS[:3]] for _ in range(2)]
+            texts = run(EngineCore(engine, n_known=n_known), *several[0])
+            assert texts == run(EngineCore(make_engine(), n_known=n_known), *several[1])
+            assert max(t for text in texts for t in text) < n_known
+
+
 def test_greedy_tokens_come_alone(architecture: ModelSpec, make_engine: MakeEngine) -> None:
     backend, greedy = Eager(), SamplingParams(temperature=0)
     core = EngineCore(Engine(architecture, [backend], EngineConfig(n_ctx=256, cache_type="f32", max_sequences=3)))

@@ -118,7 +118,7 @@ class EngineCore:
     def _k(self, plan: StepPlan) -> int | None:
         """How many of the largest logits are enough for all; None where all logits are wanted."""
         ks = [getattr(r.sampler, "device_k", None) if r.logprobs is None else None for r, _ in plan.choosing]
-        if not ks or None in ks or self.n_known < self.engine.model.hparams.n_vocab:
+        if not ks or None in ks:
             return None
         k = max(k for k in ks if k is not None)
         return k if self.device.finds(k) else None
@@ -150,10 +150,13 @@ class EngineCore:
         output = BEST if k == 1 else CANDIDATES
         (found,) = self.engine.begin(feeds, (output,), check=False).read()  # [outputs, 1 + 2 * width]
         width = (found.shape[1] - 1) // 2
-        values = np.ascontiguousarray(found[:, 1 + width :]).view(np.float32)
+        places, values = found[:, 1 : 1 + width], np.ascontiguousarray(found[:, 1 + width :]).view(np.float32)
+        known = places < self.n_known
+        if width < k or (known.sum(axis=1) < k).any():  # too few that are tokens: a rare step, computed once more
+            return self._computed(feeds, None)
         return [
-            self.engine.not_finite() if row[0] else Row(row[1 : 1 + width], logits)
-            for row, logits in zip(found, values, strict=True)
+            self.engine.not_finite() if row[0] else Row(row[1 : 1 + width][ok], logits[ok])
+            for row, logits, ok in zip(found, values, known, strict=True)
         ]
 
     def stats(self) -> Stats:
