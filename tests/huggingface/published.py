@@ -51,7 +51,25 @@ def values(codes: np.ndarray, scale: np.ndarray, zero: np.ndarray | int) -> np.n
     return (groups.astype(np.float32) * scale.astype(np.float32)[..., None]).reshape(codes.shape)
 
 
-def gptq(bits: int, group: int, *, sym: bool, v2: bool, ordered: bool = False) -> Tensors:
+PLANES = {3: [(2, 0), (1, 2)], 5: [(4, 0), (1, 4)], 6: [(4, 0), (2, 4)], 7: [(4, 0), (2, 4), (1, 6)]}
+"""Width of each plane of codes and the bit that it begins at."""
+
+
+def planar(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Codes [N, K] as int32 [N, K * bits / 32]: of each 32 of a row, word after word, a plane after another."""
+    words = []
+    for start in range(0, codes.shape[1], 32):
+        for width, first in PLANES[bits]:
+            for i in range(width):
+                word, count = np.zeros(len(codes), np.uint32), 32 // width
+                for j in range(count):
+                    part = codes[:, start + i * count + j] >> first & (1 << width) - 1
+                    word |= part.astype(np.uint32) << np.uint32(width * j)
+                words.append(word)
+    return np.stack(words, axis=1).view(np.int32)
+
+
+def gptq(bits: int, group: int, *, sym: bool, v2: bool, ordered: bool = False, word: int = 32) -> Tensors:
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         k = w.shape[1]
         size = k if group < 0 else group
@@ -67,16 +85,35 @@ def gptq(bits: int, group: int, *, sym: bool, v2: bool, ordered: bool = False) -
         natural[:, perm], there[:, perm] = codes, want
         index = np.empty(k, np.int32)
         index[perm] = np.arange(k) // size
-        stored = stream(zero.T, bits).view(np.uint32)
+        stored = stream(zero.T, bits).view(f"u{word // 8}")
         if not v2 and bits != 3:
-            stored = stored - np.uint32(sum(1 << i for i in range(0, 32, bits)))  # of whole words, with borrows
+            stored = stored - stored.dtype.type(sum(1 << i for i in range(0, word, bits)))  # of whole words, borrowing
         elif not v2:
             stored = stream((zero.T - 1) % (1 << bits), bits)
         parts = {
-            "qweight": np.ascontiguousarray(stream(natural, bits).T), "qzeros": stored.view(np.int32),
+            "qweight": np.ascontiguousarray(stream(natural, bits).view(f"i{word // 8}").T),
+            "qzeros": stored.view(f"i{word // 8}"),
             "scales": np.ascontiguousarray(scale.T), "g_idx": index,
         }  # fmt: skip
         return parts, there
+
+    return tensors
+
+
+def gptq_p(bits: int, group: int, *, sym: bool) -> Tensors:
+    """GPTQModel's planes of bits, with true zero points."""
+
+    def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
+        if sym:
+            codes, scale = symmetric(w, bits, group)
+            zero = np.full(scale.shape, 1 << (bits - 1))
+        else:
+            codes, scale, zero = affine(w, bits, group)
+        parts = {
+            "qweight": np.ascontiguousarray(planar(codes, bits).T), "qzeros": planar(zero.T, bits),
+            "scales": np.ascontiguousarray(scale.T), "g_idx": np.arange(w.shape[1], dtype=np.int32) // group,
+        }  # fmt: skip
+        return parts, values(codes, scale, zero)
 
     return tensors
 
@@ -311,6 +348,15 @@ def gptq_config(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def gptqmodel_config(**more: Any) -> dict[str, Any]:
+    """What GPTQModel 5 and later write into config.json and quantize_config.json."""
+    return {
+        "bits": 4, "group_size": 128, "desc_act": False, "lm_head": False, "method": "gptq", "quant_method": "gptq",
+        "format": "gptq_p", "checkpoint_format": "gptq_p", "pack_dtype": "int32",
+        "meta": {"quantizer": ["gptqmodel:7.7.0"], "offload_to_disk": True, "mse": 0.0}, **more,
+    }  # fmt: skip
+
+
 def awq_config(**more: Any) -> dict[str, Any]:
     return {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm",
             "modules_to_not_convert": None, **more}  # fmt: skip
@@ -335,6 +381,15 @@ PUBLISHED: dict[str, Published] = {
                                 "GROUP4_128_F16"),
     "gptq-file": Published(gptq(4, 128, sym=True, v2=False), {}, "GROUP4_128_F16",
                            files={"quantize_config.json": {"bits": 4, "group_size": 128, "desc_act": False}}),
+    "gptq-words": Published(gptq(4, 64, sym=False, v2=False, word=16),
+                            gptq_config(sym=False, group_size=64, pack_dtype="int16"), "GROUP4_64_Z_F16"),
+    **{f"gptq-p{bits}": Published(gptq_p(bits, 64, sym=sym), gptqmodel_config(bits=bits, group_size=64, sym=sym), rows)
+       for bits, sym, rows in ((3, True, "GROUP3_64_F16"), (5, False, "GROUP5_64_Z_F16"), (6, True, "GROUP6_64_F16"),
+                               (7, False, "GROUP8_64_Z_F16"))},
+    "awq-gptqmodel": Published(
+        awq_gemm,
+        gptqmodel_config(quant_method="awq", method="awq", format="gemm", checkpoint_format="gemm", version="gemm",
+                         zero_point=True), "GROUP4_128_Z_F16"),
     "awq-gemm": Published(awq_gemm, awq_config(), "GROUP4_128_Z_F16"),
     "awq-gemv": Published(awq_gemv(64), awq_config(version="gemv", group_size=64), "GROUP4_64_Z_F16"),
     "ct-w4a16": Published(packed(4, 128, dtype=BF16), compressed("pack-quantized", actorder="static"),

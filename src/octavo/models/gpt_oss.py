@@ -68,7 +68,7 @@ ARCH = Architecture(
     tensors=tensors,
     build=build,
     classes={"GptOssForCausalLM": config_keys},
-    names=names.ATTENTION | {
+    names=names.ATTENTION | names.switch("mlp.experts") | {
         "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
         "self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp",
         "mlp.experts.gate_up_proj": names.GATE_UP, "mlp.experts.down_proj": "ffn_down_exps",

@@ -37,7 +37,13 @@ def moe(module: str, gate: str, up: str, down: str) -> dict[str, str]:
         f"{module}.experts.*.{down}": "ffn_down_exps",
         f"{module}.experts.gate_up_proj": GATE_UP,
         f"{module}.experts.down_proj": "ffn_down_exps",
+        **switch(f"{module}.switch_mlp"),
     }
+
+
+def switch(module: str) -> dict[str, str]:
+    """Names of experts that MLX stacks under a module."""
+    return {f"{module}.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")}
 
 
 GATE_UP = "ffn_gate_exps ffn_up_exps"

@@ -27,9 +27,16 @@ USED = (
     "q_group_size",
     "zero_point",
     "version",
+    "format",
+    "method",
+    "desc_act",
     "modules_to_not_convert",
 )
-OF_THE_WRITER = ("backend", "do_fuse", "exllama_config", "fuse_max_seq_len", "modules_to_fuse")
+OF_THE_WRITER = (
+    "backend", "checkpoint_format", "do_fuse", "exllama_config", "fuse_max_seq_len", "lm_head", "meta",
+    "modules_to_fuse", "pack_dtype", "sym",
+)  # fmt: skip
+"""What says nothing that others do not: GPTQModel has `sym` beside `zero_point`, its opposite."""
 
 
 class Awq:
@@ -41,7 +48,9 @@ class Awq:
         key = "q_group_size" if "group_size" not in settings.values else "group_size"
         self._group = None if settings.values.get(key) == -1 else settings.size(key)
         self._zero = settings.flag("zero_point", True)
-        version = settings.values.get("version", "gemm")
+        settings.one_of("desc_act", (False, None), None)
+        settings.one_of("method", ("awq", None), None)
+        version = settings.values.get("version", settings.values.get("format", "gemm"))
         self._version = str(version).lower()
         if self._version not in ("gemm", "gemv"):
             settings.one_of("version", ("gemm", "gemv"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from octavo.formats.group import widths
 from octavo.formats.spec import U8, AnyArray
 
 
@@ -22,6 +23,19 @@ def codes_of(words: AnyArray, bits: int) -> U8:
     count = raw.shape[-1] * 8 // bits
     single = np.unpackbits(raw, axis=-1, count=count * bits, bitorder="little").reshape(*raw.shape[:-1], count, bits)
     return np.packbits(single, axis=-1, bitorder="little")[..., 0]
+
+
+def planar_codes_of(words: AnyArray, bits: int) -> U8:
+    """Codes uint8 [..., W * 32 / bits] of words of 32 bits [..., W], of `bits` each, 2 to 8, in planes.
+
+    Of each 32 codes the lower 4 bits come first, then the next 2, then 1, as far as there are any, each as a stream.
+    """
+    blocks, found, taken = words.reshape(*words.shape[:-1], -1, bits), np.uint8(0), 0
+    for width in widths(bits):
+        found = found | codes_of(blocks[..., taken : taken + width], width) << np.uint8(taken)
+        taken += width
+    codes: U8 = found.reshape(*words.shape[:-1], -1)
+    return codes
 
 
 def nibbles(raw: AnyArray) -> U8:

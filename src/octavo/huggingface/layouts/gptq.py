@@ -5,6 +5,9 @@
     scales   floats [groups, N]
     g_idx    I32 [K], the group of each value of a row, or absent: value // group_size
 
+With a `pack_dtype` of 16 or 8 bits words are I16 or I8. Format "gptq_p" has codes in planes (`planar_codes_of`), of 5
+to 7 bits too, and true zero points.
+
 w = scale * (code - zero). Where groups are no runs of neighbours (activation order), columns are sorted by group, and
 `order` [K] says which values of an activation go with them.
 """
@@ -20,7 +23,7 @@ import numpy as np
 from octavo.errors import ModelError, shown
 from octavo.formats import Planes
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.huggingface.layouts.bits import codes_of
+from octavo.huggingface.layouts.bits import codes_of, planar_codes_of
 from octavo.huggingface.layouts.match import Pattern
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
 from octavo.huggingface.layouts.settings import Settings
@@ -30,16 +33,21 @@ from octavo.io.safetensors import StoredTensor
 log = logging.getLogger("octavo")
 
 BITS = (2, 3, 4, 8)
-FORMATS = ("gptq", "gptq_v2")
-USED = ("quant_method", "bits", "group_size", "sym", "checkpoint_format", "dynamic", "desc_act")
+PLANAR = "gptq_p"
+FORMATS = ("gptq", "gptq_v2", PLANAR)
+WORDS = {"int32": "I32", "int16": "I16", "int8": "I8"}
+USED = (
+    "quant_method", "method", "bits", "group_size", "sym", "checkpoint_format", "format", "pack_dtype", "dynamic",
+    "desc_act",
+)  # fmt: skip
 OF_THE_WRITER = (
     "act_group_aware", "autoround_version", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs",
     "damp_auto_increment", "damp_percent", "data_type", "dataset", "disable_exllama", "enable_quanted_input",
-    "exllama_config", "format", "gradient_accumulate_steps", "hyb_act", "is_marlin_format",
+    "exllama_config", "gradient_accumulate_steps", "hyb_act", "is_marlin_format",
     "iters", "lm_head", "low_gpu_mem_usage", "lr",
     "max_input_length", "meta", "minmax_lr", "model_file_base_name", "model_name_or_path", "model_seqlen",
     "module_name_preceding_first_block", "modules_in_block_to_quantize", "mse", "nsamples", "offload_to_disk",
-    "pack_dtype", "pad_token_id", "quantizer", "seqlen", "static_groups", "tokenizer", "true_sequential",
+    "pad_token_id", "quantizer", "seqlen", "static_groups", "tokenizer", "true_sequential",
     "use_cuda_fp16", "use_exllama", "version",
 )  # fmt: skip
 """Keys that say how codes were found, or what a kernel is to do: tensors say all that is computed."""
@@ -47,9 +55,13 @@ OF_THE_WRITER = (
 
 @dataclass(frozen=True)
 class _Said:
+    """What the configuration says: `group` None for a whole row, `words` the type of packed words."""
+
     bits: int
     group: int | None
     sym: bool
+    format: str | None
+    words: str
 
 
 class Gptq:
@@ -57,13 +69,17 @@ class Gptq:
 
     def __init__(self, settings: Settings) -> None:
         settings.only(USED, OF_THE_WRITER)
-        settings.one_of("pack_dtype", ("int32", None), None)
-        self._true_zeros = settings.one_of("checkpoint_format", (*FORMATS, None), None) == "gptq_v2"
-        self._kind = _kind(settings, _Said(0, None, True))
+        settings.one_of("method", ("gptq", None), None)
+        words = WORDS[settings.one_of("pack_dtype", (*WORDS, None), None) or "int32"]
+        said = settings.one_of("checkpoint_format", (*FORMATS, None), None)
+        if said is None and settings.values.get("format") in FORMATS:
+            said = settings.values["format"]
+        self._kind = _kind(settings, _Said(0, None, True, said, words))
         self._dynamic: list[tuple[Pattern, _Said | None]] = []
         dynamic = settings.values.get("dynamic") or {}
         for pattern, value in Settings.of(settings.config, f"{settings.path}.dynamic", dynamic).values.items():
             at = settings.part("dynamic").part(pattern, value)
+            at.only(USED, OF_THE_WRITER)
             kind = None if pattern.startswith("-:") else _kind(at, self._kind)
             self._dynamic.append((Pattern.of(at, re.sub("^[+-]:", "", pattern)), kind))
 
@@ -73,12 +89,12 @@ class Gptq:
         kind = next((kind for pattern, kind in self._dynamic if pattern.matches(module.name)), self._kind)
         if kind is None:
             raise module.error("qweight", "is there, and the configuration's `dynamic` leaves this module out")
-        return _Weight.of(module, kind, self._true_zeros).tensors()
+        return _Weight.of(module, kind).tensors()
 
 
 def _kind(settings: Settings, base: _Said) -> _Said:
     """What an object says of modules, `base` where it says nothing."""
-    bits = settings.one_of("bits", BITS, base.bits or ...)
+    bits = settings.one_of("bits", range(2, 9) if base.format == PLANAR else BITS, base.bits or ...)
     group = settings.values.get("group_size", base.group or -1)
     group = None if group == -1 and type(group) is int else settings.size("group_size", group)
     return replace(base, bits=bits, group=group, sym=settings.flag("sym", base.sym))
@@ -90,7 +106,6 @@ class _Weight:
 
     module: Module
     kind: _Said
-    true_zeros: bool
     n: int
     k: int
     codes: StoredTensor
@@ -99,19 +114,20 @@ class _Weight:
     order: AnyArray | None
 
     @classmethod
-    def of(cls, module: Module, kind: _Said, true_zeros: bool) -> _Weight:
-        codes = module.take("qweight", ("I32",), (None, None))
-        n, k = codes.shape[1], codes.shape[0] * 32 // kind.bits
+    def of(cls, module: Module, kind: _Said) -> _Weight:
+        codes, size = module.take("qweight", (kind.words,), (None, None)), int(kind.words[1:])
+        n, k = codes.shape[1], codes.shape[0] * size // kind.bits
         group = kind.group or k
-        if codes.shape[0] * 32 % kind.bits or k % group or n * kind.bits % 32:
-            problem = f"is I32 {list(codes.shape)} for codes of {kind.bits} bits in groups of {group}"
+        whole = 32 if kind.format == PLANAR else 1
+        if codes.shape[0] * size % kind.bits or k % group or n * kind.bits % size or k % whole or n % whole:
+            problem = f"is {kind.words} {list(codes.shape)} for codes of {kind.bits} bits in groups of {group}"
             raise module.error("qweight", problem, "whole words and groups")
-        zeros = module.take("qzeros", ("I32",), (k // group, n * kind.bits // 32))
+        zeros = module.take("qzeros", (kind.words,), (k // group, n * kind.bits // size))
         scales = module.take("scales", HALVES, (k // group, n))
         order = None
         if "g_idx" in module:
             order = order_of(module, "g_idx", k, group)
-        return cls(module, replace(kind, group=group), true_zeros, n, k, codes, zeros, scales, order)
+        return cls(module, replace(kind, group=group), n, k, codes, zeros, scales, order)
 
     def tensors(self) -> list[LazyTensor]:
         assert self.kind.group is not None
@@ -126,39 +142,41 @@ class _Weight:
         codes, scales, zeros = self.codes.array(), self.scales.floats(), self._zeros()
 
         def planes(part: slice) -> Planes:
-            q = codes_of(np.ascontiguousarray(codes[:, part].T), self.kind.bits)
+            q = self._codes(np.ascontiguousarray(codes[:, part].T))
             m = None if self.kind.sym else np.ascontiguousarray(zeros[:, part].T)
             return Planes(q if self.order is None else q[:, self.order], d=np.ascontiguousarray(scales[:, part].T), m=m)
 
         return planes
 
+    def _codes(self, words: AnyArray) -> U8:
+        return (planar_codes_of if self.kind.format == PLANAR else codes_of)(words, self.kind.bits)
+
     def _zeros(self) -> U8:
         """Zero points uint8 [groups, N]. Raises ModelError for a symmetric file with others than one in the middle."""
-        words, bits = self.zeros.array().view(np.uint32), self.kind.bits
+        words, bits = self.zeros.array(), self.kind.bits
+        words = words.view(f"u{words.itemsize}")
         if self.kind.sym:
-            stored, middle = codes_of(words, bits), 1 << (bits - 1)
+            stored, middle = self._codes(words), 1 << (bits - 1)
             if not ((stored == middle).all() or (stored == middle - 1).all()):
                 found = sorted(set(np.unique(stored).tolist()))[:4]
                 problem = f"has zero points {', '.join(map(str, found))} in a symmetric checkpoint"
                 raise ModelError(problem, file=self.zeros.file, field=f"tensor {shown(self.zeros.name)}",
                                  allowed=f"all {middle - 1} (gptq) or all {middle} (gptq_v2)")  # fmt: skip
             return stored
-        if self.true_zeros:
-            return codes_of(words, bits)
+        if self.kind.format in ("gptq_v2", PLANAR):
+            return self._codes(words)
         if bits == 3:
             return codes_of(words, bits) + np.uint8(1) & np.uint8(7)
         _warn_of_lost(words, bits, self.zeros.name)
-        return codes_of(words + np.uint32(ONES[bits]), bits)
-
-
-ONES = {2: 0x55555555, 4: 0x11111111, 8: 0x01010101}
-"""1 for each code of a word. GPTQModel subtracts it from whole words, so adding it with carries takes that back."""
+        # 1 for each code of a word: GPTQModel subtracts that from whole words, so adding it with carries takes it back
+        ones = words.dtype.type(sum(1 << i for i in range(0, 8 * words.itemsize, bits)))
+        return codes_of(words + ones, bits)
 
 
 def _warn_of_lost(words: AnyArray, bits: int, name: str) -> None:
     """AutoGPTQ's packer sets all bits above a zero point of 0: what was there is lost."""
-    top = np.uint32((1 << bits) - 1)
-    fields = words[..., None] >> np.arange(0, 32, bits, dtype=np.uint32) & top
+    top = words.dtype.type((1 << bits) - 1)
+    fields = words[..., None] >> np.arange(0, 8 * words.itemsize, bits, dtype=words.dtype) & top
     ones = fields == top
     lost = int((ones[..., -2:].all(axis=-1) & (ones.sum(axis=-1) >= 2)).sum())
     if lost:

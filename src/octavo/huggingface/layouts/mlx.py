@@ -4,19 +4,19 @@
     scales  floats [N, K / G]; U8 for mxfp4, nvfp4 and mxfp8
     biases  floats [N, K / G], of the affine mode alone
 
-w = scale * code + bias.
+w = scale * code + bias. Experts are stacked: all of these have a dimension more, [E, N, ...].
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.formats import Planes, by_name
 from octavo.formats.float8 import float8_format
 from octavo.formats.scalars import e8m0_half_to_f32, ue4m3_half_to_f32
 from octavo.huggingface.layouts.bits import codes_of
-from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
+from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part, as_experts
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
@@ -55,13 +55,24 @@ class Mlx:
         said = self._own.get(module.name, self._all)
         if said is None:
             raise module.error("scales", "is there, and the configuration leaves the module as it is")
+        stacked = len(module.take("weight", ("U32",)).shape) == 3
+        if stacked:
+            experts, module = module.parts["weight"].shape[0], _flattened(module)
         words = module.take("weight", ("U32",), (None, None))
         n, k = words.shape[0], words.shape[1] * 32 // said.bits
         if words.shape[1] * 32 % said.bits or k % said.group:
             raise module.error("weight", f"is U32 {list(words.shape)} for {said.bits} bits in groups of {said.group}")
-        if said.mode == "affine":
-            return [_affine(module, said, n, k, words)]
-        return [_floats(module, said, n, k, words)]
+        rows = (_affine if said.mode == "affine" else _floats)(module, said, n, k, words)
+        return [as_experts(rows, rows.name, experts) if stacked else rows]
+
+
+def _flattened(module: Module) -> Module:
+    """The tensors of experts [E, N, ...] as those of one matrix with the rows of all."""
+    parts = {
+        end: replace(part, shape=(part.shape[0] * part.shape[1], part.shape[2])) if len(part.shape) == 3 else part
+        for end, part in module.parts.items()
+    }
+    return Module(module.folder, module.name, parts, module.used)
 
 
 def _said(settings: Settings, otherwise: Any) -> _Said:

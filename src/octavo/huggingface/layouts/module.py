@@ -126,6 +126,16 @@ def packed(fmt: BlockFormat, n: int, k: int, planes: Part) -> QTensor:
     return QTensor(fmt, (n, k), out)
 
 
+def as_experts(rows: LazyTensor, name: str, experts: int) -> LazyTensor:
+    """Rows [E * N, K] as a tensor [E, N, K] called `name`."""
+    shape = experts, rows.shape[0] // experts, rows.shape[1]
+
+    def load() -> QTensor:
+        return QTensor(rows.format, shape, rows.load().data.reshape(*shape[:2], -1))
+
+    return LazyTensor(name, rows.format, shape, load)
+
+
 class Layout(Protocol):
     """A way in which quantized modules lie in a checkpoint, as its configuration says."""
 
@@ -138,4 +148,4 @@ class Layout(Protocol):
         ...
 
 
-__all__ = ["FLOATS", "HALVES", "Kind", "Layout", "Module", "Part", "packed"]
+__all__ = ["FLOATS", "HALVES", "Kind", "Layout", "Module", "Part", "as_experts", "packed"]

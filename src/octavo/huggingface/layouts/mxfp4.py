@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo.formats import QTensor
 from octavo.huggingface.layouts.float4 import mxfp4
-from octavo.huggingface.layouts.module import Module
+from octavo.huggingface.layouts.module import Module, as_experts
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.gguf import LazyTensor
 
@@ -40,8 +39,4 @@ def _experts(module: Module, stem: str) -> LazyTensor:
     codes, exponents = replace(blocks, shape=(e * n, groups * 16)), replace(scales, shape=(e * n, groups))
     rows = mxfp4(Module(module.folder, module.name, {stem + BLOCKS: codes, stem + SCALES: exponents}), stem + BLOCKS,
                  stem + SCALES)  # fmt: skip
-
-    def load() -> QTensor:
-        return QTensor(rows.format, (e, n, groups * 32), rows.load().data.reshape(e, n, -1))
-
-    return LazyTensor(f"{module.name}.{stem}", rows.format, (e, n, groups * 32), load)
+    return as_experts(rows, f"{module.name}.{stem}", e)

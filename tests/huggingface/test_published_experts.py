@@ -1,0 +1,89 @@
+"""Experts as other tools publish them: logits of the model that has what their tensors stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from octavo.backends.cpu import CpuBackend
+from octavo.backends.reference import ReferenceBackend
+from octavo.huggingface import open_model_file
+from octavo.models import read_model
+from octavo.runtime.engine import Engine, EngineConfig
+from tests.convert.folders import byte_level, write
+from tests.huggingface.published import Tensors, mlx
+from tests.huggingface.test_published import TOKENS, agrees
+from tests.models.checkpoints import make
+from tests.models.tiny_checkpoints import TABLE
+from tests.sampling import slow
+
+SWITCH = {
+    "qwen3moe": "mlp.switch_mlp", "mixtral": "block_sparse_moe.switch_mlp",
+    "gpt-oss": "mlp.experts",
+}  # fmt: skip
+"""Where MLX puts the experts of an architecture."""
+
+
+def packed(tensors: Tensors, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The tensors of experts [E, N, K], stacked, and their values."""
+    parts, values = tensors(rows.reshape(-1, rows.shape[2]))
+    return {end: part.reshape(*rows.shape[:2], -1) for end, part in parts.items()}, values.reshape(rows.shape)
+
+
+def save(folder: Path, name: str) -> Any:
+    """A random model with stacked experts of 4 bits and a router of 8, as MLX writes them; the rest as it is."""
+    model, out = make(TABLE[name]), {}
+    config: dict[str, Any] = {"group_size": 32, "bits": 4, "mode": "affine"}
+    columns = name == "gpt-oss"
+    for key, parameter in model.state_dict().items():
+        w = parameter.numpy()
+        stem, _, end = key.partition("mlp.experts.")
+        module = stem + SWITCH[name]
+        if end in ("gate_up_proj", "down_proj"):
+            rows = w.swapaxes(1, 2) if columns else w
+            halves = (slice(0, None, 2), slice(1, None, 2)) if columns else np.array_split(range(rows.shape[1]), 2)
+            names = dict(zip(("gate_proj", "up_proj"), halves, strict=True))
+            for part, taken in (names if end == "gate_up_proj" else {"down_proj": slice(None)}).items():
+                parts, values = packed(mlx(4, 32), np.ascontiguousarray(rows[:, taken]))
+                out |= {f"{module}.{part}.{kind}": array for kind, array in parts.items()}
+                torch.from_numpy(rows)[:, taken] = torch.from_numpy(values)  # a view of the parameter
+        elif end == "gate_up_proj_bias":
+            out |= {f"{module}.gate_proj.bias": w[:, 0::2], f"{module}.up_proj.bias": w[:, 1::2]}
+        elif end == "down_proj_bias":
+            out[f"{module}.down_proj.bias"] = w
+        elif key.endswith("mlp.gate.weight"):
+            router = key.removesuffix(".weight").replace("mlp.", module.removeprefix(stem).partition(".")[0] + ".")
+            parts, values = mlx(8, 32)(w)
+            out |= {f"{router}.{kind}": array for kind, array in parts.items()}
+            config[router] = {"group_size": 32, "bits": 8}
+            parameter.copy_(torch.from_numpy(values))
+        else:
+            out[key] = w
+    safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in out.items()}, folder / "model.safetensors")
+    names_ = {"architectures": [type(model).__name__], "quantization": config}
+    write(folder, "config.json", {**model.config.to_dict(), **names_})
+    byte_level().save(str(folder / "tokenizer.json"))
+    return model
+
+
+@pytest.mark.parametrize("name", ["qwen3moe", *map(slow, ("mixtral", "gpt-oss"))])
+def test_stacked_experts_of_mlx(tmp_path: Path, name: str) -> None:
+    model = save(tmp_path, name)
+    with torch.no_grad():
+        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
+    with open_model_file(tmp_path) as file:
+        assert file.tensors["blk.1.ffn_up_exps.weight"].type_name == "GROUP4_32_M_F16"
+        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
+    assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_stacked_experts_on_the_cpu(tmp_path: Path) -> None:
+    save(tmp_path, "qwen3moe")
+    agrees(tmp_path, CpuBackend(threads=2))
