@@ -30,12 +30,12 @@ def planar_codes_of(words: AnyArray, bits: int) -> U8:
 
     Of each 32 codes the lower 4 bits come first, then the next 2, then 1, as far as there are any, each as a stream.
     """
-    blocks, found, taken = words.reshape(*words.shape[:-1], -1, bits), np.uint8(0), 0
+    blocks, taken = words.reshape(*words.shape[:-1], -1, bits), 0
+    codes: U8 = np.zeros((*blocks.shape[:-1], 32), np.uint8)
     for width in widths(bits):
-        found = found | codes_of(blocks[..., taken : taken + width], width) << np.uint8(taken)
+        codes |= codes_of(blocks[..., taken : taken + width], width) << np.uint8(taken)
         taken += width
-    codes: U8 = found.reshape(*words.shape[:-1], -1)
-    return codes
+    return codes.reshape(*words.shape[:-1], -1)
 
 
 def nibbles(raw: AnyArray) -> U8:
