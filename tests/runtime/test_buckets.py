@@ -48,6 +48,20 @@ def test_steps_are_filled_up(counts: list[int], wanted: list[int], sizes: tuple[
     assert inputs["rows"].max() < 10 * 64
 
 
+@pytest.mark.parametrize("n_batch", [5, 64, 512])
+def test_a_filled_step_has_at_most_two_sequences_for_each(n_batch: int) -> None:
+    """And at most as many tokens more, as memory is made for."""
+    for n in (1, 2, 3, 5, 9, 17, 33, 129):
+        for prompts in range(0, n + 1, max(1, n // 4)):
+            left = n_batch - (n - prompts)
+            if 2 * prompts <= left:
+                first = [2] * (prompts - 1) + [left - 2 * (prompts - 1)] if prompts else []
+                feeds = [Feed(Sequence([0] * 9), [5] * k) for k in [1] * (n - prompts) + first]
+                made = filled(feeds, chunk_sizes(n_batch), scratch=9, most_pages=8)
+                assert len(made) <= 2 * n
+                assert sum(len(f.tokens) for f in made) <= n_batch + 2 * n
+
+
 def test_prompts_are_not_taken_for_replies() -> None:
     """A step with as many tokens as sequences is one of replies."""
     for n in (1, 2, 3, 4, 7, 8):

@@ -28,7 +28,7 @@ from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.buckets import chunk_sizes, filled, replies_for
+from octavo.runtime.buckets import chunk_sizes, filled
 from octavo.runtime.candidates import LOGITS
 from octavo.runtime.context import default_context, require_context
 from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes, pages_for
@@ -125,8 +125,8 @@ class Engine:
         config, sequences, pages = self.config, self.config.max_sequences, self.pool.n_pages
         tokens, outputs = max(config.n_batch, sequences), max(min(config.n_batch, config.n_outputs), sequences)
         if self.fills:
-            sequences, pages = replies_for(sequences) + 2 * sequences, pages + 1  # each may be a prompt, filled up
-            tokens, outputs = config.n_batch + sequences, outputs + sequences
+            sequences, pages = 2 * sequences, pages + 1  # `filled` gives at most two for each
+            tokens, outputs = config.n_batch + sequences, max(outputs, sequences)
         return {
             "tokens": tokens,
             "outputs": outputs,
