@@ -32,6 +32,7 @@ from octavo.io.gguf import GGUFFile
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.models import embedding_checkpoints as embedding
 from tests.models import table
+from tests.models import test_ranking as ranking
 from tests.models.checkpoints import Case
 from tests.models.tiny_checkpoints import TABLE
 
@@ -50,6 +51,15 @@ if "tokens" in job:
     model = llama_cpp.Llama(path, logits_all=True, **common)
     model.eval(job["tokens"])
     found = model.scores[: len(job["tokens"])]
+elif "pairs" in job:
+    model, found = llama_cpp.Llama(path, embedding=True, **common), []
+    for ids in job["pairs"]:
+        model._ctx.kv_cache_clear()
+        model._batch.reset()
+        model._batch.add_sequence(ids, 0, True)
+        model._ctx.decode(model._batch)
+        found.append(llama_cpp.llama_get_embeddings_seq(model._ctx.ctx, 0)[0])
+    found = np.array(found)
 else:
     model = llama_cpp.Llama(path, embedding=True, **common)
     found = np.array([model.embed(text, normalize=True) for text in job["texts"]])
@@ -130,6 +140,19 @@ def compare_embeddings(name: str, folder: Path, python: str) -> dict[str, Any]:
     return {"case": f"{name} (embeddings)", "architecture": arch, "class": kind.config, **errors, **_note(name)}
 
 
+def compare_scores(name: str, folder: Path, python: str) -> dict[str, Any]:
+    """The same of a reranker, relative to the greatest score."""
+    want, errors = ranking.encoder(folder, name), {}
+    for stored in TYPES:
+        path = folder.with_suffix(f".{stored}.gguf")
+        convert_checkpoint(folder, path, stored)
+        with octavo.load(path, device="reference") as model:
+            ours = model.rank(ranking.QUERY, ranking.DOCUMENTS)
+            pairs = [model.tokenizer.encode_pair(ranking.QUERY, document) for document in ranking.DOCUMENTS]
+        errors[stored] = _errors(ours, theirs(python, path, {"pairs": pairs}), want)
+    return {"case": f"{name} (scores)", "architecture": "bert", "class": f"{name}Config", **errors, "note": GELU}
+
+
 def _errors(ours: F32, peer: F32 | str, want: F32) -> dict[str, Any]:
     if isinstance(peer, str):
         return {"octavo_transformers": table.error(ours, want), "llama.cpp": peer}
@@ -146,7 +169,7 @@ def _note(name: str) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", default=sys.executable)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases of the table, or of embeddings")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases of the table, NAME-embeddings, NAME-scores")
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -160,6 +183,11 @@ def main() -> None:
             if not args.only or f"{name}-embeddings" in args.only:
                 (folder := Path(root) / f"tiny-{len(rows)}").mkdir()
                 rows.append(compare_embeddings(name, folder, args.peer_python))
+                print(json.dumps(rows[-1]), flush=True)
+        for name in ranking.TOKENIZERS:
+            if not args.only or f"{name}-scores" in args.only:
+                (folder := Path(root) / f"tiny-{len(rows)}").mkdir()
+                rows.append(compare_scores(name, folder, args.peer_python))
                 print(json.dumps(rows[-1]), flush=True)
     version = subprocess.run([args.peer_python, "-c", VERSION], stdout=subprocess.PIPE, text=True, check=True)
     versions: dict[str, Any] = {"llama-cpp-python": version.stdout.strip().splitlines()[-1]}

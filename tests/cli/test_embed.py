@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.models.embedding_checkpoints import KINDS, save
+from tests.models.test_ranking import encoder
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +57,15 @@ def test_what_is_refused(embed: Run, octavo: Run, bert: str) -> None:
     assert "is an embedding model, which generates no text" in octavo("run", bert, "hi").error()
     assert "does not say how vectors" in octavo("embed", "demo", "a", "--device", "reference").error()
     assert "gives no logits" in octavo("profile", bert, "--device", "reference").error()
+
+
+def test_ranks(octavo: Run, tmp_path: Path) -> None:
+    encoder(tmp_path, "XLMRoberta")
+    rank = ("rank", str(tmp_path), "a query", "--device", "reference")
+    lines = octavo(*rank, "the software", "to").out.splitlines()
+    assert lines[0].split() == ["score", "document"]
+    assert sorted(line.split()[1:] for line in lines[1:]) == [["1", "the", "software"], ["2", "to"]]
+    results = json.loads(octavo(*rank, "--json", stdin=b"the software\nto\n").out)["results"]
+    assert [f"{entry['score']:.4f}" for entry in results] == [line.split()[0] for line in lines[1:]]
+    assert results[0]["score"] >= results[1]["score"]
+    assert "is a reranker" in octavo("embed", str(tmp_path), "a", "--device", "reference").error()

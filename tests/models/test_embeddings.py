@@ -144,9 +144,9 @@ def test_pooling_of_a_kind_that_is_not_computed(bert: Path) -> None:
     with GGUFFile.open(bert / "m.gguf") as file:
         values = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
         tensors = {name: file.tensor(name) for name in file.tensors}
-        write_gguf(bert / "rank.gguf", "bert", values | {"bert.pooling_type": 4}, tensors)
-    with pytest.raises(ModelError, match=r"pooling_type: pooling 4 \(rank\) is not computed"):
-        octavo.load(bert / "rank.gguf", device="reference")
+        write_gguf(bert / "m5.gguf", "bert", values | {"bert.pooling_type": 5}, tensors)
+    with pytest.raises(ModelError, match=r"bert.pooling_type: is 5 \(allowed: 0 to 4\)"):
+        octavo.load(bert / "m5.gguf", device="reference")
 
 
 @pytest.mark.parametrize(("name", "kind"), [slow(pair) for pair in product(KINDS, ("Q4_K", "Q8_0"))])

@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "attention.causal ": (True, "is a key that Octavo does not compute qwen3 with"),
     "rope.dimension_sections": ([16, 24, 24, 0], "is a key that"),
     "rope.freq_base_swa": (10000.0, "is a key that"),
-    "classifier.output_labels": (["yes", "no"], "is a key that"),
+    "classifier.pooling_type": (["yes", "no"], "is a key that"),
     "use_parallel_residual": (1, "is 1"),
 }
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from octavo.cli import bench, convert, embed, evaluate, imatrix, inspect, profile, pull, quantize, report, run
+from octavo.cli import bench, convert, embed, evaluate, imatrix, inspect, profile, pull, quantize, rank, report, run
 from octavo.cli.grouped import grouped
 from octavo.cli.options import in_plain_words, one_name, worded
 from octavo.cli.signals import ending_in_order
@@ -47,6 +47,7 @@ app = typer.Typer(
 )
 app.command("run")(grouped(run.run))
 app.command("embed")(embed.embed)
+app.command("rank")(rank.rank)
 app.command("pull")(pull.pull)
 app.command("list")(pull.list_models)
 app.command("rm")(pull.remove)

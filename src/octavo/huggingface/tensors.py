@@ -18,6 +18,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config
+from octavo.models.hparams import CLASSIFIER
 
 IGNORED = ("rotary_emb.inv_freq",)
 """Ends of names of tensors that follow from the configuration."""
@@ -154,7 +155,7 @@ def _made(
     tensor = found.single[name]
     if architecture.columns and name.endswith("_exps.weight") and len(tensor.shape) == 3 and tensor.format.is_float:
         return _source(name, tensor.format, *transposed(tensor))
-    if name.endswith("_inp_shexp.weight"):  # one row [1, K], which is a vector in GGUF
+    if name.endswith(("_inp_shexp.weight", CLASSIFIER)):  # one row [1, K], which is a vector in GGUF
         return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(name.rpartition(".")[0].rpartition(".")[2])
     reordered = architecture.reordered and name.endswith((".weight", ".bias"))

@@ -24,6 +24,10 @@ OUTER = {
     "embeddings.position_embeddings.weight": "position_embd.weight",
     "embeddings.LayerNorm.weight": "token_embd_norm.weight",
     "embeddings.LayerNorm.bias": "token_embd_norm.bias",
+    "classifier.dense.weight": "cls.weight",
+    "classifier.dense.bias": "cls.bias",
+    "classifier.out_proj.weight": "cls.output.weight",
+    "classifier.out_proj.bias": "cls.output.bias",
 }
 
 
@@ -61,9 +65,13 @@ def tensors(hp: Bert) -> Tensors:
     biases = {"attn_output": hp.n_embd, "ffn_up": hp.n_ff, "ffn_down": hp.n_embd}
     block |= {f"{name}.bias": vector(size, optional=True) for name, size in biases.items()}
     block |= {f"{name}.{part}": vector(hp.n_embd) for name in NORMS for part in ("weight", "bias")}
-    return outer_tensors(hp, positions=True) | {
-        f"blk.{i}.{name}": want for i in range(hp.n_layer) for name, want in block.items()
-    }
+    head = {"cls.weight": Expected((hp.n_embd, hp.n_embd), optional=True), "cls.bias": vector(hp.n_embd, optional=True)}
+    head |= layers.classifier_tensors(hp) | {"cls.output.bias": vector(hp.n_labels, optional=True)}
+    return (
+        outer_tensors(hp, positions=True)
+        | head
+        | {f"blk.{i}.{name}": want for i in range(hp.n_layer) for name, want in block.items()}
+    )
 
 
 def embedded(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
@@ -112,6 +120,15 @@ def roberta(config: Config) -> Keys:
     return config_keys(config) | {"context_length": positions - first}
 
 
+def reranker(config: Config) -> Keys:
+    """Raises ModelError for a classifier of more than one score."""
+    labels = config.values.get("id2label")
+    count = len(labels) if isinstance(labels, dict) else config.values.get("num_labels", 2)
+    if count != 1:
+        raise config.error("id2label", f"is of {brief(count)} labels", "one, of a reranker")
+    return roberta(config) | {"pooling_type": RANK}
+
+
 def before_positions(config: Config) -> int:
     """Rows of RoBERTa's matrix of positions before that of the first token."""
     if config.values.get("model_type") not in ROBERTA:
@@ -128,6 +145,8 @@ def require_types(config: Config) -> None:
         raise config.error("type_vocab_size", f"is {brief(types)}", f"1 to {TYPES}")
 
 
+RANK = 4
+"""The number of GGUF's `pooling_type` that means a score of two texts."""
 ROBERTA = ("roberta", "xlm-roberta")
 """Values of `model_type`."""
 NO_ROPE: Keys = {"rope.freq_base": None, "rope.dimension_count": None}
@@ -141,6 +160,7 @@ ARCH = Architecture(
     classes={
         "BertModel": config_keys, "BertForMaskedLM": config_keys, "RobertaModel": roberta,
         "RobertaForMaskedLM": roberta, "XLMRobertaModel": roberta, "XLMRobertaForMaskedLM": roberta,
+        "RobertaForSequenceClassification": reranker, "XLMRobertaForSequenceClassification": reranker,
     },
     names={
         "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",

@@ -14,6 +14,8 @@ from octavo.models.rope import Rope
 
 RMS_EPS, LAYER_NORM_EPS = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
+CLASSIFIER = "cls.output.weight"
+
 H = TypeVar("H", bound="Hyperparams")
 
 LIMITS = {
@@ -36,6 +38,7 @@ LIMITS = {
 class Hyperparams:
     """Sizes of a model: layers, width, heads of `head_dim` values, experts (0 where the feed-forward is dense).
 
+    n_labels  scores that the classifier of a reranker gives
     n_window  tokens that a token of some layers sees, itself among them; None where all layers see all before it
     windowed  whether each layer has the window; empty where the file does not say which do
     """
@@ -54,6 +57,7 @@ class Hyperparams:
     n_expert: int = 0
     n_expert_used: int = 0
     n_ff_expert: int = 0
+    n_labels: int = 1
     n_window: int | None = None
     windowed: tuple[bool, ...] = ()
 
@@ -190,6 +194,7 @@ def read_shared(
         n_expert=n_expert,
         n_expert_used=n_expert_used,
         n_ff_expert=r.size("expert_feed_forward_length", dense_ff or None) if n_expert else 0,
+        n_labels=_labels(r),
         n_window=r.size("attention.sliding_window") if r.integer("attention.sliding_window", 0) else None,
     )
 
@@ -199,6 +204,12 @@ def _vocabulary_size(r: HyperparamReader) -> int:
     if len(shape) != 2:
         raise ModelError("is missing or not a matrix", file=r.path, field="tensor token_embd.weight")
     return shape[0]
+
+
+def _labels(r: HyperparamReader) -> int:
+    """Rows of the classifier, which may be a vector."""
+    shape = r.shapes.get(CLASSIFIER, ())
+    return shape[0] if len(shape) == 2 else 1
 
 
 def _read_rope(r: HyperparamReader, head_dim: int, n_ctx_train: int, interleaved: bool) -> Rope:

@@ -23,6 +23,7 @@ UNUSED = {
     "attention.layer_norm_epsilon": "of norms that take the mean off, which these architectures do not have",
     "attention.sliding_window_pattern": "which layers have the window; contexts are no longer than that",
     "pooling_type": "says how a text's vector is made of those of its tokens, which `embed` does",
+    "classifier.output_labels": "says what scores of a reranker are for",
     "rope.scaling.finetuned": "says how a model was trained",
 }
 """May have any value, and why."""

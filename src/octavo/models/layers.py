@@ -9,7 +9,7 @@ import numpy as np
 from octavo.formats import dequantize
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
-from octavo.models.hparams import Hyperparams
+from octavo.models.hparams import CLASSIFIER, Hyperparams
 from octavo.models.rope import Rope
 from octavo.models.weights import BIAS, SCALE, Expected, Tensors, Weights, matrix, vector, with_scales
 
@@ -65,6 +65,12 @@ def ffn_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
             n.removesuffix(".weight") + BIAS: vector(want.shape[0], optional=True) for n, want in products.items()
         }
     return tensors
+
+
+def classifier_tensors(hp: Hyperparams) -> Tensors:
+    """What a reranker has to score two texts with."""
+    shape = (hp.n_embd,) if hp.n_labels == 1 else (hp.n_labels, hp.n_embd)
+    return {CLASSIFIER: Expected(shape, optional=True, row=hp.n_labels == 1)}
 
 
 def shared_expert_tensors(hp: Hyperparams, width: int) -> Tensors:

@@ -78,7 +78,7 @@ ARCH = Architecture(
     base="bert.",
     layer="encoder.layers",
     outer={
-        **{name: gguf for name, gguf in bert.OUTER.items() if "position" not in name and "LayerNorm" not in name},
+        **{name: gguf for name, gguf in bert.OUTER.items() if "word_" in name or "type_" in name},
         "emb_ln.weight": "token_embd_norm.weight",
         "emb_ln.bias": "token_embd_norm.bias",
     },

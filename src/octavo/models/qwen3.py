@@ -20,7 +20,8 @@ def hparams(r: HyperparamReader) -> Hyperparams:
 
 def tensors(hp: Hyperparams) -> Tensors:
     feed_forward = layers.ffn_tensors(hp)
-    return layers.model_tensors(hp, layers.attention_tensors(hp, qk_norm=True) | feed_forward)
+    model = layers.model_tensors(hp, layers.attention_tensors(hp, qk_norm=True) | feed_forward)
+    return model | layers.classifier_tensors(hp)
 
 
 def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:

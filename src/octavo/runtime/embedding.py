@@ -26,24 +26,33 @@ Pooling = Literal["mean", "cls", "last"]
 """The vector of a text: the mean of its tokens', that of the first, or that of the last."""
 
 TYPES = ("none", "mean", "cls", "last", "rank")
-"""What the numbers of `pooling_type` mean; "rank" is a score of two texts, which is not computed here."""
+"""What the numbers of `pooling_type` mean; "rank" is a score of two texts."""
 SEQUENCES, STEP = 32, 512
 """Texts in a step at most, and tokens of one, unless a text may have more."""
 
 
 def pooling_of(file: GGUFFile) -> Pooling | None:
-    """How a file's model pools; None where it does not say. Raises ModelError for what is not computed."""
+    """How a file's model pools; None where it does not say, or is a reranker. Raises ModelError for another number."""
+    kind = _pooling_type(file)
+    return None if kind in ("none", "rank") else kind  # type: ignore[return-value]
+
+
+def is_reranker(file: GGUFFile) -> bool:
+    """Whether a file's model gives a score of two texts."""
+    return _pooling_type(file) == "rank"
+
+
+def _pooling_type(file: GGUFFile) -> str:
     key = f"{file.metadata.get_str('general.architecture')}.pooling_type"
     number = file.metadata.get_int(key, default=0)
-    if not 0 <= number < len(TYPES) or TYPES[number] == "rank":
-        name = f" ({TYPES[number]})" if 0 <= number < len(TYPES) else ""
-        raise ModelError(f"pooling {number}{name} is not computed", file=file.path, field=key, allowed="0 to 3")
-    return TYPES[number] if number else None  # type: ignore[return-value]
+    if not 0 <= number < len(TYPES):
+        raise ModelError(f"is {number}", file=file.path, field=key, allowed=f"0 to {len(TYPES) - 1}")
+    return TYPES[number]
 
 
 def is_embedding_model(model: ModelSpec) -> bool:
     """Whether a model is made to give embeddings: its graph has no logits, or its file says how to pool."""
-    return pooling_of(model.file) is not None or model.architecture.encoder
+    return _pooling_type(model.file) != "none" or model.architecture.encoder
 
 
 def embedding_engine(
@@ -76,6 +85,9 @@ class Embedder:
             choice("pooling", pooling, get_args(Pooling))
         pooling = pooling or self.pooling
         if pooling is None:
+            if is_reranker(file := self.engine.model.file):
+                problem = f"{file.path} is a reranker, which scores documents (allowed: octavo rank, or a pooling)"
+                raise UsageError(problem, argument="pooling")
             problem = f"{self.engine.model.file.path} does not say how vectors of tokens become one of a text"
             raise UsageError(f"{problem} (allowed: pooling mean, cls or last)", argument="pooling")
         pooled = [_pooled(vectors, pooling) for vectors in self.token_vectors(texts)]
@@ -90,20 +102,23 @@ class Embedder:
 
         Raises UsageError for a text without tokens, ContextFullError for one that does not fit.
         """
-        tokens = [self._tokens(i, text) for i, text in enumerate(texts)]
+        return self.vectors_of([self.tokenizer.encode(text, parse_special=False) for text in texts])
+
+    def vectors_of(self, tokens: Sequence[list[int]]) -> list[F32]:
+        """The same of texts that are tokens already."""
+        self._require_fitting(tokens)
         found: dict[int, F32] = {}
         for group in self._groups([len(t) for t in tokens]):
             rows = self._step([tokens[i] for i in group])
             found |= dict(zip(group, rows, strict=True))
         return [found[i] for i in range(len(tokens))]
 
-    def _tokens(self, i: int, text: str) -> list[int]:
-        tokens = self.tokenizer.encode(text, parse_special=False)
-        if not tokens:
-            raise UsageError(f"text {i} has no tokens", argument="texts")
-        if len(tokens) > (most := self.engine.n_ctx):
-            raise ContextFullError(f"text {i}, of {len(tokens)} tokens, does not fit the context of {most}")
-        return tokens
+    def _require_fitting(self, tokens: Sequence[list[int]]) -> None:
+        for i, text in enumerate(tokens):
+            if not text:
+                raise UsageError(f"text {i} has no tokens", argument="texts")
+            if len(text) > (most := self.engine.n_ctx):
+                raise ContextFullError(f"text {i}, of {len(text)} tokens, does not fit the context of {most}")
 
     def _groups(self, lengths: list[int]) -> Iterator[list[int]]:
         """Texts by number that are one step, those of about one length together."""

@@ -27,6 +27,7 @@ from octavo.runtime.many import Row, fill
 from octavo.runtime.options import GenerateOptions, SamplingOptions, recommended, settings
 from octavo.runtime.placement import GpuLayers, backends_for
 from octavo.runtime.prompt import Prompt, encode_prompt, token_ids
+from octavo.runtime.ranking import Ranker
 from octavo.runtime.reply import Reply
 from octavo.runtime.sampling import Sampler, SamplingParams, make_sampler
 from octavo.text import ChatTemplate, Tokenizer
@@ -170,6 +171,21 @@ class Model:
     def embed_tokens(self, texts: str | Iterable[str]) -> list[F32]:
         """For each text the vectors of its tokens, float32 [tokens, n_embd], neither pooled nor normalized."""
         return self._embedder.token_vectors(_texts(texts))
+
+    def rank(self, query: str, documents: str | Iterable[str]) -> F32:
+        """How well each document answers a query, by a reranker: float32 [n], more is better.
+
+        Of an encoder (BGE, XLM-RoBERTa) the classifier's own number, which may have any sign; of a model that generates
+        (Qwen3) the share of "yes" against "no". Raises UsageError for arguments that are wrong, ModelError for a model
+        that is no reranker, and ContextFullError where a query and a document do not fit, before anything is computed.
+        """
+        if not isinstance(query, str):
+            raise wrong("query", query, "a text")
+        return self._ranker.scores(query, _texts(documents))
+
+    @cached_property
+    def _ranker(self) -> Ranker:
+        return Ranker(self._embedder)
 
     @cached_property
     def _embedder(self) -> Embedder:

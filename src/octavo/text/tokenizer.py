@@ -40,6 +40,7 @@ class Tokenizer:
         self.stop_ids = specials.stop_ids
         self.bos_id, self.eos_id, self.unk_id = map(specials.roles.get, ("bos", "eos", "unk"))
         self.eot_id, self.eom_id, self.pad_id = map(specials.roles.get, ("eot", "eom", "pad"))
+        self._sep = specials.roles.get("sep")
         wants_bos = scheme.always_bos or _flag(fields, "add_bos_token", scheme.add_bos)
         self.add_bos = wants_bos and self.bos_id is not None
         self.add_eos = _flag(fields, "add_eos_token", scheme.add_eos) and self.eos_id is not None
@@ -86,6 +87,12 @@ class Tokenizer:
                 out += self._encode_text(" " + piece if prefix else piece)
             prefix = self._puts_space and isinstance(piece, int)
         return [*out, *self._last] if add_special else out
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """The ids of two texts as RoBERTa takes them, "<s> first </s></s> second </s>", without control tokens."""
+        a, b = (self.encode(text, add_special=False, parse_special=False) for text in (first, second))
+        between = self._last if self._sep is None else [self._sep]
+        return [*self._first, *a, *self._last, *between, *b, *self._last]
 
     def decode(self, ids: Iterable[int], skip_special: bool = False, *, continued: bool = False) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD.
