@@ -92,3 +92,14 @@ def test_ends_and_biases_are_those_of_each_reply(model: Model) -> None:
         assert len(text([ord("x")], ignore_eos=True, max_tokens=9, **GREEDY)) > 2
     with pytest.raises(UsageError, match=r"logit_bias is 259 \(allowed: 0 to 258\)"):
         model.generate("x", logit_bias={259: 1.0})
+
+
+def test_pages_of_a_conversation_are_there_for_others(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, device="reference", n_ctx=64, max_sequences=3) as model:
+        prompts, steps = [[ord("w")], [ord("v")], [ord("u")]], []
+        for _ in range(2):
+            model.generate_many(prompts, **GREEDY)
+            steps.append(model._core.stats().steps)
+            assert model.generate([ord("y")], **GREEDY).text == "z"
+            assert model.engine.pool.held == 1
+        assert steps[1] <= 2 * steps[0], "all of them run at the same time, again"

@@ -114,9 +114,7 @@ class PagePool:
         Raises CacheFullError, taking none, if too few are free.
         """
         with self._lock:
-            when_short = None if self._when_short is None else self._when_short()
-            if self.wanted(sequence, length) > self.free and when_short is not None:
-                when_short(sequence)
+            self.make_room(sequence, self.wanted(sequence, length))
             if (missing := self.wanted(sequence, length)) > self.free:
                 raise CacheFullError(
                     f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
@@ -124,6 +122,12 @@ class PagePool:
             while len(sequence.pages) < pages_for(length):
                 sequence.pages.append(self._take())
             self._make_own(sequence, length)
+
+    def make_room(self, sequence: Sequence, pages: int) -> None:
+        """Have pages released that are idle, if fewer than so many are free for a sequence."""
+        when_short = None if self._when_short is None else self._when_short()
+        if pages > self.free and when_short is not None:
+            when_short(sequence)
 
     def _written(self, sequence: Sequence, length: int) -> int | None:
         """The page where the next token goes, if `sequence` has it already."""

@@ -146,8 +146,9 @@ class Scheduler:
                 held_back += 1
                 continue
             sequence, length = self.tree.match(request.tokens, request.space), len(request.tokens)
-            spare = len(self.running)  # a page each for those under way to go on
-            if self.running and self.pool.wanted(sequence, length) + spare > self.pool.free:
+            wanted = self.pool.wanted(sequence, length) + len(self.running)  # a page each for those under way to go on
+            self.pool.make_room(sequence, wanted)
+            if self.running and wanted > self.pool.free:
                 self.pool.release(sequence)
                 return
             try:
