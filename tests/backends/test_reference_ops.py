@@ -194,6 +194,14 @@ def test_attention_with_a_cap() -> None:
     assert error(case.run(), want) > 1e-3
 
 
+def test_attention_whose_values_begin_keys() -> None:
+    case = Paged([5, 0], [3, 7], heads=4, kv_heads=1)
+    size = case.q.shape[2] // 2
+    case.values[:], case.v = case.keys, case.k
+    want = case.want().reshape(*case.q.shape)[..., :size].reshape(len(case.q), -1)
+    assert error(case.run(value_dim=size), want) < NMSE
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_elementwise(tokens: int) -> None:
     a, b, row = 8 * uniform(tokens, 9), uniform(tokens, 9, seed=1), uniform(9, seed=2)

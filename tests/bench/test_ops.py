@@ -59,6 +59,12 @@ def test_a_quantized_cache_is_smaller() -> None:
     assert cost_of(OpCase("attention", 1, shape, past=(10,))).cache == 2 * 2 * 34 * 11
 
 
+def test_keys_that_are_values_too_are_read_once() -> None:
+    shape = {"heads": 4, "kv_heads": 1, "dim": 32, "shared": 16, "cache": "f16"}
+    cost = cost_of(OpCase("attention", 1, shape, past=(10,)))
+    assert (cost.cache, cost.operations) == (11 * 32 * 2, 2 * 4 * (32 + 16) * 11)
+
+
 def test_other_ops_cost_nothing() -> None:
     node = next(n for n in OpCase("swiglu", 1, {"k": 8}).build().graph.nodes if n.op == "swiglu")
     assert cost(node, Load({"tokens": 1}, [0], [1])) == Cost()

@@ -30,6 +30,8 @@ POSITIONS, STARTS, PAGES = (
     value("sequences", "pages", dtype="i32"),
 )
 
+SHARED = value("rows", 1, 8)
+
 GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("get_rows", (w(9, 4), value(T, dtype="i32")), {}, (T, 4)),
     ("rms_norm", (value(T, 4), w(4)), {"eps": 1e-5}, (T, 4)),
@@ -43,6 +45,7 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
      (T, 32)),
     ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES, w(4)), ATTENTION,
      (T, 32)),
+    ("attention", (value(T, 4, 8), SHARED, SHARED, POSITIONS, STARTS, PAGES), {**ATTENTION, "value_dim": 6}, (T, 24)),
     ("slice_heads", (value(T, 2, 8),), {"start": 3, "size": 5}, (T, 2, 5)),
     ("join_heads", (value(T, 2, 8), value(T, 2, 3)), {}, (T, 2, 11)),
     ("keep_groups", (value(T, 8),), {"groups": 4, "used": 2, "best": 2}, (T, 8)),
@@ -110,6 +113,9 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("numbers", (POSITIONS,), {"count": 0}),
     ("attention", (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES),
      {**ATTENTION, "window": -4, "reach": 1}),
+    ("attention", (value(T, 4, 8), SHARED, SHARED, POSITIONS, STARTS, PAGES), {**ATTENTION, "value_dim": 9}),
+    ("attention", (value(T, 4, 8), SHARED, value("rows", 1, 8), POSITIONS, STARTS, PAGES),
+     {**ATTENTION, "value_dim": 6}),
     ("clamped_swiglu", (value(T, 4), value(T, 5)), CLAMPED),
     ("clamped_swiglu", (value(T, 4), value(T, 4)), {**CLAMPED, "limit": 0.0}),
     ("add_rows", (value(T, 2, 4), w(13), value(T, 2)), {}),

@@ -116,10 +116,16 @@ def _attention() -> Iterator[OpCase]:
         yield OpCase("attention", 20, shape, past=(0, 70, 3))
         yield OpCase("attention", 11, {**shape, "decodes": 1}, past=(90, 40))
     for cache in ("f16", "f32", "q8_0"):
-        shape = {"heads": 4, "kv_heads": 1, "dim": 96, "cache": cache, "shared": 1}
+        shape = {"heads": 4, "kv_heads": 1, "dim": 96, "cache": cache, "shared": 64}
         yield from (OpCase("attention", t, shape) for t in (1, 40))
         yield OpCase("attention", 3, shape, past=(5, 128, 300))
         yield OpCase("attention", 20, shape, past=(0, 70, 3))
+        yield OpCase("attention", 11, {**shape, "decodes": 1}, past=(90, 40))
+    shape = {"heads": 16, "kv_heads": 1, "dim": 576, "shared": 512}  # DeepSeek-V2-Lite's
+    yield from (OpCase("attention", t, shape, past=past) for t, past in ((1, (150,)), (20, (70,))))
+    yield OpCase("attention", 1, {**shape, "heads": 128}, past=(150,))  # DeepSeek-V3's
+    shape = {"heads": 34, "kv_heads": 2, "dim": 48, "shared": 48, "window": 20, "cap": 1, "sinks": 1}
+    yield from (OpCase("attention", t, shape, past=past) for t, past in ((1, (100,)), (20, (0, 70, 3))))
     for limits in ({"reach": WHOLE}, {"window": 20, "reach": 19}):
         shape = {"heads": 2, "kv_heads": 1, "dim": 64, "cache": "f16", **limits}
         yield from (OpCase("attention", t, shape) for t in (1, 33, 127))

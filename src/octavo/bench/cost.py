@@ -72,10 +72,12 @@ def experts_read(experts: int, used: int, tokens: int) -> float:
 
 
 def _attention(node: Node, load: Load) -> Cost:
-    """Keys and values read once; a product with each key, and a sum of each value, that a query sees."""
+    """Keys and values (once where they are the same) are read; a product with each key, a sum of each value seen."""
     _, heads, dim = node.inputs[0].shape
-    cache = node.inputs[1]
+    (_, cache, values), value_dim = node.inputs[:3], node.attrs.get("value_dim", 0)
     assert isinstance(heads, int)
     assert isinstance(dim, int)
     row = math.prod(d for d in cache.shape[1:] if isinstance(d, int)) * BYTES[cache.dtype]
-    return Cost(cache=round(2 * row * load.positions), operations=4 * heads * dim * load.pairs)
+    caches = 1 if cache is values else 2
+    each = 2 * heads * (dim + (value_dim or dim))
+    return Cost(cache=round(caches * row * load.positions), operations=each * load.pairs)

@@ -161,16 +161,16 @@ def rope(s: Sketch) -> Node:
 @_graph
 def attention(s: Sketch) -> Node:
     """Writes k and v to the cache, then reads it. A shape may have a `window`, a `cap` for scores, `sinks`, a `reach`.
-    With `shared`, keys are values too. A window below 0 is a chunk.
+    With `shared`, the first so many values of keys are values too. A window below 0 is a chunk.
 
     With several steps it reads what earlier ones wrote.
     """
     q = s.given("q", s["heads"], s["dim"])
     k, v = (s.given(name, s["kv_heads"], s["dim"]) for name in "kv")
-    values = None if s.shape.get("shared") else v
+    shared = int(s.shape.get("shared", 0))
     limits = s.shape.get("window", 0), s.shape.get("cap", 0)
     sinks, reach = s.vector("sinks", s["heads"]) if s.shape.get("sinks") else None, s.shape.get("reach", 0)
-    return s.builder.attention(q, k, values, 0, s["dim"] ** -0.5, *limits, sinks, reach)
+    return s.builder.attention(q, k, None if shared else v, 0, s["dim"] ** -0.5, *limits, sinks, reach, shared)
 
 
 @_graph

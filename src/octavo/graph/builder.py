@@ -121,21 +121,21 @@ class GraphBuilder:
 
     def attention(
         self, q: Node, k: Node, v: Node | None, layer: int, scale: float, window: int = 0, cap: float = 0.0,
-        sinks: Node | None = None, reach: int = 0,
+        sinks: Node | None = None, reach: int = 0, value_dim: int = 0,
     ) -> Node:  # fmt: skip
         """Writes k and v [T, Hkv, D] to the layer's cache, then attends with q [T, H, D] -> [T, H * D].
 
-        Without v, keys are values too, and the cache has them once.
+        Without v, keys are values too (their first `value_dim` values, 0: all), and the cache has them once.
 
         window, cap, sinks and reach are those of op `attention`, 0 and None for none.
         """
         last = () if sinks is None else (sinks,)
-        ahead: dict[str, Any] = {"reach": reach} if reach else {}
+        rare: dict[str, Any] = {n: x for n, x in (("reach", reach), ("value_dim", value_dim)) if x}
         shared = 0 if reach else layer  # what no later step reads needs no memory of its own
         keys = self._written(shared, layer, "k", k)
         values = keys if v is None else self._written(shared, layer, "v", v)
         return apply("attention", q, keys, values, self.positions, self.starts, self.pages, *last,
-                     scale=scale, page_size=self.page_size, window=window, cap=cap, **ahead,
+                     scale=scale, page_size=self.page_size, window=window, cap=cap, **rare,
                      label=f"blk.{layer}.attn")  # fmt: skip
 
     def attention_of_all(self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0) -> Node:

@@ -140,7 +140,7 @@ def set_rows(cache: Node, values: Node, rows: Node) -> tuple[Shape, DType]:
 @op
 def attention(
     q: Node, k: Node, v: Node, positions: Node, starts: Node, pages: Node, *sinks: Node, scale: float, page_size: int,
-    window: int = 0, cap: float = 0.0, reach: int = 0,
+    window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0,
 ) -> tuple[Shape, DType]:  # fmt: skip
     """q [T, H, D], caches k and v [rows, Hkv, D] -> [T, H * D]: softmax(q k^T * scale) v, causal, by sequence.
 
@@ -155,7 +155,7 @@ def attention(
     sinks   [H] or none: a score more for each head, which takes a share of the softmax and has no value
     reach   positions after its own that a query sees too, as far as its sequence goes, all of which is in the step
 
-    v may be k itself, whose keys are values too.
+    v may be k itself: the first `value_dim` values of a key (0: all) are its value; the result is [T, H * value_dim].
     """
     require(min(cap, reach) >= 0 and not (window < 0 < reach), "attention", "no cap below 0, no chunks that reach", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
@@ -167,7 +167,9 @@ def attention(
     require(k.shape == v.shape and k.shape[2] == dim, "attention", "q, k and v share the head size", q, k, v)
     require(len(sinks) <= 1 and all(s.shape == (heads,) for s in sinks), "attention", "one sink a head", q, *sinks)
     require(heads % kv_heads == 0, "attention", "query heads are a multiple of K/V heads", q, k)
-    return (q.shape[0], heads * dim), "f32"
+    part = not value_dim or (k is v and 0 < value_dim <= dim)
+    require(part, "attention", f"values of {value_dim} are the first part of keys that are values too", q, k, v)
+    return (q.shape[0], heads * (value_dim or dim)), "f32"
 
 
 @op

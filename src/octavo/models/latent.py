@@ -89,8 +89,8 @@ def attend(g: GraphBuilder, hp: Latent, b: Weights, h: Node, layer: int, rope: l
     """[T, n_embd] normed -> [T, n_embd]."""
     numbers = g.numbers(hp.n_head)
     q, k = _queries(g, hp, b, h, numbers, rope), _keys(g, hp, b, h, rope)
-    sums = g.split_heads(g.attention(q, k, None, layer, hp.query_scale), hp.n_head)
-    y = layers.experts(g, b, "attn_v_b", g.slice_heads(sums, 0, hp.kv_rank), numbers)
+    sums = g.split_heads(g.attention(q, k, None, layer, hp.query_scale, value_dim=hp.kv_rank), hp.n_head)
+    y = layers.experts(g, b, "attn_v_b", sums, numbers)
     return layers.linear(g, b, "attn_output", g.join_of_heads(y))
 
 

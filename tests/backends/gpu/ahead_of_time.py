@@ -31,6 +31,7 @@ from octavo.backends.gpu.kernels import (
     argmax_topk,
     attention,
     attention_decode,
+    attention_latent,
     elementwise,
     experts,
     mmq,
@@ -84,6 +85,7 @@ F32_CACHE = PagedCache("*fp32", "*fp32", None, None, "i32", "*i32", "i32")
 Q8_CACHE = PagedCache("*i8", "*i8", "*fp16", "*fp16", "i32", "*i32", "i32")
 DECODING = {"q": ROWS, "partial": PartialAttention("*fp32", "*fp32", "*fp32")}
 DECODE = {"shape": AttentionShape(128, 128, 4, 16, 33)}
+LATENT = {"shape": AttentionShape(576, 512, 16, 16, 33, value_dim=512, block_r=64)}
 
 KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
@@ -139,6 +141,14 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "decode_chunks": (attention_decode.decode_kernel,
                       {"shape": AttentionShape(128, 128, 4, 16, 8, window=512, chunked=True)}, 4,
                       {**DECODING, "cache": CACHE}),
+    "latent": (attention_latent.latent_kernel, LATENT, 8,
+               {**DECODING, "cache": CACHE, "starts": None, "sinks": None, "out": None}),
+    "latent_q8": (attention_latent.latent_kernel, LATENT, 8,
+                  {**DECODING, "cache": Q8_CACHE, "starts": None, "sinks": None, "out": None}),
+    "latent_f32": (attention_latent.latent_kernel, LATENT, 8,
+                   {**DECODING, "cache": F32_CACHE, "starts": None, "sinks": None, "out": None}),
+    "latent_many": (attention_latent.latent_kernel, LATENT, 8,
+                    {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS, "partial": None}),
     "rope": (rope.rope_kernel, ROPE, 1, {"x": ROWS, "out": ROWS, "rotation": ROTATION}),
     "set_rows": (rope.set_rows_kernel, {"shape": HeadShape(128, 128)}, 1,
                  {"x": ROWS, "cache": CacheRows("*i8", "*fp16", "i32")}),
@@ -232,24 +242,31 @@ def case_of(name: str, layout: str, target: str) -> Case:
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
         if target == "gfx1100" and (_layout(layout).group == 16 or _layout(layout).bits == 5):
             fixed["shape"] = replace(fixed["shape"], block_n=16, stages=1)
-    if name.startswith(("decode", "prefill")):
-        fixed["shape"], warps = _attention(fixed["shape"], name, target)
+    stages = 2
+    if name.startswith(("decode", "prefill", "latent")):
+        fixed["shape"], warps, stages = _attention(fixed["shape"], name, target)
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
     if "AHEAD" in kernel.arg_names:
         fixed.setdefault("AHEAD", int(fixed["PDL"]))
-    return Case(kernel, target, fixed, types, warps, 2)
+    return Case(kernel, target, fixed, types, warps, stages)
 
 
-def _attention(shape: AttentionShape, name: str, target: str) -> tuple[AttentionShape, int]:
-    """The shape and the warps that attention is launched with."""
+def _attention(shape: AttentionShape, name: str, target: str) -> tuple[AttentionShape, int, int]:
+    """The shape, the warps and the stages that attention is launched with."""
     exact, decodes = "f32" in name, name.startswith("decode")
-    tile = (dispatch.decode(shape.block_d, shape.group, target, exact) if decodes
-            else dispatch.prefill(shape.block_d, target, exact))  # fmt: skip
+    if name.startswith("latent"):
+        tile = dispatch.latent(4096 if name == "latent_many" else shape.group, target, exact)
+    elif decodes:
+        tile = dispatch.decode(shape.block_d, shape.group, target, exact)
+    else:
+        tile = dispatch.prefill(shape.block_d, target, exact)
     ahead = decodes and target in ("sm_90", "sm_100")
-    shape = replace(shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision)
-    return shape, tile.warps
+    shape = replace(
+        shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision, part=tile.part
+    )
+    return shape, tile.warps, tile.stages
 
 
 def compiled(name: str, layout: str, target: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ INSTRUCTIONS = {
 NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
-         "decode_window": "float", "prefill_window": "wide",
+         "decode_window": "float", "prefill_window": "wide", "latent": "float", "latent_many": "float",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"),
          *(("decode_f32_256", target) for target in ("sm_80", "sm_90", "sm_100", "gfx1100")),
@@ -51,7 +51,8 @@ OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "expert
 OF_GRID = ("grid_matvec", "grid_matvec_id", *OF_LAYOUT[2:])
 OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
-          "prefill_f32_256", "decode_window", "prefill_window", "rope", "set_rows", "rope_set_rows", "rms_norm",
+          "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
+          "rope", "set_rows", "rope_set_rows", "rms_norm",
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
           "topk_parts", "topk_merge")  # fmt: skip
 

@@ -1,9 +1,12 @@
-"""Attention: one launch for prompts, two for sequences of one token; a step may have both."""
+"""Attention: one launch for prompts, two for sequences of one token; a step may have both.
+
+Where keys are values too, another kernel takes both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +17,7 @@ from octavo.backends.gpu.arguments import Constant, Matrix, Pointer
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.attention import prefill_kernel
 from octavo.backends.gpu.kernels.attention_decode import combine_kernel, decode_kernel
+from octavo.backends.gpu.kernels.attention_latent import latent_kernel
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.values import Activation, Cache, parts
 from octavo.graph.node import PAGE_SIZE
@@ -68,6 +72,9 @@ class AttentionShape(Constant):
     precision  as in an AttentionTile
     block_n    positions of a block, which is a page or a part of one
     reach      positions after its own that a query sees too, up to the last of its sequence
+    value_dim  where keys are values too, how many values of a key are; block_d then holds only these
+    block_r    the power of two, at least 16, that holds the others
+    part       values of queries and keys that are multiplied at a time, 0: all
     """
 
     dim: int
@@ -82,6 +89,9 @@ class AttentionShape(Constant):
     precision: str | None = None
     block_n: int = PAGE_SIZE
     reach: int = 0
+    value_dim: int = 0
+    block_r: int = 0
+    part: int = 0
 
     @property
     def parts(self) -> int:
@@ -96,7 +106,8 @@ def decodes(q: torch.Tensor, starts: torch.Tensor, pages: torch.Tensor) -> int:
 
 def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
     """Whether `attend` can give its result as q8_1 itself: one token a sequence, and no padding to write."""
-    return len(q) == len(pages) and out.tokens <= dispatch.INT8_MAX_TOKENS and out.k == out.kp and q.shape[2] % 32 == 0
+    fits = out.tokens <= dispatch.INT8_MAX_TOKENS and out.k == out.kp and out.k // q.shape[1] % 32 == 0
+    return fits and len(q) == len(pages)
 
 
 def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: torch.Tensor | Activation) -> list[Launch]:
@@ -108,12 +119,14 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
     if limits.get("window", 0) < 0:
         limits |= {"window": -limits["window"], "chunked": True}
     sink = sinks[0] if sinks else None
-    n = decodes(q, starts, pages)
-    calls = _decode(c, q[:n], cache, positions, sink, scale, limits, out) if n else []
+    if keys is values:
+        limits["value_dim"] = attrs.get("value_dim", 0) or q.shape[2]
+    n, shared = decodes(q, starts, pages), "value_dim" in limits
+    calls = (_decode_latent if shared else _decode)(c, q[:n], cache, positions, sink, scale, limits, out) if n else []
     if n < len(q):
         assert not isinstance(out, Activation)
         rest = cache._replace(pages=pages[n:])
-        calls.append(_prefill(c, q, rest, positions, starts, sink, scale, limits, out))
+        calls.append((_prefill_latent if shared else _prefill)(c, q, rest, positions, starts, sink, scale, limits, out))
     return calls
 
 
@@ -143,11 +156,8 @@ def _decode(
 ) -> list[Launch]:  # fmt: skip
     tokens, heads, dim = q.shape
     block, group = triton.next_power_of_2(dim), heads // cache.heads
-    width = min(cache.width, -(-limits["window"] // PAGE_SIZE) + 1) if "window" in limits else cache.width
-    splits = dispatch.splits(tokens, cache.heads, width, c.target.arch)
-    sums = tokens * heads * splits
-    memory = c.shared("partial", sums * (block + 2), torch.float32)
-    partial = PartialAttention(*parts(memory, (sums * block, sums, sums)))
+    splits = dispatch.splits(tokens, cache.heads, _pages_seen(cache, limits), c.target.arch)
+    partial = _partial(c, tokens * heads, splits, block)
     ahead = c.target.pdl or c.target.arch == "interpreter"
     tile = dispatch.decode(block, group, c.target.arch, cache.k.dtype == torch.float32)
     shape = AttentionShape(
@@ -157,6 +167,67 @@ def _decode(
         decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, partial, scale,
         shape=shape, warps=tile.warps, stages=2,
     )  # fmt: skip
+    return [first, _combine(c, partial, positions, sinks, heads, shape, out, tokens)]
+
+
+def _combine(
+    c: Context, partial: PartialAttention, positions: torch.Tensor, sinks: torch.Tensor | None, heads: int,
+    shape: AttentionShape, out: torch.Tensor | Activation, tokens: int,
+) -> Launch:  # fmt: skip
+    """Joins the splits of each sequence's token and head."""
     places = (None, out.q8_1) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
-    last = c.launch(combine_kernel, (tokens, heads), partial, positions, sinks, *places, heads, shape=shape, warps=4)
-    return [first, last]
+    return c.launch(combine_kernel, (tokens, heads), partial, positions, sinks, *places, heads, shape=shape, warps=4)
+
+
+def _prefill_latent(
+    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor,
+    sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
+) -> Launch:  # fmt: skip
+    rows = len(q) * (q.shape[1] // cache.heads)
+    shape, tile = _latent_shape(c, q, cache, rows, 1, limits)
+    return c.launch(
+        latent_kernel, (-(-rows // shape.block_m), cache.heads, len(starts) - 1), Matrix(q, q.stride(0)), cache,
+        positions, starts, sinks, Matrix(out, out.stride(0)), None, scale, shape=shape, warps=tile.warps,
+        stages=tile.stages,
+    )  # fmt: skip
+
+
+def _decode_latent(
+    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, sinks: torch.Tensor | None, scale: float,
+    limits: Mapping[str, Any], out: torch.Tensor | Activation,
+) -> list[Launch]:  # fmt: skip
+    (tokens, heads, _), group = q.shape, q.shape[1] // cache.heads
+    tiles = -(-group // dispatch.latent(group, c.target.arch, cache.k.dtype == torch.float32).block_m)
+    splits = dispatch.splits(tokens, cache.heads * tiles, _pages_seen(cache, limits), c.target.arch)
+    shape, tile = _latent_shape(c, q, cache, group, splits, limits)
+    partial = _partial(c, tokens * heads, splits, shape.block_d)
+    first = c.launch(
+        latent_kernel, (tiles, splits * cache.heads, tokens), Matrix(q, q.stride(0)), cache, positions, None, None,
+        None, partial, scale, shape=shape, warps=tile.warps, stages=tile.stages,
+    )  # fmt: skip
+    summed = replace(shape, dim=shape.value_dim, value_dim=0, block_r=0, part=0)
+    return [first, _combine(c, partial, positions, sinks, heads, summed, out, tokens)]
+
+
+def _latent_shape(
+    c: Context, q: torch.Tensor, cache: PagedCache, rows: int, splits: int, limits: Mapping[str, Any]
+) -> tuple[AttentionShape, dispatch.AttentionTile]:  # fmt: skip
+    """Where keys are values too: rows of a tile are pairs of a token and a head."""
+    _, heads, dim = q.shape
+    tile, value_dim = dispatch.latent(rows, c.target.arch, cache.k.dtype == torch.float32), limits["value_dim"]
+    return AttentionShape(
+        dim, triton.next_power_of_2(value_dim), heads // cache.heads, tile.block_m, splits, block_n=tile.block_n,
+        block_r=max(16, triton.next_power_of_2(dim - value_dim)), part=tile.part, precision=tile.precision, **limits,
+    ), tile  # fmt: skip
+
+
+def _pages_seen(cache: PagedCache, limits: Mapping[str, Any]) -> int:
+    """The most pages that a token sees."""
+    return min(cache.width, -(-limits["window"] // PAGE_SIZE) + 1) if "window" in limits else cache.width
+
+
+def _partial(c: Context, rows: int, splits: int, block: int) -> PartialAttention:
+    """Memory for `splits` of the results [rows, block]."""
+    sums = rows * splits
+    memory = c.shared("partial", sums * (block + 2), torch.float32)
+    return PartialAttention(*parts(memory, (sums * block, sums, sums)))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from octavo.backends.gpu.context import Context
 
 MOST_DIM = 256  # values of a head
+MOST_SHARED_DIM = 576  # where keys are values too
 TOKEN_KINDS = ("int8_token", "fp8_token")
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
 QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu", "attention"})
@@ -53,8 +54,12 @@ class GpuBackend:
             return False, f"no kernel for {node.op}"
         if node.op == "attention":
             dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
-            if not isinstance(dim, int) or dim > MOST_DIM or page_size != PAGE_SIZE:
-                return False, f"heads of {dim} in pages of {page_size} (allowed: up to {MOST_DIM}, {PAGE_SIZE})"
+            most = MOST_SHARED_DIM if node.inputs[1] is node.inputs[2] else MOST_DIM
+            if not isinstance(dim, int) or dim > most or page_size != PAGE_SIZE:
+                return False, f"heads of {dim} in pages of {page_size} (allowed: up to {most}, {PAGE_SIZE})"
+            values = node.attrs.get("value_dim", 0)
+            if node.inputs[1].dtype == "q8_0" and values % 32:
+                return False, f"{values} of keys that are values too, in a q8_0 cache (allowed: multiples of 32)"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
         if node.quantizes and (node.op not in QUANTIZES or (node.op == "attention" and node.dtype in TOKEN_KINDS)):

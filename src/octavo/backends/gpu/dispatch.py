@@ -238,12 +238,16 @@ class AttentionTile:
     warps
     block_n    positions of a step, a page or a part of one
     precision  of products of float32, a name of Triton's; None for float16
+    stages     blocks that are under way
+    part       where keys are values too: values of queries and keys that are multiplied at a time, 0: all
     """
 
     block_m: int
     warps: int
     block_n: int = PAGE_SIZE
     precision: str | None = None
+    stages: int = 2
+    part: int = 0
 
 
 def prefill(dim: int, arch: str, exact: bool) -> AttentionTile:
@@ -267,6 +271,15 @@ def decode(dim: int, group: int, arch: str, exact: bool) -> AttentionTile:
     if few_registers or dim > 128:
         return AttentionTile(rows, 8, 16, _precision(arch))
     return AttentionTile(rows, 4, 32, _precision(arch))
+
+
+def latent(rows: int, arch: str, exact: bool) -> AttentionTile:
+    """The tile of attention where keys of up to 576 values are values too, for `rows` queries; exact as in `prefill`."""
+    if arch == "interpreter":
+        return AttentionTile(16 if rows <= 16 else 64, 4, 32, _precision(arch) if exact else None, part=64 * exact)
+    if exact or arch.startswith("gfx11"):
+        return AttentionTile(16, 8, 16, _precision(arch) if exact else None, stages=1, part=64)
+    return AttentionTile(16, 8, 32)
 
 
 def _precision(arch: str) -> str:

@@ -78,12 +78,12 @@ def set_rows(cache: AnyArray, values: F32, rows: AnyArray) -> AnyArray:
 
 def attention(
     q: F32, k: AnyArray, v: AnyArray, positions: AnyArray, starts: AnyArray, pages: AnyArray, *sinks: F32,
-    scale: float, page_size: int, window: int = 0, cap: float = 0.0, reach: int = 0,
+    scale: float, page_size: int, window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0,
 ) -> F32:  # fmt: skip
     tokens, heads, dim = q.shape
     group = heads // k.shape[1]
-    out = np.empty((tokens, heads, dim), np.float32)
-    decodes = len(pages) + 1 - len(starts)
+    size, decodes = value_dim or dim, len(pages) + 1 - len(starts)
+    out = np.empty((tokens, heads, size), np.float32)
     for sequence, (start, stop) in enumerate(pairwise([*range(decodes), *starts])):
         if start == stop:
             continue
@@ -100,8 +100,8 @@ def attention(
             column = np.broadcast_to(sinks[0][:, None, None], (*scores.shape[:2], 1))
             scores = np.concatenate([scores, column], axis=-1)
         shares = soft_max(scores)[..., : len(seen)]
-        out[start:stop] = np.einsum("hts,shd->thd", shares, values, optimize=True)
-    return out.reshape(tokens, heads * dim)
+        out[start:stop] = np.einsum("hts,shd->thd", shares, values[..., :size], optimize=True)
+    return out.reshape(tokens, heads * size)
 
 
 def swiglu(gate: F32, up: F32) -> F32:

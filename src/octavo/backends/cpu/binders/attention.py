@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.backends.cpu.binders.registry import binds
 from octavo.backends.cpu.calls import rows_call, stride
-from octavo.backends.cpu.kernels import attention, elementwise, rope
+from octavo.backends.cpu.kernels import attention, elementwise, latent_attention, rope
 from octavo.backends.cpu.shared import Shared
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
@@ -90,11 +90,13 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         "sinks": sinks[0] if sinks else 0,
         "reach": int(node.attrs.get("reach", 0)),
     }  # fmt: skip
-    kinds = given["window"] > 0, given["cap"] > 0, node.inputs[1] is node.inputs[2]
+    kinds, reaching = (given["window"] > 0, given["cap"] > 0), given["reach"] > 0
     kind, group, calls = _kind(node.inputs[1]), heads // kv_heads, list[KernelCall]()
+    if node.inputs[1] is node.inputs[2]:
+        return _latent(kind, group, dim, (*kinds, reaching), {**given, "pages": pages})
     if decodes < tokens:
         tasks = -(-(tokens - decodes) // attention.TILE) * heads
-        kernel = attention.prefill_kernel(kind, group, dim, *kinds, given["reach"] > 0)
+        kernel = attention.prefill_kernel(kind, group, dim, *kinds, reaching)
         calls.append(KernelCall(kernel, tasks, **given, pages=pages[decodes:], splits=1, partial=0))
         calls[0].overlaps = decodes > 0
     if decodes:
@@ -112,6 +114,27 @@ def _decoding(kernel: Any, pairs: int, group: int, dim: int, given: Mapping[str,
         calls.append(KernelCall(
             attention.combine_kernel(group, dim), pairs, out=given["out"], partial=partial, splits=splits,
             sinks=given["sinks"], kv_heads=given["kv_heads"],
+        ))  # fmt: skip
+    return calls
+
+
+def _latent(
+    kind: Any, group: int, dim: int, limits: tuple[bool, bool, bool], given: Mapping[str, Any]
+) -> list[KernelCall]:  # fmt: skip
+    """Attention whose keys are values too; `limits` are constants of the kernel."""
+    out, tokens, kv_heads = given["out"], given["tokens"], given["kv_heads"]
+    value_dim, parts = out.shape[1] // (kv_heads * group), -(-group // latent_attention.LANES)
+    pairs = tokens * kv_heads * parts
+    splits = max(1, SPLIT_TASKS // pairs)
+    floats = latent_attention.part_floats(dim, value_dim) if splits > 1 else 0
+    partial = np.empty(pairs * splits * floats, np.float32)
+    kernel = latent_attention.latent_kernel(kind, group, dim, value_dim, *limits)
+    calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, partial=partial)]
+    if splits > 1:
+        calls.append(KernelCall(
+            latent_attention.combine_kernel(group, dim, value_dim),
+            pairs * (value_dim // latent_attention.part_columns(value_dim)), out=out, partial=partial, splits=splits,
+            sinks=given["sinks"], kv_heads=kv_heads,
         ))  # fmt: skip
     return calls
 

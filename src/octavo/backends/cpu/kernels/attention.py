@@ -12,7 +12,7 @@ from typing import Any
 
 from numba import float32
 
-from octavo.backends.cpu.kernels.kv import Kind, head_bytes, key_value_function, score_function, value_function
+from octavo.backends.cpu.kernels.kv import Kind, head_bytes, score_function, value_function
 from octavo.backends.cpu.kernels.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import exact, inner, kernels
@@ -66,12 +66,9 @@ def behind(position, window, chunked):
 
 
 @kernels(ATTENTION)
-def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool, joint: bool) -> Any:
-    """One task for each token, key head and split. `group` query heads share a key head of `dim` values.
-
-    joint  keys are values too
-    """
-    attend, finish = _attend(kind, group, dim, windowed, capped, joint, 0, False), _finish(group, dim, 1)
+def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
+    """One task for each token, key head and split. `group` query heads share a key head of `dim` values."""
+    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False), _finish(group, dim, 1)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(a, task):
@@ -128,11 +125,9 @@ def combine_kernel(group: int, dim: int) -> Any:
 
 
 @kernels(ATTENTION)
-def prefill_kernel(
-    kind: Kind, group: int, dim: int, windowed: bool, capped: bool, joint: bool, reaching: bool
-) -> Any:  # fmt: skip
+def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool, reaching: bool) -> Any:
     """One task for each tile of `TILE` tokens and query head; it uses no splits."""
-    attend, finish = _attend(kind, TILE, dim, windowed, capped, joint, 1, reaching), _finish(TILE, dim, 0)
+    attend, finish = _attend(kind, TILE, dim, windowed, capped, 1, reaching), _finish(TILE, dim, 0)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(a, task):
@@ -181,9 +176,7 @@ def _finish(n: int, dim: int, step: int) -> Any:
     return inner(finish, n, dim, step)
 
 
-def _attend(
-    kind: Kind, n: int, dim: int, windowed: bool, capped: bool, joint: bool, step: int, reaching: bool
-) -> Any:  # fmt: skip
+def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool) -> Any:
     """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at position p + i * step.
 
     If kernels are made for a reach, a query sees that much further, up to position `final`.
@@ -191,8 +184,7 @@ def _attend(
     It leaves sums [n, dim] of weighted values, and in states for each query the largest score and the sum of weights.
     """
     piece, page_floats, score_bytes, query_bytes = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, n * dim * 4
-    scores_of = score_function(kind, n, dim)
-    add_values = (key_value_function if joint else value_function)(kind, n, dim)
+    scores_of, add_values = score_function(kind, n, dim), value_function(kind, n, dim)
 
     def weigh(scores, hidden, seen, scale, cap, state):
         """Scores of one query to weights e^(score - maximum); state: maximum, sum, factor of before.
@@ -260,4 +252,4 @@ def _attend(
                 weigh(scores + i * 256, hidden, min(seen, page_floats), scale, cap, state_of_query)
             add_values(sums, scores, states + 8, values, next_keys, rows)  # [n, dim]
 
-    return inner(attend, kind, n, dim, windowed, capped, joint, step, reaching)
+    return inner(attend, kind, n, dim, windowed, capped, step, reaching)

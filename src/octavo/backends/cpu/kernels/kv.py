@@ -21,7 +21,6 @@ from octavo.jit.compile import exact, inner
 from octavo.jit.simd import (
     add_blocks,
     f32_pointer,
-    fma,
     fma_columns_f16,
     fma_panel_f16,
     fma_panel_f32,
@@ -31,7 +30,6 @@ from octavo.jit.simd import (
     load_f16x16,
     load_f32x16,
     load_panel,
-    load_s8x16,
     mul,
     prefetch,
     quantize16,
@@ -43,7 +41,6 @@ from octavo.jit.simd import (
     store_f16x16,
     store_f32x16,
     store_panel,
-    sum_lanes,
     zeros,
 )
 
@@ -55,7 +52,6 @@ SUMS = 16
 
 _FMA = {"f16": fma_panel_f16, "f32": fma_panel_f32, "q8_0": fma_panel_s8}
 _WIDTH = {"f16": 2, "f32": 4, "q8_0": 1}
-_LOAD = {"f16": load_f16x16, "f32": load_f32x16, "q8_0": load_s8x16}
 SCALES = 2 * PAGE_SIZE
 """Bytes of the scales before the codes of 32 of D, in q8_0."""
 
@@ -137,44 +133,6 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
             at += 64 * row_bytes
 
     return inner(add_values, kind, n, dim)
-
-
-def key_value_function(kind: Kind, n: int, dim: int) -> Any:
-    """A function like that of `value_function` that adds a page's keys, which lie with 64 positions side by side."""
-    coded, row_bytes = kind == "q8_0", PAGE_SIZE * _WIDTH[kind]
-    load = _LOAD[kind]
-    weight_bytes, block = n * 256, 32 if coded else dim
-
-    def add_values(sums, weights, factors, at, ahead, rows):
-        mine = stack(weight_bytes)
-        key = stack(256)
-        for start in range(0, dim, block):
-            if coded:
-                scale_weights(mine, weights, at, n)
-                at += SCALES
-            else:
-                for i in range(4 * n):
-                    store_f32x16(mine + 64 * i, load_f32x16(weights + 64 * i))
-            for i in range(n):
-                row = f32_pointer(mine + 256 * i)
-                for r in range(rows, PAGE_SIZE):
-                    row[r] = 0.0
-            for d in range(start, start + block):
-                for part in range(4):
-                    store_f32x16(key + 64 * part, load(at + part * (row_bytes // 4)))
-                values = f32_pointer(key)
-                for r in range(rows, PAGE_SIZE):
-                    values[r] = 0.0
-                for i in range(n):
-                    w = mine + 256 * i
-                    acc = mul(load_f32x16(key), load_f32x16(w))
-                    for part in range(64, 256, 64):
-                        acc = fma(load_f32x16(key + part), load_f32x16(w + part), acc)
-                    total = f32_pointer(sums + i * dim * 4)
-                    total[d] = total[d] * f32_pointer(factors + 16 * i)[0] + sum_lanes(acc)
-                at += row_bytes
-
-    return inner(add_values, "joint", kind, n, dim)
 
 
 @exact

@@ -69,10 +69,8 @@ def row_of_block(cache, sequence, block, exists, shape: tl.constexpr):
 
 
 @triton.jit
-def weigh(q, k, position, limit, end, m, total, acc, scale, shape: tl.constexpr, CODES: tl.constexpr):
-    """Weights of a block with keys k [BLOCK_N, BLOCK_D], and maxima, totals and sums rescaled for them.
-
-    Row i of q is at position limit[i] and sees the window's positions up to end[i]. `scale` has a factor of log2(e).
+def scores_of(q, k, shape: tl.constexpr, CODES: tl.constexpr):
+    """[BLOCK_M, BLOCK_N]: q times keys k [BLOCK_N, BLOCK_D].
 
     q is float32: rounding it and the weights to float16 costs as much as rounding keys and values does. Where codes
     times scales have been rounded already (CODES), a second dot adds what rounding takes from the others. With keys and
@@ -85,6 +83,15 @@ def weigh(q, k, position, limit, end, m, total, acc, scale, shape: tl.constexpr,
         scores = tl.dot(near, tl.trans(k))  # [BLOCK_M, BLOCK_D] @ [BLOCK_D, BLOCK_N]
         if CODES:
             scores = tl.dot((q - near.to(tl.float32)).to(tl.float16), tl.trans(k), scores)  # [BLOCK_M, BLOCK_N]
+    return scores
+
+
+@triton.jit
+def weigh(scores, position, limit, end, m, total, acc, scale, shape: tl.constexpr):
+    """Weights of a block with `scores` [BLOCK_M, BLOCK_N], and maxima, totals and sums rescaled for them.
+
+    Row i is at position limit[i] and sees the window's positions up to end[i]. `scale` has a factor of log2(e).
+    """
     scores *= scale
     if shape.cap > 0:  # cap * tanh(x / cap), of x = scores / log2(e)
         scores = shape.cap * LOG2E * (1 - 2 / (1 + tl.exp2(scores * (2 / shape.cap))))
@@ -103,7 +110,7 @@ def weigh(q, k, position, limit, end, m, total, acc, scale, shape: tl.constexpr,
 
 @triton.jit
 def add_values(p, v, acc, shape: tl.constexpr, CODES: tl.constexpr):
-    """acc + p v, the weights float32, the values [BLOCK_N, BLOCK_D]; rounded as in `weigh`."""
+    """acc + p v, the weights float32, the values [BLOCK_N, BLOCK_D]; rounded as in `scores_of`."""
     if shape.precision is not None:
         acc = tl.dot(p, v, acc, input_precision=shape.precision)  # [BLOCK_M, BLOCK_N] @ [BLOCK_N, BLOCK_D]
     else:
@@ -155,7 +162,8 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
             position, rows = tl.arange(0, BLOCK_N) + i * BLOCK_N, tl.arange(0, BLOCK_N) + row
             seen = (position <= last)[:, None]
             k = keys_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
-            p, m, total, acc = weigh(q_tile, k, position, limit, end_seen, m, total, acc, scale, shape, CODES)
+            scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
+            p, m, total, acc = weigh(scores, position, limit, end_seen, m, total, acc, scale, shape)
             v = values_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
             acc = add_values(p, v, acc, shape, CODES)
         if sinks is not None:

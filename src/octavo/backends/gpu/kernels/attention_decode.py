@@ -16,6 +16,7 @@ from octavo.backends.gpu.kernels.attention import (
     add_values,
     keys_of,
     row_of_block,
+    scores_of,
     values_of,
     visible_blocks,
     weigh,
@@ -71,7 +72,8 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
             coming = ((place + i * BLOCK_N <= last) & (i < stop))[:, None]
             k_next = keys_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
             v_next = values_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
-            p, m, total, acc = weigh(q_tile, k, position, limit, limit, m, total, acc, scale, shape, CODES)
+            scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
+            p, m, total, acc = weigh(scores, position, limit, limit, m, total, acc, scale, shape)
             acc = add_values(p, v, acc, shape, CODES)
             k, v, position = k_next, v_next, position + BLOCK_N
         out = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split

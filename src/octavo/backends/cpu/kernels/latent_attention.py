@@ -1,0 +1,303 @@
+"""Attention where keys are values too, and many query heads share them: as products of small matrices.
+
+16 query heads lie side by side, a lane each, so that one number of a key, converted once, multiplies all of them, the
+soft-max needs no sum across lanes, and weights are at once the rows of the second product. A page's keys are made
+float32 a few rows at a time, and stay in the first level of the cache for all that reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from octavo.backends.cpu.kernels.attention import ATTENTION, behind
+from octavo.backends.cpu.kernels.kv import SCALES, Kind, fetch, head_bytes
+from octavo.backends.cpu.kernels.math import soft_cap
+from octavo.graph.node import PAGE_SIZE
+from octavo.jit import host
+from octavo.jit.compile import exact, inner, kernels
+from octavo.jit.record import record
+from octavo.jit.simd import (
+    add,
+    div,
+    exp,
+    f32_pointer,
+    fma,
+    fma_blocks,
+    fma_splat_strided,
+    i32_pointer,
+    load_block,
+    load_f16x16,
+    load_f32x16,
+    load_s8x16,
+    maximum,
+    mul,
+    splat,
+    stack,
+    store_block,
+    store_f32x16,
+    sub,
+    zeros,
+)
+
+LANES = 16
+"""Query heads of a task; those that are missing repeat the last one."""
+STATE = 2 * 4 * LANES
+"""Bytes of a task's state: of each head the largest score and the sum of weights."""
+
+
+def part_floats(dim: int, value_dim: int) -> int:
+    """Floats that a task leaves for `combine_kernel`: sums [summed, LANES], and the state."""
+    return _summed(dim, value_dim) * LANES + STATE // 4
+
+
+def part_columns(value_dim: int) -> int:
+    """Values of each head that a task of `combine_kernel` takes."""
+    return math.gcd(value_dim, 64)
+
+
+@kernels(ATTENTION)
+def latent_kernel(
+    kind: Kind, group: int, dim: int, value_dim: int, windowed: bool, capped: bool, reaching: bool
+) -> Any:  # fmt: skip
+    """One task for each token, head of keys, split and 16 of its `group` query heads; these go through pages together.
+
+    Values are the first `value_dim` of the `dim` values of a key.
+    """
+    parts, query_bytes, sum_bytes = -(-group // LANES), dim * 4 * LANES, _summed(dim, value_dim) * 4 * LANES
+    attend = _attend(kind, dim, value_dim, windowed, capped, reaching)
+    part_bytes = 4 * part_floats(dim, value_dim)
+
+    def latent_attention(a, task):
+        kv_heads, splits = a.kv_heads, a.splits
+        part, rest = task % parts, task // parts
+        split, kv_head, token = rest % splits, rest // splits % kv_heads, rest // splits // kv_heads
+        starts, positions = i32_pointer(a.starts), i32_pointer(a.positions)
+        sequence, position = token, positions[token]
+        seen, hidden = position + 1, 0
+        if a.sequences > 0 and token >= starts[0]:  # one of a prompt
+            prompt = 0
+            while starts[prompt + 1] <= token:
+                prompt += 1
+            sequence = starts[0] + prompt
+            if reaching:
+                seen = min(seen + a.reach, positions[starts[prompt + 1] - 1] + 1)
+        if windowed:
+            hidden = max(0, position + 1 - behind(position, a.window, a.chunked))
+        begin = hidden // PAGE_SIZE
+        pages = (seen + PAGE_SIZE - 1) // PAGE_SIZE - begin
+        first, stop = begin + pages * split // splits, begin + pages * (split + 1) // splits
+        head = kv_head * group + part * LANES
+        count = min(LANES, (kv_head + 1) * group - head)
+        queries, state = stack(query_bytes), stack(STATE)
+        if first < stop:
+            _turn_in(queries, a.q + token * a.q_stride + head * dim * 4, dim, count, a.scale)
+        table = a.pages + sequence * a.pages_width * 4
+        if splits == 1:
+            sums = stack(sum_bytes)
+            attend(sums, state, queries, a, table, kv_head, hidden, seen, first, stop)
+            row = token * kv_heads * group + head
+            _turn_out(a.out, row, 0, value_dim, value_dim, sums, state, count, a.sinks, head)
+        else:
+            sums = a.partial + task * part_bytes
+            attend(sums, sums + sum_bytes, queries, a, table, kv_head, hidden, seen, first, stop)
+
+    return latent_attention
+
+
+COMBINE = record("out partial splits", "sinks kv_heads")
+
+
+@kernels(COMBINE)
+def combine_kernel(group: int, dim: int, value_dim: int) -> Any:
+    """Joins the splits of one token, head of keys and 16 of its `group` query heads, of some of their values."""
+    parts, columns = -(-group // LANES), part_columns(value_dim)
+    chunks, part_bytes = value_dim // columns, 4 * part_floats(dim, value_dim)
+    sum_bytes = part_bytes - STATE
+    row, column_bytes = 4 * LANES, columns * 4 * LANES
+
+    def latent_combine(a, task):
+        chunk, part, pair = task % chunks, task // chunks % parts, task // chunks // parts
+        splits, stride = a.splits, parts * part_bytes
+        first = a.partial + (pair * splits * parts + part) * part_bytes
+        top, total = splat(-math.inf), splat(0.0)
+        for split in range(splits):
+            top = maximum(load_f32x16(first + split * stride + sum_bytes), top)
+        sums, state = stack(column_bytes), stack(STATE)
+        for d in range(columns):
+            store_f32x16(sums + d * row, splat(0.0))
+        for split in range(splits):
+            found = first + split * stride
+            weight = exp(sub(load_f32x16(found + sum_bytes), top))
+            total = fma(load_f32x16(found + sum_bytes + row), weight, total)
+            for d in range(columns):
+                more = load_f32x16(found + (chunk * columns + d) * row)
+                store_f32x16(sums + d * row, fma(more, weight, load_f32x16(sums + d * row)))
+        store_f32x16(state, top)
+        store_f32x16(state + row, total)
+        head = pair % a.kv_heads * group + part * LANES
+        count = min(LANES, group - part * LANES)
+        _turn_out(
+            a.out, pair * group + part * LANES, chunk * columns, columns, value_dim, sums, state, count, a.sinks, head
+        )
+
+    return latent_combine
+
+
+@exact
+def _turn_in(queries, q, dim, count, scale):
+    """queries [dim, LANES] = q [count, dim] times `scale`; lanes that are missing repeat the last one."""
+    for i in range(LANES):
+        source, target = f32_pointer(q + min(i, count - 1) * dim * 4), f32_pointer(queries + 4 * i)
+        for d in range(dim):
+            target[d * LANES] = source[d] * scale
+
+
+@exact
+def _turn_out(out, row, start, size, width, sums, state, count, sinks, head):
+    """Values `start` on of rows of `width`: sums [size, LANES] over their totals, in which sinks from `head` on are."""
+    weight = load_f32x16(state + 4 * LANES)
+    if sinks != 0:
+        scores = stack(64)
+        for i in range(LANES):
+            f32_pointer(scores)[i] = f32_pointer(sinks)[head + min(i, count - 1)]
+        weight = add(weight, exp(sub(load_f32x16(scores), load_f32x16(state))))
+    factor = div(splat(1.0), weight)
+    for d in range(size):
+        store_f32x16(sums + d * 64, mul(load_f32x16(sums + d * 64), factor))
+    for i in range(count):
+        target, source = f32_pointer(out + ((row + i) * width + start) * 4), f32_pointer(sums + 4 * i)
+        for d in range(size):
+            target[d] = source[d * LANES]
+
+
+def _attend(kind: Kind, dim: int, value_dim: int, windowed: bool, capped: bool, reaching: bool) -> Any:
+    """A function that attends to pages `first` to `stop`, of which positions `hidden` to `seen` are visible.
+
+    It leaves sums [summed, LANES] of weighted values, and in state [2, LANES] largest scores and sums of weights.
+    """
+    piece, summed = head_bytes(kind, dim), _summed(dim, value_dim)
+    scores_of, add_values = _score_function(kind, dim), _value_function(kind, dim, value_dim)
+
+    def weigh(scores, low, high, cap, state):
+        """Scores [low to high, LANES] to weights e^(score - maximum); returns what earlier sums are to be times."""
+        before = load_f32x16(state)
+        top = before
+        for r in range(low, high):
+            score = load_f32x16(scores + r * 64)
+            if capped:
+                score = soft_cap(score, cap)
+                store_f32x16(scores + r * 64, score)
+            top = maximum(score, top)
+        factor = exp(sub(before, top))
+        total = mul(load_f32x16(state + 64), factor)
+        for r in range(low, high):
+            weight = exp(sub(load_f32x16(scores + r * 64), top))
+            store_f32x16(scores + r * 64, weight)
+            total = add(total, weight)
+        store_f32x16(state, top)
+        store_f32x16(state + 64, total)
+        return factor
+
+    weigh = inner(weigh, capped)
+
+    def attend(sums, state, queries, a, pages, kv_head, hidden, seen, first, stop):
+        scores, table, kv_heads = stack(4096), i32_pointer(pages), a.kv_heads
+        store_f32x16(state, splat(-math.inf))
+        store_f32x16(state + 64, splat(0.0))
+        for d in range(summed):
+            store_f32x16(sums + d * 64, splat(0.0))
+        for page in range(first, stop):
+            keys = a.keys + (table[page] * kv_heads + kv_head) * piece
+            ahead = a.keys + (table[min(page + 1, stop - 1)] * kv_heads + kv_head) * piece
+            low, high = max(0, hidden - page * PAGE_SIZE), min(seen - page * PAGE_SIZE, PAGE_SIZE)
+            scores_of(scores, queries, keys, ahead, high)  # [64, LANES]
+            factor = weigh(scores, low, high, a.cap, state)
+            add_values(sums, scores, factor, keys, low, high)  # [summed, LANES]
+
+    return inner(attend, kind, dim, value_dim, windowed, capped, reaching)
+
+
+def _chunk(dim: int) -> int:
+    """Of a key's values, those whose page is made float32 at once."""
+    return math.gcd(dim, 32)
+
+
+def _summed(dim: int, value_dim: int) -> int:
+    """Values that are summed: whole chunks."""
+    return -(-value_dim // _chunk(dim)) * _chunk(dim)
+
+
+def _tile() -> int:
+    """Vectors of sums that a loop keeps: 16 floats are two registers of AVX2, of which there are 16."""
+    return 16 if "avx512f" in host.features() else 4
+
+
+def _score_function(kind: Kind, dim: int) -> Any:
+    """A function (scores, queries, page, ahead, rows): scores [64, LANES] = a page's keys times queries [dim, LANES].
+
+    Scores past `rows` may be left as they were. What lies at `ahead` is read next and fetched meanwhile.
+    """
+    chunk, tile, widen = _chunk(dim), _tile(), _widen_function(kind, _chunk(dim))
+    chunk_bytes, key_bytes = head_bytes(kind, dim) * chunk // dim, chunk * PAGE_SIZE * 4
+
+    def scores_of(scores, queries, page, ahead, rows):
+        keys = stack(key_bytes)  # [chunk, 64]
+        for start in range(0, dim, chunk):
+            place = start // chunk * chunk_bytes
+            fetch(ahead + place, chunk_bytes)
+            widen(keys, page + place)
+            for r in range(0, rows, tile):
+                at = scores + r * 64
+                acc = zeros(tile)  # [tile, LANES]
+                if start > 0:
+                    acc = load_block(at, 64, tile)
+                for d in range(chunk):
+                    acc = fma_splat_strided(acc, load_f32x16(queries + (start + d) * 64), keys + d * 256 + r * 4, 4)
+                store_block(at, 64, acc)
+
+    return inner(scores_of, kind, dim)
+
+
+def _value_function(kind: Kind, dim: int, value_dim: int) -> Any:
+    """A function that adds a page's values, weighted, to sums [summed, LANES] scaled by factors [LANES].
+
+    Its arguments: sums, weights [64, LANES], factors, where the page lies, the first row and the end of rows.
+    """
+    chunk, tile, widen = _chunk(dim), _tile(), _widen_function(kind, _chunk(dim))
+    chunk_bytes, key_bytes = head_bytes(kind, dim) * chunk // dim, chunk * PAGE_SIZE * 4
+
+    def add_values(sums, weights, factor, page, low, high):
+        keys = stack(key_bytes)  # [chunk, 64]
+        for start in range(0, value_dim, chunk):
+            widen(keys, page + start // chunk * chunk_bytes)
+            for d in range(0, chunk, tile):
+                at = sums + (start + d) * 64
+                acc = fma_blocks(zeros(tile), load_block(at, 64, tile), factor)  # [tile, LANES]
+                for r in range(low, high):
+                    acc = fma_splat_strided(acc, load_f32x16(weights + r * 64), keys + d * 256 + r * 4, 256)
+                store_block(at, 64, acc)
+
+    return inner(add_values, kind, dim, value_dim)
+
+
+def _widen_function(kind: Kind, chunk: int) -> Any:
+    """A function (out, at): out [chunk, 64] = so many values of a page's keys as float32."""
+    load, width = {"f16": (load_f16x16, 32), "f32": (load_f32x16, 64), "q8_0": (load_s8x16, 16)}[kind]
+    coded, runs = kind == "q8_0", 4 * chunk
+    blocks, block_bytes = chunk // 32, SCALES + 32 * PAGE_SIZE
+
+    def widen(out, at):
+        if coded:
+            for block in range(blocks):
+                scales = at + block * block_bytes
+                for part in range(4):
+                    scale = load_f16x16(scales + 32 * part)
+                    for d in range(32):
+                        codes = load(scales + SCALES + d * PAGE_SIZE + part * width)
+                        store_f32x16(out + (block * 32 + d) * 256 + part * 64, mul(codes, scale))
+        else:
+            for i in range(runs):
+                store_f32x16(out + i * 64, load(at + i * width))
+
+    return inner(widen, kind, chunk)
