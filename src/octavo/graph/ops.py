@@ -139,11 +139,12 @@ def set_rows(cache: Node, values: Node, rows: Node) -> tuple[Shape, DType]:
 
 @op
 def attention(
-    q: Node, k: Node, v: Node, positions: Node, starts: Node, pages: Node, *sinks: Node, scale: float, page_size: int,
+    q: Node, k: Node, v: Node, *where: Node, scale: float, page_size: int,
     window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0,
 ) -> tuple[Shape, DType]:  # fmt: skip
     """q [T, H, D], caches k and v [rows, Hkv, D] -> [T, H * D]: softmax(q k^T * scale) v, causal, by sequence.
 
+    The other inputs are positions int [T], starts, pages int [sequences, pages], and sinks if there are any.
     The first D sequences own a query each, the s-th of the rest those from starts[s] to starts[s + 1]; so starts[0] is
     D = len(pages) + 1 - len(starts). Position p of a sequence s of all lies in cache row
     pages[s, p // page_size] * page_size + p % page_size, and the query at position p sees positions 0 to p.
@@ -157,6 +158,7 @@ def attention(
 
     v may be k itself: the first `value_dim` values of a key (0: all) are its value; the result is [T, H * value_dim].
     """
+    _, _, _, *sinks = where
     require(min(cap, reach) >= 0 and not (window < 0 < reach), "attention", "no cap below 0, no chunks that reach", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
     heads, dim = q.shape[1:]

@@ -274,7 +274,7 @@ def decode(dim: int, group: int, arch: str, exact: bool) -> AttentionTile:
 
 
 def latent(rows: int, arch: str, exact: bool) -> AttentionTile:
-    """The tile of attention where keys of up to 576 values are values too, for `rows` queries; exact as in `prefill`."""
+    """The tile of attention where keys, up to 576 values, are values too, for `rows` queries; exact as in `prefill`."""
     if arch == "interpreter":
         return AttentionTile(16 if rows <= 16 else 64, 4, 32, _precision(arch) if exact else None, part=64 * exact)
     if exact or arch.startswith("gfx11"):

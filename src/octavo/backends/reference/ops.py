@@ -77,9 +77,10 @@ def set_rows(cache: AnyArray, values: F32, rows: AnyArray) -> AnyArray:
 
 
 def attention(
-    q: F32, k: AnyArray, v: AnyArray, positions: AnyArray, starts: AnyArray, pages: AnyArray, *sinks: F32,
-    scale: float, page_size: int, window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0,
+    q: F32, k: AnyArray, v: AnyArray, *where: AnyArray, scale: float, page_size: int,
+    window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0,
 ) -> F32:  # fmt: skip
+    positions, starts, pages, *sinks = where
     tokens, heads, dim = q.shape
     group = heads // k.shape[1]
     size, decodes = value_dim or dim, len(pages) + 1 - len(starts)

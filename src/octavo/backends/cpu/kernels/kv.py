@@ -17,6 +17,7 @@ from typing import Any, Literal
 from numba import float32
 
 from octavo.graph.node import PAGE_SIZE
+from octavo.jit import host
 from octavo.jit.compile import exact, inner
 from octavo.jit.simd import (
     add_blocks,
@@ -47,8 +48,8 @@ from octavo.jit.simd import (
 assert PAGE_SIZE == 64  # a page's scores are four vectors of 16
 
 Kind = Literal["f16", "f32", "q8_0"]
-SUMS = 16
-"""Vectors of sums that a loop keeps: as many as leave registers for the rest."""
+SUMS = 16 if "avx512f" in host.features() else 4
+"""Vectors of sums that a loop keeps: as many as leave registers for the rest. With AVX2 each is two of 16 registers."""
 
 _FMA = {"f16": fma_panel_f16, "f32": fma_panel_f32, "q8_0": fma_panel_s8}
 _WIDTH = {"f16": 2, "f32": 4, "q8_0": 1}
@@ -66,6 +67,15 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
 
     Scores past `rows` may be left as they were. What lies at `ahead` is read next and fetched meanwhile.
     """
+    if n > SUMS:
+        first, rest = score_function(kind, SUMS, dim), score_function(kind, n - SUMS, dim)
+        score_bytes, query_bytes = SUMS * PAGE_SIZE * 4, SUMS * dim * 4
+
+        def scores_of_all(scores, q, page, ahead, rows):
+            first(scores, q, page, ahead, rows)
+            rest(scores + score_bytes, q + query_bytes, page, page, rows)
+
+        return inner(scores_of_all, kind, n, dim)
     width = min(4, max(1, SUMS // n))
     size, parts = n * width, 4 // width
     columns, row_bytes = 16 * width, PAGE_SIZE * _WIDTH[kind]
@@ -84,7 +94,7 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
                     at += SCALES
                 dots = zeros(size)
                 for d in range(of_block):
-                    fetch(ahead + at - page + d * row_bytes, row_bytes)
+                    fetch(ahead + at - page + d * row_bytes, part_bytes)
                     dots = fma_panel(dots, at + d * row_bytes, width, x + d * 4, dim * 4)  # [n, columns]
                 if coded:
                     total = fma_columns_f16(total, dots, width, start + part * columns * 2)
@@ -101,6 +111,16 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
     Its arguments: sums, weights [n, 64], factors, where the values lie, what to fetch meanwhile, rows.
     """
     width = _columns(dim) // 16
+    if n * width > SUMS:
+        some = SUMS // width
+        first, others = value_function(kind, some, dim), value_function(kind, n - some, dim)
+        sum_bytes, these, factor_bytes = some * dim * 4, some * PAGE_SIZE * 4, some * 16
+
+        def add_all_values(sums, weights, factors, at, ahead, rows):
+            first(sums, weights, factors, at, ahead, rows)
+            others(sums + sum_bytes, weights + these, factors + factor_bytes, at, at, rows)
+
+        return inner(add_all_values, kind, n, dim)
     size = n * width
     columns, row_bytes = dim // (16 * width), 16 * width * _WIDTH[kind]
     coded, in_pairs, fma_panel = kind == "q8_0", 2 * size <= SUMS, _FMA[kind]

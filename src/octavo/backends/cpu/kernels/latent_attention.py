@@ -11,10 +11,9 @@ import math
 from typing import Any
 
 from octavo.backends.cpu.kernels.attention import ATTENTION, behind
-from octavo.backends.cpu.kernels.kv import SCALES, Kind, fetch, head_bytes
+from octavo.backends.cpu.kernels.kv import SCALES, SUMS, Kind, fetch, head_bytes
 from octavo.backends.cpu.kernels.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
-from octavo.jit import host
 from octavo.jit.compile import exact, inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
@@ -228,17 +227,12 @@ def _summed(dim: int, value_dim: int) -> int:
     return -(-value_dim // _chunk(dim)) * _chunk(dim)
 
 
-def _tile() -> int:
-    """Vectors of sums that a loop keeps: 16 floats are two registers of AVX2, of which there are 16."""
-    return 16 if "avx512f" in host.features() else 4
-
-
 def _score_function(kind: Kind, dim: int) -> Any:
     """A function (scores, queries, page, ahead, rows): scores [64, LANES] = a page's keys times queries [dim, LANES].
 
     Scores past `rows` may be left as they were. What lies at `ahead` is read next and fetched meanwhile.
     """
-    chunk, tile, widen = _chunk(dim), _tile(), _widen_function(kind, _chunk(dim))
+    chunk, tile, widen = _chunk(dim), SUMS, _widen_function(kind, _chunk(dim))
     chunk_bytes, key_bytes = head_bytes(kind, dim) * chunk // dim, chunk * PAGE_SIZE * 4
 
     def scores_of(scores, queries, page, ahead, rows):
@@ -264,7 +258,7 @@ def _value_function(kind: Kind, dim: int, value_dim: int) -> Any:
 
     Its arguments: sums, weights [64, LANES], factors, where the page lies, the first row and the end of rows.
     """
-    chunk, tile, widen = _chunk(dim), _tile(), _widen_function(kind, _chunk(dim))
+    chunk, tile, widen = _chunk(dim), SUMS, _widen_function(kind, _chunk(dim))
     chunk_bytes, key_bytes = head_bytes(kind, dim) * chunk // dim, chunk * PAGE_SIZE * 4
 
     def add_values(sums, weights, factor, page, low, high):
