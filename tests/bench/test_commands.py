@@ -126,7 +126,7 @@ def test_shapes_of_other_architectures_run(
     with GGUFFile.open(path) as file:
         kinds = {name: info.type_name for name, info in file.tensors.items()}
     assert kinds["blk.1.attn_q.weight"] == "Q8_0"
-    assert kinds.get("blk.1.ffn_up_exps.weight", "MXFP4") == "MXFP4"
+    assert {kind for name, kind in kinds.items() if name.endswith("_exps.weight")} <= {"MXFP4"}
     assert octavo("bench", "model", path, "-p", "3", "-n", "1", "-r", "1", "--device", "reference").status == 0
 
 

@@ -118,7 +118,7 @@ def _reported(parts: list[LazyTensor], progress: Progress) -> Iterator[LazyTenso
 def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTensor]:
     """The tensors in file order, each made when it is written."""
     base, better = (by_name(n) for n in BETTER.get(preset.upper(), (preset, preset)))
-    experts = by_name(EXPERTS.get(preset.upper(), base.name))
+    experts = EXPERTS.get(preset.upper())
     outer = base if base.is_float or base.bits == 8 else by_name("Q6_K")
     rng = np.random.default_rng(seed)
 
@@ -140,9 +140,11 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
             yield matrix(name, want.shape, outer)
         elif part == "ffn_gate_inp.weight":
             yield matrix(name, want.shape, by_name("F32"))
+        elif experts is not None and "_exps." in part:
+            yield matrix(name, want.shape, by_name(experts))
         else:
             better_here = part in BETTER_PARTS and _is_better(layer, shape.n_layer)
-            yield matrix(name, want.shape, better if better_here else experts if "_exps." in part else base)
+            yield matrix(name, want.shape, better if better_here else base)
 
 
 def _expected(shape: ModelShape) -> Tensors:
