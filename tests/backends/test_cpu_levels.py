@@ -19,9 +19,12 @@ x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="
 
 EXPECTED: dict[str | None, dict[str, Any]] = {
     "avxvnni": {"registers": ["xmm", "ymm"], "dots": ["vpdpbusd ymm"], "masks": False, "fma": True, "f16c": True},
-    "avx2": {"registers": ["xmm", "ymm"], "dots": ["vpmaddwd ymm"], "masks": False, "fma": True, "f16c": True},
+    "avx2": {
+        "registers": ["xmm", "ymm"], "dots": ["vpmaddubsw ymm", "vpmaddwd ymm"], "masks": False, "fma": True,
+        "f16c": True,
+    },
     "x86-64": {"registers": ["xmm"], "dots": ["pmaddwd xmm"], "masks": False, "fma": False, "f16c": False},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def test_level_is_that_of_the_code_with_a_name_alone(name: str, cache: Path) -> 
     expected = {
         "avx512vnni": (["xmm", "ymm", "zmm"], ["vpdpbusd zmm"]),
         "avxvnni": (["xmm", "ymm"], ["vpdpbusd ymm"]),
-        "avx2": (["xmm", "ymm"], ["vpmaddwd ymm"]),
+        "avx2": (["xmm", "ymm"], ["vpmaddubsw ymm", "vpmaddwd ymm"]),
         "x86-64": (["xmm"], ["pmaddwd xmm"]),
     }
     assert (found["registers"], found["dots"]) == expected[found["level"]]

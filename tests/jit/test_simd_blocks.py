@@ -106,7 +106,17 @@ WEIGHTS_AND_VALUES = [(255, -128), (255, 127), (0, -128), (255, None), (None, -1
 @pytest.mark.parametrize(("level", "halves", "name"), DOTS, indirect=["level"])
 def test_dots(level: None, halves: int, name: str, n: int) -> None:
     """Dots of unsigned and signed bytes, extreme ones too, must be exact; then with scales and minima."""
-    kind = KINDS.index(name)
+    check_dots(halves, KINDS.index(name), n, 128, 255)
+
+
+@pytest.mark.parametrize("halves", some([1, 2], 1))
+@pytest.mark.parametrize(("offset", "most"), some([(8, 15), (4, 7), (16, 31), (16, 28), (64, 127), (32, 63)], 2))
+def test_dots_of_small_codes(halves: int, offset: int, most: int) -> None:
+    """Codes whose products 16 bits hold, on CPUs where that is of use: as many sums of them as fit, and no more."""
+    check_dots(halves, KINDS.index("offset 128"), 3, offset, most)
+
+
+def check_dots(halves: int, kind: int, n: int, offset: int, most: int) -> None:
     codes, out, vectors = fenced(512), np.empty((n, 16), np.float32), np.empty((4, 16), np.float32)
 
     @compiled
@@ -115,19 +125,19 @@ def test_dots(level: None, halves: int, name: str, n: int) -> None:
         s0, s1 = simd.load_f32x16(vectors), simd.load_f32x16(vectors + 64)
         b0, b1 = simd.load_f32x16(vectors + 128), simd.load_f32x16(vectors + 192)
         if halves == 1:
-            block = simd.fma_dots(block, codes8, s0, b0, x, d_at, kind)
+            block = simd.fma_dots(block, codes8, s0, b0, x, d_at, kind, offset, most)
         else:
-            block = simd.fma_dots_2(block, codes8, s0, s1, b0, b1, x, d_at, kind)
+            block = simd.fma_dots_2(block, codes8, s0, s1, b0, b1, x, d_at, kind, offset, most)
         simd.store_block(out, 64, block)
 
     rng = np.random.default_rng(n)
     for exact, (a, b) in itertools.product((True, False), WEIGHTS_AND_VALUES):
-        codes[:] = rng.integers(0, 256, 512) if a is None else a
+        codes[:] = rng.integers(0, most + 1, 512) if a is None else min(a, most)
         x = Activations(rng.integers(-128, 128, (n, 32)) if b is None else np.full((n, 32), b), rng, exact)
         vectors[:] = [[1]] * 2 + [[0]] * 2 if exact else rng.standard_normal((4, 16))
         acc = np.zeros((n, 24), np.float32) if exact else FLOATS[:n]
         run(codes, acc, vectors, x.memory, x.d_at, out)
-        rows = codes.reshape(8, 16, 4).transpose(1, 0, 2).reshape(16, 32).astype(np.int64) - 128 * (kind == 2)
+        rows = codes.reshape(8, 16, 4).transpose(1, 0, 2).reshape(16, 32).astype(np.int64) - offset * (kind == 2)
         dots = [x.codes[:, part] @ rows[:, part].T for part in (slice(16), slice(16, 32))]
         scales = vectors[[0, halves - 1]].astype(np.float64)
         terms = [dot * scale * x.d for dot, scale in zip(dots, scales, strict=True)]

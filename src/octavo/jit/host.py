@@ -44,3 +44,11 @@ def has_byte_shuffle() -> bool:
 def has_byte_permutation() -> bool:
     """Whether 64 bytes can be looked up in a table of 64 with one instruction."""
     return level() == "avx512vnni" and "avx512vbmi" in features()
+
+
+def products_of_16_bits(most: int) -> int:
+    """Of codes up to `most` times signed bytes, summed by pairs: how many pairs' sums 16 bits surely hold.
+
+    0 also where a CPU has something better: with VNNI.
+    """
+    return 32767 // (2 * 128 * most) if level() == "avx2" else 0

@@ -186,7 +186,7 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
         return layout, None
     if fmt.grid is not None:
         return layout, with_points(layout.table, fmt.grid)
-    return layout, np.resize(np.array(layout.table, np.int16) + 128, 16).astype(np.uint8)
+    return layout, np.resize(np.array(layout.table, np.int16) + layout.offset, 16).astype(np.uint8)
 
 
 def smallest_layout(fmt: BlockFormat) -> Layout:
@@ -208,11 +208,18 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         two_level=two_level,
         signed_scales=two_level and not fmt.has_min,
         minima="zero" if fmt.has_zero else scale if fmt.has_min else None,
-        offset=128 if fmt.table else fmt.offset,
+        offset=_table_offset(fmt) if keeps_table else 128 if fmt.table else fmt.offset,
         table=tuple(fmt.table) if keeps_table and fmt.table else None,
         step=fmt.step,
         grid=points_of(fmt.grid) if keeps_table and fmt.grid else None,
     )
+
+
+def _table_offset(fmt: BlockFormat) -> int:
+    """What is added to the values of a table: 128, or as little as they need where small codes are of use."""
+    assert fmt.table is not None
+    least = 1 << (-min(fmt.table) - 1).bit_length()
+    return least if fmt.grid is None and host.products_of_16_bits(max(fmt.table) + least) else 128
 
 
 def _smallest_kind(tensor: QTensor) -> ScaleKind:

@@ -31,22 +31,22 @@ PLAIN, BIASED, PRELOADED = 0, 1, 2
 
 
 @intrinsic(prefer_literal=True)
-def fma_dots(ty, acc, codes, scale, bias, x, at, kind):
+def fma_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
     """acc[t] += float(dot of 32 codes and token t's 32 bytes) * scale * d[t] [+ bias * s[t]], one token at a time.
 
     x is a block of activations of n tokens; d lies at x + at. kind is a constant: BIASED, with s 4n bytes after d;
-    PRELOADED, with dots that begin at the int32 12n bytes after d; or PLAIN.
+    PRELOADED, with dots that begin at offset / 128 of the int32 12n bytes after d; or PLAIN. `offset`, a power of two,
+    and `most`, the largest code, are constants.
     """
-    mode = literal(kind)
+    mode, shift, run = literal(kind), 8 - literal(offset).bit_length(), host.products_of_16_bits(literal(most))
 
     def gen(c, b, s, a):
         acc, codes, scale, bias, x, at = a[:6]
         n = s.args[0].n
         d_at = b.add(x, at)
         vectors = [b.extract_value(codes, j) for j in range(8)]
-        for t in range(n):
-            total = repeat(b, load_at(b, d_at, I32, 12 * n + 4 * t)) if mode == PRELOADED else fill(V_I32, 0)
-            total = _dot_token(b, total, vectors, x, 32 * t)
+        begins = _begins(b, d_at, n, 12, shift if mode == PRELOADED else None)
+        for t, total in enumerate(_dots(b, begins, vectors, x, 0, run)):
             product = b.fmul(to_float(b, total), scale)
             sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
             if mode == BIASED:
@@ -54,29 +54,26 @@ def fma_dots(ty, acc, codes, scale, bias, x, at, kind):
             acc = b.insert_value(acc, sums, t)
         return acc
 
-    return acc(acc, codes, f32x16, f32x16, types.intp, types.intp, kind), gen
+    return acc(acc, codes, f32x16, f32x16, types.intp, types.intp, kind, offset, most), gen
 
 
 @intrinsic(prefer_literal=True)
-def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind):
+def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind, offset, most):
     """`fma_dots` with scales and biases of their own for the first and the last 16 codes.
 
     bias0 is that of the first less that of the last; the sum of the first 16 values lies 8n bytes after d, and the
     int32 at which the dots begin 16n and 20n.
     """
-    mode = literal(kind)
+    mode, shift, run = literal(kind), 8 - literal(offset).bit_length(), host.products_of_16_bits(literal(most))
 
     def gen(c, b, s, a):
         acc, codes, scale0, scale1, bias0, bias1, x, at = a[:8]
         n = s.args[0].n
         d_at = b.add(x, at)
         vectors = [b.extract_value(codes, j) for j in range(8)]
-        for t in range(n):
-            first, last = fill(V_I32, 0), fill(V_I32, 0)
-            if mode == PRELOADED:
-                first, last = (repeat(b, load_at(b, d_at, I32, k * n + 4 * t)) for k in (16, 20))
-            first = _dot_token(b, first, vectors[:4], x, 32 * t)
-            last = _dot_token(b, last, vectors[4:], x, 32 * t + 16)
+        begins = [_begins(b, d_at, n, k, shift if mode == PRELOADED else None) for k in (16, 20)]
+        halves = [_dots(b, begins[i], vectors[4 * i : 4 * i + 4], x, 16 * i, run) for i in (0, 1)]
+        for t, (first, last) in enumerate(zip(*halves, strict=True)):
             product = multiply_add(b, to_float(b, last), scale1, b.fmul(to_float(b, first), scale0))
             sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
             if mode == BIASED:
@@ -85,7 +82,38 @@ def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind):
             acc = b.insert_value(acc, sums, t)
         return acc
 
-    return acc(acc, codes, f32x16, f32x16, f32x16, f32x16, types.intp, types.intp, kind), gen
+    return acc(acc, codes, f32x16, f32x16, f32x16, f32x16, types.intp, types.intp, kind, offset, most), gen
+
+
+def _begins(b, d_at, n, k, shift):
+    """For each token where its dot begins: 0, or with a shift the int32 k * n bytes after d, shifted right by that."""
+    for t in range(n):
+        if shift is None:
+            yield fill(V_I32, 0)
+            continue
+        begin = repeat(b, load_at(b, d_at, I32, k * n + 4 * t))
+        yield b.ashr(begin, fill(V_I32, shift)) if shift else begin
+
+
+def _dots(b, begins, vectors, x, offset, run):
+    """For each token its begin and the dot of codes and the bytes at x + 32 t + offset: token by token, or all at once.
+
+    run  as `host.products_of_16_bits` says
+    """
+    if not run:
+        for t, begin in enumerate(begins):
+            yield _dot_token(b, begin, vectors, x, 32 * t + offset)
+        return
+    totals = list(begins)
+    for first in range(0, len(vectors), run):
+        sums = [fill(V_I16, 0)] * len(totals)
+        for j, vector in enumerate(vectors[first : first + run], first):
+            for t, so_far in enumerate(sums):
+                four = b.bitcast(repeat(b, load_at(b, x, I32, 32 * t + offset + 4 * j)), V_U8)
+                sums[t] = b.add(so_far, by_parts(b, "llvm.x86.avx2.pmadd.ub.sw", V_I16, 16, vector, four))
+        pairs = (_pair_products(b, pair_sums, fill(V_I16, 1)) for pair_sums in sums)
+        totals = [b.add(total, more) for total, more in zip(totals, pairs, strict=True)]
+    yield from totals
 
 
 def _dot_token(b, total, vectors, x, offset):

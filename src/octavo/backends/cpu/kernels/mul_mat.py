@@ -12,6 +12,7 @@ from octavo.backends.cpu.kernels.points import add_super_of_sizes, multiplies_si
 from octavo.backends.cpu.kernels.product import PRODUCT, product
 from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 from octavo.backends.cpu.layout import POINTS_AT, ROWS, SCALE_BYTES, STEP, Layout
+from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     fma_blocks,
@@ -101,6 +102,7 @@ def _add_super(layout: Layout, n: int) -> Any:
     codes_of, scale_of, minimum_of = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout)
     group_scale, group_minimum = _group_scale(layout), _group_minimum(layout)
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
+    offset, most = codes_in_dots(layout)
 
     def add_super(acc, w, x, table):
         none, d, dmin = splat(0.0), scale_of(w, 0), minimum_of(w, 0)  # [16]
@@ -109,11 +111,12 @@ def _add_super(layout: Layout, n: int) -> Any:
             codes = codes_of(w, block, i, table)  # [16, 32]
             if groups == 1:
                 scale, minimum = group_scale(w, block, d, 0), group_minimum(w, block, dmin, 0)
-                acc = fma_dots(acc, codes, scale, sub(none, minimum), x, x_scales, kind)
+                acc = fma_dots(acc, codes, scale, sub(none, minimum), x, x_scales, kind, offset, most)
             else:
                 first, last = group_scale(w, block, d, 0), group_scale(w, block, d, 1)
                 low, high = group_minimum(w, block, dmin, 0), group_minimum(w, block, dmin, 1)
-                acc = fma_dots_2(acc, codes, first, last, sub(high, low), sub(none, high), x, x_scales, kind)
+                by, less = sub(high, low), sub(none, high)
+                acc = fma_dots_2(acc, codes, first, last, by, less, x, x_scales, kind, offset, most)
             block += block_bytes
             x += x_bytes
         return acc
@@ -157,6 +160,7 @@ def _add_super_late(layout: Layout, n: int) -> Any:
     codes_of, scale_of, minimum_of = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout)
     load_small, small_bytes = small_scales(layout), layout.small_bytes
     kind = PRELOADED if layout.offset else PLAIN
+    offset, most = codes_in_dots(layout)
 
     def add_super(acc, w, x, table):
         none, dots, minima = splat(0.0), zeros(n), zeros(n)
@@ -165,12 +169,12 @@ def _add_super_late(layout: Layout, n: int) -> Any:
         for i in range(blocks):
             codes = codes_of(w, block, i, table)  # [16, 32]
             if groups == 1:
-                dots = fma_dots(dots, codes, load_small(block), none, x, x_scales, kind)  # n x [16]
+                dots = fma_dots(dots, codes, load_small(block), none, x, x_scales, kind, offset, most)  # n x [16]
                 if has_min:
                     minima = fma_splat_strided(minima, load_u8x16(block + small_minima), x + x_sums, 4)  # n x [16]
             else:
                 low, high = load_small(block), load_small(block + small_bytes)  # [16] each
-                dots = fma_dots_2(dots, codes, low, high, none, none, x, x_scales, kind)  # n x [16]
+                dots = fma_dots_2(dots, codes, low, high, none, none, x, x_scales, kind, offset, most)  # n x [16]
                 if has_min:
                     first, last = load_u8x16(block + small_minima), load_u8x16(block + small_minima + 16)
                     minima = fma_splat_strided(minima, sub(first, last), x + x_first_sums, 4)
@@ -203,9 +207,10 @@ def _codes_of(layout: Layout, n: int) -> Any:
 
 
 def _unpack_codes(layout: Layout) -> Any:
-    """A function (super-block, block, its number, table) -> codes, with an offset of 128 where they have any."""
+    """A function (super-block, block, its number, table) -> codes, as `codes_in_dots` says."""
     bits, has_table, high = layout.bits, layout.table is not None, _keeps_codes_high(layout)
-    codes_at, up, raised = layout.block_bytes - layout.code_bytes, 128 - layout.offset, layout.offset != 0 and not high
+    codes_at, up = layout.block_bytes - layout.code_bytes, codes_in_dots(layout)[0] - layout.offset
+    raised = up != 0 and not high
 
     def unpack(w, block, i, table):
         codes = load_high_codes(block + codes_at, bits) if high else load_codes(block + codes_at, bits)
@@ -240,9 +245,23 @@ def small_scales(layout: Layout) -> Any:
     return load_s8x16 if layout.signed_scales else load_u8x16
 
 
+def codes_in_dots(layout: Layout) -> tuple[int, int]:
+    """The offset that codes have in dot products, and the largest code.
+
+    128, where they have any, and up to 255; where 16 bits hold sums of codes' products, small ones: the next power of
+    two, and up to as much as they come to.
+    """
+    offset = 1 << (layout.offset - 1).bit_length() if layout.offset else 0
+    most = (max(layout.table) if layout.table else (1 << layout.bits) - 1 - layout.offset) + offset
+    if host.products_of_16_bits(most):
+        return offset, most
+    return 128 if offset else 0, 255
+
+
 def _keeps_codes_high(layout: Layout) -> bool:
     """Whether codes are taken as multiples of 2^(8 - bits), so that their offset is 128; others are raised to that."""
-    return layout.offset == 1 << (layout.bits - 1) and layout.table is None
+    high = layout.offset == 1 << (layout.bits - 1) and layout.table is None
+    return high and codes_in_dots(layout)[0] == 128
 
 
 def _scale_of(layout: Layout) -> Any:

@@ -33,7 +33,7 @@ def get_rows_kernel(layout: Layout) -> Any:
     bits, groups, sets = layout.bits, layout.groups, layout.sets
     two_level, has_min, has_zero = layout.two_level, layout.minima is not None, layout.minima == "zero"
     has_table = layout.table is not None
-    offset, step, stepped = float(128 if has_table else layout.offset), layout.step, layout.step != 1.0
+    offset, step, stepped = float(layout.offset), layout.step, layout.step != 1.0
     super_values, super_bytes, blocks = layout.super, layout.super_bytes, layout.super // STEP
     load_d, load_min = LOADS[layout.scale], LOADS[layout.minima or "f16"]
     load_sc, small_bytes, has_grid = small_scales(layout), layout.small_bytes, layout.grid is not None
