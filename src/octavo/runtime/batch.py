@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.formats.spec import AnyArray
+from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.kv_cache import Sequence, rows
 
 
@@ -30,25 +31,36 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
     ordered = [feeds[i] for i in order]
     counts = [len(f.tokens) for f in ordered]
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    decodes = counts.count(1) if max(counts) > 1 else 0  # where all have one token, `starts` tells so
+    ones = counts.count(1)
+    decodes = ones if max(counts) > 1 else 0  # where all have one token, `starts` tells so
     pages = np.zeros((len(feeds), max_pages), np.int32)
     for row, feed in zip(pages, ordered, strict=True):
         row[: len(feed.sequence.pages)] = feed.sequence.pages
-    spans = [(f.sequence, len(f.sequence), len(f.sequence) + n) for f, n in zip(ordered, counts, strict=True)]
+    positions, places = _places(ordered[:ones], ordered[ones:])
     stops = dict(zip(order, bounds[1:].tolist(), strict=True))
-    outputs = [np.arange(stops[i] - f.outputs, stops[i]) for i, f in enumerate(feeds)]
+    outputs = [at for i, f in enumerate(feeds) for at in range(stops[i] - f.outputs, stops[i])]
     inputs: dict[str, AnyArray] = {
-        "tokens": np.concatenate([np.asarray(f.tokens, np.int32) for f in ordered]),
-        "positions": np.concatenate([np.arange(a, b, dtype=np.int32) for _, a, b in spans]),
-        "rows": np.concatenate([rows(s, a, b) for s, a, b in spans]),
+        "tokens": np.array([token for f in ordered for token in f.tokens], np.int32),
+        "positions": positions,
+        "rows": places,
         "starts": bounds[decodes:],
         "pages": pages,
-        "outputs": np.concatenate(outputs).astype(np.int32),
+        "outputs": np.array(outputs, np.int32),
     }
     sizes = {
         "tokens": int(bounds[-1]),
-        "outputs": len(inputs["outputs"]),
+        "outputs": len(outputs),
         "sequences": len(feeds),
         "boundaries": len(inputs["starts"]),
     }
     return inputs, sizes
+
+
+def _places(ones: Seq[Feed], others: Seq[Feed]) -> tuple[AnyArray, AnyArray]:
+    """Positions, int32, and rows of the cache, int64, of the tokens of feeds; no arrays for each feed of one token."""
+    at = [len(f.sequence) for f in ones]
+    of_ones = [f.sequence.pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for f, p in zip(ones, at, strict=True)]
+    spans = [(f.sequence, len(f.sequence), len(f.sequence) + len(f.tokens)) for f in others]
+    positions = [np.array(at, np.int32), *(np.arange(a, b, dtype=np.int32) for _, a, b in spans)]
+    places = [np.array(of_ones, np.int64), *(rows(s, a, b) for s, a, b in spans)]
+    return np.concatenate(positions), np.concatenate(places)

@@ -113,6 +113,8 @@ class PagePool:
 
         Raises CacheFullError, taking none, if too few are free.
         """
+        if length <= PAGE_SIZE * len(sequence.pages) and self._is_own(self._written(sequence, length)):
+            return
         with self._lock:
             self.make_room(sequence, self.wanted(sequence, length))
             if (missing := self.wanted(sequence, length)) > self.free:
@@ -134,10 +136,14 @@ class PagePool:
         at = len(sequence) // PAGE_SIZE
         return sequence.pages[at] if length > len(sequence) and at < len(sequence.pages) else None
 
+    def _is_own(self, page: int | None) -> bool:
+        """Whether nobody else reads a page, or there is none."""
+        return page is None or (self._holders.get(page, 0) < 2 and page not in self._kept)
+
     def _make_own(self, sequence: Sequence, length: int) -> None:
         """Copy the page that is written next if others read it; without a page to copy to, the store gives it up."""
         old = self._written(sequence, length)
-        if old is None or (self._holders.get(old, 0) < 2 and old not in self._kept):
+        if old is None or self._is_own(old):
             return
         if not self.free:
             assert self.store is not None
