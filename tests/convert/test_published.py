@@ -42,14 +42,14 @@ def test_types_that_hold_a_layout(tmp_path: Path, name: str, caplog: pytest.LogC
     publish(tmp_path / "hf", name)
     report = convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf")
     assert ("no GGUF type holds" in caplog.text) == (EXACT[name] is None)
-    row = next(row for row in report.rows if row.name == "blk.1.ffn_down.weight")
+    row = next(row for row in report.rows if row.name == "blk.1.attn_output.weight")
     rows = PUBLISHED[name].rows
     assert (row.source_type, row.type) == (f"{rows} by g_idx" if "order" in name else rows, EXACT[name] or "Q8_0")
     assert row.exact is (EXACT[name] is not None)
     assert report.layout is not None
     assert name.startswith((report.layout, *{"compressed-tensors": ["ct"]}.get(report.layout, ())))
     with open_model_file(tmp_path / "hf") as folder, open_model_file(tmp_path / "out.gguf") as file:
-        for weight in ("blk.0.attn_q.weight", "blk.1.ffn_down.weight"):
+        for weight in ("blk.0.attn_q.weight", "blk.1.attn_output.weight"):
             assert file.tensors[weight].type_name == (EXACT[name] or "Q8_0")
             got, want = values(file, weight), values(folder, weight)
             if EXACT[name]:
@@ -57,6 +57,15 @@ def test_types_that_hold_a_layout(tmp_path: Path, name: str, caplog: pytest.LogC
             else:
                 assert np.abs(got - want).max() < 0.005 * np.abs(want).max()
         assert not any(tensor.endswith(".order") for tensor in file.tensors)
+
+
+def test_an_order_that_rows_of_gate_and_up_take_in(tmp_path: Path) -> None:
+    publish(tmp_path / "hf", "gptq-act-order")
+    report = convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf")
+    row = next(row for row in report.rows if row.name == "blk.1.ffn_down.weight")
+    assert (row.source_type, row.type, row.exact) == ("GROUP4_128_F16", "Q4_0", True)
+    with open_model_file(tmp_path / "hf") as folder, open_model_file(tmp_path / "out.gguf") as file:
+        np.testing.assert_array_equal(values(file, row.name), values(folder, row.name))
 
 
 def test_floats_where_they_are_asked_for(tmp_path: Path) -> None:

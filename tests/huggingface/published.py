@@ -69,11 +69,13 @@ def planar(codes: np.ndarray, bits: int) -> np.ndarray:
     return np.stack(words, axis=1).view(np.int32)
 
 
-def gptq(bits: int, group: int, *, sym: bool, v2: bool, ordered: bool = False, word: int = 32) -> Tensors:
+def gptq(
+    bits: int, group: int, *, sym: bool, v2: bool, ordered: bool = False, word: int = 32, seed: int = 0
+) -> Tensors:
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         k = w.shape[1]
         size = k if group < 0 else group
-        perm = np.random.default_rng(k).permutation(k) if ordered else np.arange(k)
+        perm = np.random.default_rng(k + seed).permutation(k) if ordered else np.arange(k)
         sorted_w = w[:, perm]
         if sym:
             codes, scale = symmetric(sorted_w, bits, size)

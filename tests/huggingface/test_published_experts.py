@@ -12,11 +12,12 @@ import torch
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
+from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
-from tests.huggingface.published import Tensors, mlx
+from tests.huggingface.published import Tensors, gptq, gptq_config, mlx
 from tests.huggingface.test_published import TOKENS, agrees
 from tests.models.checkpoints import make
 from tests.models.tiny_checkpoints import TABLE
@@ -87,3 +88,43 @@ def test_stacked_experts_of_mlx(tmp_path: Path, name: str) -> None:
 def test_stacked_experts_on_the_cpu(tmp_path: Path) -> None:
     save(tmp_path, "qwen3moe")
     agrees(tmp_path, CpuBackend(threads=2))
+
+
+def save_gptq(folder: Path, *, ordered: bool) -> Any:
+    """A random Mixtral whose experts are of GPTQ, down projections in an order of their own, with `ordered` all."""
+    model, out = make(TABLE["mixtral"]), {}
+    for key, parameter in model.state_dict().items():
+        w = parameter.numpy()
+        stem, _, end = key.partition("experts.")
+        if end not in ("gate_up_proj", "down_proj"):
+            out[key] = w
+            continue
+        n = w.shape[1] // 2
+        names = {"w1": slice(0, n), "w3": slice(n, 2 * n)} if end == "gate_up_proj" else {"w2": slice(None)}
+        for name, taken in names.items():
+            for i, expert in enumerate(w):
+                tensors = gptq(4, 32, sym=True, v2=False, ordered=ordered or name == "w2", seed=i)
+                parts, values = tensors(expert[taken])
+                out |= {f"{stem}experts.{i}.{name}.{kind}": array for kind, array in parts.items()}
+                expert[taken] = values
+    safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in out.items()}, folder / "model.safetensors")
+    said = {"architectures": [type(model).__name__], "quantization_config": gptq_config(group_size=32, desc_act=True)}
+    write(folder, "config.json", {**model.config.to_dict(), **said})
+    byte_level().save(str(folder / "tokenizer.json"))
+    return model
+
+
+def test_an_order_of_columns_for_each_expert(tmp_path: Path) -> None:
+    model = save_gptq(tmp_path, ordered=False)
+    with torch.no_grad():
+        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
+    with open_model_file(tmp_path) as file:
+        assert not any(name.endswith(".order") for name in file.tensors)
+        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
+    assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
+
+
+def test_an_order_that_no_rows_take_in(tmp_path: Path) -> None:
+    save_gptq(tmp_path, ordered=True)
+    with pytest.raises(ModelError, match=r"gate_exps\.order': are columns of experts in an order \(g_idx\)"):
+        open_model_file(tmp_path)

@@ -14,6 +14,7 @@ from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_r
 from octavo.formats.spec import F32
 from octavo.huggingface.experts import half, part_of_heads, stacked, transposed
 from octavo.huggingface.layouts.stored import stored_tensors
+from octavo.huggingface.orders import absorb_orders
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
@@ -63,6 +64,7 @@ def gguf_tensors(
     stored = stored_tensors(checkpoint, config, lambda name: (plain := named(name)) is None or left_out(plain))
     found = _find({named(name) or name: tensor for name, tensor in stored.items()}, architecture)
     found.single |= beside
+    absorb_orders(found.single, found.experts)
     expected = architecture.tensors(hp)
     if not tied and "output.weight" in expected and "output.weight" not in found.single:
         raise _fault(checkpoint, "lm_head.weight", "is missing", "with tie_word_embeddings")
@@ -220,6 +222,10 @@ def _interleaved(tensor: QTensor, heads: int) -> QTensor:
 
 def _refuse_others(checkpoint: Checkpoint, found: _Found, expected: Mapping[str, object]) -> None:
     others = [name for names in (found.single, found.experts, found.halves) for name in names if name not in expected]
+    ordered = next((name for name in found.experts if name.endswith(".order")), None)
+    if ordered is not None:
+        problem = "are columns of experts in an order (g_idx) of each expert's own"
+        raise _fault(checkpoint, ordered, problem, "one in down projections; neighbours as groups in gate and up")
     if others:
         outside = not others[0].startswith("blk.") and others[0] in found.single
         first = found.single[others[0]].name if outside else others[0]  # outside of layers as the checkpoint names it

@@ -1,0 +1,64 @@
+"""Columns that a checkpoint has sorted by group (activation order): taken into the rows of what makes the activation.
+
+A feed-forward's down projection reads silu(gate) * up, or so, value by value. Where its column i goes with value
+order[i], rows order[i] of gate and up make that value the i-th, and no activation is gathered. Nothing is computed in
+another way: the same numbers are multiplied and added in the same order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, MutableMapping
+
+import numpy as np
+
+from octavo.formats import QTensor, dequantize
+from octavo.io.gguf import LazyTensor
+
+_DOWN = re.compile(r"(blk\.\d+\.ffn_)down(|_shexp|_exps)\.order")
+Tensors = MutableMapping[str, LazyTensor]
+
+
+def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTensor]]) -> None:
+    """Drop the orders of down projections, by GGUF name, whose gate and up are there to be reordered.
+
+    experts  tensors of experts by GGUF name and number
+    """
+    for name, stem, kind in _found(single):
+        makers = [part for part in (f"{stem}gate{kind}", f"{stem}up{kind}") if f"{part}.weight" in single]
+        if f"{stem}up{kind}" in makers and _fit([single[f"{part}.weight"] for part in makers], single[name]):
+            order = single.pop(name)
+            for full in (f"{part}.{end}" for part in makers for end in ("weight", "bias")):
+                if full in single:
+                    single[full] = _reordered(single[full], order)
+    for name, stem, kind in _found(experts):
+        makers = [f"{stem}gate{kind}.weight", f"{stem}up{kind}.weight"]
+        for number, order in list(experts[name].items()):
+            rows = [experts.get(part, {}).get(number) for part in makers]
+            if _fit(rows, order):
+                del experts[name][number]
+                for part, tensor in zip(makers, rows, strict=True):
+                    assert tensor is not None
+                    experts[part][number] = _reordered(tensor, order)
+        if not experts[name]:
+            del experts[name]
+
+
+def _found(names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Orders of down projections: the name, what it begins with, and the kind of feed-forward."""
+    return [(match[0], match[1], match[2]) for match in map(_DOWN.fullmatch, names) if match]
+
+
+def _fit(tensors: Iterable[LazyTensor | None], order: LazyTensor) -> bool:
+    return all(tensor is not None and tensor.shape[0] == order.shape[0] for tensor in tensors)
+
+
+def _reordered(tensor: LazyTensor, order: LazyTensor) -> LazyTensor:
+    """Row order[i] as the i-th; of a bias, values."""
+
+    def load() -> QTensor:
+        stored, rows = tensor.load(), dequantize(order.load()).astype(np.intp)
+        data = stored.data.reshape(tensor.shape[0], -1)[rows]
+        return QTensor(stored.format, stored.shape, data.reshape(stored.data.shape), stored.name)
+
+    return LazyTensor(tensor.name, tensor.format, tensor.shape, load)
