@@ -10,13 +10,35 @@ from octavo.backends.gpu.kernels.activations import gelu
 
 
 @triton.jit
+def begin(PDL: tl.constexpr):
+    """With PDL, let the next kernel be launched, and wait for what the one before has written."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def whole_row(k, B: tl.constexpr, PDL: tl.constexpr):
+    """For program (row): the row, the places [B] of its k values, and which of them there are."""
+    begin(PDL)
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    return row, at, at < k
+
+
+@triton.jit
+def part_of_row(k, B: tl.constexpr, PDL: tl.constexpr):
+    """For program (row, part), as `whole_row` for B of a row's values."""
+    begin(PDL)
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    return row, at, at < k
+
+
+@triton.jit
 def rms_norm_kernel(
     x, weight, out, x_stride, out_stride, heads, k, eps, B: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
     """A program norms one head of a token: rows [T, heads, k], heads one after the other."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(PDL)
     token, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     at = tl.arange(0, B)
     inside = at < k
@@ -28,11 +50,7 @@ def rms_norm_kernel(
 @triton.jit
 def layer_norm_kernel(x, weight, bias, out, x_stride, out_stride, k, eps, B: tl.constexpr, PDL: tl.constexpr):
     """A program norms a row of [T, k] around its mean; `bias` [k] is None where there is none."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
-    inside = at < k
+    token, at, inside = whole_row(k, B, PDL)
     value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
     value = tl.where(inside, value - tl.sum(value) / k, 0.0)
     value = value / tl.sqrt_rn(tl.sum(value * value) / k + eps) * tl.load(weight + at, mask=inside, other=0.0)
@@ -44,11 +62,7 @@ def layer_norm_kernel(x, weight, bias, out, x_stride, out_stride, k, eps, B: tl.
 @triton.jit
 def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
     """a OP b for rows [T, k]; a stride of 0 is one row for all tokens. With "scale_rows" b has a number for each."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
-    inside = at < k
+    token, at, inside = part_of_row(k, B, PDL)
     left = tl.load(a + token * a_stride + at, mask=inside, other=0.0)  # [B]
     if OP == "scale_rows":
         right = tl.load(b + token * b_stride)
@@ -70,11 +84,7 @@ def clamped_swiglu_kernel(
     gate, up, out, gate_stride, up_stride, out_stride, k, slope, limit, B: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
     """out [T, k] = g / (1 + exp(-slope g)) * (u + 1), of g = gate up to the limit and u = up within it."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
-    inside = at < k
+    token, at, inside = part_of_row(k, B, PDL)
     g = tl.load(gate + token * gate_stride + at, mask=inside, other=0.0)  # [B]
     u = tl.load(up + token * up_stride + at, mask=inside, other=0.0)  # [B]
     g = tl.where(g > limit, limit, g)  # not a minimum, which would lose a NaN
@@ -85,11 +95,7 @@ def clamped_swiglu_kernel(
 @triton.jit
 def add_rows_kernel(x, table, ids, out, k, B: tl.constexpr, PDL: tl.constexpr):
     """Row t of out [T, k] = that of x plus row ids[t] of a table [E, k]."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
-    inside = at < k
+    row, at, inside = part_of_row(k, B, PDL)
     chosen = tl.load(ids + row).to(tl.int64)
     value = tl.load(x + row * k + at, mask=inside, other=0.0)  # [B]
     tl.store(out + row * k + at, value + tl.load(table + chosen * k + at, mask=inside, other=0.0), mask=inside)
@@ -98,11 +104,7 @@ def add_rows_kernel(x, table, ids, out, k, B: tl.constexpr, PDL: tl.constexpr):
 @triton.jit
 def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
     """soft_max, normalize, sigmoid, gelu, gelu_erf or soft_cap of whole rows."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
-    inside = at < k
+    token, at, inside = whole_row(k, B, PDL)
     value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
     if OP == "soft_max":
         value = tl.where(inside, tl.exp(value - tl.max(tl.where(inside, value, float("-inf")))), 0.0)
@@ -127,11 +129,7 @@ def scale_by_position_kernel(
     x, positions, out, x_stride, out_stride, k, length, factor, offset, B: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
     """out [T, k] = x * (1 + factor * log(1 + (position + offset) // length))."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
-    inside = at < k
+    token, at, inside = part_of_row(k, B, PDL)
     spans = (tl.load(positions + token) + offset) // length
     value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
     value *= 1 + factor * tl.log(1.0 + spans.to(tl.float32))
@@ -141,12 +139,9 @@ def scale_by_position_kernel(
 @triton.jit
 def top_k_kernel(x, out, x_stride, k, used, B: tl.constexpr, PDL: tl.constexpr):
     """The places of the `used` largest of k values, largest first, of equals the lower place."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
-    value = tl.load(x + token * x_stride + at, mask=at < k, other=float("-inf"))  # [B]
-    left = at < k
+    token, at, inside = whole_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=float("-inf"))  # [B]
+    left = inside
     for i in range(used):
         largest = tl.max(tl.where(left, value, float("-inf")))
         place = tl.min(tl.where(left & (value == largest), at, B))
@@ -160,9 +155,7 @@ def keep_groups_kernel(
     BEST: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out [T, groups * size] = x in the `used` groups whose BEST values, one or two, sum highest; elsewhere -inf."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(PDL)
     token, group, place = tl.program_id(0).to(tl.int64), tl.arange(0, GROUPS), tl.arange(0, SIZE)
     at = group[:, None] * size + place[None, :]
     inside = (group < groups)[:, None] & (place < size)[None, :]
@@ -181,9 +174,7 @@ def keep_groups_kernel(
 @triton.jit
 def numbers_kernel(out, count, B: tl.constexpr, PDL: tl.constexpr):
     """out int32 [T, count] = 0 to count - 1."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(PDL)
     at = tl.arange(0, B)
     tl.store(out + tl.program_id(0).to(tl.int64) * count + at, at, mask=at < count)
 
@@ -193,9 +184,7 @@ def copy_heads_kernel(
     x, out, x_stride, x_head_stride, out_stride, out_head_stride, k, B: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
     """k values of each head of a token, program (token, head)."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(PDL)
     token, head, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, B)
     value = tl.load(x + token * x_stride + head * x_head_stride + at, mask=at < k)
     tl.store(out + token * out_stride + head * out_head_stride + at, value, mask=at < k)
@@ -204,11 +193,7 @@ def copy_heads_kernel(
 @triton.jit
 def gather_kernel(x, ids, out, x_stride, used, B: tl.constexpr, PDL: tl.constexpr):
     """out [T, used] = x[t, ids[t, j]]."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
-    inside = at < used
+    token, at, inside = whole_row(used, B, PDL)
     place = tl.load(ids + token * used + at, mask=inside, other=0)  # [B]
     tl.store(out + token * used + at, tl.load(x + token * x_stride + place, mask=inside, other=0.0), mask=inside)
 
@@ -216,22 +201,15 @@ def gather_kernel(x, ids, out, x_stride, used, B: tl.constexpr, PDL: tl.constexp
 @triton.jit
 def take_columns_kernel(x, order, out, x_stride, out_stride, k, B: tl.constexpr, PDL: tl.constexpr):
     """out [T, k] = x[t, order[j]]."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
-    place = tl.load(order + at, mask=at < k, other=0)  # [B]
-    tl.store(out + token * out_stride + at, tl.load(x + token * x_stride + place, mask=at < k, other=0.0), mask=at < k)
+    token, at, inside = part_of_row(k, B, PDL)
+    place = tl.load(order + at, mask=inside, other=0)  # [B]
+    tl.store(out + token * out_stride + at, tl.load(x + token * x_stride + place, mask=inside, other=0.0), mask=inside)
 
 
 @triton.jit
 def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.constexpr):
     """out [T, n] = the sum over j of x[t, j] * weights[t, j]."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
-    inside = at < n
+    token, at, inside = part_of_row(n, B, PDL)
     acc = tl.zeros((B,), tl.float32)
     for j in range(used):
         row = token * used + j
@@ -242,10 +220,7 @@ def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.const
 @triton.jit
 def copy_rows_kernel(table, rows, out, table_stride, out_stride, n, k, B: tl.constexpr, PDL: tl.constexpr):
     """out [T, k] = rows of a float table of n rows; a number out of range stands for the nearest row."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    token, at, inside = part_of_row(k, B, PDL)
     row = tl.minimum(tl.maximum(tl.load(rows + token), 0), n - 1).to(tl.int64)
-    value = tl.load(table + row * table_stride + at, mask=at < k, other=0.0)  # [B]
-    tl.store(out + token * out_stride + at, value.to(tl.float32), mask=at < k)
+    value = tl.load(table + row * table_stride + at, mask=inside, other=0.0)  # [B]
+    tl.store(out + token * out_stride + at, value.to(tl.float32), mask=inside)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.jit.compile import inner, kernels
-from octavo.jit.simd import add_exact, div_exact, fma, load_f32x16, maximum, mul_exact, splat, stack, sub_exact
+from octavo.jit.simd import add_exact, div_exact, fma, load_f32x16, maximum, mul_exact, splat, sub_exact
 from octavo.quantizers.encoding.kernels.lanes import (
     clamp_round,
     magnitude,
@@ -21,7 +21,7 @@ from octavo.quantizers.encoding.kernels.lanes import (
 )
 from octavo.quantizers.encoding.kernels.levels import to_level
 from octavo.quantizers.encoding.kernels.recipe import Recipe
-from octavo.quantizers.encoding.kernels.tile import BEYOND, SEARCH, half, load_tile, ratio, store_tile
+from octavo.quantizers.encoding.kernels.tile import BEYOND, SEARCH, encode_tiles, half, ratio
 
 
 def _sums(recipe: Recipe) -> Any:
@@ -169,69 +169,52 @@ def _refit(recipe: Recipe) -> Any:
 
 @kernels(SEARCH)
 def affine_kernel(recipe: Recipe) -> Any:
-    """Task t encodes `tiles` tiles from tile t * tiles on."""
-    load, store, fit, search, refit = (
-        load_tile(recipe),
-        store_tile(recipe),
-        _fit(recipe),
-        _search(recipe),
-        _refit(recipe),
-    )
-    supers, top, nbytes = recipe.supers, float(recipe.top), recipe.layout.nbytes
-    per_tile = 16 // supers
+    """For formats with two levels: scales and minima of groups, in units of d and dmin."""
+    fit, search, refit = _fit(recipe), _search(recipe), _refit(recipe)
+    supers, top = recipe.supers, float(recipe.top)
     trials, rounds, reach = recipe.trials, recipe.trials + recipe.refits, recipe.reach
 
-    def encode(a, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
+    def two_levels(values, weights, up):
         none = splat(0.0)
-        for tile in range(task * a.tiles, (task + 1) * a.tiles):
-            first = min(tile * per_tile, a.supers - per_tile)
-            up = load(values, weights, a.x, a.importance, first, a.columns)
-            scale, shift = fit(values, weights)
-            most, deepest = max_within(scale, supers), max_within(shift, supers)
-            total = splat(3e38)
-            d, dmin, sc, m = splat(BEYOND), none, none, none
-            for i in range(rounds):
-                if i < trials:
-                    try_d = half(mul_exact(most, splat(1.0 / (top - 3.0 * i))), up)
-                    try_min = half(mul_exact(deepest, splat(1.0 / (top - 3.0 * i))), up)
-                    try_sc = clamp_round(ratio(scale, try_d), none, splat(top))
-                    try_m = clamp_round(ratio(shift, try_min), none, splat(top))
-                    e, try_sc, try_m = search(values, weights, try_d, try_min, try_sc, try_m, 1)
-                else:
-                    try_d, try_min = refit(values, weights, up, d, dmin, sc, m)
-                    e, try_sc, try_m = search(values, weights, try_d, try_min, sc, m, reach)
-                e = sum_within(e, supers)
-                d, dmin = where_less(e, total, try_d, d), where_less(e, total, try_min, dmin)
-                sc, m = where_less(e, total, try_sc, sc), where_less(e, total, try_m, m)
-                total = minimum(e, total)
-            store(a.out + first * nbytes, values, levels, up, d, sc, dmin, m,
-                  ratio(splat(1.0), mul_exact(d, sc)), mul_exact(dmin, m))  # fmt: skip
+        scale, shift = fit(values, weights)
+        most, deepest = max_within(scale, supers), max_within(shift, supers)
+        total = splat(3e38)
+        d, dmin, sc, m = splat(BEYOND), none, none, none
+        for i in range(rounds):
+            if i < trials:
+                try_d = half(mul_exact(most, splat(1.0 / (top - 3.0 * i))), up)
+                try_min = half(mul_exact(deepest, splat(1.0 / (top - 3.0 * i))), up)
+                try_sc = clamp_round(ratio(scale, try_d), none, splat(top))
+                try_m = clamp_round(ratio(shift, try_min), none, splat(top))
+                e, try_sc, try_m = search(values, weights, try_d, try_min, try_sc, try_m, 1)
+            else:
+                try_d, try_min = refit(values, weights, up, d, dmin, sc, m)
+                e, try_sc, try_m = search(values, weights, try_d, try_min, sc, m, reach)
+            e = sum_within(e, supers)
+            d, dmin = where_less(e, total, try_d, d), where_less(e, total, try_min, dmin)
+            sc, m = where_less(e, total, try_sc, sc), where_less(e, total, try_m, m)
+            total = minimum(e, total)
+        return d, sc, dmin, m, ratio(splat(1.0), mul_exact(d, sc)), mul_exact(dmin, m)
 
-    return encode
+    return encode_tiles(recipe, inner(two_levels, recipe))
 
 
 @kernels(SEARCH)
 def one_affine_kernel(recipe: Recipe) -> Any:
-    """As `affine_kernel`, for formats with one level: the fits' best, and what fits the codes of its f16s."""
-    load, store, fit, error, refit = load_tile(recipe), store_tile(recipe), _fit(recipe), _error(recipe), _refit(recipe)
-    nbytes, refits = recipe.layout.nbytes, recipe.refits
+    """For formats with one level: the fits' best scale and minimum, and what fits the codes of their f16s."""
+    fit, error, refit, refits = _fit(recipe), _error(recipe), _refit(recipe), recipe.refits
 
-    def encode(a, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
+    def one_level(values, weights, up):
         none, one = splat(0.0), splat(1.0)
-        for tile in range(task * a.tiles, (task + 1) * a.tiles):
-            first = min(tile * 16, a.supers - 16)
-            up = load(values, weights, a.x, a.importance, first, a.columns)
-            scale, shift = fit(values, weights)
-            try_d, try_m = half(scale, up), half(shift, up)
-            size = maximum(try_d, magnitude(try_m))
-            d, m = where_less(size, splat(BEYOND), none, size), none
-            best = where_less(size, splat(BEYOND), error(values, weights, none, none), splat(-1.0))
-            for _ in range(refits + 1):
-                e = error(values, weights, try_d, try_m)
-                d, m, best = where_less(e, best, try_d, d), where_less(e, best, try_m, m), minimum(e, best)
-                try_d, try_m = refit(values, weights, up, d, m, one, one)
-            store(a.out + first * nbytes, values, levels, up, d, none, m, none, ratio(one, d), m)
+        scale, shift = fit(values, weights)
+        try_d, try_m = half(scale, up), half(shift, up)
+        size = maximum(try_d, magnitude(try_m))
+        d, m = where_less(size, splat(BEYOND), none, size), none
+        best = where_less(size, splat(BEYOND), error(values, weights, none, none), splat(-1.0))
+        for _ in range(refits + 1):
+            e = error(values, weights, try_d, try_m)
+            d, m, best = where_less(e, best, try_d, d), where_less(e, best, try_m, m), minimum(e, best)
+            try_d, try_m = refit(values, weights, up, d, m, one, one)
+        return d, none, m, none, ratio(one, d), m
 
-    return encode
+    return encode_tiles(recipe, inner(one_level, recipe))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.jit.compile import inner, kernels
-from octavo.jit.simd import add_exact, fma, load_f32x16, maximum, mul_exact, splat, stack, sub_exact
+from octavo.jit.simd import add_exact, fma, load_f32x16, maximum, mul_exact, splat, sub_exact
 from octavo.quantizers.encoding.kernels.lanes import (
     clamp_round,
     exponent,
@@ -25,7 +25,7 @@ from octavo.quantizers.encoding.kernels.lanes import (
 )
 from octavo.quantizers.encoding.kernels.levels import to_level
 from octavo.quantizers.encoding.kernels.recipe import Recipe
-from octavo.quantizers.encoding.kernels.tile import BEYOND, SEARCH, half, load_tile, ratio, store_tile
+from octavo.quantizers.encoding.kernels.tile import BEYOND, SEARCH, encode_tiles, half, ratio
 
 
 def _sums(recipe: Recipe) -> Any:
@@ -132,93 +132,69 @@ def _refit(recipe: Recipe) -> Any:
 
 @kernels(SEARCH)
 def symmetric_kernel(recipe: Recipe) -> Any:
-    """Task t encodes tiles t * tiles to (t + 1) * tiles - 1 of formats with two levels."""
-    load, store, fit, search, refit = (
-        load_tile(recipe),
-        store_tile(recipe),
-        _fit(recipe),
-        _search(recipe),
-        _refit(recipe),
-    )
-    supers, top, nbytes = recipe.supers, float(recipe.top), recipe.layout.nbytes
-    farthest, peak_of, low = _farthest(recipe.supers), _peak(recipe.group), float(recipe.low)
-    per_tile, trials, rounds, reach = 16 // supers, recipe.trials, recipe.trials + recipe.refits, recipe.reach
+    """For formats with two levels: scales of groups in units of d."""
+    fit, search, refit = _fit(recipe), _search(recipe), _refit(recipe)
+    farthest, peak_of = _farthest(recipe.supers), _peak(recipe.group)
+    supers, top, low = recipe.supers, float(recipe.top), float(recipe.low)
+    trials, rounds, reach = recipe.trials, recipe.trials + recipe.refits, recipe.reach
 
-    def encode(a, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
-        none = splat(0.0)
-        for tile in range(task * a.tiles, (task + 1) * a.tiles):
-            first = min(tile * per_tile, a.supers - per_tile)
-            up = load(values, weights, a.x, a.importance, first, a.columns)
-            scale = fit(values, weights)
-            peak, extreme = farthest(scale), mul_exact(farthest(peak_of(values)), splat(1.0 / low))
-            total, d, sc = splat(3e38), splat(BEYOND), none
-            for i in range(rounds):
-                if i < trials:
-                    try_d = half(mul_exact(extreme if i % 2 else peak, splat(-1.0 / (top - i // 2 * 2.0))), up)
-                    try_sc = clamp_round(ratio(scale, try_d), splat(-top), splat(top - 1.0))
-                    e, try_sc = search(values, weights, try_d, try_sc, 1)
-                else:
-                    try_d = refit(values, weights, up, d, sc)
-                    e, try_sc = search(values, weights, try_d, sc, reach)
-                e = sum_within(e, supers)
-                d, sc, total = where_less(e, total, try_d, d), where_less(e, total, try_sc, sc), minimum(e, total)
-            store(a.out + first * nbytes, values, levels, up, d, sc, none, none,
-                  ratio(splat(1.0), mul_exact(d, sc)), none)  # fmt: skip
+    def two_levels(values, weights, up):
+        none, scale = splat(0.0), fit(values, weights)
+        peak, extreme = farthest(scale), mul_exact(farthest(peak_of(values)), splat(1.0 / low))
+        total, d, sc = splat(3e38), splat(BEYOND), none
+        for i in range(rounds):
+            if i < trials:
+                try_d = half(mul_exact(extreme if i % 2 else peak, splat(-1.0 / (top - i // 2 * 2.0))), up)
+                try_sc = clamp_round(ratio(scale, try_d), splat(-top), splat(top - 1.0))
+                e, try_sc = search(values, weights, try_d, try_sc, 1)
+            else:
+                try_d = refit(values, weights, up, d, sc)
+                e, try_sc = search(values, weights, try_d, sc, reach)
+            e = sum_within(e, supers)
+            d, sc, total = where_less(e, total, try_d, d), where_less(e, total, try_sc, sc), minimum(e, total)
+        return d, sc, none, none, ratio(splat(1.0), mul_exact(d, sc)), none
 
-    return encode
+    return encode_tiles(recipe, inner(two_levels, recipe))
 
 
 @kernels(SEARCH)
 def one_scale_kernel(recipe: Recipe) -> Any:
-    """As `symmetric_kernel`, for formats with one level: the fits' best scale, and what fits the codes of its f16."""
-    load, store, fit, error, sums = load_tile(recipe), store_tile(recipe), _fit(recipe), _error(recipe), _sums(recipe)
-    nbytes, refits = recipe.layout.nbytes, recipe.refits
+    """For formats with one level: the fits' best scale, and what fits the codes of its f16."""
+    fit, error, sums, refits = _fit(recipe), _error(recipe), _sums(recipe), recipe.refits
 
-    def encode(a, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
-        none = splat(0.0)
-        for tile in range(task * a.tiles, (task + 1) * a.tiles):
-            first = min(tile * 16, a.supers - 16)
-            up = load(values, weights, a.x, a.importance, first, a.columns)
-            tried = half(fit(values, weights), up)
-            size = magnitude(tried)
-            d = where_less(size, splat(BEYOND), none, tried)
-            best = where_less(size, splat(BEYOND), error(values, weights, none), splat(-1.0))
-            for _ in range(refits + 1):
-                e = error(values, weights, tried)
-                d, best = where_less(e, best, tried, d), minimum(e, best)
-                wqx, wqq = sums(values, weights, ratio(splat(1.0), d))
-                tried = half(ratio(wqx, wqq), up)
-            store(a.out + first * nbytes, values, levels, up, d, none, none, none, ratio(splat(1.0), d),
-                  none)  # fmt: skip
+    def one_level(values, weights, up):
+        none, one = splat(0.0), splat(1.0)
+        tried = half(fit(values, weights), up)
+        size = magnitude(tried)
+        d = where_less(size, splat(BEYOND), none, tried)
+        best = where_less(size, splat(BEYOND), error(values, weights, none), splat(-1.0))
+        for _ in range(refits + 1):
+            e = error(values, weights, tried)
+            d, best = where_less(e, best, tried, d), minimum(e, best)
+            wqx, wqq = sums(values, weights, ratio(one, d))
+            tried = half(ratio(wqx, wqq), up)
+        return d, none, none, none, ratio(one, d), none
 
-    return encode
+    return encode_tiles(recipe, inner(one_level, recipe))
 
 
 @kernels(SEARCH)
 def exponent_kernel(recipe: Recipe) -> Any:
-    """As `symmetric_kernel`, for formats with one level whose scale is a power of two, stored as its exponent + 128.
+    """For formats with one level whose scale is a power of two, stored as its exponent + 128.
 
     Tries the scale that brings the largest magnitude into the last level's octave, 2x and 0.5x that, and keeps the
     best.
     """
-    load, store, error = load_tile(recipe), store_tile(recipe), _error(recipe)
-    nbytes, last = recipe.layout.nbytes, float(recipe.high.bit_length() - 1)
+    error, last = _error(recipe), float(recipe.high.bit_length() - 1)
 
-    def encode(a, task):
-        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
+    def power_of_two(values, weights, up):
         none = splat(0.0)
-        for tile in range(task * a.tiles, (task + 1) * a.tiles):
-            first = min(tile * 16, a.supers - 16)
-            up = load(values, weights, a.x, a.importance, first, a.columns)
-            bias = sub_exact(splat(128.0), exponent(up))
-            best, byte = splat(3e38), none
-            for i in range(3):
-                tried = clamp_round(add_exact(bias, splat(i - 1.0 - last)), none, splat(254.0))
-                e = error(values, weights, two_to(sub_exact(tried, bias)))
-                byte, best = where_less(e, best, tried, byte), minimum(e, best)
-            store(a.out + first * nbytes, values, levels, up, none, byte, none, none,
-                  two_to(sub_exact(bias, byte)), none)  # fmt: skip
+        bias = sub_exact(splat(128.0), exponent(up))
+        best, byte = splat(3e38), none
+        for i in range(3):
+            tried = clamp_round(add_exact(bias, splat(i - 1.0 - last)), none, splat(254.0))
+            e = error(values, weights, two_to(sub_exact(tried, bias)))
+            byte, best = where_less(e, best, tried, byte), minimum(e, best)
+        return none, byte, none, none, two_to(sub_exact(bias, byte)), none
 
-    return encode
+    return encode_tiles(recipe, inner(power_of_two, recipe))

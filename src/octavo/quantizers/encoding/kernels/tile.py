@@ -183,3 +183,22 @@ def store_tile(recipe: Recipe) -> Any:
             copy_bytes(out + b * nbytes, packed, nbytes)
 
     return inner(store, recipe)
+
+
+def encode_tiles(recipe: Recipe, choose: Any) -> Any:
+    """A kernel's function: task t encodes `tiles` tiles from tile t * tiles on.
+
+    choose(values, weights, up) gives what `store_tile` stores: d, sc, dmin, m, inverse, shift.
+    """
+    load, store = load_tile(recipe), store_tile(recipe)
+    per_tile, nbytes = 16 // recipe.supers, recipe.layout.nbytes
+
+    def encode(a, task):
+        values, weights, levels = stack(2048), stack(2048), stack(2048)  # [group, 16] each
+        for tile in range(task * a.tiles, (task + 1) * a.tiles):
+            first = min(tile * per_tile, a.supers - per_tile)
+            up = load(values, weights, a.x, a.importance, first, a.columns)
+            d, sc, dmin, m, inverse, shift = choose(values, weights, up)
+            store(a.out + first * nbytes, values, levels, up, d, sc, dmin, m, inverse, shift)
+
+    return encode
