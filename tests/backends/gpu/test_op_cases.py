@@ -31,7 +31,7 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         if case.shape["n"] != 50 or case.formats[0] not in ("Q4_K", "F16"):
             return None
         return case.op, case.formats, case.tokens < 9, case.shape["shared"]
-    if "window" in case.shape and case.shape["cache"] == "q8_0":
+    if "window" in case.shape and case.shape.get("cache") == "q8_0":
         return None
     if case.op == "attention" and case.tokens > 9 and (case.shape.get("cache") != "f16" or "shared" in case.shape):
         return None
