@@ -185,6 +185,17 @@ def test_a_sampler_that_fails(make_engine: MakeEngine, texts: list[list[int]]) -
     assert isinstance(bad.failure, KeyError)
 
 
+def test_the_time_of_capturing_is_not_that_of_a_step(
+    architecture: ModelSpec, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(n_ctx=256, cache_type="f32", max_sequences=2)
+    for engine, unseen in ((Engine(architecture, [Eager()], config), 3), (make_engine(max_sequences=2), 0)):
+        core, seen = EngineCore(engine), list[int]()
+        monkeypatch.setattr(core.scheduler.pace, "seen", lambda replies, chunk, s, seen=seen: seen.append(replies))
+        run(core, request(PROMPTS[0], 6), request(PROMPTS[1], 6))
+        assert core.stats().steps - len(seen) == unseen
+
+
 def test_cancelling_and_draining(make_engine: MakeEngine) -> None:
     core = EngineCore(make_engine(max_sequences=2))
     first, second, third = (request(p, 30) for p in PROMPTS[:3])

@@ -14,6 +14,7 @@ from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
 from octavo.jit.clock import clock
 from octavo.runtime.batch import Feed
+from octavo.runtime.buckets import replies_for
 from octavo.runtime.candidates import BEST, CANDIDATES
 from octavo.runtime.device_sampling import DeviceSampler
 from octavo.runtime.engine import Engine
@@ -64,6 +65,7 @@ class EngineCore:
         )  # fmt: skip
         self.draining = False
         self._counts: Counter[str] = Counter()
+        self._sizes: Counter[tuple[int, int, int]] = Counter()
 
     def add(self, request: Request) -> None:
         """Take a request and its siblings. Raises UsageError or ContextFullError for one that can't be computed."""
@@ -85,10 +87,17 @@ class EngineCore:
                 return list(plan.ended)
             start = clock()
             chosen, failed, asked = self._chosen(plan)
-            self.scheduler.pace.seen(plan.replies, plan.chunk, clock() - start)
+            if not self._prepares(plan):
+                self.scheduler.pace.seen(plan.replies, plan.chunk, clock() - start)
             outputs = self.scheduler.commit(plan, chosen, failed)
             self._counts.update(steps=1, generated=len(chosen))
         return [*plan.ended, *(replace(o, logprobs=asked.get(o.request)) if asked else o for o in outputs)]
+
+    def _prepares(self, plan: StepPlan) -> bool:
+        """Whether a step's time is that of making ready for its size: where it is captured, at its second time."""
+        size = replies_for(plan.replies), plan.chunk, len(plan.parts) - plan.replies
+        self._sizes[size] += 1
+        return self.engine.fills and self._sizes[size] <= 2
 
     def drain(self) -> Iterator[Output]:
         """Take no more requests, and bring those that there are to their ends."""
