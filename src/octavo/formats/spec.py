@@ -119,6 +119,7 @@ class BlockFormat:
     has_min     there are minima
     has_zero    there are zero points: code(q) = q - m, on one level
     scale_bits  bits of `sc` and `m`, 0 where there is one level; `sc` is signed where there are no minima
+    base3       codes are 0, 1 or 2, digits to the base 3, and stored five in a byte
     offset      code(q) = q - offset
     table       or code(q) = step * table[q]: the signed bytes of a non-linear code
     step        a power of two
@@ -144,6 +145,7 @@ class BlockFormat:
     has_min: bool = False
     has_zero: bool = False
     scale_bits: int = 0
+    base3: bool = False
     offset: int = 0
     table: tuple[int, ...] | None = None
     step: float = 1.0

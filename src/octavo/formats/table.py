@@ -133,7 +133,7 @@ FORMATS: tuple[BlockFormat, ...] = (
                      " e2m1 floats; the table has them doubled, so the scale is halved; scale byte 0x7F is zero."
                      " The smallest scale is 2^-9, so a tensor of small weights needs a scale of its own beside it."),
 
-    BlockFormat("TQ1_0", gguf=34, block=256, bits=2, group=256, super=256, offset=1,
+    BlockFormat("TQ1_0", gguf=34, block=256, bits=2, group=256, super=256, offset=1, base3=True,
                 fields=(u8("qs", 48), u8("qh", 4), f16("d")), unpack=unpackers.tq1_0,
                 pack=packers.tq1_0, encode=encoders.ternary,
                 note="Codes 0, 1 and 2 are digits to the base 3, five in a byte: byte = ceil(256 / 243 * number), and"

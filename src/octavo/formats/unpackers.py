@@ -144,9 +144,12 @@ TQ1_RUNS = (("qs", 0, 32, 5), ("qs", 32, 48, 5), ("qh", 0, 4, 4))
 
 def tq1_0(f: Fields) -> Planes:
     """A byte of a run is ceil(256 / 243 n), so the highest digit of n is the high byte of 3 times it; and so on."""
-    runs = []
+    q, at = np.empty((*f["d"].shape[:-1], 256), np.uint8), 0
     for field, first, end, digits in TQ1_RUNS:
-        powers = (3 ** np.arange(digits)).astype(np.uint8)[:, None]
-        shifted = f[field][..., None, first:end] * powers  # the digits above are lost in the overflow
-        runs.append(flat((shifted.astype(np.uint16) * np.uint16(3)) >> np.uint16(8)))
-    return Planes(flat(np.concatenate(runs, axis=-1).astype(np.uint8)), d=scale(f["d"]))
+        left = f[field][..., first:end].copy()
+        for _ in range(digits):
+            digit = q[..., at : at + end - first]
+            np.add(left >= 86, left >= 171, out=digit, dtype=np.uint8)  # 3 * 86 is above 256, 3 * 171 above 512
+            left *= np.uint8(3)  # the digits above are lost in the overflow
+            at += end - first
+    return Planes(flat(q), d=scale(f["d"]))

@@ -18,6 +18,14 @@ With a grid there are numbers of points instead of codes, and scales take four b
             where each value has a mark: 64 bytes, bit j for vector j of codes
             the low eight bits of numbers: 64 bytes for points of 8 values, 128 for those of 4
 
+Digits to the base 3 are bytes of five of them, number * 256 / 243 rounded up, less 128:
+
+    for each super-block of 256 values:
+        the 16 rows' scales d
+        for each 4 blocks of 32 values 3 x 64 bytes: digit b of byte i of the j-th is code i of vector 5 + j of block b
+        for each 32 values of K:
+            64 bytes: digit j of byte i is code i of vector j
+
 So one token and many read the same bytes from front to back, and 16 rows are 16 lanes.
 """
 
@@ -80,6 +88,7 @@ class Layout:
     minima  how minima are stored, or None without; "zero": as zero points, bytes that d is multiplied with
     step    a power of two that all values are multiplied with
     grid    what codes are taken from, or None where they are stored themselves
+    base3   codes are digits, see above
     """
 
     bits: int
@@ -93,6 +102,7 @@ class Layout:
     table: tuple[int, ...] | None
     step: float = 1.0
     grid: Points | None = None
+    base3: bool = False
 
     @property
     def sets(self) -> int:
@@ -107,8 +117,14 @@ class Layout:
     @property
     def head_bytes(self) -> int:
         kinds: tuple[MinimumKind, ...] = (self.scale,) if self.minima is None else (self.scale, self.minima)
-        high = 0 if self.grid is None else self.grid.high_bytes
-        return sum(SCALE_BYTES[k] for k in kinds) * ROWS * self.sets + high
+        return sum(SCALE_BYTES[k] for k in kinds) * ROWS * self.sets + self.high_bytes
+
+    @property
+    def high_bytes(self) -> int:
+        """Bytes of codes at the end of a super-block's head."""
+        if self.base3:
+            return 3 * 64 * (self.super // (4 * STEP))
+        return 0 if self.grid is None else self.grid.high_bytes
 
     @property
     def small_bytes(self) -> int:
@@ -123,6 +139,8 @@ class Layout:
 
     @property
     def code_bytes(self) -> int:
+        if self.base3:
+            return 64
         return 64 * self.bits if self.grid is None else self.grid.code_bytes
 
     @property

@@ -185,7 +185,7 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
     if layout.table is None:
         return layout, None
     if fmt.grid is not None:
-        return layout, with_points(layout.table, fmt.grid)
+        return layout, with_points(layout.table, layout.offset, fmt.grid)
     return layout, np.resize(np.array(layout.table, np.int16) + layout.offset, 16).astype(np.uint8)
 
 
@@ -212,6 +212,7 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         table=tuple(fmt.table) if keeps_table and fmt.table else None,
         step=fmt.step,
         grid=points_of(fmt.grid) if keeps_table and fmt.grid else None,
+        base3=fmt.base3,
     )
 
 
@@ -219,7 +220,7 @@ def _table_offset(fmt: BlockFormat) -> int:
     """What is added to the values of a table: 128, or as little as they need where small codes are of use."""
     assert fmt.table is not None
     least = 1 << (-min(fmt.table) - 1).bit_length()
-    return least if fmt.grid is None and host.products_of_16_bits(max(fmt.table) + least) else 128
+    return least if host.products_of_16_bits(max(fmt.table) + least) else 128
 
 
 def _smallest_kind(tensor: QTensor) -> ScaleKind:

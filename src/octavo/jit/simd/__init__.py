@@ -22,7 +22,15 @@ from octavo.jit.simd.blocks import (
     store_block_masked,
     zeros,
 )
-from octavo.jit.simd.codes import load_codes, load_high_codes, look_up, lower_codes, raise_codes, store_codes
+from octavo.jit.simd.codes import (
+    load_codes,
+    load_digits,
+    load_high_codes,
+    look_up,
+    lower_codes,
+    raise_codes,
+    store_codes,
+)
 from octavo.jit.simd.control import atomic_add, atomic_load, call, pause, yield_thread
 from octavo.jit.simd.dots import dot4, fma_dots, fma_dots_2
 from octavo.jit.simd.emit import Block, Vec, f32x16, i32x16, u8x64
@@ -122,6 +130,7 @@ __all__ = [
     "load_block",
     "load_block_masked",
     "load_codes",
+    "load_digits",
     "load_e4m3x16",
     "load_e5m2x16",
     "load_exponent_x16",

@@ -21,6 +21,7 @@ from octavo.jit.simd import (
     fma_splat_strided,
     fma_sums,
     load_codes,
+    load_digits,
     load_exponent_x16,
     load_f16x16,
     load_f32x16,
@@ -218,7 +219,19 @@ def _unpack_codes(layout: Layout) -> Any:
             return look_up(codes, table)
         return raise_codes(codes, up) if raised else codes
 
+    if layout.base3:
+        return codes_of_digits(layout, up)
     return codes_of_points(layout) if layout.grid else inner(unpack, layout, inline="always")
+
+
+def codes_of_digits(layout: Layout, first: int) -> Any:
+    """`_unpack_codes` for digits to the base 3, the least of which is `first`."""
+    high_at, codes_at = layout.head_bytes - layout.high_bytes, layout.block_bytes - layout.code_bytes
+
+    def unpack(w, block, i, table):
+        return load_digits(block + codes_at, w + high_at, i, first)
+
+    return inner(unpack, layout, first, inline="always")
 
 
 def codes_of_points(layout: Layout) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.kernels.mul_mat import LOADS, codes_of_points, small_scales
+from octavo.backends.cpu.kernels.mul_mat import LOADS, codes_of_digits, codes_of_points, small_scales
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit.compile import kernels
 from octavo.jit.record import record
@@ -36,8 +36,9 @@ def get_rows_kernel(layout: Layout) -> Any:
     offset, step, stepped = float(layout.offset), layout.step, layout.step != 1.0
     super_values, super_bytes, blocks = layout.super, layout.super_bytes, layout.super // STEP
     load_d, load_min = LOADS[layout.scale], LOADS[layout.minima or "f16"]
-    load_sc, small_bytes, has_grid = small_scales(layout), layout.small_bytes, layout.grid is not None
-    of_points = codes_of_points(layout) if layout.grid else None
+    load_sc, small_bytes = small_scales(layout), layout.small_bytes
+    unpack = codes_of_points(layout) if layout.grid else codes_of_digits(layout, 0) if layout.base3 else None
+    unpacks = unpack is not None
     d_bytes = SCALE_BYTES[layout.scale] * ROWS
     min_bytes = SCALE_BYTES[layout.minima] * ROWS if layout.minima else 0
     head_bytes, block_bytes = layout.head_bytes, layout.block_bytes
@@ -54,8 +55,8 @@ def get_rows_kernel(layout: Layout) -> Any:
             dmin = load_min(w + d_bytes * sets) if has_min else d
             block = w + head_bytes
             for b in range(blocks):
-                if has_grid:
-                    codes = of_points(w, block, b, a.table)
+                if unpacks:
+                    codes = unpack(w, block, b, a.table)
                 else:
                     codes = load_codes(block + codes_at, bits)  # [16, 32]
                     if has_table:

@@ -1,0 +1,103 @@
+"""Packing rows of a format with a grid to tiles of 16 rows: numbers of points, marks and scales, rearranged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.backends.cpu.grid_map import PIECES
+from octavo.backends.cpu.layout import ROWS, STEP, Layout
+from octavo.backends.cpu.probe import PIECE
+from octavo.jit.compile import inner, kernels
+from octavo.jit.record import record
+from octavo.jit.simd import load_u32, u8_pointer, u32_pointer
+
+PACK_POINTS = record("tiles rows k", "source row_bytes block_bytes", "numbers marks scales d", "odd")
+"""tiles                      made: the layout of rows [rows, k]
+source                     their packed blocks of 256 values, `row_bytes` a row, `block_bytes` a block
+numbers, marks, scales, d  where their pieces lie (`grid_map.GridMap`)
+odd                        a byte, set to 1 where d is NaN or Inf
+"""
+
+
+@kernels(PACK_POINTS)
+def pack_points_kernel(layout: Layout, even: bool) -> Any:
+    """Task i packs rows 16 i to 16 i + 15; missing rows are zero-filled. `even` says that of 8 marks 7 are stored."""
+    move_block, super_bytes, head_bytes = _move_block(layout, even), layout.super_bytes, layout.head_bytes
+    block_bytes, blocks, tile_rows = layout.block_bytes, layout.super // STEP, ROWS
+
+    def pack(a, task):
+        for s in range(a.k // 256):
+            here = a.tiles + (task * (a.k // 256) + s) * super_bytes
+            for i in range(super_bytes):
+                u8_pointer(here)[i] = 0
+            for lane in range(min(tile_rows, a.rows - task * tile_rows)):
+                source = a.source + (task * tile_rows + lane) * a.row_bytes + s * a.block_bytes
+                d = value_of(a.d, 0, source)
+                u8_pointer(here)[2 * lane], u8_pointer(here)[2 * lane + 1] = d & 255, d >> 8
+                if d & 0x7C00 == 0x7C00:
+                    u8_pointer(a.odd)[0] = 1
+                for b in range(blocks):
+                    move_block(a, here, here + head_bytes + b * block_bytes, source, lane, b)
+
+    return pack
+
+
+def _move_block(layout: Layout, even: bool) -> Any:
+    """A function (a, super-block, block, source, lane, b) for what block b of a row's super-block is made of."""
+    grid = layout.grid
+    assert grid is not None
+    groups, small_bytes, more, marked = layout.groups, layout.small_bytes, grid.more, grid.mark is not None
+    codes_at, high_at = layout.block_bytes - layout.code_bytes, layout.head_bytes - grid.high_bytes
+    count, low_at = STEP // grid.width, layout.block_bytes - 16 * (STEP // grid.width)
+
+    def move_block(a, here, block, source, lane, b):
+        for g in range(groups):
+            scale = value_of(a.scales, b * groups + g, source)
+            u8_pointer(block)[g * small_bytes + lane // 2] |= scale << (lane % 2 * 4)
+        for i in range(count):
+            number, vector, place = value_of(a.numbers, b * count + i, source), i // 4, lane * 4 + i % 4
+            u8_pointer(block + low_at)[64 * vector + place] = number & 255
+            for p in range(more):
+                high = u8_pointer(here + high_at + 64 * (vector * more + p))
+                high[place] |= (number >> (8 + p) & 1) << b
+        if marked:
+            word, marks = 0, u8_pointer(block + codes_at + 4 * lane)
+            for i in range(4):
+                eight = value_of(a.marks, b * 4 + i, source)
+                word |= (eight | parity(eight) << 7 if even else eight) << (8 * i)
+            for i in range(4):
+                marks[i] = every_fourth(word >> i)
+
+    return inner(move_block, layout, even, inline="always")
+
+
+PIECE_BYTES = PIECE.itemsize
+
+
+@inner
+def value_of(pieces, i, source):
+    """Value i of a block."""
+    value = 0
+    for j in range(PIECES):
+        p = u32_pointer(pieces + (i * PIECES + j) * PIECE_BYTES)
+        if p[2] == 0:
+            break
+        value |= (load_u32(source + p[0]) >> p[1] & p[2]) << p[3]
+    return value
+
+
+@inner
+def parity(bits):
+    """1 where the number of bits set among eight is odd."""
+    bits ^= bits >> 4
+    bits ^= bits >> 2
+    return (bits ^ bits >> 1) & 1
+
+
+@inner
+def every_fourth(word):
+    """Bits 0, 4, 8 and so on of 32, side by side."""
+    word &= 0x11111111
+    word = (word | word >> 3) & 0x03030303
+    word = (word | word >> 6) & 0x000F000F
+    return (word | word >> 12) & 0xFF
