@@ -258,7 +258,8 @@ def soft_cap(s: Sketch) -> Node:
 
 @_graph
 def gelu_erf(s: Sketch) -> Node:
-    return s.builder.gelu_erf(s.given("x", s["k"]))
+    """With `used`, of a token's rows."""
+    return s.builder.gelu_erf(s.given("x", *([s["used"]] if "used" in s.shape else []), s["k"]))
 
 
 @_graph

@@ -21,6 +21,7 @@ from octavo.models import (
     llama4,
     mistral3,
     nomic_bert,
+    nomic_bert_moe,
     olmo2,
     phi3,
     qwen2,
@@ -37,7 +38,8 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     module.ARCH.name: module.ARCH
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
-        gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert, gemma_embedding,
+        gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
+        nomic_bert_moe, gemma_embedding,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

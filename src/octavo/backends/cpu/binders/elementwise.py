@@ -78,7 +78,8 @@ def _clamped_swiglu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sh
 
 @binds(*OF_A_ROW)
 def _row(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    return [rows_call(OF_A_ROW[node.op](), out, inputs[0], k=out.shape[1])]
+    k = int(np.prod(out.shape[1:]))  # of a token's experts together, where those are activated
+    return [rows_call(OF_A_ROW[node.op](), out, inputs[0], k=k)]
 
 
 @binds("soft_cap")

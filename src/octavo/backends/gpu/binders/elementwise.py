@@ -63,7 +63,7 @@ def _clamped_swiglu(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
 @binds("soft_max", "normalize", "soft_cap", "sigmoid", "gelu", "gelu_erf")
 def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs
-    k = x.shape[1]
+    k = out.numel() // len(out)  # of a token's experts together, where those are activated
     block = next_power_of_2(k)
     return [c.launch(elementwise.row_kernel, (len(x),), x, out, x.stride(0), out.stride(0), k,
                      float(node.attrs.get("cap", 1.0)), OP=node.op, B=block, warps=warps_of(block))]  # fmt: skip
