@@ -47,4 +47,4 @@ def test_bytes_are_permuted_to_the_words_of_points(planes: int, monkeypatch: pyt
 
     run(low, high, table, out)
     numbers = low.astype(int) + (high.astype(int) >> 5 & 1) * 256 * planes
-    np.testing.assert_array_equal(out, codes[numbers.reshape(2, 16, 4)].transpose(0, 2, 1, 3).reshape(8, 16, 4))
+    np.testing.assert_array_equal(out & 0x8F, codes[numbers.reshape(2, 16, 4)].transpose(0, 2, 1, 3).reshape(8, 16, 4))

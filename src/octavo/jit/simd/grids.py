@@ -64,7 +64,10 @@ def load_points(ty, low, high, block, points, width, more):
 
 
 def _permuted(b, low, high, shift, points, planes):
-    """8 vectors of codes of points of 4 values; 64 bytes of a table are looked up in at a time."""
+    """8 vectors of codes of points of 4 values; 64 bytes of a table are looked up in at a time.
+
+    What `look_up` does not read, bits 4 to 6, is not cleared.
+    """
     count, vectors = 256 << planes, []
     tables = [b.add(points, i64(12 * count + count * pair)) for pair in (0, 1)]
     for v in range(2):
@@ -77,9 +80,9 @@ def _permuted(b, low, high, shift, points, planes):
         for i in range(4):
             order = [lane // 4 * 4 + i + 64 * (lane % 4 // 2) for lane in range(64)]
             twice = b.shuffle_vector(first, last, ir.Constant(ir.VectorType(I32, 64), order))
-            upper = b.lshr(b.bitcast(twice, V_I16), fill(V_I16, 4))
-            words = b.or_(b.and_(b.bitcast(twice, V_I16), fill(V_I16, 0x000F)), b.and_(upper, fill(V_I16, 0x0F00)))
-            vectors.append(b.bitcast(words, V_U8))
+            upper = b.bitcast(b.lshr(b.bitcast(twice, V_I16), fill(V_I16, 4)), V_U8)
+            odd = ir.Constant(ir.VectorType(I1, 64), [lane % 2 for lane in range(64)])
+            vectors.append(b.select(odd, upper, twice))
     return vectors
 
 
