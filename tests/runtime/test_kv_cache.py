@@ -61,7 +61,7 @@ def test_shrink_gives_back_the_emptied_pages_only() -> None:
 
 def test_rows_follow_the_pages() -> None:
     sequence = Sequence(pages=[5, 2])
-    got = rows(sequence, PAGE_SIZE - 2, PAGE_SIZE + 2)
+    got = rows(sequence.pages, PAGE_SIZE - 2, PAGE_SIZE + 2)
     np.testing.assert_array_equal(got, [6 * PAGE_SIZE - 2, 6 * PAGE_SIZE - 1, 2 * PAGE_SIZE, 2 * PAGE_SIZE + 1])
 
 

@@ -73,9 +73,15 @@ class EngineSubject:
         for token in drawn:
             self.engine.step([Feed(s, [token]) for s in self._sequences])
         seconds = time.perf_counter() - start
-        for sequence in self._sequences:
-            self.engine.pool.shrink(sequence, self.depth)
+        self._go_back()
         return seconds
+
+    def _go_back(self) -> None:
+        """To the depth; what layers with a window have let go of for that is computed again."""
+        for i, sequence in enumerate(self._sequences):
+            self.engine.pool.shrink(sequence, self.depth)
+            if len(sequence) < self.depth:
+                self.engine.prefill(sequence, self._tokens(self.depth, seed=i)[len(sequence) :])
 
     def _decode_greedily(self, first: int, n: int) -> float:
         """The time of n steps where tokens are chosen on the device, as a generation does it."""
@@ -84,8 +90,7 @@ class EngineSubject:
             for _ in range(n):
                 next(chosen)
             seconds = time.perf_counter() - start
-        for sequence in self._sequences:
-            self.engine.pool.shrink(sequence, self.depth)
+        self._go_back()
         return seconds
 
     def decode_cost(self, batch: int, depth: int) -> Cost:

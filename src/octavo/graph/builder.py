@@ -40,10 +40,14 @@ def _label(node: Node) -> str:
 class GraphBuilder:
     """Makes nodes. Inputs of a step are attributes: `tokens`, `positions`, `outputs` and where its sequences lie.
 
-    cache_type and page_size are of the KV cache that the graph reads and writes, n_ctx the longest sequence.
+    cache_type and page_size are of the KV cache that the graph reads and writes, n_ctx the longest sequence. With
+    `window_pages` the layers with a window have pages of their own.
     """
 
-    def __init__(self, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int = 4096) -> None:
+    def __init__(
+        self, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int = 4096, *,
+        window_pages: bool = False,
+    ) -> None:  # fmt: skip
         self.cache_type: CacheType = cache_type
         self.page_size = page_size
         self.n_ctx = n_ctx
@@ -52,9 +56,13 @@ class GraphBuilder:
         self.positions = self._input("positions", ("tokens",))
         self.outputs = self._input("outputs", ("outputs",))
         self.starts = self._input("starts", ("boundaries",))
-        self.pages = self._input("pages", ("sequences", "pages"))
-        self.rows = self._input("rows", ("tokens",), "i64")
+        self._lies = self._tables("pages", "rows")
+        self._windows_lie = self._tables("window_pages", "window_rows") if window_pages else self._lies
         self._taken: dict[tuple[int, bytes], Node] = {}
+
+    def _tables(self, pages: str, rows: str) -> tuple[Node, Node]:
+        """Where sequences lie in caches of so many `rows`: their pages, and the rows of new tokens."""
+        return self._input(pages, ("sequences", "pages")), self._input(rows, ("tokens",), "i64")
 
     @staticmethod
     def _input(name: str, shape: tuple[Dim, ...], dtype: DType = "i32") -> Node:
@@ -132,9 +140,10 @@ class GraphBuilder:
         last = () if sinks is None else (sinks,)
         rare: dict[str, Any] = {n: x for n, x in (("reach", reach), ("value_dim", value_dim)) if x}
         shared = 0 if reach else layer  # what no later step reads needs no memory of its own
-        keys = self._written(shared, layer, "k", k)
-        values = keys if v is None else self._written(shared, layer, "v", v)
-        return apply("attention", q, keys, values, self.positions, self.starts, self.pages, *last,
+        pages, rows = self._windows_lie if window and not reach else self._lies
+        keys = self._written(shared, layer, "k", k, rows)
+        values = keys if v is None else self._written(shared, layer, "v", v, rows)
+        return apply("attention", q, keys, values, self.positions, self.starts, pages, *last,
                      scale=scale, page_size=self.page_size, window=window, cap=cap, **rare,
                      label=f"blk.{layer}.attn")  # fmt: skip
 
@@ -145,14 +154,14 @@ class GraphBuilder:
         """
         return self.attention(q, k, v, layer, scale, window=window, reach=window - 1 if window else WHOLE)
 
-    def _written(self, cache: int, layer: int, kind: str, x: Node) -> Node:
+    def _written(self, cache: int, layer: int, kind: str, x: Node, rows: Node) -> Node:
         """The cache of a layer's keys or values once x [T, Hkv, D] of a layer is in it."""
-        return apply("set_rows", self._cache(cache, kind, x), x, self.rows, label=f"blk.{layer}.cache_{kind}")
+        return apply("set_rows", self._cache(cache, kind, x, rows.name), x, rows, label=f"blk.{layer}.cache_{kind}")
 
-    def _cache(self, layer: int, kind: str, x: Node) -> Node:
+    def _cache(self, layer: int, kind: str, x: Node, rows: str) -> Node:
         if (layer, kind) not in self._caches:
             attrs = MappingProxyType({"layer": layer, "kind": kind})
-            shape = ("rows", *x.shape[1:])
+            shape = (rows, *x.shape[1:])
             node = Node("cache", (), shape, self.cache_type, attrs, f"blk.{layer}.cache_{kind}")
             self._caches[layer, kind] = node
         return self._caches[layer, kind]

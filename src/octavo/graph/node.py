@@ -21,6 +21,7 @@ SYMBOLS = {
     "boundaries": "sequences that may have more than one token in the step, + 1",
     "pages": "width of the page table",
     "rows": "rows of the KV cache",
+    "window_rows": "rows of the KV cache of layers with a window, where these have pages of their own",
 }
 
 PAGE_SIZE = 64

@@ -16,7 +16,7 @@ import numpy as np
 
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
-from octavo.graph.node import Graph, Node, Sizes, bind
+from octavo.graph.node import Dim, Graph, Node, Sizes, bind
 from octavo.graph.ops import VIEWS
 from octavo.graph.protocol import AsyncBackend, Backend, Binder, Call
 from octavo.graph.schedule import Schedule
@@ -72,7 +72,7 @@ class Executor:
         self._outputs = tuple(range(len(schedule.graph.outputs)) if outputs is None else outputs)
         self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]
         self._leaves: dict[tuple[int, int], Any] = {}
-        self._caches: dict[tuple[int, int], Any] = {}
+        self._caches: dict[tuple[int, int], tuple[Dim, Any]] = {}
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._kept = CAPTURED_KEPT if any(isinstance(b, AsyncBackend) for b in backends) else PLANS_KEPT
         self._graphs: dict[tuple[int, ...], Graph] = {}
@@ -91,7 +91,8 @@ class Executor:
                     by_tensor[tensor] = backend.load(leaf.tensor)
                 self._leaves[key] = by_tensor[tensor]
             elif leaf.op == "cache":
-                self._leaves[key] = self._caches[key] = backend.cache(bind(leaf.shape, limits), leaf.dtype)
+                self._leaves[key] = cache = backend.cache(bind(leaf.shape, limits), leaf.dtype)
+                self._caches[key] = leaf.shape[0], cache
             else:
                 self._leaves[key] = None  # where it lies is up to each plan
                 input_bytes[where] += self._input_bytes(leaf, where, limits)
@@ -165,10 +166,11 @@ class Executor:
             call()
         return [backend.read(value) for backend, value in plan.outputs]
 
-    def copy_page(self, target: int, source: int) -> None:
-        """Copy a page of all caches over another one."""
-        for (where, _), cache in self._caches.items():
-            self.backends[where].copy_page(cache, target, source)
+    def copy_page(self, target: int, source: int, rows: str = "rows") -> None:
+        """Copy a page of all caches that have so many `rows` over another one."""
+        for (where, _), (size, cache) in self._caches.items():
+            if size == rows:
+                self.backends[where].copy_page(cache, target, source)
 
     def replace(self, tensor: QTensor) -> None:
         """Compute with `tensor` from now on where the weight of its name was, which is of its format and shape."""

@@ -110,13 +110,15 @@ class ModelSpec:
 
     def graph(
         self, *, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int | None = None,
-        vectors: bool = False,
+        vectors: bool = False, window_pages: bool = False,
     ) -> Graph:  # fmt: skip
         """The graph of a step: tokens in, logits [outputs, n_vocab] out. `n_ctx` matters to longrope only.
 
+        window_pages  layers with a window have pages of their own
         vectors  what logits are made of comes out in their place, [outputs, n_embd]; an encoder has nothing else
         """
-        g = GraphBuilder(cache_type, page_size, n_ctx or self.hparams.n_ctx_train)
+        n_ctx = n_ctx or self.hparams.n_ctx_train
+        g = GraphBuilder(cache_type, page_size, n_ctx, window_pages=window_pages)
         last = self.architecture.build(g, self.hparams, Weights(self.file))
         return Graph.of(_before_output(last) if vectors and not self.architecture.encoder else last)
 

@@ -33,20 +33,17 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     ones = counts.count(1)
     decodes = ones if max(counts) > 1 else 0  # where all have one token, `starts` tells so
-    pages = np.zeros((len(feeds), max_pages), np.int32)
-    for row, feed in zip(pages, ordered, strict=True):
-        row[: len(feed.sequence.pages)] = feed.sequence.pages
-    positions, places = _places(ordered[:ones], ordered[ones:])
     stops = dict(zip(order, bounds[1:].tolist(), strict=True))
     outputs = [at for i, f in enumerate(feeds) for at in range(stops[i] - f.outputs, stops[i])]
     inputs: dict[str, AnyArray] = {
         "tokens": np.array([token for f in ordered for token in f.tokens], np.int32),
-        "positions": positions,
-        "rows": places,
+        "positions": _positions(ordered, ones),
         "starts": bounds[decodes:],
-        "pages": pages,
         "outputs": np.array(outputs, np.int32),
     }
+    inputs["pages"], inputs["rows"] = _places([f.sequence.pages for f in ordered], ordered, ones, max_pages)
+    if any(windows := [f.sequence.window.pages for f in ordered]):  # layers with a window have pages of their own
+        inputs["window_pages"], inputs["window_rows"] = _places(windows, ordered, ones, max_pages)
     sizes = {
         "tokens": int(bounds[-1]),
         "outputs": len(outputs),
@@ -56,11 +53,23 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
     return inputs, sizes
 
 
-def _places(ones: Seq[Feed], others: Seq[Feed]) -> tuple[AnyArray, AnyArray]:
-    """Positions, int32, and rows of the cache, int64, of the tokens of feeds; no arrays for each feed of one token."""
-    at = [len(f.sequence) for f in ones]
-    of_ones = [f.sequence.pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for f, p in zip(ones, at, strict=True)]
-    spans = [(f.sequence, len(f.sequence), len(f.sequence) + len(f.tokens)) for f in others]
-    positions = [np.array(at, np.int32), *(np.arange(a, b, dtype=np.int32) for _, a, b in spans)]
-    places = [np.array(of_ones, np.int64), *(rows(s, a, b) for s, a, b in spans)]
-    return np.concatenate(positions), np.concatenate(places)
+def _positions(feeds: Seq[Feed], ones: int) -> AnyArray:
+    """Positions, int32, of the tokens of feeds, the first of which have one; no arrays for each of these."""
+    at = [len(f.sequence) for f in feeds[:ones]]
+    spans = ((len(f.sequence), len(f.sequence) + len(f.tokens)) for f in feeds[ones:])
+    return np.concatenate([np.array(at, np.int32), *(np.arange(a, b, dtype=np.int32) for a, b in spans)])
+
+
+def _places(lists: Seq[list[int]], feeds: Seq[Feed], ones: int, width: int) -> tuple[AnyArray, AnyArray]:
+    """The pages of feeds, int32 [feeds, width], from a list for each, and the rows of the cache, int64, of their tokens.
+
+    The first feeds have one token; there are no arrays for each of these.
+    """
+    table = np.zeros((len(feeds), width), np.int32)
+    for row, pages in zip(table, lists, strict=True):
+        row[: len(pages)] = pages
+    at = [len(f.sequence) for f in feeds[:ones]]
+    of_ones = [pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for pages, p in zip(lists, at, strict=False)]
+    rest = zip(lists[ones:], feeds[ones:], strict=True)
+    of_rest = (rows(pages, len(f.sequence), len(f.sequence) + len(f.tokens)) for pages, f in rest)
+    return table, np.concatenate([np.array(of_ones, np.int64), *of_rest])

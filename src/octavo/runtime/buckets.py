@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.batch import Feed
 from octavo.runtime.kv_cache import Sequence, pages_for
+from octavo.runtime.window_pool import WindowPages
 
 REPLIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 TILE = 16
@@ -40,21 +41,30 @@ def at_most(n: int, sizes: Seq[int]) -> int:
     return sizes[at - 1] if at else n
 
 
-def filled(feeds: Seq[Feed], sizes: Seq[int], scratch: int, most_pages: int) -> list[Feed]:
+def filled(
+    feeds: Seq[Feed], sizes: Seq[int], scratch: int, most_pages: int, windows: int | None = None
+) -> list[Feed]:  # fmt: skip
     """Feeds of a step, and after them others that fill it up; their keys and values go to page `scratch`.
+
+    That is page `windows` in layers with a window, where these have pages of their own.
 
     All have an output, unless none is wanted. The number of prompts is filled up with sequences of no tokens.
     """
     replies = [f for f in feeds if len(f.tokens) == 1]
     prompts = [f for f in feeds if len(f.tokens) > 1]
-    made = [Sequence([scratch]) for _ in range(replies_for(len(replies)) - len(replies))] if replies else []
-    more = [Feed(sequence, [0]) for sequence in made]
+
+    def thrown_away(tokens: int) -> Feed:
+        pages = pages_for(tokens)
+        window = WindowPages([] if windows is None else [windows] * pages)
+        return Feed(Sequence([scratch] * pages, window=window), [0] * tokens)
+
+    more = [thrown_away(1) for _ in range(replies_for(len(replies)) - len(replies))] if replies else []
     if prompts:
         tokens = sum(len(f.tokens) for f in prompts)
         left = min(_missing(tokens, sizes), most_pages * PAGE_SIZE)
         rest = min(2 ** len(prompts).bit_length(), tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
         lengths = [left] + [0] * (rest - 1) if left else [0] * rest
-        more += [Feed(Sequence([scratch] * pages_for(n)), [0] * n) for n in lengths]
+        more += map(thrown_away, lengths)
     outputs = int(any(f.outputs for f in feeds))
     return [Feed(f.sequence, f.tokens, outputs) for f in (*feeds, *more)]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from octavo.runtime.lock import FairLock
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import GpuLayers, Placement
 from octavo.runtime.prefix import PageTree
+from octavo.runtime.window_pool import WindowPool, most_pages, window_of
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,11 @@ class Engine:
                 f"a q8_0 cache needs heads of a multiple of 32 values; these have {model.hparams.head_dim}"
             )
         self.lock = FairLock()
-        graph = model.graph(cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=config.embeds)
         self._max_pages = pages_for(self.n_ctx)
-        self.pool = PagePool(self._pages(graph))
+        graph, windows = self._parted(partial(
+            model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=config.embeds,
+        ))  # fmt: skip
+        self.pool = PagePool(self._pages(graph, windows), windows)
         self.pool.copy_with(self._copy_page)
         self.prefixes = PageTree(self.pool)
         self.limits: Sizes = self._limits()
@@ -124,8 +128,10 @@ class Engine:
         """The largest sizes of a step. With filling there are more sequences, one of them of a prompt, and a page."""
         config, sequences, pages = self.config, self.config.max_sequences, self.pool.n_pages
         tokens, outputs = max(config.n_batch, sequences), max(min(config.n_batch, config.n_outputs), sequences)
+        window_pages = self.pool.windows.n_pages if self.pool.windows is not None else 0
         if self.fills:
             sequences, pages = 2 * sequences, pages + 1  # `filled` gives at most two for each
+            window_pages += 1
             tokens, outputs = config.n_batch + sequences, max(outputs, sequences)
         return {
             "tokens": tokens,
@@ -134,26 +140,44 @@ class Engine:
             "boundaries": sequences + 1,
             "pages": self._max_pages,
             "rows": pages * PAGE_SIZE,
+            "window_rows": window_pages * PAGE_SIZE,
         }
 
     def filled(self, feeds: Seq[Feed]) -> list[Feed]:
         """Feeds, and others after them, whose outputs are not looked at, that fill a step up where that is wanted."""
         if not self.fills:
             return list(feeds)
-        return filled(feeds, self._sizes, self.pool.n_pages, self._max_pages)
+        windows = None if self.pool.windows is None else self.pool.windows.n_pages
+        return filled(feeds, self._sizes, self.pool.n_pages, self._max_pages, windows)
 
-    def _pages(self, graph: Graph) -> int:
+    def _parted(self, build: Callable[..., Graph]) -> tuple[Graph, WindowPool | None]:
+        """The graph, in which layers with a window have pages of their own where that takes less memory; their pool."""
+        graph, config = build(), self.config
+        window = window_of(graph)
+        most = most_pages(window, config.n_batch)
+        if not window or most >= self._max_pages:
+            return graph, None
+        windows = WindowPool(window, most * config.max_sequences)
+        windows.copy_with(self._copy_window_page)
+        return build(window_pages=True), windows
+
+    def _pages(self, graph: Graph, windows: WindowPool | None) -> int:
         """Pages of the cache. Raises UsageError where `kv_memory` holds none."""
         config = self.config
         if config.kv_memory is None:
             return config.n_pages or self._max_pages * config.max_sequences
         of_page = page_bytes(graph)
-        integer("kv_memory", config.kv_memory, of_page)
-        return config.kv_memory // of_page if of_page else self._max_pages * config.max_sequences
+        of_windows = page_bytes(graph, "window_rows") * windows.n_pages if windows is not None else 0
+        integer("kv_memory", config.kv_memory, of_page + of_windows)
+        return (config.kv_memory - of_windows) // of_page if of_page else self._max_pages * config.max_sequences
 
     def _copy_page(self, target: int, source: int) -> None:
         with self.lock:
             self.load().copy_page(target, source)
+
+    def _copy_window_page(self, target: int, source: int) -> None:
+        with self.lock:
+            self.load().copy_page(target, source, "window_rows")
 
     def load(self) -> Executor:
         """Load the weights and make ready for steps of one token, unless that is done; the first step does it too.

@@ -194,6 +194,7 @@ class Generation(Reply, Speaker):
         while shared < min(len(held), len(wanted) - 1) and held[shared] == wanted[shared]:
             shared += 1
         engine.pool.shrink(sequence, shared)
+        shared = len(sequence)
         start = clock()
         logits = engine.prefill(sequence, wanted[shared:])
         if not self.tokens:

@@ -19,32 +19,32 @@ import numpy.typing as npt
 
 from octavo.errors import CacheFullError
 from octavo.graph.node import PAGE_SIZE, Graph, bind
+from octavo.runtime.window_pool import WindowPages, WindowPool, pages_for
 
 
 @dataclass(eq=False)
 class Sequence:
-    """Tokens whose keys and values are in the cache, and the pages where they lie."""
+    """Tokens whose keys and values are in the cache, and the pages where they lie.
+
+    `window` has those of layers with a window, where these have pages of their own.
+    """
 
     pages: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    window: WindowPages = field(default_factory=WindowPages)
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-
-def pages_for(length: int) -> int:
-    """Pages that hold so many tokens."""
-    return -(-length // PAGE_SIZE)
 
 
 BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
 """Of a key or value in the cache, by how it is stored."""
 
 
-def page_bytes(graph: Graph) -> int:
-    """Bytes of a page in all caches of a graph."""
-    sizes = (PAGE_SIZE * math.prod(bind(c.shape[1:], {})) * BYTES[c.dtype] for c in graph.leaves("cache"))
-    return int(sum(sizes))
+def page_bytes(graph: Graph, rows: str = "rows") -> int:
+    """Bytes of a page in all caches of a graph that have so many `rows`."""
+    caches = (c for c in graph.leaves("cache") if c.shape[0] == rows)
+    return int(sum(PAGE_SIZE * math.prod(bind(c.shape[1:], {})) * BYTES[c.dtype] for c in caches))
 
 
 class Store(Protocol):
@@ -61,11 +61,12 @@ class PagePool:
     """Hands out the pages of a cache of `n_pages`, numbered from 0.
 
     A page is empty, held by sequences, or cached: kept by a `Store` though no sequence holds it. Sequences may have
-    pages that are none of these; they write to them as they are.
+    pages that are none of these; they write to them as they are. With `windows` they get and lose pages of layers with
+    a window, too.
     """
 
-    def __init__(self, n_pages: int) -> None:
-        self.n_pages = n_pages
+    def __init__(self, n_pages: int, windows: WindowPool | None = None) -> None:
+        self.n_pages, self.windows = n_pages, windows
         self.cached = 0
         self.store: Store | None = None
         self._copy: WeakMethod[Callable[[int, int], None]] | None = None
@@ -116,19 +117,31 @@ class PagePool:
         if length <= PAGE_SIZE * len(sequence.pages) and self._is_own(self._written(sequence, length)):
             return
         with self._lock:
-            self.make_room(sequence, self.wanted(sequence, length))
-            if (missing := self.wanted(sequence, length)) > self.free:
+            self._release_idle(sequence, self._lacks(sequence, length))
+            if self._lacks(sequence, length):
+                missing = self.wanted(sequence, length)
                 raise CacheFullError(
                     f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
                 )
             while len(sequence.pages) < pages_for(length):
                 sequence.pages.append(self._take())
             self._make_own(sequence, length)
+            if self.windows is not None:
+                self.windows.grow(sequence.window, len(sequence), length)
+
+    def _lacks(self, sequence: Sequence, length: int) -> bool:
+        """Whether too few pages of either kind are free."""
+        windows = self.windows
+        lacks = windows is not None and windows.missing(sequence.window, len(sequence), length) > windows.free
+        return lacks or self.wanted(sequence, length) > self.free
 
     def make_room(self, sequence: Sequence, pages: int) -> None:
         """Have pages released that are idle, if fewer than so many are free for a sequence."""
+        self._release_idle(sequence, pages > self.free)
+
+    def _release_idle(self, sequence: Sequence, short: bool) -> None:
         when_short = None if self._when_short is None else self._when_short()
-        if pages > self.free and when_short is not None:
+        if short and when_short is not None:
             when_short(sequence)
 
     def _written(self, sequence: Sequence, length: int) -> int | None:
@@ -213,11 +226,18 @@ class PagePool:
             pages = sequence.pages[: pages_for(len(sequence))]
             for page in pages:
                 self.hold(page)
-            return Sequence(pages, list(sequence.tokens))
+            window = WindowPages() if self.windows is None else self.windows.fork(sequence.window, len(sequence))
+            return Sequence(pages, list(sequence.tokens), window)
 
     def shrink(self, sequence: Sequence, length: int) -> None:
-        """Forget what `sequence` holds past `length` tokens, and take back the pages that empties."""
+        """Forget what `sequence` holds past `length` tokens, and take back the pages that empties.
+
+        All is forgotten where the window of the next token has been given back.
+        """
         with self._lock:
+            if self.windows is not None:
+                length = length if self.windows.reaches(sequence.window, length) else 0
+                self.windows.shrink(sequence.window, length)
             del sequence.tokens[length:]
             keep = pages_for(length)
             released = sequence.pages[keep:]
@@ -230,8 +250,8 @@ class PagePool:
         self.shrink(sequence, 0)
 
 
-def rows(sequence: Sequence, start: int, stop: int) -> npt.NDArray[np.int64]:
-    """Cache rows of the positions from `start` up to `stop`."""
+def rows(pages_of: list[int], start: int, stop: int) -> npt.NDArray[np.int64]:
+    """Cache rows of the positions from `start` up to `stop` of a sequence that has these pages."""
     positions = np.arange(start, stop)
-    pages = np.asarray(sequence.pages, np.int64)
+    pages = np.asarray(pages_of, np.int64)
     return pages[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE

@@ -80,8 +80,11 @@ class PageTree:
     def publish(self, sequence: Sequence, space: Hashable = "", *, tail: bool = False) -> None:
         """Keep the full pages of `sequence`, and with `tail` its last one too, for others to find.
 
-        The sequence goes on to hold them. Where a page of the same tokens is here already, it gets that one.
+        The sequence goes on to hold them. Where a page of the same tokens is here already, it gets that one. Nothing is
+        kept where layers with a window have pages of their own: those at the end of a prefix may be given back.
         """
+        if self.pool.windows is not None:
+            return
         node = self._roots.setdefault(space, Node((), -1, None))
         nodes: list[Node] = []
         for at, tokens in enumerate(_pages(sequence.tokens)):
