@@ -10,6 +10,7 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import synthetic
+from octavo.cli.facts import cache_bytes
 from octavo.errors import UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
@@ -35,7 +36,7 @@ def held(pool: WindowPool) -> int:
 
 
 def test_a_sequence_has_the_pages_that_its_window_reaches() -> None:
-    windows = WindowPool(WINDOW, most_pages(WINDOW, BATCH))
+    windows = WindowPool(WINDOW, most_pages(WINDOW, BATCH, CONTEXT))
     pool, sequence = PagePool(20, windows), Sequence()
     for length in range(BATCH, CONTEXT, BATCH):
         pool.grow(sequence, length)
@@ -79,7 +80,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
 
 
 def make_engine(model: ModelSpec, monkeypatch: pytest.MonkeyPatch, *, parted: bool, sequences: int = 1) -> Engine:
-    monkeypatch.setattr(engines, "most_pages", most_pages if parted else lambda window, n_batch: 1 << 30)
+    monkeypatch.setattr(engines, "most_pages", most_pages if parted else lambda *sizes: 1 << 30)
     config = EngineConfig(n_ctx=CONTEXT, n_batch=BATCH, n_outputs=BATCH, max_sequences=sequences, cache_type="f32")
     made = Engine(model, [ReferenceBackend()], config)
     assert (made.pool.windows is not None) == parted
@@ -112,7 +113,7 @@ def test_caches_of_windows_do_not_grow_with_the_context(model: ModelSpec, monkey
     engine = make_engine(model, monkeypatch, parted=True)
     nodes = [n for n in engine.schedule.graph.nodes if not n.is_leaf]
     row = 2 * 16 * 4  # of keys and values, in float32
-    rows = CONTEXT + most_pages(WINDOW, BATCH) * PAGE_SIZE
+    rows = CONTEXT + most_pages(WINDOW, BATCH, CONTEXT) * PAGE_SIZE
     caches = {i for n in nodes for i in n.inputs if i.op == "cache"}
     assert sorted(str(c.shape[0]) for c in caches) == ["rows", "rows", "window_rows", "window_rows"]
     assert sum(engine.limits[str(c.shape[0])] for c in caches) * 16 * 4 == row * rows
@@ -137,3 +138,9 @@ def test_a_fork_has_pages_of_its_own(model: ModelSpec, monkeypatch: pytest.Monke
     plain = make_engine(model, monkeypatch, parted=False)
     for token, row in ((1, a), (2, b)):
         np.testing.assert_allclose(row, plain.logits([*TOKENS[:300], token])[-1], rtol=1e-4, atol=1e-5)
+
+
+def test_what_inspect_says_of_the_cache(model: ModelSpec) -> None:
+    rows = 22 * PAGE_SIZE, 11 * PAGE_SIZE  # of the layer that sees all, and of that with a window of 40
+    assert cache_bytes(model.hparams, rows[0], "f32") == sum(rows) * 2 * 16 * 4
+    assert cache_bytes(model.hparams, rows[1], "f32") == 2 * rows[1] * 2 * 16 * 4

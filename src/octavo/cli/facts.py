@@ -100,8 +100,15 @@ def _why_not_here(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, devi
 
 
 def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
-    """Bytes of the keys and values of `n_ctx` tokens."""
-    return int(hparams.n_layer * n_ctx * hparams.cached_values * CACHE_BYTES[cache_type])
+    """Bytes of the keys and values of `n_ctx` tokens; layers with a window keep those that it reaches."""
+    from octavo.graph.node import PAGE_SIZE
+    from octavo.runtime.engine import EngineConfig
+    from octavo.runtime.window_pool import most_pages
+
+    windows = [hparams.window(i) for i in range(hparams.n_layer)]
+    kept = most_pages(max(windows, default=0), EngineConfig.n_batch, n_ctx) * PAGE_SIZE
+    rows = sum(min(kept, n_ctx) if window else n_ctx for window in windows)
+    return int(rows * hparams.cached_values * CACHE_BYTES[cache_type])
 
 
 def _hyperparams(file: GGUFFile) -> tuple[Hyperparams | None, str | None]:

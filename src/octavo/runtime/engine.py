@@ -154,7 +154,7 @@ class Engine:
         """The graph, in which layers with a window have pages of their own where that takes less memory; their pool."""
         graph, config = build(), self.config
         window = window_of(graph)
-        most = most_pages(window, config.n_batch)
+        most = most_pages(window, config.n_batch, self.n_ctx)
         if not window or most >= self._max_pages:
             return graph, None
         windows = WindowPool(window, most * config.max_sequences)

@@ -34,9 +34,13 @@ def pages_for(length: int) -> int:
     return -(-length // PAGE_SIZE)
 
 
-def most_pages(window: int, n_batch: int) -> int:
-    """Pages that a sequence has at the most, in a step of `n_batch` tokens."""
-    return pages_for(window + SLACK + n_batch) + 1
+def most_pages(window: int, n_batch: int, n_ctx: int) -> int:
+    """Pages that a sequence of up to `n_ctx` tokens has of layers with a window, in steps of `n_batch` tokens.
+
+    All of them, unless half of them are enough: it can then go back, and share what it begins with.
+    """
+    few, every = pages_for(window + SLACK + n_batch) + 1, pages_for(n_ctx)
+    return few if 2 * few <= every else every
 
 
 class WindowPool:
