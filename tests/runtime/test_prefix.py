@@ -10,8 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from octavo.errors import CacheFullError, ContextFullError
 from octavo.graph.node import PAGE_SIZE
-from octavo.runtime.kv_cache import PagePool, Sequence, pages_for
+from octavo.runtime.kv_cache import PagePool, Sequence
 from octavo.runtime.prefix import PageTree
+from octavo.runtime.window_pool import pages_for
 
 
 class Memory:

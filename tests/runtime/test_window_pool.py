@@ -18,9 +18,13 @@ from octavo.models import ModelSpec, read_model
 from octavo.runtime import engine as engines
 from octavo.runtime import window_pool
 from octavo.runtime.batch import Feed
+from octavo.runtime.core import EngineCore
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import PagePool, Sequence
+from octavo.runtime.sampling import SamplingParams
 from octavo.runtime.window_pool import WindowPool, most_pages
+from tests.runtime.test_core import request, run
+from tests.runtime.test_device_sampling import Eager
 
 WINDOW, CONTEXT, BATCH = 40, 640, 48
 TOKENS = np.random.default_rng(0).integers(0, 300, CONTEXT).tolist()
@@ -31,7 +35,8 @@ def little_slack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_pool, "SLACK", 70)
 
 
-def held(pool: WindowPool) -> int:
+def held(pool: WindowPool | None) -> int:
+    assert pool is not None
     return pool.n_pages - pool.free
 
 
@@ -79,10 +84,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     return read_model(GGUFFile.open(path))
 
 
-def make_engine(model: ModelSpec, monkeypatch: pytest.MonkeyPatch, *, parted: bool, sequences: int = 1) -> Engine:
+def make_engine(
+    model: ModelSpec, monkeypatch: pytest.MonkeyPatch, *, parted: bool, sequences: int = 1,
+    backend: type[ReferenceBackend] = ReferenceBackend,
+) -> Engine:  # fmt: skip
     monkeypatch.setattr(engines, "most_pages", most_pages if parted else lambda *sizes: 1 << 30)
     config = EngineConfig(n_ctx=CONTEXT, n_batch=BATCH, n_outputs=BATCH, max_sequences=sequences, cache_type="f32")
-    made = Engine(model, [ReferenceBackend()], config)
+    made = Engine(model, [backend()], config)
     assert (made.pool.windows is not None) == parted
     return made
 
@@ -138,6 +146,20 @@ def test_a_fork_has_pages_of_its_own(model: ModelSpec, monkeypatch: pytest.Monke
     plain = make_engine(model, monkeypatch, parted=False)
     for token, row in ((1, a), (2, b)):
         np.testing.assert_allclose(row, plain.logits([*TOKENS[:300], token])[-1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", [ReferenceBackend, Eager])
+def test_requests_together(
+    model: ModelSpec, monkeypatch: pytest.MonkeyPatch, backend: type[ReferenceBackend]
+) -> None:  # fmt: skip
+    """In steps as they are, and in those that are filled up; two prompts begin alike."""
+    prompts = [TOKENS[:300], [*TOKENS[:280], 1, 2], TOKENS[77:90]]
+    plain = EngineCore(make_engine(model, monkeypatch, parted=False))
+    greedy = SamplingParams(temperature=0)
+    alone = [run(plain, request(prompt, params=greedy))[0] for prompt in prompts]
+    core = EngineCore(make_engine(model, monkeypatch, parted=True, sequences=3, backend=backend))
+    assert run(core, *(request(prompt, params=greedy) for prompt in prompts)) == alone
+    assert held(core.engine.pool.windows) == 0
 
 
 def test_what_inspect_says_of_the_cache(model: ModelSpec) -> None:

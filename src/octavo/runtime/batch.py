@@ -61,7 +61,7 @@ def _positions(feeds: Seq[Feed], ones: int) -> AnyArray:
 
 
 def _places(lists: Seq[list[int]], feeds: Seq[Feed], ones: int, width: int) -> tuple[AnyArray, AnyArray]:
-    """The pages of feeds, int32 [feeds, width], from a list for each, and the rows of the cache, int64, of their tokens.
+    """The pages of feeds, int32 [feeds, width], from a list for each, and the cache's rows, int64, of their tokens.
 
     The first feeds have one token; there are no arrays for each of these.
     """

@@ -12,8 +12,8 @@ from collections.abc import Sequence as Seq
 
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence, pages_for
-from octavo.runtime.window_pool import WindowPages
+from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.window_pool import WindowPages, pages_for
 
 REPLIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 TILE = 16

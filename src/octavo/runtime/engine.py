@@ -32,12 +32,12 @@ from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.buckets import chunk_sizes, filled
 from octavo.runtime.candidates import LOGITS
 from octavo.runtime.context import default_context, require_context
-from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes, pages_for
+from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes
 from octavo.runtime.lock import FairLock
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import GpuLayers, Placement
 from octavo.runtime.prefix import PageTree
-from octavo.runtime.window_pool import WindowPool, most_pages, window_of
+from octavo.runtime.window_pool import WindowPool, most_pages, pages_for, window_of
 
 
 @dataclass(frozen=True)

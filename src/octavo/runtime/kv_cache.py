@@ -114,7 +114,8 @@ class PagePool:
 
         Raises CacheFullError, taking none, if too few are free.
         """
-        if length <= PAGE_SIZE * len(sequence.pages) and self._is_own(self._written(sequence, length)):
+        has_pages = self.windows is None and length <= PAGE_SIZE * len(sequence.pages)
+        if has_pages and self._is_own(self._written(sequence, length)):
             return
         with self._lock:
             self._release_idle(sequence, self._lacks(sequence, length))
