@@ -77,7 +77,7 @@ NOTES = {
     "gpt-oss": "llama.cpp rounds the ends of yarn's ramp to whole pairs; compared with ends that are nearly whole",
     "llama4": "llama.cpp has chunks of 8,192 and scores that grow every 8,192 positions, whatever the file says",
     "llama4-dense": "llama.cpp has chunks of 8,192, whatever the file says",
-    "deepseek2-v2": "llama.cpp knows one without attention.q_lora_rank by its 27 layers; in F16 a token takes another expert",
+    "deepseek2-v2": "llama.cpp reads such a model by its 27 layers; with F16 a token takes another expert",
     "deepseek2-v2-groups": "llama.cpp takes a group's two best for its score, as V3 does; compared without groups",
 }
 """By case, what llama.cpp computes in another way than `transformers`, and what is compared."""
