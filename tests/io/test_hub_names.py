@@ -6,7 +6,7 @@ import pytest
 
 from octavo.errors import ChoiceError, HubError
 from octavo.io.hub.name import HubName, parse
-from octavo.io.hub.variants import Entry, choose, variants
+from octavo.io.hub.variants import RepoFile, choose, variants
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_what_is_no_name(text: str) -> None:
     assert parse(text) is None
 
 
-def files(**sizes: int) -> list[Entry]:
-    return [Entry(f"{name}.gguf", size) for name, size in sizes.items()]
+def files(**sizes: int) -> list[RepoFile]:
+    return [RepoFile(f"{name}.gguf", size) for name, size in sizes.items()]
 
 
 @pytest.mark.parametrize(
@@ -52,29 +52,29 @@ def files(**sizes: int) -> list[Entry]:
     ],
 )  # fmt: skip
 def test_quantizations(stem: str, label: str) -> None:
-    (found,) = variants([Entry(f"{stem}.gguf", 1)])
+    (found,) = variants([RepoFile(f"{stem}.gguf", 1)])
     assert found.label == label
 
 
 def test_sets_are_whole_and_in_order() -> None:
-    shards = [Entry(f"Q8_0/m-Q8_0-{i:05d}-of-00003.gguf", i) for i in (3, 1, 2)]
-    lacking = [Entry("m-Q4_0-00001-of-00002.gguf", 1)]
+    shards = [RepoFile(f"Q8_0/m-Q8_0-{i:05d}-of-00003.gguf", i) for i in (3, 1, 2)]
+    lacking = [RepoFile("m-Q4_0-00001-of-00002.gguf", 1)]
     (found,) = variants([*shards, *lacking])
     assert [entry.size for entry in found.files] == [1, 2, 3]
     assert found.path("/s") == "/s/Q8_0/m-Q8_0-00001-of-00003.gguf"
 
 
 def test_what_lies_beside_models_is_none() -> None:
-    assert variants([Entry("mmproj-m-F16.gguf", 1), Entry("m.imatrix.gguf", 1), Entry("README.md", 1)]) == []
+    assert variants([RepoFile("mmproj-m-F16.gguf", 1), RepoFile("m.imatrix.gguf", 1), RepoFile("README.md", 1)]) == []
 
 
 def test_a_checkpoint_has_its_weights_once_and_its_config_last() -> None:
     names = ("config.json", "model.safetensors", "consolidated.safetensors", "tokenizer.json", "original/p.safetensors",
              "README.md", "model.bin")  # fmt: skip
-    (found,) = variants(Entry(name, 1) for name in names)
+    (found,) = variants(RepoFile(name, 1) for name in names)
     assert [entry.name for entry in found.files] == ["tokenizer.json", "model.safetensors", "config.json"]
     assert found.path("/snapshot") == "/snapshot"
-    assert variants([Entry("model.safetensors", 1)]) == []
+    assert variants([RepoFile("model.safetensors", 1)]) == []
 
 
 def test_modules_of_an_embedding_model_come_with_it() -> None:
@@ -87,7 +87,7 @@ def test_modules_of_an_embedding_model_come_with_it() -> None:
         "onnx/config.json",
         "2_Dense/pytorch_model.bin",
     ]
-    (found,) = variants(Entry(name, 1) for name in names)
+    (found,) = variants(RepoFile(name, 1) for name in names)
     assert [entry.name for entry in found.files] == ["modules.json", "model.safetensors", *beside, "config.json"]
 
 
@@ -134,4 +134,4 @@ def test_several_models_of_a_quantization() -> None:
 
 def test_nothing_to_run() -> None:
     with pytest.raises(HubError, match=r"a/b has no GGUF files and no checkpoint in safetensors"):
-        choose(HubName("a/b"), variants([Entry("pytorch_model.bin", 1)]), None)
+        choose(HubName("a/b"), variants([RepoFile("pytorch_model.bin", 1)]), None)

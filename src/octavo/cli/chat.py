@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Unpack
 
 from octavo.cli.answer import begun, encoded, larger_context, speeds
-from octavo.cli.conversation import Conversation
+from octavo.cli.conversation import Dialogue
 from octavo.cli.facts import headline
 from octavo.cli.line import paths
 from octavo.cli.screen import Screen, harmless
-from octavo.cli.settings import KINDS, Settings, known
+from octavo.cli.settings import KINDS, ChatSettings, known
 from octavo.errors import ContextFullError, OctavoError, UsageError
 from octavo.runtime import GenerateOptions, Generation, Model
 
@@ -52,8 +52,8 @@ class Chat:
         self._model, self._read, self._write = model, read, write
         self._raw, self._stats = raw or model.template is None, stats
         self._screen = screen or (lambda model, tokens: Screen(write, terminal=False))
-        self._talk = Conversation(options.pop("system", None))
-        self._settings = Settings(options, dict(model.sampling_defaults()))
+        self._talk = Dialogue(options.pop("system", None))
+        self._settings = ChatSettings(options, dict(model.sampling_defaults()))
         self._commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: write(HELP),
             "/?": lambda _: write(HELP),

@@ -16,7 +16,7 @@ MOST_BYTES = 1 << 26
 ROLES = ("user", "assistant")
 
 
-class Conversation:
+class Dialogue:
     """`messages` of user and assistant in turn, oldest first, after a `system` message or None."""
 
     def __init__(self, system: str | None = None) -> None:

@@ -16,7 +16,7 @@ from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.evals.demo import Report
+    from octavo.evals.demo import DemoResult
     from octavo.evals.kl import Divergence
     from octavo.evals.stats import Estimate, Spread
 
@@ -159,7 +159,7 @@ def demo(
         print(f"{question.kind}: {question.prompt!r} -> {printable(repr(reply))}, not {question.answer!r}")
 
 
-def _show_tallies(report: Report) -> None:
+def _show_tallies(report: DemoResult) -> None:
     numbers = ("right", "of", "accuracy")
     rows = []
     for kind, tally in (*report.by_kind.items(), ("all", report.total)):

@@ -81,7 +81,7 @@ class Types(MixedTypes):
 
 
 @dataclass
-class Size:
+class SizeOptions:
     """A size instead of a preset, and what is measured to find the best types for it."""
 
     target_bpw: Annotated[
@@ -124,7 +124,7 @@ def quantize(
         str | None, typer.Argument(metavar="PRESET", help="Q4_K_M, Q8_0, ...: llama-quantize's names.")
     ] = None,
     *,
-    size: Size,
+    size: SizeOptions,
     scheme: Annotated[
         str | None,
         typer.Option(
@@ -195,7 +195,7 @@ def _quantize_scheme(src: str, dst: str, scheme: str, requantize: bool, dry_run:
         )
 
 
-def _target(preset: str | None, size: Size, pure: bool) -> Target | None:
+def _target(preset: str | None, size: SizeOptions, pure: bool) -> Target | None:
     """The size that is wished for, None for a preset. Raises UsageError for what does not go together."""
     bits = size.target_bpw
     wishes = (("PRESET", preset), ("--target-bpw", bits), ("--target-size", size.target_size))

@@ -21,7 +21,7 @@ WHERE = "Where and with what"
 
 
 @dataclass
-class Reply:
+class ReplyOptions:
     """What the reply is to, and how long it may get."""
 
     system: Annotated[str | None, typer.Option("--system", "-sys", help="The system message.")] = None
@@ -72,7 +72,7 @@ class Sampling:
 
 
 @dataclass
-class Output:
+class OutputOptions:
     """What is printed."""
 
     stats: Annotated[bool, typer.Option("--stats", help="Print speeds afterwards.", rich_help_panel=OUTPUT)] = False
@@ -92,7 +92,7 @@ def run(
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Append this file to the prompt.")
     ] = None,
     *,
-    reply: Reply,
+    reply: ReplyOptions,
     sampling: Sampling,
     ctx: Annotated[
         int | None,
@@ -101,7 +101,7 @@ def run(
     ] = None,
     where: Where,
     offline: Offline = False,
-    output: Output,
+    output: OutputOptions,
 ) -> None:  # fmt: skip
     """Run a model: `octavo run demo "What is 12 times 7?"`.
 
@@ -138,7 +138,7 @@ def run(
             raise ContextFullError(f"{error}; {larger_context(loaded)}") from None
 
 
-def _options(reply: Reply, sampling: Sampling) -> GenerateOptions:
+def _options(reply: ReplyOptions, sampling: Sampling) -> GenerateOptions:
     """Those that were given, by the names that `generate` has for them."""
     given = vars(sampling) | {"max_tokens": reply.max_tokens, "stop": reply.stop, "system": reply.system,
                               "think": reply.think}  # fmt: skip

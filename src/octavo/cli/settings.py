@@ -26,7 +26,7 @@ DEFAULT = "default"
 UNSET = {"seed": "random", "max_tokens": "until the model ends", "think": "as the template has it"}
 
 
-class Settings:
+class ChatSettings:
     """The options of a conversation's replies: `options` are those that were set, `own` what the model recommends."""
 
     def __init__(self, options: GenerateOptions, own: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DemoResult:
     """The result of an evaluation: the whole, each kind that occurred, and what was answered wrongly."""
 
     total: Tally
@@ -63,7 +63,7 @@ def score(answer: str, question: Question) -> bool:
     return answer.strip() == question.answer
 
 
-def evaluate(ask: Callable[[str], str], n: int = 1000, seed: int = 0) -> Report:
+def evaluate(ask: Callable[[str], str], n: int = 1000, seed: int = 0) -> DemoResult:
     """Asks `n` held-out questions, each in a chat of its own, and counts the exact answers.
 
     `ask` takes the user's text and gives the model's reply, decoded greedily.
@@ -76,4 +76,4 @@ def evaluate(ask: Callable[[str], str], n: int = 1000, seed: int = 0) -> Report:
         if of_kind:
             by_kind[name] = Tally(sum(of_kind), len(of_kind))
     misses = tuple(pair for ok, pair in zip(right, replies, strict=True) if not ok)
-    return Report(Tally(sum(right), len(right)), by_kind, misses)
+    return DemoResult(Tally(sum(right), len(right)), by_kind, misses)

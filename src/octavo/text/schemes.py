@@ -22,7 +22,7 @@ Encoder = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True)
-class Scheme:
+class TokenizerScheme:
     """A kind of tokenizer.
 
     `encoder` makes the function from text without special tokens to ids; `to_bytes` gives the bytes of a normal token.
@@ -42,7 +42,7 @@ class Scheme:
     add_space_prefix: bool = False
 
 
-def find_scheme(fields: Fields) -> tuple[str, str, Scheme]:
+def find_scheme(fields: Fields) -> tuple[str, str, TokenizerScheme]:
     """The names that `fields` gives (model, pre) and the scheme they mean.
 
     Raises TokenizerError for names that are not known, with those that are.
@@ -56,13 +56,13 @@ def find_scheme(fields: Fields) -> tuple[str, str, Scheme]:
     raise fields.fault(MODEL, "missing" if model is None else f"{model!r} is not supported", allowed)
 
 
-def _byte_level(fields: Fields, pre: str) -> Scheme:
+def _byte_level(fields: Fields, pre: str) -> TokenizerScheme:
     row = PRE_TOKENIZERS.get(pre)
     if row is None and pre in _ON_CHARACTERS:
         return _ON_CHARACTERS[pre]
     if row is None:
         raise fields.fault(PRE, f"{pre!r} is not known", ", ".join(sorted({*PRE_TOKENIZERS, *_ON_CHARACTERS})))
-    return Scheme(lambda f, vocab: byte_level_encoder(f, vocab, row), token_to_bytes, add_bos=row.add_bos)
+    return TokenizerScheme(lambda f, vocab: byte_level_encoder(f, vocab, row), token_to_bytes, add_bos=row.add_bos)
 
 
 def _spm_encoder(fields: Fields, vocab: Vocab) -> Encoder:
@@ -74,22 +74,22 @@ def _spaces_to_bytes(text: str) -> bytes:
     return text.replace(SPACE, " ").encode("utf-8", "surrogatepass")
 
 
-_GEMMA4 = Scheme(character_encoder, _spaces_to_bytes, always_bos=True)
-_WHITE_SPACE = Scheme(white_space_encoder, lambda text: text.encode("utf-8", "surrogatepass"))
+_GEMMA4 = TokenizerScheme(character_encoder, _spaces_to_bytes, always_bos=True)
+_WHITE_SPACE = TokenizerScheme(white_space_encoder, lambda text: text.encode("utf-8", "surrogatepass"))
 _ON_CHARACTERS = {  # pre names of models whose merges are of characters, though the file calls them "gpt2"
     "gemma4": _GEMMA4,
     "granite-embed-multi-311m": _GEMMA4,
-    "sarvam-moe": Scheme(partial(character_encoder, newlines=False), _spaces_to_bytes),
+    "sarvam-moe": TokenizerScheme(partial(character_encoder, newlines=False), _spaces_to_bytes),
 }
 _SCHEMES = {
-    "llama": Scheme(
+    "llama": TokenizerScheme(
         _spm_encoder,
         _spaces_to_bytes,
         role_ids=(("bos", 1), ("eos", 2), ("unk", 0)),
         add_bos=True,
         add_space_prefix=True,
     ),
-    "bert": Scheme(
+    "bert": TokenizerScheme(
         word_piece_encoder,
         _spaces_to_bytes,
         role_ids=(("bos", 101), ("unk", 100), ("sep", 102), ("pad", 0), ("mask", 103)),
@@ -98,7 +98,7 @@ _SCHEMES = {
         spaces=True,
         add_space_prefix=True,
     ),
-    "t5": Scheme(
+    "t5": TokenizerScheme(
         unigram_encoder,
         _spaces_to_bytes,
         role_ids=(("eos", 1), ("unk", 2), ("pad", 0)),

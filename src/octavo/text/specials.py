@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from octavo.text.fields import Fields
-from octavo.text.vocab import Kind, Vocab
+from octavo.text.vocab import TokenKind, Vocab
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def find_specials(fields: Fields, vocab: Vocab, defaults: dict[str, int]) -> Spe
         found = next((vocab.ids[t] for t in texts if t in vocab.ids), None)
         if role not in roles and found is not None:
             roles[role] = found
-            vocab.kinds[found] |= Kind.CONTROL
+            vocab.kinds[found] |= TokenKind.CONTROL
     return Specials(roles, _find_stop_ids(vocab, roles))
 
 
@@ -114,10 +114,10 @@ def _find_stop_ids(vocab: Vocab, roles: dict[str, int]) -> frozenset[int]:
     for text in _END_TEXTS:
         if text in vocab.ids:
             stop.add(vocab.ids[text])
-            vocab.kinds[vocab.ids[text]] |= Kind.CONTROL
+            vocab.kinds[vocab.ids[text]] |= TokenKind.CONTROL
     for text in _SHOWN_TEXTS:
         if text in vocab.ids:
-            vocab.kinds[vocab.ids[text]] = Kind.USER_DEFINED
+            vocab.kinds[vocab.ids[text]] = TokenKind.USER_DEFINED
     _keep_inner_ends(vocab, stop)
     return frozenset(stop)
 
@@ -128,8 +128,8 @@ def _keep_inner_ends(vocab: Vocab, stop: set[int]) -> None:
     if "<|end|>" in texts and ({"<|call|>", "<|calls|>"} & texts) and ({"<|return|>", "<|flush|>"} & texts):
         end = vocab.ids["<|end|>"]
         stop.discard(end)
-        vocab.kinds[end] = Kind.USER_DEFINED
+        vocab.kinds[end] = TokenKind.USER_DEFINED
     if "</s>" in texts and {"<|tool_response>", "<|plamo:eos|>"} & texts:
         end = vocab.ids["</s>"]
         stop.discard(end)
-        vocab.kinds[end] = Kind.NORMAL
+        vocab.kinds[end] = TokenKind.NORMAL

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from octavo.errors import TokenizerError
 from octavo.text.fields import Fields
 from octavo.text.partition import Partition, SpecialToken
-from octavo.text.schemes import PRE, Scheme, find_scheme
+from octavo.text.schemes import PRE, TokenizerScheme, find_scheme
 from octavo.text.specials import find_specials
 from octavo.text.stream import TokenStream
 from octavo.text.template import ChatTemplate, find_template, read_templates
-from octavo.text.vocab import Kind, Vocab, read_vocab
+from octavo.text.vocab import TokenKind, Vocab, read_vocab
 
 if TYPE_CHECKING:
     from octavo.io.gguf import GGUFFile
 
-_MATCHED = Kind.CONTROL | Kind.UNKNOWN | Kind.USER_DEFINED
-_SPECIAL = Kind.CONTROL | Kind.UNKNOWN
+_MATCHED = TokenKind.CONTROL | TokenKind.UNKNOWN | TokenKind.USER_DEFINED
+_SPECIAL = TokenKind.CONTROL | TokenKind.UNKNOWN
 _MASK_STRIPS = ("jina-v2-de", "jina-v2-es", "jina-v2-code")
 
 
@@ -114,9 +114,9 @@ class Tokenizer:
         text = self.texts[token]
         if kind & _MATCHED:
             return text.encode()
-        if kind & Kind.NORMAL:
+        if kind & TokenKind.NORMAL:
             return self._to_bytes(text)
-        return bytes([int(text[3:5], 16)]) if kind & Kind.BYTE else b""
+        return bytes([int(text[3:5], 16)]) if kind & TokenKind.BYTE else b""
 
     def is_special(self, token: int) -> bool:
         """Whether `token` is a control token (or stands for the unknown), which no plain text gives."""
@@ -154,7 +154,7 @@ def _flag(fields: Fields, name: str, default: bool) -> bool:
 
 
 def _ends(
-    fields: Fields, scheme: Scheme, roles: dict[str, int], add_bos: bool, add_eos: bool
+    fields: Fields, scheme: TokenizerScheme, roles: dict[str, int], add_bos: bool, add_eos: bool
 ) -> tuple[list[int], list[int]]:
     """The ids that go before and after a text. Raises TokenizerError where the scheme wants one that is missing."""
     if scheme.last is not None:

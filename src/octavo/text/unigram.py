@@ -12,7 +12,7 @@ from collections.abc import Callable
 from octavo.text.bpe import run_engine
 from octavo.text.charsmap import CHARSMAP, Charsmap
 from octavo.text.fields import Fields
-from octavo.text.vocab import SCORES, SPACE, Kind, Vocab
+from octavo.text.vocab import SCORES, SPACE, TokenKind, Vocab
 
 UNKNOWN = "tokenizer.ggml.unknown_token_id"
 ADD_SPACE, MERGE_SPACES = "tokenizer.ggml.add_space_prefix", "tokenizer.ggml.remove_extra_whitespaces"
@@ -58,11 +58,11 @@ def _engine(fields: Fields, vocab: Vocab) -> object:
     unknown = DEFAULT_UNKNOWN if unknown is None else unknown
     if not 0 <= unknown < len(vocab):
         raise fields.fault(UNKNOWN, f"token {unknown} is not in the vocabulary", f"0 to {len(vocab) - 1}")
-    normal = vocab.of_kind(Kind.NORMAL)
+    normal = vocab.of_kind(TokenKind.NORMAL)
     lowest = min((vocab.scores[i] for i in normal), default=0.0)  # the unknown's score goes by normal tokens alone
     scored = [(f"\0{i}\0", lowest) for i in range(len(vocab))]
-    for i in vocab.of_kind(Kind.NORMAL | Kind.UNUSED):
+    for i in vocab.of_kind(TokenKind.NORMAL | TokenKind.UNUSED):
         scored[i] = vocab.texts[i], max(vocab.scores[i], lowest)
-    for i in vocab.of_kind(Kind.USER_DEFINED):
+    for i in vocab.of_kind(TokenKind.USER_DEFINED):
         scored[i] = vocab.texts[i], 0.0
     return Tokenizer(models.Unigram(scored, unknown, False))

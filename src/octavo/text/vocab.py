@@ -19,7 +19,7 @@ TYPES = "tokenizer.ggml.token_type"
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
-class Kind(IntFlag):
+class TokenKind(IntFlag):
     """What a token is; a token may be of more than one kind."""
 
     NORMAL = 1
@@ -31,14 +31,13 @@ class Kind(IntFlag):
 
 
 # What the file's token_type numbers mean; 0, and numbers that are not known, are of no kind.
-_KIND_OF_TYPE = np.array(
-    [0, Kind.NORMAL, Kind.UNKNOWN, Kind.CONTROL, Kind.USER_DEFINED, Kind.UNUSED, Kind.BYTE], np.uint8
-)
+_KINDS = "NORMAL", "UNKNOWN", "CONTROL", "USER_DEFINED", "UNUSED", "BYTE"
+_KIND_OF_TYPE = np.array([0, *(TokenKind[name] for name in _KINDS)], np.uint8)
 
 
 @dataclass
 class Vocab:
-    """Tokens by id: `texts`, `kinds` (bits of Kind) and `scores` (None where the file has none); `ids` by text."""
+    """Tokens by id: `texts`, `kinds` (bits of TokenKind) and `scores` (None where the file has none); `ids` by text."""
 
     texts: list[str]
     ids: dict[str, int]
@@ -48,7 +47,7 @@ class Vocab:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def of_kind(self, kinds: Kind) -> list[int]:
+    def of_kind(self, kinds: TokenKind) -> list[int]:
         """Ids of the tokens that are of one of `kinds`, ascending."""
         return [int(i) for i in np.flatnonzero(self.kinds & int(kinds))]
 
@@ -73,10 +72,10 @@ def read_vocab(fields: Fields) -> Vocab:
 def _read_kinds(fields: Fields, texts: list[str]) -> npt.NDArray[np.uint8]:
     types = fields.numbers(TYPES, len(texts), "iu")
     if types is None:
-        return np.full(len(texts), Kind.NORMAL, np.uint8)
+        return np.full(len(texts), TokenKind.NORMAL, np.uint8)
     known = (types >= 0) & (types < len(_KIND_OF_TYPE))
     kinds = _KIND_OF_TYPE[np.where(known, types, 0)]
-    for i in np.flatnonzero(kinds == Kind.BYTE):
+    for i in np.flatnonzero(kinds == TokenKind.BYTE):
         if not _BYTE_TOKEN.fullmatch(texts[i]):
             raise fields.fault(TOKENS, f"byte token {i} is {texts[i]!r}", "<0x00> to <0xFF>")
     return kinds

@@ -16,7 +16,7 @@ from octavo import ops
 from octavo.backends.cores import cores
 from octavo.bench.gemm import limits, stored
 from octavo.bench.gemm.limits import Limit
-from octavo.bench.gemm.subject import Calls, Subject
+from octavo.bench.gemm.subject import Calls, GemmSubject
 from octavo.bench.ops import COLD_BYTES, MOST_COPIES
 from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
@@ -114,7 +114,7 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, An
     }  # fmt: skip
 
 
-def subject_of(scheme: str, x: F32, w: F32, device: str) -> Subject:
+def subject_of(scheme: str, x: F32, w: F32, device: str) -> GemmSubject:
     """The product of x and w in a scheme, on "cpu" or "gpu"."""
     fmt = stored.STORED.get(scheme)
     return stored.subject(fmt, x, w, device) if fmt else _subject(PRODUCTS[scheme], x, w, device)
@@ -138,7 +138,7 @@ def drawn(m: int, n: int, k: int, whole: int = 1) -> tuple[F32, F32]:
     return rng.standard_normal((m, k), np.float32), rng.standard_normal((n, k), np.float32)
 
 
-def _subject(how: Product, x: F32, w: F32, device: str) -> Subject:
+def _subject(how: Product, x: F32, w: F32, device: str) -> GemmSubject:
     """A product of `octavo.ops`."""
     operands = how.quantize(x, w)
     place = _on_gpu if device == "gpu" else _on_cpu
@@ -153,14 +153,14 @@ def _subject(how: Product, x: F32, w: F32, device: str) -> Subject:
         return [partial(function, placed[0], each, *placed[2:]) for each in weights]
 
     nbytes = sum(int(o.nbytes) for o in operands) + 4 * len(x) * len(w)
-    return Subject(
+    return GemmSubject(
         how.bound, lambda: np.asarray(_host(function(*placed))),
         lambda rows: np.asarray(define(a[rows], weight, scale_a[rows], *rest)), calls, placed, int(weight.nbytes),
         nbytes,
     )  # fmt: skip
 
 
-def errors(subject: Subject, x: F32, w: F32) -> dict[str, Any]:
+def errors(subject: GemmSubject, x: F32, w: F32) -> dict[str, Any]:
     """How far results are from the product of the floats, and from what they should be, and whether that is allowed."""
     rows = np.linspace(0, len(x) - 1, min(len(x), CHECKED_ROWS)).astype(np.intp)
     floats, got = x[rows] @ w.T, subject.run()[rows]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.bench.cases import WEIGHTS, Built, executor
-from octavo.bench.gemm.subject import Calls, Subject
+from octavo.bench.gemm.subject import Calls, GemmSubject
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.activation import activation
 from octavo.formats.spec import F32
@@ -25,7 +25,7 @@ BOUNDS = {8: 0.03, 6: 0.05, 5: 0.08, 4: 0.15, 3: 0.25, 2: 0.4}
 """Of the error against the product of the floats, by bits of a code."""
 
 
-def subject(fmt: BlockFormat, x: F32, w: F32, device: str) -> Subject:
+def subject(fmt: BlockFormat, x: F32, w: F32, device: str) -> GemmSubject:
     """The product of x and w in a format, on "cpu" or "gpu", through a graph of one op.
 
     Activations are what the backend makes of them for that many tokens: q8_1, or float16. On the CPU making them is
@@ -50,7 +50,7 @@ def subject(fmt: BlockFormat, x: F32, w: F32, device: str) -> Subject:
         return (values.astype(np.float64) @ dequantize(tensor).astype(np.float64).T).astype(np.float32)
 
     n, k = w.shape
-    return Subject(
+    return GemmSubject(
         BOUNDS[fmt.bits], lambda: np.array(first.run(inputs, sizes)[0]), exact, calls, _operands(x, device),
         tensor.nbytes, tensor.nbytes + len(x) * (k + k // 8 + 4 * n),
     )  # fmt: skip

@@ -15,7 +15,7 @@ Calls = Sequence[Callable[[], object]]
 
 
 @dataclass(frozen=True)
-class Subject:
+class GemmSubject:
     """A product of x [M, K] and w [N, K], quantized.
 
     bound         of the error against the product of the floats (rel_L2)

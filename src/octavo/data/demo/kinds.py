@@ -6,32 +6,32 @@ from random import Random
 
 from octavo.data.demo import compare, convert, draw, percent, refuse, talk
 from octavo.data.demo.arithmetic import word_operation
-from octavo.data.demo.question import Kind, Question, Split
+from octavo.data.demo.question import Question, QuestionKind, Split
 from octavo.errors import UsageError
 
 # fmt: off
 KINDS = (
-    Kind("addition",              12, draw.draw_sum,              word_operation,          draw.is_small),
-    Kind("subtraction",           12, draw.draw_difference,       word_operation,          draw.is_small),
-    Kind("decimal sums",           6, draw.draw_decimals,         word_operation,          draw.is_small),
-    Kind("products to 99 x 99",   11, draw.draw_product,          word_operation,          draw.is_small),
-    Kind("products by one digit",  5, draw.draw_long_product,     word_operation,          draw.is_small),
-    Kind("wide products",          3, draw.draw_wide_product,     word_operation,          draw.is_small),
-    Kind("decimal products",       3, draw.draw_decimal_product,  word_operation,          draw.is_small),
-    Kind("exact quotients",        8, draw.draw_exact_quotient,   word_operation,          draw.is_small),
-    Kind("rounded quotients",      5, draw.draw_rounded_quotient, word_operation,          draw.is_small),
-    Kind("wide quotients",         2, draw.draw_wide_quotient,    word_operation,          draw.is_small),
-    Kind("decimal quotients",      2, draw.draw_decimal_quotient, word_operation,          draw.is_small),
-    Kind("division by zero",       4, draw.draw_division_by_zero, word_operation,          draw.is_small),
-    Kind("comparisons",           10, compare.draw_comparison,    compare.word_comparison, compare.is_obvious),
-    Kind("conversions",            7, convert.draw_conversion,    convert.word_conversion, convert.is_known),
-    Kind("percentages",            4, percent.draw_percentage,    percent.word_percent,    percent.is_round),
-    Kind("shares in percent",      1, percent.draw_share,         percent.word_percent,    percent.is_round),
-    Kind("small talk",             2, talk.draw_talk,             talk.word_talk,          talk.is_plain),
-    Kind("other subjects",         1, refuse.draw_subject,        refuse.word_subject,     refuse.is_fixed),
-    Kind("other mathematics",      1, refuse.draw_math,           refuse.word_math),
-    Kind("other units",            1, convert.draw_unlearned,     convert.word_unlearned),
-    Kind("numbers too large",      1, refuse.draw_large,          refuse.word_large),
+    QuestionKind("addition",              12, draw.draw_sum,              word_operation,          draw.is_small),
+    QuestionKind("subtraction",           12, draw.draw_difference,       word_operation,          draw.is_small),
+    QuestionKind("decimal sums",           6, draw.draw_decimals,         word_operation,          draw.is_small),
+    QuestionKind("products to 99 x 99",   11, draw.draw_product,          word_operation,          draw.is_small),
+    QuestionKind("products by one digit",  5, draw.draw_long_product,     word_operation,          draw.is_small),
+    QuestionKind("wide products",          3, draw.draw_wide_product,     word_operation,          draw.is_small),
+    QuestionKind("decimal products",       3, draw.draw_decimal_product,  word_operation,          draw.is_small),
+    QuestionKind("exact quotients",        8, draw.draw_exact_quotient,   word_operation,          draw.is_small),
+    QuestionKind("rounded quotients",      5, draw.draw_rounded_quotient, word_operation,          draw.is_small),
+    QuestionKind("wide quotients",         2, draw.draw_wide_quotient,    word_operation,          draw.is_small),
+    QuestionKind("decimal quotients",      2, draw.draw_decimal_quotient, word_operation,          draw.is_small),
+    QuestionKind("division by zero",       4, draw.draw_division_by_zero, word_operation,          draw.is_small),
+    QuestionKind("comparisons",           10, compare.draw_comparison,    compare.word_comparison, compare.is_obvious),
+    QuestionKind("conversions",            7, convert.draw_conversion,    convert.word_conversion, convert.is_known),
+    QuestionKind("percentages",            4, percent.draw_percentage,    percent.word_percent,    percent.is_round),
+    QuestionKind("shares in percent",      1, percent.draw_share,         percent.word_percent,    percent.is_round),
+    QuestionKind("small talk",             2, talk.draw_talk,             talk.word_talk,          talk.is_plain),
+    QuestionKind("other subjects",         1, refuse.draw_subject,        refuse.word_subject,     refuse.is_fixed),
+    QuestionKind("other mathematics",      1, refuse.draw_math,           refuse.word_math),
+    QuestionKind("other units",            1, convert.draw_unlearned,     convert.word_unlearned),
+    QuestionKind("numbers too large",      1, refuse.draw_large,          refuse.word_large),
 )
 # fmt: on
 NAMES = tuple(kind.name for kind in KINDS)

@@ -26,7 +26,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class QuestionKind:
     """A row of the table of kinds: how a problem is drawn and how it is put into words.
 
     `weight` is the kind's share of an evaluation. `draw` gives a problem, `word` its prompt and answer.

@@ -24,7 +24,7 @@ EDGES = np.linspace(-8, 8, 129)
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class Spread:
     """How a tensor's values lie, from a sample.
 
     rms      root mean square
@@ -76,7 +76,7 @@ class TensorFindings:
     error: float | None
     lost: float
     power: float
-    weights: Weights
+    weights: Spread
     codes: I64 | None
     steps: Steps | None
     bad: int

@@ -23,7 +23,7 @@ class Cell(NamedTuple):
     tensor: TensorFindings
 
 
-class Grid(NamedTuple):
+class HeatMap(NamedTuple):
     """Rows and columns by their labels, and what lies in them. `left_out` kinds of tensors had no place."""
 
     rows: list[str]
@@ -32,7 +32,7 @@ class Grid(NamedTuple):
     left_out: int
 
 
-def grid(model: ModelFindings) -> Grid:
+def grid(model: ModelFindings) -> HeatMap:
     """A row for each layer (for several, where there are more than `MOST_ROWS`) and one for each tensor in no layer."""
     known = [t for t in model.matrices if t.error is not None]
     within = [t for t in known if t.place.layer is not None]
@@ -55,10 +55,10 @@ def grid(model: ModelFindings) -> Grid:
     cells = [Cell(row, column, 1, t) for (row, column), t in sorted(worst.items(), key=lambda item: item[0])]
     cells += [Cell(len(groups) + i, 0, max(1, len(kinds)), t) for i, t in enumerate(alone)]
     rows = [str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups]
-    return Grid(rows + [label(t.place.kind, 14) for t in alone], kinds, cells, len(nbytes) - len(kinds))
+    return HeatMap(rows + [label(t.place.kind, 14) for t in alone], kinds, cells, len(nbytes) - len(kinds))
 
 
-def error_map(found: Grid) -> str:
+def error_map(found: HeatMap) -> str:
     """The picture of errors, in percent."""
     worst = max(found.cells, key=lambda c: c.tensor.error or 0).tensor
     about = "Relative errors in percent, a row for each layer. The largest is "
@@ -69,7 +69,7 @@ def error_map(found: Grid) -> str:
     )  # fmt: skip
 
 
-def sensitivity_map(model: ModelFindings, found: Grid) -> str:
+def sensitivity_map(model: ModelFindings, found: HeatMap) -> str:
     """The picture of sensitivities, in percent of the largest."""
     most = max(model.sensitivity.values(), default=0) or 1.0
 
@@ -82,7 +82,7 @@ def sensitivity_map(model: ModelFindings, found: Grid) -> str:
 
 
 def _heat_map(
-    found: Grid, key: str, title: str, about: str, value: Callable[[TensorFindings], float],
+    found: HeatMap, key: str, title: str, about: str, value: Callable[[TensorFindings], float],
     tip: Callable[[TensorFindings], str],
 ) -> str:  # fmt: skip
     """A picture. Opacity grows with the value, so the ground shows where there is none, in light and dark alike."""

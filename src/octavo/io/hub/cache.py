@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from octavo.errors import ChoiceError, HubError
 from octavo.io.hub.name import HubName
-from octavo.io.hub.variants import Entry, Variant, choose, variants
+from octavo.io.hub.variants import RepoFile, Variant, choose, variants
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PARTIAL = ".octavo.incomplete"
@@ -47,13 +47,13 @@ def whole(snapshot: str) -> list[Variant]:
     return [v for v in variants(entries_in(snapshot)) if not v.is_checkpoint or _has_all_weights(snapshot)]
 
 
-def entries_in(snapshot: str) -> Iterator[Entry]:
+def entries_in(snapshot: str) -> Iterator[RepoFile]:
     """The files of a snapshot that are there; links to what has gone are not."""
     for folder, _, names in os.walk(snapshot):
         for name in names:
             path = os.path.join(folder, name)
             with suppress(OSError):
-                yield Entry(os.path.relpath(path, snapshot).replace(os.sep, "/"), os.stat(path).st_size)
+                yield RepoFile(os.path.relpath(path, snapshot).replace(os.sep, "/"), os.stat(path).st_size)
 
 
 def _commit(folder: str, revision: str) -> str:
@@ -78,7 +78,7 @@ def _has_all_weights(snapshot: str) -> bool:
         return True  # the reader says what is wrong with it
 
 
-def add(folder: str, commit: str, revision: str, entry: Entry | None = None) -> None:
+def add(folder: str, commit: str, revision: str, entry: RepoFile | None = None) -> None:
     """Note that `revision` is at `commit`, and put a file of it, whose bytes are there, into the commit's snapshot."""
     snapshot = os.path.join(folder, "snapshots", commit)
     os.makedirs(snapshot, exist_ok=True)
@@ -98,12 +98,12 @@ def add(folder: str, commit: str, revision: str, entry: Entry | None = None) -> 
         os.replace(blob, path)  # as the hub's client does where there are no links
 
 
-def blob_of(folder: str, entry: Entry) -> str:
+def blob_of(folder: str, entry: RepoFile) -> str:
     """Where the bytes of a file are kept."""
     return os.path.join(folder, "blobs", entry.digest)
 
 
-def is_there(folder: str, commit: str, entry: Entry) -> bool:
+def is_there(folder: str, commit: str, entry: RepoFile) -> bool:
     """Whether a file's bytes are there, all of them."""
     places = (blob_of(folder, entry), os.path.join(folder, "snapshots", commit, *entry.name.split("/")))
     return any(os.path.isfile(path) and os.path.getsize(path) == entry.size for path in places)

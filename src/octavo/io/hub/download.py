@@ -14,12 +14,12 @@ from urllib.parse import quote
 from octavo.errors import FileError, HubError
 from octavo.io.hub import cache
 from octavo.io.hub.client import LIBRARY, client, tls
-from octavo.io.hub.fetch import Source, fetch
+from octavo.io.hub.fetch import Origin, fetch
 from octavo.io.hub.listing import Listing, list_repository
 from octavo.io.hub.name import HubName
 from octavo.io.hub.patience import Header, Patience, Show, nobody
 from octavo.io.hub.refusal import refused
-from octavo.io.hub.variants import Chooser, Entry, Variant, choose, gigabytes, variants
+from octavo.io.hub.variants import Chooser, RepoFile, Variant, choose, gigabytes, variants
 
 log = logging.getLogger("octavo")
 
@@ -79,11 +79,11 @@ def offered(name: HubName, show: Show = nobody) -> list[Variant]:
     return variants(list_repository(client(), name, Patience(show)).entries)
 
 
-def _missing(folder: str, listing: Listing, chosen: Variant) -> list[Entry]:
+def _missing(folder: str, listing: Listing, chosen: Variant) -> list[RepoFile]:
     return [entry for entry in chosen.files if not cache.is_there(folder, listing.commit, entry)]
 
 
-def _require_room(folder: str, missing: Sequence[Entry]) -> None:
+def _require_room(folder: str, missing: Sequence[RepoFile]) -> None:
     """Raise HubError unless the disk has room for what is not there yet."""
     needed = 0
     for entry in missing:
@@ -97,7 +97,7 @@ def _require_room(folder: str, missing: Sequence[Entry]) -> None:
         raise HubError(f"{gigabytes(needed)} are to be downloaded, but the disk of {place} has {gigabytes(free)} free")
 
 
-def _source(endpoint: str, listing: Listing, is_refused: Callable[[int, Header], None]) -> Source:
+def _source(endpoint: str, listing: Listing, is_refused: Callable[[int, Header], None]) -> Origin:
     """Where the files of a repository come from, at the commit that was listed."""
     from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
@@ -106,11 +106,11 @@ def _source(endpoint: str, listing: Listing, is_refused: Callable[[int, Header],
         return f"{endpoint}/{listing.repo}/resolve/{listing.commit}/{quote(name)}"
 
     headers = build_hf_headers(**LIBRARY)
-    return Source(url, headers, tls(), constants.HF_HUB_DOWNLOAD_TIMEOUT, is_refused)
+    return Origin(url, headers, tls(), constants.HF_HUB_DOWNLOAD_TIMEOUT, is_refused)
 
 
 def _fetch_all(
-    source: Source, folder: str, listing: Listing, chosen: Variant, name: HubName, patience: Patience, show: Show
+    source: Origin, folder: str, listing: Listing, chosen: Variant, name: HubName, patience: Patience, show: Show
 ) -> int:
     """Bring each file of the model that is not there; each is in the snapshot as soon as all of it is there."""
     revision = name.revision or "main"
@@ -134,7 +134,7 @@ class Progress:
         self._before, self._there, self._last = 0, 0, float("-inf")
         self._seen: deque[tuple[float, int]] = deque()
 
-    def next(self, entry: Entry) -> None:
+    def next(self, entry: RepoFile) -> None:
         """A file is there."""
         self._before = self._there = self._before + entry.size
 

@@ -25,7 +25,7 @@ from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 
 from octavo.errors import HubError
 from octavo.io.hub.patience import Header, Patience, Show
-from octavo.io.hub.variants import Entry, gigabytes
+from octavo.io.hub.variants import RepoFile, gigabytes
 from octavo.io.locks import try_lock
 
 PIECE, DEEP = 1 << 18, 8
@@ -38,7 +38,7 @@ class CutError(Exception):
 
 
 @dataclass(frozen=True)
-class Source:
+class Origin:
     """Where files come from: `url` of a name, headers (the token goes to no other host), and what refusals mean.
 
     `refused` is told of each answer that is an error, and returns if it is to be asked again.
@@ -75,7 +75,7 @@ class Source:
 class Digest:
     """A file's digest, computed beside what else goes on: SHA-256, or Git's SHA-1 of what LFS does not keep."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: RepoFile) -> None:
         self._entry = entry
         self._pool = ThreadPoolExecutor(1, "octavo-digest")
         self.restart()
@@ -103,7 +103,7 @@ class Digest:
         self._pool.shutdown()
 
 
-def fetch(source: Source, entry: Entry, blob: str, partial: str, patience: Patience, show: Show) -> int:
+def fetch(source: Origin, entry: RepoFile, blob: str, partial: str, patience: Patience, show: Show) -> int:
     """Bring a file to `blob`, by way of `partial`, which keeps what is there when it is interrupted.
 
     `show` is told of the bytes that are there. Returns how many were downloaded. Raises HubError, for wrong bytes after
@@ -142,12 +142,12 @@ def fetch(source: Source, entry: Entry, blob: str, partial: str, patience: Patie
         return done - begun
 
 
-def _named(entry: Entry) -> str:
+def _named(entry: RepoFile) -> str:
     return f"{'SHA-256' if len(entry.digest) == 64 else 'Git blob'} {entry.digest}"
 
 
 @contextmanager
-def _alone(entry: Entry, partial: str, blob: str, show: Show) -> Iterator[FileIO | None]:
+def _alone(entry: RepoFile, partial: str, blob: str, show: Show) -> Iterator[FileIO | None]:
     """The partial file, locked, once no other process downloads it; None if another has brought `blob` meanwhile."""
     os.makedirs(os.path.dirname(partial), exist_ok=True)
     while True:
@@ -173,7 +173,7 @@ def _locked(fd: int) -> bool:
         return True
 
 
-def _again(file: FileIO, digest: Digest, entry: Entry, show: Show) -> int:
+def _again(file: FileIO, digest: Digest, entry: RepoFile, show: Show) -> int:
     """Hash what an earlier download left, and stand at its end."""
     if os.fstat(file.fileno()).st_size > entry.size:
         return _restart(file, digest)
@@ -192,7 +192,7 @@ def _restart(file: FileIO, digest: Digest) -> int:
     return 0
 
 
-def _require_size(response: HTTPResponse, entry: Entry, start: int) -> None:
+def _require_size(response: HTTPResponse, entry: RepoFile, start: int) -> None:
     """Raise HubError where the server sends another file than the hub has listed, or another part of it."""
     total = response.headers.get("Content-Length")
     if response.status == 206:

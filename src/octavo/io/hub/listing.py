@@ -11,7 +11,7 @@ from octavo.io.hub.client import host, http_library
 from octavo.io.hub.name import HubName
 from octavo.io.hub.patience import Patience
 from octavo.io.hub.refusal import refused
-from octavo.io.hub.variants import Entry
+from octavo.io.hub.variants import RepoFile
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -28,7 +28,7 @@ class Listing:
 
     repo: str
     commit: str
-    entries: tuple[Entry, ...]
+    entries: tuple[RepoFile, ...]
 
 
 def list_repository(api: HfApi, name: HubName, patience: Patience) -> Listing:
@@ -54,7 +54,7 @@ def list_repository(api: HfApi, name: HubName, patience: Patience) -> Listing:
     return Listing(info.id, str(info.sha), tuple(_entry(name, file) for file in info.siblings or ()))
 
 
-def _entry(name: HubName, file: RepoSibling) -> Entry:
+def _entry(name: HubName, file: RepoSibling) -> RepoFile:
     """A file as the hub lists it. Raises HubError for a name that leads out of its folder, or no digest."""
     parts = file.rfilename.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in file.rfilename or not file.rfilename.isprintable():
@@ -63,4 +63,4 @@ def _entry(name: HubName, file: RepoSibling) -> Entry:
     digest = file.lfs.sha256 if file.lfs else file.blob_id
     if not isinstance(size, int) or size < 0 or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise HubError(f"{name.repo} lists {shown(file.rfilename)} without a size and a digest")
-    return Entry(file.rfilename, size, digest)
+    return RepoFile(file.rfilename, size, digest)

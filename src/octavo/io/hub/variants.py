@@ -30,7 +30,7 @@ _OF_A_CHECKPOINT = (".json", ".jinja", ".model", ".txt", ".tiktoken")
 
 
 @dataclass(frozen=True)
-class Entry:
+class RepoFile:
     """A file of a repository: its name in it, bytes, and digest: SHA-256, or Git's of a file that LFS does not keep."""
 
     name: str
@@ -43,7 +43,7 @@ class Variant:
     """A model of a repository: a GGUF file, a set of shards in order, or a checkpoint. `label` tells it from others."""
 
     label: str
-    files: tuple[Entry, ...]
+    files: tuple[RepoFile, ...]
 
     @property
     def nbytes(self) -> int:
@@ -66,7 +66,7 @@ Chooser = Callable[[HubName, Sequence[Variant], int | None], Variant]
 """Which of a repository's models a name means, as `choose` does."""
 
 
-def variants(entries: Iterable[Entry]) -> list[Variant]:
+def variants(entries: Iterable[RepoFile]) -> list[Variant]:
     """All models of a repository, the smallest first, its checkpoint last. Sets that lack a shard are none."""
     found = list(entries)
     sets = _sets(entry for entry in found if entry.name.endswith(".gguf") and not _BESIDE.search(entry.name))
@@ -80,9 +80,9 @@ def variants(entries: Iterable[Entry]) -> list[Variant]:
     return sorted(named, key=lambda v: (v.nbytes, v.label)) + ([checkpoint] if checkpoint else [])
 
 
-def _sets(files: Iterable[Entry]) -> dict[str, tuple[Entry, ...]]:
+def _sets(files: Iterable[RepoFile]) -> dict[str, tuple[RepoFile, ...]]:
     """GGUF files by their names without the ending, shards of a set together and in order; whole sets only."""
-    sets: dict[tuple[str, int], dict[int, Entry]] = {}
+    sets: dict[tuple[str, int], dict[int, RepoFile]] = {}
     for entry in files:
         shard = _SHARD.fullmatch(entry.name)
         key = (shard[1], int(shard[3])) if shard else (entry.name.removesuffix(".gguf"), 1)
@@ -103,7 +103,7 @@ def _label(stem: str) -> str:
     return stem
 
 
-def _checkpoint(entries: Sequence[Entry]) -> Variant | None:
+def _checkpoint(entries: Sequence[RepoFile]) -> Variant | None:
     """The files of a checkpoint folder, config.json last, so that it is there only if all others are."""
     here = {entry.name: entry for entry in entries if "/" not in entry.name}
     modules = [entry for entry in entries if _OF_A_MODULE.fullmatch(entry.name)]

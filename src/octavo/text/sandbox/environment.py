@@ -22,7 +22,7 @@ from octavo.text.sandbox.operators import binary, printed
 from octavo.text.sandbox.rewrite import Rewriter
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """`{% generation %}` ... `{% endgeneration %}`: marks the model's own text for training; here just its content."""
 
     tags = {"generation"}  # noqa: RUF012
@@ -61,7 +61,7 @@ class Environment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,  # or constant expressions would be evaluated while compiling
-            extensions=[Generation, loopcontrols],
+            extensions=[GenerationTag, loopcontrols],
             finalize=_finalize,
         )
         self.filters, self.tests = cast(Any, make_filters()), cast(Any, make_tests())
