@@ -24,7 +24,7 @@ from triton.compiler import ASTSource
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, Source, SplitK, marked
 from octavo.backends.gpu.attention import AttentionShape, PagedCache, PartialAttention
-from octavo.backends.gpu.dispatch import DotShape, GridShape, MatvecShape, MmaShape
+from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
 from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.kernels import (
     activations,
@@ -93,10 +93,11 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
-    "grid_matvec": (grid_matvec_kernel, {"TOKENS": 1, "shape": GridShape(2, 32, 4, 1, 0)}, 4,
+    "grid_matvec": (grid_matvec_kernel, {"TOKENS": 1}, 4,
                     {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
-    "grid_matvec_id": (grid_matvec_kernel, {"TOKENS": 1, "shape": GridShape(1, 32, 4, 1, 0)}, 4,
+    "grid_matvec_id": (grid_matvec_kernel, {"TOKENS": 1}, 4,
                        {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
+    "grid_matvec_2": (grid_matvec_kernel, {"TOKENS": 2}, 4, {"x": WORDS_X, "experts": None, "terms": ()}),
     "mmq_dot": (mmq_dot_kernel, {"STRIDE": 8, "shape": DotShape(8, 32, 2, 2, 2)}, 2, {"terms": (ROWS, ROWS)}),
     "mmq_mma": (mmq_mma_kernel, {"STRIDE": 8, "shape": MmaShape(2, 1, 2, 1, 1, False)}, 2, {"terms": (ROWS,)}),
     "mmq_mma_32": (mmq_mma_kernel, {"STRIDE": 32, "shape": MmaShape(1, 4, 2, 2, 0, True)}, 2, {"terms": ()}),
@@ -186,6 +187,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
 
 PAIRS = {"experts_few": 512, "experts": 4096, "experts_wide": 16384}
 """Pairs of a token and one of 128 experts, which the shape is chosen for."""
+GRID_ROWS = {"grid_matvec": 14336, "grid_matvec_2": 14336, "grid_matvec_id": 4096}
+"""Rows that are multiplied, which the shape is chosen for."""
 
 
 class Case(NamedTuple):
@@ -237,6 +240,9 @@ def case_of(name: str, layout: str, target: str) -> Case:
     fixed, types = dict(fixed), {**NAMES, **(_of_layout(layout, name == "mmq_dot") if layout else {}), **types}
     if name in PAIRS:
         fixed["shape"] = shape_of(PAIRS[name], 128, 2048, target)
+        warps = fixed["shape"].warps
+    if name in GRID_ROWS:
+        fixed["shape"] = dispatch.grid_matvec(_layout(layout), GRID_ROWS[name], KP, fixed["TOKENS"], target)
         warps = fixed["shape"].warps
     if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}

@@ -91,12 +91,17 @@ class GridShape(Constant):
 
 
 def grid_matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> GridShape:
-    """The shape of a matvec of weights with a grid."""
+    """The shape of a matvec of weights with a grid, n rows of which are multiplied."""
+    assert layout.grid is not None
     chunks = kp // 32
     lanes = min(32, 1 << (chunks - 1).bit_length())
     if arch == "interpreter":
         return GridShape(1 if tokens > 2 else 2, lanes, 32, 1 + tokens % 2 * (chunks > lanes), 0)
-    return GridShape(2 if tokens == 1 else 1, lanes, 256 // lanes, min(4, -(-chunks // lanes)), 0)
+    if not arch.startswith("sm_"):
+        return GridShape(2 if tokens == 1 else 1, lanes, 256 // lanes, min(4, -(-chunks // lanes)), 0)
+    rows, width, threads, prefetch, copies = tuned.grid_matvec(layout.grid, tuned.size(n, kp))
+    lanes = min(width, 1 << (chunks - 1).bit_length())
+    return GridShape(rows, lanes, threads // lanes, min(prefetch, -(-chunks // lanes)), copies)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ def _matvec(
     if w.layout.grid is None:
         shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch)
     else:
-        kernel, shape = grid_matvec_kernel, dispatch.grid_matvec(w.layout, w.n, w.kp, tokens, c.target.arch)
+        rows = w.n if experts is None else w.n * len(y)
+        kernel, shape = grid_matvec_kernel, dispatch.grid_matvec(w.layout, rows, w.kp, tokens, c.target.arch)
     return c.launch(
         kernel, (-(-w.n // shape.block_n), *pairs), w.planes(), x.as_words(), experts, _matrices(terms), matrix(y),
         w.n, TOKENS=tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,

@@ -1,4 +1,4 @@
-"""Shapes of products that measured fastest on one H100, by kind of layout and of matrix. Other GPUs take them too.
+"""Shapes of products that measured fastest on one H100 or H200, by kind of layout and of matrix. Others take them too.
 
 They come from timing each of some twenty shapes on the matrices of `bench/gpu_ops.py`, weights rotated beyond the L2.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from octavo.backends.gpu.layout import Layout
+from octavo.backends.gpu.layout import Layout, Points
 
 Kind = Literal["bytes", "sixteens", "two levels", "one level"]
 Size = Literal["small", "wide", "huge", "deep"]
@@ -43,6 +43,23 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "deep"): (2, 64, 4, 2), ("sixteens", "deep"): (2, 64, 4, 2),
 }  # fmt: skip
 """One token."""
+
+
+def grid_matvec(grid: Points, size: Size) -> tuple[int, int, int, int, int]:
+    """Rows and lanes of a thread, threads, chunks loaded ahead and copies of the points in shared memory, as one H200
+    has them fastest for one token.
+
+    Many rows fill it with threads of four rows. Of few rows a thread has two, and the points lie there in as many
+    copies as 32 KiB hold; tables of 4096 points once, and more threads share a row. Points of four values are looked
+    up twice as often, and long rows of them take programs of twice the threads, so that twice as many share a table.
+    """
+    if size in ("wide", "huge"):
+        return 4, 32, 128, 2, 1
+    if grid.count >= 4096:
+        return 2, 64, 256, 2, 1
+    copies = min(32, 8192 // grid.count)
+    return (2, 32, 256, 4, copies) if grid.width == 4 and size == "deep" else (2, 32, 128, 2, copies)
+
 
 MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     # tiles of 16 rows and warps of a program, split-K, what is loaded ahead
