@@ -24,7 +24,7 @@ EDGES = np.linspace(-8, 8, 129)
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class Distribution:
     """How a tensor's values lie, from a sample.
 
     rms      root mean square
@@ -76,7 +76,7 @@ class TensorFindings:
     error: float | None
     lost: float
     power: float
-    weights: Spread
+    weights: Distribution
     codes: I64 | None
     steps: Steps | None
     bad: int

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from octavo.evals.report.findings import EDGES, I64, Spread, Steps
+from octavo.evals.report.findings import EDGES, I64, Distribution, Steps
 from octavo.formats import BlockFormat, Planes, QTensor, dequantize, unpack
 from octavo.formats.spec import F32
 
@@ -20,7 +20,7 @@ SAMPLE = 1 << 18
 class Sample(NamedTuple):
     """What was found in some rows; `bad` of their values are NaN or Inf, and `estimate` is `estimated_error`."""
 
-    weights: Spread
+    weights: Distribution
     codes: I64 | None
     steps: Steps | None
     estimate: float
@@ -51,13 +51,13 @@ def look(rows: QTensor) -> Sample:
     return Sample(weights, codes, steps_of(step), estimate, bad)
 
 
-def weights_of(values: F32) -> Spread:
+def weights_of(values: F32) -> Distribution:
     """How finite values lie."""
     rms = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
     with np.errstate(over="ignore"):
         counts = np.histogram(values / rms if rms else values, EDGES)[0]
     largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
-    return Spread(rms, largest, counts, values.size - int(counts.sum()))
+    return Distribution(rms, largest, counts, values.size - int(counts.sum()))
 
 
 def scales(planes: Planes, fmt: BlockFormat) -> F64:
