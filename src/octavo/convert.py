@@ -135,8 +135,9 @@ def _floats(t: LazyTensor, order: LazyTensor | None) -> QTensor:
     """A tensor as F32, its columns where the activation has them."""
     values = dequantize(t.load())
     if order is not None:
+        places = dequantize(order.load()).astype(np.intp)
         natural = np.empty_like(values)
-        natural[:, dequantize(order.load()).astype(np.intp)] = values
+        np.put_along_axis(natural, np.broadcast_to(places[..., None, :], values.shape), values, axis=-1)
         values = natural
     return QTensor(by_name("F32"), t.shape, values.view(np.uint8).reshape(*t.shape[:-1], -1), t.name)
 

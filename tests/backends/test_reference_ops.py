@@ -290,6 +290,9 @@ def test_top_k_takes_the_lower_of_equals(tokens: int, k: int) -> None:
 def test_columns_in_an_order() -> None:
     got = ops.take_columns(np.array([[1, 2, 3], [4, 5, 6]], np.float32), np.array([2, 0, 1], np.float32))
     np.testing.assert_array_equal(got, [[3, 1, 2], [6, 4, 5]])
+    orders, ids = np.array([2, 0, 1, 0, 2, 1], np.float32), np.array([[1, 0], [0, 0]], np.int32)
+    got = ops.take_columns_id(np.array([[1, 2, 3], [4, 5, 6]], np.float32), orders, ids)
+    np.testing.assert_array_equal(got, [[[1, 3, 2], [3, 1, 2]], [[6, 4, 5], [6, 4, 5]]])
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

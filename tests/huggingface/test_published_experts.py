@@ -12,7 +12,7 @@ import torch
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
-from octavo.errors import ModelError
+from octavo.convert import convert_checkpoint
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
@@ -92,6 +92,7 @@ def test_stacked_experts_on_the_cpu(tmp_path: Path) -> None:
 
 def save_gptq(folder: Path, *, ordered: bool) -> Any:
     """A random Mixtral whose experts are of GPTQ, down projections in an order of their own, with `ordered` all."""
+    folder.mkdir(exist_ok=True)
     model, out = make(TABLE["mixtral"]), {}
     for key, parameter in model.state_dict().items():
         w = parameter.numpy()
@@ -114,17 +115,41 @@ def save_gptq(folder: Path, *, ordered: bool) -> Any:
     return model
 
 
-def test_an_order_of_columns_for_each_expert(tmp_path: Path) -> None:
-    model = save_gptq(tmp_path, ordered=False)
+def check_orders(folder: Path, ordered: bool) -> None:
+    model = save_gptq(folder, ordered=ordered)
     with torch.no_grad():
         logits = model(torch.tensor([TOKENS])).logits[0].numpy()
-    with open_model_file(tmp_path) as file:
-        assert not any(name.endswith(".order") for name in file.tensors)
+    with open_model_file(folder) as file:
+        orders = {name.rpartition(".")[0].rpartition(".")[2] for name in file.tensors if name.endswith(".order")}
+        assert orders == ({"ffn_gate_exps", "ffn_up_exps"} if ordered else set()), "rows of gate and up take down's in"
         got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
     assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
 
 
-def test_an_order_that_no_rows_take_in(tmp_path: Path) -> None:
+def test_an_order_of_columns_for_each_expert(tmp_path: Path) -> None:
+    check_orders(tmp_path, ordered=True)
+
+
+@pytest.mark.slow
+def test_an_order_of_columns_of_down_projections(tmp_path: Path) -> None:
+    check_orders(tmp_path, ordered=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_orders_of_experts_on_the_cpu(tmp_path: Path) -> None:
     save_gptq(tmp_path, ordered=True)
-    with pytest.raises(ModelError, match=r"gate_exps\.order': are columns of experts in an order \(g_idx\)"):
-        open_model_file(tmp_path)
+    agrees(tmp_path, CpuBackend(threads=2))
+
+
+@pytest.mark.slow
+def test_orders_of_experts_in_a_gguf_file(tmp_path: Path) -> None:
+    """Columns are put back where activations have them."""
+    save_gptq(tmp_path / "hf", ordered=True)
+    convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf", "F32")
+    with open_model_file(tmp_path / "hf") as folder, open_model_file(tmp_path / "out.gguf") as file:
+        logits = [
+            Engine(read_model(f), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
+            for f in (folder, file)
+        ]
+    np.testing.assert_allclose(logits[0], logits[1], rtol=1e-4, atol=1e-4)

@@ -175,6 +175,7 @@ def _small() -> Iterator[OpCase]:
     yield from _each("numbers", (1, 9), ("F32", "Q8_0"), heads=3, n=24, k=64)
     yield from (c for best in (1, 2) for c in _each("keep_groups", (1, 9), k=60, groups=5, used=2, best=best))
     yield from _each("take_columns", (1, 9), k=1040)
+    yield from _each("take_columns_id", (1, 9), k=1040, experts=5, used=3)
     yield from (c for k in (40, 1024) for c in _each("mul", (1, 9), k=k, used=3))
     yield from (c for k in (40, 1024) for c in _each("clamped_swiglu", (1, 9), k=k, used=3))
     yield from _each("gelu_erf", (1, 9), k=40, used=3)

@@ -302,6 +302,13 @@ def take_columns(s: Sketch) -> Node:
 
 
 @_graph
+def take_columns_id(s: Sketch) -> Node:
+    orders = np.stack([s.rng.permutation(s["k"]) for _ in range(s["experts"])]).astype(np.float32)
+    ids = s.chosen("ids", s["used"], below=s["experts"])
+    return s.builder.take_columns_id(s.given("x", s["k"]), orders, ids)
+
+
+@_graph
 def normalize(s: Sketch) -> Node:
     return s.builder.normalize(s.builder.soft_max(s.given("x", s["k"])))
 

@@ -215,6 +215,14 @@ class GraphBuilder:
             self._taken[key] = apply("take_columns", x, constant(order, f"{x.name}.order"), label=x.name)
         return self._taken[key]
 
+    def take_columns_id(self, x: Node, orders: F32, ids: Node) -> Node:
+        """x [T, K] with its columns in the order [E, K] of each of its experts `ids`: [T, k, K], made once too."""
+        key = id(x), orders.tobytes()
+        if key not in self._taken:
+            wanted = constant(orders.reshape(-1), f"{x.name}.orders")
+            self._taken[key] = apply("take_columns_id", x, wanted, ids, label=x.name)
+        return self._taken[key]
+
     def normalize(self, x: Node) -> Node:
         return apply("normalize", x, label=x.name)
 

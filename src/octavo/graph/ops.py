@@ -313,6 +313,16 @@ def take_columns(x: Node, order: Node) -> tuple[Shape, DType]:
 
 
 @op
+def take_columns_id(x: Node, orders: Node, ids: Node) -> tuple[Shape, DType]:
+    """x [T, K], orders [E * K], K of whole numbers as floats for each expert, ids int [T, k] -> [T, k, K]: each token's
+    columns as each of its experts has them."""
+    fits = len(x.shape) == len(ids.shape) == 2 and ids.shape[:1] == x.shape[:1] and len(orders.shape) == 1
+    whole = fits and isinstance(x.shape[1], int) and orders.shape[0] % x.shape[1] == 0
+    require(whole, "take_columns_id", "x [T, K], orders [E * K], ids [T, k]", x, orders, ids)
+    return (*ids.shape, x.shape[1]), "f32"
+
+
+@op
 def normalize(x: Node) -> tuple[Shape, DType]:
     """x / sum(x) over the last axis."""
     return x.shape, "f32"

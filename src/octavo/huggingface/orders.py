@@ -20,7 +20,8 @@ Tensors = MutableMapping[str, LazyTensor]
 
 
 def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTensor]]) -> None:
-    """Drop the orders of down projections, by GGUF name, whose gate and up are there to be reordered.
+    """Drop the orders of down projections, by GGUF name, whose gate and up are there to be reordered. Of other weights
+    that some experts have orders for all experts get one.
 
     experts  tensors of experts by GGUF name and number
     """
@@ -42,6 +43,16 @@ def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTe
                     experts[part][number] = _reordered(tensor, order)
         if not experts[name]:
             del experts[name]
+    for name in (name for name in experts if name.endswith(".order")):
+        order = next(iter(experts[name].values()))
+        for number in experts[name.removesuffix("order") + "weight"]:
+            experts[name].setdefault(number, _natural(order))
+
+
+def _natural(like: LazyTensor) -> LazyTensor:
+    """An order that changes nothing, for an expert whose columns lie as the activation does."""
+    order = np.arange(like.shape[0], dtype="<f4").view(np.uint8)
+    return LazyTensor(like.name, like.format, like.shape, lambda: QTensor(like.format, like.shape, order, like.name))
 
 
 def _found(names: Iterable[str]) -> list[tuple[str, str, str]]:

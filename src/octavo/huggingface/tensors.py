@@ -222,10 +222,6 @@ def _interleaved(tensor: QTensor, heads: int) -> QTensor:
 
 def _refuse_others(checkpoint: Checkpoint, found: _Found, expected: Mapping[str, object]) -> None:
     others = [name for names in (found.single, found.experts, found.halves) for name in names if name not in expected]
-    ordered = next((name for name in found.experts if name.endswith(".order")), None)
-    if ordered is not None:
-        problem = "are columns of experts in an order (g_idx) of each expert's own"
-        raise _fault(checkpoint, ordered, problem, "one in down projections; neighbours as groups in gate and up")
     if others:
         outside = not others[0].startswith("blk.") and others[0] in found.single
         first = found.single[others[0]].name if outside else others[0]  # outside of layers as the checkpoint names it

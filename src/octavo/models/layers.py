@@ -121,6 +121,8 @@ def linear(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:
 
 def experts(g: GraphBuilder, b: Weights, name: str, x: Node, ids: Node) -> Node:
     """Each token's x times the weights `name` of its experts `ids` [T, k], times their scales and plus their biases."""
+    orders = b.order(name)
+    x = x if orders is None else g.take_columns_id(x, orders, ids)
     y, scales, bias = g.mul_mat_id(b[name], x, ids), b.scale(name), b.get(f"{name}{BIAS}")
     if scales is not None:
         y = g.mul(y, g.gather(constant(scales, f"{b[name].name}{SCALE}"), ids))

@@ -40,8 +40,8 @@ Tensors = dict[str, Expected]
 
 
 def with_scales(weights: Tensors) -> Tensors:
-    """The weights of products, and what each may have beside it: a scale, one an expert for experts [E, N, K]; and an
-    order of columns where there are no experts.
+    """The weights of products, and what each may have beside it: a scale and an order of columns, for experts
+    [E, N, K] of each.
 
     Types whose blocks have scales of little range (NVFP4) need one for the whole tensor.
     """
@@ -49,8 +49,8 @@ def with_scales(weights: Tensors) -> Tensors:
     for name, want in weights.items():
         count = want.shape[0] if len(want.shape) == 3 else 1
         out |= {name.removesuffix(".weight") + end: vector(count, optional=True) for end in (SCALE, INPUT_SCALE)}
-        if len(want.shape) == 2:
-            out[name.removesuffix(".weight") + ORDER] = vector(want.shape[1], optional=True)
+        order = (want.shape[0], want.shape[2]) if len(want.shape) == 3 else want.shape[1:]
+        out[name.removesuffix(".weight") + ORDER] = Expected(order, optional=True)
     return out
 
 
@@ -119,7 +119,7 @@ class Weights:
         return scale_of(self._file, self._full(name))
 
     def order(self, name: str) -> F32 | None:
-        """Which value of an activation goes with each column of the weight `name`, float32 [K]; None: its own."""
+        """Which value of an activation goes with a column of a weight, float32 [K] or [E, K]; None: its own."""
         full = self._full(name).removesuffix(".weight") + ORDER
         return dequantize(self._file.tensor(full)) if full in self._file.tensors else None
 

@@ -198,6 +198,10 @@ def take_columns(x: F32, order: F32) -> F32:
     return x[:, order.astype(np.int64)]
 
 
+def take_columns_id(x: F32, orders: F32, ids: AnyArray) -> F32:
+    return x[np.arange(len(x))[:, None, None], orders.reshape(-1, x.shape[1])[ids].astype(np.int64)]
+
+
 def normalize(x: F32) -> F32:
     result: F32 = x / x.sum(axis=-1, keepdims=True)
     return result

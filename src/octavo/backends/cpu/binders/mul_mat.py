@@ -60,6 +60,21 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     )]  # fmt: skip
 
 
+@binds("take_columns_id")
+def _take_columns_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, orders, ids = inputs
+    used, k = out.shape[1:]
+    columns = shared.memory("columns", (ids.size, k), np.int32)
+    taken = copy_rows(columns, orders.astype(np.int32).reshape(-1, k), ids.reshape(-1))
+    return [taken, *(
+        KernelCall(
+            routing.gather_kernel(), len(out), (columns,),
+            y=out[:, i], y_stride=stride(out), x=x, x_stride=stride(x), ids=columns[i:], ids_stride=used * k * 4, k=k,
+        )
+        for i in range(used)
+    )]  # fmt: skip
+
+
 @binds("take_columns")
 def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, order = inputs

@@ -76,6 +76,20 @@ def _get_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
 def _take_columns(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, order = inputs
     tokens, k = x.shape
-    block, ids = block_of(k), order.int()
+    block, order = block_of(k), order.int()
     grid = tokens, -(-k // block)
-    return [c.launch(elementwise.take_columns_kernel, grid, x, ids, out, x.stride(0), out.stride(0), k, B=block)]
+    return [
+        c.launch(elementwise.take_columns_kernel, grid, x, order, None, out, x.stride(0), out.stride(0), 1, k, B=block)
+    ]
+
+
+@binds("take_columns_id")
+def _take_columns_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, orders, ids = inputs
+    used, k = out.shape[1:]
+    block, orders = block_of(k), orders.int()
+    grid = ids.numel(), -(-k // block)
+    return [
+        c.launch(elementwise.take_columns_kernel, grid, x, orders, ids, out, x.stride(0), out.stride(1), used, k,
+                 B=block)
+    ]  # fmt: skip

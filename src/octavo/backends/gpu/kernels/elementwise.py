@@ -199,11 +199,14 @@ def gather_kernel(x, ids, out, x_stride, used, B: tl.constexpr, PDL: tl.constexp
 
 
 @triton.jit
-def take_columns_kernel(x, order, out, x_stride, out_stride, k, B: tl.constexpr, PDL: tl.constexpr):
-    """out [T, k] = x[t, order[j]]."""
-    token, at, inside = part_of_row(k, B, PDL)
+def take_columns_kernel(x, order, ids, out, x_stride, out_stride, sharing, k, B: tl.constexpr, PDL: tl.constexpr):
+    """out [R, k] = x[r // sharing, order[j]]; with `ids` [R] the order of row r is number ids[r] of `order`."""
+    row, at, inside = part_of_row(k, B, PDL)
+    if ids is not None:
+        order += tl.load(ids + row).to(tl.int64) * k
     place = tl.load(order + at, mask=inside, other=0)  # [B]
-    tl.store(out + token * out_stride + at, tl.load(x + token * x_stride + place, mask=inside, other=0.0), mask=inside)
+    value = tl.load(x + row // sharing * x_stride + place, mask=inside, other=0.0)  # [B]
+    tl.store(out + row * out_stride + at, value, mask=inside)
 
 
 @triton.jit
