@@ -264,7 +264,7 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
     """The shape, the warps and the stages that attention is launched with."""
     exact, decodes = "f32" in name, name.startswith("decode")
     if name.startswith("latent"):
-        tile = dispatch.latent(4096 if name == "latent_many" else shape.group, target, exact)
+        tile = dispatch.latent(4096 if name == "latent_many" else shape.group, target, exact, "q8" in name)
     elif decodes:
         tile = dispatch.decode(shape.block_d, shape.group, target, exact)
     else:

@@ -172,11 +172,13 @@ def _decode(
 
 def _combine(
     c: Context, partial: PartialAttention, positions: torch.Tensor, sinks: torch.Tensor | None, heads: int,
-    shape: AttentionShape, out: torch.Tensor | Activation, tokens: int,
+    shape: AttentionShape, out: torch.Tensor | Activation, tokens: int, warps: int = 4,
 ) -> Launch:  # fmt: skip
     """Joins the splits of each sequence's token and head."""
     places = (None, out.q8_1) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
-    return c.launch(combine_kernel, (tokens, heads), partial, positions, sinks, *places, heads, shape=shape, warps=4)
+    return c.launch(
+        combine_kernel, (tokens, heads), partial, positions, sinks, *places, heads, shape=shape, warps=warps
+    )
 
 
 def _prefill_latent(
@@ -197,7 +199,7 @@ def _decode_latent(
     limits: Mapping[str, Any], out: torch.Tensor | Activation,
 ) -> list[Launch]:  # fmt: skip
     (tokens, heads, _), group = q.shape, q.shape[1] // cache.heads
-    tiles = -(-group // dispatch.latent(group, c.target.arch, cache.k.dtype == torch.float32).block_m)
+    tiles = -(-group // _latent_tile(c, cache, group).block_m)
     splits = dispatch.splits(tokens, cache.heads * tiles, _pages_seen(cache, limits), c.target.arch)
     shape, tile = _latent_shape(c, q, cache, group, splits, limits)
     partial = _partial(c, tokens * heads, splits, shape.block_d)
@@ -206,7 +208,7 @@ def _decode_latent(
         None, partial, scale, shape=shape, warps=tile.warps, stages=tile.stages,
     )  # fmt: skip
     summed = replace(shape, dim=shape.value_dim, value_dim=0, block_r=0, part=0)
-    return [first, _combine(c, partial, positions, sinks, heads, summed, out, tokens)]
+    return [first, _combine(c, partial, positions, sinks, heads, summed, out, tokens, warps=16)]
 
 
 def _latent_shape(
@@ -214,11 +216,15 @@ def _latent_shape(
 ) -> tuple[AttentionShape, dispatch.AttentionTile]:  # fmt: skip
     """Where keys are values too: rows of a tile are pairs of a token and a head."""
     _, heads, dim = q.shape
-    tile, value_dim = dispatch.latent(rows, c.target.arch, cache.k.dtype == torch.float32), limits["value_dim"]
+    tile, value_dim = _latent_tile(c, cache, rows), limits["value_dim"]
     return AttentionShape(
         dim, triton.next_power_of_2(value_dim), heads // cache.heads, tile.block_m, splits, block_n=tile.block_n,
         block_r=max(16, triton.next_power_of_2(dim - value_dim)), part=tile.part, precision=tile.precision, **limits,
     ), tile  # fmt: skip
+
+
+def _latent_tile(c: Context, cache: PagedCache, rows: int) -> dispatch.AttentionTile:
+    return dispatch.latent(rows, c.target.arch, cache.k.dtype == torch.float32, codes=cache.k_scales is not None)
 
 
 def _pages_seen(cache: PagedCache, limits: Mapping[str, Any]) -> int:

@@ -278,13 +278,17 @@ def decode(dim: int, group: int, arch: str, exact: bool) -> AttentionTile:
     return AttentionTile(rows, 4, 32, _precision(arch))
 
 
-def latent(rows: int, arch: str, exact: bool) -> AttentionTile:
-    """The tile of attention where keys, up to 576 values, are values too, for `rows` queries; exact as in `prefill`."""
+def latent(rows: int, arch: str, exact: bool, codes: bool = False) -> AttentionTile:
+    """The tile of attention where keys of up to 576 values are values too, for `rows` queries; codes: of q8_0."""
     if arch == "interpreter":
         return AttentionTile(16 if rows <= 16 else 64, 4, 32, _precision(arch) if exact else None, part=64 * exact)
     if exact or arch.startswith("gfx11"):
         return AttentionTile(16, 8, 16, _precision(arch) if exact else None, stages=1, part=64)
-    return AttentionTile(16, 8, 32)
+    if codes or arch.startswith("gfx"):
+        return AttentionTile(16, 8, 32)
+    if rows <= 16:
+        return AttentionTile(16, 8, 64 if arch.startswith(("sm_9", "sm_10")) else 32)
+    return AttentionTile(16, 4, 32)
 
 
 def _precision(arch: str) -> str:
