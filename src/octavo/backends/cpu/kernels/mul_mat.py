@@ -135,6 +135,7 @@ def _add_group(layout: Layout, n: int) -> Any:
     codes_of, scale_of, minimum_of, zeros_at = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout), at.minima
     raised = layout.minima == "zero" and layout.bits < 8 and n >= CALL_MIN_TOKENS
     kind = PRELOADED if raised else PLAIN
+    offset, most = (128, 255) if raised else codes_in_dots(layout)
 
     def add_super(acc, w, x, table):
         none, d = splat(0.0), scale_of(w, 0)  # [16]
@@ -143,7 +144,7 @@ def _add_group(layout: Layout, n: int) -> Any:
             codes = codes_of(w, block, i, table)  # [16, 32]
             if raised:
                 codes = lower_codes(codes, w + zeros_at)
-            acc = fma_dots(acc, codes, d, none, tokens, x_scales, kind)
+            acc = fma_dots(acc, codes, d, none, tokens, x_scales, kind, offset, most)
             block += block_bytes
             tokens += x_bytes
         if not raised:
