@@ -30,7 +30,10 @@ def newest(results: Sequence[Result]) -> list[Result]:
 
 def _where(result: Result) -> str:
     machine = result["machine"]
-    return f"{machine['cpu']}, {result['threads']} of {machine['cores']} cores, {result['device']}, KV {result['kv']}"
+    features = machine.get("features", [])
+    narrow = " without AVX-512" if "avx2" in features and "avx512f" not in features else ""
+    cores = f"{result['threads']} of {machine['cores']} cores"
+    return f"{machine['cpu']}{narrow}, {cores}, {result['device']}, KV {result['kv']}"
 
 
 def table(results: Sequence[Result]) -> str:
