@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import bert, layers
@@ -32,7 +34,16 @@ def tensors(hp: bert.Bert) -> Tensors:
     }
 
 
+FeedForward = Callable[[int, Weights, Node], Node]
+"""What a layer, by its number and its weights, makes of its rows after attention."""
+
+
 def build(g: GraphBuilder, hp: bert.Bert, w: Weights) -> Node:
+    return encoded(g, hp, w, lambda _, b, x: layers.ffn(g, b, x))
+
+
+def encoded(g: GraphBuilder, hp: bert.Bert, w: Weights, feed_forward: FeedForward) -> Node:
+    """The last layer's rows."""
     rope = layers.rotary(g, hp.rope, w)
     x = bert.embedded(g, hp, w)
     heads = hp.n_head, hp.n_head_kv, hp.n_head_kv
@@ -42,7 +53,7 @@ def build(g: GraphBuilder, hp: bert.Bert, w: Weights) -> Node:
         q, k, v = map(g.split_heads, parts, heads)
         h = g.attention_of_all(rope(q), rope(k), v, i, hp.attention_scale)
         x = layers.layer_norm(g, hp, b, "attn_output_norm", g.add(x, layers.linear(g, b, "attn_output", h)))
-        x = layers.layer_norm(g, hp, b, "layer_output_norm", g.add(x, layers.ffn(g, b, x)))
+        x = layers.layer_norm(g, hp, b, "layer_output_norm", g.add(x, feed_forward(i, b, x)))
     return g.last(x)
 
 

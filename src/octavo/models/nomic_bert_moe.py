@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import bert, layers
+from octavo.models import bert, layers, nomic_bert
 from octavo.models.architecture import Architecture
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, read_shared
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
@@ -51,22 +51,12 @@ def _biased(shapes: dict[str, tuple[int, int]]) -> Tensors:
 
 
 def build(g: GraphBuilder, hp: NomicBertMoe, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = bert.embedded(g, hp, w)
-    heads = hp.n_head, hp.n_head_kv, hp.n_head_kv
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        parts = g.columns(layers.linear(g, b, "attn_qkv", x), *(n * hp.head_dim for n in heads))
-        q, k, v = map(g.split_heads, parts, heads)
-        h = g.attention_of_all(rope(q), rope(k), v, i, hp.attention_scale)
-        x = layers.layer_norm(g, hp, b, "attn_output_norm", g.add(x, layers.linear(g, b, "attn_output", h)))
-        h = _moe(g, hp, b, x) if hp.has_experts(i) else layers.linear(g, b, "ffn_down", _up(g, b, x))
-        x = layers.layer_norm(g, hp, b, "layer_output_norm", g.add(x, h))
-    return g.last(x)
+    def feed_forward(layer: int, b: Weights, x: Node) -> Node:
+        if hp.has_experts(layer):
+            return _moe(g, hp, b, x)
+        return layers.linear(g, b, "ffn_down", g.gelu_erf(layers.linear(g, b, "ffn_up", x)))
 
-
-def _up(g: GraphBuilder, b: Weights, x: Node) -> Node:
-    return g.gelu_erf(layers.linear(g, b, "ffn_up", x))
+    return nomic_bert.encoded(g, hp, w, feed_forward)
 
 
 def _moe(g: GraphBuilder, hp: NomicBertMoe, b: Weights, x: Node) -> Node:
