@@ -70,6 +70,10 @@ class TemplateError(OctavoError):
     """A chat template that is invalid, tries something forbidden, or runs too long."""
 
 
+class GrammarError(OctavoError):
+    """A grammar or schema that is invalid or too large, or a reply that can't go on as it has to."""
+
+
 class GraphError(OctavoError):
     """A graph whose shapes do not fit, or that no backend can run."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.errors import ContextFullError, NonFiniteError, UsageError
+from octavo.errors import ContextFullError, GrammarError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
@@ -183,6 +183,50 @@ def test_a_sampler_that_fails(make_engine: MakeEngine, texts: list[list[int]]) -
     bad.sampler = lambda logits, tokens: {}[tokens[0]]  # type: ignore[misc]
     assert run(core, bad, request(PROMPTS[0])) == [[], texts[0]]
     assert isinstance(bad.failure, KeyError)
+
+
+class OneOf:
+    """A Constraint: a reply of these tokens in this order, each of which may be one of several."""
+
+    def __init__(self, *rows: set[int]) -> None:
+        self.rows = list(rows)
+
+    def fill(self, mask: np.ndarray[Any, np.dtype[np.int32]]) -> None:
+        bits = np.zeros(32 * len(mask), np.uint8)
+        bits[list(self.rows[0])] = 1
+        mask[:] = np.packbits(bits, bitorder="little").view(np.int32)
+
+    def accept(self, token: int) -> None:
+        if token not in self.rows.pop(0):
+            raise GrammarError(f"token {token} is not allowed")
+
+    @property
+    def stopped(self) -> bool:
+        return not self.rows
+
+
+@pytest.mark.parametrize("params", [SEEDED, SamplingParams(temperature=0)])
+def test_a_constraint(make_engine: MakeEngine, texts: list[list[int]], params: SamplingParams) -> None:
+    """Its tokens are chosen, those of other requests are as they were."""
+    core = EngineCore(make_engine(max_sequences=3))
+    rows = [{5}, {7, 255}, {31, 32}, {0}]
+    bound = request(PROMPTS[1], params=params, constraint=OneOf(*rows))
+    got = run(core, request(PROMPTS[0]), bound, request(PROMPTS[2]))
+    assert (got[0], got[2]) == (texts[0], texts[2])
+    assert len(got[1]) == len(rows)
+    assert all(token in row for token, row in zip(got[1], rows, strict=True))
+    assert bound.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_constraint_fails_closed(make_engine: MakeEngine, texts: list[list[int]], temperature: float) -> None:
+    """Where the settings leave out all that it allows, the request ends, without a token that it forbids."""
+    core = EngineCore(make_engine(max_sequences=2))
+    params = SamplingParams(temperature=temperature, logit_bias={5: -100}, seed=1)
+    bound = request(PROMPTS[1], params=params, constraint=OneOf({5}))
+    assert run(core, bound, request(PROMPTS[0])) == [[], texts[0]]
+    assert bound.finish_reason == "error"
+    assert isinstance(bound.failure, GrammarError)
 
 
 def test_the_time_of_capturing_is_not_that_of_a_step(

@@ -126,7 +126,7 @@ class EngineCore:
 
     def _k(self, plan: StepPlan) -> int | None:
         """How many of the largest logits are enough for all; None where all logits are wanted."""
-        ks = [getattr(r.sampler, "device_k", None) if r.logprobs is None else None for r, _ in plan.choosing]
+        ks = [_device_k(r) for r, _ in plan.choosing]
         if not ks or None in ks:
             return None
         k = max(k for k in ks if k is not None)
@@ -177,6 +177,13 @@ class EngineCore:
         )  # fmt: skip
 
 
+def _device_k(request: Request) -> int | None:
+    """How many of the largest logits a request's token is chosen from; None where it takes all."""
+    if request.logprobs is not None or request.constraint is not None:
+        return None
+    return getattr(request.sampler, "device_k", None)
+
+
 @dataclass(frozen=True)
 class Row:
     """Logits after a token: all of them, or the largest ones and their places, largest first."""
@@ -187,13 +194,24 @@ class Row:
     def choose(self, request: Request) -> int:
         """The token that a request's sampler takes."""
         if self.places is None:
-            return request.sampler(self.logits, request.tokens)
-        k = getattr(request.sampler, "device_k", None)
+            return self._among_all(request)
+        k = _device_k(request)
         if k == 1:
             return int(self.places[0])
         places = self.places[:k]
         order = np.argsort(places)
         return int(places[order][request.sampler(self.logits[:k][order], request.tokens)])
+
+    def _among_all(self, request: Request) -> int:
+        """As `choose`, where all logits are there; of the tokens that the request's constraint allows."""
+        if request.constraint is None:
+            return request.sampler(self.logits, request.tokens)
+        mask = np.empty(-(-len(self.logits) // 32), np.int32)
+        request.constraint.fill(mask)
+        allowed = np.unpackbits(mask.view(np.uint8), count=len(self.logits), bitorder="little")
+        token = request.sampler(np.where(allowed, self.logits, np.float32(-np.inf)), request.tokens)
+        request.constraint.accept(token)
+        return token
 
     def logprobs(self, token: int, n: int) -> LogProbs:
         """How likely a token is, and the n likeliest ones; of all logits."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
+
+import numpy as np
 
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.reply import FinishReason
@@ -19,6 +22,23 @@ class State(Enum):
     FINISHED = "finished"
 
 
+class Constraint(Protocol):
+    """What a reply may be: which tokens may come next, after those that were accepted. It is for one request."""
+
+    def fill(self, mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        """Set bit `t % 32` of word `t // 32` for each token t that may come next, and clear the others.
+
+        mask: int32 [ceil(n_vocab / 32)]. Raises GrammarError where no token may come.
+        """
+
+    def accept(self, token: int) -> None:
+        """Go on by a token. Raises GrammarError for one that may not come."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the reply is complete, so that nothing but its end may come."""
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """Tokens to continue. `tokens` are those of the prompt and those chosen so far; `sequence` has what is computed.
@@ -30,6 +50,7 @@ class Request:
     priority    requests of a lower number go first, those of one number in the order in which they came
     space       the prefix cache's: requests of one space share pages
     logprobs    with each token, as many of the likeliest ones as this, and how likely they are; None for none
+    constraint  what the reply may be; None for anything
     siblings    requests of the same prompt, which is computed once for all of them
     failure     what went wrong, of one that ended with "error"
     cached      tokens of the prompt that were in the cache when it was admitted
@@ -43,6 +64,7 @@ class Request:
     priority: int = 0
     space: str = ""
     logprobs: int | None = None
+    constraint: Constraint | None = None
     siblings: list[Request] = field(default_factory=list)
     tokens: list[int] = field(init=False)
     sequence: Sequence = field(default_factory=Sequence, init=False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from octavo.errors import GrammarError
 from octavo.formats.spec import F32
 from octavo.runtime.arguments import flag, integer, number, wrong
 
@@ -223,6 +224,8 @@ class ChainSampler:
     def __call__(self, logits: F32, tokens: Sequence[int]) -> int:
         for apply in self.before:
             logits = apply(logits, tokens)
+        if self.before and logits.max() == -np.inf:
+            raise GrammarError("no token is left to choose from: the settings leave out all that the grammar allows")
         if not 0 < self.k < len(logits):
             return self._last(logits, tokens)
         if self.k == 1:

@@ -230,7 +230,7 @@ class Scheduler:
 
     def _take(self, request: Request, token: int) -> Output:
         request.tokens.append(token)
-        if token in request.stop_ids:
+        if token in request.stop_ids or (request.constraint is not None and request.constraint.stopped):
             self._end(request, "stop")
         elif len(request.tokens) - len(request.prompt) == request.max_tokens:
             self._end(request, "length")
