@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.bench_file import numbers, write
 from octavo.cli.bench_gemm import gemm
+from octavo.cli.bench_serve import serve
 from octavo.cli.grouped import grouped
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Device, Threads, Where, gpu_layers
@@ -16,12 +18,10 @@ from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 
-if TYPE_CHECKING:
-    from octavo.bench.render import Result
-
 SHAPES = "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, llama3-8b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(gemm)
+app.command("serve")(grouped(serve))
 
 
 def model(
@@ -47,7 +47,7 @@ def model(
 ) -> None:
     """Time prefill and decode of a model: `octavo bench model model.gguf --peer llama.cpp`."""
     from octavo.bench.machine import shortened
-    from octavo.bench.render import FORMATS, to_markdown
+    from octavo.bench.render import FORMATS, file_name, to_markdown
     from octavo.bench.result import Options, bench_model
     from octavo.io.atomic import require_target
 
@@ -63,7 +63,7 @@ def model(
     with Bar() as bar:
         result = bench_model(path, options, bar.show)
     if output is not None:
-        _write(output, FORMATS[format](result), result, format)
+        write(output, file_name(result, format), FORMATS[format](result))
     print((to_markdown if output is not None else FORMATS[format])(result), end="")
 
 
@@ -122,26 +122,5 @@ def _line(row: dict[str, Any], width: int) -> str:
     return f"{row['name']:<{width}} {row['seconds'] * 1e6:>7,.{digits}f} us {speeds}"
 
 
-def numbers(option: str, text: str) -> list[int]:
-    """The integers of `1,4,8`. Raises UsageError for anything else."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"{option} is {text!r} (allowed: numbers with commas between, as 1,4,8)") from None
-
-
 def _gb(done: int, total: int) -> str:
     return f"{done / 1e9:.2f} of {total / 1e9:.2f} GB"
-
-
-def _write(output: str, text: str, result: Result, extension: str) -> None:
-    from octavo.bench.render import file_name
-    from octavo.io.atomic import replace_file
-
-    path = os.path.join(output, file_name(result, extension)) if os.path.isdir(output) else output
-    try:
-        with replace_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror or error}") from None
-    print(f"octavo: wrote {path}", file=sys.stderr)

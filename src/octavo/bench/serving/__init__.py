@@ -1,0 +1,1 @@
+"""How fast a server answers: workloads over HTTP against any URL that speaks OpenAI's protocol."""

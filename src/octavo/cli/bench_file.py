@@ -1,0 +1,29 @@
+"""What the commands of `octavo bench` share: lists of numbers, and results that are written to a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from octavo.errors import UsageError
+
+
+def numbers(option: str, text: str) -> list[int]:
+    """The integers of `1,4,8`. Raises UsageError for anything else."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} is {text!r} (allowed: numbers with commas between, as 1,4,8)") from None
+
+
+def write(output: str, name: str, text: str) -> None:
+    """Write a result to the file `output`, or under `name` into the folder `output`, and say so."""
+    from octavo.io.atomic import replace_file
+
+    path = os.path.join(output, name) if os.path.isdir(output) else output
+    try:
+        with replace_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror or error}") from None
+    print(f"octavo: wrote {path}", file=sys.stderr)
