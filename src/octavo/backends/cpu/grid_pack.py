@@ -19,7 +19,7 @@ def points_of(grid: Grid) -> Points:
 
 
 def with_points(values: tuple[int, ...], offset: int, grid: Grid) -> U8:
-    """What kernels look points up in: values, words, sizes and, of points of 4 values, pairs; see `layout.Points`."""
+    """What kernels look points up in: values, words, sizes and, with marks of values, tables; see `layout.Points`."""
     codes = grid.points
     if grid.shared:
         codes = np.concatenate([codes, codes | np.uint8(1 << grid.bits)])
@@ -29,8 +29,24 @@ def with_points(values: tuple[int, ...], offset: int, grid: Grid) -> U8:
     if grid.width == 8:
         parts = [codes[:, :4] | (codes[:, 4:] << np.uint8(4)), sizes]
     else:
-        parts = [codes, np.tile(sizes, 2), (codes[:, 0::2] | (codes[:, 1::2] << np.uint8(4))).T]
+        parts = [codes, np.tile(sizes, 2)]
+    if not grid.shared:
+        parts += [_halves(codes), _meanings(table[: 2 << grid.bits])]
     return _aligned(np.concatenate([table, *(part.reshape(-1) for part in parts)]))
+
+
+def _halves(codes: U8) -> U8:
+    """Bytes of the first half of each point's codes, then of the last: [2, points]."""
+    half = codes.shape[1] // 2
+    shifts = (np.arange(half) * (8 // half)).astype(np.uint8)
+    halves: U8 = np.bitwise_or.reduce(codes.reshape(-1, 2, half) << shifts, axis=2).T
+    return halves
+
+
+def _meanings(values: U8) -> U8:
+    """What numbers of six bits stand for whose low bits are a size, and whose bit 3, 4 or 5 is the mark: [3, 64]."""
+    numbers, bits = np.arange(64), len(values) // 2
+    return np.stack([values[numbers % bits + bits * (numbers >> mark & 1)] for mark in (3, 4, 5)])
 
 
 def _aligned(table: U8) -> U8:

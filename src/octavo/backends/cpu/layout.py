@@ -57,7 +57,7 @@ class Points:
         the 16 bytes that codes stand for
         from byte 64 on, words of codes, one for each number (see `simd.load_points`)
         sizes, 8 bytes for each point (see `simd.fma_points_of`)
-        of points of 4 values, bytes of the first two codes of each, then of the last two: half a byte each
+        where values have marks of their own, tables of 64 bytes (see `simd.load_marked_points`)
     """
 
     width: int
@@ -73,6 +73,11 @@ class Points:
     def sizes_at(self) -> int:
         """Where the sizes of points begin in their table."""
         return POINTS_AT + (4 << 8 + self.more)
+
+    @property
+    def tables_at(self) -> int:
+        """Where tables of 64 bytes begin in their table."""
+        return self.sizes_at + (8 << 8 + self.more)
 
     @property
     def code_bytes(self) -> int:

@@ -54,7 +54,7 @@ from octavo.jit.simd.floats import (
     sub_exact,
     sum_lanes,
 )
-from octavo.jit.simd.grids import load_odd_x16, load_points, mark_codes
+from octavo.jit.simd.grids import load_marked_points, load_odd_x16, load_points, mark_codes
 from octavo.jit.simd.memory import (
     f32_pointer,
     i8_pointer,
@@ -139,6 +139,7 @@ __all__ = [
     "load_f32x16",
     "load_finite_e4m3x16",
     "load_high_codes",
+    "load_marked_points",
     "load_odd_x16",
     "load_panel",
     "load_points",

@@ -26,6 +26,7 @@ from octavo.jit.simd import (
     load_f16x16,
     load_f32x16,
     load_high_codes,
+    load_marked_points,
     load_odd_x16,
     load_points,
     load_s8x16,
@@ -240,7 +241,7 @@ def codes_of_points(layout: Layout) -> Any:
     grid, head, codes_at = layout.grid, layout.head_bytes, layout.block_bytes - layout.code_bytes
     assert grid is not None
     width, more, marked, mark = grid.width, grid.more, grid.mark is not None, grid.mark or 0
-    high_at, words_at = head - grid.high_bytes, POINTS_AT
+    high_at, words_at, tables_at = head - grid.high_bytes, POINTS_AT, grid.tables_at
     low_at = codes_at + 64 if marked else codes_at
 
     def unpack(w, block, i, table):
@@ -249,7 +250,10 @@ def codes_of_points(layout: Layout) -> Any:
             codes = mark_codes(codes, block + codes_at, mark)
         return look_up(codes, table)
 
-    return inner(unpack, layout, inline="always")
+    def permute(w, block, i, table):
+        return load_marked_points(block + low_at, w + high_at, i, block + codes_at, table + tables_at, width, more)
+
+    return inner(permute if marked and host.has_byte_permutation() else unpack, layout, inline="always")
 
 
 def small_scales(layout: Layout) -> Any:
