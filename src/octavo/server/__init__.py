@@ -1,0 +1,7 @@
+"""The server: HTTP in front, an engine in a process of its own behind a socket.
+
+`octavo serve` runs it. `app.make_app` gives the ASGI application for another program to run.
+
+    request ---> routes ---> Job ---> Work ---> EngineClient ===> worker: EngineLoop, EngineCore
+    response <-- renderer <---------- Events <- rows <=========== a message a step
+"""

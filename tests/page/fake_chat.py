@@ -1,0 +1,172 @@
+"""A server for the chat page: it serves the page, and answers by what the last message says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from octavo.server.page import page
+
+MARKDOWN = """\
+# Sorting
+
+Quicksort picks a **pivot** and *splits* the list, see [the article](https://example.org/quick) or `sorted(xs)`:
+
+```python
+def quicksort(xs):
+    # an empty list is sorted
+    if len(xs) < 2:
+        return xs
+    pivot, rest = xs[0], xs[1:]
+    return quicksort([x for x in rest if x < pivot]) + [pivot] + quicksort([x for x in rest if x >= pivot])
+```
+
+1. Pick a pivot
+2. Split
+   - smaller ones
+   - larger ones
+3. Sort both
+
+> It takes n log n steps on average, ~~always~~ not in the worst case.
+
+| case | steps |
+|------|-------|
+| average | n log n |
+| worst | n^2 |
+
+---
+Done with a_snake_name and 2 * 3 * 4.
+"""
+
+HOSTILE = """\
+<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>
+[click](javascript:window.hacked=1) ![pixel](https://evil.example/p.png) <b>bold</b>
+
+```html
+<script>window.hacked=1</script>
+```
+
+`<svg onload=window.hacked=1>` | <iframe src="javascript:window.hacked=1">
+"""
+
+
+@dataclass
+class Chat:
+    """What the server does, and what it was asked.
+
+    key   wanted of each request, if any
+    left  replies that ended because the page left
+    """
+
+    key: str | None = None
+    port: int = 0
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    left: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def pieces(self, messages: list[dict[str, str]]) -> Iterator[dict[str, str]]:
+        """The deltas of a reply."""
+        said = messages[-1]["content"]
+        if said == "think":
+            yield {"reasoning_content": "Let me "}
+            yield {"reasoning_content": "see."}
+        if said == "endless":
+            while True:
+                time.sleep(0.01)
+                yield {"content": "on and "}
+        text = {"markdown": MARKDOWN, "hostile": HOSTILE}.get(said, f"You said {said}, reply {len(self.asked)}.")
+        for i in range(0, len(text), 5):
+            yield {"content": text[i : i + 5]}
+
+
+class Handler(BaseHTTPRequestHandler):
+    chat: Chat
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def answer(self, status: int, value: Any, **headers: str) -> None:
+        self.send(status, json.dumps(value).encode(), {"Content-Type": "application/json", **headers})
+
+    def send(self, status: int, text: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(text))}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(text)
+
+    def refused(self) -> bool:
+        if self.chat.key and self.headers.get("Authorization") != f"Bearer {self.chat.key}":
+            self.answer(401, {"error": {"message": "a key is needed"}})
+            return True
+        return False
+
+    def do_GET(self) -> None:
+        if self.path == "/":
+            self.send(200, *page())
+        elif not self.refused():
+            assert self.path == "/v1/models"
+            self.answer(200, {"data": [{"id": "demo-model", "meta": {"n_ctx": 4096}}]})
+
+    def do_POST(self) -> None:
+        assert self.path == "/v1/chat/completions"
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.refused():
+            return
+        self.chat.asked.append(request)
+        said = request["messages"][-1]["content"]
+        if said == "busy":
+            self.answer(429, {"error": {"message": "the queue is full"}}, Retry_After="7")
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        try:
+            self.stream(request, said)
+        except OSError:
+            self.chat.left += 1
+
+    def stream(self, request: dict[str, Any], said: str) -> None:
+        self.event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": None}}]})
+        count = 0
+        for delta in self.chat.pieces(request["messages"]):
+            count += 1
+            self.event({"choices": [{"index": 0, "delta": delta}]})
+            if said == "break" and count == 2:
+                self.event({"error": {"message": "the engine has gone"}})
+                return
+        usage = {"prompt_tokens": 100, "completion_tokens": count}
+        self.event({"choices": [], "usage": usage, "timings": {"predicted_per_second": 42.25}})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def event(self, value: Any) -> None:
+        self.wfile.write(b": ping\n\ndata: " + json.dumps(value).encode() + b"\n\n")
+        self.wfile.flush()
+
+
+@contextmanager
+def serving(chat: Chat) -> Iterator[Chat]:
+    """Runs the server in threads of its own."""
+    handler = type("Bound", (Handler,), {"chat": chat})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        chat.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield chat
+        finally:
+            server.shutdown()
+            thread.join()
