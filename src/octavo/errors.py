@@ -12,6 +12,7 @@ from typing import Protocol
 
 INSTALL_GPU = "pip install '.[gpu]' in Octavo's folder"
 INSTALL_REPORT = "pip install '.[report]' in Octavo's folder"
+INSTALL_SERVE = "pip install '.[serve]' in Octavo's folder"
 """How the optional parts are installed, as errors say it."""
 
 

@@ -11,7 +11,21 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from octavo.cli import bench, convert, embed, evaluate, imatrix, inspect, profile, pull, quantize, rank, report, run
+from octavo.cli import (
+    bench,
+    convert,
+    embed,
+    evaluate,
+    imatrix,
+    inspect,
+    profile,
+    pull,
+    quantize,
+    rank,
+    report,
+    run,
+    serve,
+)
 from octavo.cli.grouped import grouped
 from octavo.cli.options import in_plain_words, one_name, worded
 from octavo.cli.signals import ending_in_order
@@ -46,6 +60,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": one_name},
 )
 app.command("run")(grouped(run.run))
+app.command("serve")(grouped(serve.serve))
 app.command("embed")(embed.embed)
 app.command("rank")(rank.rank)
 app.command("pull")(pull.pull)

@@ -81,6 +81,10 @@ class Embedder:
 
     def embed(self, texts: Sequence[str], pooling: Pooling | None, *, normalize: bool) -> F32:
         """The vectors of texts, float32 [n, d]; see `Model.embed`."""
+        return self.embed_tokens(self._encoded(texts), pooling, normalize=normalize)
+
+    def embed_tokens(self, texts: Sequence[list[int]], pooling: Pooling | None, *, normalize: bool) -> F32:
+        """The same of texts that are tokens already."""
         if pooling is not None:
             choice("pooling", pooling, get_args(Pooling))
         pooling = pooling or self.pooling
@@ -90,7 +94,7 @@ class Embedder:
                 raise UsageError(problem, argument="pooling")
             problem = f"{self.engine.model.file.path} does not say how vectors of tokens become one of a text"
             raise UsageError(f"{problem} (allowed: pooling mean, cls or last)", argument="pooling")
-        pooled = [_pooled(vectors, pooling) for vectors in self.token_vectors(texts)]
+        pooled = [_pooled(vectors, pooling) for vectors in self.vectors_of(texts)]
         width = self.engine.model.hparams.n_embd
         found: F32 = np.array(pooled, np.float32).reshape(len(pooled), width)
         for matrix in self._projections:
@@ -102,7 +106,10 @@ class Embedder:
 
         Raises UsageError for a text without tokens, ContextFullError for one that does not fit.
         """
-        return self.vectors_of([self.tokenizer.encode(text, parse_special=False) for text in texts])
+        return self.vectors_of(self._encoded(texts))
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.tokenizer.encode(text, parse_special=False) for text in texts]
 
     def vectors_of(self, tokens: Sequence[list[int]]) -> list[F32]:
         """The same of texts that are tokens already."""

@@ -166,11 +166,11 @@ class Model:
         ContextFullError for a text that does not fit the context, before anything is computed.
         """
         flag("normalize", normalize)
-        return self._embedder.embed(_texts(texts), pooling, normalize=normalize)
+        return self.embedder.embed(_texts(texts), pooling, normalize=normalize)
 
     def embed_tokens(self, texts: str | Iterable[str]) -> list[F32]:
         """For each text the vectors of its tokens, float32 [tokens, n_embd], neither pooled nor normalized."""
-        return self._embedder.token_vectors(_texts(texts))
+        return self.embedder.token_vectors(_texts(texts))
 
     def rank(self, query: str, documents: str | Iterable[str]) -> F32:
         """How well each document answers a query, by a reranker: float32 [n], more is better.
@@ -185,10 +185,11 @@ class Model:
 
     @cached_property
     def _ranker(self) -> Ranker:
-        return Ranker(self._embedder)
+        return Ranker(self.embedder)
 
     @cached_property
-    def _embedder(self) -> Embedder:
+    def embedder(self) -> Embedder:
+        """What gives vectors of texts; with a model that generates, an engine of its own from the first use on."""
         engine = self.engine
         if not engine.config.embeds:
             config = engine.config

@@ -1,0 +1,194 @@
+"""`octavo serve`: a model for programs that speak OpenAI's protocol, llama-server's or Anthropic's."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli.models import ModelName, Offline, local
+from octavo.cli.options import Where, gpu_layers
+from octavo.errors import INSTALL_SERVE, OctavoError, UsageError
+
+if TYPE_CHECKING:
+    from octavo.server.options import EngineOptions, ServerOptions
+    from octavo.server.service import Service
+    from octavo.server.supervise import ProcessClient
+
+REACHED = "How it is reached"
+LOAD = "How much it takes"
+MOST_KEYS = 1 << 20
+"""Bytes of a file with keys."""
+
+
+@dataclass
+class Reached:
+    """How the server is reached, and by whom."""
+
+    host: Annotated[
+        str, typer.Option(help="Where to listen; 0.0.0.0: for other machines too.", rich_help_panel=REACHED)
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.", rich_help_panel=REACHED)] = 8080
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--api-key", help="A key that requests need; more than one is fine.", rich_help_panel=REACHED),
+    ] = None
+    key_file: Annotated[
+        str | None, typer.Option("--api-key-file", metavar="FILE", help="A key a line.", rich_help_panel=REACHED)
+    ] = None
+    alias: Annotated[str | None, typer.Option("--alias", help="What the model is called.", rich_help_panel=REACHED)] = (
+        None
+    )
+    strict_model: Annotated[
+        bool, typer.Option("--strict-model", help="Refuse requests for other models.", rich_help_panel=REACHED)
+    ] = False
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--cors-origin", help="A web page's origin that may ask.", rich_help_panel=REACHED),
+    ] = None
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that this machine is asked by.", rich_help_panel=REACHED)
+    ] = None
+
+
+@dataclass
+class Load:
+    """How many requests are taken, and how long they may take."""
+
+    max_sequences: Annotated[
+        int, typer.Option("--max-sequences", "-np", min=1, help="Replies in a step at most.", rich_help_panel=LOAD)
+    ] = 32
+    kv_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Memory of the KV cache, as 4G (default: a quarter of what is free).",
+            rich_help_panel=LOAD,
+        ),
+    ] = None
+    itl_target: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds between tokens that others' prompts may not lengthen; 0: no bound (default: "
+            "0.25 on the CPU, 0.025 on a GPU).",
+            rich_help_panel=LOAD,
+        ),
+    ] = None
+    queue: Annotated[int, typer.Option(min=0, help="Replies that may wait.", rich_help_panel=LOAD)] = 256
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds for replies under way at the end.", rich_help_panel=LOAD)
+    ] = 30.0
+    ping: Annotated[
+        float,
+        typer.Option(
+            min=1, max=30, help="Seconds without a token after which a stream gets a comment.", rich_help_panel=LOAD
+        ),
+    ] = 5.0
+    share_cache: Annotated[
+        bool, typer.Option("--share-cache", help="Keys share cached prompts.", rich_help_panel=LOAD)
+    ] = False
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Also vectors of texts: the weights are in memory twice.",
+                           rich_help_panel=LOAD)
+    ] = False  # fmt: skip
+
+
+def serve(
+    model: ModelName,
+    *,
+    reached: Reached,
+    ctx: Annotated[
+        int | None, typer.Option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).")
+    ] = None,
+    where: Where,
+    load: Load,
+    offline: Offline = False,
+) -> None:
+    """Serve a model: `octavo serve demo`, then http://127.0.0.1:8080."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+
+        from octavo.server.supervise import ProcessClient
+    except ImportError as error:
+        raise OctavoError(f"serving needs {error.name}, which is not installed (allowed: {INSTALL_SERVE})") from None
+
+    path = local(model, offline)
+    client = ProcessClient(_engine_options(path, ctx, where, load))
+    options = _server_options(path, reached, load)
+    _run(client, path, options)
+
+
+def _engine_options(path: str, ctx: int | None, where: Where, load: Load) -> EngineOptions:
+    from octavo.server.options import EngineOptions
+
+    return EngineOptions(
+        path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
+        gpu_layers=gpu_layers(where.layers), max_sequences=load.max_sequences, itl_target=load.itl_target,
+        kv_memory=None if load.kv_memory is None else nbytes(load.kv_memory), embeddings=load.embeddings,
+    )  # fmt: skip
+
+
+def nbytes(text: str) -> int:
+    """A number of bytes as it is typed: 4G, 512M, 1000000. Raises UsageError for anything else."""
+    units = {"K": 10, "M": 20, "G": 30, "T": 40}
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in units else (text, "")
+    try:
+        found = int(float(number) * (1 << units.get(unit, 0)))
+    except (ValueError, OverflowError):
+        found = 0
+    if found < 1:
+        raise UsageError(f"--kv-memory is {text!r} (allowed: bytes, or as 512M, 4G)")
+    return found
+
+
+def _server_options(path: str, reached: Reached, load: Load) -> ServerOptions:
+    from octavo.io.hub.cache import shown_name
+    from octavo.server.options import Limits, ServerOptions
+
+    limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping)
+    return ServerOptions(
+        name=reached.alias or shown_name(path).removesuffix(".gguf"), host=reached.host, port=reached.port,
+        keys=_keys(reached), hosts=tuple(reached.allow_host or ()), origins=tuple(reached.origin or ()),
+        strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
+    )  # fmt: skip
+
+
+def _keys(reached: Reached) -> tuple[str, ...]:
+    """Raises UsageError for a file without keys, and for a key that no header can have."""
+    from octavo.io.regular import read_text
+
+    keys = list(reached.key or ())
+    if reached.key_file is not None:
+        found = read_text(reached.key_file, MOST_KEYS).split()
+        if not found:
+            raise UsageError(f"{reached.key_file} has no key (allowed: one a line)")
+        keys += found
+    for key in keys:
+        if not (key.isascii() and key.isprintable() and key.strip() == key != ""):
+            raise UsageError("an API key has other characters than a header may (allowed: letters, digits and signs)")
+    return tuple(keys)
+
+
+def _run(client: ProcessClient, path: str, options: ServerOptions) -> None:
+    import asyncio
+
+    from octavo.huggingface import open_model_file
+    from octavo.server.serve import bind, serve
+
+    sock = bind(options.host, options.port)
+    port = sock.getsockname()[1]
+    client.launch()
+
+    def told(service: Service) -> None:
+        shown = f"[{options.host}]" if ":" in options.host else options.host
+        print(f"octavo: {options.name} is served at http://{shown}:{port}", file=sys.stderr, flush=True)
+
+    if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
+        logging.getLogger("octavo").warning("any machine that reaches this one may ask: there is no --api-key")
+    with open_model_file(path) as file:
+        asyncio.run(serve(client, file, options, sock, told))

@@ -1,0 +1,73 @@
+"""The application: which route goes where, and what becomes of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from octavo.server import meta, native, routes_openai
+from octavo.server.answer import json_response
+from octavo.server.errors import ApiError, api_error
+from octavo.server.guard import Guard
+from octavo.server.native_paths import is_native
+from octavo.server.service import Service
+from octavo.server.stream import Watch
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
+    ("POST", "/chat/completions", routes_openai.chat_completions),
+    ("POST", "/completions", routes_openai.text_completions),
+    ("POST", "/embeddings", routes_openai.embeddings),
+    ("GET", "/models", meta.models),
+    ("GET", "/models/{name:path}", meta.model),
+    ("GET", "/health", meta.health),
+)
+"""Routes that are there with /v1 before them and without it."""
+OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
+    ("POST", "/completion", native.completion),
+    ("POST", "/tokenize", native.tokenize),
+    ("POST", "/detokenize", native.detokenize),
+    ("POST", "/apply-template", native.apply_template),
+    ("GET", "/props", native.props),
+    ("GET", "/slots", native.slots),
+    ("GET", "/metrics", meta.metrics),
+)
+
+
+def routes() -> list[Route]:
+    """All that there are."""
+    both = [(method, prefix + path, endpoint) for method, path, endpoint in WITH_PREFIX for prefix in ("/v1", "")]
+    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in (*both, *OTHERS)]
+
+
+def make_app(service: Service) -> ASGIApp:
+    """The ASGI application that serves a model."""
+    app = Starlette(
+        routes=routes(), exception_handlers={HTTPException: _unknown, ApiError: _told, Exception: _told},
+    )  # fmt: skip
+    app.state.service, app.state.watch = service, Watch(service.options.limits)
+    app.router.redirect_slashes = False
+    return Guard(app, service.options)
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    told = api_error(error)
+    return json_response(told.body(native=is_native(request.url.path)), told.status, told.headers)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """Starlette's own: a path that is none, a method that a path has not."""
+    assert isinstance(error, HTTPException)
+    path, headers = request.url.path, dict(error.headers or {})
+    if error.status_code == 405:
+        told = ApiError(405, f"{request.method} is no method of {path}", headers=headers)
+    else:
+        told = ApiError(error.status_code, f"there is no {path}", headers=headers)
+    return json_response(told.body(native=is_native(path)), told.status, told.headers)

@@ -1,0 +1,111 @@
+"""Bodies of requests: read within their limits, and taken apart without a doubt about what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
+
+from octavo.server.errors import ApiError, bad
+from octavo.server.options import Limits
+
+SLOWEST = 1024
+"""Bytes a second with which a body may take longer than its time."""
+LARGE = 64 << 10
+"""Bytes of a body that is taken apart in another thread."""
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+T = TypeVar("T", bound=BaseModel)
+CLOSE = {"Connection": "close"}
+
+
+async def read(request: Request, limits: Limits) -> bytes:
+    """A body. Raises ApiError for one that is too large, too slow or of another type than JSON."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, f"the content type is {kind!r} (allowed: application/json)", headers=CLOSE)
+    length = request.headers.get("content-length", "0")
+    if int(length) > limits.body if length.isdigit() else True:
+        raise _too_large(limits)
+    data, start = bytearray(), asyncio.get_running_loop().time()
+    stream = request.stream()
+    try:
+        while True:
+            async with asyncio.timeout_at(start + limits.body_time + len(data) / SLOWEST):
+                piece = await anext(stream, None)
+            if piece is None:
+                return bytes(data)
+            data += piece
+            if len(data) > limits.body:
+                raise _too_large(limits)
+    except TimeoutError:
+        raise ApiError(408, f"the body is not there after {limits.body_time:g} s", headers=CLOSE) from None
+    except ClientDisconnect:
+        raise ApiError(400, "the body ends too early") from None
+
+
+def _too_large(limits: Limits) -> ApiError:
+    return ApiError(413, f"the body is larger than {limits.body} bytes", headers=CLOSE)
+
+
+async def read_as(request: Request, kind: type[T], limits: Limits) -> T:
+    """A body as a model of the schema. Raises ApiError, and ValidationError for fields that are wrong."""
+    data = await read(request, limits)
+    if len(data) > LARGE:
+        return await asyncio.to_thread(lambda: kind.model_validate(parse(data, limits.depth)))
+    return kind.model_validate(parse(data, limits.depth))
+
+
+def parse(data: bytes, depth: int) -> dict[str, Any]:
+    """An object in JSON. Raises ApiError for anything that is not plain: a key twice, NaN, half a surrogate pair."""
+    try:
+        value = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_constant)
+        if SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise bad(f"the body is no UTF-8: byte {error.start}") from None
+    except UnicodeEncodeError:
+        raise bad("the body has a lone surrogate, which is no text") from None
+    except RecursionError:
+        raise _too_deep(depth) from None
+    except ValueError as error:
+        raise bad(f"the body is no JSON: {error}") from None
+    _check_depth(value, depth)
+    if not isinstance(value, dict):
+        raise bad("the body is no JSON object")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r} is there twice")
+    return found
+
+
+def _constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _check_depth(value: object, most: int) -> None:
+    level = [value]
+    for _ in range(most + 1):
+        if not level:
+            return
+        inner = (one for outer in level for one in _values(outer))
+        level = [one for one in inner if isinstance(one, dict | list)]
+    raise _too_deep(most)
+
+
+def _values(outer: object) -> Iterable[object]:
+    return outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
+
+
+def _too_deep(most: int) -> ApiError:
+    return bad(f"the body is nested deeper than {most} levels")

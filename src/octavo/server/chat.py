@@ -1,0 +1,195 @@
+"""/v1/chat/completions: messages to a Job, and what it brings as chat completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.server.detail import Delta
+from octavo.server.errors import ApiError, bad
+from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
+from octavo.server.logprobs import chat_logprobs
+from octavo.server.messages import Likely
+from octavo.server.names import new_id
+from octavo.server.schema import ChatRequest, Message, TemplateRequest
+from octavo.server.service import Service
+from octavo.server.stream import DONE, event, to_json
+from octavo.server.usage import timings, usage
+from octavo.server.work import Choice, Event, Work
+
+TEMPLATE_KWARGS = ("enable_thinking", "thinking", "reasoning_effort", "preserve_thinking")
+"""Variables of templates that a request may set."""
+FIRST = b'{"role":"assistant","content":""}'
+"""The first delta of a reply. Clients join what later ones say, so none has a role again."""
+
+
+def job_of(service: Service, body: ChatRequest, key: str) -> Job:
+    """What a request comes to. Raises ApiError, OctavoError."""
+    service.require_generation()
+    _require_plain(body)
+    prompt = encode_chat(service, body)
+    service.require_fitting(prompt, "messages")
+    return Job(
+        prompts=[prompt], n=body.n or 1, sampling=sampling_of(service, body, named_biases(body.logit_bias)),
+        seed=seed_of(body), max_tokens=body.max_completion_tokens or body.max_tokens, stop=stops_of(body),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
+    )  # fmt: skip
+
+
+def _require_plain(body: ChatRequest) -> None:
+    """Raises ApiError for what asks for more than text."""
+    if body.tools and body.tool_choice != "none":
+        raise bad("tools are not supported", "tools")
+    if body.response_format is not None and body.response_format.type != "text":
+        raise bad(f"response_format {body.response_format.type!r} is not supported", "response_format")
+    if body.grammar is not None:
+        raise bad("grammar is not supported", "grammar")
+
+
+def encode_chat(service: Service, body: ChatRequest) -> list[int]:
+    """The tokens of the messages. An assistant's message that is the last is where the reply goes on."""
+    extra = template_variables(body)
+    if body.reasoning_effort is not None:
+        extra.setdefault("reasoning_effort", body.reasoning_effort)
+    messages = messages_of(body.messages)
+    if messages[-1]["role"] != "assistant":
+        return service.encode(service.render(messages, **extra))
+    if len(messages) > 1 and messages[-2]["role"] == "assistant":
+        raise bad("the last two messages are both the assistant's", "messages")
+    if messages[-1].get("tool_calls"):
+        raise bad("a reply can't go on after tool calls", "messages")
+    prompt = service.encode(service.render(messages[:-1], **extra))
+    return prompt + service.tokenizer.encode(messages[-1]["content"], add_special=False, parse_special=False)
+
+
+def encode_chat_text(service: Service, body: TemplateRequest) -> str:
+    """Messages as the model's template writes them."""
+    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+    open_end = body.add_generation_prompt is not False
+    return service.render(messages_of(body.messages), tools, open_end, **template_variables(body))
+
+
+def template_variables(body: ChatRequest | TemplateRequest) -> dict[str, Any]:
+    """What a request sets of a template's variables. Raises ApiError for others than it may."""
+    found: dict[str, Any] = dict(body.chat_template_kwargs or {})
+    for name in found:
+        if name not in TEMPLATE_KWARGS:
+            allowed = ", ".join(TEMPLATE_KWARGS)
+            raise bad(f"chat_template_kwargs has {name!r} (allowed: {allowed})", "chat_template_kwargs")
+    return found
+
+
+def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as templates take them."""
+    found = []
+    for message in messages:
+        role = "system" if message.role == "developer" else message.role
+        one: dict[str, Any] = {"role": role, "content": message.text() or ""}
+        for name in ("reasoning_content", "tool_call_id", "name"):
+            if (value := getattr(message, name)) is not None:
+                one[name] = value
+        if message.tool_calls:
+            one["tool_calls"] = [call.model_dump(exclude_none=True) for call in message.tool_calls]
+        found.append(one)
+    return found
+
+
+class ChatReply:
+    """Writes a job as chat completions, whole or in chunks."""
+
+    def __init__(self, service: Service, body: ChatRequest, name: str, work: Work) -> None:
+        self.service, self.name, self.work = service, name, work
+        self.id, self.created = new_id("chatcmpl-"), int(time.time())
+        self.logprobs = bool(body.logprobs)
+        self.usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": name,
+                "system_fingerprint": service.fingerprint}  # fmt: skip
+        self._head = b"data: " + to_json(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if self.usage else b"]}\n\n"
+        self._held: dict[int, tuple[list[int], list[Likely]]] = {}
+
+    def begin(self) -> bytes:
+        return b"".join(self._chunk(i, FIRST) for i in range(len(self.work.choices)))
+
+    def _chunk(self, i: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
+        choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (i, delta, logprobs, finish)
+        return b"".join((self._head, choice, self._tail))
+
+    def events(self, events: list[Event]) -> bytes:
+        return b"".join(chunk for one in events for chunk in self._chunks(one))
+
+    def _chunks(self, one: Event) -> list[bytes]:
+        if self.logprobs:
+            held = self._held.setdefault(one.choice, ([], []))
+            held[0].extend(one.tokens)
+            held[1].extend(one.likely)
+        chunks = [self._chunk(one.choice, delta_json(delta), self._logprobs(one.choice)) for delta in one.deltas]
+        if one.finish is not None:
+            if self._held.get(one.choice, ([],))[0]:
+                chunks.append(self._chunk(one.choice, b'{"content":""}', self._logprobs(one.choice)))
+            chunks.append(self._chunk(one.choice, b"{}", finish=b'"%b"' % one.finish.encode()))
+        return chunks
+
+    def _logprobs(self, i: int) -> bytes:
+        """How likely the tokens are that no chunk has told of."""
+        tokens, likely = self._held.pop(i, ([], []))
+        return to_json(chat_logprobs(self.service.tokenizer, tokens, likely)) if tokens else b"null"
+
+    def end(self) -> bytes:
+        if not self.usage:
+            return DONE
+        numbers = to_json(usage(self.work)), to_json(timings(self.work.choices[0]))
+        return self._head + b'],"usage":%b,"timings":%b}\n\n' % numbers + DONE
+
+    def error(self, error: ApiError) -> bytes:
+        return event(to_json(error.body()))
+
+    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
+        """The completion of a job that is finished."""
+        choices = [self._choice(i, choice, found[i]) for i, choice in enumerate(self.work.choices)]
+        return {
+            "id": self.id, "object": "chat.completion", "created": self.created, "model": self.name,
+            "system_fingerprint": self.service.fingerprint, "choices": choices, "usage": usage(self.work),
+            "timings": timings(self.work.choices[0]),
+        }  # fmt: skip
+
+    def _choice(self, i: int, choice: Choice, events: Sequence[Event]) -> dict[str, Any]:
+        logprobs = None
+        if self.logprobs:
+            tokens = [token for one in events for token in one.tokens]
+            logprobs = chat_logprobs(self.service.tokenizer, tokens, [x for one in events for x in one.likely])
+        message = whole_message([delta for one in events for delta in one.deltas])
+        return {"index": i, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
+
+
+def delta_json(delta: Delta) -> bytes:
+    """A piece of a reply as a chunk's delta."""
+    if delta.tool is not None:
+        tool = delta.tool
+        call: dict[str, Any] = {"index": tool.index}
+        if tool.id is not None:
+            call |= {"id": tool.id, "type": "function"}
+        call["function"] = {"arguments": tool.arguments} | ({} if tool.name is None else {"name": tool.name})
+        return to_json({"tool_calls": [call]})
+    if delta.reasoning:
+        return b'{"reasoning_content":%b}' % to_json(delta.reasoning)
+    return b'{"content":%b}' % to_json(delta.content)
+
+
+def whole_message(deltas: Sequence[Delta]) -> dict[str, Any]:
+    """A reply as a message."""
+    content = "".join(delta.content for delta in deltas)
+    reasoning = "".join(delta.reasoning for delta in deltas)
+    calls: dict[int, dict[str, Any]] = {}
+    for tool in (delta.tool for delta in deltas if delta.tool is not None):
+        call = calls.setdefault(tool.index, {"id": tool.id, "type": "function", "function": {"arguments": ""}})
+        if tool.name is not None:
+            call["function"]["name"] = tool.name
+        call["function"]["arguments"] += tool.arguments
+    message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = list(calls.values())
+    return message

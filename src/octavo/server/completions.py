@@ -1,0 +1,157 @@
+"""/v1/completions: texts or tokens to a Job, and what it brings as completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.server.errors import ApiError, bad
+from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
+from octavo.server.logprobs import text_logprobs
+from octavo.server.messages import Likely
+from octavo.server.names import new_id
+from octavo.server.schema import CompletionRequest
+from octavo.server.service import Service
+from octavo.server.stream import DONE, event, to_json
+from octavo.server.usage import timings, usage
+from octavo.server.work import Event, Work
+
+
+def prompts_of(service: Service, given: object, param: str = "prompt") -> list[list[int]]:
+    """The tokens of a text, of several, or tokens as they are. Raises ApiError for prompts that can't be computed."""
+    parts: list[Any] = given if isinstance(given, list) else [given]
+    if parts and isinstance(parts[0], int):
+        parts = [parts]
+    prompts = [service.tokenizer.encode(part) if isinstance(part, str) else part for part in parts]
+    for prompt in prompts:
+        service.require_fitting(prompt, param)
+    return prompts
+
+
+def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
+    """What a request comes to. Raises ApiError, OctavoError."""
+    service.require_generation()
+    if body.suffix is not None:
+        raise bad("suffix is not supported", "suffix")
+    n = body.n or 1
+    if body.best_of is not None and body.best_of != n:
+        raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
+    if body.response_format is not None and body.response_format.type != "text":
+        raise bad(f"response_format {body.response_format.type!r} is not supported", "response_format")
+    if body.grammar is not None:
+        raise bad("grammar is not supported", "grammar")
+    if body.max_tokens == 0 and not body.echo:
+        raise bad("max_tokens is 0 (allowed: 1 or more, or 0 with echo)", "max_tokens")
+    return Job(
+        prompts=prompts_of(service, body.prompt), n=n, seed=seed_of(body), max_tokens=body.max_tokens or 1,
+        sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
+        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt),
+    )  # fmt: skip
+
+
+def logprobs_of(body: CompletionRequest) -> int | None:
+    """How many of the likeliest tokens are wanted with each; None for none, and no numbers at all."""
+    if body.logprobs is None or body.logprobs is False:
+        return None
+    return int(body.logprobs)
+
+
+class CompletionReply:
+    """Writes a job as completions, whole or in chunks.
+
+    echoed  for each prompt how likely its tokens were, where that is wanted too
+    """
+
+    def __init__(
+        self, service: Service, body: CompletionRequest, name: str, work: Work,
+        echoed: Sequence[Sequence[Likely]] | None = None,
+    ) -> None:  # fmt: skip
+        self.service, self.work, self.name = service, work, name
+        self.echo, self.echoed, self.logprobs = bool(body.echo), echoed, logprobs_of(body)
+        self.usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        self.nothing = body.max_tokens == 0
+        head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": name,
+                "system_fingerprint": service.fingerprint}  # fmt: skip
+        self._common = head
+        self._head = b"data: " + to_json(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if self.usage else b"]}\n\n"
+        self._offsets = [0] * len(work.choices)
+
+    def begin(self) -> bytes:
+        if not self.echo:
+            return b""
+        return b"".join(
+            self._chunk(i, self._prompt_text(i), self._prompt_logprobs(i)) for i in range(len(self.work.choices))
+        )
+
+    def _prompt(self, i: int) -> list[int]:
+        return self.work.job.prompts[i // self.work.job.n]
+
+    def _prompt_text(self, i: int) -> str:
+        text = self.service.tokenizer.decode(self._prompt(i), skip_special=True)
+        self._offsets[i] = len(text)
+        return text
+
+    def _prompt_logprobs(self, i: int) -> dict[str, Any] | None:
+        if self.logprobs is None:
+            return None
+        likely = [] if self.echoed is None else self.echoed[i // self.work.job.n]
+        return text_logprobs(self.service.tokenizer, self._prompt(i), [None, *likely])
+
+    def _chunk(self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None) -> bytes:
+        choice = {"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish}
+        return b"".join((self._head, to_json(choice), self._tail))
+
+    def events(self, events: list[Event]) -> bytes:
+        return b"".join(self._written(one) for one in events)
+
+    def _written(self, one: Event) -> bytes:
+        text = "" if self.nothing else "".join(delta.content for delta in one.deltas)
+        logprobs = self._logprobs(one.choice, [one])
+        if not (text or logprobs or one.finish):
+            return b""
+        return self._chunk(one.choice, text, logprobs, one.finish)
+
+    def _logprobs(self, i: int, events: Sequence[Event]) -> dict[str, Any] | None:
+        if self.logprobs is None or self.nothing:
+            return None
+        tokens = [token for one in events for token in one.tokens]
+        likely = [x for one in events for x in one.likely]
+        if not tokens:
+            return None
+        found = text_logprobs(self.service.tokenizer, tokens, likely, self._offsets[i])
+        self._offsets[i] = found["text_offset"][-1] + len(found["tokens"][-1])
+        return found
+
+    def end(self) -> bytes:
+        if not self.usage:
+            return DONE
+        numbers = to_json(self._usage()), to_json(timings(self.work.choices[0]))
+        return self._head + b'],"usage":%b,"timings":%b}\n\n' % numbers + DONE
+
+    def _usage(self) -> dict[str, Any]:
+        found = usage(self.work)
+        if self.nothing:
+            found |= {"completion_tokens": 0, "total_tokens": found["prompt_tokens"]}
+        return found
+
+    def error(self, error: ApiError) -> bytes:
+        return event(to_json(error.body()))
+
+    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
+        """The completion of a job that is finished."""
+        choices = [self._choice(i, events) for i, events in enumerate(found)]
+        return {**self._common, "choices": choices, "usage": self._usage(), "timings": timings(self.work.choices[0])}
+
+    def _choice(self, i: int, events: Sequence[Event]) -> dict[str, Any]:
+        text = self._prompt_text(i) if self.echo else ""
+        logprobs = self._prompt_logprobs(i) if self.echo else None
+        if not self.nothing:
+            text += "".join(delta.content for one in events for delta in one.deltas)
+            after = self._logprobs(i, events)
+            if logprobs is not None and after is not None:
+                logprobs = {name: [*values, *after[name]] for name, values in logprobs.items()}
+            else:
+                logprobs = logprobs or after
+        return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": self.work.choices[i].finish}

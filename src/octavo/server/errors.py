@@ -1,0 +1,114 @@
+"""Errors as clients get them: a status, and a body in the shape of the family of routes that was asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, OctavoError
+from octavo.server.client import EngineDiedError, EngineFailedError
+
+TYPES = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 415: "invalid_request_error",
+    429: "rate_limit_exceeded", 431: "invalid_request_error", 500: "server_error", 501: "not_supported_error",
+    503: "unavailable_error",
+}  # fmt: skip
+"""What OpenAI's errors call each status."""
+RETRIED_S = 1
+"""Seconds after which a request may be sent again that an engine's end cut off."""
+
+
+class ApiError(Exception):
+    """What a client is told.
+
+    param  the field that is wrong
+    code   for programs
+    more   further fields of the error
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, type: str | None = None,
+        headers: dict[str, str] | None = None, more: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.type = type or TYPES.get(status, "server_error")
+        self.headers, self.more = headers or {}, more or {}
+
+    def body(self, *, native: bool = False) -> dict[str, Any]:
+        """The error as OpenAI's routes have it, or as those of llama-server."""
+        if native:
+            return {"error": {"code": self.status, "message": self.message, "type": self.type, **self.more}}
+        fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": {**fields, **self.more}}
+
+
+class PromptTooLongError(ApiError):
+    """A prompt that fills the context. The message has what agents look for, of OpenAI's and of llama-server's."""
+
+    def __init__(self, n_prompt: int, n_ctx: int, param: str = "messages") -> None:
+        super().__init__(
+            400,
+            f"This model's maximum context length is {n_ctx} tokens, but the request has {n_prompt}: "
+            "it exceeds the available context size",
+            param=param, code="context_length_exceeded", more={"n_prompt_tokens": n_prompt, "n_ctx": n_ctx},
+        )  # fmt: skip
+        self.n_prompt, self.n_ctx = n_prompt, n_ctx
+
+    def body(self, *, native: bool = False) -> dict[str, Any]:
+        body = super().body(native=native)
+        if native:
+            body["error"]["type"] = "exceed_context_size_error"
+        return body
+
+
+def bad(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A request that is wrong."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, retry_after: int = RETRIED_S) -> ApiError:
+    """A server that can't answer now."""
+    return ApiError(503, message, headers={"Retry-After": str(retry_after)})
+
+
+def api_error(error: Exception) -> ApiError:
+    """What a client is told of any error.
+
+    One that comes again with the same request is no 5xx, after which clients try again, or says that it isn't worth it.
+    """
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ValidationError):
+        return _invalid(error)
+    if isinstance(error, EngineDiedError):
+        return ApiError(503, f"the engine ended: {error}", code="engine_ended", headers={"Retry-After": str(RETRIED_S)})
+    kind = error.kind if isinstance(error, EngineFailedError) else type(error).__name__
+    return of_kind(kind, str(error), getattr(error, "argument", None), ours=isinstance(error, OctavoError))
+
+
+def of_kind(kind: str, message: str, param: str | None = None, *, ours: bool = True) -> ApiError:
+    """What a client is told of an error whose class has this name. `ours`: its words are meant for users."""
+    if kind == CacheFullError.__name__:
+        return unavailable(f"the KV cache is full: {message}")
+    if kind == ContextFullError.__name__:
+        return bad(message, param, "context_length_exceeded")
+    if kind in (NonFiniteError.__name__, "QuarantineError") or not ours:
+        words = message if ours else f"internal error: {kind}"
+        return ApiError(500, words, headers={"x-should-retry": "false"})
+    return bad(message, param)
+
+
+def _invalid(error: ValidationError) -> ApiError:
+    """The first thing that is wrong with a body, by the name of its field."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
+    words = first["msg"].removeprefix("Value error, ")
+    return bad(f"{place}: {words}" if place else words, place.partition(".")[0] or None)
+
+
+def _is_branch(part: int | str) -> bool:
+    """Whether a part of a place is the name of a branch of a union, which no client knows."""
+    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part or part[:1].isupper())

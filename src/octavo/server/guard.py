@@ -1,0 +1,122 @@
+"""Who may ask: the Host and Origin of a request, and its key. An ASGI application around another."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import socket
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo.server.errors import ApiError
+from octavo.server.native_paths import is_native
+from octavo.server.options import ServerOptions
+from octavo.server.stream import to_json
+
+OPEN_PATHS = ("/health", "/v1/health")
+"""Which need no key."""
+ALLOWED_METHODS = b"GET, POST, OPTIONS"
+ALLOWED_HEADERS = b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
+
+
+class Guard:
+    """Lets a request through, or answers it: 403 for a foreign Host or Origin, 401 for a key that is none of ours.
+
+    Names that a page of another site could point at this machine are refused as a Host, so that it can't read what
+    the server says; numbers of machines can't be such names.
+    """
+
+    def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
+        self.app, self.options = app, options
+        self._hosts = {"localhost", socket.gethostname().lower(), options.host.lower(), *map(str.lower, options.hosts)}
+        self._keys = [hashlib.sha256(key.encode()).digest() for key in options.keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        try:
+            allowed = self._check_place(headers, origin)
+            if scope["method"] == "OPTIONS":
+                if not allowed:
+                    raise ApiError(405, "OPTIONS is for pages of allowed origins", headers={"Allow": "GET, POST"})
+                await _answer(send, 204, b"", _cors(origin, preflight=True))
+                return
+            scope.setdefault("state", {})["key"] = self._check_key(scope["path"], headers)
+        except ApiError as error:
+            more = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+            body = to_json(error.body(native=is_native(scope["path"])))
+            await _answer(send, error.status, body, [(b"content-type", b"application/json"), *more])
+            return
+        await self.app(scope, receive, _with(send, _cors(origin)) if allowed else send)
+
+    def _check_place(self, headers: dict[bytes, bytes], origin: str) -> bool:
+        """Whether a page of an allowed origin asks. Raises ApiError for a foreign Host or Origin."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        if not self._known(_name(host)):
+            raise ApiError(403, f"the Host is {host!r} (allowed: localhost, addresses, names by --allow-host)")
+        if not origin:
+            return False
+        if origin in self.options.origins or "*" in self.options.origins:
+            return True
+        if origin.partition("://")[2] != host:
+            raise ApiError(403, f"the Origin is {origin!r} (allowed: this server's own, and those of --cors-origin)")
+        return False
+
+    def _known(self, name: str) -> bool:
+        if name in self._hosts or name.endswith(".localhost") or "*" in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _check_key(self, path: str, headers: dict[bytes, bytes]) -> str:
+        """The key that a request has. Raises ApiError for one that is none of ours; all are compared, in equal time."""
+        if not self._keys or path in OPEN_PATHS:
+            return ""
+        given = headers.get(b"authorization", b"")
+        given = given[7:] if given[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
+        digest = hashlib.sha256(given.strip()).digest()
+        if not sum(hmac.compare_digest(digest, key) for key in self._keys):
+            words = "the API key is wrong" if given else "an API key is needed: Authorization: Bearer KEY"
+            raise ApiError(401, words, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        return digest.hex()
+
+
+def _name(host: str) -> str:
+    """A Host without its port, an IPv6 address without its brackets."""
+    host = host.lower().rstrip(".")
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+def _cors(origin: str, *, preflight: bool = False) -> list[tuple[bytes, bytes]]:
+    headers = [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]
+    if preflight:
+        headers += [
+            (b"access-control-allow-methods", ALLOWED_METHODS),
+            (b"access-control-allow-headers", ALLOWED_HEADERS),
+            (b"access-control-max-age", b"600"),
+        ]
+    return headers
+
+
+def _with(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *headers]}
+        await send(message)
+
+    return sending
+
+
+async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    headers = [*headers, (b"content-length", b"%d" % len(body))] if status != 204 else headers
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

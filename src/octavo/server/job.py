@@ -1,0 +1,83 @@
+"""Job: what a request of any route comes to. Prompts, how to choose tokens after them, and where replies end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from octavo.runtime.sampling import SamplingParams
+from octavo.server.detail import Detail
+from octavo.server.errors import bad
+from octavo.server.schema import Sampling
+from octavo.server.service import Service, random_seed
+
+USUAL_TEMPERATURE = 1.0
+"""OpenAI's, where neither the request nor the model's file has one."""
+FIELDS = tuple(f.name for f in fields(SamplingParams) if f.name in Sampling.model_fields and f.name != "seed")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Replies to prompts.
+
+    prompts     tokens; `n` replies to each
+    sampling    how tokens are chosen; random numbers begin with `seed` for the first reply, then seed + 1 and so on
+    max_tokens  of a reply; None for as many as the context holds
+    stop        texts that end a reply and are not part of it
+    logprobs    how many of the likeliest tokens come with each token; None for none
+    space       what requests must have in common to share cached prompts
+    """
+
+    prompts: Sequence[list[int]]
+    sampling: SamplingParams
+    seed: int
+    n: int = 1
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    space: str = ""
+
+    def detail(self, service: Service) -> Detail:
+        """What takes the tokens of one of the replies."""
+        return Detail(service.tokenizer, self.stop)
+
+
+def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float]) -> SamplingParams:
+    """How a request wants tokens to be chosen, over what the model's file recommends.
+
+    Raises ApiError for tokens that are not in the vocabulary.
+    """
+    given = {name: value for name in FIELDS if (value := getattr(body, name)) is not None}
+    if given.get("top_k") == -1:
+        given["top_k"] = 0
+    if body.repetition_penalty is not None:
+        given.setdefault("repeat_penalty", body.repetition_penalty)
+    if given.get("top_p") == 0:  # nothing but the likeliest token
+        given.update(top_p=1.0, top_k=1)
+    n_vocab = service.info.n_vocab
+    for name, tokens in (("logit_bias", logit_bias), ("stop_token_ids", given.get("stop_token_ids", ()))):
+        for token in tokens:
+            if not 0 <= token < n_vocab:
+                raise bad(f"{name}: token {token} is not in the vocabulary (allowed: 0 to {n_vocab - 1})", name)
+    usual: dict[str, Any] = {"temperature": USUAL_TEMPERATURE, **service.recommended}
+    return SamplingParams(**{**usual, **given, "logit_bias": dict(logit_bias)})
+
+
+def seed_of(body: Sampling) -> int:
+    """The seed of a request, 64 bits; a random one where it has none or -1, as clients of llama-server send."""
+    return random_seed() if body.seed is None or body.seed == -1 else body.seed % (1 << 64)
+
+
+def stops_of(body: Sampling) -> tuple[str, ...]:
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+
+
+def named_biases(given: Mapping[str, float] | None) -> dict[int, float]:
+    """OpenAI's logit_bias, whose keys are texts. Raises ApiError for one that is no number of a token."""
+    found = {}
+    for key, value in (given or {}).items():
+        if not (key.isascii() and key.isdigit()) or len(key) > 10:
+            raise bad(f"logit_bias: {key!r} is no token (allowed: a number)", "logit_bias")
+        found[int(key)] = float(value)
+    return found

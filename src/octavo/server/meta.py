@@ -1,0 +1,49 @@
+"""What there is, and how it is: /health, /v1/models and /metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.server.answer import json_response, service_of
+from octavo.server.errors import ApiError
+from octavo.server.service import Service
+
+
+async def health(request: Request) -> Response:
+    """Whether requests can be answered. It needs no key."""
+    why = service_of(request).health()
+    if why is None:
+        return json_response({"status": "ok"})
+    return json_response(why.body(native=True), why.status, why.headers)
+
+
+async def models(request: Request) -> Response:
+    """The model that is served."""
+    return json_response({"object": "list", "data": [_model(service_of(request))]})
+
+
+async def model(request: Request) -> Response:
+    """A model by its name."""
+    service, name = service_of(request), request.path_params["name"]
+    if name != service.options.name:
+        message = f"there is no model {name!r} (allowed: {service.options.name})"
+        raise ApiError(404, message, param="model", code="model_not_found")
+    return json_response(_model(service))
+
+
+def _model(service: Service) -> dict[str, Any]:
+    info = service.info
+    meta = {
+        "n_ctx": info.n_ctx, "n_ctx_train": info.n_ctx_train, "n_params": info.n_params, "size": info.nbytes,
+        "n_vocab": info.n_vocab,
+    }  # fmt: skip
+    return {"id": service.options.name, "object": "model", "created": service.created, "owned_by": "octavo",
+            "meta": meta, "max_model_len": info.n_ctx}  # fmt: skip
+
+
+async def metrics(request: Request) -> Response:
+    """Counts and times, as Prometheus reads them."""
+    return Response(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")

@@ -1,0 +1,13 @@
+"""Identifiers of replies, as OpenAI's clients know them."""
+
+from __future__ import annotations
+
+import secrets
+import string
+
+LETTERS = string.ascii_letters + string.digits
+
+
+def new_id(prefix: str) -> str:
+    """A prefix and 24 letters and digits."""
+    return prefix + "".join(secrets.choice(LETTERS) for _ in range(24))

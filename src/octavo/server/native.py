@@ -1,0 +1,203 @@
+"""llama-server's own routes: /completion, /tokenize, /detokenize, /apply-template, /props and /slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.server.answer import body_of, finished, json_response, key_of, left, service_of, streamed
+from octavo.server.chat import encode_chat_text
+from octavo.server.completions import prompts_of
+from octavo.server.errors import ApiError, bad
+from octavo.server.job import Job, sampling_of, seed_of, stops_of
+from octavo.server.logprobs import finite
+from octavo.server.messages import Likely
+from octavo.server.schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
+from octavo.server.service import Service
+from octavo.server.stream import event, to_json
+from octavo.server.threads import in_thread_if_long
+from octavo.server.usage import timings
+from octavo.server.work import Choice, Event, Work
+
+STOP_TYPES = {"length": "limit", "context": "limit"}
+
+
+def job_of(service: Service, body: NativeRequest, key: str) -> Job:
+    """What a request of /completion comes to. Raises ApiError, OctavoError."""
+    service.require_generation()
+    for name in ("grammar", "json_schema"):
+        if getattr(body, name) is not None:
+            raise bad(f"{name} is not supported", name)
+    most = body.n_predict if body.n_predict is not None else body.max_tokens
+    sampling = sampling_of(service, body, _biases(service, body.logit_bias))
+    return Job(
+        prompts=prompts_of(service, body.prompt), sampling=sampling, seed=seed_of(body), stop=stops_of(body),
+        max_tokens=None if most is None or most < 0 else max(most, 1), logprobs=body.n_probs or None,
+        space=service.space(key, body.cache_salt),
+    )  # fmt: skip
+
+
+def _biases(service: Service, given: object) -> dict[int, float]:
+    """llama-server's logit_bias: pairs, or a mapping, of a token or a text and a number, or false for never."""
+    pairs = list(given.items()) if isinstance(given, dict) else given if isinstance(given, list) else []
+    found: dict[int, float] = {}
+    for pair in pairs:
+        if len(pair) != 2 or isinstance(pair[0], bool | float) or isinstance(pair[1], str) or pair[1] is True:
+            raise bad(f"logit_bias has {pair!r} (allowed: a token or a text, and a number or false)", "logit_bias")
+        what, value = pair
+        if isinstance(what, str) and what.isascii() and what.isdigit():
+            what = int(what[:10])
+        tokens = [what] if isinstance(what, int) else service.tokenizer.encode(what, add_special=False)
+        bias = -100.0 if value is False else float(value)
+        found |= dict.fromkeys(tokens, max(-100.0, min(100.0, bias)))
+    return found
+
+
+class NativeReply:
+    """Writes a job as llama-server's /completion does."""
+
+    def __init__(self, service: Service, body: NativeRequest, work: Work) -> None:
+        self.service, self.body, self.work = service, body, work
+
+    def begin(self) -> bytes:
+        return b""
+
+    def events(self, events: list[Event]) -> bytes:
+        written = []
+        for one in events:
+            choice, content = self.work.choices[one.choice], _content(one)
+            if content or one.likely:
+                part = {"index": one.choice, "content": content, "tokens": one.tokens, "stop": False, "id_slot": -1,
+                        "tokens_predicted": choice.tokens, "tokens_evaluated": choice.n_prompt}  # fmt: skip
+                written.append(part | self._probabilities([one]))
+            if one.finish is not None:
+                written.append(self._last(one.choice, choice, "", []))
+        return b"".join(event(to_json(part)) for part in written)
+
+    def end(self) -> bytes:
+        return b""
+
+    def error(self, error: ApiError) -> bytes:
+        return event(to_json(error.body(native=True)))
+
+    def whole(self, found: Sequence[Sequence[Event]]) -> Any:
+        """What is answered without a stream: an object, or for several prompts a list."""
+        parts = []
+        for i, events in enumerate(found):
+            content = "".join(map(_content, events))
+            tokens = [token for one in events for token in one.tokens] if self.body.return_tokens else []
+            parts.append(self._last(i, self.work.choices[i], content, tokens) | self._probabilities(events))
+        several = isinstance(self.body.prompt, list) and not isinstance(self.body.prompt[0], int)
+        return parts if several else parts[0]
+
+    def _last(self, i: int, choice: Choice, content: str, tokens: list[int]) -> dict[str, Any]:
+        kind = STOP_TYPES.get(choice.end or "", "eos" if choice.stopped is None else "word")
+        job = self.work.job
+        return {
+            "index": i, "content": content, "tokens": tokens, "id_slot": -1, "stop": True,
+            "model": self.service.options.name, "tokens_predicted": choice.tokens,
+            "tokens_evaluated": choice.n_prompt,
+            "generation_settings": settings(job),
+            "prompt": self.service.tokenizer.decode(job.prompts[i]), "has_new_line": "\n" in content,
+            "truncated": choice.end == "context", "stop_type": kind, "stopping_word": choice.stopped or "",
+            "tokens_cached": choice.n_prompt + choice.tokens, "timings": timings(choice),
+        }  # fmt: skip
+
+    def _probabilities(self, events: Sequence[Event]) -> dict[str, Any]:
+        if self.work.job.logprobs is None:
+            return {}
+        pairs = [pair for one in events for pair in zip(one.tokens, one.likely, strict=True)]
+        return {"completion_probabilities": [self._probability(*pair) for pair in pairs]}
+
+    def _probability(self, token: int, one: Likely) -> dict[str, Any]:
+        top = [self._entry(*pair) for pair in one.top]
+        return {**self._entry(token, one.token), "top_logprobs": top}
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        data = self.service.tokenizer.token_bytes(token)
+        text = data.decode(errors="replace")
+        return {"id": token, "token": text, "bytes": list(data), "logprob": finite(logprob)}
+
+
+def _content(one: Event) -> str:
+    return "".join(delta.content for delta in one.deltas)
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """How tokens are chosen, by llama-server's names."""
+    found = asdict(job.sampling)
+    found["logit_bias"] = [{"token": token, "bias": bias} for token, bias in job.sampling.logit_bias.items()]
+    more = {"seed": job.seed, "stop": list(job.stop), "n_probs": job.logprobs or 0,
+            "n_predict": -1 if job.max_tokens is None else job.max_tokens}  # fmt: skip
+    return {**found, **more, "max_tokens": more["n_predict"]}
+
+
+async def completion(request: Request) -> Response:
+    """Continue a text, as llama-server does."""
+    body, service = await body_of(request, NativeRequest), service_of(request)
+    size = len(body.prompt) if isinstance(body.prompt, str) else sum(len(str(part)) for part in body.prompt)
+    work = Work(service, await in_thread_if_long(size, job_of, service, body, key_of(request)))
+    reply = NativeReply(service, body, work)
+    if body.stream:
+        return streamed(request, work, reply)
+    found = await finished(request, work)
+    return left() if found is None else json_response(reply.whole(found))
+
+
+async def tokenize(request: Request) -> Response:
+    """The tokens of a text."""
+    body, tokenizer = await body_of(request, TokenizeRequest), service_of(request).tokenizer
+    special, parse = bool(body.add_special), body.parse_special is not False
+    tokens = await in_thread_if_long(len(body.content), tokenizer.encode, body.content, special, parse)
+    if not body.with_pieces:
+        return json_response({"tokens": tokens})
+    return json_response({"tokens": [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]})
+
+
+def _piece(data: bytes) -> str | list[int]:
+    """A token's text, or its bytes where they are a part of a character."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of tokens."""
+    body, tokenizer = await body_of(request, DetokenizeRequest), service_of(request).tokenizer
+    return json_response({"content": await in_thread_if_long(len(body.tokens), tokenizer.decode, body.tokens)})
+
+
+async def apply_template(request: Request) -> Response:
+    """Messages as the model's template writes them."""
+    body, service = await body_of(request, TemplateRequest), service_of(request)
+    size = sum(len(message.text() or "") for message in body.messages)
+    return json_response({"prompt": await in_thread_if_long(size, encode_chat_text, service, body)})
+
+
+async def props(request: Request) -> Response:
+    """What is served, and with what settings."""
+    service = service_of(request)
+    info, tokenizer = service.info, service.tokenizer
+    texts = {name: tokenizer.texts[i] if i is not None else "" for name, i in
+             (("bos_token", tokenizer.bos_id), ("eos_token", tokenizer.eos_id))}  # fmt: skip
+    return json_response({
+        "default_generation_settings": {"n_ctx": info.n_ctx, "params": dict(service.recommended)},
+        "total_slots": info.max_sequences, "model_path": service.options.name, "model_alias": service.options.name,
+        "chat_template": service.template.source, **texts, "build_info": service.fingerprint,
+        "modalities": {"vision": False, "audio": False}, "is_sleeping": False,
+    })  # fmt: skip
+
+
+async def slots(request: Request) -> Response:
+    """What each place of a step does, as llama-server has it; here places are no fixed things."""
+    service = service_of(request)
+    info, running = service.info, service.client.stats.running
+    return json_response([
+        {"id": i, "n_ctx": info.n_ctx, "speculative": False, "is_processing": i < running}
+        for i in range(info.max_sequences)
+    ])  # fmt: skip

@@ -1,0 +1,80 @@
+"""What an engine is loaded with, and what the front is told to hold its clients to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+
+class EngineOptions(msgspec.Struct, frozen=True):
+    """See `octavo.load`, whose arguments these are.
+
+    kv_memory   None for a quarter of the memory that is free, but no more than `max_sequences` of `n_ctx` tokens take
+    itl_target  seconds from one token of a reply to the next that prompts of others may not lengthen; 0: no bound;
+                None for 0.25 on the CPU and 0.025 on a GPU
+    embeddings  a model that generates also gives vectors of texts; its weights are then in memory twice
+    """
+
+    path: str
+    device: str = "auto"
+    n_ctx: int | None = None
+    threads: int | None = None
+    cache_type: Literal["f16", "f32", "q8_0"] = "f16"
+    gpu_layers: int | str | None = None
+    max_sequences: int = 32
+    kv_memory: int | None = None
+    itl_target: float | None = None
+    embeddings: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the front takes of its clients.
+
+    queue          replies that may wait; further ones are refused with 429
+    queue_tokens   tokens of prompts that may be under way
+    body           bytes of a request
+    header         bytes of its headers
+    depth          of its JSON
+    header_time    seconds until all headers are there
+    body_time      seconds until the body is there; one that comes faster than 1 KB/s may take longer
+    write_time     seconds that a client may leave what is sent to it unread
+    ping           seconds without output after which a stream gets a comment
+    drain_time     seconds that replies under way have when the server ends
+    """
+
+    queue: int = 256
+    queue_tokens: int = 1 << 22
+    body: int = 16 << 20
+    header: int = 64 << 10
+    depth: int = 64
+    header_time: float = 10.0
+    body_time: float = 30.0
+    write_time: float = 30.0
+    ping: float = 5.0
+    drain_time: float = 30.0
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How the front is reached, and by whom.
+
+    name           what the model is called
+    keys           one of which every request needs, but those for /health; () for none
+    hosts          names that a Host header may have besides localhost, numbers of machines, and this machine's name
+    origins        of web pages that may use the server, besides its own
+    strict_model   refuse names of other models
+    share_cache    clients with different keys share cached prompts
+    """
+
+    name: str
+    host: str = "127.0.0.1"
+    port: int = 8080
+    keys: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    strict_model: bool = False
+    share_cache: bool = False
+    limits: Limits = Limits()

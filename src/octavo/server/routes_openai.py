@@ -1,0 +1,94 @@
+"""OpenAI's routes: chat completions, completions, embeddings."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.server import chat, completions
+from octavo.server.answer import body_of, finished, json_response, key_of, left, service_of, streamed
+from octavo.server.errors import bad
+from octavo.server.schema import ChatRequest, CompletionRequest, EmbeddingRequest
+from octavo.server.service import Service
+from octavo.server.threads import in_thread_if_long
+from octavo.server.work import Work
+
+TOGETHER = 32
+"""Texts whose vectors are computed between two steps."""
+
+
+async def chat_completions(request: Request) -> Response:
+    """Reply to messages."""
+    body, service = await body_of(request, ChatRequest), service_of(request)
+    name, key = service.require_model(body.model), key_of(request)
+    job = await in_thread_if_long(sum(len(m.text() or "") for m in body.messages), chat.job_of, service, body, key)
+    work = Work(service, job)
+    reply = chat.ChatReply(service, body, name, work)
+    if body.stream:
+        return streamed(request, work, reply)
+    found = await finished(request, work)
+    return left() if found is None else json_response(reply.whole(found))
+
+
+async def text_completions(request: Request) -> Response:
+    """Continue texts."""
+    body, service = await body_of(request, CompletionRequest), service_of(request)
+    name, key = service.require_model(body.model), key_of(request)
+    size = len(body.prompt) if isinstance(body.prompt, str) else sum(map(len, map(str, body.prompt)))
+    job = await in_thread_if_long(size, completions.job_of, service, body, key)
+    echoed = None
+    if body.echo and job.logprobs is not None:
+        echoed = [(await service.client.score(prompt, job.logprobs)).rows for prompt in job.prompts]
+    work = Work(service, job)
+    reply = completions.CompletionReply(service, body, name, work, echoed)
+    if body.stream:
+        return streamed(request, work, reply)
+    found = await finished(request, work)
+    return left() if found is None else json_response(reply.whole(found))
+
+
+async def embeddings(request: Request) -> Response:
+    """Vectors of texts."""
+    body, service = await body_of(request, EmbeddingRequest), service_of(request)
+    name = service.require_model(body.model)
+    if (why := service.health()) is not None:
+        raise why
+    texts = _texts(service, body.input)
+    found = []
+    for i in range(0, len(texts), TOGETHER):
+        vectors = await service.client.embed(texts[i : i + TOGETHER], body.pooling or "", normalize=True)
+        found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
+    data = [
+        {"object": "embedding", "index": i, "embedding": _written(row, body)}
+        for i, row in enumerate(np.concatenate(found))
+    ]
+    n = sum(map(len, texts))
+    usage = {"prompt_tokens": n, "total_tokens": n}
+    return json_response({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+def _texts(service: Service, given: object) -> list[list[int]]:
+    parts: list[Any] = given if isinstance(given, list) else [given]
+    if parts and isinstance(parts[0], int):
+        parts = [parts]
+    encode = service.tokenizer.encode
+    texts = [encode(part, parse_special=False) if isinstance(part, str) else part for part in parts]
+    for text in texts:
+        service.require_fitting(text, "input")
+    return texts
+
+
+def _written(row: np.ndarray[tuple[int], np.dtype[np.float32]], body: EmbeddingRequest) -> list[float] | str:
+    """A vector, cut to the wanted number of dimensions, and then again of length 1."""
+    if body.dimensions is not None:
+        if body.dimensions > len(row):
+            raise bad(f"dimensions is {body.dimensions} (allowed: 1 to {len(row)})", "dimensions")
+        row = row[: body.dimensions]
+        row = (row / (np.linalg.norm(row) or 1)).astype("<f4")
+    if body.encoding_format == "base64":
+        return base64.b64encode(row.tobytes()).decode()
+    return row.tolist()

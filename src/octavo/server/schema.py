@@ -1,0 +1,238 @@
+"""What bodies of requests may have. Fields that are not here are ignored: clients send many that mean nothing here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MOST_CHOICES = 128
+MOST_STOPS = 16
+MOST_TOKENS = 1 << 31
+MOST_PROMPTS = 2048
+TOKEN = Annotated[int, Field(ge=0, lt=1 << 31)]
+TOKENS = Annotated[list[TOKEN], Field(min_length=1, max_length=1 << 22)]
+STOP = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class Body(BaseModel):
+    """Numbers are numbers, and finite ones; texts are texts."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class Sampling(Body):
+    """How tokens are chosen; what is left out is the model's own, or the default."""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = Field(None, description="0 or -1: all tokens")
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=1e-3, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1e-3, le=100)] | None = Field(
+        None, description="another name of repeat_penalty"
+    )
+    repeat_last_n: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = Field(None, description="-1: a random one")
+    min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[TOKEN], Field(max_length=1024)] | None = None
+    stop: STOP | Annotated[list[STOP], Field(max_length=MOST_STOPS)] | None = None
+    cache_salt: Annotated[str, Field(max_length=1024)] | None = Field(
+        None, description="requests with the same salt share cached prompts"
+    )
+
+
+class OpenAISampling(Sampling):
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(None, max_length=1024)
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _no_options_without_stream(self) -> OpenAISampling:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is for requests with stream")
+        return self
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class Function(Body):
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class ToolCall(Body):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class Message(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, value: Any) -> Any:
+        """Parts that are no text are refused by their type."""
+        parts = value.get("content") if isinstance(value, dict) else None
+        for part in parts if isinstance(parts, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind is not None and kind != "text":
+                raise ValueError(f"a content part of type {kind!r}: this model takes text")
+        return value
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Message:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("a message needs content")
+        return self
+
+    def text(self) -> str | None:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content
+
+
+class ToolFunction(Body):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class NamedFunction(Body):
+    name: str
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(Body):
+    name: str = "schema"
+    description: str | None = None
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema", description="as llama-server has it")
+
+
+class ChatRequest(OpenAISampling):
+    messages: Annotated[list[Message], Field(min_length=1, max_length=1 << 14)]
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    chat_template_kwargs: dict[str, bool | str] | None = Field(None, max_length=16)
+    chat_template: Any = None
+    add_generation_prompt: bool | None = None
+    grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF")
+    reasoning_effort: str | None = None
+
+    @model_validator(mode="after")
+    def _top_needs_logprobs(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs is for requests with logprobs")
+        return self
+
+    @model_validator(mode="after")
+    def _no_template(self) -> ChatRequest:
+        if self.chat_template is not None:
+            raise ValueError("chat_template: the model's own is used")
+        return self
+
+
+class CompletionRequest(OpenAISampling):
+    prompt: (
+        str
+        | TOKENS
+        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[TOKENS], Field(min_length=1, max_length=MOST_PROMPTS)]
+    )
+    max_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = 16
+    logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    suffix: str | None = None
+    response_format: ResponseFormat | None = None
+    grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF")
+
+
+class NativeRequest(Sampling):
+    """llama-server's /completion."""
+
+    prompt: str | TOKENS | Annotated[list[str | TOKENS], Field(min_length=1, max_length=MOST_PROMPTS)]
+    n_predict: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
+    n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logit_bias: list[list[int | float | bool | str]] | dict[str, float | bool] | None = Field(None, max_length=1024)
+    stream: bool | None = None
+    return_tokens: bool | None = None
+    grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF")
+    json_schema: dict[str, Any] | bool | None = None
+
+
+class TokenizeRequest(Body):
+    content: str
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+
+
+class DetokenizeRequest(Body):
+    tokens: Annotated[list[TOKEN], Field(max_length=1 << 22)]
+
+
+class TemplateRequest(Body):
+    messages: Annotated[list[Message], Field(min_length=1, max_length=1 << 14)]
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    chat_template_kwargs: dict[str, bool | str] | None = Field(None, max_length=16)
+    add_generation_prompt: bool | None = None
+
+
+class EmbeddingRequest(Body):
+    input: (
+        str
+        | TOKENS
+        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[TOKENS], Field(min_length=1, max_length=MOST_PROMPTS)]
+    )
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    pooling: Literal["mean", "cls", "last"] | None = None
+
+
+OpenAISampling.model_rebuild()

@@ -1,0 +1,109 @@
+"""Running the server: a socket, uvicorn on it, and its end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from octavo.errors import UsageError
+from octavo.io.gguf import GGUFFile
+from octavo.server.app import make_app
+from octavo.server.client import EngineClient
+from octavo.server.connection import connection_class
+from octavo.server.options import ServerOptions
+from octavo.server.service import Service
+from octavo.text import Tokenizer
+
+log = logging.getLogger("octavo")
+KEEP_ALIVE_S = 75
+BACKLOG = 2048
+
+
+class _Quiet(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises UsageError for an address that can't be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        raise UsageError(f"host {host} and port {port} can't be listened on: {error.strerror or error}") from None
+    return sock
+
+
+async def serve(
+    client: EngineClient, file: GGUFFile, options: ServerOptions, sock: socket.socket,
+    told: Callable[[Service], None] = lambda service: None,
+) -> None:  # fmt: skip
+    """Serve a model until SIGTERM or SIGINT, or until its engine can't be loaded.
+
+    `told` is called once the model is loaded. Raises EngineDiedError where that fails.
+    """
+    service = Service(client, file, Tokenizer.from_gguf(file), options)
+    server = _Quiet(config(service))
+    await client.start()
+    running = asyncio.get_running_loop().create_task(server.serve([sock]))
+    ending = asyncio.get_running_loop().create_task(_until_signal())
+    try:
+        ready = asyncio.get_running_loop().create_task(client.ready())
+        await asyncio.wait([ready, ending, running], return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            ready.result()
+            told(service)
+            await asyncio.wait([ending, running], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        await _drain(service)
+    finally:
+        ending.cancel()
+        server.should_exit = server.force_exit = True
+        await running
+        await client.close()
+
+
+def config(service: Service) -> uvicorn.Config:
+    """How uvicorn is run: without its log and its own ideas of proxies."""
+    limits = service.options.limits
+    return uvicorn.Config(
+        make_app(service), http=connection_class(limits), ws="none", lifespan="off", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
+        timeout_graceful_shutdown=1,
+    )  # fmt: skip
+
+
+async def _until_signal() -> None:
+    """Wait for the first signal that ends the server; after it a second one ends it at once."""
+    came, loop = asyncio.Event(), asyncio.get_running_loop()
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, came.set)
+    await came.wait()
+
+
+async def _drain(service: Service) -> None:
+    """Take no more requests, and wait until those under way are at their ends, as long as they may take."""
+    service.draining = True
+    limit = service.options.limits.drain_time
+    again, loop = asyncio.Event(), asyncio.get_running_loop()
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, again.set)
+    end = loop.time() + limit
+    while service.metrics.replies and not again.is_set() and loop.time() < end:
+        await asyncio.sleep(0.05)
+    if service.metrics.replies:
+        log.warning("%d replies are cut off", service.metrics.replies)

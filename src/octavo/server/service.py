@@ -1,0 +1,129 @@
+"""Service: what all routes share. The model's text side, the engine's client, and what clients are held to."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo import __version__
+from octavo.io.gguf import GGUFFile
+from octavo.runtime.options import recommended
+from octavo.server.client import EngineClient
+from octavo.server.errors import ApiError, PromptTooLongError, bad, unavailable
+from octavo.server.messages import Info
+from octavo.server.metrics import Metrics
+from octavo.server.options import ServerOptions
+from octavo.text import ChatTemplate, Tokenizer
+
+USUAL_SECONDS = 5.0
+"""Of a reply, before one has ended."""
+LONGEST_WAIT = 120
+"""Seconds that a client is told to wait at most; OpenAI's does not wait longer."""
+
+
+class Service:
+    """A model that is served.
+
+    draining  no more requests are taken, as the server is about to end
+    """
+
+    def __init__(self, client: EngineClient, file: GGUFFile, tokenizer: Tokenizer, options: ServerOptions) -> None:
+        self.client, self.tokenizer, self.options = client, tokenizer, options
+        self.template: ChatTemplate = tokenizer.chat_template()
+        self.recommended = recommended(file)
+        self.created = int(time.time())
+        self.fingerprint = f"octavo-{__version__}"
+        self.draining = False
+        self.metrics = Metrics(client)
+        self._tokens_under_way = 0
+
+    @property
+    def info(self) -> Info:
+        """What is loaded. Raises ApiError as long as that is not known."""
+        if self.client.info is None:
+            raise unavailable("Loading model")
+        return self.client.info
+
+    def health(self) -> ApiError | None:
+        """Why nothing can be answered now; None where it can."""
+        if self.draining:
+            return unavailable("The server is about to end", 30)
+        if self.client.state == "loading":
+            return unavailable("Loading model")
+        if self.client.state == "dead":
+            return unavailable(f"The engine ended and is started again: {self.client.failure}")
+        return None
+
+    def admit(self, replies: int, tokens: int) -> None:
+        """Take replies to prompts of so many tokens together. Raises ApiError where that is too much for now.
+
+        `leave` with the same numbers gives their room back.
+        """
+        if (why := self.health()) is not None:
+            raise why
+        limits, room = self.options.limits, self.info.max_sequences
+        waiting = self.metrics.replies + replies - room
+        if waiting > limits.queue or (self._tokens_under_way and self._tokens_under_way + tokens > limits.queue_tokens):
+            seconds = max(1, min(LONGEST_WAIT, round(self.metrics.reply_seconds * waiting / room)))
+            self.metrics.refused.inc()
+            raise ApiError(
+                429, f"{self.metrics.replies} replies are under way or wait (allowed: {room} and {limits.queue})",
+                code="queue_full", headers={"Retry-After": str(seconds)},
+            )  # fmt: skip
+        self.metrics.replies += replies
+        self._tokens_under_way += tokens
+
+    def leave(self, replies: int, tokens: int) -> None:
+        self.metrics.replies -= replies
+        self._tokens_under_way -= tokens
+
+    def require_model(self, name: str | None) -> str:
+        """The name of the model that answers. Raises ApiError for another one where that is not to be."""
+        if self.options.strict_model and name is not None and name != self.options.name:
+            raise ApiError(404, f"there is no model {name!r} (allowed: {self.options.name})", param="model",
+                           code="model_not_found")  # fmt: skip
+        return self.options.name
+
+    def require_generation(self) -> None:
+        if self.info.embeds:
+            raise bad(f"{self.options.name} is an embedding model, which generates no text (allowed: /v1/embeddings)")
+
+    def space(self, key: str, salt: str | None) -> str:
+        """What requests must have in common to share cached prompts: the key that they came with, and their salt."""
+        known = "" if self.options.share_cache else key
+        return hashlib.sha256(f"{known}\0{salt or ''}".encode()).hexdigest()[:16] if known or salt else ""
+
+    def require_fitting(self, prompt: Sequence[int], param: str) -> None:
+        """Raises ApiError for a prompt that leaves no room for a reply, or has tokens that there aren't."""
+        info = self.info
+        most = min(info.n_ctx, info.n_pages * info.page_size)
+        if len(prompt) >= most:
+            raise PromptTooLongError(len(prompt), most, param)
+        if not prompt:
+            raise bad("the prompt has no tokens", param)
+        if max(prompt) >= info.n_vocab:
+            raise bad(f"token {max(prompt)} is not in the vocabulary (allowed: 0 to {info.n_vocab - 1})", param)
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, open_end: bool = True,
+        **extra: Any,
+    ) -> str:  # fmt: skip
+        """Messages as the model's template writes them. Raises TemplateError."""
+        more = {"tools": tools} if tools else {}
+        return self.template.render(messages, open_end, **more, **extra)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text that a template has written."""
+        tokenizer = self.tokenizer
+        tokens = tokenizer.encode(text, add_special=False)
+        bos = tokenizer.bos_id
+        if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
+            tokens.insert(0, bos)  # as llama.cpp does where the template leaves it out
+        return tokens
+
+
+def random_seed() -> int:
+    return secrets.randbits(63)

@@ -1,0 +1,146 @@
+"""Server-sent events: what a job brings, sent as it comes, for as long as somebody reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from time import monotonic
+from typing import Protocol
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from octavo.server.errors import ApiError, api_error
+from octavo.server.options import Limits
+from octavo.server.work import Event, Work
+
+log = logging.getLogger("octavo")
+to_json = msgspec.json.Encoder().encode
+PING = b": ping\n\n"
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]  # fmt: skip
+
+
+class Renderer(Protocol):
+    """How a route writes the events of its jobs: bytes of server-sent events."""
+
+    def begin(self) -> bytes:
+        """What comes first."""
+
+    def events(self, events: list[Event]) -> bytes:
+        """What comes of some events; b"" for nothing."""
+
+    def end(self) -> bytes:
+        """What comes last."""
+
+    def error(self, error: ApiError) -> bytes:
+        """What comes last where the job failed."""
+
+
+class Watch:
+    """Looks after streams: comments for those that have nothing to say, an end to those that nobody reads."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.streams = limits, set[EventStream]()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, stream: EventStream) -> None:
+        self.streams.add(stream)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        """As often as is needed, until there is no stream left."""
+        while self.streams:
+            await asyncio.sleep(min(self.limits.ping, self.limits.write_time) / 4)
+            now = monotonic()
+            for stream in list(self.streams):
+                if stream.writes_since is not None:
+                    if now - stream.writes_since > self.limits.write_time:
+                        stream.cut()
+                elif now - stream.wrote_at >= self.limits.ping:
+                    stream.work.stream.wake()
+
+
+class EventStream(Response):
+    """A job's events as a response. Its status is known once there is a first token, or a comment is due.
+
+    writes_since  when a write began that is under way
+    wrote_at      when the last one ended
+    """
+
+    def __init__(self, work: Work, renderer: Renderer, watch: Watch) -> None:
+        self.work, self.renderer, self.watch = work, renderer, watch
+        self.background = None
+        self.writes_since: float | None = None
+        self.wrote_at = monotonic()
+        self._transport: asyncio.WriteTransport | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._transport = scope.get("state", {}).get("transport")
+        left = asyncio.get_running_loop().create_task(self._until_left(receive))
+        self.watch.add(self)
+        try:
+            await self._send_all(send)
+        finally:
+            self.watch.streams.discard(self)
+            self.work.close()
+            left.cancel()
+            with suppress(asyncio.CancelledError):
+                await left
+
+    async def _send_all(self, send: Send) -> None:
+        work, renderer, begun = self.work, self.renderer, False
+        try:
+            async for events in work:
+                data = renderer.events(events) if events else b""
+                if not data and monotonic() - self.wrote_at < self.watch.limits.ping:
+                    continue
+                if not begun:
+                    begun = True
+                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                    data = renderer.begin() + data
+                await self._write(send, data or PING)
+            last = renderer.end()
+        except Exception as error:
+            if not begun:
+                raise
+            if not isinstance(error, ApiError):
+                log.warning("a stream ended: %s", error)
+            last = renderer.error(api_error(error))
+        if work.stream.closed:
+            return
+        if not begun:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            last = renderer.begin() + last
+        await self._write(send, last, more=False)
+
+    async def _write(self, send: Send, data: bytes, *, more: bool = True) -> None:
+        self.writes_since = monotonic()
+        await send({"type": "http.response.body", "body": data, "more_body": more})
+        self.writes_since, self.wrote_at = None, monotonic()
+
+    async def _until_left(self, receive: Receive) -> None:
+        """Give up the job once its client is gone."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.work.close()
+
+    def cut(self) -> None:
+        """End a connection whose client reads nothing."""
+        log.warning("a client that reads nothing is cut off")
+        self.work.close()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def event(body: bytes) -> bytes:
+    """A server-sent event of one line."""
+    return b"data: " + body + b"\n\n"
+
+
+DONE = event(b"[DONE]")

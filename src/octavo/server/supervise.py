@@ -1,0 +1,163 @@
+"""ProcessClient: an engine in a process of its own, which is started again when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+
+import msgspec
+
+from octavo.server.channel import LENGTH, ChannelError, frame, length_of
+from octavo.server.client import EngineClient, EngineFailedError, Stream
+from octavo.server.messages import Add, Broken, Step, ToEngine, encode, to_front
+from octavo.server.options import EngineOptions
+
+log = logging.getLogger("octavo")
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+STABLE_S = 60.0
+"""Seconds after which an engine that ends was a good one."""
+FATAL = 2
+"""Crashes at which a prompt was under way, and is then refused."""
+MOST_REMEMBERED = 10_000
+QUIET = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+"""Threads that wait for work sleep, so that a server with nothing to do takes no time of cores."""
+
+
+class ProcessClient(EngineClient):
+    """Starts the engine and watches it.
+
+    Where it ends by itself, what was under way fails, and another one is started: at once, then after pauses that grow.
+    A prompt that was under way at two such ends is refused from then on. A model that can't be loaded the first time is
+    no reason to try again.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        super().__init__()
+        self.options, self.restarts = options, 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._under_way: dict[int, int] = {}
+        self._crashes: Counter[int] = Counter()
+
+    def launch(self) -> None:
+        """Start the process, which loads the model while the front makes itself ready; `start` then talks to it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "octavo.server.worker", str(theirs.fileno())]
+            self.process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], env={**QUIET, **os.environ}, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        ours.sendall(frame(encode(self.options)))
+        self._socket = ours
+
+    async def start(self) -> None:
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        await self._end()
+
+    async def _watch(self) -> None:
+        """Run an engine, and another one when it has ended."""
+        pause, loaded = FIRST_PAUSE_S, False
+        while True:
+            if self.process is None:
+                self.launch()
+            began = monotonic()
+            why = await self._run()
+            await self._end()
+            if not loaded and self.info is None:
+                self.died(why)
+                return
+            loaded = True
+            log.error("the engine ended: %s; it is started again", why)
+            self._count_crashes()
+            self.died(why)
+            pause = FIRST_PAUSE_S if monotonic() - began > STABLE_S else pause
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+            self.restarts += 1
+            self._set_state("loading")
+
+    async def _run(self) -> str:
+        """Take an engine's messages until it ends: why it did."""
+        reader, self._writer = await asyncio.open_connection(sock=self._socket)
+        self._socket = None
+        assert self.process is not None
+        try:
+            while True:
+                payload = await reader.readexactly(length_of(await reader.readexactly(LENGTH.size)))
+                message = to_front.decode(payload)
+                if isinstance(message, Broken):
+                    return message.message
+                if isinstance(message, Step):
+                    for row in message.rows:
+                        if row.finish is not None:
+                            self._under_way.pop(row.id, None)
+                self.deliver(message)
+        except (OSError, EOFError, ChannelError, msgspec.MsgspecError) as error:
+            status = await asyncio.to_thread(self._status)
+            return f"its process ended with status {status}" if status is not None else str(error)
+
+    def _status(self) -> int | None:
+        """What the process ended with; None for one that has not."""
+        assert self.process is not None
+        try:
+            return self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            return None
+
+    async def _end(self) -> None:
+        """See that the process is gone."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self.process is not None:
+            self.process.kill()
+            await asyncio.to_thread(self.process.wait)
+            self.process = None
+
+    def _send(self, message: ToEngine) -> None:
+        assert self._writer is not None
+        self._writer.write(frame(encode(message)))
+
+    def submit(self, adds: Sequence[Add]) -> Stream:
+        for add in adds:
+            if self._crashes[_mark(add)] >= FATAL:
+                raise EngineFailedError("QuarantineError", "the engine ended twice while this prompt was under way")
+        stream = super().submit(adds)
+        self._under_way.update((one, _mark(add)) for add in adds for one in add.ids)
+        return stream
+
+    def cancel(self, ids: list[int]) -> None:
+        super().cancel(ids)
+        for one in ids:
+            self._under_way.pop(one, None)
+
+    def _count_crashes(self) -> None:
+        """Remember which prompts were under way."""
+        self._crashes.update(set(self._under_way.values()))
+        self._under_way.clear()
+        if len(self._crashes) > MOST_REMEMBERED:
+            self._crashes = Counter(dict(self._crashes.most_common(MOST_REMEMBERED // 2)))
+
+
+def _mark(add: Add) -> int:
+    return hash(tuple(add.prompt))

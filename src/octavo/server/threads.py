@@ -1,0 +1,19 @@
+"""Work of the front that takes long enough to hold up streams, in another thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+LONG = 4096
+"""Characters of a text that is rendered and taken apart in another thread."""
+
+
+async def in_thread_if_long(size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function that looks at so many characters."""
+    if size > LONG:
+        return await asyncio.to_thread(function, *args, **kwargs)
+    return function(*args, **kwargs)

@@ -1,0 +1,38 @@
+"""What a job took: counts of tokens as OpenAI has them, and times as llama-server has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.server.work import Choice, Work
+
+
+def usage(work: Work) -> dict[str, Any]:
+    """Tokens of a job. A prompt counts once, whatever the number of its replies; a token that ends one counts too."""
+    prompts = sum(map(len, work.job.prompts))
+    cached = sum(choice.begun.cached for choice in work.choices[:: work.job.n] if choice.begun is not None)
+    completion = sum(choice.tokens for choice in work.choices)
+    return {
+        "prompt_tokens": prompts,
+        "completion_tokens": completion,
+        "total_tokens": prompts + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": sum(choice.reasoning_tokens for choice in work.choices)},
+    }
+
+
+def timings(choice: Choice) -> dict[str, Any]:
+    """How long the parts of a reply took, in milliseconds."""
+    cached, prompt = (choice.begun.cached, choice.begun.prompt) if choice.begun is not None else (0, 0.0)
+    n_prompt, n, seconds = choice.n_prompt - cached, choice.tokens, choice.seconds
+    return {
+        "cache_n": cached,
+        "prompt_n": n_prompt,
+        "prompt_ms": 1000 * prompt,
+        "prompt_per_token_ms": 1000 * prompt / n_prompt if n_prompt else 0.0,
+        "prompt_per_second": n_prompt / prompt if prompt else 0.0,
+        "predicted_n": n,
+        "predicted_ms": 1000 * seconds,
+        "predicted_per_token_ms": 1000 * seconds / n if n else 0.0,
+        "predicted_per_second": n / seconds if seconds else 0.0,
+    }

@@ -1,0 +1,280 @@
+"""The engine's process: its main thread computes steps, another one reads what the front asks for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+import msgspec
+
+from octavo.errors import OctavoError, UsageError
+from octavo.graph.node import PAGE_SIZE, Graph
+from octavo.huggingface import open_model_file
+from octavo.io.memory import room
+from octavo.io.named import resolve
+from octavo.jit.clock import clock
+from octavo.models import read_model
+from octavo.runtime.context import default_context
+from octavo.runtime.core import EngineCore
+from octavo.runtime.embedding import is_embedding_model
+from octavo.runtime.engine import EngineConfig
+from octavo.runtime.kv_cache import page_bytes
+from octavo.runtime.model import Model, model_of
+from octavo.runtime.placement import backends_for
+from octavo.runtime.request import Output, Request, State
+from octavo.runtime.sampling import SamplingParams, make_sampler
+from octavo.runtime.window_pool import pages_for
+from octavo.server.channel import Channel, ChannelError
+from octavo.server.messages import (
+    Add,
+    Begun,
+    Broken,
+    Cancel,
+    Embed,
+    Failed,
+    Info,
+    Likely,
+    Quit,
+    Ready,
+    Row,
+    Score,
+    Scored,
+    Step,
+    ToEngine,
+    ToFront,
+    Vectors,
+    encode,
+    to_engine,
+)
+from octavo.server.options import EngineOptions
+from octavo.server.scoring import score
+
+log = logging.getLogger("octavo")
+SEEDS = 1 << 64
+
+
+@dataclass(eq=False, slots=True)
+class Reply:
+    """A request under way: its number, when it came and when its prompt was begun, and whether it has a token."""
+
+    id: int
+    request: Request
+    added: float
+    begun: float | None = None
+    told: bool = False
+
+
+class EngineLoop:
+    """Takes messages of the front from `inbox`, computes steps, and sends what they bring.
+
+    Whoever sees `run` raise has to tell the front: what was under way is lost.
+    """
+
+    def __init__(self, model: Model, send: Callable[[ToFront], None], *, itl_target: float, embeddings: bool) -> None:
+        self.model, self.inbox = model, SimpleQueue[ToEngine]()
+        self._send, self._embeddings = send, embeddings
+        self.core = None
+        if not model.engine.config.embeds:
+            self.core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=itl_target)
+        self._replies: dict[Request, Reply] = {}
+        self._waiting: list[Reply] = []
+        self._by_id: dict[int, Request] = {}
+        self._failed: list[Row] = []
+
+    def run(self) -> None:
+        """Work until `Quit` comes."""
+        self._send(Ready(info_of(self.model)))
+        while self._take_messages():
+            if self.core is not None and (self._failed or not self.core.scheduler.idle):
+                self._step(self.core)
+
+    def warm_up(self) -> None:
+        """Compute a prompt and a token, so that what steps need is made before somebody waits for it."""
+        if self.core is None:
+            return
+        start = self.model.tokenizer.bos_id or 0
+        self.core.add(Request([start] * 2, make_sampler(SamplingParams(temperature=0.0)), max_tokens=2))
+        while not self.core.scheduler.idle:
+            self.core.step()
+
+    def _take_messages(self) -> bool:
+        """Take what has come, and wait for something where there is nothing to do. False: it is time to end."""
+        idle = not self._failed and (self.core is None or self.core.scheduler.idle)
+        while True:
+            try:
+                message = self.inbox.get(block=idle)
+            except Empty:
+                return True
+            if isinstance(message, Quit):
+                return False
+            self._take(message)
+            idle = False
+
+    def _take(self, message: ToEngine) -> None:
+        if isinstance(message, Add):
+            self._add(message)
+        elif isinstance(message, Cancel):
+            for request in filter(None, map(self._by_id.get, message.ids)):
+                request.cancelled = True
+        elif isinstance(message, Score | Embed):
+            try:
+                self._send(self._scored(message) if isinstance(message, Score) else self._embedded(message))
+            except OctavoError as error:
+                self._send(Failed(message.id, type(error).__name__, str(error)))
+
+    def _add(self, add: Add) -> None:
+        assert self.core is not None
+        try:
+            requests = [self._request(add, i) for i in range(len(add.ids))]
+            requests[0].siblings = requests[1:]
+            self.core.add(requests[0])
+        except OctavoError as error:
+            why = type(error).__name__, str(error)
+            self._failed += [Row(one, None, "error", error=why) for one in add.ids]
+            return
+        now = clock()
+        replies = [Reply(one, request, now) for one, request in zip(add.ids, requests, strict=True)]
+        self._replies.update({reply.request: reply for reply in replies})
+        self._by_id.update({reply.id: reply.request for reply in replies})
+        self._waiting += replies
+
+    def _request(self, add: Add, i: int) -> Request:
+        tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
+        sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
+        return Request(
+            add.prompt, sampler, max_tokens=add.max_tokens, space=add.space, logprobs=add.logprobs,
+            stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
+        )  # fmt: skip
+
+    def _step(self, core: EngineCore) -> None:
+        start = clock()
+        outputs = core.step()
+        rows, self._failed = self._failed, []
+        now = clock()
+        for reply in self._waiting:
+            if reply.begun is None and reply.request.state is not State.WAITING:
+                reply.begun = start
+        self._waiting = [reply for reply in self._waiting if reply.begun is None]
+        rows += [self._row(self._replies[output.request], output, now) for output in outputs]
+        for output in outputs:
+            if output.finish_reason is not None:
+                del self._by_id[self._replies.pop(output.request).id]
+        self._send(Step(rows, core.stats(), now - start))
+
+    def _row(self, reply: Reply, output: Output, now: float) -> Row:
+        likely = begun = error = None
+        if output.logprobs is not None:
+            likely = Likely(output.logprobs.token, list(output.logprobs.likely))
+        if not reply.told:
+            reply.told = True
+            first = now if reply.begun is None else reply.begun
+            begun = Begun(reply.request.cached, first - reply.added, now - first)
+        if (why := reply.request.failure) is not None:
+            error = (type(why).__name__, str(why))
+        return Row(reply.id, output.token, output.finish_reason, likely, begun, error)
+
+    def _scored(self, message: Score) -> Scored:
+        assert self.core is not None
+        return Scored(message.id, score(self.model.engine, message.tokens, message.k, self.core.n_known))
+
+    def _embedded(self, message: Embed) -> Vectors:
+        model = self.model
+        if not (self._embeddings or model.engine.config.embeds):
+            raise UsageError("the model generates, and was not started with --embeddings")
+        pooling: Any = message.pooling or (None if model.embedder.pooling else "mean")
+        found = model.embedder.embed_tokens(message.texts, pooling, normalize=message.normalize)
+        return Vectors(message.id, found.shape[1], found.astype("<f4").tobytes())
+
+
+def info_of(model: Model) -> Info:
+    """What the front has to know of a model."""
+    engine, hparams, infos = model.engine, model.engine.model.hparams, model.file.tensors.values()
+    embeds = engine.config.embeds
+    return Info(
+        n_ctx=engine.n_ctx, n_ctx_train=hparams.n_ctx_train, n_vocab=model.tokenizer.n_vocab,
+        n_params=sum(info.size for info in infos), nbytes=sum(info.nbytes for info in infos),
+        n_pages=engine.pool.n_pages, page_size=PAGE_SIZE, max_sequences=engine.config.max_sequences,
+        device=engine.backends[0].name, embeds=embeds, pid=os.getpid(),
+        pooling=model.embedder.pooling if embeds else None,
+    )  # fmt: skip
+
+
+def load_model(options: EngineOptions) -> Model:
+    """The model that options name. Raises OctavoError."""
+    backends, layers = backends_for(options.device, options.threads, options.gpu_layers)  # type: ignore[arg-type]
+    file = open_model_file(resolve(options.path))
+    spec = read_model(file)
+    kv_memory = options.kv_memory
+    if kv_memory is None and not is_embedding_model(spec):
+        kv_memory = _usual_kv_memory(options, spec.graph(cache_type=options.cache_type), default_context(spec))
+    config = EngineConfig(
+        n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
+        max_sequences=options.max_sequences,
+    )  # fmt: skip
+    return model_of(file, backends, config)
+
+
+def _usual_kv_memory(options: EngineOptions, graph: Graph, n_ctx: int) -> int | None:
+    """Bytes of the cache for `max_sequences` whole contexts, or a quarter of what memory is free; None: not known."""
+    free = room()
+    if free is None:
+        return None
+    of_page = page_bytes(graph)
+    whole = of_page * pages_for(options.n_ctx or n_ctx) * options.max_sequences
+    return max(min(whole, free.free // 4), of_page) or None
+
+
+def serve_engine(sock: socket.socket) -> None:
+    """Be the engine at the other end of a socket, on which the options come first."""
+    channel = Channel(sock)
+    messages = channel.received()
+    options = msgspec.msgpack.decode(next(messages), type=EngineOptions)
+    try:
+        loop = make_loop(options, lambda message: channel.send(encode(message)))
+    except OctavoError as error:
+        channel.send(encode(Broken(type(error).__name__, str(error))))
+        return
+
+    def read() -> None:
+        """Until the front closes its end, which ends this process at once."""
+        try:
+            for payload in messages:
+                loop.inbox.put(to_engine.decode(payload))
+        except (OSError, ChannelError) as error:
+            log.warning("the front is gone: %s", error)
+        finally:
+            os._exit(0)
+
+    Thread(target=read, daemon=True, name="reader").start()
+    loop.run()
+
+
+def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> EngineLoop:
+    """Load a model, and make a loop for it. Raises OctavoError."""
+    model = load_model(options)
+    on_gpu = model.engine.backends[0].name not in ("cpu", "reference")
+    target = (0.025 if on_gpu else 0.25) if options.itl_target is None else options.itl_target
+    loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
+    loop.warm_up()
+    return loop
+
+
+def main() -> None:
+    """Run with the number of a socket that this process was given. The front ends it: signals are for the front."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    logging.basicConfig(format="octavo: %(levelname)s: engine: %(message)s", level=logging.WARNING)
+    serve_engine(socket.socket(fileno=int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A server on a real socket in this process: its loop and its engine each have a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from threading import Event, Thread
+from typing import Any
+
+from octavo.runtime import Model
+from octavo.server.client import EngineClient
+from octavo.server.options import Limits, ServerOptions
+from octavo.server.serve import bind, serve
+from octavo.server.service import Service
+from octavo.server.threaded import ThreadClient
+
+
+@dataclass
+class Server:
+    """One that runs; `service` is for a look inside."""
+
+    port: int
+    service: Service
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def send(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """A request with a body of JSON, or of bytes as they are: status, headers (in lower case) and body."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        usual = {} if data is None else {"Content-Type": "application/json"}
+        try:
+            connection.request(method, path, data, {**usual, **(headers or {})})
+            response = connection.getresponse()
+            return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+        finally:
+            connection.close()
+
+    def get(self, path: str, **headers: str) -> Any:
+        status, _, body = self.send("GET", path, headers=headers)
+        assert status == 200, body
+        return json.loads(body)
+
+    def post(self, path: str, **body: Any) -> Any:
+        """The answer to a request that is right."""
+        status, _, answer = self.send("POST", path, body)
+        assert status == 200, answer
+        return json.loads(answer)
+
+    def refused(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+        """Status and error of a request that is wrong."""
+        status, _, answer = self.send("POST", path, body, headers)
+        assert status >= 400, answer
+        return status, json.loads(answer)["error"]
+
+    def chat(self, text: str, **more: Any) -> Any:
+        return self.post("/v1/chat/completions", messages=[{"role": "user", "content": text}], **more)
+
+
+def events(body: bytes) -> list[Any]:
+    """What the events of a stream say, in order; "[DONE]" as it is."""
+    parts = body.split(b"\n\n")
+    assert parts.pop() == b""
+    data = [part.removeprefix(b"data: ") for part in parts if not part.startswith(b":")]
+    assert all(b"\n" not in one for one in data)
+    return [one.decode() if one == b"[DONE]" else json.loads(one) for one in data]
+
+
+@contextmanager
+def running(client: EngineClient, model: Model, *, name: str = "demo", limits: Limits | None = None,
+            **options: Any) -> Iterator[Server]:  # fmt: skip
+    """A server over an engine's client, until the block ends."""
+    sock = bind("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    ready, found, failed = Event(), list[Server](), list[BaseException]()
+    stop: list[Any] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def told(service: Service) -> None:
+            found.append(Server(port, service, loop))
+            ready.set()
+
+        task = loop.create_task(serve(client, model.file, ServerOptions(
+            name=name, port=port, limits=limits or Limits(drain_time=0), **options,
+        ), sock, told))  # fmt: skip
+        stop.append(task)
+        try:
+            await task
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            ready.set()
+
+    thread = Thread(target=lambda: asyncio.run(run()), name="server")
+    thread.start()
+    assert ready.wait(60)
+    assert not failed, failed
+    try:
+        yield found[0]
+    finally:
+        found[0].loop.call_soon_threadsafe(stop[0].cancel)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def running_model(model: Model, **options: Any) -> Iterator[Server]:
+    """A server of a loaded model."""
+    with running(ThreadClient(model), model, **options) as server:
+        yield server
