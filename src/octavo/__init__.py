@@ -16,11 +16,11 @@ from octavo.errors import OctavoError
 from octavo.lazy import names_from
 
 if TYPE_CHECKING:
-    from octavo.runtime import Generation, Model, SamplingParams, load
+    from octavo.runtime import Generation, Grammar, Model, SamplingParams, load
     from octavo.text import ChatTemplate, Tokenizer
 
 __version__ = "0.1.0"
-__all__ = ["ChatTemplate", "Generation", "Model", "OctavoError", "SamplingParams", "Tokenizer", "load"]
+__all__ = ["ChatTemplate", "Generation", "Grammar", "Model", "OctavoError", "SamplingParams", "Tokenizer", "load"]
 
 _MODULES = (
     "bench", "errors", "evals", "formats", "huggingface", "io", "ops", "quantizers", "runtime", "text", "torch",

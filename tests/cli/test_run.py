@@ -312,3 +312,34 @@ def test_ctrl_c_keeps_the_text_and_says_so_by_its_status(endless: str) -> None:
     assert reply.endswith(b"\n")
     assert (ALPHABET * (len(reply) // 26 + 1)).encode().startswith(reply[:-1])
     assert (err, child.returncode) == (b"", 130)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--grammar", "root ::= [c-e]+ [0-9]"], "cde"),
+        (["--grammar", "start: /[c-e]{2}/"], "cd"),
+        (["--json-schema", '{"enum": [12]}'], "12"),
+    ],
+)
+def test_replies_of_a_grammar(octavo: Run, alphabet: str, tmp_path: Path, options: list[str], text: str) -> None:
+    path = tmp_path / "grammar"
+    path.write_text(options[1])
+    for given in (options, [options[0], str(path)]):
+        result = octavo("run", alphabet, "Hi", "--temp", "0", "-n", "3", *given)
+        assert (result.status, result.out) == (0, text + "\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--grammar", "root ::= a"], "the GBNF grammar can't be read: Rule 'a' not found"),
+        (["--json-schema", '{"type": "x"}'], "Invalid type: x"),
+        (["--json-schema", "{}", "--grammar", "start: /a/"], "--json-schema and --grammar are both given"),
+        (["--json-schema", "/nowhere"], "can't be opened"),
+    ],
+)
+def test_what_is_no_grammar(octavo: Run, alphabet: str, options: list[str], message: str) -> None:
+    result = octavo("run", alphabet, "Hi", *options)
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err

@@ -31,6 +31,14 @@ class ReplyOptions:
         bool | None,
         typer.Option("--think/--no-think", help="Whether to think first (default: as the model's template has it)."),
     ] = None
+    json_schema: Annotated[
+        str | None,
+        typer.Option(metavar="SCHEMA|FILE", help="The reply is JSON that is valid for this schema."),
+    ] = None
+    grammar: Annotated[
+        str | None,
+        typer.Option(metavar="GRAMMAR|FILE", help="The reply is a text of this grammar (GBNF, or llguidance's Lark)."),
+    ] = None
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is: no chat template.")] = False
 
 
@@ -140,7 +148,10 @@ def run(
 
 def _options(reply: ReplyOptions, sampling: Sampling) -> GenerateOptions:
     """Those that were given, by the names that `generate` has for them."""
+    from octavo.cli.grammar import grammar_option
+
     given = vars(sampling) | {"max_tokens": reply.max_tokens, "stop": reply.stop, "system": reply.system,
                               "think": reply.think}  # fmt: skip
+    given["grammar"] = grammar_option(reply.json_schema, reply.grammar)
     given["temperature"] = given.pop("temp")
     return cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})

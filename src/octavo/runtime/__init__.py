@@ -3,6 +3,7 @@
 from octavo.io.named import resolve
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
+from octavo.runtime.grammar import Grammar
 from octavo.runtime.model import Model, load, open_model
 from octavo.runtime.options import GenerateOptions
 from octavo.runtime.reply import Reply
@@ -13,6 +14,7 @@ __all__ = [
     "EngineConfig",
     "GenerateOptions",
     "Generation",
+    "Grammar",
     "Model",
     "Reply",
     "SamplingParams",

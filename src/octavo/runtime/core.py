@@ -19,7 +19,7 @@ from octavo.runtime.candidates import BEST, CANDIDATES
 from octavo.runtime.device_sampling import DeviceSampler
 from octavo.runtime.engine import Engine
 from octavo.runtime.pace import Pace
-from octavo.runtime.request import LogProbs, Output, Request
+from octavo.runtime.request import LogProbs, Output, Request, constrained
 from octavo.runtime.sampling import largest
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
 
@@ -206,12 +206,7 @@ class Row:
         """As `choose`, where all logits are there; of the tokens that the request's constraint allows."""
         if request.constraint is None:
             return request.sampler(self.logits, request.tokens)
-        mask = np.empty(-(-len(self.logits) // 32), np.int32)
-        request.constraint.fill(mask)
-        allowed = np.unpackbits(mask.view(np.uint8), count=len(self.logits), bitorder="little")
-        token = request.sampler(np.where(allowed, self.logits, np.float32(-np.inf)), request.tokens)
-        request.constraint.accept(token)
-        return token
+        return constrained(request.sampler, request.constraint)(self.logits, request.tokens)
 
     def logprobs(self, token: int, n: int) -> LogProbs:
         """How likely a token is, and the n likeliest ones; of all logits."""

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 from octavo.runtime.core import EngineCore
 from octavo.runtime.reply import Reply
-from octavo.runtime.request import Output, Request
+from octavo.runtime.request import Constraint, Output, Request
 from octavo.runtime.sampling import Sampler
 
 
 @dataclass(eq=False)
 class Row:
-    """A prompt, how to choose the tokens after it, and its reply."""
+    """A prompt, how to choose the tokens after it, its reply, and what that may be."""
 
     prompt: Sequence[int]
     sampler: Sampler
     reply: Reply
+    constraint: Constraint | None = None
 
 
 def fill(core: EngineCore, rows: Iterable[Row]) -> None:
@@ -31,7 +32,7 @@ def fill(core: EngineCore, rows: Iterable[Row]) -> None:
         try:
             for row in rows:
                 if row.reply.finish_reason is None:
-                    request = Request(row.prompt, row.sampler)
+                    request = Request(row.prompt, row.sampler, constraint=row.constraint)
                     core.add(request)
                     replies[request] = row.reply
             while replies:

@@ -23,13 +23,16 @@ from octavo.runtime.core import EngineCore
 from octavo.runtime.embedding import Embedder, Pooling, embedding_engine, is_embedding_model
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.generation import Generation
+from octavo.runtime.grammar import Grammar, Grammars
 from octavo.runtime.many import Row, fill
 from octavo.runtime.options import GenerateOptions, SamplingOptions, recommended, settings
 from octavo.runtime.placement import GpuLayers, backends_for
 from octavo.runtime.prompt import Prompt, encode_prompt, token_ids
 from octavo.runtime.ranking import Ranker
 from octavo.runtime.reply import Reply
+from octavo.runtime.request import Constraint, constrained
 from octavo.runtime.sampling import Sampler, SamplingParams, make_sampler
+from octavo.runtime.thinking import PROMPT_END, thinking_after
 from octavo.text import ChatTemplate, Tokenizer
 
 
@@ -91,6 +94,7 @@ class Model:
         think       whether the model is to think first, where its template leaves that open (`enable_thinking`)
         max_tokens  where to stop at the latest (default: when the model ends its reply)
         stop        text that ends the reply: a string, or several
+        grammar     what the reply may be, see `octavo.Grammar`; it begins where thinking ends
         sampling    fields of SamplingParams
 
         What the prompt shares with the one before it is not computed again. A model makes one reply at a time: one that
@@ -102,8 +106,10 @@ class Model:
         self.require_generation()
         chosen = settings("generate", self.file, **options)
         tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
+        sampler, constraint = self._sampler(chosen.sampling, len(tokens)), self._constraint(tokens, raw, options)
         return Generation(
-            self._conversation, tokens, sampler=self._sampler(chosen.sampling, len(tokens)), tokenizer=self.tokenizer,
+            self._conversation, tokens, tokenizer=self.tokenizer,
+            sampler=sampler if constraint is None else constrained(sampler, constraint),
             stop=chosen.stop, max_tokens=chosen.max_tokens, stop_ids=chosen.sampling.stop_token_ids,
         )  # fmt: skip
 
@@ -128,7 +134,8 @@ class Model:
             if len(tokens) > self.n_ctx:
                 raise ContextFullError(f"prompt {i}, of {len(tokens)} tokens, does not fit the context of {self.n_ctx}")
             reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens, chosen.sampling.stop_token_ids)
-            rows.append(Row(tokens, self._sampler(chosen.sampling, len(tokens)), reply))
+            sampler, constraint = self._sampler(chosen.sampling, len(tokens)), self._constraint(tokens, raw, options)
+            rows.append(Row(tokens, sampler, reply, constraint))
         fill(self._core, rows)
         return [row.reply for row in rows]
 
@@ -139,6 +146,22 @@ class Model:
             for token in tokens:
                 integer(name, token, 0, most)
         return make_sampler(params, n_prompt=n_prompt, end_ids=self.tokenizer.stop_ids)
+
+    def _constraint(self, prompt: Sequence[int], raw: bool, options: GenerateOptions) -> Constraint | None:
+        """What the `grammar` among the options allows after a prompt. Raises UsageError and GrammarError."""
+        grammar = options.get("grammar")
+        if grammar is None:
+            return None
+        if not isinstance(grammar, Grammar):
+            raise wrong("grammar", grammar, "an octavo.Grammar")
+        thinking = None
+        if not raw and self.template is not None:
+            thinking = thinking_after(self.template.source, self.tokenizer.decode(prompt[-PROMPT_END:]))
+        return self._grammars.constraint(grammar, thinking)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        return Grammars(self.tokenizer)
 
     @cached_property
     def _core(self) -> EngineCore:

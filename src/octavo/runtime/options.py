@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack, cast
 from octavo.errors import ModelError, UsageError
 from octavo.io.gguf import GGUFFile
 from octavo.runtime.arguments import integer, require_known, texts
+from octavo.runtime.grammar import Grammar
 from octavo.runtime.sampling import SamplingParams
 
 
@@ -37,6 +38,7 @@ class GenerateOptions(SamplingOptions, total=False):
     think: bool | None
     max_tokens: int | None
     stop: str | Sequence[str] | None
+    grammar: Grammar | None
 
 
 NAMES = ("raw", *GenerateOptions.__annotations__)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from octavo.formats.spec import F32
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.reply import FinishReason
 from octavo.runtime.sampling import Sampler
@@ -37,6 +38,20 @@ class Constraint(Protocol):
     @property
     def stopped(self) -> bool:
         """Whether the reply is complete, so that nothing but its end may come."""
+
+
+def constrained(sampler: Sampler, constraint: Constraint) -> Sampler:
+    """A sampler that chooses among the tokens that may come, and goes on by the one it chose."""
+
+    def choose(logits: F32, tokens: Seq[int]) -> int:
+        mask = np.empty(-(-len(logits) // 32), np.int32)
+        constraint.fill(mask)
+        allowed = np.unpackbits(mask.view(np.uint8), count=len(logits), bitorder="little")
+        token = sampler(np.where(allowed, logits, np.float32(-np.inf)), tokens)
+        constraint.accept(token)
+        return token
+
+    return choose
 
 
 @dataclass(eq=False, slots=True)

@@ -70,16 +70,19 @@ class Tokenizer:
         """The tokenizer that GGUF keys describe; `file` is named in errors. Nothing is read from `metadata` later."""
         return cls(Fields(metadata, file))
 
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special: bool = True, parse_special: bool = True, *, continued: bool = False
+    ) -> list[int]:
         """The ids of `text`.
 
         `add_special`: with BOS and EOS where the model wants them. `parse_special`: text such as "<|im_end|>" becomes
-        the control token of that name; else it is text like any other, as it must be for text from a user. Raises
+        the control token of that name; else it is text like any other, as it must be for text from a user. `continued`:
+        the text goes on from another, without the space that some models write before the first word. Raises
         TokenizerError for text with a lone surrogate, and for a character that the vocabulary has no token for.
         """
         self._check_text(text)
         out = [*self._first] if add_special else []
-        prefix = self._puts_space
+        prefix = self._puts_space and not continued
         for piece in (self._split_special if parse_special else self._split_plain).split(text):
             if isinstance(piece, int):
                 out.append(piece)

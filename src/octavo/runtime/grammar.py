@@ -1,0 +1,249 @@
+"""Grammars: what a reply may be, and which tokens may come next, on the `llguidance` package.
+
+It is given the bytes of every token. Control tokens, and those that end a reply, never count as text, so a reply ends
+only where its grammar does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from octavo.errors import INSTALL_SERVE, GrammarError, TokenizerError, UsageError
+from octavo.runtime.request import Constraint
+from octavo.runtime.schema import read_schema
+from octavo.runtime.thinking import AfterThinking, Thinking
+from octavo.text import Tokenizer
+
+Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice"]
+Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+MOST_CHARACTERS = 50_000
+MOST_CHOICES = 1000
+LIMITS = {
+    "initial_lexer_fuel": 300_000, "step_lexer_fuel": 50_000, "max_lexer_states": 40_000, "max_grammar_size": 200_000,
+    "verbose_errors": False,
+}  # fmt: skip
+"""Of llguidance: a third of a second to compile, 4 ms a token and 80 MB, at worst."""
+JSON = {"whitespace_pattern": r" |\n[ \t]{0,20}", "whitespace_flexible": True}
+"""White space in JSON: a space, or a line with what it is indented by, so that a reply is not filled with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a reply may be. Made by `json_schema`, `json_object`, `regex`, `lark`, `gbnf` or `choice`.
+
+    `text` is the schema and the choices as JSON, the others as they were given. Of a grammar, `start` (Lark) or `root`
+    (GBNF) is the whole reply. A grammar is compiled, and its faults are found, where a model first uses it.
+    """
+
+    kind: Kind
+    text: str
+
+    @classmethod
+    def json_schema(cls, schema: str | Mapping[str, Any] | bool) -> Self:
+        """A JSON value that is valid for a schema (JSON Schema 2020-12, but for what llguidance refuses by name)."""
+        return cls("json_schema", json.dumps(read_schema(schema)))
+
+    @classmethod
+    def json_object(cls) -> Self:
+        """Any JSON object."""
+        return cls("json_schema", '{"type": "object"}')
+
+    @classmethod
+    def regex(cls, pattern: str) -> Self:
+        """A text that a regular expression matches as a whole, in the syntax of Rust's regex."""
+        return cls("regex", _text("regex", pattern))
+
+    @classmethod
+    def lark(cls, text: str) -> Self:
+        """A text of a grammar in llguidance's variant of Lark."""
+        return cls("lark", _text("lark", text))
+
+    @classmethod
+    def gbnf(cls, text: str) -> Self:
+        """A text of a grammar as llama.cpp writes them."""
+        return cls("gbnf", _text("gbnf", text))
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> Self:
+        """One of several texts."""
+        if isinstance(texts, str) or not all(isinstance(t, str) for t in texts) or not 0 < len(texts) <= MOST_CHOICES:
+            raise GrammarError(f"choice is {str(texts)[:40]!r} (allowed: a list of 1 to {MOST_CHOICES} texts)")
+        return cls("choice", _text("choice", json.dumps(list(texts), ensure_ascii=False)))
+
+    def source(self) -> dict[str, Any]:
+        """The grammar as a part of one of llguidance's. Raises GrammarError."""
+        if self.kind == "json_schema":
+            read_schema(self.text)
+            matcher = _llguidance().LLMatcher
+            made = matcher.grammar_from_json_schema(self.text, defaults=JSON, overrides={"lenient": False})
+            part: dict[str, Any] = json.loads(made)["grammars"][0]
+            return part
+        return {"lark_grammar": _LARK[self.kind](_text(self.kind, self.text))}
+
+
+class Grammars:
+    """Compiles grammars for a tokenizer. Any thread may use it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._lock = Lock()
+
+    def constraint(self, grammar: Grammar, thinking: Thinking | None = None) -> Constraint:
+        """A constraint for one request; with `thinking` it begins after that.
+
+        Raises GrammarError for a grammar that is invalid, too large, or that no token can begin, and UsageError where
+        llguidance is not installed.
+        """
+        part = grammar.source()
+        first = thinking is None or not thinking.begun
+        if first and self.tokenizer.add_space_prefix:  # the first space of a reply is not shown
+            grammars = [
+                {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: " " @answer'},
+                {**part, "name": "answer"},
+            ]
+        else:
+            grammars = [part]
+        llguidance = _llguidance()
+        limits = llguidance.LLParserLimits(**LIMITS)
+        matcher = llguidance.LLMatcher(
+            self._tokens, json.dumps({"grammars": grammars}, ensure_ascii=False), log_level=0, limits=limits
+        )
+        if matcher.is_error():
+            raise GrammarError(f"the grammar can't be used: {_brief(matcher.get_error())}")
+        found = _Matched(matcher, self.tokenizer.n_vocab)
+        found.fill(np.empty(-(-self.tokenizer.n_vocab // 32), np.int32))
+        return found if thinking is None else AfterThinking(found, thinking, self.tokenizer)
+
+    @property
+    def _tokens(self) -> Any:
+        with self._lock:
+            return self._compiled_tokens
+
+    @cached_property
+    def _compiled_tokens(self) -> Any:
+        """The vocabulary as llguidance has it."""
+        vocabulary = _Vocabulary(self.tokenizer)
+        ends = sorted(self.tokenizer.stop_ids)
+        if not ends:
+            raise GrammarError("the model has no token that ends a reply, so it can't follow a grammar")
+        return _llguidance().LLTokenizer(vocabulary, n_vocab=self.tokenizer.n_vocab, eos_token=ends)
+
+
+class _Vocabulary:
+    """A tokenizer with the attributes that llguidance looks for."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id, self.bos_token_id = min(tokenizer.stop_ids), tokenizer.bos_id
+        self.tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.n_vocab)]
+        self.special_token_ids = [i for i in range(tokenizer.n_vocab) if tokenizer.is_special(i)]
+        self.special_token_ids += tokenizer.stop_ids - set(self.special_token_ids)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """The ids of a text in the middle of a reply."""
+        data = text.encode() if isinstance(text, str) else text
+        try:
+            ids = self._tokenizer.encode(data.decode(), add_special=False, parse_special=False, continued=True)
+        except (TokenizerError, UnicodeDecodeError):
+            return self._longest_first(data)
+        exact = b"".join(self.tokens[i] for i in ids) == data  # some tokenizers change letters
+        return ids if exact else self._longest_first(data)
+
+    def _longest_first(self, data: bytes) -> list[int]:
+        """The ids of a text, each the longest token that it goes on with; bytes that no token has are left out."""
+        ids, at = [], 0
+        while at < len(data):
+            ends = range(min(at + self._longest, len(data)), at, -1)
+            end = next((end for end in ends if data[at:end] in self._by_bytes), None)
+            if end is not None:
+                ids.append(self._by_bytes[data[at:end]])
+            at = end or at + 1
+        return ids
+
+    @cached_property
+    def _by_bytes(self) -> dict[bytes, int]:
+        special = set(self.special_token_ids)
+        return {text: i for i, text in enumerate(self.tokens) if text and i not in special}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._by_bytes), default=1)
+
+
+class _Matched:
+    """A Constraint: what a matcher of llguidance takes. Where that fails, nothing may come."""
+
+    def __init__(self, matcher: Any, n_vocab: int) -> None:
+        self._matcher, self._words = matcher, -(-n_vocab // 32)
+
+    def fill(self, mask: Mask) -> None:
+        own = mask[: self._words]
+        assert own.dtype == np.int32
+        assert own.flags.c_contiguous
+        mask[len(own) :] = 0
+        self._matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
+        if self._matcher.is_error():
+            raise GrammarError(f"the grammar can't be followed: {_brief(self._matcher.get_error())}")
+        if not own.any():
+            raise GrammarError("the grammar can't be followed: no token of the vocabulary goes on as it has to")
+
+    def accept(self, token: int) -> None:
+        if not self._matcher.consume_token(token):
+            raise GrammarError(f"token {token} is not what the grammar allows: {_brief(self._matcher.get_error())}")
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._matcher.is_stopped())
+
+
+def _text(kind: str, given: str) -> str:
+    if not isinstance(given, str) or not given or len(given) > MOST_CHARACTERS:
+        found = f"{len(given)} characters" if isinstance(given, str) else repr(given)[:40]
+        raise GrammarError(f"{kind} is {found} (allowed: a text of 1 to {MOST_CHARACTERS} characters)")
+    return given
+
+
+def _lark_of_gbnf(text: str) -> str:
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return str(gbnf_to_lark(text))
+    except Exception as error:  # it is written for grammars that are right
+        raise GrammarError(f"the GBNF grammar can't be read: {_brief(str(error) or type(error).__name__)}") from None
+
+
+def _lark_of_regex(pattern: str) -> str:
+    from llguidance import regex_to_lark
+
+    return f"start: /{regex_to_lark(pattern, use_ascii='d')}/"
+
+
+def _lark_of_choice(texts: str) -> str:
+    return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in json.loads(texts))
+
+
+_LARK: dict[str, Callable[[str], str]] = {
+    "lark": lambda text: text, "gbnf": _lark_of_gbnf, "regex": _lark_of_regex, "choice": _lark_of_choice,
+}  # fmt: skip
+
+
+def _brief(message: str) -> str:
+    return " ".join(message.split())[:200]
+
+
+def _llguidance() -> Any:
+    try:
+        import llguidance
+    except ImportError:
+        raise UsageError(f"grammars need llguidance, which is not installed: {INSTALL_SERVE}") from None
+    return llguidance

@@ -1,0 +1,118 @@
+"""JSON schemas: which are too large to be compiled, and which allow no value of finite length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from octavo.errors import GrammarError
+
+MOST_CHARACTERS = 100_000
+MOST_PROPERTIES = 1000
+"""Of one object; compiling takes time by their square."""
+MOST_DEPTH = 60
+
+Needs = list[list[Any]]
+"""Schemas that a value depends on: of each list at least one has to have a value of finite length."""
+
+
+def read_schema(given: str | Mapping[str, Any] | bool) -> dict[str, Any]:
+    """A schema, as text or as data. Raises GrammarError for what is none, is too large, or has no finite value."""
+    try:
+        text = given if isinstance(given, str) else json.dumps(given, allow_nan=False)
+        if len(text) > MOST_CHARACTERS:
+            raise GrammarError(f"the JSON schema has {len(text)} characters (allowed: {MOST_CHARACTERS})")
+        schema = json.loads(text, parse_constant=_no_number)
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise GrammarError(f"the JSON schema is no JSON: {reason}") from None
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise GrammarError(f"the JSON schema is {text[:40]} (allowed: an object, or true)")
+    _require_small(schema, 0)
+    if not _has_finite_value(schema):
+        raise GrammarError("the JSON schema has no finite value: it needs itself, without an end")
+    return schema
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _require_small(value: Any, depth: int) -> None:
+    if depth > MOST_DEPTH:
+        raise GrammarError(f"the JSON schema is nested too deep (allowed: {MOST_DEPTH} levels)")
+    if isinstance(value, dict):
+        if len(value) > MOST_PROPERTIES:
+            raise GrammarError(f"an object of the JSON schema has {len(value)} entries (allowed: {MOST_PROPERTIES})")
+        for one in value.values():
+            _require_small(one, depth + 1)
+    elif isinstance(value, list):
+        for one in value:
+            _require_small(one, depth + 1)
+
+
+def _has_finite_value(root: Any) -> bool:
+    """Whether a value of finite length may be valid, as far as references tell: the least fixed point of `_needs`."""
+    needs = {}
+    open_ = [root]
+    while open_:
+        schema = open_.pop()
+        if isinstance(schema, dict) and id(schema) not in needs:
+            needs[id(schema)] = found = list(_needs(schema, root))
+            open_ += [one for any_of in found for one in any_of]
+    finite: set[int] = set()
+    while True:
+        more = {
+            key for key, all_of in needs.items()
+            if key not in finite
+            and all(any(not isinstance(s, dict) or id(s) in finite for s in any_of) for any_of in all_of)
+        }  # fmt: skip
+        if not more:
+            return not isinstance(root, dict) or id(root) in finite
+        finite |= more
+
+
+def _needs(schema: dict[str, Any], root: Any) -> Iterator[list[Any]]:
+    """The schemas that a value of this one depends on. What is no schema is for the compiler to refuse."""
+    if "enum" in schema or "const" in schema:
+        return
+    if isinstance(ref := schema.get("$ref"), str):
+        yield [_target(ref, root)]
+    for name in ("anyOf", "oneOf"):
+        if isinstance(several := schema.get(name), list) and several:
+            yield several
+    if isinstance(several := schema.get("allOf"), list):
+        yield from ([one] for one in several)
+    kind = schema.get("type")
+    if kind in ("object", ["object"]):
+        required, properties = schema.get("required"), schema.get("properties")
+        others = schema.get("additionalProperties", True)
+        for name in required if isinstance(required, list) else []:
+            yield [properties.get(name, others) if isinstance(properties, dict) and isinstance(name, str) else others]
+    elif kind in ("array", ["array"]):
+        first, least = schema.get("prefixItems"), schema.get("minItems", 0)
+        first = first if isinstance(first, list) else []
+        if isinstance(least, int) and least > 0:
+            yield from ([one] for one in first[:least])
+            if least > len(first):
+                yield [schema.get("items", True)]
+
+
+def _target(ref: str, root: Any) -> Any:
+    """What a reference within the schema refers to; True, which any value is valid for, where that is not known."""
+    if not ref.startswith("#"):
+        return True
+    found = root
+    for part in unquote(ref[1:]).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return True
+    return found

@@ -1,0 +1,155 @@
+"""A constraint that begins where a model has ended its thinking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import GrammarError
+from octavo.runtime.request import Constraint
+from octavo.text import Tokenizer
+
+Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """What a model writes around its thinking. `begun`: the prompt ends in it; else a reply may begin with `start`."""
+
+    start: str
+    end: str
+    begun: bool = False
+
+
+MARKERS = (
+    Thinking("<think>", "</think>"),  # Qwen3, DeepSeek R1, and most others
+    Thinking("<thinking>", "</thinking>"),
+    Thinking("<thought>", "</thought>"),  # EXAONE Deep
+    Thinking("<reasoning>", "</reasoning>"),
+    Thinking("<seed:think>", "</seed:think>"),  # Seed-OSS
+    Thinking("[THINK]", "[/THINK]"),  # Magistral
+    Thinking("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
+    Thinking("◁think▷", "◁/think▷"),  # Kimi
+    Thinking("<|channel>thought\n", "<channel|>"),  # Gemma 4
+    Thinking("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),  # gpt-oss
+)
+"""What models write around their thinking. A template knows it, at least to leave it out of earlier turns."""
+
+PROMPT_END = 32
+"""Tokens at the end of a prompt that tell whether it ends in thinking."""
+
+
+def thinking_after(template: str, prompt: str) -> Thinking | None:
+    """What a model writes around its thinking, by its template and the end of its prompt; None if it won't think."""
+    markers = next((m for m in MARKERS if m.end in template), None)
+    if markers is None and "<|channel|>" in template:
+        markers = MARKERS[-1]
+    prompt = prompt.rstrip()
+    if markers is None or prompt.endswith(markers.end):
+        return None
+    return replace(markers, begun=prompt.endswith(markers.start.rstrip()))
+
+
+class AfterThinking:
+    """A Constraint: anything up to the end of thinking, then at most one token of newlines, then the answer's own."""
+
+    def __init__(self, answer: Constraint, thinking: Thinking, tokenizer: Tokenizer) -> None:
+        self._answer, self._tokenizer, self._end = answer, tokenizer, thinking.end.encode()
+        self._tail, self._thinks, self._gap = b"", thinking.begun, False
+        self._start = [] if thinking.begun else _ids(tokenizer, thinking.start)
+        self._begun = thinking.begun
+        self._free: Mask | None = None
+        self._crossing: dict[bytes, Mask] = {}
+
+    def fill(self, mask: Mask) -> None:
+        if self._thinks:
+            mask[:] = 0
+            mask[: len(self._all())] = self._all() & ~self._crosses()
+            return
+        if self._begun and self._start:
+            mask[:] = 0
+            _set(mask, self._start[:1])
+            return
+        self._answer.fill(mask)
+        if self._gap:
+            _set(mask, self._newlines())
+        elif self._start:
+            _set(mask, self._start[:1])
+
+    def accept(self, token: int) -> None:
+        if self._thinks:
+            self._think(token)
+        elif self._start and token == self._start[0] and (self._begun or self._is_start()):
+            self._begun = True
+            del self._start[0]
+            self._thinks = not self._start
+        elif self._begun and self._start:
+            raise GrammarError(f"token {token} does not go on with the text that begins thinking")
+        elif self._gap and token in self._newlines():
+            self._gap = False
+        else:
+            self._gap = False
+            self._start = []
+            self._answer.accept(token)
+
+    @property
+    def stopped(self) -> bool:
+        return not self._thinks and not (self._begun and self._start) and self._answer.stopped
+
+    def _is_start(self) -> bool:
+        """Whether the first token of `start` begins thinking, and is not what the answer may begin with."""
+        mask = np.empty_like(self._all())
+        self._answer.fill(mask)
+        return len(self._start) == 1 or not _has(mask, self._start[0])
+
+    def _think(self, token: int) -> None:
+        if token in self._tokenizer.stop_ids:
+            raise GrammarError("the reply ended in the middle of thinking")
+        text = self._tail + self._tokenizer.token_bytes(token)
+        _, found, rest = text.partition(self._end)
+        if found and rest.strip():
+            raise GrammarError(f"{rest[:40]!r} follows the end of thinking in one token")
+        self._thinks, self._gap = not found, bool(found) and not rest
+        self._tail = text[-(len(self._end) - 1) :] if len(self._end) > 1 else b""
+
+    def _all(self) -> Mask:
+        """Tokens of text, and those that end thinking."""
+        if self._free is None:
+            n = self._tokenizer.n_vocab
+            self._free = np.zeros(-(-n // 32), np.int32)
+            ends = self._tokenizer.stop_ids
+            _set(self._free, [i for i in range(n) if i not in ends and not self._tokenizer.is_special(i)])
+            _set(self._free, _ids(self._tokenizer, self._end.decode()))
+        return self._free
+
+    def _crosses(self) -> Mask:
+        """Tokens that would end thinking, and begin the answer as well."""
+        sizes = range(1, len(self._end))
+        missing = next((self._end[k:] for k in reversed(sizes) if self._tail.endswith(self._end[:k])), self._end)
+        if missing not in self._crossing:
+            found = np.zeros_like(self._all())
+            texts = ((i, self._tokenizer.token_bytes(i)) for i in range(self._tokenizer.n_vocab))
+            _set(found, [i for i, text in texts if missing in text and text.partition(missing)[2].strip()])
+            self._crossing[missing] = found
+        return self._crossing[missing]
+
+    def _newlines(self) -> list[int]:
+        ids = (_ids(self._tokenizer, text) for text in ("\n", "\n\n"))
+        return [one[0] for one in ids if len(one) == 1]
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special=False, continued=True)
+
+
+def _set(mask: Mask, tokens: Sequence[int]) -> None:
+    """Set the bits of some tokens."""
+    ids: Any = np.asarray(tokens, np.int64)
+    np.bitwise_or.at(mask.view(np.uint32), ids >> 5, (np.uint32(1) << (ids & 31).astype(np.uint32)))
+
+
+def _has(mask: Mask, token: int) -> bool:
+    return bool(int(mask[token >> 5]) >> (token & 31) & 1)

@@ -1,0 +1,260 @@
+"""Grammars: whatever the model, a reply is a text of its grammar; and what is no grammar is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import octavo
+from octavo.errors import GrammarError, UsageError
+from octavo.runtime import Grammar, Model
+from octavo.runtime.grammar import Grammars
+from octavo.text import Tokenizer
+from tests.runtime import tiny
+from tests.runtime.grammar_walk import allowed_tokens, text_of, walk
+from tests.text.vocabularies import CONTROL, NORMAL, byte_level, spm
+
+BYTES = Grammars(Tokenizer.from_metadata(tiny.TOKENIZER))
+
+
+def replies(grammar: Grammar, grammars: Grammars = BYTES, count: int = 8) -> list[str]:
+    """Texts of replies that came to an end."""
+    tokenizer, found = grammars.tokenizer, []
+    for seed in range(count):
+        tokens = walk(grammars.constraint(grammar), tokenizer, Random(seed))
+        if tokens is not None:
+            found.append(text_of(tokenizer, tokens))
+    assert found
+    return found
+
+
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}")
+GRAMMARS = {
+    "regex": (Grammar.regex(r"\d{4}-\d{2}"), DATE),
+    "lark": (Grammar.lark('start: year "-" /[0-9]{2}/\nyear: /[0-9]{4}/'), DATE),
+    "gbnf": (Grammar.gbnf("root ::= year \"-\" [0-9] [0-9]\nyear ::= [0-9] [0-9] [0-9] [0-9]"), DATE),
+    "choice": (Grammar.choice(["a", ' "b"\n', "<|im_end|>", "ö"]), re.compile(r'a| "b"\n|<\|im_end\|>|ö')),
+    "empty": (Grammar.regex("a?"), re.compile("a?")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_a_reply_is_a_text_of_its_grammar(name: str) -> None:
+    grammar, pattern = GRAMMARS[name]
+    assert all(pattern.fullmatch(text) for text in replies(grammar))
+
+
+def test_any_object() -> None:
+    assert all(isinstance(json.loads(text), dict) for text in replies(Grammar.json_object()))
+
+
+def test_a_reply_ends_only_where_its_grammar_does() -> None:
+    constraint, tokenizer = BYTES.constraint(Grammar.regex("a{2,3}")), BYTES.tokenizer
+    a = tokenizer.encode("a")[0]
+    for allowed in ({a}, {a}, {a, tiny.END}):
+        assert not constraint.stopped
+        assert allowed_tokens(constraint, tokenizer, extra=2) == allowed
+        constraint.accept(a)
+    assert constraint.stopped
+
+
+def test_what_is_not_allowed_is_not_accepted() -> None:
+    constraint, tokenizer = BYTES.constraint(Grammar.regex("ab")), BYTES.tokenizer
+    with pytest.raises(GrammarError, match="token 98 is not what the grammar allows"):
+        constraint.accept(98)
+    with pytest.raises(GrammarError, match="can't be followed"):
+        allowed_tokens(constraint, tokenizer)
+    with pytest.raises(GrammarError):
+        constraint.accept(tokenizer.encode("a")[0])
+
+
+def names() -> st.SearchStrategy[str]:
+    return st.text('ab_ é"\\<', min_size=1, max_size=4)
+
+
+LEAVES = [
+    {"type": "boolean"}, {"type": "null"}, {"type": "integer"}, {"type": "number"}, {"const": {"a": [1.5, "é"]}},
+    {"type": "string", "pattern": "^[a-c]+$"}, {"type": "string", "format": "date"},
+]  # fmt: skip
+
+
+def schemas() -> st.SearchStrategy[Any]:
+    """Schemas that a random model soon comes to the end of."""
+    leaf = st.one_of(
+        st.sampled_from(LEAVES),
+        st.builds(_integer, st.integers(-99, 99), st.integers(0, 30)),
+        st.builds(_string, st.integers(0, 3), st.integers(0, 4)),
+        st.builds(lambda values: {"enum": values}, st.lists(st.one_of(names(), st.integers()), min_size=1, max_size=3)),
+    )
+    return st.recursive(leaf, _compound, max_leaves=6)
+
+
+def _compound(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=3)
+    return st.one_of(
+        st.builds(_object, st.dictionaries(names(), inner, max_size=3), st.randoms()),
+        st.builds(_array, inner, st.integers(0, 2), st.integers(0, 2)),
+        st.builds(lambda schemas: {"anyOf": schemas}, several),
+    )
+
+
+def _integer(low: int, more: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": low, "maximum": low + more}
+
+
+def _string(low: int, more: int) -> dict[str, Any]:
+    return {"type": "string", "minLength": low, "maxLength": low + more}
+
+
+def _object(properties: dict[str, Any], rng: Random) -> dict[str, Any]:
+    required = [name for name in properties if rng.random() < 0.6]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _array(items: Any, least: int, more: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": least, "maxItems": least + more}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(schema=schemas(), seed=st.integers(0, 1 << 32))
+def test_a_reply_is_valid_for_its_schema(schema: Any, seed: int) -> None:
+    tokens = walk(BYTES.constraint(Grammar.json_schema(schema)), BYTES.tokenizer, Random(seed))
+    if tokens is not None:
+        jsonschema.validate(json.loads(text_of(BYTES.tokenizer, tokens)), schema)
+
+
+LIST = {"$ref": "#/$defs/list", "$defs": {"list": {"type": "object", "properties": {
+    "next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}}, "required": ["next"]}}}  # fmt: skip
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+
+
+def test_schemas_that_refer_to_themselves() -> None:
+    for text in replies(Grammar.json_schema(LIST)):
+        jsonschema.validate(json.loads(text), LIST)
+    for schema in (ENDLESS, {"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}):
+        with pytest.raises(GrammarError, match="no finite value"):
+            Grammar.json_schema(schema)
+
+
+BAD = {
+    "no JSON": (lambda: Grammar.json_schema("{"), "no JSON"),
+    "no number": (lambda: Grammar.json_schema('{"const": NaN}'), "NaN"),
+    "no schema": (lambda: Grammar.json_schema("[1]"), "an object"),
+    "deep": (lambda: Grammar.json_schema("[" * 5000), "nested too deep"),
+    "quite deep": (lambda: Grammar.json_schema('{"not":' * 80 + "{}" + "}" * 80), "nested too deep"),
+    "huge": (lambda: Grammar.json_schema({"enum": list(range(10**6))}), "characters"),
+    "wide": (lambda: Grammar.json_schema({"properties": {str(i): {} for i in range(2000)}}), "2000 entries"),
+    "type": (lambda: Grammar.json_schema({"type": "strin"}), "strin"),
+    "keyword": (lambda: Grammar.json_schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
+    "lenient": (lambda: Grammar.json_schema({"uniqueItems": True, "x-guidance": {"lenient": True}}), "uniqueItems"),
+    "elsewhere": (lambda: Grammar.json_schema({"$ref": "file:///etc/passwd"}), "not fetch"),
+    "nothing": (lambda: Grammar.json_schema({"enum": []}), "is empty"),
+    "false": (lambda: Grammar.json_schema(False), "an object, or true"),
+    "pattern": (lambda: Grammar.json_schema({"type": "string", "pattern": "(a"}), "unclosed"),
+    "regex": (lambda: Grammar.regex("(a"), "unclosed"),
+    "look": (lambda: Grammar.regex("(?=a)b"), "look-around"),
+    "long": (lambda: Grammar.regex("a" * 100_000), "100000 characters"),
+    "unknown": (lambda: Grammar.lark("start: foo"), "foo"),
+    "lark": (lambda: Grammar.lark("start: " + "(" * 5000), "deeply nested"),
+    "gbnf": (lambda: Grammar.gbnf("root ::= foo"), "foo"),
+    "gbnf too": (lambda: Grammar.gbnf("root ::= " + "(" * 5000), "GBNF"),
+    "loop": (lambda: Grammar.gbnf("root ::= root"), "grammar"),
+    "no choice": (lambda: Grammar.choice([]), "1 to 1000 texts"),
+    "one text": (lambda: Grammar.choice("red"), "1 to 1000 texts"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_grammar(name: str) -> None:
+    make, message = BAD[name]
+    start = time.thread_time()
+    with pytest.raises(GrammarError, match=re.escape(message)):
+        BYTES.constraint(make())
+    assert time.thread_time() - start < 1
+
+
+@pytest.mark.parametrize("pattern", ["(a{1000}){1000}", ".*" * 300, "(((a*)*)*)*b", "x{0,5000}(y{0,5000}z){0,1000}"])
+def test_patterns_that_take_long_elsewhere(pattern: str) -> None:
+    start = time.thread_time()
+    try:
+        constraint = BYTES.constraint(Grammar.regex(pattern))
+        for _ in range(3):
+            constraint.accept(min(allowed_tokens(constraint, BYTES.tokenizer)))
+    except GrammarError:
+        pass
+    assert time.thread_time() - start < 1
+
+
+WORDS = ["▁the", "▁", "the", "▁{", "{", '"', '":', "}", "é", "日", "\n"]
+FAMILIES = {
+    "byte-level": byte_level(["t h", "th e", "Ġ the"], special={"<|im_end|>": CONTROL}, eos_token_id=259),
+    "SentencePiece": spm({w: -1.0 * i for i, w in enumerate(WORDS)}),
+    "SentencePiece without a space": spm({w: -1.0 * i for i, w in enumerate(WORDS)}, add_space_prefix=False),
+    "an end that the file calls text": byte_level([], special={"</s>": NORMAL}, eos_token_id=256),
+    "Unigram": {
+        "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.tokens": ["<pad>", "</s>", "<unk>", *WORDS, "x", "▁x", "t", "h", "e", "1"],
+        "tokenizer.ggml.token_type": [3, 3, 2, *[1] * (len(WORDS) + 6)],
+        "tokenizer.ggml.scores": [0.0] * 3 + [-1.0] * (len(WORDS) + 6),
+        "tokenizer.ggml.add_space_prefix": True,
+    },
+    "WordPiece": {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁the", "▁{", "▁}", "{", "}", '"', *"the1▁"],
+        "tokenizer.ggml.token_type": [3, 2, 3, 3, *[1] * 11],
+        "tokenizer.ggml.unknown_token_id": 1, "tokenizer.ggml.bos_token_id": 2, "tokenizer.ggml.eos_token_id": 3,
+        "tokenizer.ggml.seperator_token_id": 3, "tokenizer.ggml.padding_token_id": 0,
+        "tokenizer.ggml.mask_token_id": 1,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_texts_of_each_family_of_tokenizers(family: str) -> None:
+    grammars = Grammars(Tokenizer.from_metadata(FAMILIES[family]))
+    assert set(replies(Grammar.regex("the"), grammars)) == {"the"}
+    assert set(replies(Grammar.regex(" the"), grammars)) == {" the"}
+    assert all(re.fullmatch('[{}]"?1*', text) for text in replies(Grammar.regex('[{}]"?1{0,2}'), grammars, 20))
+
+
+def test_letters_of_several_bytes() -> None:
+    for family in ("byte-level", "SentencePiece"):
+        grammars = Grammars(Tokenizer.from_metadata(FAMILIES[family]))
+        assert set(replies(Grammar.choice(["日é", "</s>ü", "<|im_end|>"]), grammars, 30)) == {
+            "日é",
+            "</s>ü",
+            "<|im_end|>",
+        }
+
+
+SCHEMA = _object({"n": {"type": "integer"}, "ok": {"type": "boolean"}}, Random(3))
+ANY = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def test_a_model_follows_it(random_path: str) -> None:
+    """With random weights, at a high temperature, in several replies at once and in one."""
+    with octavo.load(random_path, device="reference", n_ctx=256, max_sequences=4) as model:
+        grammar = Grammar.json_schema(SCHEMA)
+        done = model.generate_many(["a", "b", "c", "d"], grammar=grammar, max_tokens=200, seed=1, **ANY)
+        for reply in done:
+            assert reply.finish_reason in ("stop", "length")
+            if reply.finish_reason == "stop":
+                jsonschema.validate(json.loads(reply.text), SCHEMA)
+        assert any(reply.finish_reason == "stop" for reply in done)
+        assert model.generate("x", grammar=Grammar.choice(["yes", "no"]), temperature=2.0).text in ("yes", "no")
+
+
+def test_what_generate_takes(alphabet: Model) -> None:
+    assert alphabet.generate("x", grammar=Grammar.regex("[b-e]+"), max_tokens=3, temperature=0).text == "bcd"
+    with pytest.raises(UsageError, match=r"an octavo\.Grammar"):
+        alphabet.generate("x", grammar="a")  # type: ignore[arg-type]
+    with pytest.raises(GrammarError, match="unclosed"):
+        alphabet.generate_many(["x"], grammar=Grammar.regex("("))

@@ -1,0 +1,84 @@
+"""Constraints that wait for the end of thinking."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from octavo.errors import GrammarError
+from octavo.runtime.grammar import Grammar, Grammars
+from octavo.runtime.thinking import MARKERS, Thinking, thinking_after
+from octavo.text import Tokenizer
+from tests.runtime.grammar_walk import allowed_tokens, text_of, walk
+from tests.text.vocabularies import CONTROL, USER_DEFINED, byte_level
+
+MERGES = ["< t", "> {", "> Ċ"]  # "<t", ">{", ">\n": none of them keeps to the ends of markers
+SPELLED = Grammars(Tokenizer.from_metadata(byte_level(MERGES, special={"<|im_end|>": CONTROL}, eos_token_id=259)))
+TOKENS = Grammars(
+    Tokenizer.from_metadata(
+        byte_level(
+            MERGES, special={"<|im_end|>": CONTROL, "<think>": USER_DEFINED, "</think>": USER_DEFINED}, eos_token_id=259
+        )
+    )
+)
+YES = Grammar.choice(["{yes}"])
+
+
+@pytest.mark.parametrize("grammars", [SPELLED, TOKENS], ids=["spelled", "tokens"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_answer_comes_after_thinking(grammars: Grammars, begun: bool) -> None:
+    tokenizer = grammars.tokenizer
+    constraint = grammars.constraint(YES, Thinking("<think>", "</think>", begun))
+    text = ("" if begun else "<think>") + "Hm: {no} <thin </thi"
+    for token in tokenizer.encode(text, parse_special=True):
+        assert token in allowed_tokens(constraint, tokenizer)
+        constraint.accept(token)
+    assert not tokenizer.stop_ids & allowed_tokens(constraint, tokenizer)
+    for token in tokenizer.encode("nk"):
+        constraint.accept(token)
+    assert tokenizer.encode(">{")[0] not in allowed_tokens(constraint, tokenizer)
+    constraint.accept(tokenizer.encode(">")[0])
+    answer = walk(constraint, tokenizer, Random(1))
+    assert answer is not None
+    assert text_of(tokenizer, answer).lstrip("\n") == "{yes}"
+
+
+def test_an_answer_without_thinking() -> None:
+    for grammars in (SPELLED, TOKENS):
+        constraint = grammars.constraint(YES, Thinking("<think>", "</think>"))
+        tokens = grammars.tokenizer.encode("{yes}")
+        for token in tokens:
+            assert not constraint.stopped
+            constraint.accept(token)
+        assert constraint.stopped
+
+
+def test_random_replies_think_and_answer() -> None:
+    ended = 0
+    for seed in range(12):
+        constraint = TOKENS.constraint(YES, Thinking("<think>", "</think>"))
+        tokens = walk(constraint, TOKENS.tokenizer, Random(seed), 1000)
+        if tokens is not None:
+            ended += 1
+            assert text_of(TOKENS.tokenizer, tokens).rpartition("</think>")[2].lstrip("\n") == "{yes}"
+    assert ended > 1
+
+
+def test_the_end_of_a_reply_is_no_part_of_thinking() -> None:
+    constraint = TOKENS.constraint(YES, Thinking("<think>", "</think>", begun=True))
+    with pytest.raises(GrammarError, match="in the middle of thinking"):
+        constraint.accept(TOKENS.tokenizer.eos_id or 0)
+    constraint = SPELLED.constraint(YES, Thinking("<think>", "</think>"))
+    constraint.accept(SPELLED.tokenizer.encode("<t")[0])
+    with pytest.raises(GrammarError, match="begins thinking"):
+        constraint.accept(SPELLED.tokenizer.encode("x")[0])
+
+
+def test_markers_come_from_the_template() -> None:
+    template = "{{ content.split('</think>')[-1] }}"
+    assert thinking_after(template, "<|im_start|>assistant\n") == MARKERS[0]
+    assert thinking_after(template, "<|Assistant|><think>\n") == Thinking("<think>", "</think>", begun=True)
+    assert thinking_after(template, "<think>\n\n</think>\n\n") is None
+    assert thinking_after("no marker", "<think>\n") is None
+    assert thinking_after("<|channel|>", "<|start|>assistant") == MARKERS[-1]
