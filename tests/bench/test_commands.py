@@ -12,6 +12,7 @@ import pytest
 from octavo.bench import synthetic
 from octavo.bench.synthetic import SHAPES, ModelShape
 from octavo.io.gguf import GGUFFile
+from octavo.text import Tokenizer
 from tests.cli.conftest import Run
 from tests.sampling import slow
 
@@ -168,3 +169,14 @@ def test_profile(octavo: Run, model: str) -> None:
 )
 def test_profile_refuses(octavo: Run, model: str, arguments: tuple[str, ...]) -> None:
     assert "allowed" in octavo("profile", model, "--device", "reference", *arguments).error()
+
+
+def test_text_of_a_made_model_is_cut_into_the_same_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, merges = synthetic.vocabulary(20_000)
+    assert len(tokens) == len(set(tokens)) == 20_000
+    assert len(merges) == 20_000 - 256
+    monkeypatch.setitem(SHAPES, "small", ModelShape("llama", 1, 32, 32, 1, 1, 32, 20_000, True))
+    synthetic.make("small", "Q8_0", tmp_path / "a.gguf")
+    tokenizer = Tokenizer.from_gguf(tmp_path / "a.gguf")
+    words = [256, 300, 999, 19_998, 5000]
+    assert tokenizer.encode(tokenizer.decode(words)) == words

@@ -6,6 +6,8 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice, product
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,10 @@ from octavo.models.weights import Tensors
 from octavo.quantizers.mix.mixing import fallback
 from octavo.text.bytelevel import BYTE_TO_CHAR
 
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 ROWS_DRAWN = 64  # rows of a tensor that are drawn; the others repeat them
 
 
@@ -179,7 +185,7 @@ def _near(middle: float, shape: tuple[int, ...], rng: np.random.Generator) -> np
 
 
 def _metadata(name: str, shape: ModelShape) -> dict[str, Any]:
-    tokens = [*BYTE_TO_CHAR, *(f"t{i}" for i in range(shape.n_vocab))][: shape.n_vocab]
+    tokens, merges = vocabulary(shape.n_vocab)
     return {
         "general.name": f"synthetic {name}",
         **{f"{shape.arch}.{key}": value for key, value in _sizes(shape).items()},
@@ -187,9 +193,24 @@ def _metadata(name: str, shape: ModelShape) -> dict[str, Any]:
         "tokenizer.ggml.pre": "qwen2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [1] * len(tokens),
-        "tokenizer.ggml.merges": ["t 1"],
+        "tokenizer.ggml.merges": merges,
         "tokenizer.ggml.eos_token_id": len(tokens) - 1,
+        "tokenizer.chat_template": CHAT_TEMPLATE,
     }
+
+
+def vocabulary(n: int) -> tuple[list[str], list[str]]:
+    """n tokens and their merges: bytes, then words of a space and letters, each merged of a shorter one and a letter.
+
+    So the text of words is cut into the same words again, as a conversation's is when it goes back to a server.
+    """
+    tokens, merges, longest = [*BYTE_TO_CHAR], list[str](), [BYTE_TO_CHAR[ord(" ")]]
+    while len(tokens) < n:
+        pairs = list(islice(product(longest, ascii_lowercase), n - len(tokens)))
+        longest = [word + letter for word, letter in pairs]
+        tokens += longest
+        merges += [f"{word} {letter}" for word, letter in pairs]
+    return tokens[:n], merges or ["a b"]
 
 
 def _sizes(shape: ModelShape) -> dict[str, Any]:

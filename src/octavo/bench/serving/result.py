@@ -76,6 +76,9 @@ def _check(options: Options) -> None:
 async def _bench(to: Address, options: Options, load: Load, seed: int, progress: Progress) -> dict[str, Any]:
     progress(f"asking {to.url}")
     target = await find(to, options.model, options.chat, options.settings, seed)
+    talks = load.workload == "c"
+    if talks or target.kind == "words":
+        await target.measure_words(chat=talks or target.chat)
     runs = []
     for streams in options.streams:
         requests = options.requests or (3 if load.workload == "b" else EACH[load.workload] * streams)
@@ -87,13 +90,13 @@ async def _bench(to: Address, options: Options, load: Load, seed: int, progress:
         "date": machine.now(),
         "machine": machine.machine(),
         "versions": machine.versions(),
-        "server": {"url": to.url, "product": target.product, "model": target.model},
+        "server": {"url": to.url, "product": target.product, "model": os.path.basename(target.model)},
         "workload": load.workload,
         "input": load.input,
         "output": load.output,
         "rate": load.rate,
         "goodput": {name: 1e3 * seconds for name, seconds in load.limits.items()},
-        "prompts": "words" if load.workload == "c" else target.kind,
+        "prompts": "words" if talks else target.kind,
         "settings": options.settings,
         "seed": seed,
         "runs": runs,

@@ -78,19 +78,20 @@ class Target:
             raise BackendError(f"{self.to.url}: the first request failed: {reply.error or 'it has no text'}")
         return reply
 
-    async def calibrate(self) -> None:
-        """Find how many tokens a word has."""
-        if self.kind == "words":
-            few, many = [(await self.first(self.prompt(n), 1)).prompt_tokens for n in (PROBE_WORDS, 2 * PROBE_WORDS)]
-            if few is not None and many is not None and many > few:
-                self.words_per_token = PROBE_WORDS / (many - few)
+    async def measure_words(self, chat: bool) -> None:
+        """Find how many tokens a word has, in conversations or in plain text."""
+        counts = []
+        for n in (PROBE_WORDS, 2 * PROBE_WORDS):
+            text = " ".join(self.draw.choices(WORDS, k=n))
+            prompt = {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
+            counts.append((await self.first(prompt, 1)).prompt_tokens)
+        few, many = counts
+        if few is not None and many is not None and many > few:
+            self.words_per_token = PROBE_WORDS / (many - few)
 
 
 async def find(to: Address, model: str | None, chat: bool, settings: dict[str, Any], seed: int) -> Target:
-    """Ask a server for its models; the first is taken unless one is named.
-
-    Raises BackendError where it can't be reached, lists none, or fails the first request.
-    """
+    """Ask a server for its models; the first is taken unless one is named. Raises BackendError where there is none."""
     try:
         listed, done = await get_json(to, "/v1/models")
         rows = {row["id"]: row for row in listed["data"]}
@@ -100,6 +101,4 @@ async def find(to: Address, model: str | None, chat: bool, settings: dict[str, A
     if name is None:
         raise ReplyError(f"{to.url}/v1/models lists no model")
     n_vocab = (rows.get(name, {}).get("meta") or {}).get("n_vocab")
-    target = Target(to, name, n_vocab, done.headers.get("server"), chat, settings, random.Random(seed))
-    await target.calibrate()
-    return target
+    return Target(to, name, n_vocab, done.headers.get("server"), chat, settings, random.Random(seed))
