@@ -17,8 +17,10 @@ from octavo.graph.node import Node
 from octavo.graph.ops import OPS
 
 QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
-NO_CASE = {"copy", "reshape", "columns", "after", "set_rows", "quantize", "top_candidates"}
-"""Ops that are views, that move data only, that other ops' cases need, or that only a device needs (the last)."""
+NO_CASE = {
+    "copy", "reshape", "columns", "after", "set_rows", "quantize", "top_candidates", "log_sum_exp", "adjust", "mask"
+}  # fmt: skip
+"""Ops that are views, that move data only, that other ops' cases need, or that choices of tokens need (the last ones)."""
 
 
 def case(name: str) -> OpCase:

@@ -22,6 +22,8 @@ SYMBOLS = {
     "pages": "width of the page table",
     "rows": "rows of the KV cache",
     "window_rows": "rows of the KV cache of layers with a window, where these have pages of their own",
+    "adjusted": "logits that are changed before a token is chosen",
+    "masked": "tokens whose logits have a mask",
 }
 
 PAGE_SIZE = 64

@@ -17,7 +17,7 @@ import numpy as np
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Dim, Graph, Node, Sizes, bind
-from octavo.graph.ops import VIEWS
+from octavo.graph.ops import IN_PLACE, VIEWS
 from octavo.graph.protocol import AsyncBackend, Backend, Binder, Call
 from octavo.graph.schedule import Schedule
 
@@ -226,7 +226,7 @@ class Executor:
             if node.op in VIEWS:
                 values[b, id(node)] = backend.alias(node, arguments[0], shape)
                 continue
-            out = arguments[0] if node.op == "set_rows" else self._place(node, sizes)
+            out = arguments[0] if node.op in IN_PLACE else self._place(node, sizes)
             calls.append((node, steps.bind(b, node, arguments, out)))
             read.append((backend, arguments))
             values[b, id(node)] = out

@@ -177,6 +177,28 @@ def top_candidates(x: F32, *, k: int) -> AnyArray:
     return np.concatenate([bad, ids, gather(x, ids).view(np.int32)], axis=1)
 
 
+def log_sum_exp(x: F32) -> F32:
+    top = x.max(axis=1, keepdims=True)
+    result: F32 = top + np.log(np.exp(x - top).sum(axis=1, keepdims=True))
+    return result
+
+
+def adjust(x: F32, places: AnyArray, changes: F32) -> F32:
+    real = places[:, 0] >= 0
+    (rows, columns), (scale, more) = places[real].T, changes[real].T
+    values = x[rows, columns]
+    x[rows, columns] = np.where(values > 0, values / scale, values * scale) + more
+    return x
+
+
+def mask(x: F32, rows: AnyArray, masks: AnyArray) -> F32:
+    allowed = (masks[..., None] >> np.arange(32, dtype=np.int32)) & 1
+    for row, bits in zip(rows, allowed.reshape(len(rows), -1), strict=True):
+        if row >= 0:
+            x[row, bits[: x.shape[1]] == 0] = -np.inf
+    return x
+
+
 def keep_groups(x: F32, *, groups: int, used: int, best: int) -> F32:
     apart = x.reshape(len(x), groups, -1)
     sums = np.sort(apart, axis=-1)[..., -best:].sum(axis=-1)

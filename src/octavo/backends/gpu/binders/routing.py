@@ -1,18 +1,16 @@
-"""Which experts a token goes to, and what becomes of their outputs; and which tokens a sampler may choose."""
+"""Which experts a token goes to, and what becomes of their outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from triton import next_power_of_2
 
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.binders.sizes import block_of
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import elementwise
-from octavo.backends.gpu.kernels.argmax_topk import topk_merge_kernel, topk_parts_kernel
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
@@ -22,23 +20,6 @@ def _top_k(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call
     (x,) = inputs
     k, used = x.shape[1], out.shape[1]
     return [c.launch(elementwise.top_k_kernel, (len(x),), x, out, x.stride(0), k, used, B=next_power_of_2(k), warps=1)]
-
-
-@binds("top_candidates")
-def _top_candidates(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    (x,) = inputs
-    tokens, n = x.shape
-    k = node.attrs["k"]
-    block = 2048 if k == 1 else 4096
-    parts_of = -(-n // block)
-    keys = c.shared("keys", tokens * parts_of * k, torch.int64)
-    bad = c.shared("bad", tokens * parts_of, torch.int32)
-    some = c.launch(topk_parts_kernel, (tokens, parts_of), x, keys, bad, x.stride(0), n, parts_of, K=k,
-                    B=block)  # fmt: skip
-    size = next_power_of_2(parts_of * k)
-    last = c.launch(topk_merge_kernel, (tokens,), keys, bad, out, parts_of, K=k, B=size, BP=next_power_of_2(parts_of),
-                    warps=max(1, min(8, size // 512)))  # fmt: skip
-    return [some, last]
 
 
 @binds("keep_groups")

@@ -1,0 +1,68 @@
+"""Logits before a token is chosen: the sum of all, changes to some of them, and masks."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def sum_exp_kernel(x, sums, x_stride, n, parts, B: tl.constexpr, PDL: tl.constexpr):
+    """Program (token, part): of B values the largest, and the sum of exp of what they are below it; [T, parts, 2]."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = part * B + tl.arange(0, B)
+    value = tl.load(x + token * x_stride + at, mask=at < n, other=-float("inf"))  # [B]
+    top = tl.max(value)
+    place = sums + (token * parts + part) * 2
+    tl.store(place, top)
+    tl.store(place + 1, tl.sum(tl.exp(value - top)))
+
+
+@triton.jit
+def log_sum_kernel(sums, out, parts, B: tl.constexpr, PDL: tl.constexpr):
+    """Program (token): out [T, 1], ln of the sum of exp, from what `sum_exp_kernel` made of B parts or fewer."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, part = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    place = sums + (token * parts + part) * 2
+    tops = tl.load(place, mask=part < parts, other=-float("inf"))  # [B]
+    totals = tl.load(place + 1, mask=part < parts, other=0.0)  # [B]
+    top = tl.max(tops)
+    tl.store(out + token, top + tl.log(tl.sum(totals * tl.exp(tops - top))))
+
+
+@triton.jit
+def adjust_kernel(x, places, changes, x_stride, n, B: tl.constexpr, PDL: tl.constexpr):
+    """B places (row, column) of x, each with its change (scale, add); row -1: none."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    row = tl.load(places + 2 * i, mask=i < n, other=-1)  # [B]
+    real = row >= 0
+    column = tl.load(places + 2 * i + 1, mask=real, other=0)
+    scale = tl.load(changes + 2 * i, mask=real, other=1.0)
+    more = tl.load(changes + 2 * i + 1, mask=real, other=0.0)
+    at = x + row.to(tl.int64) * x_stride + column
+    value = tl.load(at, mask=real, other=0.0)
+    tl.store(at, tl.where(value > 0, tl.div_rn(value, scale), value * scale) + more, mask=real)
+
+
+@triton.jit
+def mask_kernel(x, rows, masks, x_stride, n, words, B: tl.constexpr, PDL: tl.constexpr):
+    """Program (mask, part): -inf in those of B values of row rows[mask] whose bit is not set; row -1: none."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    mask, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row = tl.load(rows + mask).to(tl.int64)
+    at = part * B + tl.arange(0, B)
+    inside = (at < n) & (row >= 0)
+    bits = tl.load(masks + mask * words + at // 32, mask=inside, other=-1)  # [B]
+    out = ((bits >> (at % 32)) & 1) == 0
+    tl.store(x + row * x_stride + at, tl.full([B], -float("inf"), tl.float32), mask=inside & out)
