@@ -9,6 +9,7 @@ from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import F32, AnyArray
+from octavo.graph import choice_ops  # noqa: F401  (registers its ops)
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
 from octavo.graph.plan import Executor

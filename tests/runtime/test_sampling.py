@@ -7,14 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from octavo.errors import UsageError
+from octavo.errors import GrammarError, UsageError
+from octavo.runtime.adjusting import repeat_penalty
+from octavo.runtime.draws import draw, philox, uniform
 from octavo.runtime.sampling import (
     SamplingParams,
     largest,
     make_sampler,
     min_p,
     probabilities,
-    repeat_penalty,
     temperature,
     top_k,
     top_p,
@@ -79,7 +80,7 @@ def test_temperature_scales_differences() -> None:
 @pytest.mark.parametrize("t", [1e-3, 1e-12, 1e-38, 5e-324])
 def test_smallest_temperatures_are_greedy(t: float) -> None:
     sample = make_sampler(SamplingParams(temperature=t, seed=0, **OFF))
-    assert {sample(logits(1, 3, 2.9, -50), []) for _ in range(50)} == {1}
+    assert {sample(logits(1, 3, 2.9, -50), range(i)) for i in range(50)} == {1}
 
 
 def test_repeat_penalty_hits_recent_tokens_once() -> None:
@@ -125,7 +126,7 @@ def test_biases_and_ends() -> None:
 def test_a_seed_gives_the_same_tokens() -> None:
     def draw(seed: int | None) -> list[int]:
         sample = make_sampler(SamplingParams(temperature=1, seed=seed, **OFF))
-        return [sample(shares(*[0.01] * 100), []) for _ in range(40)]
+        return [sample(shares(*[0.01] * 100), range(i)) for i in range(40)]
 
     assert draw(7) == draw(7)
     assert draw(7) != draw(8)
@@ -135,14 +136,55 @@ def test_a_seed_gives_the_same_tokens() -> None:
 def test_draws_follow_the_distribution() -> None:
     sample = make_sampler(SamplingParams(temperature=1, seed=1, **OFF))
     n = 20_000
-    counts = np.bincount([sample(shares(*SHARES), []) for _ in range(n)], minlength=5)
+    counts = np.bincount([sample(shares(*SHARES), range(i)) for i in range(n)], minlength=5)
     spread = np.sqrt(np.array(SHARES) * (1 - np.array(SHARES)) / n)
     assert (np.abs(counts / n - SHARES) < 4 * spread).all()
 
 
+def test_philox() -> None:
+    """Known answers of the authors' library, Random123."""
+    ones = 0xFFFFFFFF
+    assert philox((0, 0), (0, 0, 0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    assert philox((ones, ones), (ones,) * 4) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
+    pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
+    assert philox((0xA4093822, 0x299F31D0), pi) == (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)
+    seeds, places = [0, 7, (1 << 64) - 1], [0, 5, 1 << 33]
+    together = uniform(np.array(seeds, np.uint64), np.array(places, np.uint64)).tolist()
+    assert together == [uniform(s, p) for s, p in zip(seeds, places, strict=True)]
+
+
+@pytest.mark.parametrize("top_k_", [0, 4, 64])
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9, "min_p": 0.01}])
+def test_draws_among_few_follow_the_distribution(top_k_: int, filters: dict[str, float]) -> None:
+    """By the way for at most 64 candidates and by that for all, whether other replies are drawn beside it or not."""
+    params = SamplingParams(temperature=2.0, seed=3, **{**OFF, **filters, "top_k": top_k_})  # type: ignore[arg-type]
+    sample, n = make_sampler(params), 10_000
+    x = shares(*SHARES)
+    drawn = [sample(x, range(i)) for i in range(n)]
+    survivors = np.array([True, True, True, not filters, not filters and top_k_ != 4])
+    want = np.sqrt(SHARES) * survivors / (np.sqrt(SHARES) * survivors).sum()
+    spread = np.sqrt(want * (1 - want) / n)
+    assert (np.abs(np.bincount(drawn, minlength=5) / n - want) <= 4 * spread).all()
+    if top_k_:
+        padded = np.full((n, 9), -INF, np.float32)
+        padded[:, :5] = x
+        assert draw(padded, [sample.draw] * n, range(n)) == drawn
+
+
+def test_changes_of_several_kinds_are_one() -> None:
+    params = SamplingParams(
+        temperature=0, repeat_penalty=2.0, presence_penalty=0.5, frequency_penalty=1.0, logit_bias={1: 4, 3: -100}
+    )
+    sample, x = make_sampler(params, n_prompt=1), logits(3, -2, 5, 9)
+    np.testing.assert_array_equal(sample.changes([2, 1, 1])(x), logits(3, -4 - 2.5 + 4, 2.5, -INF))
+    assert sample(x, [2, 1, 1]) == 0
+    with pytest.raises(GrammarError, match="no token is left"):
+        sample(logits(-INF, -INF, -INF, 9), [])
+
+
 def test_filters_are_chained() -> None:
     sample = make_sampler(SamplingParams(temperature=1, top_k=4, top_p=0.9, min_p=0.5, seed=2))
-    drawn = {sample(shares(*SHARES), []) for _ in range(300)}
+    drawn = {sample(shares(*SHARES), range(i)) for i in range(300)}
     assert drawn == {0, 1}, "top-k leaves 4, top-p 3, min-p 2"
 
 
@@ -150,7 +192,7 @@ def test_what_is_out_is_never_drawn() -> None:
     x = np.full(1000, -INF, np.float32)
     x[[3, 999]] = 0
     sample = make_sampler(SamplingParams(temperature=1.5, seed=0))
-    assert {sample(x, []) for _ in range(200)} == {3, 999}
+    assert {sample(x, range(i)) for i in range(200)} == {3, 999}
 
 
 @pytest.mark.parametrize(

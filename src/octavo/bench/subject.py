@@ -67,7 +67,7 @@ class EngineSubject:
 
     def decode(self, n: int) -> float:
         drawn = self._tokens(n, seed=1)
-        if self.engine.finds_candidates:
+        if self.engine.runs_ahead:
             return self._decode_greedily(drawn[0], n)
         start = time.perf_counter()
         for token in drawn:

@@ -267,48 +267,6 @@ def top_k(x: Node, *, k: int) -> tuple[Shape, DType]:
 
 
 @op
-def top_candidates(x: Node, *, k: int) -> tuple[Shape, DType]:
-    """x [T, N] -> int [T, 1 + 2k], all that the choice of a token needs, in one value.
-
-    How many values are not finite; the places of the k largest, largest first, of equals the lower place first; and the
-    bits of these values, as float32.
-    """
-    width = x.shape[1]
-    require(isinstance(width, int) and 1 <= k <= width, "top_candidates", "at most as many as there are", x)
-    return (x.shape[0], 1 + 2 * k), "i32"
-
-
-@op
-def log_sum_exp(x: Node) -> tuple[Shape, DType]:
-    """x [T, N] -> [T, 1]: ln of the sum of exp(x) over a row."""
-    require(len(x.shape) == 2, "log_sum_exp", "rows of values", x)
-    return (x.shape[0], 1), "f32"
-
-
-@op
-def adjust(x: Node, places: Node, changes: Node) -> tuple[Shape, DType]:
-    """x [T, N], places int [A, 2], changes [A, 2] -> x, changed in A places, each a row and a column that is there once.
-
-    A change is (scale, add): v becomes v / scale where it is over 0, else v * scale, and plus `add`. Row -1: no change.
-    """
-    fits = len(x.shape) == len(places.shape) == 2 and places.shape == changes.shape and places.shape[1] == 2
-    require(fits, "adjust", "a place and a change are two numbers each", x, places, changes)
-    return x.shape, "f32"
-
-
-@op
-def mask(x: Node, rows: Node, masks: Node) -> tuple[Shape, DType]:
-    """x [T, N], rows int [M], masks int [M, ceil(N / 32)] -> x, with -inf in column j of rows[i] where a bit is not set.
-
-    That is bit j % 32 of masks[i, j // 32]. Row -1: no change.
-    """
-    width = x.shape[1]
-    fits = isinstance(width, int) and masks.shape == (rows.shape[0], -(-width // 32))
-    require(fits, "mask", "a bit for each value of a row", x, rows, masks)
-    return x.shape, "f32"
-
-
-@op
 def keep_groups(x: Node, *, groups: int, used: int, best: int) -> tuple[Shape, DType]:
     """x [T, E] in `groups` of neighbours -> x, with -inf in all but the `used` groups whose `best` values sum highest.
 

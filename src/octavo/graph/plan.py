@@ -40,6 +40,8 @@ class Plan:
     inputs     the values to fill, by name, a pair (backend, value) each
     packed     the same memory, all inputs of a backend as one value, and an array of the host like it
     host       parts of these arrays, by input
+    outputs    what is wanted
+    made       all outputs of the graph that are made on the way, by number
     """
 
     calls: tuple[tuple[Node, Call], ...]
@@ -49,14 +51,19 @@ class Plan:
     packed: tuple[tuple[Backend, Any, AnyArray], ...]
     host: Mapping[str, list[AnyArray]]
     outputs: tuple[tuple[Backend, Any], ...]
+    made: Mapping[int, tuple[Backend, Any]]
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A step that is under way: its results where they are made, and `read`, which waits for them."""
+    """A step that is under way: its results where they are made, and `read`, which waits for them.
+
+    row  gives one row of an output of the graph, read or not, as it is now
+    """
 
     values: tuple[Any, ...]
     read: Callable[[], list[AnyArray]]
+    row: Callable[[int, int], AnyArray]
 
 
 class Executor:
@@ -141,9 +148,9 @@ class Executor:
         wanted: tuple[int, ...],
         fed: Mapping[str, Any] | None = None,
     ) -> Begun:
-        """Begin a step that makes the `wanted` outputs, all on an AsyncBackend.
+        """Begin a step that makes the `wanted` outputs; where these are not on an AsyncBackend, it is done.
 
-        `fed` are values of the step before, by the name of the input that they take the place of.
+        `fed` are values of the step before, by the name of the input, on AsyncBackends, that they take the place of.
         """
         plan = self._fill(inputs, sizes, wanted)
         for name, source in (fed or {}).items():
@@ -152,11 +159,13 @@ class Executor:
                 backend.copy(value, source)
         for step in plan.steps:
             step()
-        waits = []
-        for backend, value in plan.outputs:
-            assert isinstance(backend, AsyncBackend)
-            waits.append(backend.begin_read(value))
-        return Begun(tuple(value for _, value in plan.outputs), lambda: [wait() for wait in waits])
+        waits = [_begin_read(backend, value) for backend, value in plan.outputs]
+
+        def row(output: int, number: int) -> AnyArray:
+            backend, value = plan.made[output]
+            return backend.read(value[number : number + 1])
+
+        return Begun(tuple(value for _, value in plan.outputs), lambda: [wait() for wait in waits], row)
 
     def watch(self, inputs: Mapping[str, AnyArray], sizes: Sizes, watch: Watch) -> list[AnyArray]:
         """Run a step as `run` does, but call by call, `watch` being asked before each."""
@@ -231,7 +240,12 @@ class Executor:
             read.append((backend, arguments))
             values[b, id(node)] = out
         outputs = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in graph.outputs)
-        return Plan(tuple(calls), tuple(read), steps.finish(), inputs, packed, host, outputs)
+        made = {
+            i: (self.backends[where[id(o)]], values[where[id(o)], id(o)])
+            for i, o in enumerate(self.schedule.graph.outputs)
+            if (where[id(o)], id(o)) in values
+        }
+        return Plan(tuple(calls), tuple(read), steps.finish(), inputs, packed, host, outputs, made)
 
     def _packed(
         self, places: Sequence[tuple[Node, int, int]], ends: Sequence[int], sizes: Sizes
@@ -281,6 +295,12 @@ class _Steps:
             self._calls += self._last.finish()
         self._last = None
         return tuple(self._calls)
+
+
+def _begin_read(backend: Backend, value: Any) -> Callable[[], AnyArray]:
+    if isinstance(backend, AsyncBackend):
+        return backend.begin_read(value)
+    return partial(backend.read, value)
 
 
 def _read(backend: Backend, values: Sequence[Any], i: int) -> AnyArray:

@@ -35,6 +35,8 @@ class Backend(Protocol):
     """Fused ops that it wants in its graphs."""
     quantizes: frozenset[str]
     """Ops whose results it quantizes on their way out, where only a product reads them."""
+    chooses: bool
+    """Whether it finds the likeliest tokens faster than the host does with all logits."""
 
     def supports(self, node: Node) -> tuple[bool, str]:
         """Whether it can run `node`, and if not, why."""

@@ -4,35 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from octavo.graph.node import Graph
+from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
 from octavo.graph.protocol import AsyncBackend, Backend
 
-LOGITS, BEST, BEST_ID, CANDIDATES = range(4)
-"""Outputs of a graph with candidates: logits; `top_candidates` of one; its token alone; of MAX_CANDIDATES."""
+LOGITS, BEST, BEST_ID, CANDIDATES, TOTAL, CHANGED = range(6)
+"""Outputs of a graph with candidates.
+
+LOGITS      [outputs, n_vocab]
+BEST        `top_candidates` of one
+BEST_ID     its token alone
+CANDIDATES  `top_candidates` of MAX_CANDIDATES
+TOTAL       `log_sum_exp`
+CHANGED     as CANDIDATES, after inputs `places` and `changes` of op `adjust`, `masked` and `masks` of op `mask`; LOGITS
+            of the rows that these name are others then
+"""
 
 MAX_CANDIDATES = 64
 """Candidates that a graph finds; for more of them all logits are read."""
 
 
 def can_find(graph: Graph, where: Mapping[int, int], backends: Sequence[Backend]) -> bool:
-    """Whether all of a graph of logits runs on one backend, and that one finds candidates.
+    """Whether the backend that makes a graph's logits finds candidates.
 
     `where` gives the number of the backend of each node by its id.
     """
-    used = {where[id(n)] for n in graph.nodes if not n.is_leaf}
     (logits,) = graph.outputs
-    if len(used) != 1 or not isinstance(logits.shape[-1], int):
+    if logits.is_leaf or not isinstance(logits.shape[-1], int):
         return False
-    backend = backends[used.pop()]
-    return isinstance(backend, AsyncBackend) and backend.supports(apply("top_candidates", logits, k=1))[0]
+    backend = backends[where[id(logits)]]
+    able = backend.chooses or isinstance(backend, AsyncBackend)
+    return able and backend.supports(apply("top_candidates", logits, k=1))[0]
 
 
 def with_candidates(graph: Graph) -> Graph:
-    """A graph of logits, with the largest of them among its outputs."""
+    """A graph of logits, with the outputs above. The last one changes the logits in their place, after all others."""
     (logits,) = graph.outputs
     n = logits.shape[-1]
     assert isinstance(n, int)
+    k = min(MAX_CANDIDATES, n)
     best = apply("top_candidates", logits, k=1, label="best")
-    candidates = apply("top_candidates", logits, k=min(MAX_CANDIDATES, n), label="candidates")
-    return Graph.of(logits, best, apply("columns", best, start=1, size=1, label="best"), candidates)
+    found = apply("top_candidates", logits, k=k, label="candidates")
+    total = apply("log_sum_exp", logits, label="total")
+    places, changes = _input("places", "adjusted", 2), _input("changes", "adjusted", 2, "f32")
+    changed = apply("adjust", logits, places, changes, label="changed")
+    masked = Node("input", (), ("masked",), "i32", name="masked")
+    changed = apply("mask", changed, masked, _input("masks", "masked", -(-n // 32)), label="masked")
+    of_changed = apply("top_candidates", changed, k=k, label="changed candidates")
+    best_id = apply("columns", best, start=1, size=1, label="best")
+    return Graph.of(logits, best, best_id, found, total, of_changed)
+
+
+def _input(name: str, rows: str, columns: int, dtype: DType = "i32") -> Node:
+    return Node("input", (), (rows, columns), dtype, name=name)

@@ -5,22 +5,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from octavo.errors import UsageError
-from octavo.formats.spec import F32, AnyArray
 from octavo.jit.clock import clock
 from octavo.runtime.batch import Feed
 from octavo.runtime.buckets import replies_for
-from octavo.runtime.candidates import BEST, CANDIDATES
-from octavo.runtime.device_sampling import DeviceSampler
+from octavo.runtime.choosing import Choices, Chooser, Chosen
 from octavo.runtime.engine import Engine
 from octavo.runtime.pace import Pace
-from octavo.runtime.request import LogProbs, Output, Request, constrained
-from octavo.runtime.sampling import largest
+from octavo.runtime.request import Output, Request
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
 
 log = logging.getLogger("octavo")
@@ -57,8 +51,8 @@ class EngineCore:
     """
 
     def __init__(self, engine: Engine, *, n_known: int | None = None, itl_target: float = 0.0) -> None:
-        self.engine, self.device = engine, DeviceSampler(engine)
-        self.n_known = engine.model.hparams.n_vocab if n_known is None else n_known
+        self.engine = engine
+        self.chooser = Chooser(engine, engine.model.hparams.n_vocab if n_known is None else n_known)
         self.scheduler = Scheduler(
             engine.pool, engine.prefixes, Pace(engine.config.n_batch, itl_target), engine.n_ctx,
             engine.config.max_sequences,
@@ -86,12 +80,14 @@ class EngineCore:
             if not plan.parts:
                 return list(plan.ended)
             start = clock()
-            chosen, failed, asked = self._chosen(plan)
+            choices = self._choices(plan)
+            failed = {r: c for r, c in choices.items() if isinstance(c, Exception)}
+            chosen = {r: c for r, c in choices.items() if isinstance(c, Chosen)}
             if not self._prepares(plan):
                 self.scheduler.pace.seen(plan.replies, plan.chunk, clock() - start)
-            outputs = self.scheduler.commit(plan, chosen, failed)
+            outputs = self.scheduler.commit(plan, {r: c.token for r, c in chosen.items()}, failed)
             self._counts.update(steps=1, generated=len(chosen))
-        return [*plan.ended, *(replace(o, logprobs=asked.get(o.request)) if asked else o for o in outputs)]
+        return [*plan.ended, *(_with_logprobs(o, chosen.get(o.request)) for o in outputs)]
 
     def _prepares(self, plan: StepPlan) -> bool:
         """Whether a step's time is that of making ready for its size: where it is captured, at its second time."""
@@ -105,68 +101,19 @@ class EngineCore:
         while not self.scheduler.idle:
             yield from self.step()
 
-    def _chosen(self, plan: StepPlan) -> tuple[dict[Request, int], dict[Request, Exception], dict[Request, LogProbs]]:
-        """The next token of each request that has one, why others have none, and how likely tokens were."""
+    def _choices(self, plan: StepPlan) -> Choices:
+        """The next token of each request that has one, and why others have none."""
         feeds = [Feed(sequence, tokens, int(wanted)) for sequence, tokens, wanted in feeds_of(plan)]
-        found = self._rows(feeds, self._k(plan))
-        failed = {r: row for (r, _), row in zip(plan.parts, found, strict=True) if isinstance(row, Exception)}
-        chosen, asked = {}, {}
-        for request, i in plan.choosing:
-            row = found[i]
-            try:
-                if isinstance(row, Exception):
-                    raise row
-                assert row is not None
-                chosen[request] = row.choose(request)
-                if request.logprobs is not None:
-                    asked[request] = row.logprobs(chosen[request], request.logprobs)
-            except Exception as error:
-                failed[request] = error
-        return chosen, failed, asked
-
-    def _k(self, plan: StepPlan) -> int | None:
-        """How many of the largest logits are enough for all; None where all logits are wanted."""
-        ks = [_device_k(r) for r, _ in plan.choosing]
-        if not ks or None in ks:
-            return None
-        k = max(k for k in ks if k is not None)
-        return k if self.device.finds(k) else None
-
-    def _rows(self, feeds: Seq[Feed], k: int | None) -> list[Row | Exception | None]:
-        """For each feed what a token is chosen from, None where none is wanted.
-
-        Where a step fails each of its feeds is computed alone, so that only those fail that do.
-        """
         try:
-            step = self.engine.filled(feeds)
-            rows = iter(self._computed(step, k))
-            found = [next(rows) if feed.outputs else None for feed in step]
-            return [row if feed.outputs else None for feed, row in zip(feeds, found, strict=False)]
+            return self.chooser.step(feeds, plan.choosing)
         except Exception as error:
             if len(feeds) == 1:
-                return [error]
+                return dict.fromkeys([plan.parts[0][0], *(r for r, _ in plan.choosing)], error)
             log.warning("a step of %d requests failed, which are computed one by one: %s", len(feeds), error)
-            return [row for feed in feeds for row in self._rows([feed], k)]
-
-    def _computed(self, feeds: Seq[Feed], k: int | None) -> list[Row | Exception]:
-        """A row for each output of a step."""
-        if k is None:
-            rows = self.engine.compute(feeds)  # [outputs, n_vocab]
-            return [
-                Row(None, logits[: self.n_known]) if np.isfinite(logits).all() else self.engine.not_finite()
-                for logits in rows
-            ]
-        output = BEST if k == 1 else CANDIDATES
-        (found,) = self.engine.begin(feeds, (output,), check=False).read()  # [outputs, 1 + 2 * width]
-        width = (found.shape[1] - 1) // 2
-        places, values = found[:, 1 : 1 + width], np.ascontiguousarray(found[:, 1 + width :]).view(np.float32)
-        known = places < self.n_known
-        if width < k or (known.sum(axis=1) < k).any():  # too few that are tokens: a rare step, computed once more
-            return self._computed(feeds, None)
-        return [
-            self.engine.not_finite() if row[0] else Row(row[1 : 1 + width][ok], logits[ok])
-            for row, logits, ok in zip(found, values, known, strict=True)
-        ]
+        choices: Choices = {}
+        for i, part in enumerate(plan.parts):
+            choices |= self._choices(StepPlan((part,), tuple((r, 0) for r, at in plan.choosing if at == i)))
+        return choices
 
     def stats(self) -> Stats:
         """Counts as they are now."""
@@ -177,42 +124,5 @@ class EngineCore:
         )  # fmt: skip
 
 
-def _device_k(request: Request) -> int | None:
-    """How many of the largest logits a request's token is chosen from; None where it takes all."""
-    if request.logprobs is not None or request.constraint is not None:
-        return None
-    return getattr(request.sampler, "device_k", None)
-
-
-@dataclass(frozen=True)
-class Row:
-    """Logits after a token: all of them, or the largest ones and their places, largest first."""
-
-    places: AnyArray | None
-    logits: F32
-
-    def choose(self, request: Request) -> int:
-        """The token that a request's sampler takes."""
-        if self.places is None:
-            return self._among_all(request)
-        k = _device_k(request)
-        if k == 1:
-            return int(self.places[0])
-        places = self.places[:k]
-        order = np.argsort(places)
-        return int(places[order][request.sampler(self.logits[:k][order], request.tokens)])
-
-    def _among_all(self, request: Request) -> int:
-        """As `choose`, where all logits are there; of the tokens that the request's constraint allows."""
-        if request.constraint is None:
-            return request.sampler(self.logits, request.tokens)
-        return constrained(request.sampler, request.constraint)(self.logits, request.tokens)
-
-    def logprobs(self, token: int, n: int) -> LogProbs:
-        """How likely a token is, and the n likeliest ones; of all logits."""
-        assert self.places is None
-        top = self.logits.max()
-        values = self.logits - (top + np.log(np.exp((self.logits - top).astype(np.float64)).sum()))
-        places = largest(self.logits, n) if n else np.empty(0, np.int64)
-        places = places[np.argsort(-values[places], kind="stable")]
-        return LogProbs(float(values[token]), tuple((int(i), float(values[i])) for i in places))
+def _with_logprobs(output: Output, chosen: Chosen | None) -> Output:
+    return output if chosen is None or chosen.logprobs is None else replace(output, logprobs=chosen.logprobs)

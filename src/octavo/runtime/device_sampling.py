@@ -56,11 +56,16 @@ class DeviceSampler:
         Gives a token for each feed, again and again; those given last have not been appended yet. The sequences are not
         to be touched before this iterator is closed. Raises what `Engine.step` raises, each feed having one output.
         """
-        return self._greedy_ahead(feeds) if self.finds(1) else self._greedy_on_host(feeds)
+        return self._greedy_ahead(feeds) if self.engine.runs_ahead else self._greedy_now(feeds)
 
-    def _greedy_on_host(self, feeds: Seq[Feed]) -> Generator[list[int], None, None]:
+    def _greedy_now(self, feeds: Seq[Feed]) -> Generator[list[int], None, None]:
+        engine = self.engine
         while True:
-            tokens = self.engine.step(feeds).argmax(axis=1).tolist()
+            if self.finds(1):
+                with engine.lock, engine.appending(feeds):
+                    tokens = self._read(engine.begin(feeds, (BEST,)))[:, 1].tolist()
+            else:
+                tokens = engine.step(feeds).argmax(axis=1).tolist()
             yield tokens
             feeds = _next(feeds, tokens)
 

@@ -34,6 +34,7 @@ from octavo.runtime.candidates import LOGITS
 from octavo.runtime.context import default_context, require_context
 from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes
 from octavo.runtime.lock import FairLock
+from octavo.runtime.logit_changes import LogitChanges, most_adjusted, size_for
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import GpuLayers, Placement
 from octavo.runtime.prefix import PageTree
@@ -116,6 +117,9 @@ class Engine:
         self.graph = self.schedule.graph
         self.finds_candidates = len(self.graph.outputs) > 1
         """The graph finds the largest logits where they are made."""
+        (first, *others) = {self.schedule.backends[id(n)] for n in self.graph.nodes if not n.is_leaf}
+        self.runs_ahead = self.finds_candidates and not others and isinstance(backends[first], AsyncBackend)
+        """A step can begin with tokens that the one before it chose, before these are read."""
         self._sizes = chunk_sizes(config.n_batch)
         self._executor: Executor | None = None
 
@@ -141,6 +145,8 @@ class Engine:
             "pages": self._max_pages,
             "rows": pages * PAGE_SIZE,
             "window_rows": window_pages * PAGE_SIZE,
+            "adjusted": most_adjusted(sequences),
+            "masked": size_for(sequences),
         }
 
     def filled(self, feeds: Seq[Feed]) -> list[Feed]:
@@ -229,14 +235,19 @@ class Engine:
         (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
         return logits
 
-    def begin(self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Any = None, *, check: bool = True) -> Begun:
+    def begin(
+        self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Any = None, changes: LogitChanges | None = None,
+        *, check: bool = True,
+    ) -> Begun:  # fmt: skip
         """Begin a step that makes some outputs of `candidates`; the sequences get pages, but not yet their tokens.
 
-        `fed` are tokens on the device to take in place of those of `feeds`.
+        `fed` are tokens on the device to take in place of those of `feeds`; `changes` are for output CHANGED.
         """
         if check:
             self._check(feeds)
         inputs, sizes = self._batch(feeds)
+        if changes is not None:
+            inputs, sizes = inputs | changes.inputs(), sizes | changes.sizes()
         return self.load().begin(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
 
     @contextmanager

@@ -9,12 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from secrets import randbits
 
 import numpy as np
 
 from octavo.errors import GrammarError
 from octavo.formats.spec import F32
+from octavo.runtime.adjusting import (
+    NEVER,
+    Adjuster,
+    Changes,
+    Ids,
+    all_changes,
+    biased,
+    repeat_penalty,
+    reply_penalties,
+    without,
+)
 from octavo.runtime.arguments import flag, integer, number, wrong
+from octavo.runtime.candidates import MAX_CANDIDATES
+from octavo.runtime.draws import Draw, draw, uniform
 
 Filter = Callable[[F32, Sequence[int]], F32]
 """logits [n_vocab], tokens so far -> logits; -inf for a token that is out."""
@@ -25,9 +39,7 @@ Sampler = Callable[[F32, Sequence[int]], int]
 One with a number `device_k` chooses among the k largest logits only. It may be given just these, lowest place first.
 """
 
-Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-NEVER = 100.0  # -NEVER as the bias of a token: it is not chosen
+NOTHING_LEFT = "no token is left to choose from: the settings leave out all that the grammar allows"
 BLOCK = 64  # logits of which `largest` first looks at the maximum only
 
 
@@ -87,57 +99,6 @@ class SamplingParams:
             integer("seed", self.seed, 0, (1 << 64) - 1)
 
 
-def repeat_penalty(penalty: float, last_n: int) -> Filter:
-    """Make tokens that came before less likely (CTRL, arXiv 1909.05858)."""
-
-    def apply(logits: F32, tokens: Sequence[int]) -> F32:
-        recent = np.unique(np.asarray(tokens[-last_n:] if last_n else [], np.int64))
-        seen = logits[recent]
-        logits = logits.copy()
-        logits[recent] = np.where(seen > 0, seen / np.float32(penalty), seen * np.float32(penalty))
-        return logits
-
-    return apply
-
-
-def reply_penalties(presence: float, frequency: float, n_prompt: int) -> Filter:
-    """Take from the logits of tokens that came after the first `n_prompt` ones."""
-
-    def apply(logits: F32, tokens: Sequence[int]) -> F32:
-        seen, counts = np.unique(np.asarray(tokens[n_prompt:], np.int64), return_counts=True)
-        logits = logits.copy()
-        logits[seen] -= (presence + frequency * counts).astype(np.float32)
-        return logits
-
-    return apply
-
-
-def biased(biases: Mapping[int, float]) -> Filter:
-    """Add to the logits of some tokens; -NEVER leaves one out."""
-    ids = np.fromiter(biases, np.int64, len(biases))
-    values = np.array([-math.inf if value == -NEVER else value for value in biases.values()], np.float32)
-
-    def apply(logits: F32, tokens: Sequence[int]) -> F32:
-        logits = logits.copy()
-        logits[ids] += values
-        return logits
-
-    return apply
-
-
-def without(ids: Collection[int], length: float) -> Filter:
-    """Leave tokens out, until there are `length` of all."""
-    places = np.array(sorted(ids), np.int64)
-
-    def apply(logits: F32, tokens: Sequence[int]) -> F32:
-        if len(tokens) < length:
-            logits = logits.copy()
-            logits[places] = -np.inf
-        return logits
-
-    return apply
-
-
 def top_k(k: int) -> Filter:
     """Keep the k most likely tokens."""
 
@@ -160,6 +121,12 @@ def largest(logits: F32, k: int) -> Ids:
         places = np.concatenate([places[:whole].reshape(-1, BLOCK)[best].ravel(), places[whole:]])
     kept = np.argpartition(-logits[places], k - 1)[:k] if k < len(places) else np.arange(len(places))
     return np.sort(places[kept])
+
+
+def largest_first(logits: F32, k: int) -> Ids:
+    """Places of the k largest values, the largest first, of equals the lower place first."""
+    ids = largest(logits, k)
+    return ids[np.argsort(-logits[ids], kind="stable")]
 
 
 def top_p(p: float) -> Filter:
@@ -210,33 +177,54 @@ def probabilities(logits: F32) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 @dataclass(frozen=True)
 class ChainSampler:
-    """A Sampler: filters for all logits, others for the `k` largest ones (0: all), a choice among what these leave."""
+    """A Sampler: changes to all logits, filters for the `k` largest ones (0: all), a draw among what these leave.
 
-    before: tuple[Filter, ...]
-    k: int
-    after: tuple[Filter, ...]
-    choose: Callable[[F32], int]
+    It chooses again as before where tokens and logits are the same.
+    """
+
+    before: tuple[Adjuster, ...]
+    draw: Draw
+
+    @property
+    def k(self) -> int:
+        return self.draw.k
 
     @property
     def device_k(self) -> int | None:
         return None if self.before or self.k == 0 else self.k
 
+    def changes(self, tokens: Sequence[int]) -> Changes:
+        """What is done to logits before anything else."""
+        return all_changes(self.before, tokens)
+
     def __call__(self, logits: F32, tokens: Sequence[int]) -> int:
-        for apply in self.before:
-            logits = apply(logits, tokens)
+        logits = self.changes(tokens)(logits)
         if self.before and logits.max() == -np.inf:
-            raise GrammarError("no token is left to choose from: the settings leave out all that the grammar allows")
-        if not 0 < self.k < len(logits):
-            return self._last(logits, tokens)
+            raise GrammarError(NOTHING_LEFT)
         if self.k == 1:
             return int(logits.argmax())
-        ids = largest(logits, self.k)  # from here on only these are looked at, not the whole vocabulary
-        return int(ids[self._last(logits[ids], tokens)])
+        if not 0 < self.k <= MAX_CANDIDATES:
+            return self._among_many(logits, tokens)
+        ids = largest_first(logits, self.k)  # from here on only these are looked at, not the whole vocabulary
+        return int(ids[draw(logits[None, ids], [self.draw], [len(tokens)])[0]])
 
-    def _last(self, logits: F32, tokens: Sequence[int]) -> int:
-        for apply in self.after:
+    def _among_many(self, logits: F32, tokens: Sequence[int]) -> int:
+        for apply in self._filters():
             logits = apply(logits, tokens)
-        return self.choose(logits)
+        candidates = np.flatnonzero(logits > -np.inf)
+        cumulative = np.cumsum(probabilities(logits[candidates]))
+        drawn = uniform(self.draw.seed, len(tokens)) * cumulative[-1]
+        at = int(np.searchsorted(cumulative, drawn, side="right"))
+        return int(candidates[min(at, len(candidates) - 1)])
+
+    def _filters(self) -> Iterator[Filter]:
+        if self.k:
+            yield top_k(self.k)
+        if self.draw.top_p < 1:
+            yield top_p(self.draw.top_p)
+        if self.draw.min_p > 0:
+            yield min_p(self.draw.min_p)
+        yield temperature(self.draw.temperature)
 
 
 def make_sampler(params: SamplingParams, *, n_prompt: int = 0, end_ids: Collection[int] = ()) -> ChainSampler:
@@ -244,21 +232,14 @@ def make_sampler(params: SamplingParams, *, n_prompt: int = 0, end_ids: Collecti
 
     A reply begins after `n_prompt` tokens, and ends with one of `end_ids` or of the `stop_token_ids`.
     """
-    before = list(_adjusting(params, n_prompt, end_ids))
-    if params.temperature == 0:
-        return ChainSampler(tuple(before), 1, (), lambda logits: int(logits.argmax()))
-    after: list[Filter] = []
-    if params.top_p < 1:
-        after.append(top_p(params.top_p))
-    if params.min_p > 0:
-        after.append(min_p(params.min_p))
-    after.append(temperature(params.temperature))
-    rng = np.random.default_rng(params.seed)
-    return ChainSampler(tuple(before), params.top_k, tuple(after), lambda logits: _draw(rng, logits))
+    k = 1 if params.temperature == 0 else params.top_k
+    seed = randbits(64) if params.seed is None else params.seed
+    drawn = Draw(k, params.top_p, params.min_p, params.temperature, seed)
+    return ChainSampler(tuple(_adjusting(params, n_prompt, end_ids)), drawn)
 
 
-def _adjusting(params: SamplingParams, n_prompt: int, end_ids: Collection[int]) -> Iterator[Filter]:
-    """The filters for all logits that are wanted."""
+def _adjusting(params: SamplingParams, n_prompt: int, end_ids: Collection[int]) -> Iterator[Adjuster]:
+    """What changes logits, as far as it is wanted."""
     if params.repeat_penalty != 1:
         yield repeat_penalty(params.repeat_penalty, params.repeat_last_n)
     if params.presence_penalty or params.frequency_penalty:
@@ -270,10 +251,3 @@ def _adjusting(params: SamplingParams, n_prompt: int, end_ids: Collection[int]) 
     ends = {*end_ids, *params.stop_token_ids}
     if params.min_tokens and ends:
         yield without(ends, n_prompt + params.min_tokens)
-
-
-def _draw(rng: np.random.Generator, logits: F32) -> int:
-    candidates = np.flatnonzero(logits > -np.inf)
-    cumulative = np.cumsum(probabilities(logits[candidates]))
-    drawn = int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
-    return int(candidates[min(drawn, len(candidates) - 1)])

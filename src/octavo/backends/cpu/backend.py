@@ -36,6 +36,7 @@ class CpuBackend(HostMemory):
     name = "cpu"
     fusions = FUSIONS
     quantizes = QUANTIZES
+    chooses = True
 
     def __init__(self, *, threads: int | None = None, later: bool = False) -> None:
         self.threads = threads or cores()

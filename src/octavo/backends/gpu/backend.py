@@ -36,6 +36,7 @@ class GpuBackend:
     name = "gpu"
     fusions = FUSIONS
     quantizes = QUANTIZES
+    chooses = True
 
     def __init__(self) -> None:
         self.target = target()

@@ -33,6 +33,7 @@ class ReferenceBackend(HostMemory):
     """
 
     name = "reference"
+    chooses = False
 
     def __init__(
         self, *, threads: int | None = None, fusions: Collection[str] = (), quantizes: Collection[str] = (),

@@ -1,4 +1,4 @@
-"""The definition of every op, in float32 NumPy. Shapes and words are in `graph.ops` and `graph.fused_ops`.
+"""The definition of every op, in float32 NumPy. Shapes and words are in `graph.ops`, `choice_ops` and `fused_ops`.
 
 A weight is an array, or something that gives rows by `w[ids]`, an expert by `w[e]` and the transpose by `w.T`.
 """

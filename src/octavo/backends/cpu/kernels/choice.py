@@ -133,7 +133,7 @@ ADJUST = record("x x_stride", "places changes")
 
 @kernels(ADJUST)
 def adjust_kernel() -> Any:
-    """x[row, column] = x / scale if it is over 0, else x * scale, and plus a number: a place and a change for a task."""
+    """x[row, column] = x / scale where it is over 0, else x * scale, and plus a number; a task is a place."""
 
     def adjust(a, task):
         row, column = i32_pointer(a.places)[2 * task], i32_pointer(a.places)[2 * task + 1]

@@ -1,0 +1,220 @@
+"""The choice of tokens after a step: from a few candidates, which are found where the logits are, or from all logits.
+
+Which of the two makes no difference to the token. All logits of a row come to the host for settings that a few of them
+do not do for, for log-probabilities of a request whose logits are changed, and for any other callable as a sampler.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import cast
+
+import numpy as np
+
+from octavo.errors import GrammarError
+from octavo.formats.spec import F32, AnyArray
+from octavo.graph.plan import Begun
+from octavo.runtime.adjusting import NO_CHANGES, Changes
+from octavo.runtime.batch import Feed
+from octavo.runtime.candidates import BEST, CANDIDATES, CHANGED, LOGITS, MAX_CANDIDATES, TOTAL
+from octavo.runtime.draws import draw
+from octavo.runtime.engine import Engine
+from octavo.runtime.logit_changes import LogitChanges
+from octavo.runtime.request import LogProbs, Request
+from octavo.runtime.sampling import NOTHING_LEFT, ChainSampler, largest_first
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A token, and how likely it was, if that was asked for."""
+
+    token: int
+    logprobs: LogProbs | None = None
+
+
+Choices = dict[Request, Chosen | Exception]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request that wants a token: the row of its logits, what changes these, and the mask of its constraint."""
+
+    request: Request
+    row: int
+    changes: Changes
+    mask: AnyArray | None
+
+    @property
+    def changed(self) -> bool:
+        return self.mask is not None or len(self.changes.ids) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """Candidates of some rows, largest first.
+
+    broken  [n], how many logits are not finite
+    places  int32 [n, k]
+    values  float32 [n, k]
+    """
+
+    broken: AnyArray
+    places: AnyArray
+    values: F32
+
+    @classmethod
+    def of(cls, found: AnyArray, rows: Seq[int]) -> Few:
+        """From what op `top_candidates` gives."""
+        found, k = found[rows], (found.shape[1] - 1) // 2
+        return cls(found[:, 0], found[:, 1 : 1 + k], np.ascontiguousarray(found[:, 1 + k :]).view(np.float32))
+
+
+class Chooser:
+    """Computes steps of an engine, and chooses tokens, which are among the first `n_known` of the vocabulary."""
+
+    def __init__(self, engine: Engine, n_known: int) -> None:
+        self.engine, self.n_known = engine, n_known
+        self._n_vocab = engine.model.hparams.n_vocab
+        bits = np.zeros(-(-self._n_vocab // 32) * 32, np.uint8)
+        bits[:n_known] = 1
+        self._known: AnyArray = np.packbits(bits, bitorder="little").view(np.int32)
+
+    def step(self, feeds: Seq[Feed], choosing: Seq[tuple[Request, int]]) -> Choices:
+        """Compute feeds, and choose a token for each request after the feed of its number, or say why there is none.
+
+        The sequences get pages, but not yet their tokens. Raises what makes the step fail.
+        """
+        step = self.engine.filled(feeds)
+        rows = list(accumulate((f.outputs for f in step), initial=0))
+        choices: Choices = {}
+        wanted = list(self._wanted(((r, rows[i]) for r, i in choosing), choices))
+        few, whole, changes = self._divided(wanted)
+        if not few:
+            logits = self.engine.compute(step)  # [outputs, n_vocab]
+            return choices | {w.request: self._from_row(w, logits[w.row]) for w in whole}
+        outputs = _outputs(few)
+        begun = self.engine.begin(step, outputs, changes=changes or None, check=False)
+        found = dict(zip(outputs, begun.read(), strict=True))
+        for changed in (False, True):
+            some = [w for w in few if w.changed == changed]
+            if some:
+                choices |= self._from_few(some, found, begun)
+        return choices | {w.request: self._from_row(w, begun.row(LOGITS, w.row)[0]) for w in whole}
+
+    def _wanted(self, choosing: Iterable[tuple[Request, int]], choices: Choices) -> Iterable[Wanted]:
+        """What is to be chosen; constraints that allow nothing are among the choices, as errors."""
+        for request, row in choosing:
+            try:
+                sampler = request.sampler
+                changes = sampler.changes(request.tokens) if isinstance(sampler, ChainSampler) else NO_CHANGES
+                yield Wanted(request, row, changes, self._mask(request))
+            except Exception as error:
+                choices[request] = error
+
+    def _mask(self, request: Request) -> AnyArray | None:
+        """The mask of a request's constraint, int32 [ceil(n_vocab / 32)]; the tokens in it are known."""
+        if request.constraint is None:
+            return None
+        mask = np.zeros(len(self._known), np.int32)
+        request.constraint.fill(mask[: -(-self.n_known // 32)])
+        return mask & self._known
+
+    def _divided(self, wanted: Seq[Wanted]) -> tuple[list[Wanted], list[Wanted], LogitChanges]:
+        """Those for which a few candidates do, the others, and what is done to the logits of the first."""
+        changes = LogitChanges(len(self._known))
+        few, whole, shared = list[Wanted](), list[Wanted](), Counter[int](w.row for w in wanted)
+        for w in wanted:
+            fits = changes.adjusted + len(w.changes.ids) <= self.engine.limits["adjusted"]
+            if not self.engine.finds_candidates or not _takes_few(w) or (w.changed and (shared[w.row] > 1 or not fits)):
+                whole.append(w)
+                continue
+            few.append(w)
+            if w.changed:
+                unknown = self.n_known < self._n_vocab
+                changes.add(w.row, w.changes, self._known if w.mask is None and unknown else w.mask)
+        return few, whole, changes
+
+    def _from_few(self, wanted: Seq[Wanted], found: Mapping[int, AnyArray], begun: Begun) -> Choices:
+        """Tokens of requests whose logits are all changed, or all not."""
+        rows = [w.row for w in wanted]
+        plain = found[CANDIDATES if CANDIDATES in found else BEST]
+        few = Few.of(found[CHANGED] if wanted[0].changed else plain, rows)
+        samplers = [cast(ChainSampler, w.request.sampler) for w in wanted]
+        columns = [0] * len(wanted)
+        if any(s.k != 1 for s in samplers):
+            with np.errstate(invalid="ignore"):  # rows that are not finite are found below
+                columns = draw(few.values, [s.draw for s in samplers], [len(w.request.tokens) for w in wanted])
+        broken = plain[rows, 0].tolist()
+        unknown = [top >= self.n_known for top in few.places.max(axis=1).tolist()]
+        tokens = few.places[range(len(rows)), columns].tolist()
+        left = [value > -np.inf for value in few.values[:, 0].tolist()]
+        choices: Choices = {}
+        for i, w in enumerate(wanted):
+            if broken[i]:
+                choices[w.request] = self.engine.not_finite()
+            elif unknown[i] and not w.changed:
+                choices[w.request] = self._from_row(w, begun.row(LOGITS, w.row)[0])
+            elif not left[i]:
+                choices[w.request] = GrammarError(NOTHING_LEFT)
+            else:
+                n = w.request.logprobs
+                how = None if n is None else _logprobs(few, i, columns[i], n, float(found[TOTAL][w.row, 0]))
+                choices[w.request] = _accepted(w.request, Chosen(tokens[i], how))
+        return choices
+
+    def _from_row(self, wanted: Wanted, logits: F32) -> Chosen | Exception:
+        """A token from all logits [n_vocab] of a row."""
+        request, logits = wanted.request, logits[: self.n_known]
+        if not np.isfinite(logits).all():
+            return self.engine.not_finite()
+        allowed = logits
+        if wanted.mask is not None:
+            bits = np.unpackbits(wanted.mask.view(np.uint8), count=len(logits), bitorder="little")
+            allowed = np.where(bits, logits, np.float32(-np.inf))
+        try:
+            token = request.sampler(allowed, request.tokens)
+        except Exception as error:
+            return error
+        n = request.logprobs
+        return _accepted(request, Chosen(token, None if n is None else _logprobs_of_row(logits, token, n)))
+
+
+def _takes_few(wanted: Wanted) -> bool:
+    """Whether a request's token is among candidates, of which nothing but these is asked."""
+    sampler, n = wanted.request.sampler, wanted.request.logprobs
+    among = isinstance(sampler, ChainSampler) and 0 < sampler.k <= MAX_CANDIDATES
+    return among and (n is None or (n <= MAX_CANDIDATES and not wanted.changed))
+
+
+def _outputs(few: Seq[Wanted]) -> tuple[int, ...]:
+    """The outputs of a graph with candidates that requests want."""
+    changed, likely = any(w.changed for w in few), any(w.request.logprobs is not None for w in few)
+    if not changed and not likely and all(cast(ChainSampler, w.request.sampler).k == 1 for w in few):
+        return (BEST,)
+    return CANDIDATES, *((TOTAL,) if likely else ()), *((CHANGED,) if changed else ())
+
+
+def _accepted(request: Request, chosen: Chosen) -> Chosen | Exception:
+    """A choice, which the request's constraint goes on with."""
+    try:
+        if request.constraint is not None:
+            request.constraint.accept(chosen.token)
+    except Exception as error:
+        return error
+    return chosen
+
+
+def _logprobs(few: Few, row: int, column: int, n: int, total: float) -> LogProbs:
+    values = few.values[row].astype(np.float64) - total
+    return LogProbs(float(values[column]), tuple(zip(few.places[row, :n].tolist(), values[:n].tolist(), strict=True)))
+
+
+def _logprobs_of_row(logits: F32, token: int, n: int) -> LogProbs:
+    top = logits.max()
+    values = logits - (top + np.log(np.exp((logits - top).astype(np.float64)).sum()))
+    places = largest_first(logits, n) if n else np.empty(0, np.int64)
+    return LogProbs(float(values[token]), tuple((int(i), float(values[i])) for i in places))
