@@ -52,7 +52,8 @@ class EngineCore:
 
     def __init__(self, engine: Engine, *, n_known: int | None = None, itl_target: float = 0.0) -> None:
         self.engine = engine
-        self.chooser = Chooser(engine, engine.model.hparams.n_vocab if n_known is None else n_known)
+        self.n_known = engine.model.hparams.n_vocab if n_known is None else n_known
+        self.chooser = Chooser(engine, self.n_known)
         self.scheduler = Scheduler(
             engine.pool, engine.prefixes, Pace(engine.config.n_batch, itl_target), engine.n_ctx,
             engine.config.max_sequences,
