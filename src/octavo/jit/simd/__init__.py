@@ -56,6 +56,7 @@ from octavo.jit.simd.floats import (
 )
 from octavo.jit.simd.grids import load_marked_points, load_odd_x16, load_points, mark_codes
 from octavo.jit.simd.memory import (
+    advance,
     f32_pointer,
     i8_pointer,
     i32_pointer,
@@ -99,6 +100,7 @@ __all__ = [
     "add",
     "add_blocks",
     "add_exact",
+    "advance",
     "atomic_add",
     "atomic_load",
     "call",

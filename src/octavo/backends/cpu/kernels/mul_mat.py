@@ -15,6 +15,7 @@ from octavo.backends.cpu.layout import POINTS_AT, ROWS, SCALE_BYTES, STEP, Layou
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
+    advance,
     fma_blocks,
     fma_dots,
     fma_dots_2,
@@ -183,7 +184,7 @@ def _add_super_late(layout: Layout, n: int) -> Any:
                     minima = fma_splat_strided(minima, sub(first, last), x + x_first_sums, 4)
                     minima = fma_splat_strided(minima, last, x + x_sums, 4)
             block += block_bytes
-            x += x_bytes
+            x = advance(x, x_bytes)
         acc = fma_blocks(acc, dots, d)
         if has_min:
             acc = fma_blocks(acc, minima, sub(none, dmin))
