@@ -80,7 +80,8 @@ def prefetch(ty, address):
 def advance(ty, address, nbytes):
     """An address so many bytes further, in a register of its own: none is made of a base and an index instead.
 
-    LLVM likes to count a loop in the index. A dot product with an index in its address is two operations, without it one.
+    LLVM likes to count a loop in the index. A dot product with an index in its address is two
+    operations, without it one.
     """
 
     def gen(c, b, s, a):
