@@ -25,20 +25,30 @@ def served(model: str, options: Sequence[str]) -> Iterator[Address]:
 
     Raises BackendError with the server's last line where it ends before.
     """
-    to = Address("127.0.0.1", _free_port())
+    to = Address("127.0.0.1", free_port())
     command = [sys.executable, "-m", "octavo", "serve", model, "--port", str(to.port), *options]
+    with running("octavo serve", command, to):
+        yield to
+
+
+@contextmanager
+def running(name: str, command: Sequence[str], to: Address) -> Iterator[None]:
+    """Run a server that answers /health at `to` with 200 once it is ready. Raises BackendError where it ends before."""
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        except OSError as error:
+            raise BackendError(f"{name}: {command[0]} can't be run: {error.strerror or error}") from None
         try:
             _wait(process, to)
-            yield to
+            yield
         except ReplyError:
             if process.poll() is None:
                 raise
             log.seek(0)
             lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
             last = lines[-1].strip() if lines else "it said nothing"
-            raise BackendError(f"octavo serve ended with status {process.returncode}: {last}") from None
+            raise BackendError(f"{name} ended with status {process.returncode}: {last}") from None
         finally:
             process.terminate()
             try:
@@ -60,7 +70,8 @@ def _wait(process: subprocess.Popen[bytes], to: Address) -> None:
         time.sleep(0.1)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
