@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from octavo.errors import OctavoError
 from octavo.server import meta, native, routes_openai
 from octavo.server.answer import json_response
 from octavo.server.errors import ApiError, api_error
@@ -38,6 +40,7 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/props", native.props),
     ("GET", "/slots", native.slots),
     ("GET", "/metrics", meta.metrics),
+    ("GET", "/", meta.chat_page),
 )
 
 
@@ -50,7 +53,9 @@ def routes() -> list[Route]:
 def make_app(service: Service) -> ASGIApp:
     """The ASGI application that serves a model."""
     app = Starlette(
-        routes=routes(), exception_handlers={HTTPException: _unknown, ApiError: _told, Exception: _told},
+        routes=routes(), exception_handlers={
+            HTTPException: _unknown, **dict.fromkeys((ApiError, OctavoError, ValidationError, Exception), _told),
+        },
     )  # fmt: skip
     app.state.service, app.state.watch = service, Watch(service.options.limits)
     app.router.redirect_slashes = False

@@ -14,8 +14,8 @@ from octavo.server.native_paths import is_native
 from octavo.server.options import ServerOptions
 from octavo.server.stream import to_json
 
-OPEN_PATHS = ("/health", "/v1/health")
-"""Which need no key."""
+OPEN_PATHS = ("/health", "/v1/health", "/")
+"""Which need no key: the chat page, which has nothing secret in it, asks for one itself."""
 ALLOWED_METHODS = b"GET, POST, OPTIONS"
 ALLOWED_HEADERS = b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
 

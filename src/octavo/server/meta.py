@@ -1,4 +1,4 @@
-"""What there is, and how it is: /health, /v1/models and /metrics."""
+"""What there is, and how it is: /health, /v1/models, /metrics and the chat page."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from octavo.server.answer import json_response, service_of
 from octavo.server.errors import ApiError
+from octavo.server.page import page
 from octavo.server.service import Service
 
 
@@ -47,3 +48,9 @@ def _model(service: Service) -> dict[str, Any]:
 async def metrics(request: Request) -> Response:
     """Counts and times, as Prometheus reads them."""
     return Response(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def chat_page(request: Request) -> Response:
+    """A page to talk to the model with."""
+    body, headers = page()
+    return Response(body, headers=headers)

@@ -1,0 +1,191 @@
+"""What becomes of requests that are wrong: OpenAI's errors, by status, with the field that is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from octavo.runtime import Model
+from tests.server.running import Server, running_model
+
+CHAT = "/v1/chat/completions"
+ASK: list[Any] = [{"role": "user", "content": "What is 1 plus 1?"}]
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no messages": ({"messages": []}, "messages"),
+    "messages of another type": ({"messages": "hello"}, "messages"),
+    "an unknown role": ({"messages": [{"role": "robot", "content": "x"}]}, "messages"),
+    "no content": ({"messages": [{"role": "user"}]}, "messages"),
+    "a picture": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
+    "two assistants": (
+        {"messages": [*ASK, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]}, "messages"),
+    "no tokens": ({"max_tokens": 0}, "max_tokens"),
+    "no completion tokens": ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    "a negative temperature": ({"temperature": -1}, "temperature"),
+    "a temperature of text": ({"temperature": "1"}, "temperature"),
+    "a temperature of truth": ({"temperature": True}, "temperature"),
+    "top_p over 1": ({"top_p": 1.5}, "top_p"),
+    "an empty stop": ({"stop": ""}, "stop"),
+    "an empty stop in a list": ({"stop": ["a", ""]}, "stop"),
+    "17 stops": ({"stop": ["a"] * 17}, "stop"),
+    "too many replies": ({"n": 1000}, "n"),
+    "no replies": ({"n": 0}, "n"),
+    "top_logprobs of 21": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    "a bias of no token": ({"logit_bias": {"x": 1}}, "logit_bias"),
+    "a bias out of the vocabulary": ({"logit_bias": {"999999": 1}}, "logit_bias"),
+    "a bias of 101": ({"logit_bias": {"1": 101}}, "logit_bias"),
+    "a stop token out of the vocabulary": ({"stop_token_ids": [999999]}, "stop_token_ids"),
+    "a huge seed": ({"seed": 1 << 70}, "seed"),
+    "an unknown variable": ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs"),
+    "a list as a variable": ({"chat_template_kwargs": {"enable_thinking": [1]}}, "chat_template_kwargs"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_field_is_named(server: Server, name: str) -> None:
+    fields, param = WRONG[name]
+    status, error = server.refused(CHAT, {"messages": ASK, **fields})
+    assert status == 400
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert param in error["message"]
+
+
+@pytest.mark.parametrize("fields", [
+    {"stream_options": {"include_usage": True}}, {"top_logprobs": 2}, {"chat_template": "{{ 1 }}"},
+])  # fmt: skip
+def test_fields_that_do_not_go_together(server: Server, fields: dict[str, Any]) -> None:
+    status, error = server.refused(CHAT, {"messages": ASK, **fields})
+    assert status == 400
+    assert next(iter(fields)) in error["message"]
+
+
+def test_a_picture_is_refused_by_its_type(server: Server) -> None:
+    content = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    _, error = server.refused(CHAT, {"messages": [{"role": "user", "content": content}]})
+    assert "image_url" in error["message"]
+
+
+BODIES: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "no JSON"),
+    "cut": (b'{"messages": [', "no JSON"),
+    "a list": (b"[]", "no JSON object"),
+    "NaN": (b'{"temperature": NaN}', "NaN"),
+    "infinity": (b'{"temperature": -Infinity}', "Infinity"),
+    "a key twice": (b'{"n": 1, "n": 2}', "twice"),
+    "no UTF-8": (b'{"messages": "\xff"}', "UTF-8"),
+    "half a surrogate pair": (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "surrogate"),
+    "a key with half a pair": (b'{"\\udc00": 1}', "surrogate"),
+    "nested deep": (b'{"x": ' + b"[" * 70 + b"]" * 70 + b"}", "64 levels"),
+    "nested very deep": (b'{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "64 levels"),
+    "a number of many digits": (b'{"seed": ' + b"9" * 10_000 + b"}", "no JSON"),
+    "1e999": (json.dumps({"messages": ASK}).encode()[:-1] + b', "temperature": 1e999}', "temperature"),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_that_is_not_plain(server: Server, name: str) -> None:
+    body, said = BODIES[name]
+    status, error = server.refused(CHAT, body)
+    assert status == 400
+    assert said in error["message"]
+    assert error.keys() >= {"message", "type", "param", "code"}
+
+
+def test_a_body_of_64_levels_is_fine(server: Server) -> None:
+    nested: Any = []
+    for _ in range(62):
+        nested = [nested]
+    assert server.chat("What is 1 plus 1?", max_tokens=1, nothing=nested)
+    assert server.refused(CHAT, {"messages": ASK, "nothing": [[nested]]})[0] == 400
+
+
+def test_another_content_type(server: Server) -> None:
+    status, _ = server.refused(CHAT, {"messages": ASK}, **{"Content-Type": "text/plain"})
+    assert status == 415
+
+
+def test_unknown_paths_and_methods(server: Server) -> None:
+    status, _, body = server.send("GET", "/v1/nothing")
+    assert (status, json.loads(body)["error"]["type"]) == (404, "not_found_error")
+    status, headers, body = server.send("GET", CHAT)
+    assert (status, headers["allow"]) == (405, "POST")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert server.send("DELETE", CHAT)[0] == 405
+
+
+def test_the_classes_of_errors_that_clients_raise(server: Server, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="x", messages=ASK, temperature=-1)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.models.retrieve("nothing")
+    assert missing.value.code == "model_not_found"
+
+
+def test_a_prompt_that_fills_the_context(server: Server, client: openai.OpenAI) -> None:
+    long = [{"role": "user", "content": "What is 1 plus 1? " * 400}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="x", messages=long)  # type: ignore[arg-type]
+    error: Any = caught.value.body
+    n_ctx = server.get("/props")["default_generation_settings"]["n_ctx"]
+    assert (error["code"], error["param"], error["type"]) == (
+        "context_length_exceeded", "messages", "invalid_request_error"
+    )  # fmt: skip
+    assert error["n_ctx"] == n_ctx < error["n_prompt_tokens"]
+    assert f"This model's maximum context length is {n_ctx} tokens" in error["message"]
+    assert "exceeds the available context size" in error["message"]
+    status, native = server.refused("/completion", {"prompt": "x " * 4000})
+    assert (status, native["code"], native["type"]) == (400, 400, "exceed_context_size_error")
+    assert native["n_ctx"] == n_ctx
+
+
+@pytest.mark.slow
+def test_litellm_knows_a_prompt_that_is_too_long(server: Server) -> None:
+    import litellm
+
+    with pytest.raises(litellm.ContextWindowExceededError):  # type: ignore[attr-defined]
+        litellm.completion(
+            model="openai/demo", api_base=f"{server.url}/v1", api_key="none",
+            messages=[{"role": "user", "content": "What is 1 plus 1? " * 400}],
+        )  # fmt: skip
+    reply = litellm.completion(
+        model="openai/demo", api_base=f"{server.url}/v1", api_key="none", messages=ASK, stream=True
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in reply)
+
+
+def test_other_models(server: Server, model: Model) -> None:
+    assert server.chat("What is 1 plus 1?", model="gpt-4", max_tokens=1)["model"] == "demo"
+    with running_model(model, strict_model=True) as strict:
+        status, error = strict.refused(CHAT, {"messages": ASK, "model": "gpt-4"})
+        assert (status, error["code"]) == (404, "model_not_found")
+        assert strict.chat("What is 1 plus 1?", model="demo", max_tokens=1)
+
+
+def test_a_large_body_is_refused_before_it_is_read(server: Server) -> None:
+    with server.connect() as sock:
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: 99999999999\r\n\r\n")  # fmt: skip
+        assert sock.recv(1000).startswith(b"HTTP/1.1 413 ")
+    with server.connect() as sock:
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        piece = b"%x\r\n%b\r\n" % (1 << 20, b" " * (1 << 20))
+        for _ in range(17):
+            sock.sendall(piece)
+        assert sock.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_large_headers(server: Server) -> None:
+    for size, status in ((60_000, b"200"), (70_000, b"431"), (300_000, b"431")):
+        with server.connect() as sock:
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * size + b"\r\n\r\n")
+            assert sock.recv(1000).split(b" ")[1] == status

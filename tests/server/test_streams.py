@@ -1,0 +1,291 @@
+"""Streams on the wire: pieces as they come, comments, errors, clients that leave or do not read."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import openai
+import pytest
+
+from octavo.runtime import Model
+from octavo.server.client import NO_STATS
+from octavo.server.fake import FakeClient
+from octavo.server.messages import Add, Begun, Cancel, Row, Step
+from octavo.server.options import Limits
+from tests.server.running import Server, events, running
+
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 times 7?"}], "temperature": 0}
+CHAT = "/v1/chat/completions"
+
+
+def request(body: dict[str, Any], path: str = CHAT) -> bytes:
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+    return head.encode() + b"\r\n\r\n" + data
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class Played:
+    """A server whose engine says what a test tells it to."""
+
+    def __init__(self, server: Server, fake: FakeClient) -> None:
+        self.server, self.fake = server, fake
+
+    def adds(self) -> list[Add]:
+        return [message for message in self.fake.sent if isinstance(message, Add)]
+
+    def cancelled(self) -> set[int]:
+        return {one for message in self.fake.sent if isinstance(message, Cancel) for one in message.ids}
+
+    def asked(self, n: int = 1) -> Add:
+        """The latest request, once there are so many."""
+        until(lambda: len(self.adds()) >= n)
+        return self.adds()[n - 1]
+
+    def say(self, *rows: Row) -> None:
+        self.server.loop.call_soon_threadsafe(self.fake.deliver, Step(list(rows), NO_STATS, 0.01))
+
+    def die(self) -> None:
+        self.server.loop.call_soon_threadsafe(self.fake.died, "killed")
+
+
+@contextmanager
+def playing(model: Model, **limits: float) -> Iterator[Played]:
+    fake = FakeClient()
+    with running(fake, model, limits=Limits(drain_time=0, **limits)) as server:  # type: ignore[arg-type]
+        yield Played(server, fake)
+
+
+def begun(one: int, token: int = 300, **more: Any) -> Row:
+    return Row(one, token, begun=Begun(0, 0.0, 0.0), **more)
+
+
+class Reader:
+    """The bytes of a response as they come: its head, then its HTTP chunks."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.file = sock.makefile("rb")
+
+    def head(self) -> bytes:
+        lines = []
+        while (line := self.file.readline()) not in (b"\r\n", b""):
+            lines.append(line)
+        return b"".join(lines)
+
+    def chunk(self) -> bytes:
+        size = int(self.file.readline(), 16)
+        data = self.file.read(size)
+        assert self.file.read(2) == b"\r\n"
+        return data
+
+
+def test_each_step_is_a_chunk_that_comes_at_once(model: Model) -> None:
+    with playing(model) as played, closing(played.server.connect()) as sock:
+        sock.sendall(request({**BODY, "stream": True, "n": 2}))
+        first, second = played.asked().ids
+        reader = Reader(sock)
+        played.say(begun(first, 16), begun(second, 17))
+        assert reader.head().startswith(b"HTTP/1.1 200 ")
+        found = events(reader.chunk())
+        assert [e["choices"][0]["delta"] for e in found] == [
+            {"role": "assistant", "content": ""}, {"role": "assistant", "content": ""},
+            {"content": model.tokenizer.decode([16])}, {"content": model.tokenizer.decode([17])},
+        ]  # fmt: skip
+        played.say(Row(first, 18), Row(second, 19, "length"))
+        found = events(reader.chunk())
+        assert [e["choices"][0]["index"] for e in found] == [0, 1, 1]
+        played.say(Row(first, 18, "length"))
+        assert [e["choices"][0]["finish_reason"] for e in events(reader.chunk())] == [None, "length"]
+        assert reader.chunk() == b"data: [DONE]\n\n"
+        assert reader.chunk() == b""
+
+
+def test_characters_are_never_cut(model: Model) -> None:
+    tokens = model.tokenizer.encode("🦀 漢字", add_special=False)
+    assert len(tokens) > len("🦀 漢字")
+    with playing(model) as played, closing(played.server.connect()) as sock:
+        sock.sendall(request({**BODY, "stream": True}))
+        (one,) = played.asked().ids
+        reader, last = Reader(sock), tokens.pop()
+        played.say(begun(one, tokens[0]), *(Row(one, token) for token in tokens[1:]), Row(one, last, "length"))
+        reader.head()
+        data = b""
+        while chunk := reader.chunk():
+            data += chunk
+        pieces = [e["choices"][0]["delta"].get("content", "") for e in events(data)[:-1]]
+        assert "".join(pieces) == "🦀 漢字"
+        assert "🦀".encode() in data  # as it is, not as an escape
+
+
+def test_comments_while_nothing_comes(model: Model) -> None:
+    with playing(model, ping=0.1) as played:
+        client = openai.OpenAI(base_url=f"{played.server.url}/v1", api_key="none", max_retries=0)
+        with closing(played.server.connect()) as sock:
+            sock.sendall(request({**BODY, "stream": True}))
+            played.asked()
+            reader = Reader(sock)
+            assert reader.head().startswith(b"HTTP/1.1 200 ")
+            assert events(reader.chunk())[0]["choices"][0]["delta"]["role"] == "assistant"
+            assert reader.chunk() == reader.chunk() == b": ping\n\n"
+        stream = client.chat.completions.create(model="x", stream=True, **BODY)
+        (one,) = played.asked(2).ids
+        time.sleep(0.3)
+        played.say(begun(one, 16))
+        time.sleep(0.3)
+        played.say(Row(one, 17, "length"))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert text == model.tokenizer.decode([16, 17])
+
+
+def test_errors_before_and_after_the_first_token(model: Model) -> None:
+    with playing(model) as played:
+        with closing(played.server.connect()) as sock:
+            sock.sendall(request({**BODY, "stream": True}))
+            (one,) = played.asked().ids
+            played.say(Row(one, None, "error", error=("NonFiniteError", "NaN among the logits")))
+            head = Reader(sock).head().lower()
+        assert head.startswith(b"http/1.1 500 ")
+        assert b"x-should-retry: false" in head
+        with closing(played.server.connect()) as sock:
+            sock.sendall(request({**BODY, "stream": True}))
+            (one,) = played.asked(2).ids
+            played.say(begun(one))
+            reader = Reader(sock)
+            reader.head()
+            reader.chunk()
+            played.say(Row(one, None, "error", error=("NonFiniteError", "NaN among the logits")))
+            (error,) = events(reader.chunk())
+            assert error["error"]["message"] == "NaN among the logits"
+            assert reader.chunk() == b""
+
+
+def test_openais_client_raises_what_a_stream_says(model: Model) -> None:
+    with playing(model) as played:
+        client = openai.OpenAI(base_url=f"{played.server.url}/v1", api_key="none", max_retries=0)
+
+        def answer() -> None:
+            played.say(begun(1), Row(1, None, "error", error=("UsageError", "no such thing")))
+
+        played.server.loop.call_soon_threadsafe(played.server.loop.call_later, 0.3, answer)
+        with pytest.raises(openai.APIError, match="no such thing"):
+            list(client.chat.completions.create(model="x", stream=True, **BODY))
+
+
+def test_an_engine_that_dies_ends_streams_and_requests(model: Model) -> None:
+    with playing(model) as played, closing(played.server.connect()) as one, closing(played.server.connect()) as two:
+        one.sendall(request({**BODY, "stream": True}))
+        played.say(begun(played.asked().ids[0]))
+        reader = Reader(one)
+        reader.head()
+        reader.chunk()
+        two.sendall(request(BODY))
+        played.asked(2)
+        played.die()
+        (error,) = events(reader.chunk())
+        assert (error["error"]["type"], error["error"]["code"]) == ("unavailable_error", "engine_ended")
+        head = Reader(two).head().lower()
+        assert head.startswith(b"http/1.1 503 ")
+        assert b"retry-after: 1" in head
+        assert played.server.send("GET", "/health")[0] == 503
+        assert played.server.send("POST", CHAT, BODY)[0] == 503
+
+
+@pytest.mark.parametrize("more", [{"stream": True}, {}, {"n": 4}, {"n": 4, "stream": True}], ids=str)
+@pytest.mark.parametrize("phase", ["queue", "reply"])
+def test_a_client_that_leaves_cancels(model: Model, more: dict[str, Any], phase: str) -> None:
+    with playing(model) as played:
+        sock = played.server.connect()
+        sock.sendall(request({**BODY, **more}))
+        add = played.asked()
+        if phase == "reply":
+            played.say(*(begun(one) for one in add.ids))
+            time.sleep(0.05)
+        sock.close()
+        until(lambda: played.cancelled() == set(add.ids))
+        assert played.server.service.metrics.replies == 0
+        assert played.fake.under_way == 0
+
+
+def test_a_stop_string_cancels_its_reply_alone(model: Model) -> None:
+    with playing(model) as played, closing(played.server.connect()) as sock:
+        sock.sendall(request({**BODY, "n": 2, "stop": "4"}))
+        first, second = played.asked().ids
+        (four,) = model.tokenizer.encode("4", add_special=False)
+        played.say(begun(first, four), begun(second, 16))
+        until(lambda: played.cancelled() == {first})
+        played.say(Row(second, 17, "stop"))
+        reader = Reader(sock)
+        size = int(reader.head().lower().partition(b"content-length: ")[2].split(b"\r")[0])
+        choices = json.loads(reader.file.read(size))["choices"]
+        assert [choice["message"]["content"] for choice in choices] == ["", model.tokenizer.decode([16, 17])]
+        assert [choice["finish_reason"] for choice in choices] == ["stop", "stop"]
+
+
+def test_a_full_queue(model: Model) -> None:
+    with playing(model, queue=1) as played:
+        room = played.fake.loaded.max_sequences
+        body = {"prompt": [[1]] * (room + 1), "max_tokens": 1}
+        with closing(played.server.connect()) as sock:
+            sock.sendall(request(body, "/v1/completions"))
+            until(lambda: len(played.adds()) == room + 1)
+            status, headers, data = played.server.send("POST", CHAT, BODY)
+            error = json.loads(data)["error"]
+            assert (status, error["type"]) == (429, "rate_limit_exceeded")
+            assert 1 <= int(headers["retry-after"]) <= 120
+        until(lambda: played.server.service.metrics.replies == 0)
+        client = openai.OpenAI(base_url=f"{played.server.url}/v1", api_key="none", max_retries=0)
+        played.server.service.metrics.replies += room + 1
+        with pytest.raises(openai.RateLimitError):
+            client.chat.completions.create(model="x", **BODY)
+        played.server.service.metrics.replies -= room + 1
+
+
+def test_a_reader_that_reads_nothing_is_cut_off(model: Model) -> None:
+    fake = FakeClient([300] * 3)
+    with running(fake, model, limits=Limits(drain_time=0, write_time=0.4)) as server:
+        with closing(socket.socket()) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", server.port))
+            sock.sendall(request({**BODY, "stream": True, "max_tokens": 1_000_000_000}))
+            until(lambda: any(isinstance(message, Cancel) for message in fake.sent), 20)
+            assert server.service.metrics.replies == 0
+        assert server.get("/health") == {"status": "ok"}
+
+
+def test_slow_senders(model: Model) -> None:
+    with playing(model, header_time=0.2, body_time=0.2) as played:
+        late = []
+        for sent in (b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: local", request(BODY)[:-5]):
+            sock = played.server.connect()
+            sock.sendall(sent)
+            late.append(sock)
+        for sock in late:
+            with closing(sock):
+                assert sock.recv(100).startswith(b"HTTP/1.1 408 ")
+                while sock.recv(1000):
+                    pass
+
+
+def test_draining(model: Model) -> None:
+    with playing(model) as played, closing(played.server.connect()) as sock:
+        sock.sendall(request({**BODY, "stream": True}))
+        (one,) = played.asked().ids
+        played.server.service.draining = True
+        status, headers, _ = played.server.send("POST", CHAT, BODY)
+        assert (status, int(headers["retry-after"]) > 0) == (503, True)
+        assert played.server.send("GET", "/health")[0] == 503
+        played.say(begun(one, 16, finish="length"))
+        reader = Reader(sock)
+        reader.head()
+        assert events(reader.chunk())[-1]["choices"][0]["finish_reason"] == "length"
