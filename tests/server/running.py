@@ -121,7 +121,7 @@ def running(client: EngineClient, model: Model, *, name: str = "demo", limits: L
 
 
 @contextmanager
-def running_model(model: Model, **options: Any) -> Iterator[Server]:
+def running_model(model: Model, *, embeddings: bool = False, **options: Any) -> Iterator[Server]:
     """A server of a loaded model."""
-    with running(ThreadClient(model), model, **options) as server:
+    with running(ThreadClient(model, embeddings=embeddings), model, **options) as server:
         yield server

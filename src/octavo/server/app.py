@@ -18,6 +18,7 @@ from octavo.server.answer import json_response
 from octavo.server.errors import ApiError, api_error
 from octavo.server.guard import Guard
 from octavo.server.native_paths import is_native
+from octavo.server.openapi import describe
 from octavo.server.service import Service
 from octavo.server.stream import Watch
 
@@ -42,12 +43,19 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/metrics", meta.metrics),
     ("GET", "/", meta.chat_page),
 )
+"""Routes that are there once."""
 
 
 def routes() -> list[Route]:
     """All that there are."""
     both = [(method, prefix + path, endpoint) for method, path, endpoint in WITH_PREFIX for prefix in ("/v1", "")]
-    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in (*both, *OTHERS)]
+    described = ("GET", "/openapi.json", openapi)
+    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in (*both, *OTHERS, described)]
+
+
+async def openapi(request: Request) -> Response:
+    """This description."""
+    return json_response(describe(routes()))
 
 
 def make_app(service: Service) -> ASGIApp:

@@ -122,8 +122,9 @@ class ChatReply:
     def _chunks(self, one: Event) -> list[bytes]:
         if self.logprobs:
             held = self._held.setdefault(one.choice, ([], []))
-            held[0].extend(one.tokens)
-            held[1].extend(one.likely)
+            shown = shown_tokens(self.work, one)
+            held[0].extend(one.tokens[:shown])
+            held[1].extend(one.likely[:shown])
         chunks = [self._chunk(one.choice, delta_json(delta), self._logprobs(one.choice)) for delta in one.deltas]
         if one.finish is not None:
             if self._held.get(one.choice, ([],))[0]:
@@ -157,10 +158,17 @@ class ChatReply:
     def _choice(self, i: int, choice: Choice, events: Sequence[Event]) -> dict[str, Any]:
         logprobs = None
         if self.logprobs:
-            tokens = [token for one in events for token in one.tokens]
-            logprobs = chat_logprobs(self.service.tokenizer, tokens, [x for one in events for x in one.likely])
+            tokens = [token for one in events for token in one.tokens[: shown_tokens(self.work, one)]]
+            logprobs = chat_logprobs(
+                self.service.tokenizer, tokens, [x for one in events for x in one.likely][: len(tokens)]
+            )
         message = whole_message([delta for one in events for delta in one.deltas])
         return {"index": i, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
+
+
+def shown_tokens(work: Work, one: Event) -> int:
+    """How many of an event's tokens are in the text: all but one that ends the reply."""
+    return len(one.tokens) - (one.finish is not None and work.choices[one.choice].ended is not None)
 
 
 def delta_json(delta: Delta) -> bytes:

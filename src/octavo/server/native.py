@@ -43,13 +43,14 @@ def job_of(service: Service, body: NativeRequest, key: str) -> Job:
 
 def _biases(service: Service, given: object) -> dict[int, float]:
     """llama-server's logit_bias: pairs, or a mapping, of a token or a text and a number, or false for never."""
+    named = isinstance(given, dict)
     pairs = list(given.items()) if isinstance(given, dict) else given if isinstance(given, list) else []
     found: dict[int, float] = {}
     for pair in pairs:
         if len(pair) != 2 or isinstance(pair[0], bool | float) or isinstance(pair[1], str) or pair[1] is True:
             raise bad(f"logit_bias has {pair!r} (allowed: a token or a text, and a number or false)", "logit_bias")
         what, value = pair
-        if isinstance(what, str) and what.isascii() and what.isdigit():
+        if named and what.isascii() and what.isdigit():
             what = int(what[:10])
         tokens = [what] if isinstance(what, int) else service.tokenizer.encode(what, add_special=False)
         bias = -100.0 if value is False else float(value)

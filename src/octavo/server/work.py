@@ -18,7 +18,10 @@ ENDS = {"stop": "stop", "length": "length", "context": "length", "interrupted": 
 
 @dataclass(slots=True)
 class Event:
-    """What came of a reply: pieces of it, tokens with how likely they were, and why it ended if it did."""
+    """What came of a reply: pieces of it, tokens with how likely they were, and why it ended if it did.
+
+    A token that ends it is among its tokens, and in no piece.
+    """
 
     choice: int
     deltas: list[Delta] = field(default_factory=list)
@@ -130,13 +133,13 @@ class Work:
             metrics.gap.observe(now - choice.last_at)
         choice.tokens += 1
         choice.last_at = now
+        event.tokens.append(token)
+        if likely is not None:
+            event.likely.append(likely)
         if token in self._stop_ids:
             choice.ended = token
             return
         deltas = choice.detail.push((token,))
-        event.tokens.append(token)
-        if likely is not None:
-            event.likely.append(likely)
         if deltas:
             event.deltas += deltas
             choice.reasoning_tokens += bool(deltas[0].reasoning)
