@@ -86,8 +86,4 @@ def _encode_messages(
     if think is not None and THINK not in template.source:
         raise UsageError(f"think is no choice here: the model's chat template has no {THINK}", argument="think")
     choice: dict[str, Any] = {} if think is None else {THINK: think}
-    tokens = tokenizer.encode(template.render(messages, **choice), add_special=False)
-    bos = tokenizer.bos_id
-    if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
-        tokens.insert(0, bos)  # as llama.cpp does where the template leaves it out
-    return tokens
+    return tokenizer.encode_chat(template, messages, **choice)

@@ -59,8 +59,9 @@ class Ranker:
         tokenizer = self._embedder.tokenizer
         if self._encodes:
             return tokenizer.encode_pair(query, document)
-        texts = {"{query}": query, "{document}": document}
-        return tokenizer.encode("".join(texts.get(part, part) for part in _parts(self._template)))
+        marks = tokenizer.marks({"{query}": query, "{document}": document}, self._template)
+        text, foreign = marks.read("".join(marks.data.get(part, part) for part in _parts(self._template)))
+        return tokenizer.encode(text, foreign=foreign)
 
 
 def _parts(template: str) -> list[str]:

@@ -54,13 +54,14 @@ def encode_chat(service: Service, body: ChatRequest) -> list[int]:
         extra.setdefault("reasoning_effort", body.reasoning_effort)
     messages = messages_of(body.messages)
     if messages[-1]["role"] != "assistant":
-        return service.encode(service.render(messages, **extra))
+        return service.encode(messages, **extra)
     if len(messages) > 1 and messages[-2]["role"] == "assistant":
         raise bad("the last two messages are both the assistant's", "messages")
     if messages[-1].get("tool_calls"):
         raise bad("a reply can't go on after tool calls", "messages")
-    prompt = service.encode(service.render(messages[:-1], **extra))
-    return prompt + service.tokenizer.encode(messages[-1]["content"], add_special=False, parse_special=False)
+    prompt = service.encode(messages[:-1], **extra)
+    begun = service.tokenizer.encode(messages[-1]["content"], add_special=False, parse_special=False, continued=True)
+    return prompt + begun
 
 
 def encode_chat_text(service: Service, body: TemplateRequest) -> str:

@@ -115,14 +115,12 @@ class Service:
         more = {"tools": tools} if tools else {}
         return self.template.render(messages, open_end, **more, **extra)
 
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text that a template has written."""
-        tokenizer = self.tokenizer
-        tokens = tokenizer.encode(text, add_special=False)
-        bos = tokenizer.bos_id
-        if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
-            tokens.insert(0, bos)  # as llama.cpp does where the template leaves it out
-        return tokens
+    def encode(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, **extra: Any
+    ) -> list[int]:
+        """The tokens of messages as the model's template writes them. Control tokens are the template's own only."""
+        more = {**extra, "tools": tools} if tools else extra
+        return self.tokenizer.encode_chat(self.template, messages, **more)
 
 
 def random_seed() -> int:

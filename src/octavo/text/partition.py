@@ -10,12 +10,17 @@ _SPACES = " \t\n\v\f\r"
 
 @dataclass(frozen=True)
 class SpecialToken:
-    """A token matched by its text. `lstrip`, `rstrip`: white space (ASCII) next to it on that side belongs to it."""
+    """A token matched by its text.
+
+    `lstrip`, `rstrip`: white space (ASCII) next to it on that side belongs to it. `guarded`: text from outside is never
+    taken for it.
+    """
 
     id: int
     text: str
     lstrip: bool = False
     rstrip: bool = False
+    guarded: bool = False
 
 
 class Partition:
@@ -32,15 +37,18 @@ class Partition:
             self._rank[token.id] = rank
             self._groups.setdefault(token.text[:2], []).append(token)
 
-    def split(self, text: str) -> Iterator[int | str]:
-        """The special tokens' ids and, between them, the pieces of text that are none; no empty piece."""
+    def split(self, text: str, foreign: bytes = b"") -> Iterator[int | str]:
+        """The special tokens' ids and, between them, the pieces of text that are none; no empty piece.
+
+        foreign: for each character 1 where no guarded token may have it; empty for none.
+        """
         present = [t for start, group in self._groups.items() if start in text for t in group if t.text in text]
         if not present:
             if text:
                 yield text
             return
         present.sort(key=lambda t: self._rank[t.id])
-        found = _find_all(text, present)
+        found = _find_all(text, present, foreign)
         at = 0
         for start, end, token in sorted(found):
             if start > at:
@@ -52,7 +60,7 @@ class Partition:
             yield text[at:]
 
 
-def _find_all(text: str, tokens: list[SpecialToken]) -> list[tuple[int, int, int]]:
+def _find_all(text: str, tokens: list[SpecialToken], foreign: bytes) -> list[tuple[int, int, int]]:
     """(start, end, id) of every match, in no order; id is -1 for white space that a token strips."""
     taken = bytearray(len(text))
     found = []
@@ -67,7 +75,9 @@ def _find_all(text: str, tokens: list[SpecialToken]) -> list[tuple[int, int, int
         while at >= 0:
             end = at + len(token.text)
             clash = taken.find(1, at, end)
-            if clash >= 0:
+            if token.guarded and foreign.find(1, at, end) >= 0:
+                end = at + 1
+            elif clash >= 0:
                 after = taken.find(0, clash)
                 end = len(text) if after < 0 else after
             else:

@@ -7,6 +7,7 @@ this, in the order below where a vocabulary has more than one. A token found so 
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 
 from octavo.text.fields import Fields
@@ -68,16 +69,21 @@ _END_TEXTS = (
     *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
     *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
 )
+_LOOKS_CONTROL = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 # Markers inside an answer (the Harmony format), shown to the user's code although files call them control tokens.
 _SHOWN_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
 
 @dataclass(frozen=True)
 class Specials:
-    """Ids by role (a role is missing where the vocabulary has no such token) and the ids that end a generation."""
+    """Ids by role (a role is missing where the vocabulary has no such token) and the ids that end a generation.
+
+    guarded  tokens that a user's text in a chat is never taken for: control tokens, and those that look it
+    """
 
     roles: dict[str, int]
     stop_ids: frozenset[int]
+    guarded: frozenset[int]
 
 
 def find_specials(fields: Fields, vocab: Vocab, defaults: dict[str, int]) -> Specials:
@@ -95,7 +101,9 @@ def find_specials(fields: Fields, vocab: Vocab, defaults: dict[str, int]) -> Spe
         if role not in roles and found is not None:
             roles[role] = found
             vocab.kinds[found] |= TokenKind.CONTROL
-    return Specials(roles, _find_stop_ids(vocab, roles))
+    stop_ids = _find_stop_ids(vocab, roles)
+    looks = (i for i in vocab.of_kind(TokenKind.USER_DEFINED) if _LOOKS_CONTROL.fullmatch(vocab.texts[i]))
+    return Specials(roles, stop_ids, stop_ids | {*vocab.of_kind(TokenKind.CONTROL | TokenKind.UNKNOWN), *looks})
 
 
 def _read_id(fields: Fields, key: str, role: str, n_vocab: int) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from octavo.errors import TokenizerError
+from octavo.errors import TemplateError, TokenizerError
 from octavo.text.fields import Fields
+from octavo.text.marks import Guard, Marks
 from octavo.text.partition import Partition, SpecialToken
 from octavo.text.schemes import PRE, TokenizerScheme, find_scheme
 from octavo.text.specials import find_specials
@@ -48,7 +49,8 @@ class Tokenizer:
         self._first, self._last = _ends(fields, scheme, specials.roles, self.add_bos, self.add_eos)
         self._puts_space = self.add_space_prefix and not scheme.spaces
         self._encode_text, self._to_bytes = scheme.encoder(fields, vocab), scheme.to_bytes
-        self._split_special, self._split_plain = _partitions(fields, vocab)
+        self._split_special, self._split_plain = _partitions(fields, vocab, specials.guarded)
+        self._guard = Guard([vocab.texts[i] for i in specials.guarded])
 
     @classmethod
     def from_gguf(cls, file: str | os.PathLike[str] | GGUFFile) -> Tokenizer:
@@ -71,25 +73,50 @@ class Tokenizer:
         return cls(Fields(metadata, file))
 
     def encode(
-        self, text: str, add_special: bool = True, parse_special: bool = True, *, continued: bool = False
-    ) -> list[int]:
+        self, text: str, add_special: bool = True, parse_special: bool = True, *, continued: bool = False,
+        foreign: bytes = b"",
+    ) -> list[int]:  # fmt: skip
         """The ids of `text`.
 
         `add_special`: with BOS and EOS where the model wants them. `parse_special`: text such as "<|im_end|>" becomes
         the control token of that name; else it is text like any other, as it must be for text from a user. `continued`:
-        the text goes on from another, without the space that some models write before the first word. Raises
-        TokenizerError for text with a lone surrogate, and for a character that the vocabulary has no token for.
+        the text goes on from another, without the space that some models write before the first word. `foreign`: for
+        each character 1 where it is from outside, so that no control token has it (see `Marks`). Raises TokenizerError
+        for text with a lone surrogate, and for a character that the vocabulary has no token for.
         """
         self._check_text(text)
         out = [*self._first] if add_special else []
         prefix = self._puts_space and not continued
-        for piece in (self._split_special if parse_special else self._split_plain).split(text):
+        for piece in (self._split_special if parse_special else self._split_plain).split(text, foreign):
             if isinstance(piece, int):
                 out.append(piece)
             else:
                 out += self._encode_text(" " + piece if prefix else piece)
             prefix = self._puts_space and isinstance(piece, int)
         return [*out, *self._last] if add_special else out
+
+    def encode_chat(
+        self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> list[int]:  # fmt: skip
+        """The ids of what `template.render` makes of these arguments, with BOS where the model wants it.
+
+        Control tokens are those that the template itself writes. What stands in messages and other variables is text,
+        whatever it looks like. Raises TemplateError, TokenizerError and UsageError.
+        """
+        marks = self.marks({"messages": messages, **extra}, template.source)
+        try:
+            text, foreign = marks.read(template.render(**marks.data, add_generation_prompt=add_generation_prompt))
+        except TemplateError as error:
+            raise marks.fault(error) from None
+        ids = self.encode(text, add_special=False, foreign=foreign)
+        if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)  # as llama.cpp does where the template leaves it out
+        return ids
+
+    def marks(self, variables: Mapping[str, Any], template: str = "") -> Marks:
+        """Variables of a template, marked as text from outside."""
+        return Marks(self._guard, variables, template)
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """The ids of two texts as RoBERTa takes them, "<s> first </s></s> second </s>", without control tokens."""
@@ -168,7 +195,7 @@ def _ends(
     return [roles["bos"]] if add_bos else [], [roles["eos"]] if add_eos else []
 
 
-def _partitions(fields: Fields, vocab: Vocab) -> tuple[Partition, Partition]:
+def _partitions(fields: Fields, vocab: Vocab, guarded: Collection[int]) -> tuple[Partition, Partition]:
     """What cuts text at all special tokens, and at those only that count in plain text too."""
     # Files don't say which tokens strip the white space around them; these models' do.
     model, pre, arch = ((fields.text(k) or "").lower() for k in ("general.name", PRE, "general.architecture"))
@@ -177,7 +204,7 @@ def _partitions(fields: Fields, vocab: Vocab) -> tuple[Partition, Partition]:
     masks = {"<mask>"} if arch == "nomic-bert-moe" or any(name in pre for name in _MASK_STRIPS) else set()
     masks |= {"[MASK]"} if "modern-bert" in model else set()
     tokens = [
-        SpecialToken(i, text, lstrip=text in masks, rstrip=strips and text not in keeps)
+        SpecialToken(i, text, lstrip=text in masks, rstrip=strips and text not in keeps, guarded=i in guarded)
         for i in vocab.of_kind(_MATCHED)
         for text in [vocab.texts[i]]
     ]
