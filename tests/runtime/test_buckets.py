@@ -92,3 +92,17 @@ def test_one_sequence_is_not_filled_up(architecture: ModelSpec) -> None:
     engine = Engine(architecture, [Eager()], EngineConfig(n_ctx=256))
     assert not engine.fills
     assert engine.limits["rows"] == 256
+
+
+def test_sizes_are_ready_before_they_are_wanted(architecture: ModelSpec) -> None:
+    config = EngineConfig(n_ctx=256, cache_type="f32", max_sequences=6, n_batch=64)
+    core = EngineCore(Engine(architecture, [Eager()], config))
+    core.warm_up()
+    executor = core.engine.load()
+    ready = set(executor._plans)
+    assert core.stats().held == 0
+    texts = run(core, *map(request, PROMPTS))
+    alone = EngineCore(Engine(architecture, [Eager()], config))
+    assert texts == run(alone, *map(request, PROMPTS))
+    replies = {key for key in executor._plans if dict(key[1])["tokens"] == dict(key[1])["sequences"]}
+    assert replies <= ready

@@ -1,8 +1,8 @@
 """Sizes of steps: few different ones, so that what is bound and captured for one of them is used again.
 
-Replies are filled up to a number of REPLIES with rows that are thrown away. Prompts are divided so that a step has one
-of `chunk_sizes` tokens of them; what is missing at the end of the last prompt is filled up with a sequence of its own.
-All of these write to one page that nobody reads.
+Replies are filled up to a number of REPLIES with rows that are thrown away, beside prompts to a power of two. Prompts
+are divided so that a step has one of `chunk_sizes` tokens of them; what is missing at the end of the last prompt is
+filled up with a sequence of its own. All of these write to one page that nobody reads.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ GROWTH = 1.25
 def replies_for(n: int) -> int:
     """So many replies, or the next larger number that steps are made for."""
     return REPLIES[bisect_left(REPLIES, n)] if n <= REPLIES[-1] else -(-n // 64) * 64
+
+
+def power_of_two(n: int) -> int:
+    """n, or the next larger power of two; 0 for 0."""
+    return 1 << (n - 1).bit_length() if n else 0
 
 
 def chunk_sizes(most: int) -> tuple[int, ...]:
@@ -53,20 +58,23 @@ def filled(
     replies = [f for f in feeds if len(f.tokens) == 1]
     prompts = [f for f in feeds if len(f.tokens) > 1]
 
-    def thrown_away(tokens: int) -> Feed:
-        pages = pages_for(tokens)
-        window = WindowPages([] if windows is None else [windows] * pages)
-        return Feed(Sequence([scratch] * pages, window=window), [0] * tokens)
-
-    more = [thrown_away(1) for _ in range(replies_for(len(replies)) - len(replies))] if replies else []
+    wanted = power_of_two(len(replies)) if prompts else replies_for(len(replies))
+    more = [thrown_away(1, scratch, windows) for _ in range(wanted - len(replies))] if replies else []
     if prompts:
         tokens = sum(len(f.tokens) for f in prompts)
         left = min(_missing(tokens, sizes), most_pages * PAGE_SIZE)
         rest = min(2 ** len(prompts).bit_length(), tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
         lengths = [left] + [0] * (rest - 1) if left else [0] * rest
-        more += map(thrown_away, lengths)
+        more += [thrown_away(length, scratch, windows) for length in lengths]
     outputs = int(any(f.outputs for f in feeds))
     return [Feed(f.sequence, f.tokens, outputs) for f in (*feeds, *more)]
+
+
+def thrown_away(tokens: int, scratch: int, windows: int | None = None) -> Feed:
+    """Tokens of nobody's sequence, whose keys and values go to page `scratch`, or `windows` in layers with a window."""
+    pages = pages_for(tokens)
+    window = WindowPages([] if windows is None else [windows] * pages)
+    return Feed(Sequence([scratch] * pages, window=window), [0] * tokens)
 
 
 def _missing(prompts: int, sizes: Seq[int]) -> int:

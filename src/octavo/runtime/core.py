@@ -11,6 +11,7 @@ from octavo.errors import UsageError
 from octavo.jit.clock import clock
 from octavo.runtime.batch import Feed
 from octavo.runtime.buckets import replies_for
+from octavo.runtime.candidates import BEST, CANDIDATES
 from octavo.runtime.choosing import Choices, Chooser, Chosen
 from octavo.runtime.engine import Engine
 from octavo.runtime.pace import Pace
@@ -69,6 +70,18 @@ class EngineCore:
         self.engine.require_tokens(request.prompt)
         with self.engine.lock:
             self.scheduler.add(request)
+
+    def warm_up(self) -> None:
+        """Make ready for the sizes of steps that are to come, where each is captured: it takes some seconds."""
+        if not self.engine.fills or not self.engine.finds_candidates:
+            return
+        start = clock()
+        with self.engine.lock:
+            for feeds in self.engine.sizes():
+                for output in (BEST, CANDIDATES) if len(feeds[-1].tokens) == 1 else (BEST,):
+                    for _ in range(2):  # one by one, and captured
+                        self.engine.begin(feeds, (output,), check=False).read()
+        log.info("sizes of steps are ready after %.2f s", clock() - start)
 
     def cancel(self, request: Request) -> None:
         """End a request, which no later step has; the next one says so."""

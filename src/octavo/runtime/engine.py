@@ -29,7 +29,7 @@ from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.buckets import chunk_sizes, filled
+from octavo.runtime.buckets import REPLIES, chunk_sizes, filled, power_of_two, replies_for, thrown_away
 from octavo.runtime.candidates import LOGITS
 from octavo.runtime.context import default_context, require_context
 from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes
@@ -148,6 +148,16 @@ class Engine:
             "adjusted": most_adjusted(sequences),
             "masked": size_for(sequences),
         }
+
+    def sizes(self) -> Iterator[list[Feed]]:
+        """Steps of nobody's tokens, of the sizes that steps are filled up to: all of replies, some with a prompt."""
+        scratch, windows = self.pool.n_pages, None if self.pool.windows is None else self.pool.windows.n_pages
+        most = replies_for(self.config.max_sequences)
+        for replies in (n for n in REPLIES if n <= most):
+            yield [thrown_away(1, scratch, windows)] * replies
+        for prompt in (n for n in self._sizes if 1 < n <= self.n_ctx):
+            for replies in (0, power_of_two(self.config.max_sequences)):
+                yield self.filled([thrown_away(n, scratch, windows) for n in (*[1] * replies, prompt)])
 
     def filled(self, feeds: Seq[Feed]) -> list[Feed]:
         """Feeds, and others after them, whose outputs are not looked at, that fill a step up where that is wanted."""

@@ -196,7 +196,7 @@ class GpuBackend:
     def needs(self, nodes: Sequence[Node], limits: Sizes) -> int:
         from octavo.backends.gpu.memory import needs
 
-        return needs(nodes, limits)
+        return needs(nodes, limits, self.target.arch)
 
     def _enough_memory(self, what: str) -> Any:
         return _EnoughMemory(self._torch, what)

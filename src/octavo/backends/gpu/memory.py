@@ -26,7 +26,7 @@ def free(target: Target) -> int:
     return int(torch.cuda.mem_get_info()[0]) + unused
 
 
-def needs(nodes: Sequence[Node], limits: Sizes) -> int:
+def needs(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
     """Bytes of the weights and caches that `nodes` read, and of what their kernels need beside their values."""
     leaves = {id(i): i for n in nodes for i in n.inputs if i.is_leaf}.values()
     weights = {id(leaf.tensor): leaf.tensor for leaf in leaves if leaf.op == "weight"}.values()
@@ -34,7 +34,23 @@ def needs(nodes: Sequence[Node], limits: Sizes) -> int:
     for leaf in leaves:
         if leaf.op == "cache":
             total += int(math.prod(bind(leaf.shape, limits)) * CACHE_BYTES[leaf.dtype])
+    total += _half_scales(nodes, limits, arch)
     return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
+
+
+def _half_scales(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
+    """Float16 scales, each twice, of the weights that become float16 in registers in a step of many tokens."""
+    products = (n for n in nodes if n.op.startswith("mul_mat"))
+    tokens = {id(i.tensor): (i.tensor, bind(n.shape[:1], limits)[0]) for n in products for i in n.inputs
+              if i.op == "weight" and len(i.shape) == 2}  # fmt: skip
+    total = 0
+    for tensor, most in tokens.values():
+        if tensor.format.is_float or tensor.format.per_row or tensor.format.number is not None:
+            continue
+        layout, (n, k) = layout_of(tensor.format, "f16"), tensor.shape
+        if dispatch.mixed_gemm(layout, n, padded(k), min(most, 1024), arch):
+            total += padded(k) // layout.group * n * 4 * (2 if layout.has_min else 1)
+    return total
 
 
 def weight_bytes(tensor: QTensor) -> int:

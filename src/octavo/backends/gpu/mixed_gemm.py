@@ -24,7 +24,7 @@ def mixed_gemm(
     terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
 ) -> list[Call]:  # fmt: skip
     """The calls for y f32 [T, n] = x @ w.T + terms, two at the most; x is float16 [T, kp], or q8_1. If Triton can't
-    compile the kernel, those that `otherwise` makes."""
+    compile the kernel, those that `otherwise` makes. The weight's scales become float16 the first time."""
     with suppress(gluon.Unusable), gluon.attempt("mixed"):
         return _mixed_gemm(c, shape, w, x, y, terms, otherwise)
     return otherwise()
@@ -46,14 +46,7 @@ def _mixed_gemm(
         reorder = c.launch(
             kernels.reorder_codes_kernel, grid, quantized.codes, quantized.scale, ordered, m * kp, x.tp, kp=kp, B=2048
         )
-    size = kp // layout.group * w.n
-    groups = F16Scales(
-        c.shared("scales", size, torch.int32), c.shared("minima", size, torch.int32) if layout.has_min else None
-    )
-    planes, pairs = w.planes(torch.int8), kp // (2 * layout.group)
-    scales = c.launch(
-        kernels.scales_kernel, (-(-w.n // 64), -(-pairs // 16)), w.planes(), groups, w.n, BLOCK_N=64, PAIRS=16
-    )
+    planes, groups = w.planes(torch.int8), f16_scales(c, w)
     widest = layout.planes[0]
     codes: Any = planes.codes8 if widest == 8 else planes.codes4
     tiles = -(-m // shape.block_m) * -(-w.n // shape.block_n)
@@ -65,4 +58,18 @@ def _mixed_gemm(
         groups, tuple(map(matrix, terms)), matrix(y), c.split_k(tiles, shape.block_m * shape.block_n, shape.split_k),
         Size(m, w.n, kp), layout=layout, shape=shape, warps=shape.warps,
     )  # fmt: skip
-    return [reorder, scales, multiply]
+    return [reorder, multiply]
+
+
+def f16_scales(c: Context, w: QuantWeight) -> F16Scales:
+    """Scales of a weight's groups for the kernel, made when they are first wanted, and kept."""
+    from octavo.backends.gpu.kernels.gemm_mixed_hopper import scales_kernel
+
+    if not w.halves:
+        shape, pairs = (w.kp // w.layout.group, w.n), w.kp // (2 * w.layout.group)
+        scale, minimum = (torch.empty(shape, dtype=torch.int32, device=c.target.device) for _ in range(2))
+        made = F16Scales(scale, minimum if w.layout.has_min else None)
+        grid = (-(-w.n // 64), -(-pairs // 16))
+        c.launch(scales_kernel, grid, w.planes(), made, w.n, BLOCK_N=64, PAIRS=16)()
+        w.halves.append(made)
+    return w.halves[0]
