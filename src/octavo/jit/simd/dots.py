@@ -29,6 +29,9 @@ from octavo.jit.simd.emit import (
 PLAIN, BIASED, PRELOADED = 0, 1, 2
 """Kinds of sums: from 0 on; with a bias; from integers on that lie beside the activations."""
 
+FEW = 2
+"""Tokens whose sums LLVM may make as it likes."""
+
 
 @intrinsic(prefer_literal=True)
 def fma_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
@@ -111,9 +114,24 @@ def _dots(b, begins, vectors, x, offset, run):
             for t, so_far in enumerate(sums):
                 four = b.bitcast(repeat(b, load_at(b, x, I32, 32 * t + offset + 4 * j)), V_U8)
                 sums[t] = b.add(so_far, by_parts(b, "llvm.x86.avx2.pmadd.ub.sw", V_I16, 16, vector, four))
+            sums = _in_order(b, sums) if len(sums) > FEW else sums
         pairs = (_pair_products(b, pair_sums, fill(V_I16, 1)) for pair_sums in sums)
         totals = [b.add(total, more) for total, more in zip(totals, pairs, strict=True)]
     yield from totals
+
+
+def _in_order(b, vectors):
+    """The vectors, made before anything that comes after this.
+
+    LLVM would make one token's sum after the other, and keep codes, which registers can't hold, in memory for that.
+    """
+    halves = [slice_lanes(b, v, i, 16) for v in vectors for i in (0, 16)]
+    kind = halves[0].type
+    places = ",".join(["=x"] * len(halves) + [str(i) for i in range(len(halves))])
+    result = ir.LiteralStructType([kind] * len(halves))
+    made = b.asm(ir.FunctionType(result, [kind] * len(halves)), "", places + ",~{memory}", halves, True)
+    parts = [b.extract_value(made, i) for i in range(len(halves))]
+    return [join_lanes(b, pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def _dot_token(b, total, vectors, x, offset):
