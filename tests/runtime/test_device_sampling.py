@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Sequence_
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -38,8 +39,8 @@ class Eager(ReferenceBackend):
         copied = value.copy()
         return lambda: copied
 
-    def copy(self, target: AnyArray, source: AnyArray) -> None:
-        target[...] = source.reshape(target.shape)
+    def copy(self, target: AnyArray, source: AnyArray, places: Sequence_[int] | None = None) -> None:
+        target[...] = (source if places is None else source[list(places)]).reshape(target.shape)
 
 
 @pytest.fixture

@@ -26,6 +26,9 @@ PLANS_KEPT, CAPTURED_KEPT = 32, 128
 INPUT_ALIGNMENT = 64
 INPUT_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 
+Fed = tuple[Any, Sequence[int] | None]
+"""A value of a step, and which of its elements are taken; None for all."""
+
 Watch = Callable[[Node, Callable[[int], AnyArray]], None]
 """Is given a node before its call is made, and a function that reads its i-th input to the host."""
 
@@ -146,17 +149,18 @@ class Executor:
         inputs: Mapping[str, AnyArray],
         sizes: Sizes,
         wanted: tuple[int, ...],
-        fed: Mapping[str, Any] | None = None,
+        fed: Mapping[str, Fed] | None = None,
     ) -> Begun:
         """Begin a step that makes the `wanted` outputs; where these are not on an AsyncBackend, it is done.
 
         `fed` are values of the step before, by the name of the input, on AsyncBackends, that they take the place of.
+        Of such a value the elements at some places are taken, or all.
         """
         plan = self._fill(inputs, sizes, wanted)
-        for name, source in (fed or {}).items():
+        for name, (source, places) in (fed or {}).items():
             for backend, value in plan.inputs[name]:
                 assert isinstance(backend, AsyncBackend)
-                backend.copy(value, source)
+                backend.copy(value, source, places)
         for step in plan.steps:
             step()
         waits = [_begin_read(backend, value) for backend, value in plan.outputs]

@@ -85,8 +85,11 @@ class AsyncBackend(Backend, Protocol):
     def begin_read(self, value: Any) -> Callable[[], AnyArray]:
         """Copy a value as it is once all calls made so far are done; what is returned waits for it."""
 
-    def copy(self, target: Any, source: Any) -> None:
-        """Fill a value with another one's elements, of the same number and type, after all calls made so far."""
+    def copy(self, target: Any, source: Any, places: Sequence[int] | None = None) -> None:
+        """Fill a value with another one's elements, of its type, after all calls made so far.
+
+        These are all elements, or those at some places of a source of one dimension; as many as the target has.
+        """
 
 
 @runtime_checkable

@@ -14,11 +14,25 @@ from octavo.runtime.kv_cache import Sequence, rows
 
 @dataclass(frozen=True)
 class Feed:
-    """Tokens to append to a sequence; `outputs` is how many logits are wanted, of the last tokens."""
+    """Tokens to append to a sequence; `outputs` is how many logits are wanted, of the last tokens.
+
+    ahead  tokens that a step under way appends before
+    """
 
     sequence: Sequence
     tokens: Seq[int]
     outputs: int = 1
+    ahead: int = 0
+
+    @property
+    def start(self) -> int:
+        """The position of the first token."""
+        return len(self.sequence) + self.ahead
+
+    @property
+    def stop(self) -> int:
+        """The position after the last one."""
+        return len(self.sequence) + self.ahead + len(self.tokens)
 
 
 def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], dict[str, int]]:
@@ -55,9 +69,8 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
 
 def _positions(feeds: Seq[Feed], ones: int) -> AnyArray:
     """Positions, int32, of the tokens of feeds, the first of which have one; no arrays for each of these."""
-    at = [len(f.sequence) for f in feeds[:ones]]
-    spans = ((len(f.sequence), len(f.sequence) + len(f.tokens)) for f in feeds[ones:])
-    return np.concatenate([np.array(at, np.int32), *(np.arange(a, b, dtype=np.int32) for a, b in spans)])
+    at = [f.start for f in feeds[:ones]]
+    return np.concatenate([np.array(at, np.int32), *(np.arange(f.start, f.stop, dtype=np.int32) for f in feeds[ones:])])
 
 
 def _places(lists: Seq[list[int]], feeds: Seq[Feed], ones: int, width: int) -> tuple[AnyArray, AnyArray]:
@@ -68,8 +81,8 @@ def _places(lists: Seq[list[int]], feeds: Seq[Feed], ones: int, width: int) -> t
     table = np.zeros((len(feeds), width), np.int32)
     for row, pages in zip(table, lists, strict=True):
         row[: len(pages)] = pages
-    at = [len(f.sequence) for f in feeds[:ones]]
+    at = [f.start for f in feeds[:ones]]
     of_ones = [pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for pages, p in zip(lists, at, strict=False)]
     rest = zip(lists[ones:], feeds[ones:], strict=True)
-    of_rest = (rows(pages, len(f.sequence), len(f.sequence) + len(f.tokens)) for pages, f in rest)
+    of_rest = (rows(pages, f.start, f.stop) for pages, f in rest)
     return table, np.concatenate([np.array(of_ones, np.int64), *of_rest])

@@ -105,6 +105,17 @@ class Chooser:
                 choices |= self._from_few(some, found, begun)
         return choices | {w.request: self._from_row(w, begun.row(LOGITS, w.row)[0]) for w in whole}
 
+    def best(self, begun: Begun, choosing: Seq[tuple[Request, int]]) -> Choices | None:
+        """The likeliest token for each request, of a step with output BEST; None where one of them is no token."""
+        (found,) = begun.read()
+        rows = found[[row for _, row in choosing], :2].tolist()
+        if any(token >= self.n_known and not broken for broken, token in rows):
+            return None
+        return {
+            request: self.engine.not_finite() if broken else Chosen(token)
+            for (request, _), (broken, token) in zip(choosing, rows, strict=True)
+        }
+
     def _wanted(self, choosing: Iterable[tuple[Request, int]], choices: Choices) -> Iterable[Wanted]:
         """What is to be chosen; constraints that allow nothing are among the choices, as errors."""
         for request, row in choosing:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 from octavo.errors import UsageError
 from octavo.jit.clock import clock
+from octavo.runtime.ahead import Ahead, UnderWay
 from octavo.runtime.batch import Feed
 from octavo.runtime.buckets import replies_for
 from octavo.runtime.candidates import BEST, CANDIDATES
 from octavo.runtime.choosing import Choices, Chooser, Chosen
 from octavo.runtime.engine import Engine
 from octavo.runtime.pace import Pace
-from octavo.runtime.request import Output, Request
+from octavo.runtime.request import Output, Request, State
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
 
 log = logging.getLogger("octavo")
@@ -59,7 +60,10 @@ class EngineCore:
             engine.pool, engine.prefixes, Pace(engine.config.n_batch, itl_target), engine.n_ctx,
             engine.config.max_sequences,
         )  # fmt: skip
+        self.ahead = Ahead(self.scheduler, self.chooser)
         self.draining = False
+        self._under_way: UnderWay | None = None
+        self._last = 0.0
         self._counts: Counter[str] = Counter()
         self._sizes: Counter[tuple[int, int, int]] = Counter()
 
@@ -90,18 +94,35 @@ class EngineCore:
     def step(self) -> list[Output]:
         """Compute a step, unless there is nothing to do: the tokens that were chosen, and which requests ended."""
         with self.engine.lock:
-            plan = self.scheduler.plan()
+            start, (last, self._under_way) = clock(), (self._under_way, None)
+            if last is not None and all(r.state is State.FINISHED for r, _ in last.plan.parts):
+                last = None
+            plan = self.scheduler.plan() if last is None else replace(last.plan, ended=self._ended())
             if not plan.parts:
                 return list(plan.ended)
-            start = clock()
-            choices = self._choices(plan)
-            failed = {r: c for r, c in choices.items() if isinstance(c, Exception)}
-            chosen = {r: c for r, c in choices.items() if isinstance(c, Chosen)}
-            if not self._prepares(plan):
-                self.scheduler.pace.seen(plan.replies, plan.chunk, clock() - start)
-            outputs = self.scheduler.commit(plan, {r: c.token for r, c in chosen.items()}, failed)
-            self._counts.update(steps=1, generated=len(chosen))
-        return [*plan.ended, *(_with_logprobs(o, chosen.get(o.request)) for o in outputs)]
+            last, choices = last or self.ahead.begin(plan), None
+            if last is not None:
+                self._under_way = self.ahead.begin_after(last)
+                done, choices = self.ahead.choices(last)
+                plan = replace(done, ended=plan.ended)
+            if choices is None:
+                self._under_way, choices = None, self._choices(plan)
+            return [*plan.ended, *self._taken(plan, choices, start)]
+
+    def _ended(self) -> tuple[Output, ...]:
+        return tuple(self.scheduler.drop_cancelled())
+
+    def _taken(self, plan: StepPlan, choices: Choices, start: float) -> list[Output]:
+        """Take what came of a step that is computed since `start`, or since the one before it."""
+        now = clock()
+        if not self._prepares(plan):
+            self.scheduler.pace.seen(plan.replies, plan.chunk, now - max(start, self._last))
+        self._last = now
+        failed = {r: c for r, c in choices.items() if isinstance(c, Exception)}
+        chosen = {r: c for r, c in choices.items() if isinstance(c, Chosen)}
+        outputs = self.scheduler.commit(plan, {r: c.token for r, c in chosen.items()}, failed)
+        self._counts.update(steps=1, generated=len(chosen))
+        return [_with_logprobs(o, chosen.get(o.request)) for o in outputs]
 
     def _prepares(self, plan: StepPlan) -> bool:
         """Whether a step's time is that of making ready for its size: where it is captured, at its second time."""

@@ -98,7 +98,7 @@ class DeviceSampler:
             return None
         try:
             feeds = [Feed(s, [0]) for s in sequences]
-            return self.engine.begin(feeds, (BEST, BEST_ID), fed=now.values[1], check=False)
+            return self.engine.begin(feeds, (BEST, BEST_ID), fed=(now.values[1], None), check=False)
         except ContextFullError:
             return None
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from octavo.errors import (
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
-from octavo.graph.plan import Begun, Executor, Watch
+from octavo.graph.plan import Begun, Executor, Fed, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
@@ -246,12 +245,13 @@ class Engine:
         return logits
 
     def begin(
-        self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Any = None, changes: LogitChanges | None = None,
+        self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Fed | None = None, changes: LogitChanges | None = None,
         *, check: bool = True,
     ) -> Begun:  # fmt: skip
         """Begin a step that makes some outputs of `candidates`; the sequences get pages, but not yet their tokens.
 
-        `fed` are tokens on the device to take in place of those of `feeds`; `changes` are for output CHANGED.
+        `fed` are tokens on the device to take in place of those of `feeds`, all of them or those of some places;
+        `changes` are for output CHANGED.
         """
         if check:
             self._check(feeds)
@@ -286,7 +286,7 @@ class Engine:
     def _batch(self, feeds: Seq[Feed]) -> tuple[dict[str, AnyArray], dict[str, int]]:
         """Pages for the new tokens, and the inputs and sizes of the step."""
         for feed in feeds:
-            self.pool.grow(feed.sequence, len(feed.sequence) + len(feed.tokens))
+            self.pool.grow(feed.sequence, feed.stop)
         return make_batch(feeds, self._max_pages)
 
     def _check(self, feeds: Seq[Feed]) -> None:

@@ -101,6 +101,24 @@ class Scheduler:
         choosing = [(one, i) for i, (r, n) in enumerate(parts) if n == r.left for one in self._choosing(r)]
         return StepPlan(tuple(parts), tuple(choosing), tuple(ended))
 
+    def plan_ahead(self, plan: StepPlan) -> StepPlan | None:
+        """The step after one of replies whose tokens are not known yet: those of its requests that will not end by it.
+
+        Their pages are there. None where requests end or begin that a plan would see to first.
+        """
+        going = [r for r, _ in plan.parts if r.state is State.RUNNING]
+        if len(going) < len(self.running) or (self.waiting and len(going) < self.max_running):
+            return None
+        going = [r for r in going if len(r.tokens) < self.n_ctx and len(r.chosen) + 1 != r.max_tokens]
+        if not going or any(r.cancelled for r in going):
+            return None
+        try:
+            for request in going:
+                self.pool.grow(request.sequence, len(request.tokens) + 1)
+        except CacheFullError:
+            return None
+        return StepPlan(tuple((r, 1) for r in going), tuple((r, i) for i, r in enumerate(going)))
+
     def _choosing(self, request: Request) -> list[Request]:
         return [request, *(s for s in request.siblings if not s.cancelled)]
 

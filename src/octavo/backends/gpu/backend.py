@@ -177,7 +177,10 @@ class GpuBackend:
 
         return wait
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+    def copy(self, target: torch.Tensor, source: torch.Tensor, places: Sequence[int] | None = None) -> None:
+        if places is not None:
+            at = self._torch.tensor(places, pin_memory=self.target.device == "cuda")
+            source = source.index_select(0, at.to(source.device, non_blocking=True))
         target.view(source.shape).copy_(source, non_blocking=True)
 
     def _host(self, value: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,104 @@
+"""Steps that begin before the one before them is read change no reply, and leave no page behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.models import ModelSpec
+from octavo.runtime import Engine, EngineConfig
+from octavo.runtime.batch import Feed
+from octavo.runtime.core import EngineCore
+from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.request import Request
+from octavo.runtime.sampling import SamplingParams, make_sampler
+from tests.runtime import tiny
+from tests.runtime.test_device_sampling import Eager
+
+RNG = np.random.default_rng(8)
+PROMPTS = [RNG.integers(0, tiny.N_VOCAB, 3 + 11 * i).tolist() for i in range(7)]
+LENGTHS = [70, 5, 31, 66, 1, 9, 40]
+KINDS: list[dict[str, Any]] = [{"temperature": 0}] * 6 + [{"temperature": 1.5, "seed": 2}]
+
+
+def requests(ends: frozenset[int] = frozenset(), sampled: bool = True) -> list[Request]:
+    kinds = KINDS if sampled else KINDS[:6]
+    return [
+        Request(prompt, make_sampler(SamplingParams(**kind)), most, ends)
+        for prompt, most, kind in zip(PROMPTS, LENGTHS, kinds, strict=False)
+    ]
+
+
+def core_on(architecture: ModelSpec, backend: Any, **config: Any) -> EngineCore:
+    settings = {"n_ctx": 256, "cache_type": "f32", "max_sequences": 4, **config}
+    return EngineCore(Engine(architecture, [backend], EngineConfig(**settings)))
+
+
+def run(core: EngineCore, given: list[Request], *, every: int = 3, cancelled: dict[int, int] | None = None) -> int:
+    """Steps of requests that come one by one; some are cancelled after a number of steps. How many went ahead."""
+    left, steps, ahead = list(given), 0, 0
+    while left or not core.scheduler.idle:
+        if left and steps % every == 0:
+            core.add(left.pop(0))
+        for i, at in (cancelled or {}).items():
+            if steps == at:
+                core.cancel(given[i])
+        core.step()
+        ahead += core._under_way is not None
+        steps += 1
+    assert core.stats().held == 0
+    return ahead
+
+
+@pytest.mark.parametrize("pages", [16, 5])
+def test_replies_end_and_begin_while_others_go_on(architecture: ModelSpec, pages: int) -> None:
+    plain, eager = core_on(architecture, ReferenceBackend()), core_on(architecture, Eager(), n_pages=pages)
+    assert eager.engine.runs_ahead
+    once, again = requests(sampled=False), requests(sampled=False)
+    assert run(plain, once) == 0
+    assert run(eager, again) > (50 if pages == 16 else 5)
+    assert [list(r.chosen) for r in again] == [list(r.chosen) for r in once]
+    ends = frozenset({once[0].chosen[20], once[3].chosen[41]})
+    outcomes = []
+    for core in (plain, eager):
+        given = requests(ends)
+        run(core, given)
+        outcomes.append([(list(r.chosen), r.finish_reason) for r in given])
+    assert outcomes[0] == outcomes[1]
+    assert {end for _, end in outcomes[1]} == {"stop", "length"}
+
+
+def test_cancelled_while_a_step_is_under_way(architecture: ModelSpec) -> None:
+    core, given, want = core_on(architecture, Eager()), requests(sampled=False), requests(sampled=False)
+    run(core_on(architecture, ReferenceBackend()), want)
+    run(core, given, every=1, cancelled={0: 15, 3: 20})
+    assert [given[i].finish_reason for i in (0, 3)] == ["interrupted"] * 2
+    for one, other in zip(given, want, strict=True):
+        assert list(one.chosen) == list(other.chosen)[: len(one.chosen)]
+        assert one.finish_reason == "interrupted" or len(one.chosen) == len(other.chosen)
+
+
+def test_others_use_the_engine_between_steps(architecture: ModelSpec) -> None:
+    core, given, want = core_on(architecture, Eager()), requests(sampled=False)[:3], requests(sampled=False)[:3]
+    run(core_on(architecture, ReferenceBackend()), want)
+    for request in given:
+        core.add(request)
+    while not core.scheduler.idle:
+        core.step()
+        core.engine.step([Feed(other := Sequence(), [7, 8])])
+        core.engine.pool.release(other)
+    assert [list(r.chosen) for r in given] == [list(r.chosen) for r in want]
+
+
+def test_a_context_that_is_full(architecture: ModelSpec) -> None:
+    outcomes = []
+    for backend in (ReferenceBackend(), Eager()):
+        core = core_on(architecture, backend, n_ctx=40)
+        given = [Request(p[:20], make_sampler(SamplingParams(temperature=0))) for p in PROMPTS[2:5]]
+        run(core, given)
+        outcomes.append([(list(r.chosen), r.finish_reason) for r in given])
+    assert outcomes[0] == outcomes[1]
+    assert {end for _, end in outcomes[0]} == {"context"}
