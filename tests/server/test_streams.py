@@ -77,6 +77,9 @@ class Reader:
     def __init__(self, sock: socket.socket) -> None:
         self.file = sock.makefile("rb")
 
+    def close(self) -> None:
+        self.file.close()
+
     def head(self) -> bytes:
         lines = []
         while (line := self.file.readline()) not in (b"\r\n", b""):

@@ -14,12 +14,13 @@ from octavo.cli.options import Where, gpu_layers
 from octavo.errors import INSTALL_SERVE, OctavoError, UsageError
 
 if TYPE_CHECKING:
+    from octavo.server.launch import Launched
     from octavo.server.options import EngineOptions, ServerOptions
     from octavo.server.service import Service
-    from octavo.server.supervise import ProcessClient
 
 REACHED = "How it is reached"
 LOAD = "How much it takes"
+NEEDED = ("starlette", "uvicorn", "pydantic", "msgspec", "llguidance", "prometheus_client")
 MOST_KEYS = 1 << 20
 """Bytes of a file with keys."""
 
@@ -109,18 +110,18 @@ def serve(
     offline: Offline = False,
 ) -> None:
     """Serve a model: `octavo serve demo`, then http://127.0.0.1:8080."""
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
+    from importlib.util import find_spec
 
-        from octavo.server.supervise import ProcessClient
-    except ImportError as error:
-        raise OctavoError(f"serving needs {error.name}, which is not installed (allowed: {INSTALL_SERVE})") from None
+    from octavo.server.launch import launch
 
-    path = local(model, offline)
-    client = ProcessClient(_engine_options(path, ctx, where, load))
-    options = _server_options(path, reached, load)
-    _run(client, path, options)
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise OctavoError(f"serving needs {name}, which is not installed (allowed: {INSTALL_SERVE})")
+
+    launched = launch()
+    with launched.socket:
+        path = local(model, offline)
+        _run(launched, _engine_options(path, ctx, where, load), _server_options(path, reached, load))
 
 
 def _engine_options(path: str, ctx: int | None, where: Where, load: Load) -> EngineOptions:
@@ -174,15 +175,15 @@ def _keys(reached: Reached) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _run(client: ProcessClient, path: str, options: ServerOptions) -> None:
+def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> None:
     import asyncio
 
     from octavo.huggingface import open_model_file
     from octavo.server.serve import bind, serve
+    from octavo.server.supervise import ProcessClient
 
     sock = bind(options.host, options.port)
     port = sock.getsockname()[1]
-    client.launch()
 
     def told(service: Service) -> None:
         shown = f"[{options.host}]" if ":" in options.host else options.host
@@ -190,5 +191,5 @@ def _run(client: ProcessClient, path: str, options: ServerOptions) -> None:
 
     if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
         logging.getLogger("octavo").warning("any machine that reaches this one may ask: there is no --api-key")
-    with open_model_file(path) as file:
-        asyncio.run(serve(client, file, options, sock, told))
+    with open_model_file(engine.path) as file:
+        asyncio.run(serve(ProcessClient(engine, launched), file, options, sock, told))

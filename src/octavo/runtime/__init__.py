@@ -1,13 +1,23 @@
-"""Running a model: sequences, the KV cache, sampling, generation."""
+"""Running a model: sequences, the KV cache, sampling, generation.
 
-from octavo.io.named import resolve
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.generation import Generation
-from octavo.runtime.grammar import Grammar
-from octavo.runtime.model import Model, load, open_model
-from octavo.runtime.options import GenerateOptions
-from octavo.runtime.reply import Reply
-from octavo.runtime.sampling import SamplingParams
+Public names come from their modules when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from octavo.lazy import names_from
+
+if TYPE_CHECKING:
+    from octavo.io.named import resolve
+    from octavo.runtime.engine import Engine, EngineConfig
+    from octavo.runtime.generation import Generation
+    from octavo.runtime.grammar import Grammar
+    from octavo.runtime.model import Model, load, open_model
+    from octavo.runtime.options import GenerateOptions
+    from octavo.runtime.reply import Reply
+    from octavo.runtime.sampling import SamplingParams
 
 __all__ = [
     "Engine",
@@ -22,3 +32,5 @@ __all__ = [
     "open_model",
     "resolve",
 ]
+
+__getattr__ = names_from(__name__)

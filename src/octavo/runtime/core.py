@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from octavo.errors import UsageError
 from octavo.jit.clock import clock
@@ -18,29 +18,9 @@ from octavo.runtime.engine import Engine
 from octavo.runtime.pace import Pace
 from octavo.runtime.request import Output, Request, State
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
+from octavo.runtime.stats import Stats
 
 log = logging.getLogger("octavo")
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Requests and pages now, and what was done so far.
-
-    running, waiting     requests in the steps, and in the queue
-    empty, cached, held  pages of the KV cache; together they are all
-    prompt_tokens        of requests as often as they began; of these, `cached_tokens` were in the cache
-    """
-
-    running: int
-    waiting: int
-    empty: int
-    cached: int
-    held: int
-    steps: int
-    preemptions: int
-    prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
 
 
 class EngineCore:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Literal, Self
 
 from octavo.errors import OctavoError
-from octavo.runtime.core import Stats
+from octavo.runtime.stats import Stats
 from octavo.server.messages import (
     Add,
     Broken,

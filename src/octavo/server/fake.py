@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from octavo.runtime.core import Stats
+from octavo.runtime.stats import Stats
 from octavo.server.client import NO_STATS, EngineClient, Stream
 from octavo.server.messages import Add, Begun, Cancel, Info, Ready, Row, Step, ToEngine
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from octavo.runtime.core import Stats
 from octavo.runtime.sampling import SamplingParams
+from octavo.runtime.stats import Stats
 
 
 class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +14,7 @@ import msgspec
 
 from octavo.server.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.client import EngineClient, EngineFailedError, Stream
+from octavo.server.launch import Launched, launch
 from octavo.server.messages import Add, Broken, Step, ToEngine, encode, to_front
 from octavo.server.options import EngineOptions
 
@@ -27,8 +25,6 @@ STABLE_S = 60.0
 FATAL = 2
 """Crashes at which a prompt was under way, and is then refused."""
 MOST_REMEMBERED = 10_000
-QUIET = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
-"""Threads that wait for work sleep, so that a server with nothing to do takes no time of cores."""
 
 
 class ProcessClient(EngineClient):
@@ -39,27 +35,19 @@ class ProcessClient(EngineClient):
     no reason to try again.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, launched: Launched | None = None) -> None:
+        """`launched`: a process that waits for its options already."""
         super().__init__()
         self.options, self.restarts = options, 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._launched = launched
         self._writer: asyncio.StreamWriter | None = None
         self._watching: asyncio.Task[None] | None = None
         self._under_way: dict[int, int] = {}
         self._crashes: Counter[int] = Counter()
 
-    def launch(self) -> None:
-        """Start the process, which loads the model while the front makes itself ready; `start` then talks to it."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", "octavo.server.worker", str(theirs.fileno())]
-            self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], env={**QUIET, **os.environ}, stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
-        ours.sendall(frame(encode(self.options)))
-        self._socket = ours
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        return None if self._launched is None else self._launched.process
 
     async def start(self) -> None:
         self._watching = asyncio.get_running_loop().create_task(self._watch())
@@ -75,10 +63,9 @@ class ProcessClient(EngineClient):
         """Run an engine, and another one when it has ended."""
         pause, loaded = FIRST_PAUSE_S, False
         while True:
-            if self.process is None:
-                self.launch()
+            launched = self._launched = self._launched or launch()
             began = monotonic()
-            why = await self._run()
+            why = await self._run(launched)
             await self._end()
             if not loaded and self.info is None:
                 self.died(why)
@@ -93,11 +80,10 @@ class ProcessClient(EngineClient):
             self.restarts += 1
             self._set_state("loading")
 
-    async def _run(self) -> str:
-        """Take an engine's messages until it ends: why it did."""
-        reader, self._writer = await asyncio.open_connection(sock=self._socket)
-        self._socket = None
-        assert self.process is not None
+    async def _run(self, launched: Launched) -> str:
+        """Tell an engine its options and take its messages until it ends: why it did."""
+        reader, self._writer = await asyncio.open_connection(sock=launched.socket)
+        self._writer.write(frame(encode(self.options)))
         try:
             while True:
                 payload = await reader.readexactly(length_of(await reader.readexactly(LENGTH.size)))
@@ -110,29 +96,19 @@ class ProcessClient(EngineClient):
                             self._under_way.pop(row.id, None)
                 self.deliver(message)
         except (OSError, EOFError, ChannelError, msgspec.MsgspecError) as error:
-            status = await asyncio.to_thread(self._status)
+            status = await asyncio.to_thread(_status, launched.process)
             return f"its process ended with status {status}" if status is not None else str(error)
-
-    def _status(self) -> int | None:
-        """What the process ended with; None for one that has not."""
-        assert self.process is not None
-        try:
-            return self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            return None
 
     async def _end(self) -> None:
         """See that the process is gone."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        if self.process is not None:
-            self.process.kill()
-            await asyncio.to_thread(self.process.wait)
-            self.process = None
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            launched.socket.close()
+            launched.process.kill()
+            await asyncio.to_thread(launched.process.wait)
 
     def _send(self, message: ToEngine) -> None:
         assert self._writer is not None
@@ -157,6 +133,14 @@ class ProcessClient(EngineClient):
         self._under_way.clear()
         if len(self._crashes) > MOST_REMEMBERED:
             self._crashes = Counter(dict(self._crashes.most_common(MOST_REMEMBERED // 2)))
+
+
+def _status(process: subprocess.Popen[bytes]) -> int | None:
+    """What a process ended with; None for one that has not."""
+    try:
+        return process.wait(5)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _mark(add: Add) -> int:

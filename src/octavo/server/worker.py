@@ -236,7 +236,10 @@ def serve_engine(sock: socket.socket) -> None:
     """Be the engine at the other end of a socket, on which the options come first."""
     channel = Channel(sock)
     messages = channel.received()
-    options = msgspec.msgpack.decode(next(messages), type=EngineOptions)
+    first = next(messages, None)
+    if first is None:
+        return
+    options = msgspec.msgpack.decode(first, type=EngineOptions)
     try:
         loop = make_loop(options, lambda message: channel.send(encode(message)))
     except OctavoError as error:

@@ -1,0 +1,167 @@
+"""The engine in a process of its own: its end, the next one, and the end of the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.runtime import Model
+from octavo.server.client import EngineDiedError
+from octavo.server.options import EngineOptions
+from octavo.server.supervise import ProcessClient
+from tests.server.running import Server, events, running
+from tests.server.test_streams import Reader, request, until
+
+ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 times 7?"}], "temperature": 0}
+LONG = {**ASK, "stream": True, "ignore_eos": True}
+
+
+def engine(path: str = "demo") -> ProcessClient:
+    return ProcessClient(EngineOptions(path, device="cpu", max_sequences=8, threads=1))
+
+
+@pytest.fixture(scope="module")
+def served(model: Model) -> Iterator[tuple[Server, ProcessClient]]:
+    client = engine()
+    with running(client, model) as server:
+        yield server, client
+
+
+@contextmanager
+def talking(server: Server, body: dict[str, Any]) -> Iterator[Reader]:
+    """A stream whose head is read."""
+    with closing(server.connect()) as sock:
+        sock.sendall(request(body))
+        with closing(Reader(sock)) as reader:
+            reader.head()
+            yield reader
+
+
+def answer(server: Server) -> str:
+    text: str = server.post("/v1/chat/completions", **ASK)["choices"][0]["message"]["content"]
+    return text
+
+
+def test_an_engine_that_is_killed_is_started_again(served: tuple[Server, ProcessClient]) -> None:
+    server, client = served
+    before, info = answer(server), client.info
+    with talking(server, LONG) as reader:
+        last = reader.chunk()
+        assert client.process is not None
+        os.kill(client.process.pid, signal.SIGKILL)
+        while chunk := reader.chunk():
+            last = chunk
+    error = events(last)[-1]["error"]
+    assert (error["type"], error["code"]) == ("unavailable_error", "engine_ended")
+    status, headers, body = server.send("GET", "/health")
+    assert (status, json.loads(body)["error"]["type"]) == (503, "unavailable_error")
+    assert int(headers["retry-after"]) >= 1
+    until(lambda: server.send("GET", "/health")[0] == 200, 60)
+    assert answer(server) == before
+    assert client.restarts == 1
+    assert info is not None
+    assert client.stats.empty + client.stats.cached == info.n_pages
+    assert server.service.metrics.replies == 0
+
+
+@pytest.mark.slow
+def test_what_is_under_way_at_two_ends_is_refused(served: tuple[Server, ProcessClient]) -> None:
+    server, client = served
+    body = {**LONG, "messages": [{"role": "user", "content": "What is 99 times 99?"}]}
+    for _ in range(2):
+        with talking(server, body) as reader:
+            reader.chunk()
+            assert client.process is not None
+            os.kill(client.process.pid, signal.SIGKILL)
+            while reader.chunk():
+                pass
+        until(lambda: server.send("GET", "/health")[0] == 503, 60)
+        until(lambda: server.send("GET", "/health")[0] == 200, 60)
+    status, headers, data = server.send("POST", "/v1/chat/completions", body)
+    assert status == 500
+    assert headers["x-should-retry"] == "false"
+    assert "twice" in json.loads(data)["error"]["message"]
+    assert answer(server)
+
+
+@pytest.mark.slow
+def test_a_model_that_can_not_be_loaded(model: Model, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(Path(model.file.path).read_bytes()[:100_000])
+    with pytest.raises(AssertionError) as caught, running(engine(str(broken)), model):
+        pass
+    assert EngineDiedError.__name__ in str(caught.value)
+    assert str(broken) in str(caught.value)
+
+
+COMMAND = [sys.executable, "-m", "octavo", "serve", "demo", "--port", "0", "--threads", "1", "-np", "4"]
+
+
+class Command:
+    """`octavo serve demo`, from its start until it answers."""
+
+    def __init__(self, *options: str) -> None:
+        self.process = subprocess.Popen([*COMMAND, *options], stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        found = re.fullmatch(r"octavo: demo is served at http://127\.0\.0\.1:(\d+)\n", line)
+        assert found is not None, line
+        self.server = Server(int(found[1]), None, None)  # type: ignore[arg-type]
+
+    def end(self) -> int:
+        self.process.communicate(timeout=20)
+        return self.process.returncode
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+def test_sigterm_lets_replies_end() -> None:
+    command = Command()
+    with talking(command.server, {**LONG, "n": 2}) as reader:
+        data = reader.chunk()
+        (child,) = children(command.process.pid)
+        command.process.send_signal(signal.SIGTERM)
+        until(lambda: command.server.send("GET", "/health")[0] == 503)
+        assert command.server.send("POST", "/v1/chat/completions", ASK)[0] == 503
+        while chunk := reader.chunk():
+            data += chunk
+    assert data.endswith(b"[DONE]\n\n")
+    assert command.end() == 0
+    assert not Path(f"/proc/{child}").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second", [True, False])
+def test_an_end_that_does_not_wait(second: bool) -> None:
+    command = Command("--drain-timeout", "60" if second else "0")
+    with talking(command.server, {**LONG, "n": 4}):
+        start = time.monotonic()
+        command.process.send_signal(signal.SIGTERM)
+        if second:
+            time.sleep(0.2)
+            command.process.send_signal(signal.SIGTERM)
+        assert command.end() == 0
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.slow
+def test_an_engine_whose_front_is_killed_ends() -> None:
+    command = Command()
+    (child,) = children(command.process.pid)
+    command.process.kill()
+    command.end()
+    until(lambda: not Path(f"/proc/{child}").exists())
