@@ -80,10 +80,16 @@ def events(body: bytes) -> list[Any]:
 
 
 @contextmanager
-def running(client: EngineClient, model: Model, *, name: str = "demo", limits: Limits | None = None,
-            **options: Any) -> Iterator[Server]:  # fmt: skip
-    """A server over an engine's client, until the block ends."""
+def running(
+    client: EngineClient, model: Model, *, limits: Limits | None = None, sent_ahead: int | None = None, **options: Any
+) -> Iterator[Server]:
+    """A server over an engine's client, until the block ends.
+
+    sent_ahead  bytes that the system takes of the server before a client reads them
+    """
     sock = bind("127.0.0.1", 0)
+    if sent_ahead is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sent_ahead)
     port = sock.getsockname()[1]
     ready, found, failed = Event(), list[Server](), list[BaseException]()
     stop: list[Any] = []
@@ -96,7 +102,7 @@ def running(client: EngineClient, model: Model, *, name: str = "demo", limits: L
             ready.set()
 
         task = loop.create_task(serve(client, model.file, ServerOptions(
-            name=name, port=port, limits=limits or Limits(drain_time=0), **options,
+            name="demo", port=port, limits=limits or Limits(drain_time=0), **options,
         ), sock, told))  # fmt: skip
         stop.append(task)
         try:

@@ -256,7 +256,7 @@ def test_a_full_queue(model: Model) -> None:
 
 def test_a_reader_that_reads_nothing_is_cut_off(model: Model) -> None:
     fake = FakeClient([300] * 3)
-    with running(fake, model, limits=Limits(drain_time=0, write_time=0.4)) as server:
+    with running(fake, model, limits=Limits(drain_time=0, write_time=0.4), sent_ahead=4096) as server:
         with closing(socket.socket()) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(("127.0.0.1", server.port))
