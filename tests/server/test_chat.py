@@ -116,7 +116,7 @@ def test_max_tokens(server: Server) -> None:
     assert tokens(max_tokens=3, max_completion_tokens=2) == (2, "length")
     n_ctx = server.get("/props")["default_generation_settings"]["n_ctx"]
     for limit in ({}, {"max_tokens": 100_000}):  # as many as fit: the last one is never computed with
-        reply = server.chat(QUESTION * 100, ignore_eos=True, **limit)
+        reply = server.chat(QUESTION * 112, ignore_eos=True, **limit)
         assert reply["choices"][0]["finish_reason"] == "length"
         assert reply["usage"]["total_tokens"] == n_ctx + 1
 
