@@ -169,6 +169,7 @@ async def exchange(
         transport.write(data)
         await protocol.done
     finally:
+        protocol.done.cancel()  # nobody waits for it any more
         transport.abort()
     return protocol
 

@@ -32,8 +32,11 @@ def served(model: str, options: Sequence[str]) -> Iterator[Address]:
 
 
 @contextmanager
-def running(name: str, command: Sequence[str], to: Address) -> Iterator[None]:
-    """Run a server that answers /health at `to` with 200 once it is ready. Raises BackendError where it ends before."""
+def running(name: str, command: Sequence[str], to: Address) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of a server that answers /health at `to` with 200, as it does once it is ready.
+
+    Raises BackendError where it ends before.
+    """
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -41,7 +44,7 @@ def running(name: str, command: Sequence[str], to: Address) -> Iterator[None]:
             raise BackendError(f"{name}: {command[0]} can't be run: {error.strerror or error}") from None
         try:
             _wait(process, to)
-            yield
+            yield process
         except ReplyError:
             if process.poll() is None:
                 raise

@@ -1,0 +1,117 @@
+"""Engines that are killed, and requests that are left: what bench/serve_soak.py does for an hour, for a minute or two."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from octavo.bench.serving.http import request_bytes
+from octavo.bench.serving.stream import Reply, stream
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+CANCELLATIONS = 10_000
+LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))
+    return import_module("serve_soak")
+
+
+@pytest.fixture
+def server(tool: ModuleType) -> Iterator[Any]:
+    """An `octavo serve` of its own process, and an engine that can be killed."""
+    with tool.started("demo") as found:
+        yield found
+
+
+async def kill(tool: ModuleType, server: Any) -> set[int]:
+    """Kill the engine, and wait until the server is well again: what /health answered meanwhile."""
+    os.kill(server.engine(), signal.SIGKILL)
+    statuses: set[int] = set()
+    end = time.monotonic() + 120
+    while time.monotonic() < end and not (503 in statuses and status == 200):
+        await asyncio.sleep(0.02)
+        status, _ = await tool.ask(server.to, request_bytes(server.to, "GET", "/health"))
+        statuses.add(status)
+    return statuses
+
+
+async def ask(server: Any, prompt: list[int], **said: Any) -> Reply:
+    reply = Reply()
+    await stream(server.to, "/v1/completions", {"prompt": prompt, **LONG, **said}, reply)
+    return reply
+
+
+def test_a_killed_engine_is_told_and_comes_back(tool: ModuleType, server: Any) -> None:
+    async def scenario() -> tuple[list[Reply], set[int], Reply, Reply]:
+        before = await ask(server, [7] * 20, max_tokens=30)
+        streams = [asyncio.create_task(ask(server, [i] * 50)) for i in range(1, 13)]  # 8 run, 4 wait
+        await asyncio.sleep(0.3)
+        statuses = await kill(tool, server)
+        return [await one for one in streams], statuses, before, await ask(server, [7] * 20, max_tokens=30)
+
+    streams, statuses, before, after = asyncio.run(scenario())
+    assert statuses == {200, 503}
+    errors = [reply.error or "" for reply in streams]
+    assert all("engine_ended" in error for error in errors), errors
+    assert any(error.startswith("an error in the stream") for error in errors)
+    assert after.good
+    assert after.text == before.text
+    look = asyncio.run(server.quiet())
+    assert look.held == 0
+    assert not server.wrong
+
+
+def test_a_prompt_that_was_there_at_two_ends_is_refused(tool: ModuleType, server: Any) -> None:
+    async def crash() -> Reply:
+        under_way = asyncio.create_task(ask(server, [9] * 40))
+        await asyncio.sleep(0.3)
+        await kill(tool, server)
+        return await under_way
+
+    async def scenario() -> list[Reply]:
+        return [await crash(), await crash(), await ask(server, [9] * 40), await ask(server, [8] * 40, max_tokens=5)]
+
+    first, second, third, other = asyncio.run(scenario())
+    assert "engine_ended" in (first.error or "")
+    assert "engine_ended" in (second.error or "")
+    assert (third.error or "").startswith("status 500")
+    assert other.good
+
+
+def up_to(server: Any, count: int) -> Callable[[], bool]:
+    """Says yes until so many requests were left in time."""
+    return lambda: server.done["left: in time"] < count
+
+
+def test_cancellations_leave_nothing_behind(tool: ModuleType, server: Any) -> None:
+    async def scenario() -> list[Any]:
+        await tool.load(server, 16, {tool.left: 1.0}, up_to(server, CANCELLATIONS // 5))
+        before = await server.quiet()
+        await tool.load(server, 16, {tool.left: 1.0}, up_to(server, CANCELLATIONS))
+        return [before, await server.quiet()]
+
+    before, after = asyncio.run(scenario())
+    assert server.done["left: in time"] >= CANCELLATIONS
+    assert tool.compare(before, after, killed=False) == []
+    assert not server.wrong
+
+
+@pytest.mark.parametrize("every", [None, 5.0], ids=["mixed", "killed"])
+def test_mixed_load(tool: ModuleType, server: Any, every: float | None) -> None:
+    shares = {tool.right: 0.68, tool.left: 0.3, tool.bad: 0.02}
+    asyncio.run(tool.soak(server, 60.0, 12, shares, every))
+    assert (server.killed > 0) == (every is not None)
+    assert server.done["right: answered"] > 50
+    assert dict(server.wrong) == {}
