@@ -36,6 +36,8 @@ from octavo.bench.serving.stream import Reply, stream
 
 WATCHED = 40
 """Times that memory is looked at."""
+WARM_UP = 400
+"""Requests that break the rules before the first look."""
 MOST_DRIFT = 5e6
 """Bytes that memory may have grown by between the two looks."""
 SHARED = list(range(300, 460))
@@ -80,9 +82,10 @@ class Server:
         return int(children[-1]) if children else None
 
     async def look(self) -> Look:
-        """Raises ReplyError where the server does not answer."""
+        """Raises ReplyError where the server does not answer, or has no engine for now."""
         engine = self.engine()
-        assert engine is not None
+        if engine is None:
+            raise ReplyError("there is no engine")
         text = await get_text(self.to, "/metrics")
         pages = [metric(text, f"octavo:kv_pages_{name}") for name in ("held", "cached", "empty")]
         replies = metric(text, "octavo:num_requests_running") + metric(text, "octavo:num_requests_waiting")
@@ -92,7 +95,7 @@ class Server:
     async def quiet(self) -> Look:
         """A look when nothing is under way any more."""
         for _ in range(600):
-            with suppress(ReplyError):
+            with suppress(ReplyError, OSError):  # an engine that has just been killed
                 look = await self.look()
                 if not look.replies and not look.held:
                     return look
@@ -307,6 +310,12 @@ def for_seconds(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < end
 
 
+async def warm_up(server: Server, streams: int) -> None:
+    """Bring memory to where it stays: threads for long texts are made when they are first needed."""
+    end = server.done.total() + WARM_UP
+    await load(server, streams, {bad: 1.0}, lambda: server.done.total() < end)
+
+
 def compare(before: Look, after: Look, killed: bool) -> list[str]:
     """What is not as it was."""
     found = []
@@ -327,6 +336,7 @@ async def soak(
 ) -> list[Look]:
     """Load a server, with a look after a quarter of the time and one at the end; what is wrong is in `server.wrong`."""
     beside = [asyncio.create_task(watching(server, seconds / WATCHED))]
+    await warm_up(server, streams)
     await load(server, streams, shares, for_seconds(seconds / 4))
     before = await server.quiet()
     if kill is not None:

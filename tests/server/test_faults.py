@@ -1,4 +1,4 @@
-"""Engines that are killed, and requests that are left: what bench/serve_soak.py does for an hour, for a minute or two."""
+"""Engines that are killed, and requests that are left: what bench/serve_soak.py does for an hour, for minutes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from octavo.bench.serving.http import request_bytes
 from octavo.bench.serving.stream import Reply, stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-CANCELLATIONS = 10_000
+WARM_UP, CANCELLATIONS = 4_000, 10_000
 LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
 
 
@@ -38,7 +38,7 @@ def server(tool: ModuleType) -> Iterator[Any]:
 async def kill(tool: ModuleType, server: Any) -> set[int]:
     """Kill the engine, and wait until the server is well again: what /health answered meanwhile."""
     os.kill(server.engine(), signal.SIGKILL)
-    statuses: set[int] = set()
+    statuses, status = set[int](), 0
     end = time.monotonic() + 120
     while time.monotonic() < end and not (503 in statuses and status == 200):
         await asyncio.sleep(0.02)
@@ -97,13 +97,14 @@ def up_to(server: Any, count: int) -> Callable[[], bool]:
 
 def test_cancellations_leave_nothing_behind(tool: ModuleType, server: Any) -> None:
     async def scenario() -> list[Any]:
-        await tool.load(server, 16, {tool.left: 1.0}, up_to(server, CANCELLATIONS // 5))
+        await tool.warm_up(server, 16)
+        await tool.load(server, 16, {tool.left: 1.0}, up_to(server, WARM_UP))
         before = await server.quiet()
-        await tool.load(server, 16, {tool.left: 1.0}, up_to(server, CANCELLATIONS))
+        await tool.load(server, 16, {tool.left: 1.0}, up_to(server, WARM_UP + CANCELLATIONS))
         return [before, await server.quiet()]
 
     before, after = asyncio.run(scenario())
-    assert server.done["left: in time"] >= CANCELLATIONS
+    assert server.done["left: in time"] >= WARM_UP + CANCELLATIONS
     assert tool.compare(before, after, killed=False) == []
     assert not server.wrong
 

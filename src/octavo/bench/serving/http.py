@@ -72,6 +72,7 @@ class Exchange(asyncio.Protocol):
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self.status, self.headers = 0, dict[str, str]()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it
         self._take, self._buffer = take, bytearray()
         self._left: int | None = None  # bytes of the body or of the chunk; None: until the connection ends
         self._chunked = False
@@ -169,7 +170,6 @@ async def exchange(
         transport.write(data)
         await protocol.done
     finally:
-        protocol.done.cancel()  # nobody waits for it any more
         transport.abort()
     return protocol
 
