@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import octavo
 from tests.page.fake_chat import Chat, serving
+from tests.server.running import running_model
 
 pytestmark = pytest.mark.browser
 CHROMIUM = shutil.which("chromium")
@@ -261,3 +263,21 @@ def test_colours_that_are_chosen(user: User) -> None:
     user.page.click("#options >> text=Save")
     user.page.reload()
     assert user.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 28)"
+
+
+def test_with_the_server_itself(browser: Any) -> None:
+    with octavo.load("demo", max_sequences=2, device="cpu") as model, running_model(model, keys=("secret",)) as server:
+        user = User(browser, Chat(port=server.port))
+        user.page.fill("[name=key]", "secret")
+        user.page.click("#key >> text=Continue")
+        user.page.wait_for_selector("text=demo")
+        user.page.click("#settings")
+        user.page.fill("[name=temperature]", "0")
+        user.page.click("#options >> text=Save")
+        user.say("What is 12 * 7?")
+        assert user.texts(".message > .text") == ["12 × 7 = 84."]
+        assert user.texts(".stats")[0].startswith("11 tokens · ")
+        assert user.texts("#context") == ["28 of 1,024 tokens"]
+        user.say("x " * 1500)
+        assert "This model's maximum context length is 1024 tokens" in user.texts(".error")[0]
+        user.context.close()
