@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.kernels.points import add_super_of_sizes, multiplies_sizes
-from octavo.backends.cpu.kernels.product import PRODUCT, product
+from octavo.backends.cpu.kernels.product import PRODUCT, bytes_ahead, product
 from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 from octavo.backends.cpu.layout import POINTS_AT, ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit import host
@@ -43,9 +43,6 @@ from octavo.jit.simd import (
     zeros,
 )
 from octavo.jit.simd.dots import BIASED, PLAIN, PRELOADED
-
-AHEAD = 2176
-"""Bytes from the block in work to what is fetched. With fewer tokens, the hardware's own fetching keeps up."""
 
 LATE_MAX_TOKENS = 2
 """Up to this number of tokens, registers are left to multiply with d once a super-block."""
@@ -198,11 +195,10 @@ def _codes_of(layout: Layout, n: int) -> Any:
 
     It fetches what is read some blocks later.
     """
-    at, fetches, ahead = _Places(layout, n), n == 16 or (n >= 4 and layout.bits < 8), AHEAD
-    block_bytes, unpack = at.block_bytes, _unpack_codes(layout)
+    block_bytes, ahead, unpack = layout.block_bytes, bytes_ahead(n, layout.bits), _unpack_codes(layout)
 
     def codes_of(w, block, i, table):
-        if fetches:
+        if ahead:
             for line in range(0, block_bytes, 64):
                 prefetch(block + ahead + line)
         return unpack(w, block, i, table)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.backends.cpu.kernels.product import bytes_ahead
 from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 from octavo.backends.cpu.layout import STEP, Layout
 from octavo.jit import host
@@ -18,6 +19,7 @@ from octavo.jit.simd import (
     load_f16x16,
     load_odd_x16,
     mul,
+    prefetch,
     splat,
     stack,
     store_numbers,
@@ -48,7 +50,7 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
         block_bytes - layout.code_bytes if grid.mark is not None else block_at - 64,
     )
     points_at, x_scales, x_bytes = grid.sizes_at, n * STEP, n * TOKEN_BYTES
-    step, stepped = layout.step, layout.step != 1.0
+    step, stepped, ahead = layout.step, layout.step != 1.0, bytes_ahead(n, layout.bits)
 
     def add_super(acc, w, x, table):
         d, dots = load_f16x16(w), zeros(n)
@@ -59,6 +61,8 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
                 low = block + i * block_bytes + low_at
                 store_numbers(made + i * number_bytes, low, w + high_at, i, width, planes)
         for i in range(blocks):
+            for line in range(0, block_bytes, 64):
+                prefetch(block + ahead + line)
             numbers = made + i * number_bytes if planes else block + low_at
             first = load_odd_x16(block)  # [16]
             last = load_odd_x16(block + small_bytes) if groups == 2 else first  # [16]

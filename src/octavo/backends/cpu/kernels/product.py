@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.layout import ROWS
+from octavo.jit import host
 from octavo.jit.record import record
 from octavo.jit.simd import add_blocks, call, load_block_masked, store_block_masked
 
@@ -31,6 +32,16 @@ tail               the kernel for the rest of the tokens, or 0; `tail_arguments`
 
 TERM = record("values stride")
 """float32 values [T, rows] that are added to a product; `stride` is bytes from a token's to the next one's, or 0."""
+
+FEW_TOKENS = 2
+"""Up to this number of tokens a block takes less time than reading it from memory."""
+
+
+def bytes_ahead(n: int, bits: int) -> int:
+    """How far ahead of the block in work weights are fetched, or 0: the hardware's own fetching ends with a page."""
+    if n <= FEW_TOKENS:
+        return 4352 if host.level() == "avx512vnni" else 2176
+    return 2176 if n == 16 or bits < 8 else 0
 
 
 def product(n: int, sums: Any) -> Any:
