@@ -15,6 +15,7 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight,
     tensor = random_matrix("w", row_named(name), (min(n, ROWS), k), np.random.default_rng(0))
     some = backend.load(tensor)
     parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
-    return QuantWeight(some.layout, 1, n, k, parts), tensor.nbytes // min(n, ROWS) * n
+    return replace(some, n=n, parts=parts), tensor.nbytes // min(n, ROWS) * n
 
 
 def numbers_of_tokens(n: int, k: int) -> tuple[int, ...]:
@@ -78,8 +79,7 @@ def copies(weight: QuantWeight, nbytes: int) -> list[QuantWeight]:
     """The weight in as many copies as no cache holds."""
     count = max(2, min(32, int(COLD_BYTES / nbytes) + 1))
     others = [{name: part.clone() for name, part in weight.parts.items()} for _ in range(count - 1)]
-    kept = (weight.layout, weight.experts, weight.n, weight.k)
-    return [weight, *(QuantWeight(*kept, parts) for parts in others)]
+    return [weight, *(replace(weight, parts=parts) for parts in others)]
 
 
 def activations(context: Context, tokens: int, k: int) -> Activation:
@@ -160,6 +160,29 @@ def attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
     return rows
 
 
+def latent_attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
+    """Heads of 576 values on one whose first 512 are values too, as in DeepSeek: 16 as in V2 Lite, 128 as in V3."""
+    context, dim, size = Context(backend.target), 576, 512
+    rows = []
+    for heads, tokens, depth in ((16, 1, 4096), (16, 1, 32768), (128, 1, 32768), (16, 512, 4096), (128, 128, 4096)):
+        caches = [Cache(torch.randn(depth, 1, dim, device="cuda").half()) for _ in range(16 if depth < 32768 else 6)]
+        q, k = (Node("input", (), ("tokens", h, dim), "f32", name=n) for h, n in ((heads, "q"), (1, "k")))
+        node = GraphBuilder("f16", 64).attention(q, k, None, 0, dim**-0.5, value_dim=size)
+        x, out = torch.randn(tokens, heads, dim, device="cuda"), torch.empty(tokens, heads * size, device="cuda")
+        positions = torch.arange(depth - tokens, depth, dtype=torch.int32, device="cuda")
+        starts = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
+        table = torch.randperm(depth // 64, device="cuda").to(torch.int32)[None]
+        calls = [BINDERS["attention"](context, node, [x, c, c, positions, starts, table], out) for c in caches]
+        time, nbytes = seconds([together(c) for c in calls]), depth * dim * 2
+        rows.append({
+            "op": "latent attention", "cache": "f16", "heads": heads, "tokens": tokens, "depth": depth,
+            "microseconds": time * 1e6, "gbps": nbytes / time / 1e9, "share_of_read_limit": nbytes / time / 1e9 / limit,
+            "tflops": 2 * heads * (dim + size) * tokens * (depth - tokens / 2) / time / 1e12,
+        })  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
 def _cache(rows: int, q8: bool) -> Cache:
     if not q8:
         return Cache(torch.randn(rows, 8, 128, device="cuda").half())
@@ -190,7 +213,7 @@ def main() -> None:
         "read_limit_gbps": limit,
         "library": library(),
         "products": products(backend, limit, options.formats),
-        "attention": attention(backend, limit),
+        "attention": attention(backend, limit) + latent_attention(backend, limit),
     }
     results_file.write("gpu-ops", result, options.output)
 

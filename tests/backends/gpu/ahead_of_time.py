@@ -121,6 +121,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "decode_q8": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": Q8_CACHE}),
     "combine": (attention_decode.combine_kernel, {"shape": AttentionShape(128, 128, 4, 16, 8)}, 4,
                 {**DECODING, "sinks": "*fp32", "out": None, "quantized": Q8}),
+    "combine_parts": (attention_decode.combine_kernel, {"shape": AttentionShape(512, 512, 16, 16, 128, part=64)}, 4,
+                      {**DECODING, "sinks": None, "out": None, "quantized": Q8}),
     "prefill": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                 {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS}),
     "decode_f32": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": F32_CACHE}),

@@ -32,7 +32,7 @@ NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec
          "grid_matvec_2": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
-         "decode_window": "float", "prefill_window": "wide", "latent": "float", "latent_many": "float",
+         "decode_window": "float", "prefill_window": "wide", "latent": "wide", "latent_many": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"),
          *(("decode_f32_256", target) for target in ("sm_80", "sm_90", "sm_100", "gfx1100")),
@@ -50,7 +50,7 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")  # fmt: skip
 OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
-OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
+OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine", "combine_parts",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
           "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
           "rope", "set_rows", "rope_set_rows", "rms_norm",

@@ -74,7 +74,7 @@ class AttentionShape(Constant):
     reach      positions after its own that a query sees too, up to the last of its sequence
     value_dim  where keys are values too, how many values of a key are; block_d then holds only these
     block_r    the power of two, at least 16, that holds the others
-    part       values of queries and keys that are multiplied at a time, 0: all
+    part       values of queries and keys that are multiplied at a time, or whose splits are summed; 0: all
     """
 
     dim: int
@@ -172,12 +172,13 @@ def _decode(
 
 def _combine(
     c: Context, partial: PartialAttention, positions: torch.Tensor, sinks: torch.Tensor | None, heads: int,
-    shape: AttentionShape, out: torch.Tensor | Activation, tokens: int, warps: int = 4,
+    shape: AttentionShape, out: torch.Tensor | Activation, tokens: int,
 ) -> Launch:  # fmt: skip
     """Joins the splits of each sequence's token and head."""
     places = (None, out.q8_1) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
+    parts = shape.block_d // shape.part if shape.part else 1
     return c.launch(
-        combine_kernel, (tokens, heads), partial, positions, sinks, *places, heads, shape=shape, warps=warps
+        combine_kernel, (tokens, heads, parts), partial, positions, sinks, *places, heads, shape=shape, warps=4
     )
 
 
@@ -200,15 +201,15 @@ def _decode_latent(
 ) -> list[Launch]:  # fmt: skip
     (tokens, heads, _), group = q.shape, q.shape[1] // cache.heads
     tiles = -(-group // _latent_tile(c, cache, group).block_m)
-    splits = dispatch.splits(tokens, cache.heads * tiles, _pages_seen(cache, limits), c.target.arch)
+    splits = dispatch.latent_splits(tokens * cache.heads * tiles, _pages_seen(cache, limits), c.target.arch)
     shape, tile = _latent_shape(c, q, cache, group, splits, limits)
     partial = _partial(c, tokens * heads, splits, shape.block_d)
     first = c.launch(
         latent_kernel, (tiles, splits * cache.heads, tokens), Matrix(q, q.stride(0)), cache, positions, None, None,
         None, partial, scale, shape=shape, warps=tile.warps, stages=tile.stages,
     )  # fmt: skip
-    summed = replace(shape, dim=shape.value_dim, value_dim=0, block_r=0, part=0)
-    return [first, _combine(c, partial, positions, sinks, heads, summed, out, tokens, warps=16)]
+    summed = replace(shape, dim=shape.value_dim, value_dim=0, block_r=0, part=min(64, shape.block_d))
+    return [first, _combine(c, partial, positions, sinks, heads, summed, out, tokens)]
 
 
 def _latent_shape(

@@ -283,12 +283,13 @@ def latent(rows: int, arch: str, exact: bool, codes: bool = False) -> AttentionT
     if arch == "interpreter":
         return AttentionTile(16 if rows <= 16 else 64, 4, 32, _precision(arch) if exact else None, part=64 * exact)
     if exact or arch.startswith("gfx11"):
-        return AttentionTile(16, 8, 16, _precision(arch) if exact else None, stages=1, part=64)
-    if codes or arch.startswith("gfx"):
-        return AttentionTile(16, 8, 32)
-    if rows <= 16:
-        return AttentionTile(16, 8, 64 if arch.startswith(("sm_9", "sm_10")) else 32)
-    return AttentionTile(16, 4, 32)
+        precision = _precision(arch) if exact else None
+        return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
+    if not arch.startswith(("sm_9", "sm_10")):
+        return AttentionTile(16, 8, 32, stages=1, part=64) if codes and arch == "gfx942" else AttentionTile(16, 8, 32)
+    if codes:
+        return AttentionTile(16, 8, 64, stages=3)
+    return AttentionTile(32, 4, 64, stages=3) if rows > 16 and arch == "sm_90" else AttentionTile(16, 4, 64)
 
 
 def _precision(arch: str) -> str:
@@ -304,3 +305,12 @@ def splits(sequences: int, kv_heads: int, pages: int, arch: str) -> int:
     """Parts that each sequence's keys are divided in, at most as many as there are pages."""
     most = 2 if arch == "interpreter" else MOST_SPLITS
     return max(1, min(pages, most, SPLITS_IN_FLIGHT // (sequences * kv_heads)))
+
+
+def latent_splits(programs: int, pages: int, arch: str) -> int:
+    """As `splits`, where keys are values too: a program's blocks of keys are all that a multiprocessor holds.
+
+    programs  tiles of queries, of all sequences
+    """
+    most = 2 if arch == "interpreter" else 2 * MOST_SPLITS
+    return max(1, min(pages, most, SPLITS_IN_FLIGHT // 2 // programs))

@@ -62,6 +62,22 @@ def visible_blocks(last, shape: tl.constexpr):
 
 
 @triton.jit
+def seen_by(positions, token, inside, first, end, shape: tl.constexpr):
+    """What the queries of a tile see: the position of each `token`, [BLOCK_M], the last that each sees, the last that
+    any sees, and the first block. `first` is the first token of the tile, `end` the first of the next sequence."""
+    limit = tl.load(positions + token, mask=inside, other=0)  # [BLOCK_M]
+    last = tl.max(limit)
+    if shape.window:  # rows beyond the end see something too, and no 0 / 0 comes out
+        limit = tl.where(inside, limit, last)
+    end_seen = limit
+    if shape.reach:
+        final = tl.load(positions + end - 1)
+        end_seen, last = tl.minimum(limit + shape.reach, final), tl.minimum(last + shape.reach, final)
+    earliest, _ = visible_blocks(tl.load(positions + first), shape)
+    return limit, end_seen, last, earliest
+
+
+@triton.jit
 def row_of_block(cache, sequence, block, exists, shape: tl.constexpr):
     """The first row of the cache that holds a block of a sequence; of a block that does not exist, any."""
     page = tl.load(cache.pages + sequence * cache.width + block // shape.parts, mask=exists, other=0)
@@ -145,18 +161,12 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
         mask = inside[:, None] & (at < DIM)[None, :]
         q_at = q.data + token.to(tl.int64)[:, None] * q.stride + head * DIM + at[None, :]
         q_tile = tl.load(q_at, mask=mask, other=0.0)  # [BLOCK_M, BLOCK_D]
-        limit = tl.load(positions + token, mask=inside, other=0)  # [BLOCK_M]
-        last = tl.max(limit)
-        if shape.window:  # rows beyond the end see something too, and no 0 / 0 comes out
-            limit = tl.where(inside, limit, last)
-        end_seen = limit
-        if shape.reach:
-            final = tl.load(positions + end - 1)
-            end_seen, last = tl.minimum(limit + shape.reach, final), tl.minimum(last + shape.reach, final)
+        limit, end_seen, last, earliest = seen_by(
+            positions, token, inside, begin + tile * BLOCK_M, end, shape
+        )  # [BLOCK_M] twice
         m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-        earliest, _ = visible_blocks(tl.load(positions + begin + tile * BLOCK_M), shape)
         for i in range(earliest, last // BLOCK_N + 1):
             row = row_of_block(cache, sequence, i, True, shape)
             position, rows = tl.arange(0, BLOCK_N) + i * BLOCK_N, tl.arange(0, BLOCK_N) + row

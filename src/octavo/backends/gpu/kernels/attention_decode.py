@@ -87,7 +87,7 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
 
 @triton.jit
 def combine_kernel(partial, positions, sinks, out, quantized, heads, shape: tl.constexpr, PDL: tl.constexpr):
-    """Program (sequence, head): the head's result from all splits.
+    """Program (sequence, head, part): the head's result from all splits, or shape.part values of it.
 
     It is float32 in `out` [sequences, heads * dim], or q8_1 in `quantized`, a Q8Activation; the other is None. `sinks`,
     float32 [heads] or None, are scores without values.
@@ -97,8 +97,10 @@ def combine_kernel(partial, positions, sinks, out, quantized, heads, shape: tl.c
     DIM: tl.constexpr = shape.dim
     BLOCK_D: tl.constexpr = shape.block_d
     SPLITS: tl.constexpr = shape.splits
+    SIZE: tl.constexpr = shape.part if shape.part else shape.block_d
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at, split = tl.arange(0, BLOCK_D), tl.arange(0, triton.next_power_of_2(SPLITS))
+    start = tl.program_id(2) * SIZE if shape.part else 0
+    at, split = start + tl.arange(0, SIZE), tl.arange(0, triton.next_power_of_2(SPLITS))
     _, blocks = visible_blocks(tl.load(positions + sequence), shape)
     used = tl.minimum(blocks, SPLITS)
     if PDL:
@@ -107,7 +109,7 @@ def combine_kernel(partial, positions, sinks, out, quantized, heads, shape: tl.c
     m = tl.load(partial.maxima + row, mask=split < used, other=float("-inf"))  # [splits]
     total = tl.load(partial.totals + row, mask=split < used, other=0.0)  # [splits]
     values_at = partial.outputs + row[:, None] * BLOCK_D + at[None, :]
-    values = tl.load(values_at, mask=(split < used)[:, None], other=0.0)  # [splits, BLOCK_D]
+    values = tl.load(values_at, mask=(split < used)[:, None], other=0.0)  # [splits, SIZE]
     most = tl.max(m)
     weight = tl.exp2(m - most)
     whole = tl.sum(weight * total)
@@ -116,7 +118,7 @@ def combine_kernel(partial, positions, sinks, out, quantized, heads, shape: tl.c
     value = tl.sum(values * weight[:, None], 0) / whole
     if quantized is not None:
         first = head * (DIM // 32)
-        groups = tl.reshape(value, (BLOCK_D // 32, 32))
-        store_q8_1(groups, quantized, sequence, first, first + DIM // 32, heads * DIM, BLOCK_D // 32)
+        groups = tl.reshape(value, (SIZE // 32, 32))
+        store_q8_1(groups, quantized, sequence, first + start // 32, first + DIM // 32, heads * DIM, SIZE // 32)
     else:
         tl.store(out.data + sequence * out.stride + head * DIM + at, value, mask=at < DIM)

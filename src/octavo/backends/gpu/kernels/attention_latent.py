@@ -17,7 +17,7 @@ from octavo.backends.gpu.kernels.attention import (
     add_values,
     row_of_block,
     scores_of,
-    visible_blocks,
+    seen_by,
     weigh,
 )
 
@@ -40,6 +40,26 @@ def columns_of(cache, rows, seen, head, start, stop, BLOCK: tl.constexpr, FULL: 
         groups = tl.reshape(value.to(tl.float16), (BLOCK_N, BLOCK // 32, 32)) * scale[:, :, None]
         value = tl.reshape(groups, (BLOCK_N, BLOCK))
     return value
+
+
+@triton.jit
+def _scores_of(q, k, shape: tl.constexpr, CODES: tl.constexpr):
+    """As `scores_of`. Floats are multiplied as keys and queries: tensor cores take 64 rows and any 8 columns."""
+    if CODES or shape.precision is not None:
+        scores = scores_of(q, k, shape, CODES)
+    else:
+        scores = tl.trans(tl.dot(k, tl.trans(q.to(tl.float16))))  # [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
+    return scores
+
+
+@triton.jit
+def _add_values(p, v, acc, shape: tl.constexpr, CODES: tl.constexpr):
+    """As `add_values`, and floats as `_scores_of` has them."""
+    if CODES or shape.precision is not None:
+        acc = add_values(p, v, acc, shape, CODES)
+    else:  # [BLOCK_D, BLOCK_N] @ [BLOCK_N, BLOCK_M]
+        acc = tl.trans(tl.dot(tl.trans(v), tl.trans(p.to(tl.float16)), tl.trans(acc)))
+    return acc
 
 
 @triton.jit
@@ -74,15 +94,9 @@ def latent_kernel(q, cache, positions, starts, sinks, out, partial, scale, shape
         member = tile * BLOCK_M + tl.arange(0, BLOCK_M)
         inside = member < (end - begin) * GROUP
         token, head = begin + member // GROUP, kv_head * GROUP + member % GROUP
-        limit = tl.load(positions + token, mask=inside, other=0)  # [BLOCK_M]
-        last = tl.max(limit)
-        if shape.window:  # rows beyond the end see something too, and no 0 / 0 comes out
-            limit = tl.where(inside, limit, last)
-        end_seen = limit
-        if shape.reach:
-            final = tl.load(positions + end - 1)
-            end_seen, last = tl.minimum(limit + shape.reach, final), tl.minimum(last + shape.reach, final)
-        earliest, _ = visible_blocks(tl.load(positions + begin + tile * BLOCK_M // GROUP), shape)
+        limit, end_seen, last, earliest = seen_by(
+            positions, token, inside, begin + tile * BLOCK_M // GROUP, end, shape
+        )  # [BLOCK_M] twice
         blocks = last // BLOCK_N + 1 - earliest
         used = tl.minimum(blocks, SPLITS)  # by those that have blocks at all
         first = earliest + tl.minimum(split, used) * blocks // used
@@ -97,7 +111,7 @@ def latent_kernel(q, cache, positions, starts, sinks, out, partial, scale, shape
         m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-        for i in tl.range(first, stop):
+        for i in tl.range(first, stop, disable_licm=True):  # which moves places of loads out of it, into registers
             row = row_of_block(cache, sequence, i, True, shape)
             position = place + i * BLOCK_N
             seen = (position <= last)[:, None]
@@ -110,19 +124,19 @@ def latent_kernel(q, cache, positions, starts, sinks, out, partial, scale, shape
                     k_some = columns_of(
                         cache, place + row, seen, kv_head, start, DIM, PART, DIM % PART == 0, shape
                     )  # [BLOCK_N, PART]
-                    scores += scores_of(q_some, k_some, shape, CODES)  # [BLOCK_M, BLOCK_N]
+                    scores += _scores_of(q_some, k_some, shape, CODES)  # [BLOCK_M, BLOCK_N]
             k = columns_of(
                 cache, place + row, seen, kv_head, 0, SIZE, BLOCK_D, SIZE == BLOCK_D, shape
             )  # [BLOCK_N, BLOCK_D]
             if not PART:
-                scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
+                scores = _scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
                 if SIZE < DIM:
                     k_rest = columns_of(
                         cache, place + row, seen, kv_head, SIZE, DIM, BLOCK_R, DIM - SIZE == BLOCK_R, shape
                     )  # [BLOCK_N, BLOCK_R]
-                    scores += scores_of(q_rest, k_rest, shape, CODES)  # [BLOCK_M, BLOCK_N]
+                    scores += _scores_of(q_rest, k_rest, shape, CODES)  # [BLOCK_M, BLOCK_N]
             p, m, total, acc = weigh(scores, position, limit, end_seen, m, total, acc, scale, shape)
-            acc = add_values(p, k, acc, shape, CODES)  # [BLOCK_M, BLOCK_D]
+            acc = _add_values(p, k, acc, shape, CODES)  # [BLOCK_M, BLOCK_D]
         if partial is None:
             if sinks is not None:
                 total += tl.exp2(tl.load(sinks + head, mask=inside, other=0.0) * LOG2E - m)
