@@ -161,7 +161,7 @@ BAD = {
     "pattern": (lambda: Grammar.json_schema({"type": "string", "pattern": "(a"}), "unclosed"),
     "regex": (lambda: Grammar.regex("(a"), "unclosed"),
     "look": (lambda: Grammar.regex("(?=a)b"), "look-around"),
-    "long": (lambda: Grammar.regex("a" * 100_000), "100000 characters"),
+    "long": (lambda: Grammar.regex("a" * 300_000), "300000 characters"),
     "unknown": (lambda: Grammar.lark("start: foo"), "foo"),
     "lark": (lambda: Grammar.lark("start: " + "(" * 5000), "deeply nested"),
     "gbnf": (lambda: Grammar.gbnf("root ::= foo"), "foo"),

@@ -24,7 +24,7 @@ from octavo.text import Tokenizer
 Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice"]
 Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
 
-MOST_CHARACTERS = 50_000
+MOST_CHARACTERS = 200_000
 MOST_CHOICES = 1000
 LIMITS = {
     "initial_lexer_fuel": 300_000, "step_lexer_fuel": 50_000, "max_lexer_states": 40_000, "max_grammar_size": 200_000,

@@ -6,18 +6,22 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Watches a stream of text. What might be the start of a stop string is held back until that is decided."""
+    """Watches a stream of text. What might be the start of a stop string is held back until that is decided.
+
+    reached  the stop string that ended the text
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [s for s in stops if s]
         self._held = ""
+        self.reached: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that is safe to show now, and whether a stop string was reached."""
         self._held += text
-        found = [(at + len(s), at) for s in self._stops if (at := self._held.find(s)) >= 0]
+        found = [(at + len(s), at, s) for s in self._stops if (at := self._held.find(s)) >= 0]
         if found:
-            _, at = min(found)  # the one complete first, so that it does not matter how the text was cut
+            _, at, self.reached = min(found)  # the one complete first, so that it does not matter how the text was cut
             shown, self._held = self._held[:at], ""
             return shown, True
         keep = self._possible_start()

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from octavo.errors import GrammarError
+from octavo.runtime.grammar import Grammar
+from octavo.runtime.thinking import PROMPT_END, Thinking, thinking_after
+from octavo.server.constrain import grammar_of, require_grammar
 from octavo.server.detail import Delta
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import Likely
 from octavo.server.names import new_id
-from octavo.server.schema import ChatRequest, Message, TemplateRequest
+from octavo.server.schema import ChatRequest, Message, NamedTool, TemplateRequest, Tool
 from octavo.server.service import Service
 from octavo.server.stream import DONE, event, to_json
+from octavo.server.tool_grammar import or_json
+from octavo.server.tool_use import ToolUse, for_template, tool_use
+from octavo.server.tools import format_of
 from octavo.server.usage import timings, usage
 from octavo.server.work import Choice, Event, Work
 
@@ -27,48 +35,86 @@ FIRST = b'{"role":"assistant","content":""}'
 def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     """What a request comes to. Raises ApiError, OctavoError."""
     service.require_generation()
-    _require_plain(body)
-    prompt = encode_chat(service, body)
+    tools = _tools_of(service, body)
+    prompt = encode_chat(service, body, tools)
     service.require_fitting(prompt, "messages")
+    thinking = _thinking_of(service, body, prompt)
     return Job(
         prompts=[prompt], n=body.n or 1, sampling=sampling_of(service, body, named_biases(body.logit_bias)),
         seed=seed_of(body), max_tokens=body.max_completion_tokens or body.max_tokens, stop=stops_of(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
+        tools=tools, thinking=thinking, grammar=_grammar_of(service, body, tools, thinking),
     )  # fmt: skip
 
 
-def _require_plain(body: ChatRequest) -> None:
-    """Raises ApiError for what asks for more than text."""
-    if body.tools and body.tool_choice != "none":
-        raise bad("tools are not supported", "tools")
-    if body.response_format is not None and body.response_format.type != "text":
-        raise bad(f"response_format {body.response_format.type!r} is not supported", "response_format")
-    if body.grammar is not None:
-        raise bad("grammar is not supported", "grammar")
+def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
+    """The tools that a reply may call. Raises ApiError."""
+    choice = body.tool_choice
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    functions = [tool.function.model_dump() for tool in body.tools or ()]
+    plain = choice if isinstance(choice, str) else None
+    return tool_use(service.template, functions, plain, named, body.parallel_tool_calls is not False)
 
 
-def encode_chat(service: Service, body: ChatRequest) -> list[int]:
+def _thinking_of(service: Service, body: ChatRequest, prompt: Sequence[int]) -> Thinking | None:
+    """What the model writes around its thinking in this reply."""
+    end = service.tokenizer.decode(prompt[-PROMPT_END:])
+    thinking = thinking_after(service.template.source, end)
+    continued = body.messages[-1].role == "assistant"
+    return thinking if thinking is None or thinking.begun or not continued else None
+
+
+def _grammar_of(
+    service: Service, body: ChatRequest, tools: ToolUse | None, thinking: Thinking | None
+) -> Grammar | None:
+    """What a reply may be. Raises ApiError."""
+    grammar, param = grammar_of(body)
+    if tools is not None and (grammar is not None or tools.choice != "auto"):
+        try:
+            if grammar is None:
+                grammar, param = tools.grammar(service.tokenizer), "tools"
+            elif grammar.kind == "json_schema" and tools.choice == "auto":
+                calls = replace(tools, choice="required").grammar(service.tokenizer)
+                grammar = None if calls is None else or_json(calls, grammar)
+            else:
+                raise bad(f"{param} and tools are both given (allowed: a JSON schema, with tool_choice auto)", param)
+        except GrammarError as error:
+            raise bad(str(error), "tools") from None
+    if grammar is not None:
+        require_grammar(service, grammar, thinking, param)
+    return grammar
+
+
+def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = None) -> list[int]:
     """The tokens of the messages. An assistant's message that is the last is where the reply goes on."""
     extra = template_variables(body)
     if body.reasoning_effort is not None:
         extra.setdefault("reasoning_effort", body.reasoning_effort)
-    messages = messages_of(body.messages)
+    told = _dumped(body.tools) if tools is not None else []
+    messages = for_template(service.template, messages_of(body.messages), told)
+    if tools is not None and tools.form.native:
+        extra["tools"] = told
     if messages[-1]["role"] != "assistant":
         return service.encode(messages, **extra)
     if len(messages) > 1 and messages[-2]["role"] == "assistant":
         raise bad("the last two messages are both the assistant's", "messages")
-    if messages[-1].get("tool_calls"):
+    if body.messages[-1].tool_calls:
         raise bad("a reply can't go on after tool calls", "messages")
     prompt = service.encode(messages[:-1], **extra)
     begun = service.tokenizer.encode(messages[-1]["content"], add_special=False, parse_special=False, continued=True)
     return prompt + begun
 
 
+def _dumped(tools: Sequence[Tool] | None) -> list[dict[str, Any]]:
+    return [tool.model_dump(exclude_none=True) for tool in tools or ()]
+
+
 def encode_chat_text(service: Service, body: TemplateRequest) -> str:
     """Messages as the model's template writes them."""
-    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
-    open_end = body.add_generation_prompt is not False
-    return service.render(messages_of(body.messages), tools, open_end, **template_variables(body))
+    tools, open_end = _dumped(body.tools), body.add_generation_prompt is not False
+    messages = for_template(service.template, messages_of(body.messages), tools)
+    native = format_of(service.template.source).native
+    return service.render(messages, tools if native else None, open_end, **template_variables(body))
 
 
 def template_variables(body: ChatRequest | TemplateRequest) -> dict[str, Any]:

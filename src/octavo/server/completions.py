@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.server.constrain import grammar_of, require_grammar
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import text_logprobs
@@ -37,16 +38,15 @@ def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
         raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
-    if body.response_format is not None and body.response_format.type != "text":
-        raise bad(f"response_format {body.response_format.type!r} is not supported", "response_format")
-    if body.grammar is not None:
-        raise bad("grammar is not supported", "grammar")
     if body.max_tokens == 0 and not body.echo:
         raise bad("max_tokens is 0 (allowed: 1 or more, or 0 with echo)", "max_tokens")
+    grammar, param = grammar_of(body)
+    if grammar is not None:
+        require_grammar(service, grammar, None, param)
     return Job(
         prompts=prompts_of(service, body.prompt), n=n, seed=seed_of(body), max_tokens=body.max_tokens or 1,
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
-        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt),
+        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), grammar=grammar,
     )  # fmt: skip
 
 

@@ -1,11 +1,15 @@
-"""What a reply's tokens come to for a client: text, as it can be shown."""
+"""What a reply's tokens come to for a client: text, thinking and calls of tools, as they can be shown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.runtime.stop import StopStrings
+from octavo.runtime.thinking import Thinking
+from octavo.server.names import new_id
+from octavo.server.reasoning import Reasoning
+from octavo.server.tools import Piece, ToolParser
 from octavo.text import Tokenizer
 
 
@@ -34,8 +38,12 @@ class Detail:
     stopped  the stop string that was reached, after which nothing more comes
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
-        self._stream, self._stops, self._watched = tokenizer.stream(), StopStrings(stops), tuple(stops)
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str] = (), thinking: Thinking | None = None,
+        parser: ToolParser | None = None, call_id: Callable[[], str] = lambda: new_id("call_"),
+    ) -> None:  # fmt: skip
+        self._stream, self._stops = tokenizer.stream(), StopStrings(stops)
+        self._reasoning, self._parser, self._call_id = Reasoning(thinking), parser, call_id
         self.stopped: str | None = None
 
     def push(self, tokens: Sequence[int]) -> list[Delta]:
@@ -45,13 +53,37 @@ class Detail:
     def finish(self) -> list[Delta]:
         """What was held back, when no more tokens come."""
         deltas = self._shown(self._stream.flush())
-        rest = "" if self.stopped else self._stops.flush()
-        return [*deltas, Delta(rest)] if rest else deltas
+        return deltas if self.stopped is not None else deltas + self._parsed(self._stops.flush()) + self._last()
 
     def _shown(self, text: str) -> list[Delta]:
         if self.stopped is not None or not text:
             return []
         shown, stopped = self._stops.push(text)
+        deltas = self._parsed(shown)
         if stopped:
-            self.stopped = next((s for s in self._watched if s), "")
-        return [Delta(shown)] if shown else []
+            self.stopped = self._stops.reached
+            deltas += self._last()
+        return deltas
+
+    def _parsed(self, text: str) -> list[Delta]:
+        thought, answer = self._reasoning.push(text) if text else ("", "")
+        return self._deltas(thought, answer)
+
+    def _last(self) -> list[Delta]:
+        """What is left once the text is at its end."""
+        deltas = self._deltas(*self._reasoning.finish())
+        return deltas + list(map(self._delta, self._parser.finish() if self._parser else ()))
+
+    def _deltas(self, thought: str, answer: str) -> list[Delta]:
+        deltas = [Delta(reasoning=thought)] if thought else []
+        if answer and self._parser is None:
+            deltas.append(Delta(answer))
+        elif answer and self._parser is not None:
+            deltas += map(self._delta, self._parser.push(answer))
+        return deltas
+
+    def _delta(self, piece: Piece) -> Delta:
+        if piece.index is None:
+            return Delta(piece.text)
+        new = self._call_id() if piece.name is not None else None
+        return Delta(tool=ToolDelta(piece.index, new, piece.name, piece.arguments))

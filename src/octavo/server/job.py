@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from octavo.runtime.grammar import Grammar
 from octavo.runtime.sampling import SamplingParams
+from octavo.runtime.thinking import Thinking
 from octavo.server.detail import Detail
 from octavo.server.errors import bad
 from octavo.server.schema import Sampling
 from octavo.server.service import Service, random_seed
+from octavo.server.tool_use import ToolUse
 
 USUAL_TEMPERATURE = 1.0
 """OpenAI's, where neither the request nor the model's file has one."""
@@ -27,6 +30,9 @@ class Job:
     stop        texts that end a reply and are not part of it
     logprobs    how many of the likeliest tokens come with each token; None for none
     space       what requests must have in common to share cached prompts
+    grammar     what replies may be, after thinking; None for anything
+    thinking    what the model writes around its thinking; None where it is not taken out of replies
+    tools       those that replies may call
     """
 
     prompts: Sequence[list[int]]
@@ -37,10 +43,15 @@ class Job:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     space: str = ""
+    grammar: Grammar | None = None
+    thinking: Thinking | None = None
+    tools: ToolUse | None = None
 
     def detail(self, service: Service) -> Detail:
         """What takes the tokens of one of the replies."""
-        return Detail(service.tokenizer, self.stop)
+        if self.tools is None:
+            return Detail(service.tokenizer, self.stop, self.thinking)
+        return Detail(service.tokenizer, self.stop, self.thinking, self.tools.parser(), self.tools.call_id())
 
 
 def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float]) -> SamplingParams:

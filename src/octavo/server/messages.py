@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from octavo.runtime.grammar import Grammar
 from octavo.runtime.sampling import SamplingParams
 from octavo.runtime.stats import Stats
+from octavo.runtime.thinking import Thinking
 
 
 class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
@@ -17,6 +19,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
 
     ids      one for each reply; never used twice
     seed     of the first reply's random numbers, one more for each that follows
+    grammar  what replies may be, after `thinking`
     """
 
     ids: list[int]
@@ -26,6 +29,8 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     max_tokens: int | None = None
     logprobs: int | None = None
     space: str = ""
+    grammar: Grammar | None = None
+    thinking: Thinking | None = None
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from octavo.server.answer import body_of, finished, json_response, key_of, left, service_of, streamed
 from octavo.server.chat import encode_chat_text
 from octavo.server.completions import prompts_of
+from octavo.server.constrain import grammar_of, is_heavy, require_grammar
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import finite
@@ -19,7 +20,7 @@ from octavo.server.messages import Likely
 from octavo.server.schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
 from octavo.server.service import Service
 from octavo.server.stream import event, to_json
-from octavo.server.threads import in_thread_if_long
+from octavo.server.threads import LONG, in_thread_if_long
 from octavo.server.usage import timings
 from octavo.server.work import Choice, Event, Work
 
@@ -29,15 +30,15 @@ STOP_TYPES = {"length": "limit", "context": "limit"}
 def job_of(service: Service, body: NativeRequest, key: str) -> Job:
     """What a request of /completion comes to. Raises ApiError, OctavoError."""
     service.require_generation()
-    for name in ("grammar", "json_schema"):
-        if getattr(body, name) is not None:
-            raise bad(f"{name} is not supported", name)
+    grammar, param = grammar_of(body)
+    if grammar is not None:
+        require_grammar(service, grammar, None, param)
     most = body.n_predict if body.n_predict is not None else body.max_tokens
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
     return Job(
         prompts=prompts_of(service, body.prompt), sampling=sampling, seed=seed_of(body), stop=stops_of(body),
         max_tokens=None if most is None or most < 0 else max(most, 1), logprobs=body.n_probs or None,
-        space=service.space(key, body.cache_salt),
+        space=service.space(key, body.cache_salt), grammar=grammar,
     )  # fmt: skip
 
 
@@ -141,6 +142,7 @@ async def completion(request: Request) -> Response:
     """Continue a text, as llama-server does."""
     body, service = await body_of(request, NativeRequest), service_of(request)
     size = len(body.prompt) if isinstance(body.prompt, str) else sum(len(str(part)) for part in body.prompt)
+    size += (LONG + 1) * is_heavy(body)
     work = Work(service, await in_thread_if_long(size, job_of, service, body, key_of(request)))
     reply = NativeReply(service, body, work)
     if body.stream:

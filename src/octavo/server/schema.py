@@ -145,7 +145,29 @@ class ResponseFormat(Body):
     schema_: dict[str, Any] | bool | None = Field(None, alias="schema", description="as llama-server has it")
 
 
-class ChatRequest(OpenAISampling):
+class StructuredOutputs(Body):
+    """As vLLM has it: one of these."""
+
+    json_: dict[str, Any] | str | bool | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class Constrained(OpenAISampling):
+    """What a reply has to be; one of these."""
+
+    response_format: ResponseFormat | None = None
+    grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF or Lark")
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+
+class ChatRequest(Constrained):
     messages: Annotated[list[Message], Field(min_length=1, max_length=1 << 14)]
     max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
@@ -154,11 +176,9 @@ class ChatRequest(OpenAISampling):
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, bool | str] | None = Field(None, max_length=16)
     chat_template: Any = None
     add_generation_prompt: bool | None = None
-    grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF")
     reasoning_effort: str | None = None
 
     @model_validator(mode="after")
@@ -174,7 +194,7 @@ class ChatRequest(OpenAISampling):
         return self
 
 
-class CompletionRequest(OpenAISampling):
+class CompletionRequest(Constrained):
     prompt: (
         str
         | TOKENS
@@ -186,8 +206,6 @@ class CompletionRequest(OpenAISampling):
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     suffix: str | None = None
-    response_format: ResponseFormat | None = None
-    grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF")
 
 
 class NativeRequest(Sampling):

@@ -10,6 +10,7 @@ from typing import Any
 
 from octavo import __version__
 from octavo.io.gguf import GGUFFile
+from octavo.runtime.grammar import Grammars
 from octavo.runtime.options import recommended
 from octavo.server.client import EngineClient
 from octavo.server.errors import ApiError, PromptTooLongError, bad, unavailable
@@ -33,6 +34,7 @@ class Service:
     def __init__(self, client: EngineClient, file: GGUFFile, tokenizer: Tokenizer, options: ServerOptions) -> None:
         self.client, self.tokenizer, self.options = client, tokenizer, options
         self.template: ChatTemplate = tokenizer.chat_template()
+        self.grammars = Grammars(tokenizer)
         self.recommended = recommended(file)
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"

@@ -76,7 +76,7 @@ class Work:
             self._ids = ids
             adds = [
                 Add(ids[i * job.n : (i + 1) * job.n], prompt, job.sampling, (job.seed + i * job.n) % (1 << 64),
-                    job.max_tokens, job.logprobs, job.space)
+                    job.max_tokens, job.logprobs, job.space, job.grammar, job.thinking)
                 for i, prompt in enumerate(job.prompts)
             ]  # fmt: skip
             self.stream = service.client.submit(adds)

@@ -26,6 +26,7 @@ from octavo.runtime.context import default_context
 from octavo.runtime.core import EngineCore
 from octavo.runtime.embedding import is_embedding_model
 from octavo.runtime.engine import EngineConfig
+from octavo.runtime.grammar import Grammars
 from octavo.runtime.kv_cache import page_bytes
 from octavo.runtime.model import Model, model_of
 from octavo.runtime.placement import backends_for
@@ -84,6 +85,7 @@ class EngineLoop:
         self.core = None
         if not model.engine.config.embeds:
             self.core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=itl_target)
+        self._grammars = Grammars(model.tokenizer)
         self._replies: dict[Request, Reply] = {}
         self._waiting: list[Reply] = []
         self._by_id: dict[int, Request] = {}
@@ -152,6 +154,7 @@ class EngineLoop:
         return Request(
             add.prompt, sampler, max_tokens=add.max_tokens, space=add.space, logprobs=add.logprobs,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
+            constraint=None if add.grammar is None else self._grammars.constraint(add.grammar, add.thinking),
         )  # fmt: skip
 
     def _step(self, core: EngineCore) -> None:

@@ -1,0 +1,87 @@
+"""A model's thinking, taken out of its replies as they come."""
+
+from __future__ import annotations
+
+from octavo.runtime.thinking import Thinking
+
+FINAL = "<|channel|>final<|message|>"
+"""What gpt-oss writes before an answer that no thinking precedes."""
+
+
+class Reasoning:
+    """Cuts a reply into thinking and answer, at the markers of the model.
+
+    Without markers all of it is the answer. White space at the ends of thinking, and before an answer that follows it,
+    is left out. What may be a part of a marker is held back until that is decided.
+    """
+
+    def __init__(self, thinking: Thinking | None) -> None:
+        self._markers = thinking
+        self._held = ""
+        self._state = "answers" if thinking is None else "thinks" if thinking.begun else "begins"
+        self._first = True
+
+    @property
+    def thinks(self) -> bool:
+        """Whether it is in the middle of thinking."""
+        return self._state == "thinks"
+
+    def push(self, text: str) -> tuple[str, str]:
+        """What is known of more text: thinking, and answer."""
+        if self._state == "answers":
+            return "", text
+        self._held += text
+        thought = ""
+        if self._state == "begins":
+            self._begin()
+        if self._state == "thinks":
+            thought = self._think()
+        if self._state == "ended":
+            self._held = self._held.lstrip()
+            self._state = "answers" if self._held else "ended"
+        return thought, self._answer()
+
+    def finish(self) -> tuple[str, str]:
+        """What was held back, when no more text comes."""
+        held, self._held = self._held, ""
+        if self._state == "thinks":
+            return (held.lstrip() if self._first else held).rstrip(), ""
+        return "", "" if self._state == "ended" else held
+
+    def _answer(self) -> str:
+        if self._state != "answers":
+            return ""
+        held, self._held = self._held, ""
+        return held
+
+    def _begin(self) -> None:
+        """Decide whether the reply begins with thinking."""
+        assert self._markers is not None
+        text = self._held.lstrip()
+        start = self._markers.start.rstrip()
+        if text.startswith(start):
+            self._held, self._state = text[len(start) :], "thinks"
+        elif text.startswith(FINAL) and self._markers.start.startswith("<|channel|>"):
+            self._held, self._state = text[len(FINAL) :], "ended"
+        elif not start.startswith(text) and not FINAL.startswith(text):
+            self._state = "answers"
+
+    def _think(self) -> str:
+        assert self._markers is not None
+        thought, found, rest = self._held.partition(self._markers.end)
+        if found:
+            self._state, self._held = "ended", rest
+        else:
+            thought = thought[: len(thought) - held_back(thought, self._markers.end)]
+            thought = thought[: len(thought.rstrip())]  # white space is shown once something follows it
+            self._held = self._held[len(thought) :]
+        thought = thought.lstrip() if self._first else thought
+        self._first = self._first and not thought
+        return thought.rstrip() if found else thought
+
+
+def held_back(text: str, *markers: str) -> int:
+    """Length of the longest end of a text that one of the markers begins with."""
+    longest = min(len(text), max(map(len, markers), default=1) - 1)
+    ends = (size for size in range(longest, 0, -1) if any(m.startswith(text[-size:]) for m in markers))
+    return next(ends, 0)

@@ -1,0 +1,171 @@
+"""Tools of a request: what the template is told of them, how calls are read, and what a reply may be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from octavo.errors import TemplateError
+from octavo.runtime.grammar import Grammar
+from octavo.server.errors import bad
+from octavo.server.names import LETTERS, new_id
+from octavo.server.tool_grammar import NOTHING, Tool, tools_grammar
+from octavo.server.tools import GENERIC, ToolFormat, ToolParser, format_of
+from octavo.text import ChatTemplate, Tokenizer
+
+Messages = list[dict[str, Any]]
+
+TOLD = """You can call functions. To call one, reply with its name and arguments as JSON between tags:
+<tool_call>
+{{"name": "...", "arguments": {{...}}}}
+</tool_call>
+The functions:
+{tools}"""
+"""What a model is told of tools whose template knows none."""
+MISTRAL_ID = 9
+"""Letters and digits of a call's id that Mistral's templates insist on."""
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """The tools of a request, and which of them are to be called: "auto", "required", or the one that is named."""
+
+    form: ToolFormat
+    tools: Sequence[Tool]
+    choice: Literal["auto", "required"] | Tool
+    several: bool = True
+
+    def parser(self) -> ToolParser:
+        """What reads the calls of a reply."""
+        return ToolParser(self.form, {tool.name: tool.parameters for tool in self.tools})
+
+    def call_id(self) -> Callable[[], str]:
+        """What makes ids of calls."""
+        return _mistral_id if self.form.name == "mistral" else partial(new_id, "call_")
+
+    def grammar(self, tokenizer: Tokenizer) -> Grammar | None:
+        """What a reply may be, where it has to be calls. Raises GrammarError."""
+        if self.choice == "auto":
+            return None
+        named = isinstance(self.choice, Tool)
+        tools = [self.choice] if isinstance(self.choice, Tool) else self.tools
+        return tools_grammar(self.form, tools, tokenizer, several=self.several and not named)
+
+
+def _mistral_id() -> str:
+    return "".join(secrets.choice(LETTERS) for _ in range(MISTRAL_ID))
+
+
+def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice: str | None, named: str | None,
+             several: bool) -> ToolUse | None:  # fmt: skip
+    """The tools of a request, of whose functions `given` has name, parameters and strict; None where there are none.
+
+    Raises ApiError for two of one name, and for a choice of one that there is not.
+    """
+    if not given or choice == "none":
+        if choice == "required" or named is not None:
+            raise bad("tool_choice asks for a call, but there are no tools", "tool_choice")
+        return None
+    tools = {one["name"]: Tool(one["name"], one.get("parameters") or NOTHING, bool(one.get("strict"))) for one in given}
+    if len(tools) < len(given):
+        raise bad("two tools have the same name", "tools")
+    if named is not None and named not in tools:
+        raise bad(f"tool_choice names {named!r} (allowed: {', '.join(tools)})", "tool_choice")
+    wanted: Any = tools[named] if named is not None else choice or "auto"
+    return ToolUse(format_of(template.source), list(tools.values()), wanted, several)
+
+
+def for_template(template: ChatTemplate, messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
+    """Messages with calls and their results as a template takes them.
+
+    Arguments are objects where the template writes those as JSON, else texts. For a template that knows no tools they,
+    calls and results are told as text.
+    """
+    if format_of(template.source) is GENERIC:
+        told = [_as_text(message) for message in messages]
+        return _with_tools(told, tools) if tools else told
+    if not any(message.get("tool_calls") for message in messages):
+        return messages
+    as_objects = _takes_objects(template)
+    told = [_with_arguments(message, as_objects) for message in messages]
+    return [_with_short_ids(message) for message in told] if "[TOOL_CALLS]" in template.source else told
+
+
+def _with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose ids of calls are as Mistral's templates want them."""
+    out = dict(message)
+    if "tool_call_id" in out:
+        out["tool_call_id"] = _short(out["tool_call_id"])
+    if out.get("tool_calls"):
+        out["tool_calls"] = [{**call, "id": _short(call.get("id") or "")} for call in out["tool_calls"]]
+    return out
+
+
+def _short(name: str) -> str:
+    if len(name) == MISTRAL_ID and name.isascii() and name.isalnum():
+        return name
+    return hashlib.sha256(name.encode()).hexdigest()[:MISTRAL_ID]
+
+
+def _takes_objects(template: ChatTemplate) -> bool:
+    """Whether a template writes arguments that are an object as JSON, and not as Python would."""
+    call = {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {"needle": "x"}}}
+    messages: Messages = [
+        {"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]  # fmt: skip
+    try:
+        return "'needle'" not in template.render(messages, add_generation_prompt=False)
+    except TemplateError:
+        return False
+
+
+def _with_arguments(message: dict[str, Any], as_objects: bool) -> dict[str, Any]:
+    if not message.get("tool_calls"):
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = dict(call["function"])
+        arguments = function["arguments"]
+        if as_objects and isinstance(arguments, str):
+            function["arguments"] = _object_of(arguments)
+        elif not as_objects and not isinstance(arguments, str):
+            function["arguments"] = json.dumps(arguments, ensure_ascii=False)
+        calls.append({**call, "function": function})
+    return {**message, "tool_calls": calls}
+
+
+def _object_of(text: str) -> Any:
+    """Arguments as data; as they are where they are no JSON."""
+    try:
+        return json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return text
+
+
+def _as_text(message: dict[str, Any]) -> dict[str, Any]:
+    """A message for a template that knows no calls and no results."""
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    if not message.get("tool_calls"):
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        arguments = call["function"]["arguments"]
+        told = {"name": call["function"]["name"],
+                "arguments": _object_of(arguments) if isinstance(arguments, str) else arguments}  # fmt: skip
+        calls.append(f"<tool_call>\n{json.dumps(told, ensure_ascii=False)}\n</tool_call>")
+    rest = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**rest, "content": "\n".join([*([message["content"]] if message["content"] else []), *calls])}
+
+
+def _with_tools(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
+    """Messages whose system message tells of the tools."""
+    told = TOLD.format(tools="\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools))
+    if messages and messages[0]["role"] == "system":
+        return [{**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}, *messages[1:]]
+    return [{"role": "system", "content": told}, *messages]

@@ -1,0 +1,278 @@
+"""Replies become text, thinking and calls, in each format, and the same ones wherever they are cut."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.runtime.thinking import MARKERS, Thinking
+from octavo.server.detail import Delta, Detail
+from octavo.server.tools import FORMATS, GENERIC, ToolFormat, ToolParser, format_of
+from octavo.text import Tokenizer
+from tests.text.vocabularies import byte_level
+
+TOKENIZER = Tokenizer.from_metadata(byte_level(["< t", "] [", '" }', "} }", "} Ċ"]))
+TOOLS = {
+    "add": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    "say": {"type": "object", "properties": {"text": {"type": "string"}}},
+    "ns.now": {"type": "object"},
+}
+THINK, BEGUN = Thinking("<think>", "</think>"), Thinking("<think>", "</think>", begun=True)
+BY_NAME = {f.name: f for f in (*FORMATS, GENERIC)}
+
+
+@dataclass
+class Result:
+    """All deltas of a reply together, with the rules that clients rely on checked."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    stopped: str | None = None
+
+    def take(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            self.content += delta.content
+            self.reasoning += delta.reasoning
+            assert delta.content or delta.reasoning or delta.tool
+            if delta.tool is None:
+                continue
+            if delta.tool.name is not None:
+                assert delta.tool.index == len(self.calls)
+                assert delta.tool.id
+                self.calls.append((delta.tool.name, ""))
+            assert delta.tool.index == len(self.calls) - 1
+            assert (delta.tool.id is None) == (delta.tool.name is None)
+            name, arguments = self.calls[-1]
+            self.calls[-1] = name, arguments + delta.tool.arguments
+
+
+def result(
+    text: str, form: ToolFormat | None = None, thinking: Thinking | None = None, cuts: list[int] | None = None,
+    stops: tuple[str, ...] = (),
+) -> Result:  # fmt: skip
+    """What a reply comes to that arrives in pieces between `cuts` (places between tokens)."""
+    tokens = TOKENIZER.encode(text)
+    parser = None if form is None else ToolParser(form, TOOLS)
+    detail, found = Detail(TOKENIZER, stops, thinking, parser), Result()
+    places = [0, *sorted(c for c in cuts or range(len(tokens)) if c < len(tokens)), len(tokens)]
+    for start, end in pairwise(places):
+        found.take(detail.push(tokens[start:end]))
+    found.take(detail.finish())
+    found.stopped = detail.stopped
+    return found
+
+
+def same_in_all_cuts(
+    text: str, form: ToolFormat | None = None, thinking: Thinking | None = None, **more: Any
+) -> Result:
+    """The result token by token, which is that at once, in two pieces cut anywhere, and in many."""
+    wanted, n, rng = result(text, form, thinking, **more), len(TOKENIZER.encode(text)), Random(text)
+    for cuts in ([0], *([i] for i in range(n)), *(rng.sample(range(n + 1), min(n, 9)) for _ in range(9))):
+        assert result(text, form, thinking, cuts=cuts, **more) == wanted
+    return wanted
+
+
+ADD = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
+ODD = '{"text": "a </tool_call> \\" } [TOOL_CALLS] ü"}'
+SAY = f'{{"name": "say", "arguments": {ODD}}}'
+XML_END = "<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>"
+REPLIES: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {
+    "one": ("hermes", f"<tool_call>\n{ADD}\n</tool_call>", "", [("add", {"a": 1, "b": 2})]),
+    "two, with text": (
+        "hermes",
+        f"Let me see.\n<tool_call>{ADD}</tool_call>\n<tool_call>\n{SAY}\n</tool_call>\n",
+        "Let me see.",
+        [("add", {"a": 1, "b": 2}), ("say", json.loads(ODD))],
+    ),
+    "text after": ("hermes", f"<tool_call>{ADD}</tool_call>\n\nDone.", "Done.", [("add", {"a": 1, "b": 2})]),
+    "never closed": ("hermes", f"<tool_call>{ADD}", "", [("add", {"a": 1, "b": 2})]),
+    "arguments first": (
+        "hermes",
+        '<tool_call>{"arguments": {"a": 1}, "name": "add"}</tool_call>',
+        "",
+        [("add", {"a": 1})],
+    ),
+    "arguments as a text": (
+        "hermes",
+        '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>',
+        "",
+        [("add", {"a": 1})],
+    ),
+    "no arguments": ("generic", '<tool_call>{"name": "ns.now"}</tool_call>', "", [("ns.now", {})]),
+    "nested names": (
+        "hermes",
+        '<tool_call>{"name": "say", "arguments": {"name": {"arguments": [{"name": 1.5}]}}}</tool_call>',
+        "",
+        [("say", {"name": {"arguments": [{"name": 1.5}]}})],
+    ),
+    "xml": (
+        "xml",
+        "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n" + XML_END,
+        "",
+        [("add", {"a": 1, "b": 2})],
+    ),
+    "xml without a tag": (
+        "xml",
+        "Hm. <function=say><parameter=text>\nx </tool_call> </function>\n\n</parameter></function>",
+        "Hm.",
+        [("say", {"text": "x </tool_call> </function>\n"})],
+    ),
+    "xml of a number": (
+        "xml",
+        "<function=say><parameter=text>12</parameter></function>",
+        "",
+        [("say", {"text": "12"})],
+    ),
+    "xml of nothing": ("xml", "<tool_call><function=ns.now></function></tool_call>", "", [("ns.now", {})]),
+    "llama": ("llama3", '{"name": "add", "parameters": {"a": 1}}', "", [("add", {"a": 1})]),
+    "llama, two": (
+        "llama3",
+        '<|python_tag|>{"name": "add", "parameters": {"a": 1}}; {"name": "ns.now", "parameters": {}}',
+        "",
+        [("add", {"a": 1}), ("ns.now", {})],
+    ),
+    "mistral": ("mistral", f"[TOOL_CALLS][{ADD}, {SAY}]", "", [("add", {"a": 1, "b": 2}), ("say", json.loads(ODD))]),
+    "mistral, newer": (
+        "mistral",
+        'Well.[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]ns.now[CALL_ID]abc[ARGS]{}',
+        "Well.",
+        [("add", {"a": 1}), ("ns.now", {})],
+    ),
+    "pythonic": (
+        "pythonic",
+        '[add(a=1, b=-2), say(text="x)]\\"\'")]',
+        "",
+        [("add", {"a": 1, "b": -2}), ("say", {"text": "x)]\"'"})],
+    ),
+    "pythonic, marked": ("pythonic", "Ok <|tool_call_start|>[ns.now()]<|tool_call_end|>", "Ok", [("ns.now", {})]),
+}
+
+
+@pytest.mark.parametrize("case", REPLIES)
+def test_calls(case: str) -> None:
+    form, text, content, calls = REPLIES[case]
+    got = same_in_all_cuts(text, BY_NAME[form])
+    assert (got.content, [(name, json.loads(a)) for name, a in got.calls]) == (content, calls)
+
+
+TEXTS = {
+    "plain": ("hermes", "Just <b>text</b>, [1, 2] and {3}.  \n"),
+    "unknown tool": ("hermes", '<tool_call>{"name": "rm", "arguments": {}}</tool_call>'),
+    "no JSON": ("hermes", "<tool_call>add(1, 2)</tool_call>"),
+    "no object": ("hermes", "<tool_call>[1]</tool_call>"),
+    "no name": ("generic", '<tool_call>{"arguments": {"a": 1}}</tool_call>'),
+    "begun": ("hermes", '<tool_call>{"name": "ad'),
+    "marker only": ("hermes", "<tool_call>"),
+    "half a marker": ("hermes", "a <tool_"),
+    "llama JSON": ("llama3", '{"result": [1, 2]}'),
+    "llama later": ("llama3", 'See {"name": "add", "parameters": {}}'),
+    "list": ("pythonic", "[1, 2] is a list"),
+    "link": ("pythonic", "[see](http://x)"),
+    "call by place": ("pythonic", "[add(1, 2)]"),
+    "code": ("pythonic", "[add(a=__import__('os'))]"),
+    "python": ("mistral", "[TOOL_CALLS] none"),
+    "xml text": ("xml", "<function=rm><parameter=a>1</parameter></function> and <function"),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_what_is_no_call_is_text(case: str) -> None:
+    form, text = TEXTS[case]
+    got = same_in_all_cuts(text, BY_NAME[form])
+    assert (got.content, got.calls) == (text, [])
+
+
+def test_a_call_after_what_is_none() -> None:
+    got = same_in_all_cuts(f"<tool_call>x <tool_call>{ADD}</tool_call>", BY_NAME["hermes"])
+    assert (got.content, len(got.calls)) == ("<tool_call>x", 1)
+
+
+def test_a_call_that_breaks_off_ends_there() -> None:
+    got = same_in_all_cuts('<tool_call>{"name": "add", "arguments": {"a": x}}</tool_call> y', BY_NAME["hermes"])
+    assert got.calls == [("add", '{"a": ')]
+    assert got.content.startswith("x}}")
+
+
+THOUGHTS = {
+    "thinks": (THINK, "<think>\nHm.\n\nSo:\n</think>\n\nYes. <think>", "Hm.\n\nSo:", "Yes. <think>"),
+    "begun": (BEGUN, "Hm </thin </think>Yes", "Hm </thin", "Yes"),
+    "does not": (THINK, "  Yes </think>", "", "  Yes </think>"),
+    "cut": (THINK, "\n<think> Hm </thi", "Hm </thi", ""),
+    "cut at once": (THINK, "<thi", "", "<thi"),
+    "empty": (THINK, "<think>\n\n</think>\n\nYes", "", "Yes"),
+    "no markers": (None, "<think>a</think>b", "", "<think>a</think>b"),
+    "brackets": (MARKERS[5], "[THINK]a[b][/THINK] c", "a[b]", "c"),
+    "harmony": (
+        MARKERS[-1],
+        "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Yes",
+        "Hm",
+        "Yes",
+    ),
+    "harmony at once": (MARKERS[-1], "<|channel|>final<|message|>Yes", "", "Yes"),
+}
+
+
+@pytest.mark.parametrize("case", THOUGHTS)
+def test_thinking(case: str) -> None:
+    thinking, text, reasoning, content = THOUGHTS[case]
+    got = same_in_all_cuts(text, None, thinking)
+    assert (got.reasoning, got.content) == (reasoning, content)
+
+
+def test_thinking_then_calls() -> None:
+    """What stands in thinking is no call."""
+    text = f"<think>Not <tool_call>{ADD}</tool_call></think>\n\nOk\n<tool_call>{SAY}</tool_call>"
+    got = same_in_all_cuts(text, BY_NAME["hermes"], THINK)
+    assert (got.reasoning, got.content) == (f"Not <tool_call>{ADD}</tool_call>", "Ok")
+    assert [name for name, _ in got.calls] == ["say"]
+
+
+def test_stop_strings() -> None:
+    got = same_in_all_cuts("<think>a b</think>c STOP d", None, THINK, stops=("STOP", "b</think>c S"))
+    assert (got.reasoning, got.content, got.stopped) == ("a", "", "b</think>c S")
+    got = same_in_all_cuts("one STO two STOP three", stops=("x", "STOP"))
+    assert (got.content, got.stopped) == ("one STO two ", "STOP")
+    assert same_in_all_cuts("one STO", stops=("STOP",)).content == "one STO"
+
+
+WORDS = [
+    ADD, SAY, "<tool_call>", "</tool_call>", "<think>", "</think>", "\n", " ", "[TOOL_CALLS]", "[", "]", "}", '"', ";",
+    '{"name": "add", ', "<function=add>", "<parameter=a>", "1", "</parameter>", "</function>", "add[ARGS]",
+    "[add(a=1)]",
+    "ü", "<|python_tag|>", "<", ",",
+]  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    words=st.lists(st.sampled_from(WORDS), max_size=9), form=st.sampled_from([None, *BY_NAME.values()]),
+    thinking=st.sampled_from([None, THINK, BEGUN]), cuts=st.lists(st.integers(0, 60), max_size=8),
+    stops=st.sampled_from([(), ("]}",), ("<t", "1\n")]),
+)  # fmt: skip
+def test_any_reply_in_any_pieces(
+    words: list[str], form: ToolFormat | None, thinking: Thinking | None, cuts: list[int], stops: tuple[str, ...]
+) -> None:
+    text = "".join(words)
+    assert result(text, form, thinking, cuts=cuts, stops=stops) == result(text, form, thinking, stops=stops)
+
+
+def test_formats_are_told_by_templates() -> None:
+    told = {
+        "{% if tools %}<tool_call>{% endif %}": "hermes",
+        "{% if tools %}<tool_call><function=": "xml",
+        "{{ tools }}[TOOL_CALLS]": "mistral",
+        '{{ tools }}{"name": f, "parameters": dict}': "llama3",
+        "{{ tools }}[func_name1(params_name1=": "pythonic",
+        "{{ tools }}<tool_call>{{ name }}<arg_key>": "generic",
+        "{{ tools }}<｜tool▁calls▁begin｜>": "generic",
+        "no such thing <tool_call>": "generic",
+    }
+    assert {template: format_of(template).name for template in told} == told

@@ -1,0 +1,280 @@
+"""Tools and structured replies, as OpenAI's client sees them, and grammars of calls in each format."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any, Literal
+
+import jsonschema
+import openai
+import pytest
+from pydantic import BaseModel
+
+from octavo.runtime.grammar import Grammar, Grammars
+from octavo.server import chat
+from octavo.server.detail import Detail
+from octavo.server.tool_grammar import Tool, or_json, tools_grammar
+from octavo.server.tool_use import ToolUse, for_template, tool_use
+from octavo.server.tools import FORMATS, GENERIC, ToolFormat
+from octavo.text import ChatTemplate, Tokenizer
+from tests.runtime.grammar_walk import walk
+from tests.sampling import slow
+from tests.server.running import Server
+from tests.server.test_chat import ASK, FREE
+from tests.server.test_detail import Result
+from tests.text.vocabularies import CONTROL, byte_level
+
+PARAMETERS = {
+    "type": "object", "required": ["city"], "additionalProperties": False,
+    "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer"}, "unit": {"enum": ["C"]}},
+}  # fmt: skip
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "weather", "description": "How it will be.", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "now"}},
+]
+KNOWN = [Tool("weather", PARAMETERS), Tool("now", {})]
+SPECIAL = dict.fromkeys(("<|im_end|>", "[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>"), CONTROL)
+PLAIN = Tokenizer.from_metadata(byte_level([], special={"<|im_end|>": CONTROL}, eos_token_id=256))
+MARKED = Tokenizer.from_metadata(byte_level([], special=SPECIAL, eos_token_id=256))
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def require_valid(calls: list[tuple[str, str]]) -> None:
+    assert calls
+    for name, arguments in calls:
+        assert name in ("weather", "now")
+        jsonschema.validate(json.loads(arguments), PARAMETERS if name == "weather" else {"type": "object"})
+
+
+@pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda f: f.name)
+@pytest.mark.parametrize("tokenizer", [PLAIN, MARKED], ids=["text", "tokens"])
+def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
+    """In each format, by a model that knows nothing, with markers that are text or tokens."""
+    grammars, use = Grammars(tokenizer), ToolUse(form, KNOWN, "required")
+    ended = 0
+    for seed in range(12):
+        grammar = use.grammar(tokenizer)
+        assert grammar is not None
+        tokens = walk(grammars.constraint(grammar), tokenizer, Random(seed), 300)
+        if tokens is None:
+            continue
+        ended += 1
+        detail, found = Detail(tokenizer, (), None, use.parser(), use.call_id()), Result()
+        found.take([*detail.push([t for t in tokens if t not in tokenizer.stop_ids]), *detail.finish()])
+        require_valid(found.calls)
+        assert found.content.strip() == ""
+    assert ended > 3
+
+
+def test_a_named_call_is_one_call() -> None:
+    grammar = tools_grammar(
+        GENERIC, [Tool("now", {"type": "object", "additionalProperties": False})], PLAIN, several=False
+    )
+    tokens = walk(Grammars(PLAIN).constraint(grammar), PLAIN, Random(1))
+    assert tokens is not None
+    assert "".join(PLAIN.decode(tokens).split()) == '<tool_call>{"name":"now","arguments":{}}</tool_call>'
+
+
+def test_calls_or_json() -> None:
+    grammar = or_json(tools_grammar(GENERIC, KNOWN, PLAIN, several=True), Grammar.json_schema({"enum": ["x"]}))
+    found = {walked[0] for i in range(20) if (walked := walk(Grammars(PLAIN).constraint(grammar), PLAIN, Random(i)))}
+    assert {PLAIN.texts[i] for i in found} == {'"', "<"}
+
+
+NAMED = {"type": "function", "function": {"name": "now"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "seeds"), [("required", range(1)), (NAMED, range(1)), slow(("required", range(100)))]
+)
+def test_a_call_that_has_to_be(client: openai.OpenAI, choice: Any, seeds: range) -> None:
+    more: dict[str, Any] = FREE | {"temperature": 2}
+    for seed in seeds:
+        reply = client.chat.completions.create(
+            model="x", messages=ASK, tools=TOOLS, tool_choice=choice, seed=seed, max_tokens=120, extra_body=more
+        )
+        (one,) = reply.choices
+        if one.finish_reason == "length":
+            continue
+        assert (one.finish_reason, one.message.content) == ("tool_calls", None)
+        calls: list[Any] = one.message.tool_calls or []
+        require_valid([(call.function.name, call.function.arguments) for call in calls])
+        assert len({call.id for call in calls}) == len(calls)
+        if choice != "required":
+            assert [call.function.name for call in calls] == ["now"]
+
+
+TWO = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "</tool_call>", "days": 2}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+)
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let every reply be a text."""
+    monkeypatch.setattr(chat, "_grammar_of", lambda *_: Grammar.choice([text]))
+
+
+def test_a_stream_of_calls(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, TWO)
+    chunks = list(client.chat.completions.create(model="x", messages=ASK, tools=TOOLS, stream=True))
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(delta.content or "" for delta in deltas) == "Let me see."
+    parts = [call for delta in deltas for call in delta.tool_calls or ()]
+    first = {part.index: part for part in reversed(parts)}
+    assert [(i, p.type, p.function and p.function.name) for i, p in sorted(first.items())] == [
+        (0, "function", "weather"), (1, "function", "now"),
+    ]  # fmt: skip
+    assert sum(part.id is not None for part in parts) == 2
+    arguments = ["".join((p.function and p.function.arguments) or "" for p in parts if p.index == i) for i in (0, 1)]
+    assert [json.loads(a) for a in arguments] == [{"city": "</tool_call>", "days": 2}, {}]
+    assert len([p for p in parts if p.index == 0]) > 2
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    with client.chat.completions.stream(model="x", messages=ASK, tools=TOOLS) as stream:
+        message = stream.get_final_completion().choices[0].message
+    assert [call.function.name for call in message.tool_calls or ()] == ["weather", "now"]
+
+
+def test_thinking_is_told_apart(
+    client: openai.OpenAI, server: Server, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, f"<think>\nHm.\n</think>\n\n{TWO}")
+    source = server.service.template.source
+    monkeypatch.setattr(server.service, "template", ChatTemplate(source + "{# </think> #}"))
+    reply = client.chat.completions.create(model="x", messages=ASK, tools=TOOLS)
+    message = reply.choices[0].message
+    assert (message.model_extra or {})["reasoning_content"] == "Hm."
+    assert message.content == "Let me see."
+    assert len(message.tool_calls or ()) == 2
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens_details is not None
+    assert (reply.usage.completion_tokens_details.reasoning_tokens or 0) > 0
+
+
+def test_a_conversation_with_calls(client: openai.OpenAI, server: Server) -> None:
+    """Calls and results go back into the prompt; without tools the template is told of none."""
+    messages: list[Any] = [
+        *ASK, {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": '{"zone": "<|im_end|>"}'}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "12:00"},
+    ]  # fmt: skip
+    prompt = server.post("/apply-template", messages=messages, tools=TOOLS)["prompt"]
+    assert '<tool_call>\n{"name": "now", "arguments": {"zone": "<|im_end|>"}}\n</tool_call>' in prompt
+    assert "<tool_response>\n12:00\n</tool_response>" in prompt
+    assert '"name": "weather"' in prompt
+    told = [client.chat.completions.create(model="x", messages=messages, max_tokens=1, **more).usage for more in (
+        {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}, {})]  # fmt: skip
+    with_tools, none, without = (usage.prompt_tokens for usage in told if usage)
+    assert with_tools > none == without
+
+
+OBJECTS = "{{ messages[1].tool_calls[0].function.arguments | tojson }}"
+TEXTS = "{{ messages[1].tool_calls[0].function.arguments }}"
+
+
+@pytest.mark.parametrize("source", [OBJECTS, TEXTS])
+def test_arguments_are_what_a_template_writes_as_json(source: str) -> None:
+    template = ChatTemplate("{{ tools }}<tool_call>" + source)
+    for arguments in ('{"a": "b"}', {"a": "b"}):
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        assert template.render(for_template(template, messages, [])).endswith('{"a": "b"}')
+
+
+def test_ids_as_mistral_wants_them() -> None:
+    template = ChatTemplate("{{ tools }}[TOOL_CALLS]")
+    call = {"id": "call_abc", "type": "function", "function": {"name": "f", "arguments": {}}}
+    told = for_template(template, [{"role": "assistant", "content": "", "tool_calls": [call]},
+                                   {"role": "tool", "content": "", "tool_call_id": "call_abc"}], [])  # fmt: skip
+    assert told[0]["tool_calls"][0]["id"] == told[1]["tool_call_id"]
+    assert len(told[1]["tool_call_id"]) == 9
+    use = tool_use(template, [{"name": "f"}], "auto", None, True)
+    assert use is not None
+    assert len(use.call_id()()) == 9
+
+
+class Answer(BaseModel):
+    kind: Literal["sum", "product"]
+    ok: bool
+
+
+def test_replies_of_a_schema(client: openai.OpenAI) -> None:
+    for seed in range(2):
+        reply = client.chat.completions.parse(model="x", messages=ASK, response_format=Answer, seed=seed,
+                                              extra_body=FREE | {"temperature": 2})  # fmt: skip
+        assert reply.choices[0].message.parsed is not None
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(model="x", messages=ASK, response_format=Answer, max_tokens=2)
+
+
+GRAMMARS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["a", 1]}}}},
+        ('"a"', "1"),
+    ),
+    ({"grammar": 'root ::= "a" | "b"'}, ("a", "b")),
+    ({"grammar": 'start: "a" | "b"'}, ("a", "b")),
+    ({"structured_outputs": {"choice": ["c", "d"]}}, ("c", "d")),
+    ({"structured_outputs": {"json": {"enum": [1, 2]}}}, ("1", "2")),
+    ({"guided_regex": "[xy]{2}"}, ("xx", "xy", "yx", "yy")),
+    ({"guided_choice": ["c"]}, ("c",)),
+]
+
+
+@pytest.mark.parametrize(("more", "texts"), GRAMMARS)
+def test_fields_that_hold_a_reply_to_a_form(server: Server, more: dict[str, Any], texts: tuple[str, ...]) -> None:
+    reply = server.chat("x", **FREE, **more)
+    assert reply["choices"][0]["message"]["content"] in texts
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    assert server.post("/v1/completions", prompt="x", **FREE, **more)["choices"][0]["text"] in texts
+
+
+def test_forms_of_llama_servers_route(server: Server) -> None:
+    assert server.post("/completion", prompt="x", json_schema={"enum": [7]})["content"] == "7"
+    assert server.post("/completion", prompt="x", grammar='root ::= "no"')["content"] == "no"
+
+
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": ENDLESS}}},
+        "response_format",
+        "no finite value",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": list(range(10**5))}}}},
+        "response_format",
+        "characters",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "schema": {"pattern": "(", "type": "string"}}},
+        "response_format",
+        "unclosed",
+    ),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "no schema"),
+    ({"grammar": "root ::= x"}, "grammar", "Rule 'x' not found"),
+    ({"guided_regex": "("}, "guided_regex", "unclosed"),
+    ({"guided_regex": "a", "grammar": "start: /a/"}, "guided_regex", "both given"),
+    ({"structured_outputs": {}}, "structured_outputs", "has 0 of"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice", "'rm'"),
+    ({"tool_choice": "required"}, "tool_choice", "no tools"),
+    ({"tools": TOOLS * 2}, "tools", "same name"),
+    ({"tools": TOOLS, "grammar": "start: /a/"}, "grammar", "and tools"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": ENDLESS}}], "tool_choice": "required"},
+        "tools",
+        "no finite value",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "param", "message"), WRONG)
+def test_what_is_wrong_with_forms(server: Server, more: dict[str, Any], param: str, message: str) -> None:
+    status, error = server.refused("/v1/chat/completions", {"messages": ASK, **more})
+    assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert message in error["message"]
