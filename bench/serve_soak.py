@@ -214,6 +214,9 @@ async def left(server: Server) -> None:
     with suppress(asyncio.CancelledError, ReplyError):
         await sending
     server.tell("left", "in time")
+    await ask(
+        server.to, request_bytes(server.to, "GET", "/health")
+    )  # else who leaves at once asks faster than is heard
 
 
 BAD: tuple[tuple[str, str, bytes, int], ...] = (

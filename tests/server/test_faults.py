@@ -18,7 +18,7 @@ from octavo.bench.serving.http import request_bytes
 from octavo.bench.serving.stream import Reply, stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-WARM_UP, CANCELLATIONS = 4_000, 10_000
+WARM_UP, CANCELLATIONS = 3_000, 10_000
 LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
 
 
@@ -70,6 +70,8 @@ def test_a_killed_engine_is_told_and_comes_back(tool: ModuleType, server: Any) -
     assert after.text == before.text
     look = asyncio.run(server.quiet())
     assert look.held == 0
+    text = asyncio.run(tool.get_text(server.to, "/metrics"))
+    assert tool.metric(text, "octavo:engine_restarts_total") == 1
     assert not server.wrong
 
 

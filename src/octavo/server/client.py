@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Literal, Self
 
@@ -112,9 +113,10 @@ class Stream:
 class EngineClient:
     """Sends requests to an engine, and gives each of them what comes back. Subclasses know where the engine is.
 
-    state  "loading", "ready" or "dead"; `failure` says why it is dead
-    info   what is loaded; None before the first time that it is
-    stats  the engine's counts after its last step
+    state     "loading", "ready" or "dead"; `failure` says why it is dead
+    info      what is loaded; None before the first time that it is
+    stats     the engine's counts after its last step; none of an engine that has ended
+    restarts  times that the engine was started again
     """
 
     def __init__(self) -> None:
@@ -122,6 +124,7 @@ class EngineClient:
         self.failure: str | None = None
         self.info: Info | None = None
         self.stats = NO_STATS
+        self.restarts = 0
         self.on_step: Callable[[Step], None] = lambda step: None
         self._ids = count(1)
         self._streams: dict[int, Stream] = {}
@@ -203,6 +206,7 @@ class EngineClient:
             self._take(message)
         elif isinstance(message, Ready):
             self.info, self.failure = message.info, None
+            self.stats = replace(NO_STATS, empty=message.info.n_pages)
             self._set_state("ready")
         elif isinstance(message, Broken):
             self.died(message.message)
@@ -225,7 +229,7 @@ class EngineClient:
 
     def died(self, why: str) -> None:
         """The engine is gone, and with it all that was under way."""
-        self.failure = why
+        self.failure, self.stats = why, NO_STATS
         self._set_state("dead")
         streams, self._streams = set(self._streams.values()), {}
         for stream in streams:

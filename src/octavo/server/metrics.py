@@ -30,7 +30,7 @@ class Metrics:
         self.replies, self.reply_seconds = 0, 5.0
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
         self.prompt_seconds = self.generated_seconds = 0.0
-        self.steps = self.busy = self.most_tokens = self.restarts = 0
+        self.steps = self.busy = self.most_tokens = 0
         self.first = self._histogram("time_to_first_token_seconds", "From a request to its first token", SECONDS)
         self.gap = self._histogram("inter_token_latency_seconds", "Between two tokens of a reply", GAPS)
         self.per_token = self._histogram("request_time_per_output_token_seconds", "Of a reply, by token", GAPS)
@@ -101,7 +101,7 @@ class Metrics:
             ("prefix_cache_queries", "Tokens of prompts that were looked for in the cache", stats.prompt_tokens),
             ("prefix_cache_hits", "Of these, tokens that were there", stats.cached_tokens),
             ("num_preemptions", "Replies that gave their pages to others", stats.preemptions),
-            ("engine_restarts", "Times that the engine was started again", self.restarts),
+            ("engine_restarts", "Times that the engine was started again", self.client.restarts),
         ):
             yield CounterMetricFamily(f"octavo:{name}", text, value=value)
 

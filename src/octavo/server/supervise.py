@@ -38,7 +38,7 @@ class ProcessClient(EngineClient):
     def __init__(self, options: EngineOptions, launched: Launched | None = None) -> None:
         """`launched`: a process that waits for its options already."""
         super().__init__()
-        self.options, self.restarts = options, 0
+        self.options = options
         self._launched = launched
         self._writer: asyncio.StreamWriter | None = None
         self._watching: asyncio.Task[None] | None = None
