@@ -13,11 +13,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from octavo.errors import OctavoError
-from octavo.server import meta, native, routes_openai
+from octavo.server import anthropic, meta, native, routes_openai
 from octavo.server.answer import json_response
 from octavo.server.errors import ApiError, api_error
+from octavo.server.families import answer_of
 from octavo.server.guard import Guard
-from octavo.server.native_paths import is_native
 from octavo.server.openapi import describe
 from octavo.server.service import Service
 from octavo.server.stream import Watch
@@ -34,6 +34,8 @@ WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
 )
 """Routes that are there with /v1 before them and without it."""
 OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
+    ("POST", "/v1/messages", anthropic.messages),
+    ("POST", "/v1/messages/count_tokens", anthropic.count_tokens),
     ("POST", "/completion", native.completion),
     ("POST", "/tokenize", native.tokenize),
     ("POST", "/detokenize", native.detokenize),
@@ -72,7 +74,8 @@ def make_app(service: Service) -> ASGIApp:
 
 async def _told(request: Request, error: Exception) -> Response:
     told = api_error(error)
-    return json_response(told.body(native=is_native(request.url.path)), told.status, told.headers)
+    status, body = answer_of(told, request.url.path)
+    return json_response(body, status, told.headers)
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
@@ -83,4 +86,5 @@ async def _unknown(request: Request, error: Exception) -> Response:
         told = ApiError(405, f"{request.method} is no method of {path}", headers=headers)
     else:
         told = ApiError(error.status_code, f"there is no {path}", headers=headers)
-    return json_response(told.body(native=is_native(path)), told.status, told.headers)
+    status, body = answer_of(told, path)
+    return json_response(body, status, told.headers)

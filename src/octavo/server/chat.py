@@ -47,6 +47,12 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     )  # fmt: skip
 
 
+def prompt_of(service: Service, body: ChatRequest) -> list[int]:
+    """The tokens that a request's prompt has. Raises ApiError, OctavoError."""
+    service.require_generation()
+    return encode_chat(service, body, _tools_of(service, body))
+
+
 def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
     """The tools that a reply may call. Raises ApiError."""
     choice = body.tool_choice

@@ -10,7 +10,7 @@ import socket
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.errors import ApiError
-from octavo.server.native_paths import is_native
+from octavo.server.families import answer_of
 from octavo.server.options import ServerOptions
 from octavo.server.stream import to_json
 
@@ -48,8 +48,8 @@ class Guard:
             scope.setdefault("state", {})["key"] = self._check_key(scope["path"], headers)
         except ApiError as error:
             more = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-            body = to_json(error.body(native=is_native(scope["path"])))
-            await _answer(send, error.status, body, [(b"content-type", b"application/json"), *more])
+            status, body = answer_of(error, scope["path"])
+            await _answer(send, status, to_json(body), [(b"content-type", b"application/json"), *more])
             return
         await self.app(scope, receive, _with(send, _cors(origin)) if allowed else send)
 

@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.routing import Route
 
 from octavo import __version__
+from octavo.server.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.schema import (
     ChatRequest,
     CompletionRequest,
@@ -22,7 +23,7 @@ from octavo.server.schema import (
 BODIES: dict[str, type[BaseModel]] = {
     "/chat/completions": ChatRequest, "/completions": CompletionRequest, "/embeddings": EmbeddingRequest,
     "/completion": NativeRequest, "/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest,
-    "/apply-template": TemplateRequest,
+    "/apply-template": TemplateRequest, "/messages": MessagesRequest, "/messages/count_tokens": CountRequest,
 }  # fmt: skip
 """What the body of a route is, without the /v1 before it."""
 REF = "#/components/schemas/{model}"

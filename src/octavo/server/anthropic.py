@@ -1,0 +1,139 @@
+"""Anthropic's routes: /v1/messages and /v1/messages/count_tokens, their events, and their errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.server import chat
+from octavo.server.answer import body_of, finished, json_response, key_of, left, service_of, streamed
+from octavo.server.anthropic_schema import CountRequest, MessagesRequest, chat_request
+from octavo.server.blocks import Block, Blocks, Change
+from octavo.server.errors import ApiError, bad
+from octavo.server.families import anthropic_error
+from octavo.server.names import new_id
+from octavo.server.schema import ChatRequest
+from octavo.server.stream import to_json
+from octavo.server.threads import LONG, in_thread_if_long
+from octavo.server.usage import usage
+from octavo.server.work import Event, Work
+
+REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+async def messages(request: Request) -> Response:
+    """Reply to messages, as Anthropic does."""
+    body, service = await body_of(request, MessagesRequest), service_of(request)
+    name, asked = service.require_model(body.model), _asked(body)
+    work = Work(service, await in_thread_if_long(_size(asked), chat.job_of, service, asked, key_of(request)))
+    reply = MessageReply(name, work)
+    if body.stream:
+        return streamed(request, work, reply)
+    found = await finished(request, work)
+    return left() if found is None else json_response(reply.whole(found[0]))
+
+
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens that a request's prompt has."""
+    body, service = await body_of(request, CountRequest), service_of(request)
+    asked = _asked(body)
+    prompt = await in_thread_if_long(_size(asked), chat.prompt_of, service, asked)
+    return json_response({"input_tokens": len(prompt)})
+
+
+def _asked(body: CountRequest) -> ChatRequest:
+    try:
+        return chat_request(body)
+    except ValueError as error:
+        if type(error) is ValueError:
+            raise bad(str(error)) from None
+        raise
+
+
+def _size(asked: ChatRequest) -> int:
+    return sum(len(m.text() or "") for m in asked.messages) + (LONG + 1) * (asked.tools is not None)
+
+
+class MessageReply:
+    """Writes a job as a message, whole or in events."""
+
+    def __init__(self, name: str, work: Work) -> None:
+        self.id, self.name, self.work, self.blocks = new_id("msg_"), name, work, Blocks()
+        self._pinged = False
+
+    def begin(self) -> bytes:
+        return _event("message_start", message=self._message([], None) | {"stop_sequence": None})
+
+    def events(self, events: list[Event]) -> bytes:
+        return b"".join(map(self._written, self.blocks.take(events)))
+
+    def end(self) -> bytes:
+        closing = b"".join(map(self._written, self.blocks.end()))
+        delta = {"stop_reason": self._reason(), "stop_sequence": self.work.choices[0].stopped}
+        return closing + _event("message_delta", delta=delta, usage=self._usage()) + _event("message_stop")
+
+    def error(self, error: ApiError) -> bytes:
+        return b"event: error\ndata: " + to_json(anthropic_error(error)) + b"\n\n"
+
+    def _written(self, change: Change) -> bytes:
+        what, block, piece = change
+        if what == "begins":
+            ping = b"" if self._pinged else _event("ping")
+            self._pinged = True
+            return _event("content_block_start", index=block.index, content_block=_block(block, empty=True)) + ping
+        if what == "ends":
+            return _event("content_block_stop", index=block.index)
+        kind, key = {"thinking": ("thinking_delta", "thinking"), "text": ("text_delta", "text"),
+                     "call": ("input_json_delta", "partial_json")}[block.kind]  # fmt: skip
+        return _event("content_block_delta", index=block.index, delta={"type": kind, key: piece})
+
+    def whole(self, events: Sequence[Event]) -> dict[str, Any]:
+        """The message of a job that is finished."""
+        for _ in self.blocks.take(events):
+            pass
+        content = [_block(block) for block in self.blocks.all]
+        return self._message(content, self._reason()) | {"stop_sequence": self.work.choices[0].stopped}
+
+    def _message(self, content: list[Any], reason: str | None) -> dict[str, Any]:
+        return {
+            "id": self.id, "type": "message", "role": "assistant", "model": self.name, "content": content,
+            "stop_reason": reason, "usage": self._usage(),
+        }  # fmt: skip
+
+    def _reason(self) -> str:
+        choice = self.work.choices[0]
+        return "stop_sequence" if choice.stopped is not None else REASONS.get(choice.finish or "", "end_turn")
+
+    def _usage(self) -> dict[str, int]:
+        """Tokens; those of the prompt that were in the cache count apart."""
+        found = usage(self.work)
+        cached = found["prompt_tokens_details"]["cached_tokens"]
+        return {
+            "input_tokens": found["prompt_tokens"] - cached, "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0, "output_tokens": found["completion_tokens"],
+        }  # fmt: skip
+
+
+def _block(block: Block, *, empty: bool = False) -> dict[str, Any]:
+    """A block as a part of a message; `empty` as it begins."""
+    text = "" if empty else block.text
+    if block.kind == "call":
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": {} if empty else _input(text)}
+    return {"type": "thinking", "thinking": text, "signature": ""} if block.kind == "thinking" else {
+        "type": "text", "text": text}  # fmt: skip
+
+
+def _input(arguments: str) -> Any:
+    """A call's arguments as data; nothing where they were cut off."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return {}
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_json({"type": kind, **fields}))

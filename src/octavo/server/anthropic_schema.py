@@ -1,0 +1,162 @@
+"""What bodies of Anthropic's /v1/messages may have, and the chat request that they come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from octavo.server.schema import MOST_TOKENS, STOP, Body, ChatRequest
+
+BILLING = "x-anthropic-billing-header"
+"""How a line begins that Claude Code puts before its system message, and which is another one each time."""
+
+
+KINDS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
+
+
+class Block(Body):
+    """A part of a message: text, a call, what a tool said, or thoughts."""
+
+    type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = Field(default_factory=dict)
+    tool_use_id: str = ""
+    content: str | list[Block] | None = None
+
+
+class MessageParam(Body):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, value: Any) -> Any:
+        """Blocks that are no text are refused by their type, also those that a tool said."""
+        _require_text(value.get("content") if isinstance(value, dict) else None)
+        return value
+
+
+def _require_text(blocks: Any) -> None:
+    """Raises ValueError for a block of a type that is not known."""
+    for block in blocks if isinstance(blocks, list) else ():
+        kind = block.get("type") if isinstance(block, dict) else None
+        if isinstance(kind, str) and kind not in KINDS:
+            raise ValueError(f"a content block of type {kind!r}: this model takes text")
+        if kind == "tool_result":
+            _require_text(block.get("content"))
+
+
+class ToolParam(Body):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(Body):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingParam(Body):
+    type: Literal["enabled", "disabled", "adaptive"]
+
+
+class CountRequest(Body):
+    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=1 << 14)]
+    model: str | None = None
+    system: str | list[Block] | None = None
+    tools: Annotated[list[ToolParam], Field(max_length=128)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingParam | None = None
+
+
+class MessagesRequest(CountRequest):
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+    stop_sequences: Annotated[list[STOP], Field(max_length=16)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+
+
+def chat_request(body: CountRequest) -> ChatRequest:
+    """The request of /v1/chat/completions that asks for the same. Raises ValidationError."""
+    messages = [{"role": "system", "content": system}] if (system := _system(body.system)) else []
+    for message in body.messages:
+        messages += _messages(message)
+    asked: dict[str, Any] = {"messages": messages, "tools": _tools(body.tools), **_choice(body.tool_choice)}
+    if body.thinking is not None:
+        asked["chat_template_kwargs"] = {"enable_thinking": body.thinking.type != "disabled"}
+    if isinstance(body, MessagesRequest):
+        asked |= {"max_tokens": body.max_tokens, "stop": body.stop_sequences or None, "temperature": body.temperature,
+                  "top_p": body.top_p, "top_k": body.top_k}  # fmt: skip
+    return ChatRequest.model_validate(asked)
+
+
+def _system(given: str | list[Block] | None) -> str:
+    texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
+    return "\n".join(text for text in map(_without_billing, texts) if text)
+
+
+def _without_billing(text: str) -> str:
+    return text.partition("\n")[2].lstrip("\n") if text.startswith(BILLING) else text
+
+
+def _messages(message: MessageParam) -> list[dict[str, Any]]:
+    """A message as the chat has it: what tools said comes before the text beside it."""
+    if isinstance(message.content, str):
+        return [{"role": message.role, "content": message.content}]
+    out: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)}
+        for block in message.content if block.type == "tool_result"
+    ]  # fmt: skip
+    one: dict[str, Any] = {"role": message.role, "content": _text(message.content)}
+    calls = [
+        {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": json.dumps(block.input)}}
+        for block in message.content if block.type == "tool_use"
+    ]  # fmt: skip
+    thoughts = "".join(block.thinking for block in message.content if block.type == "thinking")
+    if calls:
+        one["tool_calls"] = calls
+    if thoughts:
+        one["reasoning_content"] = thoughts
+    return [*out, one] if one["content"] or calls or thoughts or not out else out
+
+
+def _text(content: str | Sequence[Block] | None) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(block.text for block in content or () if block.type == "text")
+
+
+def _tools(given: Sequence[ToolParam] | None) -> list[dict[str, Any]] | None:
+    if not given:
+        return None
+    for tool in given:
+        if tool.type not in (None, "custom"):
+            raise ValueError(f"a tool of type {tool.type!r} (allowed: custom)")
+    return [
+        {"type": "function", "function": {
+            "name": tool.name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}}
+        for tool in given
+    ]  # fmt: skip
+
+
+def _choice(given: ToolChoice | None) -> dict[str, Any]:
+    if given is None:
+        return {}
+    plain = {"auto": "auto", "any": "required", "none": "none"}.get(given.type)
+    named = {"type": "function", "function": {"name": given.name or ""}}
+    return {"tool_choice": plain or named, "parallel_tool_calls": not given.disable_parallel_tool_use}
+
+
+Block.model_rebuild()
