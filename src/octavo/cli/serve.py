@@ -176,10 +176,8 @@ def _keys(reached: Reached) -> tuple[str, ...]:
 
 
 def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> None:
-    import asyncio
-
     from octavo.huggingface import open_model_file
-    from octavo.server.serve import bind, serve
+    from octavo.server.serve import bind, run, serve
     from octavo.server.supervise import ProcessClient
 
     sock = bind(options.host, options.port)
@@ -192,4 +190,4 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
     if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
         logging.getLogger("octavo").warning("any machine that reaches this one may ask: there is no --api-key")
     with open_model_file(engine.path) as file:
-        asyncio.run(serve(ProcessClient(engine, launched), file, options, sock, told))
+        run(serve(ProcessClient(engine, launched), file, options, sock, told))

@@ -18,6 +18,8 @@ class StopStrings:
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that is safe to show now, and whether a stop string was reached."""
+        if not self._stops:
+            return text, False
         self._held += text
         found = [(at + len(s), at, s) for s in self._stops if (at := self._held.find(s)) >= 0]
         if found:
