@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo.runtime.stats import Stats
 from octavo.server.client import NO_STATS, EngineClient, Stream
-from octavo.server.messages import Add, Begun, Cancel, Info, Ready, Row, Step, ToEngine
+from octavo.server.messages import (
+    Add,
+    Begun,
+    Cancel,
+    Embed,
+    Info,
+    Likely,
+    Ready,
+    Row,
+    Score,
+    Scored,
+    Step,
+    ToEngine,
+    Vectors,
+)
 
 INFO = Info(n_ctx=4096, n_ctx_train=4096, n_vocab=1024, n_params=1, nbytes=1, n_pages=1 << 20, page_size=64,
             max_sequences=1 << 10, device="none")  # fmt: skip
@@ -26,6 +41,7 @@ class FakeClient(EngineClient):
         self.sent: list[ToEngine] = []
         self._left: dict[int, int] = {}
         self._begun: set[int] = set()
+        self._told: dict[int, int | None] = {}
         self._steps: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -41,9 +57,15 @@ class FakeClient(EngineClient):
             for one in message.ids:
                 self._left.pop(one, None)
 
+        elif isinstance(message, Score):
+            self.deliver(Scored(message.id, [_likely(token, message.k) for token in message.tokens[1:]]))
+        elif isinstance(message, Embed):
+            self.deliver(Vectors(message.id, 1, struct.pack("<f", 1.0) * len(message.texts)))
+
     def submit(self, adds: Sequence[Add]) -> Stream:
         stream = super().submit(adds)
         for add in adds:
+            self._told.update(dict.fromkeys(add.ids, add.logprobs))
             self._left.update(dict.fromkeys(add.ids, add.max_tokens or self.loaded.n_ctx))
         if self.tokens and (self._steps is None or self._steps.done()):
             self._steps = asyncio.get_running_loop().create_task(self._step())
@@ -61,7 +83,14 @@ class FakeClient(EngineClient):
     def _row(self, one: int, token: int) -> Row:
         begun = None if one in self._begun else Begun(0, 0.0, 0.0)
         self._begun.add(one)
-        return Row(one, token, "length" if self._left[one] == 1 else None, begun=begun)
+        k = self._told[one]
+        likely = None if k is None else _likely(token, k)
+        return Row(one, token, "length" if self._left[one] == 1 else None, likely, begun)
 
     def _stats(self) -> Stats:
         return replace(NO_STATS, running=len(self._left))
+
+
+def _likely(token: int, k: int) -> Likely:
+    """A token that nothing is likelier than."""
+    return Likely(0.0, [(token, 0.0)] if k else [])

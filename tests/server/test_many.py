@@ -1,0 +1,66 @@
+"""Many requests at once: each text is that of the request alone, whatever else runs."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import octavo
+from octavo.runtime import Model
+from octavo.runtime.kv_cache import page_bytes
+from tests.server.running import Server, running_model
+from tests.server.test_native import metrics
+
+
+def bodies(n: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Requests of mixed lengths, greedy and seeded, each with a number of its own."""
+    rng = random.Random(seed)
+    found = []
+    for i in range(n):
+        a, b = rng.randrange(1000), rng.randrange(1000)
+        text = f"What is {a} plus {b}?" * rng.choice((1, 1, 2, 12))
+        sampling: dict[str, Any] = {"temperature": 0} if i % 2 else {"temperature": 1.5, "seed": i, "min_p": 0}
+        found.append(
+            {"messages": [{"role": "user", "content": text}], "max_tokens": rng.choice((4, 16, 40)), **sampling}
+        )
+    return found
+
+
+def text(server: Server, body: dict[str, Any]) -> str:
+    content: str = server.post("/v1/chat/completions", **body)["choices"][0]["message"]["content"]
+    return content
+
+
+def together(server: Server, asked: list[dict[str, Any]]) -> list[str]:
+    with ThreadPoolExecutor(16) as pool:
+        return list(pool.map(lambda body: text(server, body), asked))
+
+
+def test_texts_together_are_those_alone(server: Server) -> None:
+    asked = bodies(16)
+    assert together(server, asked) == [text(server, body) for body in asked]
+
+
+@pytest.mark.slow
+def test_200_texts_together_are_those_alone(server: Server) -> None:
+    asked = bodies(200, seed=1)
+    assert together(server, asked) == [text(server, body) for body in asked]
+
+
+@pytest.mark.slow
+def test_too_few_pages_for_all(server: Server, model: Model) -> None:
+    kv_memory = 8 * page_bytes(model.engine.graph)
+    with octavo.load("demo", device="cpu", max_sequences=6, kv_memory=kv_memory) as small:
+        assert small.engine.pool.n_pages == 8
+        asked = [
+            {"messages": [{"role": "user", "content": f"What is {i} plus {i}?"}], "max_tokens": 170, "ignore_eos": True,
+             "temperature": 0} for i in range(6)
+        ]  # fmt: skip
+        with running_model(small) as few:
+            found = together(few, asked)
+            assert metrics(few)["octavo:num_preemptions_total"] > 0
+            assert metrics(few)["octavo:kv_pages_held"] == 0
+        assert found == [text(server, body) for body in asked]

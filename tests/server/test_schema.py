@@ -1,0 +1,41 @@
+"""What openapi.json says, tried out: no body that it allows, or nearly allows, is answered with a 5xx."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
+
+from octavo.runtime import Model
+from octavo.server.fake import INFO, FakeClient
+from tests.server.running import running
+
+
+def try_out(operation: Any, codes: set[int]) -> None:
+    """Send bodies that an operation's description allows."""
+
+    @given(case=operation.as_strategy())
+    @settings(max_examples=50, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    def one(case: Any) -> None:
+        response = case.call(timeout=30)
+        codes.add(response.status_code)
+        assert response.status_code < 500, (operation.path, case.body, response.text)
+
+    one()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_request_is_a_fault_of_the_server(model: Model) -> None:
+    with running(FakeClient([16, 17, 300], info=replace(INFO, n_ctx=64)), model) as server:
+        schema = schemathesis.openapi.from_dict(server.get("/openapi.json"))
+        schema.config.update(base_url=server.url)
+        tried: dict[str, set[int]] = {}
+        for found in schema.get_all_operations():
+            try_out(found.ok(), tried.setdefault(found.ok().path, set()))
+        assert server.get("/health") == {"status": "ok"}
+    assert tried["/tokenize"] == {200}
+    assert len(tried) > 20
