@@ -40,7 +40,7 @@ def together(server: Server, asked: list[dict[str, Any]]) -> list[str]:
 
 
 def test_texts_together_are_those_alone(server: Server) -> None:
-    asked = bodies(16)
+    asked = bodies(8)
     assert together(server, asked) == [text(server, body) for body in asked]
 
 
