@@ -87,6 +87,8 @@ class Server:
         if engine is None:
             raise ReplyError("there is no engine")
         text = await get_text(self.to, "/metrics")
+        if not metric(text, "octavo:engine_up"):
+            raise ReplyError("the engine is being started")
         pages = [metric(text, f"octavo:kv_pages_{name}") for name in ("held", "cached", "empty")]
         replies = metric(text, "octavo:num_requests_running") + metric(text, "octavo:num_requests_waiting")
         both = (self.pid, engine)
