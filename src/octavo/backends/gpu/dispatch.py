@@ -54,6 +54,8 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecSha
     width = min(64, 1 << (chunks - 1).bit_length())
     if arch == "interpreter":
         return MatvecShape(64, width, min(2, -(-chunks // width)), 1)
+    if chunks == 64 and n < 65536 and tokens <= 2:
+        return MatvecShape(*(tuned.SHORT[tuned.kind(layout)] if n < 8192 and tokens == 1 else (8, 32, 2, 1)))
     if chunks < 128:
         return MatvecShape(2, width, -(-chunks // width), max(1, width // 32))
     if tokens > 2:
@@ -182,7 +184,7 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
     if arch != "interpreter":
         units = -(-kp // 256)
         warps = min(warps, 1 << (units - 1).bit_length())
-        split_k = split_k if units >= 2 * warps else 1
+        split_k = split_k if units >= 4 * warps else 1
     token_tiles = 1 << max(0, (tokens - 1).bit_length() - 3)
     return MmaShape(row_tiles, token_tiles, warps, split_k, prefetch, n < 16 * row_tiles)
 

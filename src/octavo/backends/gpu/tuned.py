@@ -9,16 +9,18 @@ from typing import Literal
 
 from octavo.backends.gpu.layout import Layout, Points
 
-Kind = Literal["bytes", "sixteens", "two levels", "one level"]
+Kind = Literal["bytes", "sixteens", "two levels", "one level", "zeros"]
 Size = Literal["small", "wide", "huge", "deep"]
 
 
 def kind(layout: Layout) -> Kind:
-    """What decides how many instructions unpacking takes: whole bytes, groups of 16, or levels of scales."""
+    """What decides how many instructions unpacking takes: bytes, groups of 16, levels of scales, or zero points."""
     if layout.bits == 8 and layout.grid is None:
         return "bytes"
     if layout.group == 16:
         return "sixteens"
+    if layout.has_zero:
+        return "zeros"
     return "two levels" if layout.two_level else "one level"
 
 
@@ -41,8 +43,16 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "wide"): (2, 128, 1, 4), ("sixteens", "wide"): (4, 64, 1, 2),
     ("two levels", "huge"): (2, 64, 2, 2), ("sixteens", "huge"): (2, 64, 2, 2),
     ("two levels", "deep"): (2, 64, 4, 2), ("sixteens", "deep"): (2, 64, 4, 2),
+    ("zeros", "small"): (2, 64, 2, 2), ("zeros", "wide"): (4, 64, 1, 2),
+    ("zeros", "huge"): (2, 64, 2, 2), ("zeros", "deep"): (4, 128, 2, 4),
 }  # fmt: skip
 """One token."""
+
+SHORT: dict[Kind, tuple[int, int, int, int]] = {
+    "bytes": (4, 32, 2, 1), "one level": (4, 32, 2, 1), "two levels": (4, 64, 1, 2), "sixteens": (8, 32, 2, 1),
+    "zeros": (4, 64, 1, 2),
+}  # fmt: skip
+"""One token and few rows of 2048 values."""
 
 
 def grid_matvec(grid: Points, size: Size) -> tuple[int, int, int, int, int]:
@@ -71,6 +81,8 @@ MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "wide"): (2, 2, 1, 1), ("sixteens", "wide"): (1, 2, 1, 2),
     ("two levels", "huge"): (1, 4, 1, 0), ("sixteens", "huge"): (1, 2, 1, 0),
     ("two levels", "deep"): (1, 4, 2, 1), ("sixteens", "deep"): (1, 4, 1, 2),
+    ("zeros", "small"): (1, 2, 4, 1), ("zeros", "wide"): (1, 2, 1, 0),
+    ("zeros", "huge"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 1),
 }  # fmt: skip
 """Three to eight tokens."""
 
@@ -80,11 +92,12 @@ MMA_16: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("bytes", "deep"): (1, 4, 1, 1), ("one level", "deep"): (1, 8, 1, 0),
     ("two levels", "small"): (1, 8, 1, 0), ("sixteens", "small"): (1, 8, 1, 0),
     ("two levels", "wide"): (1, 4, 1, 0), ("two levels", "deep"): (1, 8, 1, 0),
-    ("sixteens", "deep"): (1, 8, 1, 0),
+    ("sixteens", "deep"): (1, 8, 1, 0), ("zeros", "small"): (1, 8, 1, 0),
+    ("zeros", "wide"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 0),
 }  # fmt: skip
 MMA_32: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("bytes", "small"): (1, 4, 1, 0), ("bytes", "deep"): (1, 4, 1, 0),
-    ("one level", "small"): (1, 4, 1, 0),
+    ("one level", "small"): (1, 4, 1, 0), ("zeros", "small"): (1, 4, 1, 0),
     ("two levels", "small"): (1, 4, 1, 0), ("two levels", "deep"): (1, 4, 1, 0),
     ("sixteens", "small"): (1, 4, 1, 0), ("sixteens", "deep"): (1, 4, 1, 0),
 }  # fmt: skip

@@ -193,6 +193,16 @@ def scales_of(w, row, chunk, mask):
 
 
 @triton.jit
+def zeros_of(w, row, chunk, mask):
+    """Zero points, int32, for the low and high codes of `chunk` of rows `row`, less what signed codes are less."""
+    L: tl.constexpr = w.layout
+    at = tl.multiple_of(tl.max_contiguous(chunk * 16 // L.group, [1, 2]), [1, 1])
+    both = load_or_zero(w.minimum + row * (L.kp // (2 * L.group)) + at, mask).to(tl.int32)
+    below: tl.constexpr = 128 if L.signed else 0
+    return (both & 0xFF) - below, ((both >> 8) & 0xFF) - below
+
+
+@triton.jit
 def values_of(word, scale, minimum, LAYOUT: tl.constexpr):
     """Words [BLOCK_N, 4 C] of four codes, scales and minima [BLOCK_N, C] -> float32 [BLOCK_N, 16 C]."""
     N: tl.constexpr = scale.shape[0]

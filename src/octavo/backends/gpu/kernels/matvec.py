@@ -7,7 +7,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.arguments import Q8Activation
-from octavo.backends.gpu.kernels.decode import codes_of, scales_of
+from octavo.backends.gpu.kernels.decode import codes_of, scales_of, zeros_of
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, dot4, scaled
 from octavo.backends.gpu.kernels.loads import load_or_zero
 
@@ -22,14 +22,32 @@ def _load(w, row, first, CHUNKS: tl.constexpr, ASM: tl.constexpr):
     c_mask = None if EVEN else chunk < w.layout.kp // 32
     low, high = codes_of(w, row[:, None], word, w_mask, ASM)  # [BLOCK_N, 4 CHUNKS]
     s_low, s_high, m_low, m_high = scales_of(w, row[:, None], chunk, c_mask)  # [BLOCK_N, CHUNKS]
+    if w.layout.has_zero:
+        m_low, m_high = zeros_of(w, row[:, None], chunk, c_mask)  # [BLOCK_N, CHUNKS]
     return low, high, s_low, s_high, m_low, m_high
+
+
+@triton.jit
+def _both(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _sums(a, b):
+    """Sums of fours of two tensors [N, 4 C], at once so that both lie alike: [N, C] each."""
+    N: tl.constexpr = a.shape[0]
+    C: tl.constexpr = a.shape[1] // 4
+    return tl.reduce((tl.reshape(a, (N, C, 4)), tl.reshape(b, (N, C, 4))), 2, _both)
 
 
 @triton.jit
 def _multiply(
     acc, loaded, x, token: tl.constexpr, first, LAYOUT: tl.constexpr, CHUNKS: tl.constexpr, ASM: tl.constexpr
 ):
-    """acc [BLOCK_N, CHUNKS] + the products of the loaded chunks with a token."""
+    """acc [BLOCK_N, CHUNKS] + the products of the loaded chunks with a token.
+
+    Zero points are subtracted as integers: as often as a chunk of the token adds up to.
+    """
     low, high, s_low, s_high, m_low, m_high = loaded
     N: tl.constexpr = acc.shape[0]
     EVEN: tl.constexpr = (LAYOUT.kp // 32) % CHUNKS == 0
@@ -42,14 +60,22 @@ def _multiply(
     x_low = tl.broadcast_to(load_or_zero(codes, w_mask)[None, :], low.shape)  # [BLOCK_N, 4 CHUNKS]
     x_high = tl.broadcast_to(load_or_zero(codes + 16, w_mask)[None, :], high.shape)  # [BLOCK_N, 4 CHUNKS]
     start = tl.full((N, CHUNKS * 4), MAGIC // 4, tl.int32)
-    sum_low = tl.sum(tl.reshape(dot4(low, x_low, start, ASM), (N, CHUNKS, 4)), 2)  # [BLOCK_N, CHUNKS]
-    sum_high = tl.sum(tl.reshape(dot4(high, x_high, start, ASM), (N, CHUNKS, 4)), 2)
+    sum_low, sum_high = dot4(low, x_low, start, ASM), dot4(high, x_high, start, ASM)
+    if LAYOUT.has_zero:
+        ones, none = tl.full((N, CHUNKS * 4), 0x01010101, tl.int32), tl.zeros_like(start)
+        sum_low, x_low = _sums(sum_low, dot4(ones, x_low, none, ASM))  # [BLOCK_N, CHUNKS]
+        sum_high, x_high = _sums(sum_high, dot4(ones, x_high, none, ASM))  # [BLOCK_N, CHUNKS]
+        sum_low, sum_high = sum_low - m_low * x_low, sum_high - m_high * x_high
+    else:
+        sum_low = tl.sum(tl.reshape(sum_low, (N, CHUNKS, 4)), 2)  # [BLOCK_N, CHUNKS]
+        sum_high = tl.sum(tl.reshape(sum_high, (N, CHUNKS, 4)), 2)  # [BLOCK_N, CHUNKS]
     group = (chunk // 4) * 4 + (chunk % 4) // 2
     d_low = load_or_zero(x.scale + token + group * x.stride, c_mask)[None, :]  # [1, CHUNKS]
     d_high = load_or_zero(x.scale + token + (group + 2) * x.stride, c_mask)[None, :]  # [1, CHUNKS]
     p_low = scaled(sum_low, d_low, d_low * -MAGIC_FLOAT)
     p_high = scaled(sum_high, d_high, d_high * -MAGIC_FLOAT)
-    if LAYOUT.offset or LAYOUT.has_min:
+    MINIMA: tl.constexpr = LAYOUT.has_min and not LAYOUT.has_zero
+    if LAYOUT.offset or MINIMA:
         sixteen = (chunk // 4) * 8 + chunk % 4
         xs_low = load_or_zero(x.sums16 + token + sixteen * x.stride, c_mask)[None, :]  # [1, CHUNKS]
         xs_high = load_or_zero(x.sums16 + token + (sixteen + 4) * x.stride, c_mask)[None, :]  # [1, CHUNKS]
@@ -57,7 +83,7 @@ def _multiply(
             p_low -= LAYOUT.offset * xs_low
             p_high -= LAYOUT.offset * xs_high
     acc += p_low * s_low + p_high * s_high
-    if LAYOUT.has_min:
+    if MINIMA:
         acc -= m_low * xs_low + m_high * xs_high
     return acc
 

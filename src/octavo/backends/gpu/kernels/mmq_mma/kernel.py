@@ -24,6 +24,13 @@ from octavo.backends.gpu.kernels.split_k import is_last, sum_of
 
 
 @triton.jit
+def _near_and_rest(x):
+    """x in two parts that tf32 holds."""
+    near = (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+    return near, x - near
+
+
+@triton.jit
 def _less_minima(
     acc, rows, scales, x, unit, lane, mask, LAYOUT: tl.constexpr, SHAPE: tl.constexpr, STRIDE: tl.constexpr,
     ASM: tl.constexpr,
@@ -52,17 +59,76 @@ def _less_minima(
                     group = unit * 16 + i * 4 + 4 * (t % 2) + t // 2
                     sums, step = x.sums16 + group * STRIDE + 8 * j + g, 2 * STRIDE
                 s0, s1 = load_or_zero(sums, mask), load_or_zero(sums + step, mask)
-                h0 = (s0.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
-                h1 = (s1.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+                near0, rest0 = _near_and_rest(s0)
+                near1, rest1 = _near_and_rest(s1)
                 # minima [16, 8] @ sums [8, 8]
-                total = mma_tf32(a, (h0, h1), total, ASM)
-                total = mma_tf32(a, (s0 - h0, s1 - h1), total, ASM)
+                total = mma_tf32(a, (near0, near1), total, ASM)
+                total = mma_tf32(a, (rest0, rest1), total, ASM)
             old, upper, lower = acc[r * SHAPE.token_tiles + j], -scales[2 * r][3], -scales[2 * r + 1][3]
             out = out + ((  # noqa: RUF005
                 tl.fma(total[0], upper, old[0]), tl.fma(total[1], upper, old[1]),
                 tl.fma(total[2], lower, old[2]), tl.fma(total[3], lower, old[3]),
             ),)  # fmt: skip
     return out
+
+
+@triton.constexpr_function
+def _even(layout, shape):
+    """Whether each warp has as many whole units as every other."""
+    return layout.kp % (256 * shape.warps * shape.split_k) == 0
+
+
+@triton.constexpr_function
+def _zeros(layout):
+    """Whether scales times zero points are a product of their own."""
+    return layout.has_zero and layout.group >= 32
+
+
+@triton.jit
+def _load_sums(x, unit, lane, LAYOUT: tl.constexpr, SHAPE: tl.constexpr, STRIDE: tl.constexpr):
+    """Sums of a unit's groups of the token of each lane: lane t has every fourth group, of each tile of tokens."""
+    g, t = lane
+    out = ()
+    for i in tl.static_range(64 // LAYOUT.group):
+        if LAYOUT.group == 32:
+            tile, group = unit * 2 + i, unit * 8 + i * 4 + 2 * (t % 2) + t // 2
+        else:
+            tile, group = unit * 2 + t // 2, unit * 8 + 2 * t
+        mask = None if _even(LAYOUT, SHAPE) else tile < LAYOUT.kp // 128
+        for j in tl.static_range(SHAPE.token_tiles):
+            at = x.sums + group * STRIDE + 8 * j + g
+            total = load_or_zero(at, mask)
+            if LAYOUT.group == 64:
+                total += load_or_zero(at + STRIDE, mask)
+            out = out + (_near_and_rest(total),)  # noqa: RUF005
+    return out
+
+
+@triton.jit
+def _less_zeros(acc, scales, sums, t, LAYOUT: tl.constexpr, SHAPE: tl.constexpr, ASM: tl.constexpr):
+    """acc less the scales times zero points of a unit's groups times tokens' sums, `_load_sums`: a product over groups,
+    as in `_less_minima`."""
+    M: tl.constexpr = SHAPE.token_tiles
+    for i in tl.static_range(64 // LAYOUT.group):
+        minima = ()
+        for r in tl.static_range(len(scales)):
+            s, _ = scale_of(scales[r], 4 * i, LAYOUT, ASM)
+            for k in tl.static_range(1, 4):
+                other, _ = scale_of(scales[r], 4 * i + k, LAYOUT, ASM)
+                s = tl.where(t == k, other, s)
+            zero = ((scales[r][1][i] >> (t * 8)) & 255) - (128 if LAYOUT.signed else 0)
+            minima = minima + (_near_and_rest(-s * zero.to(tl.float32)),)  # noqa: RUF005
+        before = acc
+        acc = ()
+        for r in tl.static_range(SHAPE.row_tiles):
+            for j in tl.static_range(M):
+                new = before[r * M + j]
+                for part in tl.static_range(2):
+                    upper, lower = minima[2 * r][part], minima[2 * r + 1][part]
+                    # minima [16, 8] @ sums [8, 8]: four groups, and these again for the rest of the sums
+                    new = mma_tf32((upper, lower, upper, lower), sums[i * M + j], new, ASM)
+                acc = acc + (new,)  # noqa: RUF005
+    return acc
 
 
 @triton.jit
@@ -90,12 +156,6 @@ def _load_tokens(codes, unit, KP: tl.constexpr, EVEN: tl.constexpr, ASM: tl.cons
     return out
 
 
-@triton.constexpr_function
-def _even(layout, shape):
-    """Whether each warp has as many whole units as every other."""
-    return layout.kp % (256 * shape.warps * shape.split_k) == 0
-
-
 @triton.jit
 def _multiply(
     acc, rows, early, x, unit, lane, table, LAYOUT: tl.constexpr, SHAPE: tl.constexpr, STRIDE: tl.constexpr,
@@ -109,12 +169,15 @@ def _multiply(
     N: tl.constexpr = SHAPE.row_tiles
     EVEN: tl.constexpr = _even(LAYOUT, SHAPE)
     LATE: tl.constexpr = LAYOUT.two_level and not LAYOUT.has_min  # d comes last
-    MINIMA: tl.constexpr = LAYOUT.has_min and not LAYOUT.two_level  # of one level: group by group
+    ZEROS: tl.constexpr = _zeros(LAYOUT)
+    MINIMA: tl.constexpr = LAYOUT.has_min and not LAYOUT.two_level and not ZEROS  # of one level: group by group
     PARTS: tl.constexpr = 4 if G == 16 else 2  # groups of half a tile, each of 4 / PARTS lanes of a row
     scales = ()
     for r in tl.static_range(2 * N):
         scales = scales + (unpacked(rows[r][1], LAYOUT),)  # noqa: RUF005
     sums = acc
+    if ZEROS:
+        x_sums = _load_sums(x, unit, lane, LAYOUT, SHAPE, STRIDE)
     if LATE:
         zero = tl.zeros_like(acc[0][0])
         sums = ()
@@ -161,6 +224,8 @@ def _multiply(
         inside = None if EVEN else unit < LAYOUT.kp // 256
         at = unit if EVEN else tl.minimum(unit, LAYOUT.kp // 256 - 1)
         sums = _less_minima(sums, rows, scales, x, at, lane, inside, LAYOUT, SHAPE, STRIDE, ASM)
+    if ZEROS:
+        sums = _less_zeros(sums, scales, x_sums, t, LAYOUT, SHAPE, ASM)
     if LATE:
         late = ()
         for r in tl.static_range(N):
