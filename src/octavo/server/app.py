@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from octavo.errors import OctavoError
-from octavo.server import anthropic, meta, native, routes_openai
+from octavo.server import anthropic, meta, native, responses, routes_openai
 from octavo.server.answer import json_response
 from octavo.server.errors import ApiError, api_error
 from octavo.server.families import answer_of
@@ -27,6 +27,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/chat/completions", routes_openai.chat_completions),
     ("POST", "/completions", routes_openai.text_completions),
+    ("POST", "/responses", responses.responses),
     ("POST", "/embeddings", routes_openai.embeddings),
     ("GET", "/models", meta.models),
     ("GET", "/models/{name:path}", meta.model),

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from octavo import __version__
 from octavo.server.anthropic_schema import CountRequest, MessagesRequest
+from octavo.server.responses_schema import ResponsesRequest
 from octavo.server.schema import (
     ChatRequest,
     CompletionRequest,
@@ -23,7 +24,8 @@ from octavo.server.schema import (
 BODIES: dict[str, type[BaseModel]] = {
     "/chat/completions": ChatRequest, "/completions": CompletionRequest, "/embeddings": EmbeddingRequest,
     "/completion": NativeRequest, "/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest,
-    "/apply-template": TemplateRequest, "/messages": MessagesRequest, "/messages/count_tokens": CountRequest,
+    "/apply-template": TemplateRequest, "/responses": ResponsesRequest,
+    "/messages": MessagesRequest, "/messages/count_tokens": CountRequest,
 }  # fmt: skip
 """What the body of a route is, without the /v1 before it."""
 REF = "#/components/schemas/{model}"

@@ -1,0 +1,155 @@
+"""OpenAI's /v1/responses: a job as a response, whole or in its events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.server import chat
+from octavo.server.answer import body_of, finished, json_response, key_of, left, service_of, streamed
+from octavo.server.blocks import Block, Blocks, Change
+from octavo.server.errors import ApiError
+from octavo.server.names import new_id
+from octavo.server.responses_schema import ResponsesRequest, chat_request
+from octavo.server.stream import to_json
+from octavo.server.threads import LONG, in_thread_if_long
+from octavo.server.usage import usage
+from octavo.server.work import Event, Work
+
+PREFIXES = {"thinking": "rs_", "text": "msg_", "call": "fc_"}
+GROWS = {
+    "thinking": "response.reasoning_text", "text": "response.output_text", "call": "response.function_call_arguments",
+}  # fmt: skip
+
+
+async def responses(request: Request) -> Response:
+    """Reply to a conversation, as OpenAI's newer interface has it."""
+    body, service = await body_of(request, ResponsesRequest), service_of(request)
+    name, asked = service.require_model(body.model), chat_request(body)
+    size = sum(len(m.text() or "") for m in asked.messages)
+    size += (LONG + 1) * (asked.tools is not None or asked.response_format is not None)
+    work = Work(service, await in_thread_if_long(size, chat.job_of, service, asked, key_of(request)))
+    reply = ResponseReply(body, name, work)
+    if body.stream:
+        return streamed(request, work, reply)
+    found = await finished(request, work)
+    return left() if found is None else json_response(reply.whole(found[0]))
+
+
+class ResponseReply:
+    """Writes a job as a response."""
+
+    def __init__(self, body: ResponsesRequest, name: str, work: Work) -> None:
+        self.body, self.name, self.work, self.blocks = body, name, work, Blocks()
+        self.id, self.created = new_id("resp_"), int(time.time())
+        self._ids: dict[int, str] = {}
+        self._number = 2  # of the next event; those that begin a stream have the numbers before it
+
+    def begin(self) -> bytes:
+        response = self._response("in_progress")
+        kinds = ("response.created", "response.in_progress")
+        return b"".join(_event(kind, i, {"response": response}) for i, kind in enumerate(kinds))
+
+    def events(self, events: list[Event]) -> bytes:
+        return b"".join(part for change in self.blocks.take(events) for part in self._written(change))
+
+    def end(self) -> bytes:
+        closing = b"".join(part for change in self.blocks.end() for part in self._written(change))
+        response = self._response(self._status())
+        return closing + self._event(f"response.{response['status']}", response=response)
+
+    def error(self, error: ApiError) -> bytes:
+        failed = self._response("failed") | {"error": {"code": error.code or error.type, "message": error.message}}
+        told = self._event("error", code=error.code or error.type, message=error.message, param=error.param)
+        return told + self._event("response.failed", response=failed)
+
+    def whole(self, events: Sequence[Event]) -> dict[str, Any]:
+        """The response of a job that is finished."""
+        for _ in self.blocks.take(events):
+            pass
+        return self._response(self._status())
+
+    def _written(self, change: Change) -> Iterator[bytes]:
+        what, block, piece = change
+        place: dict[str, Any] = {"output_index": block.index}
+        item = {**place, "item_id": self._id(block)}
+        inner = item if block.kind == "call" else {**item, "content_index": 0}
+        logprobs: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
+        if what == "begins":
+            yield self._event("response.output_item.added", **place, item=self._item(block, begun=True))
+            if block.kind != "call":
+                yield self._event("response.content_part.added", **inner, part=_part(block, ""))
+        elif what == "grows":
+            yield self._event(f"{GROWS[block.kind]}.delta", **inner, delta=piece, **logprobs)
+        else:
+            key = "arguments" if block.kind == "call" else "text"
+            named = {"name": block.name} if block.kind == "call" else {}
+            yield self._event(f"{GROWS[block.kind]}.done", **inner, **{key: block.text}, **named, **logprobs)
+            if block.kind != "call":
+                yield self._event("response.content_part.done", **inner, part=_part(block, block.text))
+            yield self._event("response.output_item.done", **place, item=self._item(block))
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._number += 1
+        return _event(kind, self._number - 1, fields)
+
+    def _id(self, block: Block) -> str:
+        return self._ids.setdefault(block.index, new_id(PREFIXES[block.kind]))
+
+    def _item(self, block: Block, *, begun: bool = False) -> dict[str, Any]:
+        """A block as an item of the output; `begun`: without what it will hold."""
+        item: dict[str, Any] = {"id": self._id(block), "status": "in_progress" if begun else "completed"}
+        content = [] if begun else [_part(block, block.text)]
+        if block.kind == "call":
+            arguments = "" if begun else block.text
+            return {**item, "type": "function_call", "call_id": block.id, "name": block.name, "arguments": arguments}
+        if block.kind == "thinking":
+            return {**item, "type": "reasoning", "summary": [], "content": content}
+        return {**item, "type": "message", "role": "assistant", "content": content}
+
+    def _status(self) -> str:
+        return "incomplete" if self.work.choices[0].finish == "length" else "completed"
+
+    def _response(self, status: str) -> dict[str, Any]:
+        body, sampling = self.body, self.work.job.sampling
+        ended = status in ("completed", "incomplete")
+        return {
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": self.name,
+            "output": [self._item(block) for block in self.blocks.all] if ended else [], "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "usage": self._usage() if ended else None, "temperature": sampling.temperature, "top_p": sampling.top_p,
+            "instructions": body.instructions, "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {}, "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None, "store": False, "truncation": "disabled", "background": False,
+            "reasoning": (body.reasoning.model_dump() if body.reasoning else {"effort": None, "summary": None}),
+            "text": {"format": _dumped(body.text.format) if body.text and body.text.format else {"type": "text"}},
+            "tool_choice": _dumped(body.tool_choice) or "auto", "tools": [_dumped(tool) for tool in body.tools or ()],
+        }  # fmt: skip
+
+    def _usage(self) -> dict[str, Any]:
+        found = usage(self.work)
+        return {
+            "input_tokens": found["prompt_tokens"], "input_tokens_details": found["prompt_tokens_details"],
+            "output_tokens": found["completion_tokens"],
+            "output_tokens_details": found["completion_tokens_details"], "total_tokens": found["total_tokens"],
+        }  # fmt: skip
+
+
+def _event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
+    data = to_json({"type": kind, "sequence_number": number, **fields})
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+def _part(block: Block, text: str) -> dict[str, Any]:
+    if block.kind == "thinking":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _dumped(value: Any) -> Any:
+    """A part of the request as it came."""
+    return value if value is None or isinstance(value, str) else value.model_dump(by_alias=True, exclude_none=True)

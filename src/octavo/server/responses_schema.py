@@ -1,0 +1,182 @@
+"""What bodies of OpenAI's /v1/responses may have, and the chat request that they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from octavo.server.schema import MOST_TOKENS, Body, ChatRequest
+
+TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
+ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+
+
+class Part(Body):
+    """A part of an item's content."""
+
+    type: str
+    text: str = ""
+    refusal: str = ""
+
+
+class Item(Body):
+    """A part of a conversation: a message, a call, what it came to, or thoughts."""
+
+    type: str = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | list[Part] | None = None
+    summary: list[Part] | None = None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+    output: str | list[Part] = ""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Item:
+        if self.type == "message" and (self.role is None or self.content is None):
+            raise ValueError("a message needs a role and content")
+        return self
+
+
+class TextFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(Body):
+    format: TextFormat | None = None
+
+
+class FunctionTool(Body):
+    type: str
+    name: Annotated[str, Field(max_length=256)] = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedChoice(Body):
+    type: Literal["function"]
+    name: str
+
+
+class ReasoningOptions(Body):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ResponsesRequest(Body):
+    """`store` and fields that are not here are ignored: nothing is kept."""
+
+    input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1, max_length=1 << 14)]
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    stream: bool | None = None
+    text: TextOptions | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    metadata: dict[str, str] | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+    background: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, value: Any) -> Any:
+        """Items and parts of them that are no text are refused by their type."""
+        items = value.get("input") if isinstance(value, dict) else None
+        for item in items if isinstance(items, list) else ():
+            if isinstance(item, dict):
+                _require_text(item)
+        return value
+
+    @model_validator(mode="after")
+    def _keeps_nothing(self) -> ResponsesRequest:
+        for name in ("previous_response_id", "conversation", "prompt", "background"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: nothing is kept between requests; send the whole conversation as input")
+        for tool in self.tools or ():
+            if tool.type != "function" or not tool.name:
+                raise ValueError(f"tools: one of type {tool.type!r} (allowed: function, with a name)")
+        return self
+
+
+def _require_text(item: dict[str, Any]) -> None:
+    """Raises ValueError for an item, or a part of it, of a type that is not known."""
+    if (kind := item.get("type", "message")) not in ITEMS:
+        raise ValueError(f"an item of type {kind!r} (allowed: {', '.join(ITEMS)})")
+    for parts in (item.get("content"), item.get("output")):
+        for part in parts if isinstance(parts, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind is not None and kind not in TEXTS:
+                raise ValueError(f"a content part of type {kind!r}: this model takes text")
+
+
+def chat_request(body: ResponsesRequest) -> ChatRequest:
+    """The request of /v1/chat/completions that asks for the same. Raises ValidationError."""
+    messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    if isinstance(body.input, str):
+        messages.append({"role": "user", "content": body.input})
+    else:
+        messages += _messages(body.input)
+    choice: Any = body.tool_choice
+    if isinstance(choice, NamedChoice):
+        choice = {"type": "function", "function": {"name": choice.name}}
+    tools = [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in body.tools or ()]
+    asked: dict[str, Any] = {
+        "messages": messages, "max_tokens": body.max_output_tokens, "temperature": body.temperature,
+        "top_p": body.top_p, "tools": tools or None, "tool_choice": choice,
+        "parallel_tool_calls": body.parallel_tool_calls, "response_format": _format(body.text),
+        "reasoning_effort": body.reasoning.effort if body.reasoning is not None else None,
+    }  # fmt: skip
+    return ChatRequest.model_validate(asked)
+
+
+def _messages(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """Items as messages: an assistant's thoughts, text and calls that follow each other are one."""
+    out: list[dict[str, Any]] = []
+    for item in items:
+        if item.type == "function_call_output":
+            out.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
+        elif item.type == "message" and item.role != "assistant":
+            out.append({"role": item.role, "content": _text(item.content)})
+        else:
+            if not out or out[-1]["role"] != "assistant" or (item.type == "message" and out[-1]["content"]):
+                out.append({"role": "assistant", "content": ""})
+            _add(out[-1], item)
+    return out
+
+
+def _add(message: dict[str, Any], item: Item) -> None:
+    """Add an item of the assistant's to its message."""
+    if item.type == "message":
+        message["content"] += _text(item.content)
+    elif item.type == "reasoning":
+        thoughts = _text(item.content) or _text(item.summary)
+        message["reasoning_content"] = message.get("reasoning_content", "") + thoughts
+    else:
+        call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+        message.setdefault("tool_calls", []).append(call)
+
+
+def _text(content: str | Sequence[Part] | None) -> str:
+    return content if isinstance(content, str) else "".join(part.text or part.refusal for part in content or ())
+
+
+def _format(text: TextOptions | None) -> dict[str, Any] | None:
+    form = text.format if text is not None else None
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": form.name or "schema", "schema": form.schema_}}

@@ -1,0 +1,161 @@
+"""/v1/responses, as OpenAI's client knows it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from octavo.runtime import Model
+from octavo.runtime.grammar import Grammar
+from octavo.server import chat
+from octavo.text import ChatTemplate
+from tests.server.running import Server
+from tests.server.test_anthropic import events
+from tests.server.test_chat import QUESTION
+from tests.server.test_tools import PARAMETERS, TWO
+
+TOOLS: list[Any] = [
+    {"type": "function", "name": "weather", "description": "How it will be.", "parameters": PARAMETERS},
+    {"type": "function", "name": "now", "parameters": {"type": "object", "additionalProperties": False}},
+]
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def test_a_response(client: openai.OpenAI, model: Model) -> None:
+    got = client.responses.create(model="any", input=QUESTION, temperature=0, store=True, metadata={"a": "b"})
+    wanted = model.generate(QUESTION, temperature=0)
+    assert got.output_text == wanted.text
+    assert (got.object, got.status, got.model, got.error, got.metadata) == (
+        "response",
+        "completed",
+        "demo",
+        None,
+        {"a": "b"},
+    )
+    assert got.usage is not None
+    assert got.usage.output_tokens == len(wanted.tokens)
+    assert got.usage.input_tokens + got.usage.output_tokens == got.usage.total_tokens
+    cut = client.responses.create(model="x", input=[{"role": "user", "content": QUESTION}], temperature=0,
+                                  max_output_tokens=2)  # fmt: skip
+    assert (cut.status, cut.output_text) == ("incomplete", model.generate(QUESTION, temperature=0, max_tokens=2).text)
+    assert cut.incomplete_details is not None
+    assert cut.incomplete_details.reason == "max_output_tokens"
+
+
+def test_events_of_a_stream(server: Server, client: openai.OpenAI) -> None:
+    body = {"input": QUESTION, "temperature": 0, "stream": True}
+    _, headers, data = server.send("POST", "/v1/responses", body)
+    assert headers["content-type"].startswith("text/event-stream")
+    found = events(data)
+    names = [name.removeprefix("response.") for name, _ in found]
+    assert names[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert set(names[4:-4]) == {"output_text.delta"}
+    assert names[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
+    assert [one["sequence_number"] for _, one in found] == list(range(len(found)))
+    said = found[-1][1]["response"]["output"][0]["content"][0]["text"]
+    with client.responses.stream(model="x", input=QUESTION, temperature=0) as stream:
+        shown = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        assert shown == said == stream.get_final_response().output_text
+
+
+def test_thoughts_text_and_calls(client: openai.OpenAI, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "_grammar_of", lambda *_: Grammar.choice([f"<think>\nHm.\n</think>\n\n{TWO}"]))
+    source = server.service.template.source
+    monkeypatch.setattr(server.service, "template", ChatTemplate(source + "{# </think> #}"))
+    whole = client.responses.create(model="x", input=QUESTION, tools=TOOLS)
+    with client.responses.stream(model="x", input=QUESTION, tools=TOOLS) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_response()
+    for response in (whole, streamed):
+        thoughts, text, first, second = response.output
+        assert thoughts.type == "reasoning"
+        assert thoughts.content is not None
+        assert thoughts.content[0].text == "Hm."
+        assert text.type == "message"
+        assert response.output_text == "Let me see."
+        assert first.type == second.type == "function_call"
+        assert (first.name, json.loads(first.arguments)) == ("weather", {"city": "</tool_call>", "days": 2})
+        assert (second.name, json.loads(second.arguments)) == ("now", {})
+        assert first.call_id != second.call_id
+
+
+def test_a_call_that_has_to_be(client: openai.OpenAI) -> None:
+    got = client.responses.create(
+        model="x", input=QUESTION, tools=TOOLS, tool_choice={"type": "function", "name": "now"}
+    )
+    assert [(item.type, item.name) for item in got.output if item.type == "function_call"] == [("function_call", "now")]
+    assert len(got.output) == 1
+
+
+class Answer(BaseModel):
+    ok: bool
+
+
+def test_a_response_of_a_schema(client: openai.OpenAI) -> None:
+    got = client.responses.parse(model="x", input=QUESTION, text_format=Answer, temperature=2)
+    assert got.output_parsed is not None
+
+
+def text(kind: str, what: str) -> dict[str, Any]:
+    return {"type": kind, "text": what}
+
+
+def test_a_conversation_with_results(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    encode = server.service.encode
+
+    def seeing(messages: Any, **more: Any) -> list[int]:
+        seen.append(messages)
+        return encode(messages, **more)
+
+    monkeypatch.setattr(server.service, "encode", seeing)
+    server.post("/v1/responses", max_output_tokens=1, instructions="Be brief.", input=[
+        {"type": "message", "role": "user", "content": [text("input_text", QUESTION)]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [text("reasoning_text", "Hm.")]},
+        {"type": "message", "role": "assistant", "content": [text("output_text", "Look:")]},
+        {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "12:00"},
+        {"role": "user", "content": "And?"}])  # fmt: skip
+    assert [(m["role"], m["content"]) for m in seen[0]] == [
+        ("system", "Be brief."), ("user", QUESTION),
+        ("assistant", 'Look:\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'),
+        ("user", "<tool_response>\n12:00\n</tool_response>"), ("user", "And?"),
+    ]  # fmt: skip
+    assert seen[0][2]["reasoning_content"] == "Hm."
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, "input"),
+    ({"input": ""}, "input"),
+    ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"input": "x", "background": True}, "background"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "'input_image'"),
+    ({"input": [{"type": "computer_call"}]}, "'computer_call'"),
+    ({"input": "x", "tools": [{"type": "web_search"}]}, "'web_search'"),
+    (
+        {"input": "x", "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "x"}}}},
+        "Invalid type: x",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), WRONG)
+def test_errors(server: Server, body: dict[str, Any], message: str) -> None:
+    status, error = server.refused("/v1/responses", body)
+    assert (status, error["type"]) == (400, "invalid_request_error")
+    assert message in error["message"]
+
+
+def test_a_prompt_that_is_too_long(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as info:
+        client.responses.create(model="x", input="1 " * 9000)
+    assert info.value.code == "context_length_exceeded"
