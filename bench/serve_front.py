@@ -25,7 +25,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.named import resolve
 from octavo.server.fake import FakeClient
 from octavo.server.options import ServerOptions
-from octavo.server.serve import bind, serve
+from octavo.server.serve import bind, run, serve
 
 TOKENS = list(range(300, 400))
 ROUTES = {
@@ -38,7 +38,7 @@ ROUTES = {
 def front(port: int) -> None:
     """Be the front."""
     with GGUFFile.open(resolve("demo")) as file:
-        asyncio.run(serve(FakeClient(TOKENS), file, ServerOptions(name="demo", port=port), bind("127.0.0.1", port)))
+        run(serve(FakeClient(TOKENS), file, ServerOptions(name="demo", port=port), bind("127.0.0.1", port)))
 
 
 def processor_time(pid: int) -> float:

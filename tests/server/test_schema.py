@@ -18,7 +18,7 @@ def try_out(operation: Any, codes: set[int]) -> None:
     """Send bodies that an operation's description allows."""
 
     @given(case=operation.as_strategy())
-    @settings(max_examples=50, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     def one(case: Any) -> None:
         response = case.call(timeout=30)
         codes.add(response.status_code)

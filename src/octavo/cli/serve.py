@@ -110,6 +110,7 @@ def serve(
     offline: Offline = False,
 ) -> None:
     """Serve a model: `octavo serve demo`, then http://127.0.0.1:8080."""
+    from contextlib import closing
     from importlib.util import find_spec
 
     from octavo.server.launch import launch
@@ -119,7 +120,7 @@ def serve(
             raise OctavoError(f"serving needs {name}, which is not installed (allowed: {INSTALL_SERVE})")
 
     launched = launch()
-    with launched.socket:
+    with closing(launched):
         path = local(model, offline)
         _run(launched, _engine_options(path, ctx, where, load), _server_options(path, reached, load))
 

@@ -19,6 +19,12 @@ class Launched:
     process: subprocess.Popen[bytes]
     socket: socket.socket
 
+    def close(self) -> None:
+        """See that it is gone."""
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
 
 def launch() -> Launched:
     """Start one."""

@@ -47,10 +47,12 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises UsageError for an address that can't be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
+        with contextlib.ExitStack() as failing:
+            sock = failing.enter_context(socket.socket(family, kind, protocol))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+            failing.pop_all()
     except OSError as error:
         raise UsageError(f"host {host} and port {port} can't be listened on: {error.strerror or error}") from None
     return sock

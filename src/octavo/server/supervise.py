@@ -106,9 +106,7 @@ class ProcessClient(EngineClient):
             self._writer = None
         launched, self._launched = self._launched, None
         if launched is not None:
-            launched.socket.close()
-            launched.process.kill()
-            await asyncio.to_thread(launched.process.wait)
+            await asyncio.to_thread(launched.close)
 
     def _send(self, message: ToEngine) -> None:
         assert self._writer is not None

@@ -99,9 +99,10 @@ class EngineLoop:
                 self._step(self.core)
 
     def warm_up(self) -> None:
-        """Compute a prompt and a token, so that what steps need is made before somebody waits for it."""
+        """Compute steps, so that what they need is made before somebody waits for it."""
         if self.core is None:
             return
+        self.core.warm_up()
         start = self.model.tokenizer.bos_id or 0
         self.core.add(Request([start] * 2, make_sampler(SamplingParams(temperature=0.0)), max_tokens=2))
         while not self.core.scheduler.idle:

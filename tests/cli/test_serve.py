@@ -1,0 +1,46 @@
+"""`octavo serve` with options that are wrong: one line, and no server."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from octavo.cli.serve import nbytes
+from octavo.errors import UsageError
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("4G", 4 << 30), ("512M", 512 << 20), ("1.5k", 1536), ("1000000", 1000000)]
+)
+def test_bytes(text: str, wanted: int) -> None:
+    assert nbytes(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1", "0", "4X", "nan", "inf", "1e400"])
+def test_what_is_no_number_of_bytes(text: str) -> None:
+    with pytest.raises(UsageError, match="kv-memory"):
+        nbytes(text)
+
+
+def test_a_port_that_is_taken(octavo: Run) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = octavo("serve", "demo", "--port", str(port))
+    assert str(port) in result.error()
+
+
+def test_a_file_without_keys(octavo: Run, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("\n\n")
+    result = octavo("serve", "demo", "--api-key-file", str(keys))
+    assert "no key" in result.error()
+
+
+def test_a_key_that_no_header_can_have(octavo: Run) -> None:
+    result = octavo("serve", "demo", "--api-key", "schlüssel")
+    assert "API key" in result.error()
