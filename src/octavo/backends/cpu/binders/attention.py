@@ -17,6 +17,8 @@ from octavo.jit.program import KernelCall, address
 
 ROPE_RUN = 32  # tokens whose keys fill lines of the cache; one at a time where tokens are few
 SPLIT_TASKS = 32  # tasks of attention with one token a sequence; not by threads, so that results do not depend on those
+PART, MOST_PARTS = 8, 32
+"""Pages of a part of a sequence, and the most parts; more pages are in a part where a sequence may have more."""
 
 
 @binds("rope")
@@ -94,21 +96,25 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     kind, group, calls = _kind(node.inputs[1]), heads // kv_heads, list[KernelCall]()
     if node.inputs[1] is node.inputs[2]:
         return _latent(kind, group, dim, (*kinds, reaching), {**given, "pages": pages})
+    part = max(PART, -(-pages.shape[1] // MOST_PARTS))
     if decodes < tokens:
         tasks = -(-(tokens - decodes) // attention.TILE) * heads
         kernel = attention.prefill_kernel(kind, group, dim, *kinds, reaching)
-        calls.append(KernelCall(kernel, tasks, **given, pages=pages[decodes:], splits=1, partial=0))
+        calls.append(KernelCall(kernel, tasks, **given, pages=pages[decodes:], splits=1, part=part, partial=0))
         calls[0].overlaps = decodes > 0
     if decodes:
         kernel = attention.decode_kernel(kind, group, dim, *kinds)
-        calls += _decoding(kernel, decodes * kv_heads, group, dim, {**given, "pages": pages})
+        calls += _decoding(kernel, decodes * kv_heads, group, dim, {**given, "pages": pages, "part": part}, shared)
     return calls
 
 
-def _decoding(kernel: Any, pairs: int, group: int, dim: int, given: Mapping[str, Any]) -> list[KernelCall]:
-    """Attention of as many pairs of a token and a head of keys, each split among tasks where they are few."""
-    splits = max(1, SPLIT_TASKS // pairs)
-    partial = np.empty(pairs * splits * group * (dim + 4) if splits > 1 else 0, np.float32)
+def _decoding(
+    kernel: Any, pairs: int, group: int, dim: int, given: Mapping[str, Any], shared: Shared
+) -> list[KernelCall]:  # fmt: skip
+    """Attention of as many pairs of a token and a head of keys, with a task for each part of a sequence."""
+    splits = -(-given["pages_width"] // given["part"])
+    size = pairs * splits * group * (dim + 4) if splits > 1 else 0
+    partial = shared.memory("parts of attention", (size,), np.float32)
     calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, partial=partial)]
     if splits > 1:
         calls.append(KernelCall(
@@ -129,7 +135,7 @@ def _latent(
     floats = latent_attention.part_floats(dim, value_dim) if splits > 1 else 0
     partial = np.empty(pairs * splits * floats, np.float32)
     kernel = latent_attention.latent_kernel(kind, group, dim, value_dim, *limits)
-    calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, partial=partial)]
+    calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, part=0, partial=partial)]
     if splits > 1:
         calls.append(KernelCall(
             latent_attention.combine_kernel(group, dim, value_dim),

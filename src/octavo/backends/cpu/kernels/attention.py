@@ -1,8 +1,11 @@
 """Attention over the paged KV cache: softmax page by page, with running maximum and sum (Milakov, arXiv 1805.02867).
 
 A page is 64 positions (`kv.py` says how it is laid out). n queries share each page that is read: with one token a
-sequence they are the heads that share a key head; with many, 8 tokens of one head. Where there are more threads than
-that makes tasks, a sequence's pages are split among tasks, and `combine_kernel` joins what they found.
+sequence they are the heads that share a key head; with many, 8 tokens of one head.
+
+Parts of some pages are attended to by themselves, and then joined in order. With one token a sequence they are tasks of
+their own. Where parts begin depends on a position alone, so both kernels give the same numbers, bit for bit, whatever
+else is in a step.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ ATTENTION = record(
     "keys values kv_heads scale:f4",
     "positions starts sequences",
     "pages pages_width",
-    "splits partial",
+    "splits part partial",
     "window cap:f4 reach",
     "sinks chunked",
 )
@@ -50,7 +53,8 @@ scale            what scores are multiplied with
 positions        int32, of each token
 starts           int32 [sequences + 1], the first token of each sequence; when decoding, token s is that of sequence s
 pages            int32 [sequences, pages_width], the pages of each sequence
-splits, partial  tasks that share a sequence's pages, and memory for what each finds
+splits           tasks that share a sequence's pages, when decoding
+part, partial    pages of a part, and memory for what is found in each of them
 window           positions that a token sees, if kernels are made for that
 cap              what scores stay below, if kernels are made for that
 reach            positions after its own that a token sees, if kernels are made for that
@@ -78,13 +82,17 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
         begin, end = 0, position // PAGE_SIZE + 1
         if windowed:
             begin = max(0, position + 1 - behind(position, a.window, a.chunked)) // PAGE_SIZE
-        first, stop = begin + (end - begin) * split // splits, begin + (end - begin) * (split + 1) // splits
+        first, stop = max(begin, split * a.part), min(end, (split + 1) * a.part)
         q = a.q + token * a.q_stride + head * nbytes
         pages = a.pages + token * a.pages_width * 4
         if splits == 1:
             sums, states = stack(nbytes), stack(state_bytes)
             attend(sums, states, q, dim * 4, a, pages, head, position, position, group, first, stop)
             finish(a.out + (token * kv_heads + head) * nbytes, dim * 4, sums, states, group, a.sinks, head * group)
+        elif first >= stop and split > 0:  # nothing is there, and its sums are not looked at
+            state = f32_pointer(a.partial + task * (nbytes + state_bytes) + nbytes)
+            for i in range(group):
+                state[4 * i + 1] = 0.0
         else:
             part = a.partial + task * (nbytes + state_bytes)
             attend(part, part + nbytes, q, dim * 4, a, pages, head, position, position, group, first, stop)
@@ -98,36 +106,42 @@ COMBINE = record("out partial splits", "sinks kv_heads")
 @kernels(COMBINE)
 def combine_kernel(group: int, dim: int) -> Any:
     """Joins the splits of one token and key head; the fields are those of `ATTENTION`."""
-    finish = _finish(group, dim, 1)
+    finish, join = _finish(group, dim, 1), _join(dim)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_combine(a, task):
         splits = a.splits
         first = a.partial + task * splits * (nbytes + state_bytes)
-        state = f32_pointer(first + nbytes)
         for split in range(1, splits):
             part = first + split * (nbytes + state_bytes)
-            other = f32_pointer(part + nbytes)
             for i in range(group):
-                if other[4 * i + 1] == 0.0:
-                    continue
-                top = max(state[4 * i], other[4 * i])
-                mine = math.exp(state[4 * i] - top)
-                its = math.exp(other[4 * i] - top)
-                state[4 * i] = top
-                state[4 * i + 1] = state[4 * i + 1] * mine + other[4 * i + 1] * its
-                total, more = f32_pointer(first + i * dim * 4), f32_pointer(part + i * dim * 4)
-                for d in range(dim):
-                    total[d] = total[d] * mine + more[d] * its
+                join(first + i * dim * 4, first + nbytes + 16 * i, part + i * dim * 4, part + nbytes + 16 * i)
         finish(a.out + task * nbytes, dim * 4, first, first + nbytes, group, a.sinks, task % a.kv_heads * group)
 
     return attention_combine
+
+
+def _join(dim: int) -> Any:
+    """A function that adds what one query found in a part, a sum [dim] and its state, to what it found before."""
+
+    def join(sums, state_at, sums_of_part, state_of_part):
+        state, other = f32_pointer(state_at), f32_pointer(state_of_part)
+        if other[1] != 0.0:
+            top = max(state[0], other[0])
+            mine, its = math.exp(state[0] - top), math.exp(other[0] - top)
+            state[0], state[1] = top, state[1] * mine + other[1] * its
+            total, more = f32_pointer(sums), f32_pointer(sums_of_part)
+            for d in range(dim):
+                total[d] = total[d] * mine + more[d] * its
+
+    return inner(join, dim)
 
 
 @kernels(ATTENTION)
 def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool, reaching: bool) -> Any:
     """One task for each tile of `TILE` tokens and query head; it uses no splits."""
     attend, finish = _attend(kind, TILE, dim, windowed, capped, 1, reaching), _finish(TILE, dim, 0)
+    join = _join(dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(a, task):
@@ -136,7 +150,7 @@ def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: boo
         head, first = task % heads, starts[0] + task // heads * tile
         stop = min(first + tile, a.tokens)
         width, q_stride = heads * dim * 4, a.q_stride
-        sums, states = stack(nbytes), stack(state_bytes)
+        sums, states, part_sums, part_states = stack(nbytes), stack(state_bytes), stack(nbytes), stack(state_bytes)
         for sequence in range(a.sequences):
             begin, end = max(first, starts[sequence]), min(stop, starts[sequence + 1])
             if begin < end:
@@ -150,7 +164,17 @@ def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: boo
                 first_page, last_page = 0, last // PAGE_SIZE + 1
                 if windowed:
                     first_page = max(0, position + 1 - behind(position, a.window, a.chunked)) // PAGE_SIZE
-                attend(sums, states, q, q_stride, a, pages, kv_head, position, final, count, first_page, last_page)
+                end_page = min(last_page, (first_page // a.part + 1) * a.part)
+                attend(sums, states, q, q_stride, a, pages, kv_head, position, final, count, first_page, end_page)
+                while end_page < last_page:
+                    from_page, end_page = end_page, min(last_page, end_page + a.part)
+                    attend(
+                        part_sums, part_states, q, q_stride, a, pages, kv_head, position, final, count,
+                        from_page, end_page,
+                    )  # fmt: skip
+                    for i in range(count):
+                        at, state_at = i * dim * 4, i * 16
+                        join(sums + at, states + state_at, part_sums + at, part_states + state_at)
                 finish(a.out + begin * width + head * dim * 4, width, sums, states, count, a.sinks, head)
 
     return attention_prefill

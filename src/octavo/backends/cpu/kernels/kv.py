@@ -136,8 +136,8 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
                 at, x = at + SCALES, scaled
             place = sums + column * 64 * width
             acc = scale_panel(load_panel(place, dim * 4, n, width), width, factors, 16)  # [n, 16 * width]
+            odd = zeros(size)
             if in_pairs:
-                odd = zeros(size)
                 for r in range(0, rows - 1, 2):
                     fetch(ahead + at + r * row_bytes, 2 * row_bytes)
                     acc = fma_panel(acc, at + r * row_bytes, width, x + r * 4, 256)
@@ -145,10 +145,14 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
                 if rows % 2:
                     acc = fma_panel(acc, at + (rows - 1) * row_bytes, width, x + (rows - 1) * 4, 256)
                 acc = add_blocks(acc, odd)
-            else:
-                for r in range(rows):
-                    fetch(ahead + at + r * row_bytes, row_bytes)
+            else:  # the same sums, one after the other, as registers hold no more
+                for r in range(0, rows, 2):
+                    fetch(ahead + at + r * row_bytes, 2 * row_bytes)
                     acc = fma_panel(acc, at + r * row_bytes, width, x + r * 4, 256)
+                store_panel(place, dim * 4, width, acc)
+                for r in range(1, rows, 2):
+                    odd = fma_panel(odd, at + r * row_bytes, width, x + r * 4, 256)
+                acc = add_blocks(load_panel(place, dim * 4, n, width), odd)
             store_panel(place, dim * 4, width, acc)
             at += 64 * row_bytes
 

@@ -1,0 +1,66 @@
+"""On the CPU a token's numbers are the same, bit for bit, whatever other tokens are in the step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.backends.cpu import CpuBackend
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import PAGE_SIZE, DType, Graph, Node
+from octavo.graph.ops import apply
+from octavo.graph.plan import Executor
+from octavo.graph.schedule import schedule
+from tests.sampling import slow
+
+HEADS, KV_HEADS, DIM, WIDTH = 4, 2, 64, 10
+LENGTH = 9 * PAGE_SIZE + 11
+
+
+def leaf(name: str, shape: tuple[int | str, ...], dtype: DType = "f32") -> Node:
+    return Node("input", (), shape, dtype, name=name)
+
+
+class Attention:
+    """Attention over one sequence in a cache, whose keys and values are set before."""
+
+    def __init__(self, kind: DType, **attrs: float) -> None:
+        caches = [Node("cache", (), ("rows", KV_HEADS, DIM), kind, {"kind": k}, name=k) for k in "kv"]
+        given = [leaf("x", ("tokens", KV_HEADS, DIM)), leaf("rows", ("tokens",), "i64")]
+        keys, values = (apply("set_rows", cache, *given) for cache in caches)
+        where = [leaf("positions", ("tokens",), "i32"), leaf("starts", ("boundaries",), "i32")]
+        where.append(leaf("pages", ("sequences", WIDTH), "i32"))
+        q = leaf("q", ("tokens", HEADS, DIM))
+        node = apply("attention", q, keys, values, *where, scale=0.2, page_size=PAGE_SIZE, **attrs)
+        limits = {"tokens": 64, "rows": WIDTH * PAGE_SIZE, "sequences": 8, "boundaries": 9}
+        backend = CpuBackend(threads=2)
+        self._executor = Executor(schedule(Graph.of(node), [backend], limits), [backend], limits)
+        rng = np.random.default_rng(0)
+        self.q, self.x = (rng.standard_normal((LENGTH, heads, DIM)).astype(np.float32) for heads in (HEADS, KV_HEADS))
+        for first in range(0, LENGTH, 64):
+            self.at(list(range(first, min(first + 64, LENGTH))))
+
+    def at(self, positions: list[int], *, apart: bool = False) -> AnyArray:
+        """Of tokens that follow each other in a prompt, or of one token of each of several sequences, all the same."""
+        n = len(positions)
+        sizes = {"tokens": n, "sequences": n if apart else 1, "boundaries": n + 1 if apart else 2}
+        inputs = {
+            "x": self.x[positions], "rows": np.array(positions, np.int64), "q": self.q[positions],
+            "positions": np.array(positions, np.int32),
+            "starts": np.array(range(n + 1) if apart else [0, n], np.int32),
+            "pages": np.tile(np.arange(WIDTH, dtype=np.int32), (sizes["sequences"], 1)),
+        }  # fmt: skip
+        (out,) = self._executor.run(inputs, sizes)
+        return np.array(out)
+
+
+@pytest.mark.parametrize("kind", ["f16", slow("f32"), slow("q8_0")])
+@pytest.mark.parametrize("attrs", [{}, slow({"window": 200}), slow({"cap": 5.0})])
+def test_attention_in_prompts_and_replies(kind: DType, attrs: dict[str, float]) -> None:
+    attention = Attention(kind, **attrs)
+    for first, count in ((3, 21), (250, 17), (LENGTH - 64, 64)):
+        positions = list(range(first, first + count))
+        alone = np.concatenate([attention.at([p]) for p in positions])
+        np.testing.assert_array_equal(attention.at(positions), alone)
+        np.testing.assert_array_equal(attention.at(positions[5:14]), alone[5:14])
+        np.testing.assert_array_equal(attention.at(positions[:8], apart=True), alone[:8])
