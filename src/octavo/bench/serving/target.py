@@ -19,8 +19,6 @@ WORDS = (
 ).split()
 """Of which prompts are made where a server does not say how many tokens it knows: nearly each is one token anywhere."""
 
-PROBE_WORDS = 200
-
 Kind = Literal["ids", "words"]
 
 
@@ -81,13 +79,13 @@ class Target:
     async def measure_words(self, chat: bool) -> None:
         """Find how many tokens a word has, in conversations or in plain text."""
         counts = []
-        for n in (PROBE_WORDS, 2 * PROBE_WORDS):
-            text = " ".join(self.draw.choices(WORDS, k=n))
+        for times in (1, 2):
+            text = " ".join(self.draw.sample(WORDS * times, k=len(WORDS) * times))
             prompt = {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
             counts.append((await self.first(prompt, 1)).prompt_tokens)
         few, many = counts
         if few is not None and many is not None and many > few:
-            self.words_per_token = PROBE_WORDS / (many - few)
+            self.words_per_token = len(WORDS) / (many - few)
 
 
 async def find(to: Address, model: str | None, chat: bool, settings: dict[str, Any], seed: int) -> Target:
