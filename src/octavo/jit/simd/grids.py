@@ -79,8 +79,9 @@ def load_marked_points(ty, low, high, block, marks, tables, width, more):
         for v in range(1 if wide else 2):
             numbers = load_at(b, low, V_U8, 64 * v)
             above = [load_at(b, high, V_U8, 64 * (v * planes + p)) for p in range(planes)]
-            bits = [(numbers, fill(V_U8, 64)), (numbers, fill(V_U8, 128)), *((plane, bit) for plane in above)]
+            bits = [(numbers, fill(V_U8, 64)), *((plane, bit) for plane in above)]
             chosen = [b.icmp_unsigned("!=", b.and_(x, y), fill(V_U8, 0)) for x, y in bits]
+            chosen.insert(1, b.icmp_signed("<", numbers, fill(V_U8, 0)))
             halves = [_look_up_64s(b, b.add(tables, i64(count * i)), count // 64, numbers, chosen) for i in (0, 1)]
             vectors += _sizes_of_eights(b, *halves) if wide else _sizes_of_fours(b, *halves)
         of_marks = load_at(b, marks, V_U8)
