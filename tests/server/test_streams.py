@@ -6,7 +6,8 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from threading import Thread
 from typing import Any
 
 import openai
@@ -55,6 +56,18 @@ class Played:
 
     def say(self, *rows: Row) -> None:
         self.server.loop.call_soon_threadsafe(self.fake.deliver, Step(list(rows), NO_STATS, 0.01))
+
+    def answering(self, *rows: Row) -> Thread:
+        """Says rows of the first reply once it is asked for, and some comments have been sent."""
+
+        def answer() -> None:
+            self.asked()
+            time.sleep(0.3)
+            self.say(*rows)
+
+        thread = Thread(target=answer)
+        thread.start()
+        return thread
 
     def die(self) -> None:
         self.server.loop.call_soon_threadsafe(self.fake.died, "killed")
@@ -176,13 +189,10 @@ def test_errors_before_and_after_the_first_token(model: Model) -> None:
 def test_openais_client_raises_what_a_stream_says(model: Model) -> None:
     with playing(model) as played:
         client = openai.OpenAI(base_url=f"{played.server.url}/v1", api_key="none", max_retries=0)
-
-        def answer() -> None:
-            played.say(begun(1), Row(1, None, "error", error=("UsageError", "no such thing")))
-
-        played.server.loop.call_soon_threadsafe(played.server.loop.call_later, 0.3, answer)
+        answer = played.answering(begun(1), Row(1, None, "error", error=("UsageError", "no such thing")))
         with pytest.raises(openai.APIError, match="no such thing"):
             list(client.chat.completions.create(model="x", stream=True, **BODY))
+        answer.join()
 
 
 def test_an_engine_that_dies_ends_streams_and_requests(model: Model) -> None:
@@ -292,3 +302,54 @@ def test_draining(model: Model) -> None:
         reader = Reader(sock)
         reader.head()
         assert events(reader.chunk())[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_steps_that_come_together_are_one_chunk(model: Model) -> None:
+    with playing(model) as played, closing(played.server.connect()) as sock:
+        sock.sendall(request({**BODY, "stream": True}))
+        (one,) = played.asked().ids
+
+        def three() -> None:
+            for row in (begun(one, 16), Row(one, 17), Row(one, 18, "length")):
+                played.fake.deliver(Step([row], NO_STATS, 0.01))
+
+        played.server.loop.call_soon_threadsafe(three)
+        reader = Reader(sock)
+        reader.head()
+        found = [e["choices"][0] for e in events(reader.chunk())]
+        assert "".join(c["delta"].get("content", "") for c in found) == model.tokenizer.decode([16, 17, 18])
+        assert found[-1]["finish_reason"] == "length"
+
+
+@pytest.mark.slow
+def test_a_thousand_connections_that_say_nothing(model: Model) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    try:
+        fake = FakeClient([16], 0.01)
+        with running(fake, model, limits=Limits(drain_time=0, header_time=3)) as server, ExitStack() as stack:
+            idle = [stack.enter_context(closing(server.connect())) for _ in range(1000)]
+            start = time.monotonic()
+            assert server.post(CHAT, **BODY, max_tokens=20)["usage"]["completion_tokens"] == 20
+            assert time.monotonic() - start < 3
+            assert all(sock.recv(100).startswith(b"HTTP/1.1 408 ") for sock in idle)
+            assert server.get("/health") == {"status": "ok"}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.slow
+def test_litellm_ignores_comments(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    with playing(model, ping=0.1) as played:
+        answer = played.answering(begun(1, 16), Row(1, 17, "length"))
+        stream: Any = litellm.completion(
+            model="openai/demo", api_base=f"{played.server.url}/v1", api_key="none", stream=True, **BODY
+        )
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert text == model.tokenizer.decode([16, 17])
+        answer.join()
