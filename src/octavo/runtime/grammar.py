@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -121,6 +122,11 @@ class Grammars:
         found = _Matched(matcher, self.tokenizer.n_vocab)
         found.fill(np.empty(-(-self.tokenizer.n_vocab // 32), np.int32))
         return found if thinking is None else AfterThinking(found, thinking, self.tokenizer)
+
+    def prepare(self) -> None:
+        """Read the vocabulary now, which takes a second or two of a large one, if llguidance is there."""
+        with suppress(UsageError, GrammarError):
+            _ = self._tokens
 
     @property
     def _tokens(self) -> Any:

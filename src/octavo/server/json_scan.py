@@ -114,7 +114,7 @@ class CallReader:
         self.broken = self.done = False
         self._keys, self._scanner = arguments, JsonScanner()
         self._key, self._token, self._held = "", "", ""
-        self._value: str | None = None
+        self._value: list[str] = []
         self._has_arguments = False
 
     def feed(self, c: str) -> str:
@@ -126,7 +126,7 @@ class CallReader:
             return ""
         if scanner.state == "done":
             self.done = True
-        if self._value is not None:
+        if self._value:
             self._in_value(c, before)
         elif depth == 1:
             self._in_object(c, before)
@@ -142,7 +142,7 @@ class CallReader:
             if state == "colon":
                 self._key = str(json.loads(self._token))
         elif before == "value" and state != "value":
-            self._value = c
+            self._value = [c]
             self._begin_value(c)
 
     def _begin_value(self, c: str) -> None:
@@ -154,17 +154,17 @@ class CallReader:
 
     def _in_value(self, c: str, before: str) -> None:
         scanner = self._scanner
-        assert self._value is not None
         ends = scanner.depth <= 1 and scanner.state in ("after", "key", "done")
         if not (before == "word" and ends and self._value[0] not in '{["'):  # else it stands after the value
-            self._value += c
             if self._key in self._keys and self._value[0] == "{":
                 self._held += c
+            else:
+                self._value.append(c)
         if ends:
-            self._end_value(self._value)
+            self._end_value("".join(self._value))
 
     def _end_value(self, value: str) -> None:
-        self._value = None
+        self._value = []
         if self._key == "name":
             self.broken = self.broken or value[0] != '"' or self.name is not None
             self.name = None if self.broken else str(json.loads(value))

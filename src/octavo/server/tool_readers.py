@@ -20,6 +20,8 @@ Tools = Mapping[str, Mapping[str, Any]]
 
 MOST_CHARACTERS = 1 << 20
 """Of a call that is read only once it is whole."""
+LONGEST_TAG = 64
+"""Characters among which a tag that is awaited begins."""
 
 
 class Reader(Protocol):
@@ -114,14 +116,16 @@ class XmlReader:
     def feed(self, c: str) -> list[Part]:
         self._text += c
         if c != ">":
-            self.broken = len(self._text) > MOST_CHARACTERS or not self._may_begin()
+            n = len(self._text)
+            self.broken = n > MOST_CHARACTERS or (n < LONGEST_TAG and not self._may_begin())
             return []
         if self._properties is None:
             return self._begin()
         if self._END.fullmatch(self._text):
             self.done = True
             return [(None, "}" if self._count else "{}")]
-        found = self._PARAMETER.fullmatch(self._text)
+        closed = self._text.endswith("</parameter>")  # a look at all of it for each ">" of a long value would take long
+        found = self._PARAMETER.fullmatch(self._text) if closed else None
         if found is None:
             self.broken = not self._may_begin()
             return []

@@ -158,7 +158,8 @@ class ToolParser:
         pieces: list[Piece] = []
         for i, c in enumerate(self._held):
             parts = self._reader.feed(c)
-            self._raw += c
+            if not self._told:
+                self._raw += c
             for name, arguments in parts:
                 if name is not None:
                     self._calls += 1

@@ -93,6 +93,8 @@ class EngineLoop:
 
     def run(self) -> None:
         """Work until `Quit` comes."""
+        if self.core is not None:  # so that no step waits for the first grammar
+            Thread(target=self._grammars.prepare, name="grammars", daemon=True).start()
         self._send(Ready(info_of(self.model)))
         while self._take_messages():
             if self.core is not None and (self._failed or not self.core.scheduler.idle):
