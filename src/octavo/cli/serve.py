@@ -66,7 +66,7 @@ class Load:
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="Memory of the KV cache, as 4G (default: a quarter of what is free).",
+            help="Memory of the KV cache, as 4G (default: a quarter of what is free, half on a GPU).",
             rich_help_panel=LOAD,
         ),
     ] = None

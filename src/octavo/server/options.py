@@ -11,7 +11,8 @@ import msgspec
 class EngineOptions(msgspec.Struct, frozen=True):
     """See `octavo.load`, whose arguments these are.
 
-    kv_memory   None for a quarter of the memory that is free, but no more than `max_sequences` of `n_ctx` tokens take
+    kv_memory   None for a quarter of the memory that is free, or half of what weights leave of a GPU's, but no more
+                than `max_sequences` of `n_ctx` tokens take
     itl_target  seconds from one token of a reply to the next that prompts of others may not lengthen; 0: no bound;
                 None for 0.25 on the CPU and 0.025 on a GPU
     embeddings  a model that generates also gives vectors of texts; its weights are then in memory twice

@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 
 from octavo.errors import OctavoError, UsageError
-from octavo.graph.node import PAGE_SIZE, Graph
+from octavo.graph.node import PAGE_SIZE
+from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.huggingface import open_model_file
 from octavo.io.memory import room
 from octavo.io.named import resolve
 from octavo.jit.clock import clock
-from octavo.models import read_model
+from octavo.models import ModelSpec, read_model
 from octavo.runtime.context import default_context
 from octavo.runtime.core import EngineCore
 from octavo.runtime.embedding import is_embedding_model
@@ -220,7 +221,7 @@ def load_model(options: EngineOptions) -> Model:
     spec = read_model(file)
     kv_memory = options.kv_memory
     if kv_memory is None and not is_embedding_model(spec):
-        kv_memory = _usual_kv_memory(options, spec.graph(cache_type=options.cache_type), default_context(spec))
+        kv_memory = _usual_kv_memory(options, spec, backends[0])
     config = EngineConfig(
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
         max_sequences=options.max_sequences,
@@ -228,14 +229,23 @@ def load_model(options: EngineOptions) -> Model:
     return model_of(file, backends, config)
 
 
-def _usual_kv_memory(options: EngineOptions, graph: Graph, n_ctx: int) -> int | None:
-    """Bytes of the cache for `max_sequences` whole contexts, or a quarter of what memory is free; None: not known."""
-    free = room()
-    if free is None:
-        return None
+def _usual_kv_memory(options: EngineOptions, spec: ModelSpec, backend: Backend) -> int | None:
+    """Bytes of the cache: for all contexts whole, or a share of the memory that is free; None: not known."""
+    graph = spec.graph(cache_type=options.cache_type)
     of_page = page_bytes(graph)
-    whole = of_page * pages_for(options.n_ctx or n_ctx) * options.max_sequences
-    return max(min(whole, free.free // 4), of_page) or None
+    whole = of_page * pages_for(options.n_ctx or default_context(spec)) * options.max_sequences
+    share = _share(spec, backend)
+    return None if share is None else max(min(whole, share), of_page) or None
+
+
+def _share(spec: ModelSpec, backend: Backend) -> int | None:
+    """Half of what weights leave of a GPU's memory, or a quarter of the system's; None where that is not known."""
+    if isinstance(backend, BoundedBackend):
+        free = backend.free()
+        left = free - sum(info.nbytes for info in spec.file.tensors.values())
+        return max(left // 2, free // 8)
+    machine = room()
+    return None if machine is None else machine.free // 4
 
 
 def serve_engine(sock: socket.socket) -> None:
