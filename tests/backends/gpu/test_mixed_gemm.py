@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import dispatch
+from octavo.backends.gpu import dispatch, memory, mixed_gemm
 from octavo.backends.gpu.arguments import F16Scales
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
@@ -19,6 +19,8 @@ from octavo.backends.gpu.load import load
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference, unpack
 from octavo.formats.group import row_named
+from octavo.graph.node import Node
+from octavo.graph.ops import apply
 from octavo.quantizers import encode
 from tests.sampling import slow
 
@@ -81,6 +83,22 @@ def test_scales_of_groups(name: str) -> None:
     elif w.layout.has_min:
         assert dmin is not None
         _check_halves(minimum, -dmin)
+
+
+def test_scales_are_made_once_and_announced() -> None:
+    c, tensor = Context(target()), stored("Q4_K", 5, 512)
+    w: Any = load(tensor, c.target.device)
+    made = mixed_gemm.f16_scales(c, w)
+    assert mixed_gemm.f16_scales(c, w) is made
+    assert made.minimum is not None
+    nbytes = sum(4 * p.numel() for p in (made.scale, made.minimum))  # type: ignore[union-attr]
+    x = Node("input", (), ("tokens", 512), "q8_1", name="x")
+    product = apply("mul_mat", Node("weight", (), (5, 512), "weight", {"tensor": tensor}), x)
+    more = [
+        memory.needs([product], {"tokens": n}, "sm_90") - memory.needs([product], {"tokens": n}, "sm_80")
+        for n in (16, 64, 4096)
+    ]
+    assert more == [0, nbytes, nbytes]
 
 
 def _check_halves(found: torch.Tensor, expected: np.ndarray) -> None:
