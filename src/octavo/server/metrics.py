@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 if TYPE_CHECKING:
     from octavo.server.client import EngineClient
@@ -16,6 +18,29 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 SHARE = 0.1
 """Of a new measurement in what is believed."""
+
+
+class Gaps:
+    """Seconds between two tokens of a reply, in buckets of GAPS.
+
+    Every token is counted here, and the client library's own histogram takes ten times as long.
+    """
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(GAPS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(GAPS, seconds)] += 1
+        self._sum += seconds
+
+    def family(self) -> HistogramMetricFamily:
+        """As Prometheus reads it: each bucket has those before it too."""
+        limits = [*(str(float(limit)) for limit in GAPS), "+Inf"]
+        name, text = "octavo:inter_token_latency_seconds", "Between two tokens of a reply"
+        return HistogramMetricFamily(
+            name, text, buckets=list(zip(limits, accumulate(self._counts), strict=True)), sum_value=self._sum
+        )
 
 
 class Metrics:
@@ -32,7 +57,7 @@ class Metrics:
         self.prompt_seconds = self.generated_seconds = 0.0
         self.steps = self.busy = self.most_tokens = 0
         self.first = self._histogram("time_to_first_token_seconds", "From a request to its first token", SECONDS)
-        self.gap = self._histogram("inter_token_latency_seconds", "Between two tokens of a reply", GAPS)
+        self.gap = Gaps()
         self.per_token = self._histogram("request_time_per_output_token_seconds", "Of a reply, by token", GAPS)
         self.whole = self._histogram("e2e_request_latency_seconds", "From a request to its reply's end", SECONDS)
         self.queued = self._histogram("request_queue_time_seconds", "Before a prompt was begun", SECONDS)
@@ -65,7 +90,8 @@ class Metrics:
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What is counted elsewhere, for the registry."""
+        """What is counted here and elsewhere, for the registry."""
+        yield self.gap.family()
         stats, info = self.client.stats, self.client.info
         for name, text, value in (
             ("prompt_tokens", "Tokens of prompts", self.prompt_tokens),

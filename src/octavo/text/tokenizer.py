@@ -51,6 +51,7 @@ class Tokenizer:
         self._first, self._last = _ends(fields, scheme, specials.roles, self.add_bos, self.add_eos)
         self._puts_space = self.add_space_prefix and not scheme.spaces
         self._encode_text, self._to_bytes = scheme.encoder(fields, vocab), scheme.to_bytes
+        self._known_bytes: dict[int, bytes] = {}
         self._split_special, self._split_plain = _partitions(fields, vocab, specials.guarded)
         self._guard = Guard([vocab.texts[i] for i in specials.guarded])
 
@@ -142,6 +143,12 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that `token` stands for; none for an unused one. Raises TokenizerError for an id out of range."""
+        known = self._known_bytes.get(token)
+        if known is None:
+            known = self._known_bytes[token] = self._read_bytes(token)
+        return known
+
+    def _read_bytes(self, token: int) -> bytes:
         kind = self._kind(token)
         text = self.texts[token]
         if kind & _MATCHED_BITS:
