@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import triton
 from triton import next_power_of_2
 
 from octavo.backends.gpu import gluon, tuned
@@ -280,6 +281,10 @@ def decode(dim: int, group: int, arch: str, exact: bool) -> AttentionTile:
     return AttentionTile(rows, 4, 32, _precision(arch))
 
 
+TRITON_SPILLS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
+"""Whether this Triton keeps more of a tile of latent attention in registers than there are."""
+
+
 def latent(rows: int, arch: str, exact: bool, codes: bool = False) -> AttentionTile:
     """The tile of attention where keys of up to 576 values are values too, for `rows` queries; codes: of q8_0."""
     if arch == "interpreter":
@@ -287,11 +292,15 @@ def latent(rows: int, arch: str, exact: bool, codes: bool = False) -> AttentionT
     if exact or arch.startswith("gfx11"):
         precision = _precision(arch) if exact else None
         return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
+    part = 64 if TRITON_SPILLS and arch.startswith("sm_") else 0
     if not arch.startswith(("sm_9", "sm_10")):
-        return AttentionTile(16, 8, 32, stages=1, part=64) if codes and arch == "gfx942" else AttentionTile(16, 8, 32)
+        if codes and arch == "gfx942":
+            return AttentionTile(16, 8, 32, stages=1, part=64)
+        return AttentionTile(16, 8, 32, part=part)
     if codes:
-        return AttentionTile(16, 8, 64, stages=3)
-    return AttentionTile(32, 4, 64, stages=3) if rows > 16 and arch == "sm_90" else AttentionTile(16, 4, 64)
+        return AttentionTile(16, 8, 64, stages=3, part=part)
+    wide = rows > 16 and arch == "sm_90" and not TRITON_SPILLS
+    return AttentionTile(32, 4, 64, stages=3) if wide else AttentionTile(16, 4, 64)
 
 
 def _precision(arch: str) -> str:
