@@ -41,7 +41,7 @@ def test_no_more_than_so_many_bits_and_nearly_all_of_them(src: Path, dst: Path, 
         assert {row.name: row.type for row in fitted.report.rows} == types(dst)
 
 
-@pytest.mark.parametrize(("size", "alignment"), some([(180_000, 32), (250_000, 32), (300_000, 4096)], 2))
+@pytest.mark.parametrize(("size", "alignment"), some([(180_000, 32), (250_000, 32), (300_000, 4096)], 1))
 def test_a_file_of_a_wished_size(tmp_path: Path, dst: Path, size: int, alignment: int) -> None:
     keys = small.KEYS | {"general.alignment": alignment, "tokenizer.ggml.tokens": [f"token {i}" for i in range(2000)]}
     write_gguf(tmp_path / "src.gguf", "llama", keys, small.weights())
@@ -102,7 +102,7 @@ def test_rows_of_no_whole_blocks(tmp_path: Path, dst: Path) -> None:
 
 def test_what_the_file_says_it_is(src: Path, dst: Path) -> None:
     numbers = {"Q2_K": 10, "Q3_K": 12, "IQ4_XS": 30, "Q4_K": 15, "Q5_K": 17, "Q6_K": 18, "Q8_0": 7, "F16": 1}
-    for bits in (3.3, 4.7, 5.9, 9, 20):
+    for bits in (3.3, 5.9, 20):
         quantize_to_size(src, dst, Target(bits_per_weight=bits))
         kinds = [kind for kind in types(dst).values() if kind != "F32"]
         with GGUFFile.open(dst) as file:

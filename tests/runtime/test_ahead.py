@@ -17,6 +17,7 @@ from octavo.runtime.request import Request
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from tests.runtime import tiny
 from tests.runtime.test_device_sampling import Eager
+from tests.sampling import slow
 
 RNG = np.random.default_rng(8)
 PROMPTS = [RNG.integers(0, tiny.N_VOCAB, 3 + 11 * i).tolist() for i in range(7)]
@@ -53,7 +54,7 @@ def run(core: EngineCore, given: list[Request], *, every: int = 3, cancelled: di
     return ahead
 
 
-@pytest.mark.parametrize("pages", [16, 5])
+@pytest.mark.parametrize("pages", [slow(16), 5])
 def test_replies_end_and_begin_while_others_go_on(architecture: ModelSpec, pages: int) -> None:
     plain, eager = core_on(architecture, ReferenceBackend()), core_on(architecture, Eager(), n_pages=pages)
     assert eager.engine.runs_ahead

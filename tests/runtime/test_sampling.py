@@ -158,7 +158,7 @@ def test_philox() -> None:
 def test_draws_among_few_follow_the_distribution(top_k_: int, filters: dict[str, float]) -> None:
     """By the way for at most 64 candidates and by that for all, whether other replies are drawn beside it or not."""
     params = SamplingParams(temperature=2.0, seed=3, **{**OFF, **filters, "top_k": top_k_})  # type: ignore[arg-type]
-    sample, n = make_sampler(params), 10_000
+    sample, n = make_sampler(params), 4_000
     x = shares(*SHARES)
     drawn = [sample(x, range(i)) for i in range(n)]
     survivors = np.array([True, True, True, not filters, not filters and top_k_ != 4])

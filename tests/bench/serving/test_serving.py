@@ -19,6 +19,7 @@ from octavo.bench.serving.stream import Reply
 from octavo.errors import BackendError, UsageError
 from tests.bench.serving.fake_server import Fake, serving
 from tests.cli.conftest import Run
+from tests.sampling import slow
 
 
 def reply(sent: float, first: float, gaps: list[float], **changes: Any) -> Reply:
@@ -215,7 +216,7 @@ def test_the_command(octavo: Run, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("workload", ["b", "c"])
+@pytest.mark.parametrize("workload", [slow("b"), "c"])
 def test_pictures_of_the_others(octavo: Run, tmp_path: Path, workload: str) -> None:
     picture = tmp_path / "x.svg"
     with serving(Fake(first=0.01, gap=0.002)) as fake:
