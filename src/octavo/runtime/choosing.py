@@ -24,7 +24,7 @@ from octavo.runtime.candidates import BEST, CANDIDATES, CHANGED, LOGITS, MAX_CAN
 from octavo.runtime.draws import draw
 from octavo.runtime.engine import Engine
 from octavo.runtime.logit_changes import LogitChanges
-from octavo.runtime.request import LogProbs, Request
+from octavo.runtime.request import LogProbs, Request, masked
 from octavo.runtime.sampling import NOTHING_LEFT, ChainSampler, largest_first
 
 
@@ -182,10 +182,7 @@ class Chooser:
         request, logits = wanted.request, logits[: self.n_known]
         if not np.isfinite(logits).all():
             return self.engine.not_finite()
-        allowed = logits
-        if wanted.mask is not None:
-            bits = np.unpackbits(wanted.mask.view(np.uint8), count=len(logits), bitorder="little")
-            allowed = np.where(bits, logits, np.float32(-np.inf))
+        allowed = logits if wanted.mask is None else masked(logits, wanted.mask)
         try:
             token = request.sampler(allowed, request.tokens)
         except Exception as error:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from octavo.formats.spec import F32
+from octavo.formats.spec import F32, AnyArray
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.reply import FinishReason
 from octavo.runtime.sampling import Sampler
@@ -40,14 +40,20 @@ class Constraint(Protocol):
         """Whether the reply is complete, so that nothing but its end may come."""
 
 
+def masked(logits: F32, mask: AnyArray) -> F32:
+    """Logits [n], -inf for tokens whose bits a mask, as `Constraint.fill` makes it, has not set."""
+    allowed = np.unpackbits(mask.view(np.uint8), count=len(logits), bitorder="little")
+    out: F32 = np.where(allowed, logits, np.float32(-np.inf))
+    return out
+
+
 def constrained(sampler: Sampler, constraint: Constraint) -> Sampler:
     """A sampler that chooses among the tokens that may come, and goes on by the one it chose."""
 
     def choose(logits: F32, tokens: Seq[int]) -> int:
         mask = np.empty(-(-len(logits) // 32), np.int32)
         constraint.fill(mask)
-        allowed = np.unpackbits(mask.view(np.uint8), count=len(logits), bitorder="little")
-        token = sampler(np.where(allowed, logits, np.float32(-np.inf)), tokens)
+        token = sampler(masked(logits, mask), tokens)
         constraint.accept(token)
         return token
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive
 
 from octavo.server.body import read_as
 from octavo.server.service import Service
-from octavo.server.stream import EventStream, Renderer, Watch, to_json
-from octavo.server.work import Event, Work
+from octavo.server.stream import EventStream, Renderer, Watch, given_up_when_left, to_json
+from octavo.server.work import Work
 
 T = TypeVar("T", bound=BaseModel)
 LEFT = 499
@@ -41,31 +38,12 @@ def json_response(body: Any, status: int = 200, headers: dict[str, str] | None =
     return Response(to_json(body), status, headers, "application/json")
 
 
-def streamed(request: Request, work: Work, renderer: Renderer) -> Response:
-    """A job's events as they come."""
-    watch: Watch = request.app.state.watch
-    return EventStream(work, renderer, watch)
-
-
-async def finished(request: Request, work: Work) -> list[list[Event]] | None:
-    """All that a job brings; None where the client left before its end."""
-    left = asyncio.get_running_loop().create_task(_until_left(request.receive, work))
-    try:
+async def answered(request: Request, work: Work, renderer: Renderer, *, stream: bool | None) -> Response:
+    """A job's events as they come, or all that it brings at once; nothing to speak of where the client left before."""
+    if stream:
+        watch: Watch = request.app.state.watch
+        return EventStream(work, renderer, watch)
+    async with given_up_when_left(request.receive, work):
         found = await work.finished()
-        return None if work.stream.closed else found
-    finally:
-        work.close()
-        left.cancel()
-        with suppress(asyncio.CancelledError):
-            await left
-
-
-async def _until_left(receive: Receive, work: Work) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    work.close()
-
-
-def left() -> Response:
-    """What is sent to a client that is gone."""
-    return Response(status_code=LEFT)
+        left = work.stream.closed
+    return Response(status_code=LEFT) if left else json_response(renderer.whole(found))

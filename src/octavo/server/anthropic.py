@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server import chat
-from octavo.server.answer import body_of, finished, json_response, key_of, left, service_of, streamed
+from octavo.server.answer import answered, body_of, json_response, key_of, service_of
 from octavo.server.anthropic_schema import CountRequest, MessagesRequest, chat_request
 from octavo.server.blocks import Block, Blocks, Change
 from octavo.server.errors import ApiError, bad
 from octavo.server.families import anthropic_error
 from octavo.server.names import new_id
 from octavo.server.schema import ChatRequest
-from octavo.server.stream import to_json
-from octavo.server.threads import LONG, in_thread_if_long
+from octavo.server.stream import named_event, to_json
+from octavo.server.threads import in_thread_if_long
 from octavo.server.usage import usage
 from octavo.server.work import Event, Work
 
@@ -29,19 +29,16 @@ async def messages(request: Request) -> Response:
     """Reply to messages, as Anthropic does."""
     body, service = await body_of(request, MessagesRequest), service_of(request)
     name, asked = service.require_model(body.model), _asked(body)
-    work = Work(service, await in_thread_if_long(_size(asked), chat.job_of, service, asked, key_of(request)))
+    work = Work(service, await in_thread_if_long(chat.effort(asked), chat.job_of, service, asked, key_of(request)))
     reply = MessageReply(name, work)
-    if body.stream:
-        return streamed(request, work, reply)
-    found = await finished(request, work)
-    return left() if found is None else json_response(reply.whole(found[0]))
+    return await answered(request, work, reply, stream=body.stream)
 
 
 async def count_tokens(request: Request) -> Response:
     """The number of tokens that a request's prompt has."""
     body, service = await body_of(request, CountRequest), service_of(request)
     asked = _asked(body)
-    prompt = await in_thread_if_long(_size(asked), chat.prompt_of, service, asked)
+    prompt = await in_thread_if_long(chat.effort(asked), chat.prompt_of, service, asked)
     return json_response({"input_tokens": len(prompt)})
 
 
@@ -52,10 +49,6 @@ def _asked(body: CountRequest) -> ChatRequest:
         if type(error) is ValueError:
             raise bad(str(error)) from None
         raise
-
-
-def _size(asked: ChatRequest) -> int:
-    return sum(len(m.text() or "") for m in asked.messages) + (LONG + 1) * (asked.tools is not None)
 
 
 class MessageReply:
@@ -77,7 +70,7 @@ class MessageReply:
         return closing + _event("message_delta", delta=delta, usage=self._usage()) + _event("message_stop")
 
     def error(self, error: ApiError) -> bytes:
-        return b"event: error\ndata: " + to_json(anthropic_error(error)) + b"\n\n"
+        return named_event("error", to_json(anthropic_error(error)))
 
     def _written(self, change: Change) -> bytes:
         what, block, piece = change
@@ -91,9 +84,9 @@ class MessageReply:
                      "call": ("input_json_delta", "partial_json")}[block.kind]  # fmt: skip
         return _event("content_block_delta", index=block.index, delta={"type": kind, key: piece})
 
-    def whole(self, events: Sequence[Event]) -> dict[str, Any]:
+    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
         """The message of a job that is finished."""
-        for _ in self.blocks.take(events):
+        for _ in self.blocks.take(found[0]):
             pass
         content = [_block(block) for block in self.blocks.all]
         return self._message(content, self._reason()) | {"stop_sequence": self.work.choices[0].stopped}
@@ -136,4 +129,4 @@ def _input(arguments: str) -> Any:
 
 
 def _event(kind: str, **fields: Any) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_json({"type": kind, **fields}))
+    return named_event(kind, to_json({"type": kind, **fields}))

@@ -10,7 +10,7 @@ from typing import Any
 from octavo.errors import GrammarError
 from octavo.runtime.grammar import Grammar
 from octavo.runtime.thinking import PROMPT_END, Thinking, thinking_after
-from octavo.server.constrain import grammar_of, require_grammar
+from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.detail import Delta
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
@@ -45,6 +45,16 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
         tools=tools, thinking=thinking, grammar=_grammar_of(service, body, tools, thinking),
     )  # fmt: skip
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """Characters of messages."""
+    return sum(len(message.text() or "") for message in messages)
+
+
+def effort(body: ChatRequest) -> int:
+    """See `effort_of`."""
+    return effort_of(body, size_of(body.messages))
 
 
 def prompt_of(service: Service, body: ChatRequest) -> list[int]:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.server.constrain import grammar_of, require_grammar
+from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import text_logprobs
 from octavo.server.messages import Likely
 from octavo.server.names import new_id
-from octavo.server.schema import CompletionRequest
+from octavo.server.schema import CompletionRequest, NativeRequest
 from octavo.server.service import Service
 from octavo.server.stream import DONE, event, to_json
 from octavo.server.usage import timings, usage
@@ -28,6 +28,12 @@ def prompts_of(service: Service, given: object, param: str = "prompt") -> list[l
     for prompt in prompts:
         service.require_fitting(prompt, param)
     return prompts
+
+
+def effort(body: CompletionRequest | NativeRequest) -> int:
+    """See `effort_of`."""
+    parts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    return effort_of(body, sum(len(str(part)) for part in parts))
 
 
 def job_of(service: Service, body: CompletionRequest, key: str) -> Job:

@@ -11,6 +11,7 @@ from octavo.runtime.thinking import Thinking
 from octavo.server.errors import ApiError, bad
 from octavo.server.schema import Constrained, NativeRequest, ResponseFormat, StructuredOutputs
 from octavo.server.service import Service
+from octavo.server.threads import LONG
 
 Named = tuple[str, Callable[[], Grammar]]
 
@@ -89,8 +90,8 @@ def _of_outputs(given: StructuredOutputs) -> Grammar:
     return make(value)
 
 
-def is_heavy(body: Any) -> bool:
-    """Whether a request has something to compile, which is not for the thread that has the streams."""
+def effort_of(body: Any, size: int) -> int:
+    """Characters that a request takes as long as: its own, and more than LONG where it has something to compile."""
     names = ("tools", "response_format", "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
              "guided_choice", "guided_grammar")  # fmt: skip
-    return any(getattr(body, name, None) is not None for name in names)
+    return size + (LONG + 1) * any(getattr(body, name, None) is not None for name in names)

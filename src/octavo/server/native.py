@@ -9,10 +9,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.server.answer import body_of, finished, json_response, key_of, left, service_of, streamed
-from octavo.server.chat import encode_chat_text
-from octavo.server.completions import prompts_of
-from octavo.server.constrain import grammar_of, is_heavy, require_grammar
+from octavo.server.answer import answered, body_of, json_response, key_of, service_of
+from octavo.server.chat import encode_chat_text, size_of
+from octavo.server.completions import effort, prompts_of
+from octavo.server.constrain import grammar_of, require_grammar
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import finite
@@ -20,7 +20,7 @@ from octavo.server.messages import Likely
 from octavo.server.schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
 from octavo.server.service import Service
 from octavo.server.stream import event, to_json
-from octavo.server.threads import LONG, in_thread_if_long
+from octavo.server.threads import in_thread_if_long
 from octavo.server.usage import timings
 from octavo.server.work import Choice, Event, Work
 
@@ -141,14 +141,9 @@ def settings(job: Job) -> dict[str, Any]:
 async def completion(request: Request) -> Response:
     """Continue a text, as llama-server does."""
     body, service = await body_of(request, NativeRequest), service_of(request)
-    size = len(body.prompt) if isinstance(body.prompt, str) else sum(len(str(part)) for part in body.prompt)
-    size += (LONG + 1) * is_heavy(body)
-    work = Work(service, await in_thread_if_long(size, job_of, service, body, key_of(request)))
+    work = Work(service, await in_thread_if_long(effort(body), job_of, service, body, key_of(request)))
     reply = NativeReply(service, body, work)
-    if body.stream:
-        return streamed(request, work, reply)
-    found = await finished(request, work)
-    return left() if found is None else json_response(reply.whole(found))
+    return await answered(request, work, reply, stream=body.stream)
 
 
 async def tokenize(request: Request) -> Response:
@@ -178,7 +173,7 @@ async def detokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """Messages as the model's template writes them."""
     body, service = await body_of(request, TemplateRequest), service_of(request)
-    size = sum(len(message.text() or "") for message in body.messages)
+    size = size_of(body.messages)
     return json_response({"prompt": await in_thread_if_long(size, encode_chat_text, service, body)})
 
 

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server import chat
-from octavo.server.answer import body_of, finished, json_response, key_of, left, service_of, streamed
+from octavo.server.answer import answered, body_of, key_of, service_of
 from octavo.server.blocks import Block, Blocks, Change
 from octavo.server.errors import ApiError
 from octavo.server.names import new_id
 from octavo.server.responses_schema import ResponsesRequest, chat_request
-from octavo.server.stream import to_json
-from octavo.server.threads import LONG, in_thread_if_long
+from octavo.server.stream import named_event, to_json
+from octavo.server.threads import in_thread_if_long
 from octavo.server.usage import usage
 from octavo.server.work import Event, Work
 
@@ -30,14 +30,9 @@ async def responses(request: Request) -> Response:
     """Reply to a conversation, as OpenAI's newer interface has it."""
     body, service = await body_of(request, ResponsesRequest), service_of(request)
     name, asked = service.require_model(body.model), chat_request(body)
-    size = sum(len(m.text() or "") for m in asked.messages)
-    size += (LONG + 1) * (asked.tools is not None or asked.response_format is not None)
-    work = Work(service, await in_thread_if_long(size, chat.job_of, service, asked, key_of(request)))
+    work = Work(service, await in_thread_if_long(chat.effort(asked), chat.job_of, service, asked, key_of(request)))
     reply = ResponseReply(body, name, work)
-    if body.stream:
-        return streamed(request, work, reply)
-    found = await finished(request, work)
-    return left() if found is None else json_response(reply.whole(found[0]))
+    return await answered(request, work, reply, stream=body.stream)
 
 
 class ResponseReply:
@@ -67,9 +62,9 @@ class ResponseReply:
         told = self._event("error", code=error.code or error.type, message=error.message, param=error.param)
         return told + self._event("response.failed", response=failed)
 
-    def whole(self, events: Sequence[Event]) -> dict[str, Any]:
+    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
         """The response of a job that is finished."""
-        for _ in self.blocks.take(events):
+        for _ in self.blocks.take(found[0]):
             pass
         return self._response(self._status())
 
@@ -141,7 +136,7 @@ class ResponseReply:
 
 def _event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
     data = to_json({"type": kind, "sequence_number": number, **fields})
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+    return named_event(kind, data)
 
 
 def _part(block: Block, text: str) -> dict[str, Any]:

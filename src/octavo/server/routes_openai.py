@@ -10,12 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server import chat, completions
-from octavo.server.answer import body_of, finished, json_response, key_of, left, service_of, streamed
-from octavo.server.constrain import is_heavy
+from octavo.server.answer import answered, body_of, json_response, key_of, service_of
 from octavo.server.errors import bad
 from octavo.server.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 from octavo.server.service import Service
-from octavo.server.threads import LONG, in_thread_if_long
+from octavo.server.threads import in_thread_if_long
 from octavo.server.work import Work
 
 TOGETHER = 32
@@ -26,32 +25,23 @@ async def chat_completions(request: Request) -> Response:
     """Reply to messages."""
     body, service = await body_of(request, ChatRequest), service_of(request)
     name, key = service.require_model(body.model), key_of(request)
-    size = sum(len(m.text() or "") for m in body.messages) + (LONG + 1) * is_heavy(body)
-    job = await in_thread_if_long(size, chat.job_of, service, body, key)
+    job = await in_thread_if_long(chat.effort(body), chat.job_of, service, body, key)
     work = Work(service, job)
     reply = chat.ChatReply(service, body, name, work)
-    if body.stream:
-        return streamed(request, work, reply)
-    found = await finished(request, work)
-    return left() if found is None else json_response(reply.whole(found))
+    return await answered(request, work, reply, stream=body.stream)
 
 
 async def text_completions(request: Request) -> Response:
     """Continue texts."""
     body, service = await body_of(request, CompletionRequest), service_of(request)
     name, key = service.require_model(body.model), key_of(request)
-    size = len(body.prompt) if isinstance(body.prompt, str) else sum(map(len, map(str, body.prompt)))
-    size += (LONG + 1) * is_heavy(body)
-    job = await in_thread_if_long(size, completions.job_of, service, body, key)
+    job = await in_thread_if_long(completions.effort(body), completions.job_of, service, body, key)
     echoed = None
     if body.echo and job.logprobs is not None:
         echoed = [(await service.client.score(prompt, job.logprobs)).rows for prompt in job.prompts]
     work = Work(service, job)
     reply = completions.CompletionReply(service, body, name, work, echoed)
-    if body.stream:
-        return streamed(request, work, reply)
-    found = await finished(request, work)
-    return left() if found is None else json_response(reply.whole(found))
+    return await answered(request, work, reply, stream=body.stream)
 
 
 async def embeddings(request: Request) -> Response:

@@ -99,21 +99,23 @@ def config(service: Service) -> uvicorn.Config:
 
 async def _until_signal() -> None:
     """Wait for the first signal that ends the server; after it a second one ends it at once."""
+    await _signal_from_now().wait()
+
+
+def _signal_from_now() -> asyncio.Event:
+    """Is set by the next signal to end; never where signals can't be taken, as in another thread than the main one."""
     came, loop = asyncio.Event(), asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, came.set)
-    await came.wait()
+    return came
 
 
 async def _drain(service: Service) -> None:
     """Take no more requests, and wait until those under way are at their ends, as long as they may take."""
     service.draining = True
     limit = service.options.limits.drain_time
-    again, loop = asyncio.Event(), asyncio.get_running_loop()
-    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, again.set)
+    again, loop = _signal_from_now(), asyncio.get_running_loop()
     end = loop.time() + limit
     while service.metrics.replies and not again.is_set() and loop.time() < end:
         await asyncio.sleep(0.05)

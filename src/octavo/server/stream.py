@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from starlette.responses import Response
@@ -39,6 +40,28 @@ class Renderer(Protocol):
 
     def error(self, error: ApiError) -> bytes:
         """What comes last where the job failed."""
+
+    def whole(self, found: Sequence[Sequence[Event]]) -> Any:
+        """What is answered without a stream, once each reply has all its events."""
+
+
+@asynccontextmanager
+async def given_up_when_left(receive: Receive, work: Work) -> AsyncIterator[None]:
+    """Give a job up as soon as its client is gone, and close it at the end."""
+    left = asyncio.get_running_loop().create_task(_until_left(receive, work))
+    try:
+        yield
+    finally:
+        work.close()
+        left.cancel()
+        with suppress(asyncio.CancelledError):
+            await left
+
+
+async def _until_left(receive: Receive, work: Work) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    work.close()
 
 
 class Watch:
@@ -82,16 +105,12 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._transport = scope.get("state", {}).get("transport")
-        left = asyncio.get_running_loop().create_task(self._until_left(receive))
-        self.watch.add(self)
-        try:
-            await self._send_all(send)
-        finally:
-            self.watch.streams.discard(self)
-            self.work.close()
-            left.cancel()
-            with suppress(asyncio.CancelledError):
-                await left
+        async with given_up_when_left(receive, self.work):
+            self.watch.add(self)
+            try:
+                await self._send_all(send)
+            finally:
+                self.watch.streams.discard(self)
 
     async def _send_all(self, send: Send) -> None:
         work, renderer, begun = self.work, self.renderer, False
@@ -124,12 +143,6 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": data, "more_body": more})
         self.writes_since, self.wrote_at = None, monotonic()
 
-    async def _until_left(self, receive: Receive) -> None:
-        """Give up the job once its client is gone."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.work.close()
-
     def cut(self) -> None:
         """End a connection whose client reads nothing."""
         log.warning("a client that reads nothing is cut off")
@@ -141,6 +154,11 @@ class EventStream(Response):
 def event(body: bytes) -> bytes:
     """A server-sent event of one line."""
     return b"data: " + body + b"\n\n"
+
+
+def named_event(name: str, body: bytes) -> bytes:
+    """A server-sent event that has a name."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), body)
 
 
 DONE = event(b"[DONE]")
