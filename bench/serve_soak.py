@@ -1,10 +1,12 @@
 """Asks `octavo serve` everything at once for a while, and looks at what that leaves behind.
 
-    python bench/serve_soak.py [MODEL] [--seconds 3600] [--streams 12] [--cancelled 0.3] [--bad 0.02] [--kill SECONDS]
+    python bench/serve_soak.py [MODEL] [--seconds 3600] [--streams 12] [--cancelled 0.3] [--bad 0.02]
+                               [--rate REQUESTS] [--kill SECONDS]
 
 Requests are of all kinds: streamed and whole, chat and completions, several replies, stop strings, penalties, prompts
 that begin alike. Some are left before they end, in every phase. Some break the rules, and each of these has to be
-answered with the status that it deserves. With `--kill` the engine's process is killed every so often.
+answered with the status that it deserves. With `--kill` the engine's process is killed every so often. With `--rate`
+no more than so many requests a second are begun, so that other work on the machine goes on.
 
 Exit status 1 where an answer was wrong, or where at the end, with nothing under way, pages, sockets or memory are not
 what they were after a quarter of the time. Needs Linux. The result is bench/results/serve-soak-<date>.json, or in the
@@ -262,12 +264,20 @@ async def bad(server: Server) -> None:
 Kind = Callable[[Server], Awaitable[None]]
 
 
-async def load(server: Server, streams: int, shares: dict[Kind, float], going_on: Callable[[], bool]) -> None:
-    """`streams` requests at a time, of the kinds with these shares, for as long as `going_on` says so."""
+async def load(
+    server: Server, streams: int, shares: dict[Kind, float], going_on: Callable[[], bool], rate: float = 0.0
+) -> None:
+    """`streams` requests at a time, of the kinds with these shares, for as long as `going_on` says so.
+
+    With a rate, the streams ask all at once and then wait for the next beat, at most so many requests a second in all.
+    """
     kinds, weights = list(shares), list(shares.values())
+    beat = streams / rate if rate else 0.0
 
     async def one_after_the_other() -> None:
         while going_on():
+            if beat:
+                await asyncio.sleep(beat - time.monotonic() % beat)
             (kind,) = server.draw.choices(kinds, weights)
             try:
                 await kind(server)
@@ -337,16 +347,16 @@ def compare(before: Look, after: Look, killed: bool) -> list[str]:
 
 
 async def soak(
-    server: Server, seconds: float, streams: int, shares: dict[Kind, float], kill: float | None
+    server: Server, seconds: float, streams: int, shares: dict[Kind, float], rate: float, kill: float | None
 ) -> list[Look]:
     """Load a server, with a look after a quarter of the time and one at the end; what is wrong is in `server.wrong`."""
     beside = [asyncio.create_task(watching(server, seconds / WATCHED))]
     await warm_up(server, streams)
-    await load(server, streams, shares, for_seconds(seconds / 4))
+    await load(server, streams, shares, for_seconds(seconds / 4), rate)
     before = await server.quiet()
     if kill is not None:
         beside.append(asyncio.create_task(killing(server, kill)))
-    await load(server, streams, shares, for_seconds(3 * seconds / 4))
+    await load(server, streams, shares, for_seconds(3 * seconds / 4), rate)
     for task in beside:
         task.cancel()
     await asyncio.gather(*beside, return_exceptions=True)
@@ -362,16 +372,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--streams", type=int, default=12)
     parser.add_argument("--cancelled", type=float, default=0.3)
     parser.add_argument("--bad", type=float, default=0.02)
+    parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--kill", type=float)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     asked = parser.parse_args(arguments)
     shares: dict[Kind, float] = {right: 1 - asked.cancelled - asked.bad, left: asked.cancelled, bad: asked.bad}
     with started(asked.model, asked.seed) as server:
-        looks = asyncio.run(soak(server, asked.seconds, asked.streams, shares, asked.kill))
+        looks = asyncio.run(soak(server, asked.seconds, asked.streams, shares, asked.rate, asked.kill))
     counts = dict(sorted(server.done.items()))
     found = {"killed": server.killed, "done": counts, "wrong": dict(server.wrong), "looks": list(map(asdict, looks))}
-    described = {**results_file.described(), "seconds": asked.seconds}
+    described = {**results_file.described(), "seconds": asked.seconds, "rate": asked.rate}
     results_file.write("serve-soak", {**described, **found, "memory": server.memory}, asked.output)
     print(json.dumps(found, indent=1))
     return 1 if server.wrong else 0

@@ -120,7 +120,7 @@ def test_cancellations_leave_nothing_behind(tool: ModuleType, server: Any) -> No
 @pytest.mark.parametrize("every", [None, 5.0], ids=["mixed", "killed"])
 def test_mixed_load(tool: ModuleType, server: Any, every: float | None) -> None:
     shares = {tool.right: 0.68, tool.left: 0.3, tool.bad: 0.02}
-    asyncio.run(tool.soak(server, 60.0, 12, shares, every))
+    asyncio.run(tool.soak(server, 60.0, 12, shares, 0.0, every))
     assert (server.killed > 0) == (every is not None)
     assert server.done["right: answered"] > 50
     assert dict(server.wrong) == {}
