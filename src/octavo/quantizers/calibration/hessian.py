@@ -1,0 +1,174 @@
+"""Hessians: the mean of x x^T over the inputs x of a product, by which an error in its weights is weighed.
+
+The mean squared error of a product's outputs, when its weights W [N, K] become W + E, is the trace of E H E^T with
+H [K, K] the mean of x x^T. GPTQ (arXiv 2210.17323) calls H the Hessian and leaves out the factor 2.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import NonFiniteError, UsageError
+from octavo.formats.spec import F32
+from octavo.quantizers.calibration.factor import Factor, Matrix, Order, inverse_factor
+from octavo.quantizers.calibration.tiles import run_tiles, spans
+
+LARGEST_DOUBLE = 8192
+"""Inputs of a product up to which sums are float64; beyond it they would take more than 512 MiB."""
+TOKENS = 2048
+"""Vectors whose products are added up in float32 before they come to the sum."""
+DAMPING, MOST_DAMPING = 0.01, 1.0
+"""Share of the diagonal's mean that is added to it, and what that is raised to where there is no factor."""
+
+
+class Hessian:
+    """A sum of x x^T over vectors x [K], kept as its upper half.
+
+    size   K
+    name   of the tensor that is given them, for errors
+    dtype  of the sum (default: float64 up to LARGEST_DOUBLE, float32 beyond)
+
+    The same vectors in the same calls give the same bytes, whatever the number of threads.
+    """
+
+    def __init__(self, size: int, name: str = "", dtype: npt.DTypeLike | None = None) -> None:
+        self.name, self.tokens = name, 0
+        self._sum: Matrix = np.zeros((size, size), _dtype(size, dtype))
+
+    @property
+    def size(self) -> int:
+        return len(self._sum)
+
+    def add(self, x: F32) -> None:
+        """Count vectors x, float32 [T, K]. Raises NonFiniteError where they hold NaN or Inf."""
+        _require_finite(x, self.name, self.size)
+        _add_products(self._sum, x, x, upper=True)
+        self.tokens += len(x)
+
+    def merge(self, other: Self) -> None:
+        """Count what another one of the same size has counted."""
+        if other.size != self.size:
+            raise UsageError(f"{self.name}: Hessians of {other.size} and {self.size} inputs (allowed: of one size)")
+        self._sum += other._sum
+        self.tokens += other.tokens
+
+    @classmethod
+    def of(cls, matrix: Matrix, tokens: int, name: str = "") -> Self:
+        """The Hessian whose mean over so many vectors is `matrix` [K, K], of which the upper half is read."""
+        made = cls(len(matrix), name, matrix.dtype)
+        made._sum[...] = np.triu(matrix) * tokens
+        made.tokens = tokens
+        return made
+
+    def matrix(self) -> Matrix:
+        """The mean of x x^T, [K, K], symmetric; zeros where nothing was counted."""
+        mean: Matrix = self._sum / max(self.tokens, 1)
+        run_tiles(
+            partial(_mirror, mean, i, j) for i in spans(self.size) for j in spans(self.size) if j.start >= i.start
+        )
+        return mean
+
+    def diagonal(self) -> npt.NDArray[np.float64]:
+        """Mean squares of the channels, float64 [K]: what an importance matrix has."""
+        return self._sum.diagonal().astype(np.float64) / max(self.tokens, 1)
+
+    def dead(self) -> npt.NDArray[np.bool_]:
+        """Channels [K] that are 0 in all vectors: no weight of theirs matters."""
+        return self.diagonal() == 0
+
+    def factor(self, damping: float = DAMPING, order: Order | None = None) -> Factor:
+        """The factor of the inverse, columns in `order` [K] (default: as they are).
+
+        A dead channel is given 1 on the diagonal, so that it takes no part in the others' compensation. Where H has no
+        factor, damping is multiplied by 10, up to MOST_DAMPING. Raises NonFiniteError where there is none even so, and
+        UsageError for a damping that is not from 0 to MOST_DAMPING.
+        """
+        if not 0 <= damping <= MOST_DAMPING:
+            raise UsageError(f"damping is {damping} (allowed: 0 to {MOST_DAMPING:g})", argument="damping")
+        order = np.arange(self.size) if order is None else np.asarray(order, np.int64)
+        h = self.matrix()[np.ix_(order, order)]
+        diagonal = h.diagonal().copy()
+        mean, dead = diagonal.mean(), diagonal == 0
+        places = np.arange(self.size)
+        while True:
+            h[places, places] = np.where(dead, 1, diagonal + damping * mean)
+            try:
+                return Factor(inverse_factor(h), order, damping)
+            except np.linalg.LinAlgError:
+                if damping >= MOST_DAMPING:
+                    raise NonFiniteError(f"the Hessian of what {self.name} is given has no factor") from None
+                damping = min(MOST_DAMPING, max(10 * damping, DAMPING / 10))
+
+
+class CrossHessian:
+    """Sums of y y^T and y x^T over pairs of vectors: what a quantized and the original model give a product.
+
+    `hessian` is that of y, the quantized model's. Qronos (arXiv 2505.11695) corrects weights for the difference.
+    """
+
+    def __init__(self, size: int, name: str = "", dtype: npt.DTypeLike | None = None) -> None:
+        self.hessian = Hessian(size, name, dtype)
+        self._sum: Matrix = np.zeros((size, size), _dtype(size, dtype))
+
+    @property
+    def tokens(self) -> int:
+        return self.hessian.tokens
+
+    def add(self, quantized: F32, original: F32) -> None:
+        """Count pairs of vectors, float32 [T, K] each. Raises NonFiniteError where they hold NaN or Inf."""
+        _require_finite(original, self.hessian.name, self.hessian.size)
+        self.hessian.add(quantized)
+        _add_products(self._sum, quantized, original, upper=False)
+
+    def cross(self) -> Matrix:
+        """The mean of y x^T, [K, K]: rows are channels of the quantized model's vectors."""
+        mean: Matrix = self._sum / max(self.tokens, 1)
+        return mean
+
+
+def hessian_bytes(size: int) -> int:
+    """Bytes of a Hessian's sum for a product of `size` inputs."""
+    return size * size * _dtype(size, None).itemsize
+
+
+def _dtype(size: int, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+    if size < 1:
+        raise UsageError(f"a product of {size} inputs (allowed: 1 or more)")
+    found = np.dtype((np.float64 if size <= LARGEST_DOUBLE else np.float32) if dtype is None else dtype)
+    if found not in (np.float32, np.float64):
+        raise UsageError(f"sums in {found} (allowed: float32, float64)", argument="dtype")
+    return found
+
+
+def _require_finite(x: F32, name: str, size: int) -> None:
+    if x.ndim != 2 or x.shape[1] != size:
+        raise UsageError(f"{name}: vectors {list(x.shape)} for a Hessian of {size} inputs (allowed: [T, {size}])")
+    if not np.isfinite(x).all():
+        raise NonFiniteError(f"the model computed NaN or Inf in what {name} is given")
+
+
+def _add_products(total: Matrix, x: F32, y: F32, *, upper: bool) -> None:
+    """Add x^T y of x, y [T, K] to total [K, K]; with `upper` only tiles that are not below the diagonal."""
+    tiles = spans(len(total))
+    for part in spans(len(x), TOKENS):
+        run_tiles(
+            partial(_add_tile, total, x[part], y[part], i, j)
+            for i in tiles
+            for j in tiles
+            if j.start >= i.start or not upper
+        )
+
+
+def _add_tile(total: Matrix, x: F32, y: F32, i: slice, j: slice) -> None:
+    total[i, j] += x[:, i].T @ y[:, j]
+
+
+def _mirror(mean: Matrix, i: slice, j: slice) -> None:
+    if i == j:
+        mean[i, i] = np.triu(mean[i, i]) + np.triu(mean[i, i], 1).T
+    else:
+        mean[j, i] = mean[i, j].T

@@ -1,0 +1,131 @@
+"""Hessians and their factors against float64 NumPy, in one thread and in several, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from octavo.errors import NonFiniteError, UsageError
+from octavo.quantizers.calibration import CrossHessian, Hessian, tiles
+
+
+def vectors(tokens: int, size: int, seed: int = 0) -> np.ndarray:
+    """Correlated vectors, float32 [T, K]."""
+    rng = np.random.default_rng(seed)
+    mix = rng.standard_normal((size, size)) / np.sqrt(size)
+    return (rng.standard_normal((tokens, size)) @ mix).astype(np.float32)
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with tiles.ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(tiles, "_threads", lambda: pool)
+        yield
+
+
+@pytest.mark.parametrize(("tokens", "size"), [(1, 1), (7, 3), (2500, 300), (31, 513)])
+def test_the_mean_of_products(tokens: int, size: int) -> None:
+    x = vectors(tokens, size)
+    hessian = Hessian(size, "w")
+    for part in np.array_split(x, min(3, tokens)):
+        hessian.add(part)
+    want = x.astype(np.float64).T @ x / tokens
+    got = hessian.matrix()
+    assert hessian.tokens == tokens
+    assert np.array_equal(got, got.T)
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * want.diagonal().max())
+    np.testing.assert_array_equal(hessian.diagonal(), got.diagonal())
+
+
+def test_merged_and_restored_hessians_are_the_same() -> None:
+    x = vectors(600, 40)
+    whole, first, second = Hessian(40), Hessian(40), Hessian(40)
+    whole.add(x)
+    first.add(x[:250])
+    second.add(x[250:])
+    first.merge(second)
+    assert first.tokens == 600
+    np.testing.assert_allclose(first.matrix(), whole.matrix(), atol=1e-6)
+    restored = Hessian.of(whole.matrix(), whole.tokens)
+    np.testing.assert_allclose(restored.matrix(), whole.matrix(), rtol=1e-14)
+
+
+@pytest.mark.parametrize("size", [1, 64, 300])
+def test_the_factor_is_of_the_damped_inverse(size: int) -> None:
+    hessian = Hessian(size)
+    hessian.add(vectors(2 * size, size))
+    order = np.argsort(-hessian.diagonal(), kind="stable")
+    factor = hessian.factor(0.01, order)
+    h = hessian.matrix()[np.ix_(order, order)]
+    damped = h + 0.01 * h.diagonal().mean() * np.eye(size)
+    assert factor.damping == 0.01
+    assert not np.tril(factor.upper, -1).any()
+    np.testing.assert_allclose(factor.upper.T @ factor.upper @ damped, np.eye(size), atol=1e-9)
+
+
+def test_dead_channels_take_no_part() -> None:
+    x = vectors(100, 20)
+    x[:, 5] = 0
+    hessian = Hessian(20)
+    hessian.add(x)
+    upper = hessian.factor().upper
+    assert hessian.dead().tolist() == [k == 5 for k in range(20)]
+    assert upper[5, 5] == 1
+    assert not np.delete(upper[5], 5).any()
+    assert not np.delete(upper[:, 5], 5).any()
+
+
+def test_damping_rises_until_there_is_a_factor() -> None:
+    hessian = Hessian(8)
+    hessian.add(np.ones((4, 8), np.float32))  # of rank 1
+    assert hessian.factor(0.0).damping > 0
+    wrong = Hessian.of(np.diag([1.0, -100.0]), 1, "blk.0.attn_q.weight")
+    with pytest.raises(NonFiniteError, match=r"blk\.0\.attn_q\.weight"):
+        wrong.factor()
+
+
+def test_pairs_of_vectors() -> None:
+    y, x = vectors(90, 30), vectors(90, 30, seed=1)
+    pairs = CrossHessian(30, "w")
+    pairs.add(y[:50], x[:50])
+    pairs.add(y[50:], x[50:])
+    np.testing.assert_allclose(pairs.cross(), y.T.astype(np.float64) @ x / 90, atol=1e-6)
+    np.testing.assert_allclose(pairs.hessian.matrix(), y.T.astype(np.float64) @ y / 90, atol=1e-6)
+    assert pairs.tokens == 90
+
+
+def digest() -> bytes:
+    hessian = Hessian(520)
+    hessian.add(vectors(700, 520))
+    return hessian.matrix().tobytes() + hessian.factor().upper.tobytes()
+
+
+def test_threads_do_not_matter(request: pytest.FixtureRequest) -> None:
+    many = digest()
+    request.getfixturevalue("one_thread")
+    assert digest() == many
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_none_name_the_tensor(value: float) -> None:
+    x = vectors(4, 6)
+    x[2, 3] = value
+    with pytest.raises(NonFiniteError, match=r"blk\.3\.ffn_down\.weight"):
+        Hessian(6, "blk.3.ffn_down.weight").add(x)
+    with pytest.raises(NonFiniteError, match=r"blk\.3\.ffn_down\.weight"):
+        CrossHessian(6, "blk.3.ffn_down.weight").add(vectors(4, 6), x)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"\[4, 5\] for a Hessian of 6"):
+        Hessian(6, "w").add(vectors(4, 5))
+    with pytest.raises(UsageError, match="damping is 2"):
+        Hessian(6).factor(2)
+    with pytest.raises(UsageError, match="0 inputs"):
+        Hessian(0)
+    with pytest.raises(UsageError, match="float16"):
+        Hessian(6, dtype=np.float16)
+    with pytest.raises(UsageError, match="5 and 6 inputs"):
+        Hessian(6).merge(Hessian(5))
