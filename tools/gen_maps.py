@@ -1,0 +1,179 @@
+"""Draws which lane of a GPU kernel touches what, for docs/index-maps.md, from the kernels themselves.
+
+Each kernel is run by Triton's interpreter, where every load and store is noted, and compiled for compute capability
+9.0, where Triton's GPU dialect says which thread holds which value. `--check` writes nothing and exits with 1 where a
+picture is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURES = ROOT / "docs" / "pictures"
+COMPILED = ("mmq", "matvec:Q4_K", "mmq_mma:Q4_K")
+"""Kernels as `tests.backends.gpu.ahead_of_time` names them, with the format of their weights."""
+K = 1024
+"""Values of a row, for which they are compiled."""
+
+
+def compiled_texts(names: Sequence[str]) -> dict[str, str]:
+    """Kernels in Triton's GPU dialect. A process of its own, for one either compiles kernels or interprets them."""
+    code = (
+        "import json, sys, triton\n"
+        "from tests.backends.gpu.ahead_of_time import TARGETS, case_of\n"
+        "def text(name):\n"
+        "    case = case_of(*(name + ':').split(':')[:2], 'sm_90')\n"
+        "    return triton.compile(case.source(), target=TARGETS['sm_90'][0], options=case.options).asm['ttgir']\n"
+        "print(json.dumps({name: text(name) for name in sys.argv[1:]}))\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def pictures() -> Iterator[tuple[str, str]]:
+    """Names of files and what they hold."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    sys.path.insert(0, str(Path(__file__).parent))
+    from maps.layouts import Program
+
+    texts = compiled_texts(COMPILED)
+    programs = {name: Program(text) for name, text in texts.items()}
+    yield "map-quantize-mmq.svg", _quantizer(programs["mmq"])
+    yield "map-matvec.svg", _matvec(programs["matvec:Q4_K"])
+    yield "map-mmq-mma.svg", _tensor_cores(programs["mmq_mma:Q4_K"])
+
+
+def _quantizer(compiled: Any) -> str:
+    """Rows of activations that `ids` names, in blocks of q8_1."""
+    import torch
+
+    from maps.accesses import noted, threads
+    from maps.pictures import Panel, picture
+    from octavo.backends.gpu.quantize import quantize_mmq_q8_1
+
+    x, ids = torch.randn(1, 1, 3, 128), torch.tensor([2, 0], dtype=torch.int32)
+    with noted() as accesses:
+        out = quantize_mmq_q8_1(x, "DS4", 128, ids)
+    panels = []
+    for program, row in enumerate(ids.tolist()):
+        mine = [a for a in accesses if a.program == (program, 0, 0)]
+        read = threads(mine, x, compiled).reshape(3, 32, 16, 2)[:, :, 0]  # of each four values
+        rows = [(f"x[{i}]", read[i]) for i in range(3)]
+        panels.append(Panel(f"Program {program} reads x[ids[{program}]] = x[{row}]: a cell is 4 values", rows))
+        written = threads(mine, out, compiled).reshape(2, 144, 2)[program]
+        blocks = [("d, sum (2 each)", written[:16:2]), *(
+            (f"codes {i}-{i + 31}", written[16 + i : 48 + i]) for i in range(0, 128, 32)
+        )]  # fmt: skip
+        panels.append(Panel(f"and writes block {program}, 16 + 128 bytes (DS4): a cell of codes is a byte", blocks))
+    return picture(panels)
+
+
+def _matvec(compiled: Any) -> str:
+    """One token: a row of weights in Q4_K, and the token."""
+    import numpy as np
+    import torch
+
+    from maps.accesses import noted, threads
+    from maps.pictures import Panel, picture
+    from octavo.backends.gpu.arguments import for_triton, matrix
+    from octavo.backends.gpu.dispatch import MatvecShape
+    from octavo.backends.gpu.kernels.matvec import matvec_kernel
+
+    weight, x, y = _weight(2), _tokens(1), torch.empty(1, 2)
+    words = x._replace(codes=x.codes.view(torch.int32))
+    given = map(for_triton, (weight.planes(), words, None, (), matrix(y)))
+    with noted() as accesses:
+        matvec_kernel[(1,)](*given, 2, TOKENS=1, shape=for_triton(MatvecShape(2, 32, 1, 1)), ASM="", PDL=False)
+
+    def row(tensor: torch.Tensor, nbytes: int) -> Any:
+        return threads(accesses, tensor, compiled)[: len(tensor.view(torch.uint8).ravel()) // 2 : nbytes]
+
+    codes, tokens = row(weight.parts["codes4"], 4).reshape(8, 16, 2), threads(accesses, words.codes, compiled)[::4]
+    scales = threads(accesses, x.scale, compiled)[::4]
+    return picture([
+        Panel("Codes of a row of weights, of two that the warp takes: a cell is a word of 8 codes",
+              [(f"tile {i}", cells) for i, cells in enumerate(codes)]),
+        Panel("Scales of its groups: a cell is a pair, with the low 2 bits of the minima",
+              [("small", row(weight.parts["small"], 2))], 2),
+        Panel("Upper bits of their minima: a cell is a pair", [("rest", row(weight.parts["rest"], 1))], 2),
+        Panel("d and dmin of its super-blocks: a cell is both", [("scale", row(weight.parts["scale"], 4))], 2),
+        Panel("Codes of the token: a cell is a word of 4 codes",
+              [(f"tile {i}", cells) for i, cells in enumerate(tokens.reshape(8, 32, 2))]),
+        Panel("Scales of its groups of 32", [("scale", cells) for cells in np.split(scales, 2)], 2),
+    ])  # fmt: skip
+
+
+def _tensor_cores(compiled: Any) -> str:
+    """Eight tokens: what a warp loads of 256 values of 32 rows in Q4_K, and of the tokens."""
+    import torch
+
+    from maps.accesses import noted, threads
+    from maps.pictures import Panel, picture
+    from octavo.backends.gpu.arguments import for_triton, matrix
+    from octavo.backends.gpu.dispatch import MmaShape
+    from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
+
+    weight, x, y = _weight(32), _tokens(8), torch.empty(8, 32)
+    shape = MmaShape(2, 1, 2, 1, 1, False)
+    given = map(for_triton, (weight.planes(), x, (), matrix(y), None))
+    with noted() as accesses:
+        mmq_mma_kernel[(1, 1)](*given, 32, 8, shape=for_triton(shape), STRIDE=8, ASM="", PDL=False)
+    codes = threads(accesses, weight.parts["codes4"], compiled)[::4].reshape(32, 128, 2)
+    tokens = threads(accesses, x.codes, compiled)[::4].reshape(8, 256, 2)
+    return picture([
+        Panel("Codes of 256 values of the first 16 of 32 rows: a cell is a word of 8 codes",
+              [(f"row {i}", codes[i, :32]) for i in range(16)]),
+        Panel("The next 256 values are the other warp's: its lanes are darker",
+              [(f"row {i}", codes[i, 32:64]) for i in range(2)]),
+        Panel("Codes of the first 128 of the 256 values of the tokens: a cell is a word of 4 codes",
+              [(f"token {i}", tokens[i, :32]) for i in range(8)]),
+    ])  # fmt: skip
+
+
+def _weight(rows: int) -> Any:
+    import numpy as np
+
+    from octavo.backends.gpu.load import load
+    from octavo.formats import by_name, quantize_reference
+
+    values = np.random.default_rng(0).standard_normal((rows, K), np.float32)
+    return load(quantize_reference(values, by_name("Q4_K")), "cpu")
+
+
+def _tokens(count: int) -> Any:
+    import torch
+
+    from octavo.backends.gpu.dispatch import padded_tokens
+    from octavo.backends.gpu.values import q8_1, q8_1_bytes
+
+    stride = padded_tokens(count)
+    return q8_1(torch.zeros(q8_1_bytes(count, K, stride), dtype=torch.uint8), count, K, stride)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 1 where `--check` finds a picture stale, 0 otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 where a picture is stale")
+    check, stale = parser.parse_args(arguments).check, False
+    for name, text in pictures():
+        path = PICTURES / name
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            print(f"docs/pictures/{name} is stale: run python tools/{Path(__file__).name}", file=sys.stderr)
+            stale = True
+    return int(stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
