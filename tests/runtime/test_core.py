@@ -235,7 +235,9 @@ def test_the_time_of_capturing_is_not_that_of_a_step(
     config = EngineConfig(n_ctx=256, cache_type="f32", max_sequences=2)
     for engine, unseen in ((Engine(architecture, [Eager()], config), 3), (make_engine(max_sequences=2), 0)):
         core, seen = EngineCore(engine), list[int]()
-        monkeypatch.setattr(core.scheduler.pace, "seen", lambda replies, chunk, s, seen=seen: seen.append(replies))
+        monkeypatch.setattr(
+            core.scheduler.pace, "seen", lambda replies, chunk, s, depth, seen=seen: seen.append(replies)
+        )
         run(core, request(PROMPTS[0], 6), request(PROMPTS[1], 6))
         assert core.stats().steps - len(seen) == unseen
 

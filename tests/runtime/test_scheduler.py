@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from octavo.errors import CacheFullError, ContextFullError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.kv_cache import PagePool, Sequence
-from octavo.runtime.pace import TILE, Pace
+from octavo.runtime.pace import LEAST, TILE, Pace
 from octavo.runtime.request import Output, Request, State
 from octavo.runtime.scheduler import MOST_PASSED, Scheduler, StepPlan, feeds_of
 from tests.runtime.test_prefix import Memory
@@ -254,3 +254,59 @@ def test_pace_keeps_steps_below_the_target() -> None:
     assert pace.chunk(4) == TILE, "prompts get on, whatever a step takes"
     assert Pace(512).chunk(4) == 508
     assert (Pace(4, 0.1).chunk(4), Pace(10, 0.1).chunk(4)) == (0, 6)
+
+
+def serve_a_prompt(
+    pace: Pace, seconds: Callable[[int, int, int], float], n: int, depth: int = 0, replies: int = 4
+) -> list[float]:
+    """Times of the steps with a prompt of n tokens beside replies, `depth` of which are in the cache."""
+    found = []
+    while n:
+        chunk = min(n, pace.chunk(replies, depth))
+        found.append(seconds(replies, chunk, depth + chunk // 2))
+        pace.seen(replies, chunk, found[-1], depth + chunk // 2)
+        n, depth = n - chunk, depth + chunk
+    return found
+
+
+@pytest.mark.parametrize("token", [0.0005, 0.004, 0.02], ids=["fast", "middle", "slow"])
+@pytest.mark.parametrize("deep", [0.0, 1.0, 4.0], ids=["flat", "rising", "steep"])
+def test_steps_beside_a_long_prompt_take_as_long_as_they_may(token: float, deep: float) -> None:
+    """Workload B: four replies, and 2,048 tokens of a prompt; a token takes up to 5 times as long at their end."""
+
+    def seconds(replies: int, chunk: int, depth: int) -> float:
+        return 0.03 + 0.006 * replies + chunk * token * (1 + deep * depth / 2048)
+
+    pace = Pace(512, 0.25, LEAST)
+    pace.seen(0, TILE, 0.03 + TILE * token, TILE // 2)  # as a server does when it begins
+    for _ in range(3):
+        pace.seen(4, 0, seconds(4, 0, 0))
+    found = serve_a_prompt(pace, seconds, 2048)
+    least = seconds(4, LEAST, 2048)
+    assert max(found) <= max(0.3, least)
+    assert sum(found) / len(found) > 0.15 or pace.chunk(4) == 508, "the time there is is used"
+    again = serve_a_prompt(pace, seconds, 512, 1536)  # what came before is in the cache
+    assert max(again) <= max(0.3, least)
+
+
+def test_steps_of_times_that_vary_stay_below_the_target() -> None:
+    rng = random.Random(3)
+
+    def seconds(replies: int, chunk: int, depth: int) -> float:
+        return (0.05 + 0.004 * chunk) * rng.uniform(0.85, 1.15)
+
+    pace = Pace(512, 0.25, LEAST)
+    pace.seen(0, TILE, 0.12)
+    pace.seen(4, 0, 0.05)
+    found = sorted(t for _ in range(20) for t in serve_a_prompt(pace, seconds, 2048))
+    assert found[int(0.99 * len(found))] <= 0.3
+    assert found[len(found) // 2] > 0.15
+
+
+def test_a_slow_machine_takes_small_parts_of_prompts() -> None:
+    pace = Pace(512, 0.25, LEAST)
+    pace.seen(4, 0, 0.15)
+    for _ in range(5):
+        pace.seen(4, TILE, 0.15 + TILE * 0.02)
+    assert pace.chunk(4) == LEAST
+    assert Pace(512, 0.25).least == TILE

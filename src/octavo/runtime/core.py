@@ -11,11 +11,11 @@ from octavo.errors import UsageError
 from octavo.jit.clock import clock
 from octavo.runtime.ahead import Ahead, UnderWay
 from octavo.runtime.batch import Feed
-from octavo.runtime.buckets import replies_for
+from octavo.runtime.buckets import TILE, replies_for
 from octavo.runtime.candidates import BEST, CANDIDATES
 from octavo.runtime.choosing import Choices, Chooser, Chosen
 from octavo.runtime.engine import Engine
-from octavo.runtime.pace import Pace
+from octavo.runtime.pace import LEAST, Pace
 from octavo.runtime.request import Output, Request, State
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
 from octavo.runtime.stats import Stats
@@ -36,10 +36,8 @@ class EngineCore:
         self.engine = engine
         self.n_known = engine.model.hparams.n_vocab if n_known is None else n_known
         self.chooser = Chooser(engine, self.n_known)
-        self.scheduler = Scheduler(
-            engine.pool, engine.prefixes, Pace(engine.config.n_batch, itl_target), engine.n_ctx,
-            engine.config.max_sequences,
-        )  # fmt: skip
+        pace = Pace(engine.config.n_batch, itl_target, TILE if engine.fills else LEAST)
+        self.scheduler = Scheduler(engine.pool, engine.prefixes, pace, engine.n_ctx, engine.config.max_sequences)
         self.ahead = Ahead(self.scheduler, self.chooser)
         self.draining = False
         self._under_way: UnderWay | None = None
@@ -96,7 +94,7 @@ class EngineCore:
         """Take what came of a step that is computed since `start`, or since the one before it."""
         now = clock()
         if not self._prepares(plan):
-            self.scheduler.pace.seen(plan.replies, plan.chunk, now - max(start, self._last))
+            self.scheduler.pace.seen(plan.replies, plan.chunk, now - max(start, self._last), plan.depth)
         self._last = now
         failed = {r: c for r, c in choices.items() if isinstance(c, Exception)}
         chosen = {r: c for r, c in choices.items() if isinstance(c, Chosen)}

@@ -52,6 +52,12 @@ class StepPlan:
         """Tokens of the others."""
         return sum(n for _, n in self.parts if n > 1)
 
+    @property
+    def depth(self) -> int:
+        """Tokens before each of these on average, until the step is committed."""
+        before = sum(n * (len(r.sequence) + n // 2) for r, n in self.parts if n > 1)
+        return before // max(self.chunk, 1)
+
 
 @dataclass
 class Scheduler:
@@ -97,7 +103,8 @@ class Scheduler:
         if self.preemptions == before:
             self._admit()
         replies = [r for r in self.running if r.left == 1]
-        parts = [*((r, 1) for r in replies), *self._chunks(self.pace.chunk(len(replies)))]
+        depth = next((len(r.sequence) for r in self.running if r.left > 1), 0)
+        parts = [*((r, 1) for r in replies), *self._chunks(self.pace.chunk(len(replies), depth))]
         choosing = [(one, i) for i, (r, n) in enumerate(parts) if n == r.left for one in self._choosing(r)]
         return StepPlan(tuple(parts), tuple(choosing), tuple(ended))
 

@@ -23,6 +23,7 @@ from octavo.io.memory import room
 from octavo.io.named import resolve
 from octavo.jit.clock import clock
 from octavo.models import ModelSpec, read_model
+from octavo.runtime.buckets import TILE
 from octavo.runtime.context import default_context
 from octavo.runtime.core import EngineCore
 from octavo.runtime.embedding import is_embedding_model
@@ -102,14 +103,17 @@ class EngineLoop:
                 self._step(self.core)
 
     def warm_up(self) -> None:
-        """Compute steps, so that what they need is made before somebody waits for it."""
+        """Compute steps, so that what they need is there before somebody waits for it, and their times are known."""
         if self.core is None:
             return
         self.core.warm_up()
-        start = self.model.tokenizer.bos_id or 0
-        self.core.add(Request([start] * 2, make_sampler(SamplingParams(temperature=0.0)), max_tokens=2))
-        while not self.core.scheduler.idle:
-            self.core.step()
+        n_prompt = max(min(TILE, self.model.engine.n_ctx - 2), 1)
+        for token in range(2):  # the first time takes longer than others
+            self.core.scheduler.pace.forget()
+            self.core.add(Request([token] * n_prompt, make_sampler(SamplingParams(temperature=0.0)), max_tokens=3))
+            while not self.core.scheduler.idle:
+                self.core.step()
+        self.model.engine.prefixes.clear()
 
     def _take_messages(self) -> bool:
         """Take what has come, and wait for something where there is nothing to do. False: it is time to end."""
