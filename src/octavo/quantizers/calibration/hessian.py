@@ -78,7 +78,7 @@ class Hessian:
 
     def dead(self) -> npt.NDArray[np.bool_]:
         """Channels [K] that are 0 in all vectors: no weight of theirs matters."""
-        return self.diagonal() == 0
+        return np.equal(self.diagonal(), 0)
 
     def factor(self, damping: float = DAMPING, order: Order | None = None) -> Factor:
         """The factor of the inverse, columns in `order` [K] (default: as they are).

@@ -1,0 +1,8 @@
+"""Running a model stage by stage over samples of tokens: what products are given, and weights replaced on the way."""
+
+from octavo.evals.layerwise.inputs import ProductInput
+from octavo.evals.layerwise.runner import Layerwise, OpenStage, run_name
+from octavo.evals.layerwise.samples import Samples
+from octavo.evals.layerwise.values import Journal
+
+__all__ = ["Journal", "Layerwise", "OpenStage", "ProductInput", "Samples", "run_name"]

@@ -1,0 +1,202 @@
+"""Running a model stage by stage over all samples, so that weights can be changed on the way.
+
+What products are given is kept of all samples. So a stage's Hessians are sums over arrays, and each stage is run once,
+with the weights that were put in; the next stage sees what came of them. That is GPTQ's order within a layer and from
+one layer to the next, for any architecture: see `graph.stages`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+
+import numpy as np
+
+from octavo.errors import UsageError
+from octavo.evals.layerwise.inputs import ProductInput, inputs_of
+from octavo.evals.layerwise.samples import Samples
+from octavo.evals.layerwise.values import Journal, Values
+from octavo.formats import QTensor, by_name, dequantize
+from octavo.formats.spec import F32
+from octavo.graph.lower import lower
+from octavo.graph.node import Node, bind
+from octavo.graph.plan import Executor
+from octavo.graph.protocol import Backend
+from octavo.graph.schedule import Schedule, schedule
+from octavo.graph.stages import Stage, input_name, stages
+from octavo.models import ModelSpec
+from octavo.quantizers.calibration import ChannelStatistics
+
+log = logging.getLogger("octavo")
+
+CHANGED, ORIGINAL = "changed", "original"
+"""The streams: the model with the weights that were put in, and as it was."""
+
+Done = Callable[[Stage, Mapping[str, ChannelStatistics]], None]
+"""Is told of a stage that was run, before the journal says so, and what was written to caches, by their names."""
+Progress = Callable[[int, int], None]
+"""Is told samples of stages that were run, and of how many."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenStage:
+    """A stage that is about to be run: what its products are given, and their weights, which may be replaced.
+
+    number  of the stage
+    layer   of its weights, None for those of no layer
+    inputs  of its products, each once
+    """
+
+    number: int
+    layer: int | None
+    inputs: Sequence[ProductInput]
+    _tensors: Mapping[str, QTensor]
+    _replaced: dict[str, QTensor] = field(default_factory=dict)
+
+    def tensor(self, name: str) -> QTensor:
+        """A weight as it is stored. Raises UsageError for one that is not of this stage."""
+        if name not in self._tensors:
+            raise UsageError(f"{name!r} is no weight of this stage (allowed: {', '.join(self._tensors)})")
+        return self._tensors[name]
+
+    def weight(self, name: str) -> F32:
+        """A weight's values, float32 [N, K] or [experts, N, K]."""
+        return dequantize(self.tensor(name))
+
+    def replace(self, name: str, values: F32) -> None:
+        """Run this stage with other values of a weight, float32, finite, in its shape."""
+        tensor = self.tensor(name)
+        if values.shape != tensor.shape or values.dtype != np.float32 or not np.isfinite(values).all():
+            found = f"{values.dtype} {list(values.shape)}"
+            raise UsageError(f"{name}: {found} (allowed: finite float32 {list(tensor.shape)})", argument="values")
+        self._replaced[name] = _floats(name, values)
+
+
+class Layerwise:
+    """A model that is run stage by stage over samples of tokens.
+
+    backends  that run it, in order of preference
+    samples   token lists, each a sequence of its own
+    original  run the model as it was too, for `ProductInput.pairs`
+    journal   makes the run one that goes on after a kill; without, all is kept in memory
+    done      is told of each stage that was run
+    progress  is told how far the run is
+
+    Weights are computed with as floats, whatever they are stored as.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, backends: Sequence[Backend], samples: Samples, *, original: bool = False,
+        journal: Journal | None = None, done: Done | None = None, progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        self.spec, self.samples = spec, samples
+        self.stages = stages(spec.graph(n_ctx=samples.longest))
+        self._backends, self._journal, self._done, self._progress = tuple(backends), journal, done, progress
+        self._streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
+        self._told: set[str] = set()
+        self._values = Values(None if journal is None else journal.folder)
+        self.first = 0 if journal is None else journal.stage
+        """The stage that the run begins with: those before it were done by an earlier run."""
+        for stream in self._streams if self.first else ():
+            for number, node in self._alive(self.first):
+                self._values.reopen((stream, number), bind(node.shape, samples.all), node.dtype)
+
+    def run(self) -> Iterator[OpenStage]:
+        """Each stage that has products, before it is run; it is run when the next one is asked for.
+
+        Raises NonFiniteError, naming a weight, where the model computes NaN or Inf.
+        """
+        for stage in self.stages[self.first :]:
+            replaced: dict[str, QTensor] = {}
+            if stage.products:
+                tensors = {p.inputs[0].name: p.inputs[0].tensor for p in stage.products}
+                yield OpenStage(stage.number, stage.layer, self._inputs(stage), tensors, replaced)
+            caches = {name: _of_cache(name, x) for name, x in stage.written.items()}
+            for stream in self._streams:
+                if stage.gives or stage.written:
+                    self._run(stage, stream, replaced if stream == CHANGED else {}, caches)
+            if self._done is not None:
+                self._done(stage, caches)
+            self._end(stage)
+
+    def _inputs(self, stage: Stage) -> list[ProductInput]:
+        kept = [{n: self._values[stream, n] for n in stage.takes} for stream in self._streams]
+        return inputs_of(stage, kept[0], kept[1] if len(kept) > 1 else None)
+
+    def _run(
+        self, stage: Stage, stream: str, replaced: Mapping[str, QTensor], caches: Mapping[str, ChannelStatistics]
+    ) -> None:
+        """Run a stage over all samples."""
+        executor = Executor(self.scheduled(stage, replaced), self._backends, self.samples.limits)
+        results = [
+            self._values.new((stream, number), bind(node.shape, self.samples.all), node.dtype)
+            for number, node in stage.gives.items()
+        ]
+        for i, sample in enumerate(self.samples):
+            given = {input_name(n): self._values[stream, n][sample.part] for n in stage.takes}
+            made = executor.run({**sample.inputs, **given}, sample.sizes)
+            for kept, part in zip(results, made, strict=False):
+                kept[sample.part] = part
+            if stream == CHANGED:
+                for cache, part in zip(caches.values(), made[len(results) :], strict=True):
+                    cache.add(np.asarray(part, np.float32))
+            if self._progress is not None:
+                at = stage.number * len(self._streams) + self._streams.index(stream)
+                whole = len(self.stages) * len(self._streams) * len(self.samples)
+                self._progress(at * len(self.samples) + i + 1, whole)
+
+    def scheduled(self, stage: Stage, replaced: Mapping[str, QTensor] | None = None) -> Schedule:
+        """A stage as it is run, with weights `replaced`, and others that are not floats as floats."""
+        graph = lower(stage.graph(partial(_as_floats, replaced or {})), self._backends, fused=False)
+        made = schedule(graph, self._backends, self.samples.limits, quiet=True)
+        for reason in set(made.fallbacks) - self._told:
+            log.warning("%s", reason)
+        self._told.update(made.fallbacks)
+        return made
+
+    def _alive(self, stage: int) -> Iterator[tuple[int, Node]]:
+        """Values of stages before this one that it or a later one reads."""
+        later = {n for s in self.stages[stage:] for n in s.takes}
+        return ((n, node) for s in self.stages[:stage] for n, node in s.gives.items() if n in later)
+
+    def _end(self, stage: Stage) -> None:
+        """Note that a stage is done, and let go of what no later one reads."""
+        if self._journal is not None:
+            for stream in self._streams:
+                for number in stage.gives:
+                    self._values.flush((stream, number))
+            self._journal.advance(stage.number + 1)
+        alive = {n for n, _ in self._alive(stage.number + 1)}
+        for number in (stage.takes.keys() | stage.gives.keys()) - alive:
+            for stream in self._streams:
+                self._values.free((stream, number))
+
+
+def _of_cache(name: str, x: Node) -> ChannelStatistics:
+    """Statistics to count x [T, H, D] with, which is written to a cache."""
+    heads, size = bind(x.shape[1:], {})
+    return ChannelStatistics(heads, size, name)
+
+
+def _as_floats(replaced: Mapping[str, QTensor], tensor: QTensor) -> QTensor:
+    if tensor.name in replaced:
+        return replaced[tensor.name]
+    return tensor if tensor.format.is_float else _floats(tensor.name, dequantize(tensor))
+
+
+def _floats(name: str, values: F32) -> QTensor:
+    values = np.ascontiguousarray(values, np.float32)
+    return QTensor(by_name("F32"), values.shape, values.view(np.uint8), name)
+
+
+def run_name(spec: ModelSpec, samples: Samples, *options: object) -> str:
+    """What two runs must share for one to go on from the other: the model's tensors, the samples, the options."""
+    digest = blake2b(digest_size=16)
+    for info in spec.file.tensors.values():
+        digest.update(f"{info.name} {info.shape} {info.gguf_id}\n".encode())
+    digest.update(samples.digest.encode())
+    digest.update(repr(options).encode())
+    return digest.hexdigest()

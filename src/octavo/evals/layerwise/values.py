@@ -1,0 +1,144 @@
+"""Values that are kept from one stage of a model to the next, of all samples, in memory or in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import FileError, UsageError
+from octavo.formats.spec import AnyArray
+from octavo.io import regular
+from octavo.io.atomic import replace_file
+from octavo.io.locks import try_lock
+
+DTYPES: Mapping[str, type[Any]] = {"f32": np.float32, "i32": np.int32}
+STATE, LOCK = "state.json", "lock"
+LARGEST_STATE = 1 << 16
+OWN = re.compile(r"state\.json|lock|(changed|original)-\d+\.bin|stage-\d+\.safetensors|\.octavo-[0-9a-f]{16}\.tmp")
+"""Files of a journal's folder."""
+
+
+class Values:
+    """Arrays by the name of the stream that they belong to and their number in the graph.
+
+    With a `folder` they are files, of which the system keeps in memory what it has room for; without, they are memory.
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
+        self.folder = folder
+        self._arrays: dict[tuple[str, int], AnyArray] = {}
+
+    def __getitem__(self, key: tuple[str, int]) -> AnyArray:
+        return self._arrays[key]
+
+    def new(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> AnyArray:
+        """An array to fill, in place of one that is there."""
+        path = self._path(key)
+        array = np.empty(shape, DTYPES[dtype]) if path is None else np.memmap(path, DTYPES[dtype], "w+", shape=shape)
+        self._arrays[key] = array
+        return array
+
+    def reopen(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> None:
+        """Take up an array that an earlier run left in the folder. Raises FileError where it is not there whole."""
+        path, wanted = self._path(key), int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize
+        assert path is not None
+        size = os.path.getsize(path) if os.path.isfile(path) else None
+        if size != wanted:
+            problem = "is missing" if size is None else f"has {size:,} bytes"
+            raise FileError(
+                f"{problem}, so the run can't go on", file=path, allowed=f"{wanted:,} bytes, or to begin anew"
+            )
+        self._arrays[key] = np.memmap(path, DTYPES[dtype], "r", shape=shape)
+
+    def flush(self, key: tuple[str, int]) -> None:
+        """Wait until an array is on the disk, if it is a file."""
+        array = self._arrays[key]
+        if isinstance(array, np.memmap):
+            array.flush()
+
+    def free(self, key: tuple[str, int]) -> None:
+        del self._arrays[key]
+        path = self._path(key)
+        if path is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _path(self, key: tuple[str, int]) -> str | None:
+        return None if self.folder is None else os.path.join(self.folder, f"{key[0]}-{key[1]}.bin")
+
+
+class Journal:
+    """How far a run is, in a folder of its own, so that another one can go on after it was killed.
+
+    run     names what two runs must share for that: model, samples, options
+    resume  go on from what is there; otherwise, and where nothing is, begin anew
+
+    Raises UsageError where the folder is of another run, or another process is at work in it.
+    """
+
+    def __init__(self, folder: str, run: str, *, resume: bool) -> None:
+        self.folder, self._run = folder, run
+        os.makedirs(folder, exist_ok=True)
+        self._lock = os.open(os.path.join(folder, LOCK), os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            if not _locked(self._lock):
+                raise UsageError(f"another process is at work in {folder}")
+            self.stage = self._read() if resume else 0
+            if not self.stage:
+                self._clear(but=LOCK)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def advance(self, stage: int) -> None:
+        """Say that all stages before `stage` are done, and that what it reads is on the disk."""
+        with replace_file(self._path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            json.dump({"run": self._run, "stage": stage}, file)
+        self.stage = stage
+
+    def close(self, *, remove: bool) -> None:
+        os.close(self._lock)
+        if remove:
+            self._clear()
+            with suppress(OSError):  # somebody put something else there
+                os.rmdir(self.folder)
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(self.folder, STATE)
+
+    def _read(self) -> int:
+        """The stage to go on from, 0 where nothing is there."""
+        if not os.path.lexists(self._path):
+            return 0
+        try:
+            state = json.loads(regular.read_text(self._path, LARGEST_STATE))
+            run, stage = state["run"], state["stage"]
+        except (ValueError, KeyError, TypeError):
+            raise FileError("is not the state of a run", file=self._path, allowed="to begin anew") from None
+        if run != self._run:
+            problem = f"{self.folder} is of a run with another model, text or options"
+            raise UsageError(f"{problem} (allowed: the same ones, or to begin anew without --resume)")
+        if type(stage) is not int or stage < 0:
+            raise FileError(f"stage is {stage!r}", file=self._path, allowed="0 or more")
+        return stage
+
+    def _clear(self, but: str = "") -> None:
+        """Remove what runs leave, and nothing else."""
+        for name in filter(OWN.fullmatch, os.listdir(self.folder)):
+            if name != but:
+                os.unlink(os.path.join(self.folder, name))
+
+
+def _locked(fd: int) -> bool:
+    """Whether the lock is ours, or there are no locks here."""
+    try:
+        return try_lock(fd)
+    except OSError:
+        return True
