@@ -93,7 +93,7 @@ class Load:
         bool, typer.Option("--share-cache", help="Keys share cached prompts.", rich_help_panel=LOAD)
     ] = False
     embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="Also vectors of texts: the weights are in memory twice.",
+        bool, typer.Option("--embeddings", help="A model that generates gives vectors of texts too.",
                            rich_help_panel=LOAD)
     ] = False  # fmt: skip
 

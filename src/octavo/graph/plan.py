@@ -73,11 +73,13 @@ class Executor:
     """Runs a schedule. `limits` are the sizes that the schedule was made for; `rows` of the caches is fixed by them.
 
     `outputs` are the numbers of the graph's outputs that a step makes unless others are asked for; by default all.
+    Weights and caches that `shares`, on the same backends, has by the same names are taken from it.
     """
 
     def __init__(
-        self, schedule: Schedule, backends: Sequence[Backend], limits: Sizes, outputs: Sequence[int] | None = None
-    ) -> None:
+        self, schedule: Schedule, backends: Sequence[Backend], limits: Sizes, outputs: Sequence[int] | None = None,
+        shares: Executor | None = None,
+    ) -> None:  # fmt: skip
         self.schedule, self.backends, self.limits = schedule, tuple(backends), dict(limits)
         self._outputs = tuple(range(len(schedule.graph.outputs)) if outputs is None else outputs)
         self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]
@@ -90,12 +92,15 @@ class Executor:
         """Steps so far."""
         input_bytes = [0] * len(self.backends)
         by_tensor: dict[tuple[int, int], Any] = {}
+        loaded = {} if shares is None else shares._by_name()
         for leaf, where in self._leaf_uses():
             key = where, id(leaf)
             if key in self._leaves:
                 continue
-            backend = self.backends[where]
-            if leaf.op == "weight":
+            backend, name = self.backends[where], (where, leaf.name, leaf.shape)
+            if name in loaded and leaf.op != "input" and not leaf.attrs.get("constant"):
+                self._leaves[key] = loaded[name]
+            elif leaf.op == "weight":
                 tensor = where, id(leaf.tensor)
                 if tensor not in by_tensor:
                     by_tensor[tensor] = backend.load(leaf.tensor)
@@ -107,6 +112,10 @@ class Executor:
                 self._leaves[key] = None  # where it lies is up to each plan
                 input_bytes[where] += self._input_bytes(leaf, where, limits)
         self._inputs = [b.allocate(max(n, INPUT_ALIGNMENT)) for b, n in zip(self.backends, input_bytes, strict=True)]
+
+    def _by_name(self) -> dict[tuple[int, str, tuple[Dim, ...]], Any]:
+        """Weights and caches by backend, name and shape."""
+        return {(where, leaf.name, leaf.shape): self._leaves[where, id(leaf)] for leaf, where in self._leaf_uses()}
 
     def _leaf_uses(self, graph: Graph | None = None) -> list[tuple[Node, int]]:
         """Each leaf with each backend that reads it, once a reader."""

@@ -69,13 +69,20 @@ class EngineCore:
         """End a request, which no later step has; the next one says so."""
         request.cancelled = True
 
-    def step(self) -> list[Output]:
-        """Compute a step, unless there is nothing to do: the tokens that were chosen, and which requests ended."""
+    def room(self) -> int:
+        """Tokens that others may compute after a step of replies alone, so that these get on as beside a prompt."""
+        return self.scheduler.pace.chunk(len(self.scheduler.running))
+
+    def step(self, *, prompts: bool = True) -> list[Output]:
+        """Compute a step, unless there is nothing to do: the tokens that were chosen, and which requests ended.
+
+        prompts  the step may take tokens of prompts
+        """
         with self.engine.lock:
             start, (last, self._under_way) = clock(), (self._under_way, None)
             if last is not None and all(r.state is State.FINISHED for r, _ in last.plan.parts):
                 last = None
-            plan = self.scheduler.plan() if last is None else replace(last.plan, ended=self._ended())
+            plan = self.scheduler.plan(prompts=prompts) if last is None else replace(last.plan, ended=self._ended())
             if not plan.parts:
                 return list(plan.ended)
             last, choices = last or self.ahead.begin(plan), None

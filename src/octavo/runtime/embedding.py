@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,6 +20,7 @@ from octavo.runtime.context import default_context
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence as Tokens
 from octavo.runtime.placement import GpuLayers
+from octavo.runtime.vectors import Pieces, VectorSteps, finished
 from octavo.text import Tokenizer
 
 Pooling = Literal["mean", "cls", "last"]
@@ -70,10 +71,11 @@ def embedding_engine(
 
 
 class Embedder:
-    """Turns texts into vectors with an engine of `embedding_engine`."""
+    """Turns texts into vectors with an engine of `embedding_engine`, or one that generates and shares what it has."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self.engine, self.tokenizer = engine, tokenizer
+        self._shared = None if engine.config.embeds else VectorSteps(engine)
         file = engine.model.file
         self.pooling = pooling_of(file)
         names = [f"dense_{i}.weight" for i in (2, 3)]
@@ -85,6 +87,22 @@ class Embedder:
 
     def embed_tokens(self, texts: Sequence[list[int]], pooling: Pooling | None, *, normalize: bool) -> F32:
         """The same of texts that are tokens already."""
+        return finished(self.embedding(texts, pooling, lambda: self.engine.config.n_batch, normalize=normalize))
+
+    def embedding(
+        self, texts: Sequence[list[int]], pooling: Pooling | None, room: Callable[[], int], *, normalize: bool
+    ) -> Pieces[F32]:
+        """The same piece by piece; `room()` is the most tokens of the next one, where the model generates."""
+        pooling = self._pooling(pooling)
+        pooled = [_pooled(vectors, pooling) for vectors in (yield from self._computed(texts, room))]
+        width = self.engine.model.hparams.n_embd
+        found: F32 = np.array(pooled, np.float32).reshape(len(pooled), width)
+        for matrix in self._projections:
+            found = found @ matrix.T
+        return _unit(found) if normalize else found
+
+    def _pooling(self, pooling: Pooling | None) -> Pooling:
+        """The wanted pooling, or the file's. Raises UsageError where there is none."""
         if pooling is not None:
             choice("pooling", pooling, get_args(Pooling))
         pooling = pooling or self.pooling
@@ -94,12 +112,7 @@ class Embedder:
                 raise UsageError(problem, argument="pooling")
             problem = f"{self.engine.model.file.path} does not say how vectors of tokens become one of a text"
             raise UsageError(f"{problem} (allowed: pooling mean, cls or last)", argument="pooling")
-        pooled = [_pooled(vectors, pooling) for vectors in self.vectors_of(texts)]
-        width = self.engine.model.hparams.n_embd
-        found: F32 = np.array(pooled, np.float32).reshape(len(pooled), width)
-        for matrix in self._projections:
-            found = found @ matrix.T
-        return _unit(found) if normalize else found
+        return pooling
 
     def token_vectors(self, texts: Sequence[str]) -> list[F32]:
         """The vectors of each text's tokens, float32 [tokens, n_embd].
@@ -113,11 +126,17 @@ class Embedder:
 
     def vectors_of(self, tokens: Sequence[list[int]]) -> list[F32]:
         """The same of texts that are tokens already."""
+        return finished(self._computed(tokens, lambda: self.engine.config.n_batch))
+
+    def _computed(self, tokens: Sequence[list[int]], room: Callable[[], int]) -> Pieces[list[F32]]:
         self._require_fitting(tokens)
+        if self._shared is not None:
+            return (yield from self._shared.computed(tokens, room))
         found: dict[int, F32] = {}
         for group in self._groups([len(t) for t in tokens]):
             rows = self._step([tokens[i] for i in group])
             found |= dict(zip(group, rows, strict=True))
+            yield
         return [found[i] for i in range(len(tokens))]
 
     def _require_fitting(self, tokens: Sequence[list[int]]) -> None:

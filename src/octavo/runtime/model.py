@@ -184,8 +184,8 @@ class Model:
                    the file says. One that does not say, as of a model made to generate, needs it
         normalize  rows have length 1
 
-        What a model wants before a text ("search_query: ") is for the caller to put there. A model that generates has
-        its weights in memory twice from the first call on. Raises UsageError for arguments that are wrong, and
+        What a model wants before a text ("search_query: ") is for the caller to put there. A model that generates
+        computes with the weights and the cache that it has. Raises UsageError for arguments that are wrong, and
         ContextFullError for a text that does not fit the context, before anything is computed.
         """
         flag("normalize", normalize)
@@ -212,14 +212,8 @@ class Model:
 
     @cached_property
     def embedder(self) -> Embedder:
-        """What gives vectors of texts; with a model that generates, an engine of its own from the first use on."""
-        engine = self.engine
-        if not engine.config.embeds:
-            config = engine.config
-            engine = embedding_engine(
-                engine.model, engine.backends, n_ctx=engine.n_ctx, gpu_layers=config.gpu_layers, strict=config.strict
-            )
-        return Embedder(engine, self.tokenizer)
+        """What gives vectors of texts; one that generates makes a graph for it over its weights and its cache."""
+        return Embedder(self.engine, self.tokenizer)
 
     def require_generation(self) -> None:
         """Raise UsageError unless the model generates text."""

@@ -92,8 +92,8 @@ class Scheduler:
             one.arrival = next(self._arrivals)
         insort(self.waiting, request, key=RANK)
 
-    def plan(self) -> StepPlan:
-        """The next step. Pages for its tokens are there.
+    def plan(self, *, prompts: bool = True) -> StepPlan:
+        """The next step, with tokens of prompts or without. Pages for its tokens are there.
 
         Raises CacheFullError where not even one request fits into the pages that others leave.
         """
@@ -104,7 +104,8 @@ class Scheduler:
             self._admit()
         replies = [r for r in self.running if r.left == 1]
         depth = next((len(r.sequence) for r in self.running if r.left > 1), 0)
-        parts = [*((r, 1) for r in replies), *self._chunks(self.pace.chunk(len(replies), depth))]
+        room = self.pace.chunk(len(replies), depth) if prompts else 0
+        parts = [*((r, 1) for r in replies), *self._chunks(room)]
         choosing = [(one, i) for i, (r, n) in enumerate(parts) if n == r.left for one in self._choosing(r)]
         return StepPlan(tuple(parts), tuple(choosing), tuple(ended))
 

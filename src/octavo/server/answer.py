@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -9,11 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server.body import read_as
+from octavo.server.errors import ApiError
 from octavo.server.service import Service
-from octavo.server.stream import EventStream, Renderer, Watch, given_up_when_left, to_json
+from octavo.server.stream import EventStream, Renderer, Watch, given_up_when_left, to_json, until_left
 from octavo.server.work import Work
 
 T = TypeVar("T", bound=BaseModel)
+R = TypeVar("R")
 LEFT = 499
 """The status of a response that nobody is there for, as nginx calls it."""
 
@@ -36,6 +40,21 @@ def key_of(request: Request) -> str:
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(to_json(body), status, headers, "application/json")
+
+
+async def unless_left(request: Request, doing: Coroutine[Any, Any, R]) -> R:
+    """What is done for a client that waits for it. Raises ApiError where it leaves, and does no more of it."""
+    task = asyncio.ensure_future(doing)
+    left = asyncio.ensure_future(until_left(request.receive))
+    try:
+        await asyncio.wait([task, left], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(LEFT, "the client left")
+        return task.result()
+    finally:
+        for one in (task, left):
+            one.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
 
 
 async def answered(request: Request, work: Work, renderer: Renderer, *, stream: bool | None) -> Response:

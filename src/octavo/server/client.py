@@ -176,7 +176,7 @@ class EngineClient:
             self._send(Cancel(ids))
 
     async def score(self, tokens: list[int], k: int) -> Scored:
-        """How likely the tokens of a text are. Raises EngineFailedError, EngineDiedError."""
+        """How likely the tokens of a text are. Raises EngineFailedError, EngineDiedError. Cancelled, it ends."""
         (one,) = self.new_ids(1)
         answer = await self._ask(one, Score(one, tokens, k))
         assert isinstance(answer, Scored)
@@ -197,6 +197,10 @@ class EngineClient:
         try:
             answer: Scored | Vectors = await future
             return answer
+        except asyncio.CancelledError:
+            if self.state == "ready":
+                self._send(Cancel([one]))
+            raise
         finally:
             self._answers.pop(one, None)
 

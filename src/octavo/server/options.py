@@ -15,7 +15,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 than `max_sequences` of `n_ctx` tokens take
     itl_target  seconds from one token of a reply to the next that prompts of others may not lengthen; 0: no bound;
                 None for 0.25 on the CPU and 0.025 on a GPU
-    embeddings  a model that generates also gives vectors of texts; its weights are then in memory twice
+    embeddings  a model that generates also gives vectors of texts
     """
 
     path: str

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.formats.spec import F32
 from octavo.server import chat, completions
-from octavo.server.answer import answered, body_of, json_response, key_of, service_of
+from octavo.server.answer import answered, body_of, json_response, key_of, service_of, unless_left
 from octavo.server.errors import bad
+from octavo.server.messages import Likely
 from octavo.server.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 from octavo.server.service import Service
 from octavo.server.threads import in_thread_if_long
 from octavo.server.work import Work
 
 TOGETHER = 32
-"""Texts whose vectors are computed between two steps."""
+"""Texts that the engine is asked for at a time; others may come in between."""
 
 
 async def chat_completions(request: Request) -> Response:
@@ -38,7 +41,8 @@ async def text_completions(request: Request) -> Response:
     job = await in_thread_if_long(completions.effort(body), completions.job_of, service, body, key)
     echoed = None
     if body.echo and job.logprobs is not None:
-        echoed = [(await service.client.score(prompt, job.logprobs)).rows for prompt in job.prompts]
+        with service.admitted(sum(map(len, job.prompts))):
+            echoed = await unless_left(request, _scored(service, job.prompts, job.logprobs))
     work = Work(service, job)
     reply = completions.CompletionReply(service, body, name, work, echoed)
     return await answered(request, work, reply, stream=body.stream)
@@ -48,20 +52,26 @@ async def embeddings(request: Request) -> Response:
     """Vectors of texts."""
     body, service = await body_of(request, EmbeddingRequest), service_of(request)
     name = service.require_model(body.model)
-    if (why := service.health()) is not None:
-        raise why
     texts = _texts(service, body.input)
-    found = []
-    for i in range(0, len(texts), TOGETHER):
-        vectors = await service.client.embed(texts[i : i + TOGETHER], body.pooling or "", normalize=True)
-        found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
-    data = [
-        {"object": "embedding", "index": i, "embedding": _written(row, body)}
-        for i, row in enumerate(np.concatenate(found))
-    ]
     n = sum(map(len, texts))
+    with service.admitted(n):
+        found = await unless_left(request, _embedded(service, texts, body.pooling or ""))
+    data = [{"object": "embedding", "index": i, "embedding": _written(row, body)} for i, row in enumerate(found)]
     usage = {"prompt_tokens": n, "total_tokens": n}
     return json_response({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+async def _scored(service: Service, prompts: Sequence[list[int]], k: int) -> list[list[Likely]]:
+    return [(await service.client.score(prompt, k)).rows for prompt in prompts]
+
+
+async def _embedded(service: Service, texts: Sequence[list[int]], pooling: str) -> F32:
+    """Vectors of texts, float32 [n, n_embd]."""
+    found = []
+    for i in range(0, len(texts), TOGETHER):
+        vectors = await service.client.embed(list(texts[i : i + TOGETHER]), pooling, normalize=True)
+        found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
+    return np.concatenate(found)
 
 
 def _texts(service: Service, given: object) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -11,23 +11,28 @@ from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine
 from octavo.runtime.kv_cache import Sequence as Tokens
 from octavo.runtime.sampling import largest
+from octavo.runtime.vectors import Pieces
 from octavo.server.messages import Likely
 
 
-def score(engine: Engine, tokens: Sequence[int], k: int, n_known: int) -> list[Likely]:
+def scores(
+    engine: Engine, tokens: Sequence[int], k: int, n_known: int, room: Callable[[], int]
+) -> Pieces[list[Likely]]:
     """For each token but the first how likely it is after those before it, and the `k` likeliest there.
 
-    Raises ContextFullError for a text that does not fit, CacheFullError where others hold the pages.
+    It is computed in steps of up to `room()` tokens. Raises ContextFullError for a text that does not fit,
+    CacheFullError where others hold the pages.
     """
     found: list[Likely] = []
-    sequence, size = Tokens(), min(engine.config.n_batch, engine.limits["outputs"])
-    with engine.lock:  # as long as the sequence has pages
-        try:
-            for start in range(0, len(tokens), size):
-                chunk = tokens[start : start + size]
-                logits = engine.step([Feed(sequence, chunk, outputs=len(chunk))])  # [chunk, n_vocab]
-                found += _likely(logits[:, :n_known], tokens[start + 1 : start + 1 + size], k)
-        finally:
+    sequence, most = Tokens(), min(engine.config.n_batch, engine.limits["outputs"])
+    try:
+        while (start := len(sequence)) < len(tokens):
+            chunk = tokens[start : start + max(min(room(), most), 1)]
+            logits = engine.step([Feed(sequence, chunk, outputs=len(chunk))])  # [chunk, n_vocab]
+            found += _likely(logits[:, :n_known], tokens[start + 1 : start + 1 + len(chunk)], k)
+            yield
+    finally:
+        with engine.lock:
             engine.pool.release(sequence)
     return found
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from octavo import __version__
@@ -77,6 +78,15 @@ class Service:
             )  # fmt: skip
         self.metrics.replies += replies
         self._tokens_under_way += tokens
+
+    @contextmanager
+    def admitted(self, tokens: int) -> Iterator[None]:
+        """Have room, as a reply has, for other work with so many tokens. Raises ApiError as `admit` does."""
+        self.admit(1, tokens)
+        try:
+            yield
+        finally:
+            self.leave(1, tokens)
 
     def leave(self, replies: int, tokens: int) -> None:
         self.metrics.replies -= replies

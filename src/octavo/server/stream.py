@@ -48,7 +48,7 @@ class Renderer(Protocol):
 @asynccontextmanager
 async def given_up_when_left(receive: Receive, work: Work) -> AsyncIterator[None]:
     """Give a job up as soon as its client is gone, and close it at the end."""
-    left = asyncio.get_running_loop().create_task(_until_left(receive, work))
+    left = asyncio.get_running_loop().create_task(_close_when_left(receive, work))
     try:
         yield
     finally:
@@ -58,9 +58,14 @@ async def given_up_when_left(receive: Receive, work: Work) -> AsyncIterator[None
             await left
 
 
-async def _until_left(receive: Receive, work: Work) -> None:
+async def until_left(receive: Receive) -> None:
+    """Wait until a client, whose request is there as a whole, is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _close_when_left(receive: Receive, work: Work) -> None:
+    await until_left(receive)
     work.close()
 
 

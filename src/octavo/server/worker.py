@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
 
 import msgspec
 
-from octavo.errors import OctavoError, UsageError
+from octavo.errors import OctavoError
 from octavo.graph.node import PAGE_SIZE
 from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.huggingface import open_model_file
@@ -42,23 +41,20 @@ from octavo.server.messages import (
     Broken,
     Cancel,
     Embed,
-    Failed,
     Info,
     Likely,
     Quit,
     Ready,
     Row,
     Score,
-    Scored,
     Step,
     ToEngine,
     ToFront,
-    Vectors,
     encode,
     to_engine,
 )
 from octavo.server.options import EngineOptions
-from octavo.server.scoring import score
+from octavo.server.side import SideWork
 
 log = logging.getLogger("octavo")
 SEEDS = 1 << 64
@@ -83,10 +79,11 @@ class EngineLoop:
 
     def __init__(self, model: Model, send: Callable[[ToFront], None], *, itl_target: float, embeddings: bool) -> None:
         self.model, self.inbox = model, SimpleQueue[ToEngine]()
-        self._send, self._embeddings = send, embeddings
+        self._send = send
         self.core = None
         if not model.engine.config.embeds:
             self.core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=itl_target)
+        self.side = SideWork(model, self.core, send, embeddings=embeddings)
         self._grammars = Grammars(model.tokenizer)
         self._replies: dict[Request, Reply] = {}
         self._waiting: list[Reply] = []
@@ -99,8 +96,12 @@ class EngineLoop:
             Thread(target=self._grammars.prepare, name="grammars", daemon=True).start()
         self._send(Ready(info_of(self.model)))
         while self._take_messages():
+            piece = self.side.takes_turn()
             if self.core is not None and (self._failed or not self.core.scheduler.idle):
-                self._step(self.core)
+                self.side.make_way()
+                self._step(self.core, prompts=not piece)
+            if piece:
+                self.side.piece()
 
     def warm_up(self) -> None:
         """Compute steps, so that what they need is there before somebody waits for it, and their times are known."""
@@ -117,7 +118,7 @@ class EngineLoop:
 
     def _take_messages(self) -> bool:
         """Take what has come, and wait for something where there is nothing to do. False: it is time to end."""
-        idle = not self._failed and (self.core is None or self.core.scheduler.idle)
+        idle = not self._failed and not self.side and (self.core is None or self.core.scheduler.idle)
         while True:
             try:
                 message = self.inbox.get(block=idle)
@@ -134,11 +135,9 @@ class EngineLoop:
         elif isinstance(message, Cancel):
             for request in filter(None, map(self._by_id.get, message.ids)):
                 request.cancelled = True
+            self.side.cancel(message.ids)
         elif isinstance(message, Score | Embed):
-            try:
-                self._send(self._scored(message) if isinstance(message, Score) else self._embedded(message))
-            except OctavoError as error:
-                self._send(Failed(message.id, type(error).__name__, str(error)))
+            self.side.add(message)
 
     def _add(self, add: Add) -> None:
         assert self.core is not None
@@ -165,9 +164,9 @@ class EngineLoop:
             constraint=None if add.grammar is None else self._grammars.constraint(add.grammar, add.thinking),
         )  # fmt: skip
 
-    def _step(self, core: EngineCore) -> None:
+    def _step(self, core: EngineCore, *, prompts: bool) -> None:
         start = clock()
-        outputs = core.step()
+        outputs = core.step(prompts=prompts)
         rows, self._failed = self._failed, []
         now = clock()
         for reply in self._waiting:
@@ -191,18 +190,6 @@ class EngineLoop:
         if (why := reply.request.failure) is not None:
             error = (type(why).__name__, str(why))
         return Row(reply.id, output.token, output.finish_reason, likely, begun, error)
-
-    def _scored(self, message: Score) -> Scored:
-        assert self.core is not None
-        return Scored(message.id, score(self.model.engine, message.tokens, message.k, self.core.n_known))
-
-    def _embedded(self, message: Embed) -> Vectors:
-        model = self.model
-        if not (self._embeddings or model.engine.config.embeds):
-            raise UsageError("the model generates, and was not started with --embeddings")
-        pooling: Any = message.pooling or (None if model.embedder.pooling else "mean")
-        found = model.embedder.embed_tokens(message.texts, pooling, normalize=message.normalize)
-        return Vectors(message.id, found.shape[1], found.astype("<f4").tobytes())
 
 
 def info_of(model: Model) -> Info:

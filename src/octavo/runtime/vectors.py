@@ -1,0 +1,116 @@
+"""Vectors of the tokens of texts, by a model that generates, with the weights and the cache that it has loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from collections.abc import Sequence as Seq
+from typing import TypeVar
+
+import numpy as np
+
+from octavo.formats.spec import F32
+from octavo.graph.lower import lower
+from octavo.graph.node import PAGE_SIZE, Node
+from octavo.graph.plan import Executor
+from octavo.graph.schedule import schedule
+from octavo.runtime.batch import Feed, make_batch
+from octavo.runtime.engine import Engine
+from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.window_pool import pages_for
+
+T = TypeVar("T")
+Pieces = Generator[None, None, T]
+"""Work in steps, between which others may use the engine; what it returns is the result."""
+TEXTS = 32
+"""In a step at most."""
+
+
+class VectorSteps:
+    """Steps that give what logits are made of, in place of logits, beside those of an engine.
+
+    The graph of these is another one over the weights and the cache that the engine has; it has memory of its own for
+    the values of a step.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, config = engine, engine.config
+        tokens, windows = config.n_batch, engine.pool.windows
+        self.texts = min(TEXTS, tokens) if windows is None else config.max_sequences
+        made, backends = engine.schedule, engine.backends
+        where = {i.name: made.backends[id(n)] for n in made.graph.nodes if not n.is_leaf for i in n.inputs}
+
+        def place(weight: Node) -> int:
+            return where.get(weight.name, 0)
+
+        graph = engine.model.graph(
+            cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=engine.n_ctx, vectors=True,
+            window_pages=windows is not None,
+        )  # fmt: skip
+        sizes = {"tokens": tokens, "outputs": tokens, "sequences": self.texts, "boundaries": self.texts + 1}
+        limits = {**engine.limits, **sizes}
+        graph = lower(graph, backends, place, fused=config.fuse)
+        planned = schedule(graph, backends, limits, place=place, quiet=True)
+        self._executor = Executor(planned, backends, limits, shares=engine.load())
+
+    def computed(self, texts: Seq[Seq[int]], room: Callable[[], int]) -> Pieces[list[F32]]:
+        """For each text the vectors of its tokens, float32 [tokens, n_embd], in steps of up to `room()` tokens.
+
+        Short texts share a step; a longer one takes several, between which it holds its pages. Raises CacheFullError
+        where others hold too many.
+        """
+        found: list[list[F32]] = [[] for _ in texts]
+        waiting = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
+        held: dict[int, Sequence] = {}
+        try:
+            while waiting:
+                parts = self._parts(texts, waiting, held, room())
+                feeds = [Feed(held[i], part, outputs=len(part)) for i, part in parts]
+                for (i, _), rows in zip(parts, self._step(feeds), strict=True):
+                    found[i].append(rows)
+                    if len(held[i]) == len(texts[i]):
+                        waiting.remove(i)
+                        self._release(held.pop(i))
+                yield
+        finally:
+            for sequence in held.values():
+                self._release(sequence)
+        return [np.concatenate(rows) for rows in found]
+
+    def _parts(
+        self, texts: Seq[Seq[int]], waiting: Seq[int], held: dict[int, Sequence], room: int
+    ) -> list[tuple[int, Seq[int]]]:
+        """What a step takes of the texts, the shortest first; at most one of them is not whole after it."""
+        room, pages = max(min(room, self.engine.config.n_batch), 1), self.engine.pool.free
+        parts: list[tuple[int, Seq[int]]] = []
+        for i in reversed(waiting):
+            pages -= pages_for(len(texts[i]))
+            if not room or len(parts) == self.texts or (parts and pages < 0):
+                break
+            done = len(held.setdefault(i, Sequence()))
+            parts.append((i, texts[i][done : done + room]))
+            room -= len(parts[-1][1])
+        return parts
+
+    def _step(self, feeds: list[Feed]) -> list[F32]:
+        engine = self.engine
+        with engine.lock, engine.appending(feeds):
+            for feed in feeds:
+                engine.pool.grow(feed.sequence, feed.stop)
+            (rows,) = self._executor.run(*make_batch(feeds, engine.limits["pages"]))
+            if not np.isfinite(rows).all():
+                raise engine.not_finite()
+        return np.split(rows, np.cumsum([feed.outputs for feed in feeds])[:-1])
+
+    def _release(self, sequence: Sequence) -> None:
+        with self.engine.lock:
+            self.engine.pool.release(sequence)
+
+
+def finished(pieces: Pieces[T]) -> T:
+    """The result of work that nobody else waits for."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            found: T = end.value
+            return found

@@ -1,0 +1,99 @@
+"""Work of the engine beside replies: vectors of texts, and how likely texts are. It is done in pieces between steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Any
+
+from octavo.errors import CacheFullError, OctavoError, UsageError
+from octavo.runtime.core import EngineCore
+from octavo.runtime.model import Model
+from octavo.runtime.vectors import Pieces
+from octavo.server.messages import Embed, Failed, Score, Scored, ToFront, Vectors
+from octavo.server.scoring import scores
+
+Message = Score | Embed
+
+
+class SideWork:
+    """Takes turns with prompts: beside replies a piece has as many tokens as a step would take of a prompt.
+
+    The first message in the queue is worked on. Where pages run out, it gives its own back and begins anew.
+    """
+
+    def __init__(
+        self, model: Model, core: EngineCore | None, send: Callable[[ToFront], None], *, embeddings: bool
+    ) -> None:
+        self._model, self._core, self._send, self._embeddings = model, core, send, embeddings
+        self._queue: deque[Message] = deque()
+        self._pieces: Pieces[ToFront] | None = None
+        self._turn = False
+        if embeddings:
+            _ = model.embedder  # what it needs is made now, not between two steps
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def add(self, message: Message) -> None:
+        self._queue.append(message)
+
+    def cancel(self, ids: Collection[int]) -> None:
+        if self._queue and self._queue[0].id in ids:
+            self._begin_anew()
+        self._queue = deque(message for message in self._queue if message.id not in ids)
+
+    def takes_turn(self) -> bool:
+        """Whether a piece comes after the next step, which then takes nothing of prompts."""
+        self._turn = bool(self._queue) and not self._turn
+        return self._turn
+
+    def piece(self) -> None:
+        """Compute a piece, and send the answer if it was the last one."""
+        message, core = self._queue[0], self._core
+        self._pieces = self._pieces or self._work(message)
+        try:
+            next(self._pieces)
+        except StopIteration as end:
+            self._end(end.value)
+        except OctavoError as error:
+            if isinstance(error, CacheFullError) and core is not None and not core.scheduler.idle:
+                self._begin_anew()
+                return
+            self._end(Failed(message.id, type(error).__name__, str(error)))
+
+    def make_way(self) -> None:
+        """Give pages back that replies need for their next tokens."""
+        core = self._core
+        if self._pieces is not None and core is not None and core.engine.pool.free < len(core.scheduler.running):
+            self._begin_anew()
+
+    def _end(self, answer: ToFront) -> None:
+        self._pieces = None
+        self._queue.popleft()
+        self._send(answer)
+
+    def _begin_anew(self) -> None:
+        if self._pieces is not None:
+            self._pieces.close()
+            self._pieces = None
+
+    def _room(self) -> int:
+        """Tokens of a piece."""
+        return self._model.engine.config.n_batch if self._core is None else self._core.room()
+
+    def _work(self, message: Message) -> Pieces[ToFront]:
+        return self._scored(message) if isinstance(message, Score) else self._embedded(message)
+
+    def _scored(self, message: Score) -> Pieces[ToFront]:
+        assert self._core is not None
+        rows = yield from scores(self._model.engine, message.tokens, message.k, self._core.n_known, self._room)
+        return Scored(message.id, rows)
+
+    def _embedded(self, message: Embed) -> Pieces[ToFront]:
+        model = self._model
+        if not (self._embeddings or model.engine.config.embeds):
+            raise UsageError("the model generates, and was not started with --embeddings")
+        pooling: Any = message.pooling or (None if model.embedder.pooling else "mean")
+        found = yield from model.embedder.embedding(message.texts, pooling, self._room, normalize=message.normalize)
+        return Vectors(message.id, found.shape[1], found.astype("<f4").tobytes())
