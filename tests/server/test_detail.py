@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from octavo.runtime.thinking import MARKERS, Thinking
 from octavo.server.detail import Delta, Detail
-from octavo.server.tools import FORMATS, GENERIC, ToolFormat, ToolParser, format_of
+from octavo.server.tool_formats import FORMATS, GENERIC, ToolFormat, format_of
+from octavo.server.tools import ToolParser
 from octavo.text import Tokenizer
 from tests.text.vocabularies import byte_level
 
@@ -152,6 +153,66 @@ REPLIES: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {
         "",
         [("add", {"a": 1, "b": -2}), ("say", {"text": "x)]\"'"})],
     ),
+    "deepseek v3": (
+        "deepseek_v3",
+        "One moment.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n"
+        '{"a": 1, "b": 2}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>say\n```json\n'
+        f"{ODD}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "One moment.",
+        [("add", {"a": 1, "b": 2}), ("say", json.loads(ODD))],
+    ),
+    "deepseek v3.1": (
+        "deepseek_v31",
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>'
+        f"<｜tool▁call▁begin｜>say<｜tool▁sep｜>{ODD}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+        [("add", {"a": 1}), ("say", json.loads(ODD))],
+    ),
+    "kimi": (
+        "kimi_k2",
+        "Let me.<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
+        '{"a": 1}<|tool_call_end|><|tool_call_begin|>functions.ns.now:1<|tool_call_argument_begin|>{}'
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        "Let me.",
+        [("add", {"a": 1}), ("ns.now", {})],
+    ),
+    "glm": (
+        "glm",
+        "I look.\n<tool_call>say\n<arg_key>text</arg_key>\n<arg_value>12 </tool_call></arg_value>\n</tool_call>\n"
+        "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n"
+        "<arg_value>-2</arg_value>\n</tool_call>",
+        "I look.",
+        [("say", {"text": "12 </tool_call>"}), ("add", {"a": 1, "b": -2})],
+    ),
+    "glm without lines": (
+        "glm",
+        "<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value></tool_call><tool_call>ns.now</tool_call>",
+        "",
+        [("add", {"a": 1}), ("ns.now", {})],
+    ),
+    "minimax": (
+        "minimax_m2",
+        '<minimax:tool_call>\n<invoke name="add">\n<parameter name="a">1</parameter>\n</invoke>\n<invoke name="say">\n'
+        '<parameter name="text">x </invoke></parameter>\n</invoke>\n</minimax:tool_call>',
+        "",
+        [("add", {"a": 1}), ("say", {"text": "x </invoke>"})],
+    ),
+    "seed": (
+        "seed_oss",
+        "<seed:tool_call>\n<function=add>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
+        "",
+        [("add", {"a": 1})],
+    ),
+    "granite": ("granite", f"<|tool_call|>[{ADD}, {SAY}]", "", [("add", {"a": 1, "b": 2}), ("say", json.loads(ODD))]),
+    "phi": ("granite", f"<|tool_call|>[{ADD}]<|/tool_call|>", "", [("add", {"a": 1, "b": 2})]),
+    "nemotron": ("nemotron", f"<TOOLCALL>[{SAY}]</TOOLCALL>", "", [("say", json.loads(ODD))]),
+    "jamba": ("jamba", f"Hm.<tool_calls>[\n{ADD}\n]</tool_calls>", "Hm.", [("add", {"a": 1, "b": 2})]),
+    "functionary": (
+        "functionary",
+        f'Yes. <function=add>{{"a": 1}}</function><function=say>{ODD}</function>',
+        "Yes.",
+        [("add", {"a": 1}), ("say", json.loads(ODD))],
+    ),
     "pythonic, marked": ("pythonic", "Ok <|tool_call_start|>[ns.now()]<|tool_call_end|>", "Ok", [("ns.now", {})]),
 }
 
@@ -179,6 +240,9 @@ TEXTS = {
     "call by place": ("pythonic", "[add(1, 2)]"),
     "code": ("pythonic", "[add(a=__import__('os'))]"),
     "python": ("mistral", "[TOOL_CALLS] none"),
+    "no name of deepseek": ("deepseek_v31", "<｜tool▁calls▁begin｜>{}"),
+    "unknown tool of glm": ("glm", "<tool_call>rm\n<arg_key>a</arg_key>"),
+    "no array": ("granite", '<|tool_call|>{"name": "add"}'),
     "xml text": ("xml", "<function=rm><parameter=a>1</parameter></function> and <function"),
 }
 
@@ -217,6 +281,17 @@ THOUGHTS = {
         "Yes",
     ),
     "harmony at once": (MARKERS[-1], "<|channel|>final<|message|>Yes", "", "Yes"),
+    "harmony, several": (
+        MARKERS[-1],
+        "<|channel|>analysis<|message|>One. <|end|><|start|>assistant<|channel|>analysis<|message|> Two<|end|>"
+        "<|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>Yes <|x|><|return|>",
+        "One.\n Two",
+        "I look.Yes <|x|>",
+    ),
+    "harmony, cut": (MARKERS[-1], "<|channel|>analysis<|message|>Hm<|en", "Hm<|en", ""),
+    "harmony, cut in a header": (MARKERS[-1], "<|channel|>analysis<|mess", "", ""),
+    "no harmony": (MARKERS[-1], "Yes <|channel|>", "", "Yes <|channel|>"),
 }
 
 
@@ -233,6 +308,29 @@ def test_thinking_then_calls() -> None:
     got = same_in_all_cuts(text, BY_NAME["hermes"], THINK)
     assert (got.reasoning, got.content) == (f"Not <tool_call>{ADD}</tool_call>", "Ok")
     assert [name for name, _ in got.calls] == ["say"]
+
+
+HARMONY = "<|channel|>analysis<|message|>I need {x}.<|end|><|start|>assistant"
+HEADERS = (
+    "<|channel|>commentary to=functions.say <|constrain|>json<|message|>",
+    " to=functions.say<|channel|>commentary json<|message|>",
+    "<|channel|>commentary to=functions.say<|message|>",
+    "<|channel|>analysis to=functions.say code<|message|>",
+)
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_calls_of_harmony(header: str) -> None:
+    """In the orders in which gpt-oss writes a header, with thinking before it."""
+    got = same_in_all_cuts(f"{HARMONY}{header}{ODD}<|call|>", BY_NAME["harmony"], MARKERS[-1])
+    assert (got.reasoning, got.content) == ("I need {x}.", "")
+    assert [(name, json.loads(a)) for name, a in got.calls] == [("say", json.loads(ODD))]
+
+
+def test_what_is_no_call_of_harmony() -> None:
+    text = f"{HARMONY}<|channel|>commentary<|message|>Now {ODD}<|end|><|start|>assistant<|channel|>final<|message|>{{}}"
+    got = same_in_all_cuts(text, BY_NAME["harmony"], MARKERS[-1])
+    assert (got.content, got.calls) == (f"Now {ODD}{{}}", [])
 
 
 def test_stop_strings() -> None:
@@ -268,11 +366,21 @@ def test_formats_are_told_by_templates() -> None:
     told = {
         "{% if tools %}<tool_call>{% endif %}": "hermes",
         "{% if tools %}<tool_call><function=": "xml",
-        "{{ tools }}[TOOL_CALLS]": "mistral",
+        "{{ tools }}[TOOL_CALLS]": "mistral_list",
         '{{ tools }}{"name": f, "parameters": dict}': "llama3",
         "{{ tools }}[func_name1(params_name1=": "pythonic",
-        "{{ tools }}<tool_call>{{ name }}<arg_key>": "generic",
-        "{{ tools }}<｜tool▁calls▁begin｜>": "generic",
+        "{{ tools }}[TOOL_CALLS]{{ name }}[ARGS]": "mistral",
+        "{% if tools %}<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>": "glm",
+        "tool_calls '<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '```json'": "deepseek_v3",
+        "tool_calls '<｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'": "deepseek_v31",
+        "{{ tools }}<|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>": "kimi_k2",
+        "{% set toolcall_begin_token = '<minimax:tool_call>' %}{{ tools }}": "minimax_m2",
+        "{{ tools }}<seed:tool_call>\n<function=example_function_name>": "seed_oss",
+        "{{ tools }}'<|tool_call|>' followed by a JSON list of tools": "granite",
+        '{{ tools }}\'<TOOLCALL>[{{"name": "tool_name1"': "nemotron",
+        "{{ tools }}<tool_calls>": "jamba",
+        '{{ tools }}<function=example_function_name>{"example_name"': "functionary",
+        "{{ tools }}<|start|>assistant<|channel|>commentary to=": "harmony",
         "no such thing <tool_call>": "generic",
     }
     assert {template: format_of(template).name for template in told} == told

@@ -13,13 +13,15 @@ import pytest
 from pydantic import BaseModel
 
 from octavo.runtime.grammar import Grammar, Grammars
+from octavo.runtime.request import Constraint
+from octavo.runtime.thinking import MARKERS, Thinking
 from octavo.server import chat
 from octavo.server.detail import Detail
+from octavo.server.tool_formats import FORMATS, GENERIC, ToolFormat
 from octavo.server.tool_grammar import Tool, or_json, tools_grammar
 from octavo.server.tool_use import ToolUse, for_template, tool_use
-from octavo.server.tools import FORMATS, GENERIC, ToolFormat
 from octavo.text import ChatTemplate, Tokenizer
-from tests.runtime.grammar_walk import walk
+from tests.runtime.grammar_walk import allowed_tokens, walk
 from tests.sampling import slow
 from tests.server.running import Server
 from tests.server.test_chat import ASK, FREE
@@ -53,8 +55,12 @@ def require_valid(calls: list[tuple[str, str]]) -> None:
         jsonschema.validate(json.loads(arguments), PARAMETERS if name == "weather" else {"type": "object"})
 
 
-@pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda f: f.name)
-@pytest.mark.parametrize("tokenizer", [PLAIN, MARKED], ids=["text", "tokens"])
+IN_FORMATS = [
+    *((form, PLAIN) for form in (*FORMATS, GENERIC)), *((form, MARKED) for form in FORMATS if form.opens[0] in SPECIAL),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "tokenizer"), IN_FORMATS, ids=lambda p: getattr(p, "name", ""))
 def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
     """In each format, by a model that knows nothing, with markers that are text or tokens."""
     grammars, use = Grammars(tokenizer), ToolUse(form, KNOWN, "required")
@@ -62,15 +68,109 @@ def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Token
     for seed in range(12):
         grammar = use.grammar(tokenizer)
         assert grammar is not None
-        tokens = walk(grammars.constraint(grammar), tokenizer, Random(seed), 300)
+        tokens = walk(grammars.constraint(grammar), tokenizer, Random(seed), 450)
         if tokens is None:
             continue
-        ended += 1
-        detail, found = Detail(tokenizer, (), None, use.parser(), use.call_id()), Result()
+        if (ended := ended + 1) > 4:
+            break
+        thinking = MARKERS[-1] if form.thinks[0] else None
+        detail, found = Detail(tokenizer, (), thinking, use.parser(), use.call_id()), Result()
         found.take([*detail.push([t for t in tokens if t not in tokenizer.stop_ids]), *detail.finish()])
         require_valid(found.calls)
         assert found.content.strip() == ""
     assert ended > 3
+
+
+@pytest.mark.parametrize(("form", "tokenizer"), IN_FORMATS, ids=lambda p: getattr(p, "name", ""))
+def test_a_call_that_a_reply_opens_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
+    """Text before it is free, and so is text after it; control tokens are, too."""
+    use, ended = ToolUse(form, KNOWN, "auto", several=False), 0
+    grammar = use.grammar(tokenizer)
+    for seed in range(12):
+        constraint = Grammars(tokenizer).constraint(grammar)
+        begun = tokenizer.encode(f"Let me see: <tool {{1}}\n{form.opens[0]}", add_special=False)
+        for token in begun:
+            assert token in allowed_tokens(constraint, tokenizer)
+            constraint.accept(token)
+        rng, tokens = Random(seed), list(begun)
+        while not (done := tokenizer.stop_ids <= allowed_tokens(constraint, tokenizer)) and len(tokens) < 450:
+            tokens += step(constraint, tokenizer, rng)
+        if not done:
+            continue
+        if (ended := ended + 1) > 4:
+            break
+        found = Result()
+        detail = Detail(tokenizer, (), MARKERS[-1] if form.thinks[0] else None, use.parser(), use.call_id())
+        found.take([*detail.push(tokens), *detail.finish()])
+        require_valid(found.calls)
+        assert form.thinks[0] or found.content == "Let me see: <tool {1}"
+    assert ended > 3
+
+
+def step(constraint: Constraint, tokenizer: Tokenizer, rng: Random) -> list[int]:
+    """A token that may come, rather one that closes something."""
+    allowed = sorted(allowed_tokens(constraint, tokenizer) - tokenizer.stop_ids)
+    soon = [i for i in allowed if tokenizer.token_bytes(i)[:1] in (b'"', b"}", b"]", b"<")]
+    token = rng.choice(soon if soon and rng.random() < 0.5 else allowed)
+    constraint.accept(token)
+    return [token]
+
+
+@pytest.mark.parametrize(("name", "begun"), [("llama3", '{"name": "weather"'), ("pythonic", "[weather(")])
+def test_a_call_without_a_marker(name: str, begun: str) -> None:
+    """It is one from where its name is known; a reply that only looks like it is text."""
+    (form,) = (f for f in FORMATS if f.name == name)
+    grammar = ToolUse(form, KNOWN, "auto").grammar(PLAIN)
+    for text, free in ((begun, False), (begun[:5], True), (f"See {begun}", True), (begun.replace("wea", "x"), True)):
+        constraint = Grammars(PLAIN).constraint(grammar)
+        for token in PLAIN.encode(text, add_special=False):
+            constraint.accept(token)
+        assert (PLAIN.stop_ids <= allowed_tokens(constraint, PLAIN)) == free
+
+
+def test_calls_after_thinking() -> None:
+    """What stands in thinking is held to nothing."""
+    grammar = ToolUse(GENERIC, KNOWN, "auto").grammar(PLAIN)
+    constraint = Grammars(PLAIN).constraint(grammar, Thinking("<think>", "</think>", begun=True))
+    for token in PLAIN.encode("<tool_call>x</think>\n<tool_call>", add_special=False):
+        constraint.accept(token)
+    assert {PLAIN.texts[i] for i in allowed_tokens(constraint, PLAIN)} == {"Ċ"}
+
+
+@pytest.mark.parametrize("seeds", [range(1), slow(range(100))])
+def test_a_model_that_opens_a_call(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+    """The demo model, which is made to begin one, at a temperature at which it writes nonsense."""
+    made = chat._calls_that_open
+
+    def opens(*given: Any) -> Grammar:
+        grammar = made(*given)
+        assert grammar is not None
+        forced = grammar.text.replace("start: (opened0)*", "start: opened0")
+        forced = forced.replace("/(?s:.*)<tool_call>/", "/<tool_call>/")
+        assert (forced.count("start: opened0 "), forced.count("/<tool_call>/")) == (1, 1)
+        return Grammar("reply", forced)
+
+    monkeypatch.setattr(chat, "_calls_that_open", opens)
+    for seed in seeds:
+        reply = client.chat.completions.create(
+            model="x", messages=ASK, tools=TOOLS, seed=seed, max_tokens=120, extra_body=FREE | {"temperature": 2}
+        )
+        (one,) = reply.choices
+        if one.finish_reason != "length":
+            calls: list[Any] = one.message.tool_calls or []
+            require_valid([(call.function.name, call.function.arguments) for call in calls])
+
+
+def test_tools_that_no_grammar_holds(server: Server) -> None:
+    """Calls of a tool whose schema can't be kept to are held to less; a strict one is refused."""
+    for strict in (False, True):
+        body: dict[str, Any] = {"messages": ASK, "max_tokens": 2, "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": ENDLESS, "strict": strict}}]}  # fmt: skip
+        if strict:
+            status, error = server.refused("/v1/chat/completions", body)
+            assert (status, error["param"]) == (400, "tools")
+        else:
+            assert server.post("/v1/chat/completions", **body)["usage"]["completion_tokens"] > 0
 
 
 def test_a_named_call_is_one_call() -> None:
@@ -196,6 +296,21 @@ def test_ids_as_mistral_wants_them() -> None:
     use = tool_use(template, [{"name": "f"}], "auto", None, True)
     assert use is not None
     assert len(use.call_id()()) == 9
+
+
+DEEPSEEK = "{{ messages[0].content }}{% if messages[-1]['tool_calls'] %}<｜tool▁call▁begin｜>f<｜tool▁sep｜>{% endif %}"
+
+
+def test_a_template_with_calls_that_tells_no_tools() -> None:
+    """The system message tells of them, and of calls as the model writes them."""
+    template = ChatTemplate(DEEPSEEK)
+    told = for_template(template, [{"role": "user", "content": "x"}], TOOLS)
+    assert [m["role"] for m in told] == ["system", "user"]
+    assert "<｜tool▁call▁begin｜>...<｜tool▁sep｜>{...}<｜tool▁call▁end｜>" in told[0]["content"]
+    assert '"name": "weather"' in told[0]["content"]
+    use = tool_use(template, [{"name": "f"}], "auto", None, True)
+    assert use is not None
+    assert (use.form.name, use.told) == ("deepseek_v31", False)
 
 
 class Answer(BaseModel):

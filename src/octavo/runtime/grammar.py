@@ -22,7 +22,7 @@ from octavo.runtime.schema import read_schema
 from octavo.runtime.thinking import AfterThinking, Thinking
 from octavo.text import Tokenizer
 
-Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice"]
+Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice", "reply"]
 Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 MOST_CHARACTERS = 200_000
@@ -41,7 +41,8 @@ class Grammar:
     """What a reply may be. Made by `json_schema`, `json_object`, `regex`, `lark`, `gbnf` or `choice`.
 
     `text` is the schema and the choices as JSON, the others as they were given. Of a grammar, `start` (Lark) or `root`
-    (GBNF) is the whole reply. A grammar is compiled, and its faults are found, where a model first uses it.
+    (GBNF) is the whole reply. Kind "reply" is Lark, of a reply with the space that some models begin one with. A
+    grammar is compiled, and its faults are found, where a model first uses it.
     """
 
     kind: Kind
@@ -104,7 +105,7 @@ class Grammars:
         llguidance is not installed.
         """
         part = grammar.source()
-        first = thinking is None or not thinking.begun
+        first = (thinking is None or not thinking.begun) and grammar.kind != "reply"
         if first and self.tokenizer.add_space_prefix:  # the first space of a reply is not shown
             grammars = [
                 {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: " " @answer'},
@@ -152,8 +153,7 @@ class _Vocabulary:
         self._tokenizer = tokenizer
         self.eos_token_id, self.bos_token_id = min(tokenizer.stop_ids), tokenizer.bos_id
         self.tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.n_vocab)]
-        self.special_token_ids = [i for i in range(tokenizer.n_vocab) if tokenizer.is_special(i)]
-        self.special_token_ids += tokenizer.stop_ids - set(self.special_token_ids)
+        self.special_token_ids = [*{*tokenizer.special_ids, *tokenizer.stop_ids}]
 
     def __call__(self, text: str | bytes) -> list[int]:
         """The ids of a text in the middle of a reply."""
@@ -239,7 +239,8 @@ def _lark_of_choice(texts: str) -> str:
 
 
 _LARK: dict[str, Callable[[str], str]] = {
-    "lark": lambda text: text, "gbnf": _lark_of_gbnf, "regex": _lark_of_regex, "choice": _lark_of_choice,
+    "lark": lambda text: text, "reply": lambda text: text, "gbnf": _lark_of_gbnf, "regex": _lark_of_regex,
+    "choice": _lark_of_choice,
 }  # fmt: skip
 
 

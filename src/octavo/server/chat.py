@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from octavo.errors import GrammarError
+from octavo.errors import GrammarError, UsageError
 from octavo.runtime.grammar import Grammar
 from octavo.runtime.thinking import PROMPT_END, Thinking, thinking_after
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
@@ -21,8 +21,7 @@ from octavo.server.schema import ChatRequest, Message, NamedTool, TemplateReques
 from octavo.server.service import Service
 from octavo.server.stream import DONE, event, to_json
 from octavo.server.tool_grammar import or_json
-from octavo.server.tool_use import ToolUse, for_template, tool_use
-from octavo.server.tools import format_of
+from octavo.server.tool_use import ToolUse, for_template, knows_tools, tool_use
 from octavo.server.usage import timings, usage
 from octavo.server.work import Choice, Event, Work
 
@@ -85,13 +84,15 @@ def _grammar_of(
 ) -> Grammar | None:
     """What a reply may be. Raises ApiError."""
     grammar, param = grammar_of(body)
-    if tools is not None and (grammar is not None or tools.choice != "auto"):
+    if tools is not None and tools.choice == "auto" and grammar is None:
+        return _calls_that_open(service, tools, thinking)
+    if tools is not None:
         try:
             if grammar is None:
                 grammar, param = tools.grammar(service.tokenizer), "tools"
             elif grammar.kind == "json_schema" and tools.choice == "auto":
                 calls = replace(tools, choice="required").grammar(service.tokenizer)
-                grammar = None if calls is None else or_json(calls, grammar)
+                grammar = or_json(calls, grammar, tools.form)
             else:
                 raise bad(f"{param} and tools are both given (allowed: a JSON schema, with tool_choice auto)", param)
         except GrammarError as error:
@@ -101,6 +102,25 @@ def _grammar_of(
     return grammar
 
 
+def _calls_that_open(service: Service, tools: ToolUse, thinking: Thinking | None) -> Grammar | None:
+    """What holds the calls that a reply may open. Raises ApiError where a strict tool can't be kept to.
+
+    Where others can't, their arguments are any object, or nothing holds the reply.
+    """
+    problem = ""
+    for use in (tools, tools.loose()):
+        try:
+            grammar = use.grammar(service.tokenizer)
+            service.grammars.constraint(grammar, thinking)
+        except (GrammarError, UsageError) as error:
+            problem = problem or str(error)
+        else:
+            return grammar
+    if tools.strict:
+        raise bad(problem, "tools")
+    return None
+
+
 def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = None) -> list[int]:
     """The tokens of the messages. An assistant's message that is the last is where the reply goes on."""
     extra = template_variables(body)
@@ -108,7 +128,7 @@ def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = Non
         extra.setdefault("reasoning_effort", body.reasoning_effort)
     told = _dumped(body.tools) if tools is not None else []
     messages = for_template(service.template, messages_of(body.messages), told)
-    if tools is not None and tools.form.native:
+    if tools is not None and tools.told:
         extra["tools"] = told
     if messages[-1]["role"] != "assistant":
         return service.encode(messages, **extra)
@@ -129,8 +149,8 @@ def encode_chat_text(service: Service, body: TemplateRequest) -> str:
     """Messages as the model's template writes them."""
     tools, open_end = _dumped(body.tools), body.add_generation_prompt is not False
     messages = for_template(service.template, messages_of(body.messages), tools)
-    native = format_of(service.template.source).native
-    return service.render(messages, tools if native else None, open_end, **template_variables(body))
+    known = tools if knows_tools(service.template) else None
+    return service.render(messages, known, open_end, **template_variables(body))
 
 
 def template_variables(body: ChatRequest | TemplateRequest) -> dict[str, Any]:

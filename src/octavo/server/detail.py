@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from octavo.runtime.stop import StopStrings
 from octavo.runtime.thinking import Thinking
+from octavo.server.channels import CHANNEL, Channels
 from octavo.server.names import new_id
 from octavo.server.reasoning import Reasoning
 from octavo.server.tools import Piece, ToolParser
@@ -43,7 +44,9 @@ class Detail:
         parser: ToolParser | None = None, call_id: Callable[[], str] = lambda: new_id("call_"),
     ) -> None:  # fmt: skip
         self._stream, self._stops = tokenizer.stream(), StopStrings(stops)
-        self._reasoning, self._parser, self._call_id = Reasoning(thinking), parser, call_id
+        channels = thinking is not None and thinking.start.startswith(CHANNEL)
+        self._reasoning = Channels(thinking.begun) if thinking is not None and channels else Reasoning(thinking)
+        self._parser, self._call_id = parser, call_id
         self.stopped: str | None = None
 
     def push(self, tokens: Sequence[int]) -> list[Delta]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from octavo.runtime.thinking import Thinking
 
-FINAL = "<|channel|>final<|message|>"
-"""What gpt-oss writes before an answer that no thinking precedes."""
-
 
 class Reasoning:
     """Cuts a reply into thinking and answer, at the markers of the model.
@@ -61,9 +58,7 @@ class Reasoning:
         start = self._markers.start.rstrip()
         if text.startswith(start):
             self._held, self._state = text[len(start) :], "thinks"
-        elif text.startswith(FINAL) and self._markers.start.startswith("<|channel|>"):
-            self._held, self._state = text[len(FINAL) :], "ended"
-        elif not start.startswith(text) and not FINAL.startswith(text):
+        elif not start.startswith(text):
             self._state = "answers"
 
     def _think(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 from octavo.errors import GrammarError
 from octavo.runtime.grammar import JSON, Grammar
 from octavo.runtime.schema import read_schema
-from octavo.server.tools import ToolFormat
+from octavo.server.tool_formats import GENERIC, ToolFormat
 from octavo.text import Tokenizer
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+ANYTHING: dict[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True)
@@ -27,53 +30,145 @@ class Tool:
 
 def tools_grammar(form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer, *, several: bool) -> Grammar:
     """A grammar of one call or, with `several`, of one or more. Raises GrammarError for a schema that is none."""
-    if form.name == "xml":
-        calls, begin, end = [_xml(t) for t in tools], '"<tool_call>\\n"', '"</function>\\n</tool_call>"'
-        rules = _repeated(calls, begin, end, '"\\n"', several)
-    elif form.name == "pythonic":
-        rules = _repeated([_python(t) for t in tools], "", "", '", "', several, around=('"["', '"]"'))
-    elif form.name == "mistral":
-        marker = _literal("[TOOL_CALLS]", tokenizer)
-        if "[ARGS]" in tokenizer.texts:
-            args = _literal("[ARGS]", tokenizer)
-            calls = [f"{marker} {_text(t.name)} {args} {_json(_schema(t))}" for t in tools]
-            rules = _repeated(calls, "", "", '""', several)
-        else:
-            rules = _repeated(
-                [_object(t, "arguments") for t in tools], "", "", '", "', several, (f'{marker} "["', '"]"')
-            )
-    elif form.name == "llama3":
-        rules = _repeated([_object(t, "parameters") for t in tools], "", "", '"; "', several)
-    else:
-        calls = [_object(t, "arguments") for t in tools]
-        opens, closes = _literal("<tool_call>", tokenizer), _literal("</tool_call>", tokenizer)
-        rules = _repeated(calls, f'{opens} "\\n"', f'"\\n" {closes}', '"\\n"', several)
-    return Grammar.lark(rules)
+    writer = _Writer(form, tools, tokenizer)
+    thinks = "thinking? " if form.thinks[0] else ""
+    return Grammar.lark(f"start: {thinks}{writer.section(several)}\n{writer.rules()}")
 
 
-def or_json(calls: Grammar, answer: Grammar) -> Grammar:
+def or_json(calls: Grammar, answer: Grammar, form: ToolFormat = GENERIC) -> Grammar:
     """Either calls, or an answer that is JSON of a schema."""
-    rules = calls.text.replace("start:", "calls:", 1)
-    return Grammar.lark(f"start: calls | answer\nanswer: {_json(json.loads(answer.text))}\n{rules}")
+    first, rest = calls.text.removeprefix("start: ").split("\n", 1)
+    thinks = "thinking? " if form.thinks[0] else ""
+    value = f"{_text(form.answers)} " if form.answers else ""
+    value += _json(json.loads(answer.text))
+    rules = f"calls: {first.removeprefix(thinks)}\nanswer: {value}\n{rest}"
+    return Grammar.lark(f"start: {thinks}(calls | answer)\n{rules}")
 
 
-def _repeated(
-    calls: Sequence[str], begin: str, end: str, between: str, several: bool, around: tuple[str, str] = ("", "")
-) -> str:
-    """Lark's rules for calls, each between `begin` and `end`, and all of them within `around`."""
-    one = f"call: {begin} function {end}\nfunction: " + "\n  | ".join(calls)
-    more = f" ({between} call)*" if several else ""
-    return f"start: {around[0]} call{more} {around[1]}\n{one}\n".replace('("" call)*', "call*")
+def text_or_calls(form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer, *, several: bool) -> Grammar:
+    """A grammar of any text, in which what begins as a call is one. Raises GrammarError for a schema that is none."""
+    writer = _Writer(form, tools, tokenizer)
+    opened = [f"opened{i}" for i in range(len(form.opens))]
+    rules = [f"{name}: {writer.opened(m)}\n" for name, m in zip(opened, form.opens, strict=True)]
+    start = f"({' | '.join(opened)}){'*' if several else '?'} free TEXT?"
+    if form.bare:
+        rules += [writer.bare_calls(several)]
+        start = f"(bare free TEXT? | {start})"
+    ids = sorted({*tokenizer.special_ids} - tokenizer.stop_ids - set(map(tokenizer.special_id, form.opens)))
+    free = f"(TEXT? <[{_ranges(ids)}]>)*" if ids else '""'
+    return Grammar("reply", f"start: {start}\nfree: {free}\nTEXT: /(?s:.+)/\n{''.join(rules)}{writer.rules()}")
+
+
+class _Writer:
+    """Writes Lark's rules of calls of some tools."""
+
+    def __init__(self, form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer) -> None:
+        self.form, self.tools, self._tokenizer = form, tools, tokenizer
+        self._arguments = [self._arguments_of(tool) for tool in tools]
+
+    def rules(self) -> str:
+        """What all other rules are made of: arguments, calls and thinking."""
+        rules = [f"arguments{i}: {text}\n" for i, text in enumerate(self._arguments)]
+        rules.append(f"call: {self._calls(self.form.call)}\n")
+        begin, end = self.form.thinks
+        if begin:
+            rules.append(f"thinking: {self.text(begin)} thought\nthought[lazy]: {_regex('', end)}\n")
+        return "".join(rules)
+
+    def section(self, several: bool) -> str:
+        """Calls, with all that is around them."""
+        before, after = self.form.around
+        return f"{self.text(before)} {self._list('call', several)} {self.text(after)}"
+
+    def opened(self, marker: str) -> str:
+        """Any text up to a marker that opens calls, and what comes after it."""
+        (before, after), call = self.form.around, self.form.call
+        if before.startswith(marker):
+            rest = f"{self.text(before.removeprefix(marker))} {self._list('call', True)} {self.text(after)}"
+        elif marker in call:
+            rest = f"({self._calls(call[call.index(marker) + len(marker) :])})"
+        else:
+            rest = self.section(True)
+        token = self._tokenizer.special_id(marker)
+        if token is not None:
+            return f"free TEXT? <[{token}]> {rest}"
+        name = f"head{self.form.opens.index(marker)}"
+        return f"free {name} {rest}\n{name}[lazy]: {_regex('(?s:.*)', marker)}"
+
+    def bare_calls(self, several: bool) -> str:
+        """Calls that a reply begins with and no marker opens: those whose beginning tells the name of a tool."""
+        (before, after), call = self.form.around, self.form.call
+        begin, rest = call.split("NAME", 1)
+        more = self._more(several)
+        rules = []
+        for i, tool in enumerate(self.tools):
+            words = f"{before}{begin}{tool.name}{rest[0]}".split(" ")
+            head = r"\s*".join(_escaped(word) for word in words)
+            rules.append(f"bare{i}: bare_head{i} {self._call(rest[1:], i)}\n"
+                         rf"bare_head{i}[lazy]: /\s*{head}/" "\n")  # fmt: skip
+        first = " | ".join(f"bare{i}" for i in range(len(rules)))
+        return f"bare: ({first}) {more} {self.text(after)}\n{''.join(rules)}"
+
+    def _list(self, call: str, several: bool) -> str:
+        return f"{call} {self._more(several)}"
+
+    def _more(self, several: bool) -> str:
+        """Calls after the first one."""
+        joint = self.form.joint
+        return f"({self.text(joint)} call)*" if several and joint is not None else ""
+
+    def _calls(self, written: str) -> str:
+        return " | ".join(self._call(written, i) for i in range(len(self.tools)))
+
+    def _call(self, written: str, i: int) -> str:
+        """A call of a tool, as it is written."""
+        parts = {"NAME": _text(self.tools[i].name), "ARGUMENTS": f"arguments{i}"}
+        return " ".join(parts.get(part) or self.text(part) for part in _CALL_PART.split(written) if part)
+
+    def _arguments_of(self, tool: Tool) -> str:
+        if not self.form.parameter:
+            return _json(_schema(tool))
+        return _by_name(tool, self.form) or '""'
+
+    def text(self, written: str) -> str:
+        """A text in which there may be control tokens, which a grammar's text never is; NUMBER is any."""
+        parts = []
+        for part in _PART.split(written):
+            token = self._tokenizer.special_id(part)
+            if part == "NUMBER":
+                parts.append("/[0-9]{1,3}/")
+            elif part:
+                parts.append(_text(part) if token is None else f"<[{token}]>")
+        return " ".join(parts) or '""'
+
+
+_CALL_PART = re.compile("(NAME|ARGUMENTS)")
+_PART = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\]|NUMBER)")
+"""What may be a control token."""
+
+
+def _ranges(ids: Sequence[int]) -> str:
+    """Numbers as llguidance writes them: 1-3,7."""
+    runs: list[list[int]] = []
+    for i in ids:
+        if runs and runs[-1][1] == i - 1:
+            runs[-1][1] = i
+        else:
+            runs.append([i, i])
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
+
+
+def _regex(before: str, text: str) -> str:
+    """A regular expression of a text after what `before` matches."""
+    return f"/{before or '(?s:.*)'}{_escaped(text)}/"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n")
 
 
 def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _literal(text: str, tokenizer: Tokenizer) -> str:
-    """A text that may be a control token, which a grammar's text never is."""
-    token = tokenizer.texts.index(text) if text in tokenizer.texts else None
-    return f"<[{token}]>" if token is not None and tokenizer.is_special(token) else _text(text)
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
@@ -92,11 +187,6 @@ def _json(schema: Mapping[str, Any]) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': options}, ensure_ascii=False)}"
 
 
-def _object(tool: Tool, arguments: str) -> str:
-    head = f'{{"name": {_text(tool.name)}, "{arguments}": '
-    return f'{_text(head)} {_json(_schema(tool))} "}}"'
-
-
 def _properties(tool: Tool) -> list[tuple[str, Mapping[str, Any], bool]]:
     """Names of parameters with their schemas, and whether they are required."""
     schema = _schema(tool)
@@ -113,24 +203,32 @@ def _properties(tool: Tool) -> list[tuple[str, Mapping[str, Any], bool]]:
     ]
 
 
-def _xml(tool: Tool) -> str:
-    """Texts are as they are, up to the next tag of an end; other values are JSON."""
-    parts = [_text(f"<function={tool.name}>\n")]
-    for name, schema, required in _properties(tool):
-        value = r"/([^<]|<[^\/])*/" if schema.get("type") == "string" and "enum" not in schema else _json(schema)
-        one = f'({_text(f"<parameter={name}>")} "\\n" {value} "\\n</parameter>\\n")'
-        parts.append(one if required else one + "?")
+def _by_name(tool: Tool, form: ToolFormat) -> str:
+    """Parameters in their order, the required ones first where commas are between them."""
+    found = _properties(tool)
+    if form.comma:
+        found.sort(key=lambda p: not p[2])
+    needed = sum(required for _, _, required in found)
+    parts = []
+    for i, (name, schema, required) in enumerate(found):
+        one = _parameter(form, name, schema)
+        if not form.comma:
+            parts.append(one if required else f"({one})?")
+        elif required or needed or i == 0:
+            one = f"{_text(form.comma)} {one}" if i else one
+            parts.append(one if required else f"({one})?")
     return " ".join(parts)
 
 
-def _python(tool: Tool) -> str:
-    """Arguments by name in their order, the required ones first; values are JSON."""
-    found = sorted(_properties(tool), key=lambda p: not p[2])
-    parts = [_text(f"{tool.name}(")]
-    needed = sum(required for _, _, required in found)
-    for i, (name, schema, required) in enumerate(found):
-        comma = '", " ' if i > 0 and (required or needed) else ""
-        one = f"{comma}{_text(name + '=')} {_json(schema)}"
-        if required or needed or len(found) == 1 or i == 0:
-            parts.append(one if required else f"({one})?")
-    return " ".join([*parts, '")"'])
+def _parameter(form: ToolFormat, name: str, schema: Mapping[str, Any]) -> str:
+    """A parameter; a text that is written as it is goes on up to the next tag of an end."""
+    before, after = (part.replace("KEY", name) for part in form.parameter.split("VALUE"))
+    raw = form.raw and schema.get("type") == "string" and "enum" not in schema
+    value = _raw(schema) if raw else _json(schema)
+    return f"{_text(before)} {value} {_text(after)}" if after else f"{_text(before)} {value}"
+
+
+def _raw(schema: Mapping[str, Any]) -> str:
+    """A text as it is; one of a given length has no "<"."""
+    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    return rf"/[^<]{{{least},{most}}}/" if least or most != "" else r"/([^<]|<[^\/])*/"

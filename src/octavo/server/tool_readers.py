@@ -20,13 +20,16 @@ Tools = Mapping[str, Mapping[str, Any]]
 
 MOST_CHARACTERS = 1 << 20
 """Of a call that is read only once it is whole."""
-LONGEST_TAG = 64
-"""Characters among which a tag that is awaited begins."""
+LONGEST_HEAD = 512
+"""Characters of a name and what is around it."""
 
 
 class Reader(Protocol):
-    done: bool
-    broken: bool
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def broken(self) -> bool: ...
 
     def feed(self, c: str) -> list[Part]:
         """Take a character."""
@@ -51,120 +54,83 @@ class ObjectReader:
         return [(self._call.name, ""), *([(None, arguments)] if arguments else [])]
 
 
-class MistralReader:
-    """[{"name": "f", "arguments": {...}}, ...], or f[ARGS]{...}, where a [CALL_ID] may come before the arguments."""
+class ArrayReader:
+    """[{"name": "f", "arguments": {...}}, ...]"""
 
     def __init__(self, tools: Tools) -> None:
         self.done = self.broken = False
-        self._tools, self._name = tools, ""
+        self._tools, self._begun = tools, False
         self._object: ObjectReader | None = None
-        self._scanner: JsonScanner | None = None
-        self._array = False
 
     def feed(self, c: str) -> list[Part]:
-        if self._array:
-            return self._in_array(c)
-        if self._scanner is not None:
-            self.broken = not self._scanner.feed(c)
-            self.done = self._scanner.state == "done"
-            return [] if self.broken else [(None, c)]
-        if not self._name.strip() and c == "[":
-            self._array = True
-            return []
-        if c == "{":
-            return self._begin()
-        self._name += c
-        self.broken = len(self._name) > 512
-        return []
-
-    def _begin(self) -> list[Part]:
-        name = re.split(r"\[ARGS\]|\[CALL_ID\]", self._name)[0].strip()
-        if name not in self._tools:
-            self.broken = True
-            return []
-        self._scanner = JsonScanner()
-        self._scanner.feed("{")
-        return [(name, "{")]
-
-    def _in_array(self, c: str) -> list[Part]:
         if self._object is not None:
             parts = self._object.feed(c)
             self.broken = self._object.broken
             if self._object.done:
                 self._object = None
             return parts
-        if c == "{":
+        if c == "{" and self._begun:
             self._object = ObjectReader(self._tools)
             return self._object.feed(c)
-        self.done = c == "]"
-        self.broken = c not in " \t\r\n,]"
+        self.done = c == "]" and self._begun
+        self.broken = not (c.isspace() or (c in ",]" if self._begun else c == "["))
+        self._begun = self._begun or c == "["
         return []
 
 
-class XmlReader:
-    """<function=f><parameter=a>1</parameter></function>; values of parameters are as they are, not JSON."""
+class NamedReader:
+    """A name and its arguments, a JSON object; `head` matches what comes before that, groups of it are the name."""
 
-    _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>")
-    _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
-    _END = re.compile(r"\s*</function>")
-
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Tools, head: re.Pattern[str]) -> None:
         self.done = self.broken = False
-        self._tools, self._text, self._count = tools, "", 0
-        self._properties: Mapping[str, Any] | None = None
+        self._tools, self._head, self._text = tools, head, ""
+        self._scanner: JsonScanner | None = None
 
     def feed(self, c: str) -> list[Part]:
-        self._text += c
-        if c != ">":
-            n = len(self._text)
-            self.broken = n > MOST_CHARACTERS or (n < LONGEST_TAG and not self._may_begin())
-            return []
-        if self._properties is None:
+        if self._scanner is not None:
+            self.broken = not self._scanner.feed(c)
+            self.done = self._scanner.state == "done"
+            return [] if self.broken else [(None, c)]
+        if c == "{":
             return self._begin()
-        if self._END.fullmatch(self._text):
-            self.done = True
-            return [(None, "}" if self._count else "{}")]
-        closed = self._text.endswith("</parameter>")  # a look at all of it for each ">" of a long value would take long
-        found = self._PARAMETER.fullmatch(self._text) if closed else None
-        if found is None:
-            self.broken = not self._may_begin()
-            return []
-        self._text = ""
-        self._count += 1
-        name = found[1].strip()
-        value = _value_of(found[2].removeprefix("\n").removesuffix("\n"), self._properties.get(name))
-        return [(None, f"{'{' if self._count == 1 else ', '}{json.dumps(name)}: {value}")]
+        self._text += c
+        self.broken = len(self._text) > LONGEST_HEAD
+        return []
 
     def _begin(self) -> list[Part]:
-        found = self._FUNCTION.fullmatch(self._text)
-        if found is None or found[1] not in self._tools:
+        found = self._head.fullmatch(self._text)
+        name = next(filter(None, found.groups()), None) if found is not None else None
+        if name not in self._tools or name is None:
             self.broken = True
             return []
-        self._text = ""
-        properties = self._tools[found[1]].get("properties")
-        self._properties = properties if isinstance(properties, Mapping) else {}
-        return [(found[1], "")]
-
-    def _may_begin(self) -> bool:
-        """Whether the text may go on to one of the tags that are awaited."""
-        text = self._text.lstrip()
-        tags = ("<function=",) if self._properties is None else ("<parameter=", "</function>")
-        return any(text.startswith(tag) or tag.startswith(text) for tag in tags)
+        self._scanner = JsonScanner()
+        self._scanner.feed("{")
+        return [(name, "{")]
 
 
-def _value_of(text: str, schema: object) -> str:
-    """A value as JSON: a text where the schema wants one, else what it says, a text where that is nothing."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind != "string":
-        try:
-            return json.dumps(json.loads(text, parse_constant=_no_constant))
-        except (ValueError, RecursionError):
-            pass
-    return json.dumps(text)
+class MistralReader:
+    """[{"name": "f", "arguments": {...}}, ...], or f[ARGS]{...}, where a [CALL_ID] may come before the arguments."""
 
+    _HEAD = re.compile(r"\s*(?P<name>[^\[\s]*)\s*(?:\[(?:ARGS|CALL_ID)\].*)?", re.DOTALL)
 
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._reader: ArrayReader | NamedReader | None = None
+
+    def feed(self, c: str) -> list[Part]:
+        if self._reader is None:
+            if c.isspace():
+                return []
+            self._reader = ArrayReader(self._tools) if c == "[" else NamedReader(self._tools, self._HEAD)
+        return self._reader.feed(c)
+
+    @property
+    def done(self) -> bool:
+        return self._reader is not None and self._reader.done
+
+    @property
+    def broken(self) -> bool:
+        return self._reader is not None and self._reader.broken
 
 
 class PythonReader:

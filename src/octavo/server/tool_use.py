@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -14,16 +14,16 @@ from octavo.errors import TemplateError
 from octavo.runtime.grammar import Grammar
 from octavo.server.errors import bad
 from octavo.server.names import LETTERS, new_id
-from octavo.server.tool_grammar import NOTHING, Tool, tools_grammar
-from octavo.server.tools import GENERIC, ToolFormat, ToolParser, format_of
+from octavo.server.tool_formats import GENERIC, ToolFormat, format_of, tells_tools
+from octavo.server.tool_grammar import ANYTHING, NOTHING, Tool, text_or_calls, tools_grammar
+from octavo.server.tool_readers import MistralReader
+from octavo.server.tools import ToolParser
 from octavo.text import ChatTemplate, Tokenizer
 
 Messages = list[dict[str, Any]]
 
 TOLD = """You can call functions. To call one, reply with its name and arguments as JSON between tags:
-<tool_call>
-{{"name": "...", "arguments": {{...}}}}
-</tool_call>
+{example}
 The functions:
 {tools}"""
 """What a model is told of tools whose template knows none."""
@@ -33,12 +33,16 @@ MISTRAL_ID = 9
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The tools of a request, and which of them are to be called: "auto", "required", or the one that is named."""
+    """The tools of a request, and which of them are to be called: "auto", "required", or the one that is named.
+
+    told  the chat template tells the model of them
+    """
 
     form: ToolFormat
     tools: Sequence[Tool]
     choice: Literal["auto", "required"] | Tool
     several: bool = True
+    told: bool = False
 
     def parser(self) -> ToolParser:
         """What reads the calls of a reply."""
@@ -46,12 +50,25 @@ class ToolUse:
 
     def call_id(self) -> Callable[[], str]:
         """What makes ids of calls."""
-        return _mistral_id if self.form.name == "mistral" else partial(new_id, "call_")
+        return _mistral_id if self.form.reader is MistralReader else partial(new_id, "call_")
 
-    def grammar(self, tokenizer: Tokenizer) -> Grammar | None:
-        """What a reply may be, where it has to be calls. Raises GrammarError."""
+    @property
+    def strict(self) -> bool:
+        """Whether there is a tool whose parameters are to be kept to in every keyword."""
+        return any(tool.strict for tool in self.tools)
+
+    def loose(self) -> ToolUse:
+        """The same, with any object for the arguments of tools that are not strict."""
+        tools = [tool if tool.strict else replace(tool, parameters=ANYTHING) for tool in self.tools]
+        return replace(self, tools=tools)
+
+    def grammar(self, tokenizer: Tokenizer) -> Grammar:
+        """What a reply may be: calls, or with "auto" any text in which what begins as a call is one.
+
+        Raises GrammarError.
+        """
         if self.choice == "auto":
-            return None
+            return text_or_calls(self.form, self.tools, tokenizer, several=self.several)
         named = isinstance(self.choice, Tool)
         tools = [self.choice] if isinstance(self.choice, Tool) else self.tools
         return tools_grammar(self.form, tools, tokenizer, several=self.several and not named)
@@ -77,7 +94,7 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
     if named is not None and named not in tools:
         raise bad(f"tool_choice names {named!r} (allowed: {', '.join(tools)})", "tool_choice")
     wanted: Any = tools[named] if named is not None else choice or "auto"
-    return ToolUse(format_of(template.source), list(tools.values()), wanted, several)
+    return ToolUse(format_of(template.source), list(tools.values()), wanted, several, knows_tools(template))
 
 
 def for_template(template: ChatTemplate, messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
@@ -86,14 +103,29 @@ def for_template(template: ChatTemplate, messages: Messages, tools: Sequence[Map
     Arguments are objects where the template writes those as JSON, else texts. For a template that knows no tools they,
     calls and results are told as text.
     """
-    if format_of(template.source) is GENERIC:
-        told = [_as_text(message) for message in messages]
-        return _with_tools(told, tools) if tools else told
+    form = format_of(template.source)
+    if tools and not knows_tools(template):
+        messages = _with_tools(messages, tools, form)
+    if form is GENERIC:
+        return [_as_text(message) for message in messages]
+    if form.thinks[0]:
+        messages = [_with_thinking(message) for message in messages]
     if not any(message.get("tool_calls") for message in messages):
         return messages
     as_objects = _takes_objects(template)
     told = [_with_arguments(message, as_objects) for message in messages]
     return [_with_short_ids(message) for message in told] if "[TOOL_CALLS]" in template.source else told
+
+
+def knows_tools(template: ChatTemplate) -> bool:
+    """Whether a template tells the model of tools and has calls; else they are told in the system message."""
+    return format_of(template.source) is not GENERIC and tells_tools(template.source)
+
+
+def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as gpt-oss's template takes it, which has a name of its own for thinking."""
+    thought = message.get("reasoning_content")
+    return {**message, "thinking": thought} if thought and not message["content"] else message
 
 
 def _with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
@@ -163,9 +195,10 @@ def _as_text(message: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "content": "\n".join([*([message["content"]] if message["content"] else []), *calls])}
 
 
-def _with_tools(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
+def _with_tools(messages: Messages, tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> Messages:
     """Messages whose system message tells of the tools."""
-    told = TOLD.format(tools="\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools))
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    told = TOLD.format(example=form.example, tools=listed)
     if messages and messages[0]["role"] == "system":
         return [{**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}, *messages[1:]]
     return [{"role": "system", "content": told}, *messages]

@@ -1,4 +1,4 @@
-"""Calls of tools: how a model writes them, which its chat template tells, and reading them as they come.
+"""Calls of tools in a reply, read as they come.
 
 The result is the same whatever the pieces that a reply comes in. What is no call, or one of a tool that there is not,
 is text. A call that breaks off in the middle of its arguments ends there.
@@ -6,59 +6,11 @@ is text. A call that breaks off in the middle of its arguments ends there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.server.reasoning import held_back
-from octavo.server.tool_readers import MistralReader, ObjectReader, PythonReader, Reader, Tools, XmlReader
-
-
-@dataclass(frozen=True)
-class ToolFormat:
-    """A way in which models write calls.
-
-    tells    one of these is in a chat template that has it
-    opens    what begins calls; of `kept` the reader takes a part itself
-    closes   what may come after them
-    bare     a reply may begin with a call whose first character is this
-    between  what may stand between two calls that are not marked
-    reader   reads calls
-    native   the chat template knows tools; else they are told in a system message
-    """
-
-    name: str
-    reader: Callable[[Tools], Reader]
-    tells: tuple[str, ...] = ()
-    opens: tuple[str, ...] = ()
-    kept: str = ""
-    closes: tuple[str, ...] = ()
-    bare: str = ""
-    between: str = ""
-    native: bool = True
-
-
-FORMATS = (
-    ToolFormat("mistral", MistralReader, tells=("[TOOL_CALLS]",), opens=("[TOOL_CALLS]",)),
-    ToolFormat("xml", XmlReader, tells=("<function=",), opens=("<tool_call>", "<function="), kept="<function=",
-               closes=("</tool_call>",)),
-    ToolFormat("hermes", ObjectReader, tells=("<tool_call>",), opens=("<tool_call>",), closes=("</tool_call>",)),
-    ToolFormat("pythonic", PythonReader, tells=("<|tool_call_start|>", "<|python_start|>", "func_name1("),
-               opens=("<|tool_call_start|>", "<|python_start|>"), closes=("<|tool_call_end|>", "<|python_end|>"),
-               bare="["),
-    ToolFormat("llama3", ObjectReader, tells=("<|python_tag|>", '"parameters"'), opens=("<|python_tag|>",), bare="{",
-               between=";,"),
-)  # fmt: skip
-GENERIC = ToolFormat("generic", ObjectReader, opens=("<tool_call>",), closes=("</tool_call>",), native=False)
-"""For templates that know no tools, or have a format that is not listed."""
-OTHERS = ("<arg_key>", "<｜tool▁call", "<|tool_calls_section_begin|>", "<|channel|>")
-"""What tells formats that are none of these, though they may have a marker in common."""
-
-
-def format_of(template: str) -> ToolFormat:
-    """How a model writes calls, by its chat template."""
-    if "tools" not in template or any(other in template for other in OTHERS):
-        return GENERIC
-    return next((f for f in FORMATS if any(marker in template for marker in f.tells)), GENERIC)
+from octavo.server.tool_formats import ToolFormat
+from octavo.server.tool_readers import Reader, Tools
 
 
 @dataclass(slots=True)
@@ -193,12 +145,12 @@ class ToolParser:
             return None
         close = next((c for c in self._form.closes if self._held.startswith(c)), None)
         if close is not None:
-            self._held, self._state = self._held[len(close) :], "text"
+            self._held = self._held[len(close) :]
         elif any(c.startswith(self._held) for c in self._form.closes):
             return None
-        elif self._held[0] in self._form.between:
+        elif self._held[0] in self._form.separates:
             self._held = self._held[1:]
-        elif self._form.between and self._held[0] == self._form.bare:
+        elif self._form.separates and self._held[0] == self._form.bare:
             return self._begin("")
         else:
             self._state = "text"

@@ -157,6 +157,16 @@ class Tokenizer:
             return self._to_bytes(text)
         return bytes([int(text[3:5], 16)]) if kind & TokenKind.BYTE else b""
 
+    @property
+    def special_ids(self) -> list[int]:
+        """Control tokens, and those that stand for the unknown, ascending."""
+        return self._vocab.of_kind(_SPECIAL)
+
+    def special_id(self, text: str) -> int | None:
+        """The control token that is written so."""
+        token = self._vocab.ids.get(text)
+        return token if token is not None and self.is_special(token) else None
+
     def is_special(self, token: int) -> bool:
         """Whether `token` is a control token (or stands for the unknown), which no plain text gives."""
         return bool(self._kind(token) & _SPECIAL_BITS)
