@@ -18,7 +18,8 @@ from octavo.graph.ops import OPS
 
 QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
 NO_CASE = {
-    "copy", "reshape", "columns", "after", "set_rows", "quantize", "top_candidates", "log_sum_exp", "adjust", "mask"
+    "copy", "reshape", "columns", "after", "set_rows", "quantize", "top_candidates", "draw", "log_sum_exp", "adjust",
+    "mask",
 }  # fmt: skip
 """Ops that are views, that move data only, that other ops' cases need, or that choices of tokens need."""
 

@@ -22,14 +22,16 @@ from tests.sampling import slow
 RNG = np.random.default_rng(8)
 PROMPTS = [RNG.integers(0, tiny.N_VOCAB, 3 + 11 * i).tolist() for i in range(7)]
 LENGTHS = [70, 5, 31, 66, 1, 9, 40]
-KINDS: list[dict[str, Any]] = [{"temperature": 0}] * 6 + [{"temperature": 1.5, "seed": 2}]
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0}, {"temperature": 1.5, "seed": 2}, {"temperature": 0}, {"seed": 3, "top_k": 64, "min_p": 0},
+    {"temperature": 0}, {"temperature": 0.3, "top_p": 0.5, "seed": 4}, {"temperature": 0.9, "seed": 5},
+]  # fmt: skip
 
 
-def requests(ends: frozenset[int] = frozenset(), sampled: bool = True) -> list[Request]:
-    kinds = KINDS if sampled else KINDS[:6]
+def requests(ends: frozenset[int] = frozenset()) -> list[Request]:
     return [
         Request(prompt, make_sampler(SamplingParams(**kind)), most, ends)
-        for prompt, most, kind in zip(PROMPTS, LENGTHS, kinds, strict=False)
+        for prompt, most, kind in zip(PROMPTS, LENGTHS, KINDS, strict=True)
     ]
 
 
@@ -58,7 +60,7 @@ def run(core: EngineCore, given: list[Request], *, every: int = 3, cancelled: di
 def test_replies_end_and_begin_while_others_go_on(architecture: ModelSpec, pages: int) -> None:
     plain, eager = core_on(architecture, ReferenceBackend()), core_on(architecture, Eager(), n_pages=pages)
     assert eager.engine.runs_ahead
-    once, again = requests(sampled=False), requests(sampled=False)
+    once, again = requests(), requests()
     assert run(plain, once) == 0
     assert run(eager, again) > (50 if pages == 16 else 5)
     assert [list(r.chosen) for r in again] == [list(r.chosen) for r in once]
@@ -73,7 +75,7 @@ def test_replies_end_and_begin_while_others_go_on(architecture: ModelSpec, pages
 
 
 def test_cancelled_while_a_step_is_under_way(architecture: ModelSpec) -> None:
-    core, given, want = core_on(architecture, Eager()), requests(sampled=False), requests(sampled=False)
+    core, given, want = core_on(architecture, Eager()), requests(), requests()
     run(core_on(architecture, ReferenceBackend()), want)
     run(core, given, every=1, cancelled={0: 15, 3: 20})
     assert [given[i].finish_reason for i in (0, 3)] == ["interrupted"] * 2
@@ -83,7 +85,7 @@ def test_cancelled_while_a_step_is_under_way(architecture: ModelSpec) -> None:
 
 
 def test_others_use_the_engine_between_steps(architecture: ModelSpec) -> None:
-    core, given, want = core_on(architecture, Eager()), requests(sampled=False)[:3], requests(sampled=False)[:3]
+    core, given, want = core_on(architecture, Eager()), requests()[:3], requests()[:3]
     run(core_on(architecture, ReferenceBackend()), want)
     for request in given:
         core.add(request)

@@ -19,6 +19,19 @@ def top_candidates(x: Node, *, k: int) -> tuple[Shape, DType]:
 
 
 @op
+def draw(found: Node, settings: Node) -> tuple[Shape, DType]:
+    """found int [T, 1 + 2K] of `top_candidates`, settings int [T, 12] -> int [T, 3]: a token of each row's candidates.
+
+    How many values are not finite; the token; how many candidates are not known. The settings are six float64 of
+    two words each: how many candidates count, top_p, min_p, temperature, a uniform random number, and how many tokens
+    are known.
+    """
+    fits = len(found.shape) == 2 and settings.shape == (found.shape[0], 12)
+    require(fits, "draw", "candidates and 12 words a row", found, settings)
+    return (found.shape[0], 3), "i32"
+
+
+@op
 def log_sum_exp(x: Node) -> tuple[Shape, DType]:
     """x [T, N] -> [T, 1]: ln of the sum of exp(x) over a row."""
     require(len(x.shape) == 2, "log_sum_exp", "rows of values", x)

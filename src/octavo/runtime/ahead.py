@@ -1,7 +1,8 @@
 """Steps that begin before the tokens of the step before them are known to the host, which a device has chosen itself.
 
-So the device works while the host reads, tells and plans. Only greedy replies go ahead, and only while no request waits
-that could begin. A reply that turns out to have ended was computed once too often; its row is left out.
+So the device works while the host reads, tells and plans. Replies whose tokens are the likeliest, or are drawn among a
+few candidates, go ahead while no request waits that could begin. A reply that turns out to have ended was computed once
+too often; its row is left out.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from typing import cast
 
 from octavo.graph.plan import Begun
 from octavo.runtime.batch import Feed
-from octavo.runtime.candidates import BEST
+from octavo.runtime.candidates import BEST, DRAWN, MAX_CANDIDATES
 from octavo.runtime.choosing import Choices, Chooser
+from octavo.runtime.draws import GREEDY, DrawsThere
 from octavo.runtime.request import Request, State
 from octavo.runtime.sampling import ChainSampler
 from octavo.runtime.scheduler import Scheduler, StepPlan
@@ -23,22 +26,27 @@ log = logging.getLogger("octavo")
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A step of replies that has begun, and how many steps the engine had begun then."""
+    """A step of replies that has begun.
+
+    output  BEST or DRAWN: what chooses its tokens
+    count   how many steps the engine had begun then
+    """
 
     plan: StepPlan
     begun: Begun
+    output: int
     count: int
 
 
 class Ahead:
-    """Begins steps of greedy replies, one of them before the one before it is read."""
+    """Begins steps of replies, one of them before the one before it is read."""
 
     def __init__(self, scheduler: Scheduler, chooser: Chooser) -> None:
         self.scheduler, self.chooser, self.engine = scheduler, chooser, chooser.engine
 
     def begin(self, plan: StepPlan) -> UnderWay | None:
         """Begin a step, if it is one that others may follow before it is read."""
-        if not self.engine.runs_ahead or not all(n == 1 and _is_greedy(r) for r, n in plan.parts):
+        if not self.engine.runs_ahead or not all(n == 1 and self._goes_ahead(r) for r, n in plan.parts):
             return None
         return self._begun(plan, [Feed(r.sequence, r.tokens[-1:]) for r, _ in plan.parts])
 
@@ -61,12 +69,35 @@ class Ahead:
         self, plan: StepPlan, feeds: Seq[Feed], last: Begun | None = None, places: Seq[int] = ()
     ) -> UnderWay:  # fmt: skip
         step, tokens = self.engine.filled(feeds), None
+        output, draws = self._drawn(plan, len(step), feeds[0].ahead)
         if last is not None:
-            found = last.values[0][:, 1]  # of BEST
+            found = last.values[0][:, 1]
             rows = [*places, *[0] * (len(step) - len(places))]
             tokens = found, None if rows == list(range(len(found))) else rows
-        begun = self.engine.begin(step, (BEST,), tokens, check=False)
-        return UnderWay(plan, begun, self.engine.load().begun)
+        begun = self.engine.begin(step, (output,), tokens, draws, check=False)
+        return UnderWay(plan, begun, output, self.engine.load().begun)
+
+    def _drawn(self, plan: StepPlan, rows: int, ahead: int) -> tuple[int, DrawsThere | None]:
+        """The output that chooses the tokens of a step of so many rows, and what it needs to draw them.
+
+        `ahead` are tokens that a step under way appends before.
+        """
+        replies = [r for r, _ in plan.parts]
+        draws = [cast(ChainSampler, r.sampler).draw for r in replies]
+        if all(d.k == 1 for d in draws):
+            return BEST, None
+        missing = rows - len(draws)
+        positions = [len(r.tokens) + ahead for r in replies] + [0] * missing
+        return DRAWN, DrawsThere(draws + [GREEDY] * missing, positions, self.chooser.n_known)
+
+    def _goes_ahead(self, request: Request) -> bool:
+        """Whether a request's token is chosen where the logits are, and nothing else is asked of it."""
+        sampler = request.sampler
+        if request.constraint is not None or request.logprobs is not None or request.siblings:
+            return False
+        if not isinstance(sampler, ChainSampler) or sampler.before:
+            return False
+        return sampler.k == 1 or (self.engine.draws and 0 < sampler.k <= MAX_CANDIDATES)
 
     def choices(self, under_way: UnderWay) -> tuple[StepPlan, Choices | None]:
         """What a step chose for the requests that still run, and a plan of these; no choices where it is not enough."""
@@ -76,11 +107,4 @@ class Ahead:
             parts=tuple(part for part in plan.parts if part[0].state is State.RUNNING),
             choosing=tuple(row for row in plan.choosing if row[0].state is State.RUNNING),
         )
-        return left, self.chooser.best(under_way.begun, left.choosing)
-
-
-def _is_greedy(request: Request) -> bool:
-    """Whether a request takes the token of the largest logit, and nothing else is asked of it."""
-    sampler = request.sampler
-    plain = request.constraint is None and request.logprobs is None and not request.siblings
-    return plain and isinstance(sampler, ChainSampler) and sampler.k == 1 and not sampler.before
+        return left, self.chooser.chosen_there(under_way.begun, under_way.output, left.choosing)

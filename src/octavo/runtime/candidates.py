@@ -8,7 +8,7 @@ from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
 from octavo.graph.protocol import AsyncBackend, Backend
 
-LOGITS, BEST, BEST_ID, CANDIDATES, TOTAL, CHANGED = range(6)
+LOGITS, BEST, BEST_ID, CANDIDATES, TOTAL, CHANGED, DRAWN = range(7)
 """Outputs of a graph with candidates.
 
 LOGITS      [outputs, n_vocab]
@@ -18,27 +18,28 @@ CANDIDATES  `top_candidates` of MAX_CANDIDATES
 TOTAL       `log_sum_exp`
 CHANGED     as CANDIDATES, after inputs `places` and `changes` of op `adjust`, `masked` and `masks` of op `mask`; LOGITS
             of the rows that these name are others then
+DRAWN       `draw` from CANDIDATES, after input `draws`; not on every backend
 """
 
 MAX_CANDIDATES = 64
 """Candidates that a graph finds; for more of them all logits are read."""
 
 
-def can_find(graph: Graph, where: Mapping[int, int], backends: Sequence[Backend]) -> bool:
-    """Whether the backend that makes a graph's logits finds candidates.
+def finder(graph: Graph, where: Mapping[int, int], backends: Sequence[Backend]) -> Backend | None:
+    """The backend that makes a graph's logits, if it finds candidates.
 
     `where` gives the number of the backend of each node by its id.
     """
     (logits,) = graph.outputs
     if logits.is_leaf or not isinstance(logits.shape[-1], int):
-        return False
+        return None
     backend = backends[where[id(logits)]]
     able = backend.chooses or isinstance(backend, AsyncBackend)
-    return able and backend.supports(apply("top_candidates", logits, k=1))[0]
+    return backend if able and backend.supports(apply("top_candidates", logits, k=1))[0] else None
 
 
-def with_candidates(graph: Graph) -> Graph:
-    """A graph of logits, with the outputs above. The last one changes the logits in their place, after all others."""
+def with_candidates(graph: Graph, backend: Backend) -> Graph:
+    """A graph of logits, with the outputs above. CHANGED changes the logits in their place, after all others."""
     (logits,) = graph.outputs
     n = logits.shape[-1]
     assert isinstance(n, int)
@@ -52,7 +53,9 @@ def with_candidates(graph: Graph) -> Graph:
     changed = apply("mask", changed, masked, _input("masks", "masked", -(-n // 32)), label="masked")
     of_changed = apply("top_candidates", changed, k=k, label="changed candidates")
     best_id = apply("columns", best, start=1, size=1, label="best")
-    return Graph.of(logits, best, best_id, found, total, of_changed)
+    drawn = apply("draw", found, _input("draws", "outputs", 12), label="drawn")
+    more = (drawn,) if backend.supports(drawn)[0] else ()
+    return Graph.of(logits, best, best_id, found, total, of_changed, *more)
 
 
 def _input(name: str, rows: str, columns: int, dtype: DType = "i32") -> Node:

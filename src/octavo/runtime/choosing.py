@@ -97,7 +97,7 @@ class Chooser:
             logits = self.engine.compute(step)  # [outputs, n_vocab]
             return choices | {w.request: self._from_row(w, logits[w.row]) for w in whole}
         outputs = _outputs(few)
-        begun = self.engine.begin(step, outputs, changes=changes or None, check=False)
+        begun = self.engine.begin(step, outputs, more=changes or None, check=False)
         found = dict(zip(outputs, begun.read(), strict=True))
         for changed in (False, True):
             some = [w for w in few if w.changed == changed]
@@ -105,16 +105,17 @@ class Chooser:
                 choices |= self._from_few(some, found, begun)
         return choices | {w.request: self._from_row(w, begun.row(LOGITS, w.row)[0]) for w in whole}
 
-    def best(self, begun: Begun, choosing: Seq[tuple[Request, int]]) -> Choices | None:
-        """The likeliest token for each request, of a step with output BEST; None where one of them is no token."""
+    def chosen_there(self, begun: Begun, output: int, choosing: Seq[tuple[Request, int]]) -> Choices | None:
+        """The tokens of a step with output BEST or DRAWN; None where a choice was among unknown ones."""
         (found,) = begun.read()
-        rows = found[[row for _, row in choosing], :2].tolist()
-        if any(token >= self.n_known and not broken for broken, token in rows):
-            return None
-        return {
-            request: self.engine.not_finite() if broken else Chosen(token)
-            for (request, _), (broken, token) in zip(choosing, rows, strict=True)
-        }
+        rows = found[[row for _, row in choosing]].tolist()
+        choices: Choices = {}
+        for (request, _), (broken, token, last) in zip(choosing, rows, strict=True):
+            unknown = token >= self.n_known if output == BEST else last > 0
+            if unknown and not broken:
+                return None
+            choices[request] = self.engine.not_finite() if broken else Chosen(token)
+        return choices
 
     def _wanted(self, choosing: Iterable[tuple[Request, int]], choices: Choices) -> Iterable[Wanted]:
         """What is to be chosen; constraints that allow nothing are among the choices, as errors."""

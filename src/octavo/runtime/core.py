@@ -12,8 +12,9 @@ from octavo.jit.clock import clock
 from octavo.runtime.ahead import Ahead, UnderWay
 from octavo.runtime.batch import Feed
 from octavo.runtime.buckets import TILE, replies_for
-from octavo.runtime.candidates import BEST, CANDIDATES
+from octavo.runtime.candidates import BEST, CANDIDATES, DRAWN
 from octavo.runtime.choosing import Choices, Chooser, Chosen
+from octavo.runtime.draws import GREEDY, DrawsThere
 from octavo.runtime.engine import Engine
 from octavo.runtime.pace import LEAST, Pace
 from octavo.runtime.request import Output, Request, State
@@ -60,9 +61,11 @@ class EngineCore:
         start = clock()
         with self.engine.lock:
             for feeds in self.engine.sizes():
-                for output in (BEST, CANDIDATES) if len(feeds[-1].tokens) == 1 else (BEST,):
+                drawn = DRAWN if self.engine.draws else CANDIDATES
+                draws = DrawsThere([GREEDY] * len(feeds), [0] * len(feeds), self.n_known)
+                for output in (BEST, drawn) if len(feeds[-1].tokens) == 1 else (BEST,):
                     for _ in range(2):  # one by one, and captured
-                        self.engine.begin(feeds, (output,), check=False).read()
+                        self.engine.begin(feeds, (output,), more=draws if output == DRAWN else None, check=False).read()
         log.info("sizes of steps are ready after %.2f s", clock() - start)
 
     def cancel(self, request: Request) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.backends.reference.ops import drawn_columns
 from octavo.formats.spec import F32, AnyArray
 
 WORD = 0xFFFFFFFF
@@ -47,19 +48,43 @@ class Draw:
     seed: int
 
 
+GREEDY = Draw(1, 1.0, 0.0, 1.0, 0)
+"""The draw that leaves one token to choose."""
+
+
 def draw(values: F32, draws: Sequence[Draw], positions: Sequence[int]) -> list[int]:
     """The column that each row takes of logits [n, K], which are largest first, and -inf after the last one."""
-    settings = np.array([(d.k, d.top_p, d.min_p, max(d.temperature, 1e-30)) for d in draws], np.float64)
-    k, top_p, min_p, temperature = settings.T[:, :, None]  # [n, 1] each
-    below = values.astype(np.float64) - values[:, :1]
-    shares = np.where(np.arange(values.shape[1]) < k, np.exp(below), 0.0)
-    sums = np.cumsum(shares, axis=1)  # from left to right, so columns that are added change nothing
-    kept = (shares > 0) & (sums - shares < top_p * sums[:, -1:]) & (shares >= min_p)
-    sums = np.cumsum(np.where(kept, np.exp(below / temperature), 0.0), axis=1)
-    drawn = _uniform([d.seed for d in draws], positions)[:, None] * sums[:, -1:]
-    last = values.shape[1] - 1 - np.argmax(kept[:, ::-1], axis=1)
-    columns: list[int] = np.minimum((sums <= drawn).sum(axis=1), last).tolist()
+    columns: list[int] = drawn_columns(values, _numbers(draws, positions)).tolist()
     return columns
+
+
+@dataclass(frozen=True)
+class DrawsThere:
+    """What a step needs to draw tokens where the logits are: the draw of each of its rows.
+
+    positions  numbers of tokens before those that are drawn
+    n_known    tokens that are known
+    """
+
+    draws: Sequence[Draw]
+    positions: Sequence[int]
+    n_known: int
+
+    def inputs(self) -> dict[str, AnyArray]:
+        """The settings of op `draw`."""
+        known = np.full((len(self.draws), 1), self.n_known, np.float64)
+        return {"draws": np.concatenate([_numbers(self.draws, self.positions), known], axis=1).view(np.int32)}
+
+    def sizes(self) -> dict[str, int]:
+        return {}
+
+
+def _numbers(draws: Sequence[Draw], positions: Sequence[int]) -> AnyArray:
+    """float64 [n, 5]: the first numbers that op `draw` takes."""
+    rows = [(d.k, d.top_p, d.min_p, max(d.temperature, 1e-30), 0.0) for d in draws]
+    numbers = np.array(rows, np.float64)
+    numbers[:, 4] = _uniform([d.seed for d in draws], positions)
+    return numbers
 
 
 def _uniform(seeds: Sequence[int], positions: Sequence[int]) -> AnyArray:

@@ -29,8 +29,9 @@ from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.buckets import REPLIES, chunk_sizes, filled, power_of_two, replies_for, thrown_away
-from octavo.runtime.candidates import LOGITS
+from octavo.runtime.candidates import DRAWN, LOGITS
 from octavo.runtime.context import default_context, require_context
+from octavo.runtime.draws import DrawsThere
 from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes
 from octavo.runtime.lock import FairLock
 from octavo.runtime.logit_changes import LogitChanges, most_adjusted, size_for
@@ -116,6 +117,8 @@ class Engine:
         self.graph = self.schedule.graph
         self.finds_candidates = len(self.graph.outputs) > 1
         """The graph finds the largest logits where they are made."""
+        self.draws = len(self.graph.outputs) > DRAWN
+        """It draws tokens among these."""
         (first, *others) = {self.schedule.backends[id(n)] for n in self.graph.nodes if not n.is_leaf}
         self.runs_ahead = self.finds_candidates and not others and isinstance(backends[first], AsyncBackend)
         """A step can begin with tokens that the one before it chose, before these are read."""
@@ -245,19 +248,19 @@ class Engine:
         return logits
 
     def begin(
-        self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Fed | None = None, changes: LogitChanges | None = None,
-        *, check: bool = True,
+        self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Fed | None = None,
+        more: LogitChanges | DrawsThere | None = None, *, check: bool = True,
     ) -> Begun:  # fmt: skip
         """Begin a step that makes some outputs of `candidates`; the sequences get pages, but not yet their tokens.
 
         `fed` are tokens on the device to take in place of those of `feeds`, all of them or those of some places;
-        `changes` are for output CHANGED.
+        `more` is for outputs CHANGED and DRAWN.
         """
         if check:
             self._check(feeds)
         inputs, sizes = self._batch(feeds)
-        if changes is not None:
-            inputs, sizes = inputs | changes.inputs(), sizes | changes.sizes()
+        if more is not None:
+            inputs, sizes = inputs | more.inputs(), sizes | more.sizes()
         return self.load().begin(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
 
     @contextmanager

@@ -18,7 +18,7 @@ from octavo.graph.names import split_layer
 from octavo.graph.node import Graph, Node, Sizes
 from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.graph.schedule import Place, Schedule, assign, schedule, with_fallbacks_told
-from octavo.runtime.candidates import can_find, with_candidates
+from octavo.runtime.candidates import finder, with_candidates
 
 log = logging.getLogger("octavo")
 
@@ -151,8 +151,8 @@ class Placement:
         """The graph lowered, its logits searched for candidates where they are made, if that can be, and scheduled."""
         graph = lower(self._graph, self._backends, place, fused=self._fused)
         where, _ = assign(graph, self._backends, place)
-        if self._searched and can_find(graph, where, self._backends):
-            graph = with_candidates(graph)
+        if self._searched and (backend := finder(graph, where, self._backends)) is not None:
+            graph = with_candidates(graph, backend)
         return schedule(graph, self._backends, self._limits, place=place, quiet=True)
 
     def fitting(self, free: int) -> int:

@@ -55,7 +55,7 @@ OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "deco
           "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
           "rope", "set_rows", "rope_set_rows", "rms_norm",
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
-          "topk_parts", "topk_merge")  # fmt: skip
+          "draw", "topk_parts", "topk_merge")  # fmt: skip
 
 
 def rows_of(program: str, wanted: list[str]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.reference import ReferenceBackend
+from octavo.backends.reference import ReferenceBackend, ops
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph import choice_ops  # noqa: F401  (registers its ops)
 from octavo.graph.node import DType, Graph, Node
@@ -59,6 +59,32 @@ def test_top_candidates(n: int, k: int) -> None:
     for value in (np.nan, np.inf):
         x[2, [0, n - 1]] = value
         assert made(CpuBackend(threads=2), "top_candidates", x, {}, k=k)[:, 0].tolist() == [37, 0, 2]
+
+
+def test_draw() -> None:
+    """Each row with settings of its own; one has NaN, one tokens that are not known."""
+    rng, n = np.random.default_rng(4), 60
+    x = rng.standard_normal((n, 100)).astype(np.float32)
+    x[5, 7] = np.nan
+    settings = np.column_stack([
+        rng.integers(1, 65, n), rng.uniform(0.1, 1, n), rng.choice([0, 0.05, 0.5], n),
+        rng.choice([1e-30, 0.3, 1, 100], n), rng.uniform(0, 1, n), rng.choice([90, 100], n),
+    ]).astype(np.float64)  # fmt: skip
+    found = ops.top_candidates(x, k=64)
+    graph, limits = Graph.of(apply("draw", _rows("found", 129), _rows("settings", 12))), {"tokens": n}
+    given = {"found": found, "settings": settings.view(np.int32)}
+    got, want = (
+        Executor(schedule(graph, [b], limits), [b], limits).run(given, limits)[0]
+        for b in (GpuBackend(), ReferenceBackend())
+    )
+    np.testing.assert_array_equal(got, want)
+    assert len({found[i, 1:65].tolist().index(t) for i, t in enumerate(want[:, 1])}) > 8
+    assert (want[5, 0], want[0, 0]) == (1, 0)
+    assert ((want[:, 2] > 0) == (settings[:, 5] == 90)).all()
+
+
+def _rows(name: str, columns: int) -> Node:
+    return Node("input", (), ("tokens", columns), "i32", name=name)
 
 
 def test_log_sum_exp(backend: Backend) -> None:

@@ -177,6 +177,31 @@ def top_candidates(x: F32, *, k: int) -> AnyArray:
     return np.concatenate([bad, ids, gather(x, ids).view(np.int32)], axis=1)
 
 
+def draw(found: AnyArray, settings: AnyArray) -> AnyArray:
+    k = found.shape[1] // 2
+    places, values = found[:, 1 : 1 + k], np.ascontiguousarray(found[:, 1 + k :]).view(np.float32)
+    numbers = np.ascontiguousarray(settings).view(np.float64)
+    columns = drawn_columns(values, numbers)[:, None]
+    unknown = (places >= numbers[:, 5:]).sum(axis=1, keepdims=True, dtype=np.int32)
+    return np.concatenate([found[:, :1], np.take_along_axis(places, columns, axis=1), unknown], axis=1)
+
+
+def drawn_columns(values: F32, settings: AnyArray) -> AnyArray:
+    """The column that each row takes of logits [n, K], which are largest first, and -inf after the last one.
+
+    settings float64 [n, 5 or more] are the first numbers that op `draw` takes.
+    """
+    k, top_p, min_p, temperature, uniform = settings[:, :5].T[:, :, None]  # [n, 1] each
+    below = values.astype(np.float64) - values[:, :1]
+    shares = np.where(np.arange(values.shape[1]) < k, np.exp(below), 0.0)
+    sums = np.cumsum(shares, axis=1)  # from left to right, so columns that are added change nothing
+    kept = (shares > 0) & (sums - shares < top_p * sums[:, -1:]) & (shares >= min_p)
+    sums = np.cumsum(np.where(kept, np.exp(below / temperature), 0.0), axis=1)
+    last = values.shape[1] - 1 - np.argmax(kept[:, ::-1], axis=1)
+    columns: AnyArray = np.minimum((sums <= uniform * sums[:, -1:]).sum(axis=1), last)
+    return columns
+
+
 def log_sum_exp(x: F32) -> F32:
     top = x.max(axis=1, keepdims=True)
     result: F32 = top + np.log(np.exp(x - top).sum(axis=1, keepdims=True))

@@ -36,6 +36,13 @@ def _top_candidates(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     return [some, last]
 
 
+@binds("draw")
+def _draw(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    found, settings = inputs
+    k = found.shape[1] // 2
+    return [c.launch(choice.draw_kernel, (len(found),), found, settings, out, K=k, B=next_power_of_2(k), warps=1)]
+
+
 @binds("log_sum_exp")
 def _log_sum_exp(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs

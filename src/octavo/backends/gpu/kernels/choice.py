@@ -1,4 +1,4 @@
-"""Logits before a token is chosen: the sum of all, changes to some of them, and masks."""
+"""Logits before a token is chosen: the sum of all, changes to some of them, and masks; and the draw of a token."""
 
 from __future__ import annotations
 
@@ -66,3 +66,29 @@ def mask_kernel(x, rows, masks, x_stride, n, words, B: tl.constexpr, PDL: tl.con
     bits = tl.load(masks + mask * words + at // 32, mask=inside, other=-1)  # [B]
     out = ((bits >> (at % 32)) & 1) == 0
     tl.store(x + row * x_stride + at, tl.full([B], -float("inf"), tl.float32), mask=inside & out)
+
+
+@triton.jit
+def draw_kernel(found, settings, out, K: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """Program (token): out int32 [T, 3] of op `draw`, from K candidates, largest first, and 6 float64 of settings."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    row, inside = found + token * (1 + 2 * K), at < K
+    place = tl.load(row + 1 + at, mask=inside, other=0)  # [B]
+    value = tl.load(row + 1 + K + at, mask=inside, other=0).to(tl.float32, bitcast=True)  # [B]
+    numbers = settings.to(tl.pointer_type(tl.float64)) + token * 6
+    k, top_p, min_p = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    temperature, uniform, known = tl.load(numbers + 3), tl.load(numbers + 4), tl.load(numbers + 5)
+    largest = tl.load(row + 1 + K).to(tl.float32, bitcast=True)
+    below = value.to(tl.float64) - largest.to(tl.float64)
+    share = tl.where(inside & (at < k), tl.exp(below), 0.0)
+    sums = tl.cumsum(share)
+    kept = (share > 0) & (sums - share < top_p * tl.max(sums)) & (share >= min_p)
+    sums = tl.cumsum(tl.where(kept, tl.exp(below / temperature), 0.0))
+    passed = tl.sum((inside & (sums <= uniform * tl.max(sums))).to(tl.int32))
+    column = tl.minimum(passed, tl.max(tl.where(kept, at, 0)))
+    tl.store(out + token * 3, tl.load(row))
+    tl.store(out + token * 3 + 1, tl.sum(tl.where(at == column, place, 0)))
+    tl.store(out + token * 3 + 2, tl.sum((inside & (place >= known)).to(tl.int32)))
