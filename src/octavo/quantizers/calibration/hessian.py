@@ -78,7 +78,8 @@ class Hessian:
 
     def dead(self) -> npt.NDArray[np.bool_]:
         """Channels [K] that are 0 in all vectors: no weight of theirs matters."""
-        return np.equal(self.diagonal(), 0)
+        found: npt.NDArray[np.bool_] = self.diagonal() == 0
+        return found
 
     def factor(self, damping: float = DAMPING, order: Order | None = None) -> Factor:
         """The factor of the inverse, columns in `order` [K] (default: as they are).
