@@ -127,6 +127,7 @@ def test_heads_that_kernels_lack_run_elsewhere(dim: int, cache: str, op: str) ->
         assert compare(OpCase(op, 3), found, run(built, [ReferenceBackend()])).ok
 
 
+@pytest.mark.slow
 def test_compiled_now_and_read_from_disk(tmp_path: Path) -> None:
     """What is kept on disk was optimized once more than what ran when it was compiled, and lost sums of two heads.
 

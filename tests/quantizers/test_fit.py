@@ -131,7 +131,7 @@ def test_a_dry_run_writes_nothing(src: Path, dst: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "says"), [
-    (Target(bits_per_weight=1), r"1 bits per weight can't be: its smallest types take \d+\.\d\d bits per weight"),
+    slow((Target(1), r"1 bits per weight can't be: its smallest types take \d+\.\d\d bits per weight")),
     (Target(file_size=9000), r"9,000 bytes can't be: its smallest types take \d+ bytes"),
 ])  # fmt: skip
 def test_the_least_that_is_possible(src: Path, dst: Path, target: Target, says: str) -> None:
