@@ -1,0 +1,10 @@
+"""Changes of a model's weights that leave what it computes as it is: scales, orders of channels and rotations."""
+
+from octavo.quantizers.fold.file import ChangedFile, Changes
+from octavo.quantizers.fold.find import Kind, find_folds
+from octavo.quantizers.fold.fold import Fold, Part, apply, reorder, reordered, scaled
+from octavo.quantizers.fold.rotate import rotate
+
+__all__ = [
+    "ChangedFile", "Changes", "Fold", "Kind", "Part", "apply", "find_folds", "reorder", "reordered", "rotate", "scaled",
+]  # fmt: skip

@@ -1,0 +1,135 @@
+"""Folds of every architecture, by random numbers, random orders and rotations: logits stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.errors import ModelError
+from octavo.formats import dequantize
+from octavo.formats.spec import F32
+from octavo.huggingface import open_model_file
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_model
+from octavo.quantizers.fold import ChangedFile, Changes, Fold, Kind, Part, find_folds, reordered, rotate, scaled
+from octavo.quantizers.fold.region import Ints
+from octavo.runtime import EngineConfig
+from octavo.runtime.model import model_of
+from tests.models.embedding_checkpoints import KINDS as KINDS_OF_ENCODERS
+from tests.models.embedding_checkpoints import save
+from tests.models.table import TOKENS, error, logits, saved
+from tests.models.tiny_checkpoints import TABLE
+from tests.sampling import slow
+
+KINDS: tuple[Kind, ...] = ("scales", "orders")
+QUICK = [("mixtral", "scales"), ("glm4-odd", "orders"), ("deepseek2-v3", "scales"), ("deepseek2-v3", "orders")]
+"""Experts and K/V heads that several share; biases, fused matrices and three K/V heads; latent attention."""
+QUICK_ROTATED = ("glm4-odd", "starcoder2")
+"""Heads only, of a size that is no power of two; layer norms, and an output matrix that is the embedding."""
+BEHIND = ("gemma2", "gemma3", "olmo2", "glm4")
+"""Architectures with norms behind attention and feed-forward."""
+
+
+class Models:
+    """Checkpoints of the table, each made when it is first asked for."""
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self.root, self.stack = root, stack
+
+    def __getitem__(self, name: str) -> GGUFFile:
+        folder = self.root / name
+        if not folder.exists():
+            saved(folder, TABLE[name])
+        return self.stack.enter_context(open_model_file(folder))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    with ExitStack() as stack:
+        yield Models(tmp_path_factory.mktemp("folds"), stack)
+
+
+def with_random_norms(file: GGUFFile) -> ChangedFile:
+    """The model with norms and biases that are not the ones and zeros of random checkpoints."""
+    changes, rng = Changes(), np.random.default_rng(3)
+    for name, info in file.tensors.items():
+        if name.endswith(("norm.weight", ".bias")):
+            changes.add(name, partial(np.add, rng.normal(0, 0.2, info.shape).astype(np.float32)))
+    return ChangedFile(file, changes)
+
+
+def logits_of(file: GGUFFile) -> F32:
+    return logits(file, ReferenceBackend(), TOKENS[:24], at_once=True)
+
+
+def random_order(fold: Fold, rng: np.random.Generator) -> Ints:
+    order = np.arange(fold.size)
+    for block in range(int(fold.blocks.max()) + 1):
+        mine = np.flatnonzero(fold.blocks == block)
+        order[mine] = rng.permutation(mine)
+    return order
+
+
+def random_change(kind: Kind, fold: Fold, rng: np.random.Generator) -> Callable[[Part, F32], F32]:
+    if kind == "scales":
+        scales = np.exp(rng.normal(0, 1, fold.size)) * rng.choice([1, -1], fold.size)
+        return lambda part, values: scaled(part, scales, values)
+    order = random_order(fold, rng)
+    return lambda part, values: reordered(part, order, values)
+
+
+@pytest.mark.parametrize(("name", "kind"), [c if c in QUICK else slow(c) for c in product(TABLE, KINDS)])
+def test_scales_and_orders(name: str, kind: Kind, models: Models) -> None:
+    """All folds at once. Matrices that no scale reaches are few."""
+    file, rng = with_random_norms(models[name]), np.random.default_rng(5)
+    want, folds = logits_of(file), find_folds(read_model(file), kind)
+    for fold in folds:
+        file.changes.add_fold(fold, random_change(kind, fold, rng))
+    assert error(logits_of(ChangedFile(models[name], file.changes)), want) < 1e-4
+    matrices = {n for n, info in file.tensors.items() if len(info.shape) > 1}
+    left = {n.rpartition(".blk")[2] for n in matrices - {part.tensor for fold in folds for part in fold.parts}}
+    assert not left if kind == "orders" else len(left) <= 0.5 * len(matrices)
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK_ROTATED else slow(n) for n in TABLE])
+def test_rotations(name: str, models: Models) -> None:
+    file = with_random_norms(models[name])
+    stream = TABLE[name].arch not in BEHIND
+    want = logits_of(file)
+    if not stream:
+        with pytest.raises(ModelError, match=r"norm.weight: is multiplied with what goes into the residual stream"):
+            rotate(file)
+    turned = rotate(file, stream=stream)
+    assert error(logits_of(turned), want) < 1e-4
+    assert not np.allclose(*(dequantize(f.tensor("blk.0.attn_output.weight")) for f in (file, turned)), atol=1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", KINDS_OF_ENCODERS)
+def test_vectors_of_encoders(name: str, kind: Kind, tmp_path: Path) -> None:
+    save(tmp_path, KINDS_OF_ENCODERS[name])
+    rng = np.random.default_rng(5)
+    with open_model_file(tmp_path) as file:
+        model, changes = read_model(file), Changes()
+        folds = find_folds(model, kind)
+        assert {fold.name.removeprefix("blk.0.") for fold in folds} >= {"cache_v"}
+        for fold in folds:
+            changes.add_fold(fold, random_change(kind, fold, rng))
+        found = [vectors_of(f) for f in (file, ChangedFile(file, changes))]
+        assert error(*found) < 1e-4
+        if model.architecture.encoder:
+            with pytest.raises(ModelError, match=f"architecture {model.architecture.name} has no residual stream"):
+                rotate(file)
+
+
+def vectors_of(file: GGUFFile) -> F32:
+    model = model_of(ChangedFile(file, Changes()), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32"))
+    return model.embed_tokens(["a text to embed"])[0]
