@@ -18,8 +18,18 @@ from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.quantizers.fold import ChangedFile, Changes, Fold, Kind, Part, find_folds, reordered, rotate, scaled
-from octavo.quantizers.fold.region import Ints
+from octavo.quantizers.fold import (
+    ChangedFile,
+    Changes,
+    Fold,
+    Kind,
+    Part,
+    find_folds,
+    random_order,
+    reordered,
+    rotate,
+    scaled,
+)
 from octavo.runtime import EngineConfig
 from octavo.runtime.model import model_of
 from tests.models.embedding_checkpoints import KINDS as KINDS_OF_ENCODERS
@@ -67,14 +77,6 @@ def with_random_norms(file: GGUFFile) -> ChangedFile:
 
 def logits_of(file: GGUFFile) -> F32:
     return logits(file, ReferenceBackend(), TOKENS[:24], at_once=True)
-
-
-def random_order(fold: Fold, rng: np.random.Generator) -> Ints:
-    order = np.arange(fold.size)
-    for block in range(int(fold.blocks.max()) + 1):
-        mine = np.flatnonzero(fold.blocks == block)
-        order[mine] = rng.permutation(mine)
-    return order
 
 
 def random_change(kind: Kind, fold: Fold, rng: np.random.Generator) -> Callable[[Part, F32], F32]:
