@@ -12,9 +12,11 @@ import pytest
 from octavo.runtime import Model
 from octavo.runtime.grammar import Grammar
 from octavo.server import chat
+from octavo.server.messages import Row
 from octavo.text import ChatTemplate
 from tests.server.running import Server, running_model
 from tests.server.test_chat import QUESTION
+from tests.server.test_streams import begun, playing
 from tests.server.test_tools import PARAMETERS, TWO
 
 ASK: list[Any] = [{"role": "user", "content": QUESTION}]
@@ -74,6 +76,14 @@ def test_events_of_a_stream(server: Server, client: anthropic.Anthropic) -> None
     whole = server.post("/v1/messages", **body)
     assert [{"type": "text", "text": text}] == whole["content"]
     assert (message.stop_reason, message.usage.output_tokens) == ("end_turn", whole["usage"]["output_tokens"])
+
+
+def test_comments_are_ignored(model: Model) -> None:
+    with playing(model, ping=0.1) as played, anthropic.Anthropic(base_url=played.server.url, api_key="none") as client:
+        answer = played.answering(begun(1, 16), Row(1, 17, "length"))
+        with client.messages.stream(model="any", max_tokens=50, messages=ASK) as stream:
+            assert stream.get_final_text() == model.tokenizer.decode([16, 17])
+        answer.join()
 
 
 def test_why_a_message_ended(client: anthropic.Anthropic, model: Model) -> None:

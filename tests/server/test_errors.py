@@ -59,6 +59,12 @@ def test_a_wrong_field_is_named(server: Server, name: str) -> None:
     assert param in error["message"]
 
 
+@pytest.mark.parametrize("stop", ["", [""], ["a", ""]], ids=str)
+def test_an_empty_stop_is_told_in_plain_words(server: Server, stop: str | list[str]) -> None:
+    _, error = server.refused(CHAT, {"messages": ASK, "stop": stop})
+    assert error["message"] == "stop: an empty string ends no reply (allowed: texts of 1 to 1024 characters)"
+
+
 @pytest.mark.parametrize("fields", [
     {"stream_options": {"include_usage": True}}, {"top_logprobs": 2}, {"chat_template": "{{ 1 }}"},
 ])  # fmt: skip

@@ -44,6 +44,21 @@ def test_texts_together_are_those_alone(server: Server) -> None:
     assert together(server, asked) == [text(server, body) for body in asked]
 
 
+def test_no_request_sees_anothers_words(server: Server) -> None:
+    """Each prompt has a word of its own, which comes back to it with `echo`, and to nobody else."""
+    words = [f"zq{i}v" for i in range(24)]
+
+    def said(word: str) -> str:
+        body = {"prompt": [f"{word} and {word}", f"once more {word}"], "n": 2, "echo": True, "max_tokens": 5}
+        return " ".join(choice["text"] for choice in server.post("/v1/completions", **body)["choices"])
+
+    with ThreadPoolExecutor(12) as pool:
+        texts = list(pool.map(said, words))
+    for word, found in zip(words, texts, strict=True):
+        assert found.count(word) >= 6
+        assert not [other for other in words if other != word and other in found]
+
+
 @pytest.mark.slow
 def test_200_texts_together_are_those_alone(server: Server) -> None:
     asked = bodies(200, seed=1)

@@ -88,6 +88,19 @@ def test_tokens(server: Server, model: Model) -> None:
     assert server.refused("/detokenize", {"tokens": [999999]})[0] == 400
 
 
+def test_tokens_as_vllm_has_them(server: Server, model: Model) -> None:
+    """What lm-eval's remote tokenizer asks for."""
+    info, tokenizer = server.get("/tokenizer_info"), model.tokenizer
+    assert info["chat_template"] == server.get("/props")["chat_template"]
+    assert tokenizer.eos_id is not None
+    ending = server.post("/tokenize", prompt=info["eos_token"], add_special_tokens=False)
+    assert ending == {"tokens": [tokenizer.eos_id], "count": 1, "max_model_len": model.engine.n_ctx}
+    assert server.post("/tokenize", prompt="12")["tokens"] == tokenizer.encode("12")
+    assert server.post("/detokenize", tokens=tokenizer.encode("12 = 12"))["prompt"] == "12 = 12"
+    for wrong in ({}, {"content": "a", "prompt": "a"}):
+        assert server.refused("/tokenize", wrong)[0] == 400
+
+
 def test_templates(server: Server, model: Model) -> None:
     messages = [{"role": "user", "content": TEXT}]
     assert model.template is not None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from threading import Thread
+from threading import Thread, get_ident
 from typing import Any
 
 import openai
@@ -274,6 +275,54 @@ def test_a_reader_that_reads_nothing_is_cut_off(model: Model) -> None:
             until(lambda: any(isinstance(message, Cancel) for message in fake.sent), 20)
             assert server.service.metrics.replies == 0
         assert server.get("/health") == {"status": "ok"}
+
+
+def test_a_slow_reader_holds_up_nobody(model: Model) -> None:
+    """Its pieces are merged and wait in little memory; another stream gets its own, each by itself, as before."""
+    most, fake = 1500, FakeClient([300], 0.0002)
+    body = {"prompt": "12", "max_tokens": most, "stream": True}
+    with running(fake, model, limits=Limits(drain_time=0), sent_ahead=4096) as server, ExitStack() as stack:
+        slow = stack.enter_context(closing(socket.socket()))
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", server.port))
+        slow.sendall(request(body, "/v1/completions"))
+        quick = stack.enter_context(closing(server.connect()))
+        quick.sendall(request(body, "/v1/completions"))
+        reader, sizes, taken = stack.enter_context(closing(Reader(quick))), list[int](), b""
+        reader.head()
+        while chunk := reader.chunk():
+            sizes.append(len(chunk))
+            if len(sizes) % 200 == 0:  # seven bytes of its first line
+                taken += slow.recv(1)
+        late = stack.enter_context(closing(Reader(slow)))
+        assert (taken + late.head()).startswith(b"HTTP/1.1 200 ")
+        pieces = list(iter(late.chunk, b""))
+    texts = [e["choices"][0]["text"] for e in events(b"".join(pieces))[:-1]]
+    assert "".join(texts) == model.tokenizer.decode([300]) * most
+    assert len(pieces) < len(sizes) / 2
+    assert len(max(texts)) > most / 2 * len(texts[0]), "what came while its socket was full is one piece"
+    assert sum(map(len, pieces[:-3])) < 1 << 18, "no more was written than sockets and uvicorn hold"
+
+
+def test_a_body_that_comes_fast_enough_may_take_long(model: Model) -> None:
+    data, limits = request({"prompt": [300] * 2000, "max_tokens": 1}, "/v1/completions"), Limits(body_time=0.2)
+    with running(FakeClient([300]), model, limits=limits) as server, closing(server.connect()) as sock:
+        for start in range(0, len(data), 1500):
+            sock.sendall(data[start : start + 1500])
+            time.sleep(0.07)
+        assert sock.recv(12) == b"HTTP/1.1 200"
+
+
+def test_long_texts_have_two_threads(model: Model) -> None:
+    async def threads() -> set[int]:
+        def ident() -> int:
+            time.sleep(0.02)
+            return get_ident()
+
+        return set(await asyncio.gather(*(asyncio.to_thread(ident) for _ in range(8))))
+
+    with running(FakeClient(), model) as server:
+        assert len(asyncio.run_coroutine_threadsafe(threads(), server.loop).result(10)) == 2
 
 
 def test_slow_senders(model: Model) -> None:

@@ -40,6 +40,7 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/completion", native.completion),
     ("POST", "/tokenize", native.tokenize),
     ("POST", "/detokenize", native.detokenize),
+    ("GET", "/tokenizer_info", native.tokenizer_info),
     ("POST", "/apply-template", native.apply_template),
     ("GET", "/props", native.props),
     ("GET", "/slots", native.slots),

@@ -148,12 +148,28 @@ async def completion(request: Request) -> Response:
 
 async def tokenize(request: Request) -> Response:
     """The tokens of a text."""
-    body, tokenizer = await body_of(request, TokenizeRequest), service_of(request).tokenizer
-    special, parse = bool(body.add_special), body.parse_special is not False
-    tokens = await in_thread_if_long(len(body.content), tokenizer.encode, body.content, special, parse)
+    body, service = await body_of(request, TokenizeRequest), service_of(request)
+    tokenizer, text = service.tokenizer, body.content or body.prompt or ""
+    special = bool(body.add_special) if body.prompt is None else body.add_special_tokens is not False
+    tokens = await in_thread_if_long(len(text), tokenizer.encode, text, special, body.parse_special is not False)
+    if body.prompt is not None:
+        return json_response({"tokens": tokens, "count": len(tokens), "max_model_len": service.info.n_ctx})
     if not body.with_pieces:
         return json_response({"tokens": tokens})
     return json_response({"tokens": [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]})
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """What vLLM tells of a tokenizer: how texts begin and end, and the chat template."""
+    service = service_of(request)
+    return json_response({**_ends(service, None), "chat_template": service.template.source})
+
+
+def _ends(service: Service, nothing: str | None) -> dict[str, str | None]:
+    """The tokens that texts begin and end with; `nothing` for one that there is not."""
+    tokenizer = service.tokenizer
+    ids = (("bos_token", tokenizer.bos_id), ("eos_token", tokenizer.eos_id))
+    return {name: nothing if i is None else tokenizer.texts[i] for name, i in ids}
 
 
 def _piece(data: bytes) -> str | list[int]:
@@ -167,7 +183,8 @@ def _piece(data: bytes) -> str | list[int]:
 async def detokenize(request: Request) -> Response:
     """The text of tokens."""
     body, tokenizer = await body_of(request, DetokenizeRequest), service_of(request).tokenizer
-    return json_response({"content": await in_thread_if_long(len(body.tokens), tokenizer.decode, body.tokens)})
+    text = await in_thread_if_long(len(body.tokens), tokenizer.decode, body.tokens)
+    return json_response({"content": text, "prompt": text})
 
 
 async def apply_template(request: Request) -> Response:
@@ -180,13 +197,11 @@ async def apply_template(request: Request) -> Response:
 async def props(request: Request) -> Response:
     """What is served, and with what settings."""
     service = service_of(request)
-    info, tokenizer = service.info, service.tokenizer
-    texts = {name: tokenizer.texts[i] if i is not None else "" for name, i in
-             (("bos_token", tokenizer.bos_id), ("eos_token", tokenizer.eos_id))}  # fmt: skip
+    info = service.info
     return json_response({
         "default_generation_settings": {"n_ctx": info.n_ctx, "params": dict(service.recommended)},
         "total_slots": info.max_sequences, "model_path": service.options.name, "model_alias": service.options.name,
-        "chat_template": service.template.source, **texts, "build_info": service.fingerprint,
+        "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
         "modalities": {"vision": False, "audio": False}, "is_sleeping": False,
     })  # fmt: skip
 

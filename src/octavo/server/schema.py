@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 MOST_CHOICES = 128
 MOST_STOPS = 16
@@ -43,6 +43,13 @@ class Sampling(Body):
     cache_salt: Annotated[str, Field(max_length=1024)] | None = Field(
         None, description="requests with the same salt share cached prompts"
     )
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _stops_have_text(cls, value: Any) -> Any:
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise ValueError("an empty string ends no reply (allowed: texts of 1 to 1024 characters)")
+        return value
 
 
 class OpenAISampling(Sampling):
@@ -223,10 +230,20 @@ class NativeRequest(Sampling):
 
 
 class TokenizeRequest(Body):
-    content: str
+    """llama-server's, with `content`, or vLLM's, with `prompt`."""
+
+    content: str | None = None
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+
+    @model_validator(mode="after")
+    def _one_text(self) -> TokenizeRequest:
+        if (self.content is None) == (self.prompt is None):
+            raise ValueError("content: a text is needed, as content or as prompt")
+        return self
 
 
 class DetokenizeRequest(Body):

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import uvicorn
@@ -24,6 +25,8 @@ from octavo.text import Tokenizer
 log = logging.getLogger("octavo")
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
+THREADS = 2
+"""For long texts: each keeps the memory that its longest one took."""
 
 
 class _Quiet(uvicorn.Server):
@@ -66,6 +69,7 @@ async def serve(
 
     `told` is called once the model is loaded. Raises EngineDiedError where that fails.
     """
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "front"))
     service = Service(client, file, Tokenizer.from_gguf(file), options)
     server = _Quiet(config(service))
     await client.start()
