@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from octavo.cli import (
     bench,
+    calibrate,
     convert,
     embed,
     evaluate,
@@ -71,6 +72,7 @@ app.command("profile")(profile.profile)
 app.command("quantize")(grouped(quantize.quantize))
 app.command("convert")(grouped(convert.convert))
 app.command("imatrix")(imatrix.imatrix)
+app.command("calibrate")(grouped(calibrate.calibrate))
 app.command("report")(report.report)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(bench.app, name="bench")

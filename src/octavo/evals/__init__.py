@@ -15,6 +15,7 @@ from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.evals.activations import collect_imatrix
+    from octavo.evals.calibration import calibrate
     from octavo.evals.kl import Divergence, divergence
     from octavo.evals.likelihood import Perplexity, perplexity
     from octavo.evals.stats import Estimate
@@ -25,6 +26,7 @@ __all__ = [
     "Estimate",
     "Perplexity",
     "Text",
+    "calibrate",
     "collect_imatrix",
     "demo_text",
     "divergence",

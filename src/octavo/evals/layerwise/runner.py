@@ -94,13 +94,13 @@ class Layerwise:
     ) -> None:  # fmt: skip
         self.spec, self.samples = spec, samples
         self.stages = stages(spec.graph(n_ctx=samples.longest))
-        self._backends, self._journal, self._done, self._progress = tuple(backends), journal, done, progress
-        self._streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
+        self.backends, self._journal, self._done, self._progress = tuple(backends), journal, done, progress
+        self.streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
         self._told: set[str] = set()
         self._values = Values(None if journal is None else journal.folder)
         self.first = 0 if journal is None else journal.stage
         """The stage that the run begins with: those before it were done by an earlier run."""
-        for stream in self._streams if self.first else ():
+        for stream in self.streams if self.first else ():
             for number, node in self._alive(self.first):
                 self._values.reopen((stream, number), bind(node.shape, samples.all), node.dtype)
 
@@ -115,7 +115,7 @@ class Layerwise:
                 tensors = {p.inputs[0].name: p.inputs[0].tensor for p in stage.products}
                 yield OpenStage(stage.number, stage.layer, self._inputs(stage), tensors, replaced)
             caches = {name: _of_cache(name, x) for name, x in stage.written.items()}
-            for stream in self._streams:
+            for stream in self.streams:
                 if stage.gives or stage.written:
                     self._run(stage, stream, replaced if stream == CHANGED else {}, caches)
             if self._done is not None:
@@ -123,14 +123,14 @@ class Layerwise:
             self._end(stage)
 
     def _inputs(self, stage: Stage) -> list[ProductInput]:
-        kept = [{n: self._values[stream, n] for n in stage.takes} for stream in self._streams]
+        kept = [{n: self._values[stream, n] for n in stage.takes} for stream in self.streams]
         return inputs_of(stage, kept[0], kept[1] if len(kept) > 1 else None)
 
     def _run(
         self, stage: Stage, stream: str, replaced: Mapping[str, QTensor], caches: Mapping[str, ChannelStatistics]
     ) -> None:
         """Run a stage over all samples."""
-        executor = Executor(self.scheduled(stage, replaced), self._backends, self.samples.limits)
+        executor = Executor(self.scheduled(stage, replaced), self.backends, self.samples.limits)
         results = [
             self._values.new((stream, number), bind(node.shape, self.samples.all), node.dtype)
             for number, node in stage.gives.items()
@@ -144,14 +144,14 @@ class Layerwise:
                 for cache, part in zip(caches.values(), made[len(results) :], strict=True):
                     cache.add(np.asarray(part, np.float32))
             if self._progress is not None:
-                at = stage.number * len(self._streams) + self._streams.index(stream)
-                whole = len(self.stages) * len(self._streams) * len(self.samples)
+                at = stage.number * len(self.streams) + self.streams.index(stream)
+                whole = len(self.stages) * len(self.streams) * len(self.samples)
                 self._progress(at * len(self.samples) + i + 1, whole)
 
     def scheduled(self, stage: Stage, replaced: Mapping[str, QTensor] | None = None) -> Schedule:
         """A stage as it is run, with weights `replaced`, and others that are not floats as floats."""
-        graph = lower(stage.graph(partial(_as_floats, replaced or {})), self._backends, fused=False)
-        made = schedule(graph, self._backends, self.samples.limits, quiet=True)
+        graph = lower(stage.graph(partial(_as_floats, replaced or {})), self.backends, fused=False)
+        made = schedule(graph, self.backends, self.samples.limits, quiet=True)
         for reason in set(made.fallbacks) - self._told:
             log.warning("%s", reason)
         self._told.update(made.fallbacks)
@@ -165,13 +165,13 @@ class Layerwise:
     def _end(self, stage: Stage) -> None:
         """Note that a stage is done, and let go of what no later one reads."""
         if self._journal is not None:
-            for stream in self._streams:
+            for stream in self.streams:
                 for number in stage.gives:
                     self._values.flush((stream, number))
             self._journal.advance(stage.number + 1)
         alive = {n for n, _ in self._alive(stage.number + 1)}
         for number in (stage.takes.keys() | stage.gives.keys()) - alive:
-            for stream in self._streams:
+            for stream in self.streams:
                 self._values.free((stream, number))
 
 

@@ -97,10 +97,13 @@ def _fault(tensor: StoredTensor, problem: str, allowed: str | None) -> FileError
 
 
 class SafetensorsFile:
-    """A file's tensors by name, in the order of their data. Everything in the header is checked when it is opened."""
+    """A file's tensors by name, in the order of their data. Everything in the header is checked when it is opened.
 
-    def __init__(self, path: str, tensors: dict[str, StoredTensor]) -> None:
-        self.path, self.tensors = path, tensors
+    `metadata` is text by name, as the file has it; values that are no text are left out.
+    """
+
+    def __init__(self, path: str, tensors: dict[str, StoredTensor], metadata: dict[str, str]) -> None:
+        self.path, self.tensors, self.metadata = path, tensors, metadata
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> SafetensorsFile:
@@ -109,7 +112,8 @@ class SafetensorsFile:
         size, header = _read_header(name)
         start = 8 + len(header)
         table = parse_object(header, name, "header")
-        table.pop("__metadata__", None)
+        said = table.pop("__metadata__", None)
+        metadata = {k: v for k, v in said.items() if isinstance(v, str)} if isinstance(said, dict) else {}
         tensors = [_tensor(name, key, entry, start) for key, entry in table.items()]
         tensors.sort(key=lambda t: (t.offset, t.nbytes))
         last = max(tensors, key=lambda t: t.offset + t.nbytes, default=None)
@@ -126,7 +130,7 @@ class SafetensorsFile:
         if end != size:
             problem = f"{size - end} bytes after the last tensor"
             raise FileError(problem, file=name, offset=end, allowed="nothing after the tensors")
-        return cls(name, {tensor.name: tensor for tensor in tensors})
+        return cls(name, {tensor.name: tensor for tensor in tensors}, metadata)
 
 
 def _read_header(name: str) -> tuple[int, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -30,12 +30,18 @@ class TensorHead:
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-def write_safetensors(path: str | os.PathLike[str], heads: Sequence[TensorHead], data: Iterable[AnyArray]) -> None:
+def write_safetensors(
+    path: str | os.PathLike[str],
+    heads: Sequence[TensorHead],
+    data: Iterable[AnyArray],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write a file of these tensors; `data` gives the values of each in turn, and is asked for one when it is written.
 
-    The file is not flushed, nor is it whole before this returns. Raises FileError where it can't be written.
+    `metadata` is kept beside the format's own. The file is not flushed, nor is it whole before this returns. Raises
+    FileError where it can't be written.
     """
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     start = 0
     for head in heads:
         if head.name in header:

@@ -121,6 +121,8 @@ def _count(x: AnyArray, places: list[npt.NDArray[Any]], columns: slice) -> None:
         values = np.ascontiguousarray(x[part, columns], np.float32)
         np.minimum(low, values.min(axis=0), out=low)
         np.maximum(high, values.max(axis=0), out=high)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            return  # who asked for the count raises an error
         total += values.sum(axis=0)
         values = np.abs(values)
         size += values.sum(axis=0)

@@ -1,0 +1,215 @@
+"""Calibration: one pass of a model over samples of a text, and the statistics of what its products are given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal
+
+import numpy as np
+
+from octavo.backends import select
+from octavo.errors import HostMemoryError, ModelError, UsageError
+from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples, run_name
+from octavo.evals.layerwise.needs import Needs, needs
+from octavo.evals.layerwise.runner import Progress
+from octavo.evals.texts import demo_text
+from octavo.formats.spec import AnyArray
+from octavo.graph.stages import Stage
+from octavo.huggingface import open_model_file
+from octavo.io.atomic import require_room, require_target
+from octavo.io.gguf import GGUFFile
+from octavo.io.memory import room
+from octavo.io.safetensors import SafetensorsFile
+from octavo.models import ModelSpec, read_model
+from octavo.quantizers.calibration import ChannelStatistics
+from octavo.quantizers.calibration.statistics import Statistics, matrices, stored_matrices
+from octavo.quantizers.calibration.text import CalibrationText, read_calibration, require_sizes, windows
+from octavo.runtime import resolve
+from octavo.text import Tokenizer
+
+CONTEXT = 2048
+"""Tokens of a sample, unless somebody says how many or the model was made for fewer."""
+TOKENS_OF_A_QUESTION = 32
+"""Of the demo model's, with its answer; they have more."""
+WORK = ".work"
+"""What the folder of a run in work is called, after the name of its file."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to calibrate.
+
+    samples   of the text, at most
+    context   tokens of a sample (default: CONTEXT, or what the model was made for)
+    seed      says which samples
+    hessians  keep the Hessian of each input too: K x K numbers
+    device, threads  as of `octavo.load`
+    """
+
+    samples: int = 128
+    context: int | None = None
+    seed: int = 0
+    hessians: bool = False
+    device: str = "auto"
+    threads: int | None = None
+
+
+class Calibration:
+    """A model and a text, read and checked; `run` does the work. Close it, or use it as a context.
+
+    model  the path of a GGUF file or checkpoint folder, or "demo"
+    text   a file of UTF-8 text, a JSONL file, or "demo"
+
+    Raises what opening a model and `read_calibration` raise, and UsageError for a context that the model has not.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], text: str, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.file = open_model_file(resolve(model))
+        try:
+            self.spec = read_model(self.file)
+            self.context = self._context(self.options.context)
+            self.text = _text(text, self.file, self.options, self.context)
+            self.samples = Samples(self.text.samples)
+            _require_tokens(self.spec, self.samples)
+            self.backends = select(self.options.device, self.options.threads)
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _context(self, wanted: int | None) -> int:
+        most = self.spec.hparams.n_ctx_most
+        if wanted is not None and wanted > most:
+            problem = f"n_ctx is {wanted} (allowed: up to {most}, what the model was made for)"
+            raise UsageError(problem, argument="n_ctx")
+        return min(CONTEXT, most) if wanted is None else wanted
+
+    def needs(self) -> Needs:
+        """What a run takes: memory, disk and time."""
+        return needs(Layerwise(self.spec, self.backends, self.samples), hessians=self.options.hessians)
+
+    def run(
+        self, path: str | os.PathLike[str], *, resume: bool = False, progress: Progress | None = None
+    ) -> Statistics:
+        """Calibrate, and write the statistics to `path`.
+
+        A run in work keeps what it has in the folder `path`.work. With `resume` it goes on from there after it was
+        killed, and gives the same bytes as one that was not. Raises FileError and HostMemoryError, before it begins,
+        where disk or memory do not hold what it takes; NonFiniteError naming a weight; and UsageError for a folder of
+        another run.
+        """
+        require_target(path)
+        self._require_room(path)
+        name = run_name(self.spec, self.samples, self.options.hessians, *(b.name for b in self.backends))
+        journal = Journal(os.fspath(path) + WORK, name, resume=resume)
+        done = False
+        try:
+            parts = _Parts(journal.folder, hessians=self.options.hessians)
+            run = Layerwise(self.spec, self.backends, self.samples, journal=journal, done=parts.save, progress=progress)
+            for stage in run.run():
+                parts.take(stage)
+            statistics = parts.join([s.number for s in run.stages], path, self._about())
+            done = True
+        finally:
+            journal.close(remove=done)
+        return statistics
+
+    def _about(self) -> dict[str, str]:
+        """What the file says of the run."""
+        sizes = {"samples": len(self.samples), "context": self.context, "seed": self.options.seed}
+        names = {"model": os.path.basename(self.file.path), "text": self.text.name, "text_sha256": self.text.digest}
+        return {**names, **{key: str(value) for key, value in sizes.items()}}
+
+    def _require_room(self, path: str | os.PathLike[str]) -> None:
+        found, there = self.needs(), room()
+        require_room(path, found.values + 2 * found.hessians)
+        if there is not None and found.memory > there.free + there.swap:
+            free = f"{there.free + there.swap:,} are free; a smaller --ctx-size takes less"
+            raise HostMemoryError(f"calibrating takes {found.memory:,} bytes of memory, and {free}")
+
+    def close(self) -> None:
+        self.file.close()
+
+    def __enter__(self) -> Calibration:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _Parts:
+    """Files of stages in the folder of a run, of which the whole is put together."""
+
+    def __init__(self, folder: str, *, hessians: bool) -> None:
+        self._folder, self._hessians = folder, hessians
+        self._inputs: dict[str, tuple[ProductInput, ChannelStatistics]] = {}
+
+    def take(self, stage: OpenStage) -> None:
+        """Look at what a stage is given, before it is run."""
+        self._inputs = {x.names[0]: (x, x.statistics()) for x in stage.inputs}
+
+    def save(self, stage: Stage, caches: Mapping[str, ChannelStatistics]) -> None:
+        """Write the part of a stage that was run."""
+        inputs, self._inputs = self._inputs, {}
+        shared = {name: first for first, (x, _) in inputs.items() for name in x.names[1:]}
+        part = Statistics({first: found for first, (_, found) in inputs.items()}, shared, dict(caches))
+        wanted = [x for x, _ in inputs.values()] if self._hessians else []
+        found = {k: v for x in wanted for k, v in matrices(x.names[0], x.experts, x.size, x.hessian).items()}
+        part.save(self._path(stage.number), found)
+
+    def join(self, stages: Sequence[int], path: str | os.PathLike[str], about: dict[str, str]) -> Statistics:
+        """Write all parts as one file."""
+        whole = Statistics(about=about)
+        hessians: dict[str, tuple[int, Callable[[], AnyArray]]] = {}
+        for number in stages:
+            whole.merge(Statistics.load(self._path(number)))
+            hessians.update(stored_matrices(SafetensorsFile.open(self._path(number))))
+        whole.save(path, hessians)
+        return Statistics.load(path)
+
+    def _path(self, stage: int) -> str:
+        return os.path.join(self._folder, f"stage-{stage}.safetensors")
+
+
+def calibrate(
+    model: str | os.PathLike[str],
+    text: str,
+    path: str | os.PathLike[str],
+    *,
+    samples: int = 128,
+    context: int | None = None,
+    seed: int = 0,
+    hessians: bool = False,
+    resume: bool = False,
+    device: Literal["auto", "cpu", "gpu", "reference"] = "auto",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Statistics:
+    """The statistics of what a model's products are given over samples of a text, written to `path`.
+
+    model, text  as of `Calibration`; other arguments are its options, and `Calibration.run` says what is raised
+    """
+    options = Options(samples, context, seed, hessians, device, threads)
+    with Calibration(model, text, options) as calibration:
+        return calibration.run(path, resume=resume, progress=progress)
+
+
+def _text(name: str, file: GGUFFile, options: Options, context: int) -> CalibrationText:
+    """The samples of a text, or of the demo model's training questions."""
+    tokenizer = Tokenizer.from_gguf(file)
+    if name != "demo":
+        return read_calibration(name, tokenizer, samples=options.samples, context=context, seed=options.seed)
+    require_sizes(options.samples, context)
+    text = demo_text(tokenizer, "train", options.samples * context // TOKENS_OF_A_QUESTION + 1, options.seed)
+    digest = sha256(np.asarray(text.tokens, "<i4").tobytes()).hexdigest()
+    return CalibrationText(text.name, digest, windows(text.tokens, options.samples, context, options.seed))
+
+
+def _require_tokens(spec: ModelSpec, samples: Samples) -> None:
+    most = max(max(tokens) for tokens in samples.tokens)
+    if most >= spec.hparams.n_vocab:
+        problem = f"token {most} of the text is not in the model's embedding of {spec.hparams.n_vocab} rows"
+        raise ModelError(problem, file=spec.file.path, field="tokenizer.ggml.tokens")

@@ -1,0 +1,79 @@
+"""`octavo calibrate`: a file from a model and a text, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from octavo.quantizers.calibration.statistics import Statistics
+from tests.cli.conftest import Run
+from tests.runtime import tiny
+
+OPTIONS = ("--device", "reference", "-c", "32", "--samples", "2")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.write(tmp_path_factory.mktemp("calibrate") / "moe.gguf", "qwen3moe", weights=tiny.tensors("qwen3moe"))
+
+
+def test_makes_a_file_and_prints_a_table(octavo: Run, model: str, text: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "s.safetensors")
+    done = octavo("calibrate", model, text, "-o", path, *OPTIONS)
+    assert done.status == 0
+    announced, headings, *rows, last = done.out.splitlines()
+    assert re.fullmatch(r"2 samples, 64 tokens; takes .* of memory, .* of disk, about 1 s", announced)
+    assert headings.split()[:2] == ["input", "read"]
+    assert len(rows) == 2 * 5 + 1 + 4
+    assert last == f"{path}: 11 inputs, 4 caches"
+    first = next(row for row in rows if row.startswith("blk.0.attn_q.weight"))
+    found = Statistics.load(path).of("blk.0.attn_k.weight")
+    assert first.split()[1:5] == ["3", "64", str(tiny.N_EMBD), f"{found.absmax.max():.4g}"]
+    assert "experts with fewer tokens than channels: blk.0.ffn_gate_exps.weight expert 0" in done.err
+    assert re.search(r"and \d+ more; a longer text helps", done.err)
+
+
+def test_prints_json(octavo: Run, model: str, text: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "s.safetensors")
+    done = octavo("calibrate", model, text, "-o", path, "--hessians", "--json", *OPTIONS)
+    (found,) = [json.loads(line) for line in [done.out]]
+    assert found["file"] == path
+    assert found["inputs"][0]["weights"] == [f"blk.0.attn_{n}.weight" for n in "qkv"]
+    assert {row["name"] for row in found["caches"]} == {f"blk.{i}.cache_{kind}" for i in range(2) for kind in "kv"}
+    assert found["starved"][0]["tokens"] < tiny.N_EMBD
+    assert Statistics.load(path).hessian("blk.0.attn_v.weight") is not None
+
+
+def test_a_dry_run_writes_nothing(octavo: Run, model: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    done = octavo("calibrate", model, text, "-o", str(path), "--hessians", "--dry-run", "--json", *OPTIONS)
+    found = json.loads(done.out)
+    assert (found["samples"], found["tokens"]) == (2, 64)
+    assert min(found[key] for key in ("memory", "disk", "hessians", "seconds")) > 0
+    assert "twice" in octavo("calibrate", model, text, "--hessians", "--dry-run", *OPTIONS).out
+    assert not list(tmp_path.glob("s.*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("text.txt",), "-o FILE is missing"),
+        (("none.txt", "-o", "s"), "none.txt: can't be opened"),
+        (("short.txt", "-o", "s"), "the text has 3 tokens, less than one sample of 32"),
+        (("text.txt", "-o", "s", "--samples", "0"), "samples is 0"),
+        (("text.txt", "-o", "s", "-c", "4096"), "-c is 4096 .*made for"),
+        (("text.txt", "-o", "nowhere/s"), "there is no folder"),
+        (("text.txt", "-o", "."), "is a folder"),
+    ],
+)
+def test_bad_input(
+    octavo: Run, model: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...],
+    message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("short.txt").write_text("abc")
+    assert re.search(message, octavo("calibrate", model, *OPTIONS, *arguments).error())
+    assert not Path("s").exists()

@@ -1,0 +1,187 @@
+"""Calibrating a model: the file against what the whole graph computes, experts, a killed run, what is announced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.errors import FileError, HostMemoryError, NonFiniteError, UsageError
+from octavo.evals import calibration as module
+from octavo.evals.calibration import Calibration, Options, calibrate
+from octavo.io.memory import Room
+from octavo.runtime import EngineConfig, open_model
+from octavo.runtime.batch import Feed
+from octavo.runtime.kv_cache import Sequence
+from tests.evals.test_collect import model_of
+from tests.runtime import tiny
+
+OPTIONS: dict[str, Any] = {"samples": 3, "context": 24, "device": "reference"}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("The quick brown fox jumps over the lazy dog. " * 10)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        arch: tiny.write(folder / f"{arch}.gguf", arch, weights=tiny.tensors(arch)) for arch in ("qwen3", "qwen3moe")
+    }
+
+
+def test_the_file_has_what_the_graph_computes(models: dict[str, str], text: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    found = calibrate(models["qwen3moe"], text, path, hessians=True, **OPTIONS)
+    with Calibration(models["qwen3moe"], text, Options(**OPTIONS)) as calibration:
+        want, caches = watched(calibration)
+    assert [p.name for p in tmp_path.iterdir()] == ["s.safetensors"]
+    weights = {*found.inputs, *found.shared}
+    assert weights == {*want}
+    for weight in weights:
+        x = np.concatenate(want[weight]) if want[weight] else np.zeros((0, 1))
+        statistics, hessian = found.of(weight), found.hessian(weight, 1 if "exps" in weight else None)
+        row = 1 if "exps" in weight else 0
+        assert statistics.tokens[row] == len(x)
+        np.testing.assert_allclose(statistics.absmax[row], np.abs(x).max(axis=0), rtol=1e-3, atol=1e-3)
+        assert hessian is not None
+        np.testing.assert_allclose(hessian.matrix(), x.T.astype(np.float64) @ x / len(x), rtol=1e-2, atol=1e-3)
+    for name, values in caches.items():
+        np.testing.assert_allclose(found.caches[name].max, np.concatenate(values).max(axis=0), rtol=1e-3, atol=1e-3)
+    assert {weight for weight, _, _ in found.starved()} == {w for w in found.inputs if "exps" in w}
+    assert found.about["text"] == "text.txt"
+    assert (found.about["samples"], found.about["context"], len(found.about["text_sha256"])) == ("3", "24", 64)
+
+
+def watched(calibration: Calibration) -> tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]]:
+    """What products are given (of experts, expert 1) and caches are, in a run of the whole graph."""
+    engine = model_of(calibration.file, cache_type="f16").engine
+    inputs: dict[str, list[np.ndarray]] = {}
+    caches: dict[str, list[np.ndarray]] = {}
+
+    def watch(node: Any, read: Any) -> None:
+        if node.op == "mul_mat":
+            inputs.setdefault(node.inputs[0].name, []).append(read(1).copy())
+        elif node.op == "mul_mat_id":
+            x, chosen = read(1), read(2) == 1
+            found = x[chosen] if x.ndim == 3 else x[chosen.any(axis=1)]
+            inputs.setdefault(node.inputs[0].name, []).append(found.copy())
+        elif node.op == "set_rows":
+            caches.setdefault(node.name, []).append(read(1).copy())
+
+    for tokens in calibration.samples.tokens:
+        sequence = Sequence()
+        engine.step([Feed(sequence, tokens, len(tokens))], watch)
+        engine.pool.release(sequence)
+    return inputs, caches
+
+
+KILLED = """
+import os, signal, sys
+from octavo.evals.calibration import calibrate
+model, text, path, after = sys.argv[1:]
+def progress(done, total):
+    if done == int(after):
+        os.kill(os.getpid(), signal.SIGKILL)
+calibrate(model, text, path, samples=3, context=24, device="reference", hessians=True, resume=True, progress=progress)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
+def test_a_killed_run_goes_on_to_the_same_bytes(models: dict[str, str], text: str, tmp_path: Path) -> None:
+    model, want, path = models["qwen3"], tmp_path / "want.safetensors", tmp_path / "s.safetensors"
+    calibrate(model, text, want, hessians=True, **OPTIONS)
+    for after in (8, 17):
+        command = [sys.executable, "-c", KILLED, model, text, str(path), str(after)]
+        assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+        assert not path.exists()
+    parts: list[int] = []
+    calibrate(model, text, path, hessians=True, resume=True, progress=lambda done, _: parts.append(done), **OPTIONS)
+    assert parts[0] > 14
+    assert path.read_bytes() == want.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s.safetensors", "want.safetensors"]
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop(done: int, total: int) -> None:
+    raise StoppedError
+
+
+def test_another_run_is_not_gone_on_with(models: dict[str, str], text: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    with pytest.raises(StoppedError):
+        calibrate(models["qwen3"], text, path, progress=stop, **OPTIONS)
+    assert (tmp_path / "s.safetensors.work").is_dir()
+    (tmp_path / "s.safetensors.work" / "state.json").write_text('{"run": "another", "stage": 1}')
+    with pytest.raises(UsageError, match="another model, text or options"):
+        calibrate(models["qwen3"], text, path, resume=True, **OPTIONS)
+    calibrate(models["qwen3"], text, path, **OPTIONS)
+    assert [p.name for p in tmp_path.iterdir()] == ["s.safetensors"]
+
+
+@pytest.mark.slow
+def test_the_demo_model_and_its_text(tmp_path: Path) -> None:
+    found = calibrate("demo", "demo", tmp_path / "s.safetensors", samples=1, context=32, device="reference")
+    assert len(found.inputs) == 41
+    assert found.of("blk.9.attn_v.weight").tokens.tolist() == [32]
+    with open_model("demo", [module.select("reference")[0]], EngineConfig(n_ctx=64)) as model:
+        assert found.about["model"] == os.path.basename(model.file.path)
+
+
+def test_too_little_memory_is_told_before(
+    models: dict[str, str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "room", lambda: Room(1000))
+    with pytest.raises(HostMemoryError, match="1,000 are free"):
+        calibrate(models["qwen3"], text, tmp_path / "s.safetensors", **OPTIONS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_needs_grow_with_the_text_and_with_hessians(models: dict[str, str], text: str) -> None:
+    def needs(samples: int, *, hessians: bool = False) -> Any:
+        options = Options(samples, 24, hessians=hessians, device="reference")
+        with Calibration(models["qwen3"], text, options) as calibration:
+            return calibration.needs()
+
+    one, two, sums = needs(1), needs(2), needs(1, hessians=True)
+    assert two.values == 2 * one.values
+    assert one.memory == two.memory <= sums.memory
+    widths = [tiny.N_EMBD, tiny.N_EMBD, tiny.N_HEAD * tiny.HEAD_DIM]
+    assert one.values >= 24 * 4 * (sum(widths) - tiny.N_EMBD)
+    assert sums.hessians == 4 * (5 * tiny.N_EMBD**2 + 2 * (64**2 + tiny.N_FF**2))
+    assert one.hessians == 0 < one.seconds
+
+
+def test_what_is_refused(models: dict[str, str], text: str, tmp_path: Path) -> None:
+    model, path = models["qwen3"], tmp_path / "s.safetensors"
+    with pytest.raises(UsageError, match=r"n_ctx is 600 \(allowed: up to 512"):
+        calibrate(model, text, path, context=600)
+    with pytest.raises(FileError, match="there is no folder"):
+        calibrate(model, text, tmp_path / "none" / "s.safetensors", **OPTIONS)
+    weights = tiny.tensors()
+    weights["blk.1.attn_norm.weight"][5] = np.inf
+    wrong = tiny.write(tmp_path / "wrong.gguf", weights=weights)
+    with pytest.raises(NonFiniteError, match=r"blk\.1\.attn_q\.weight"):
+        calibrate(wrong, text, path, **OPTIONS)
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_threads_do_not_matter(text: str, tmp_path: Path) -> None:
+    for threads in (1, 2):
+        options = {"samples": 1, "context": 200, "device": "cpu", "threads": threads, "hessians": True}
+        calibrate("demo", text, tmp_path / f"{threads}", **options)  # type: ignore[arg-type]
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
