@@ -1,0 +1,69 @@
+"""SmoothQuant, AWQ and QQQ's threshold: scales to try for a pair, each made from its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from octavo.quantizers.smoothing.pair import F64, Found, Pair, search
+
+ALPHAS = tuple(round(0.3 + 0.05 * i, 2) for i in range(14))
+RATIOS = tuple(round(0.05 * i, 2) for i in range(20))
+LEAST = 1e-5
+"""Of maxima and scales: channels that are always 0 must not give scales of 0."""
+
+
+def smoothquant(pair: Pair, alphas: Sequence[float] = ALPHAS) -> Found:
+    """s = max|x|^alpha / max|w|^(1 - alpha), with the alpha of least error (arXiv 2211.10438, equation 4).
+
+    The maximum of w is over all products of the pair. Published scales have one alpha for a whole model.
+    """
+    x = np.maximum(pair.largest, LEAST)
+    columns = np.max([np.abs(weight).max(axis=0) for weight in pair.weights], axis=0)
+    w = np.maximum(pair.by_channel(columns, np.maximum), LEAST)
+    return search(pair, ((alpha, np.maximum(x**alpha / w ** (1 - alpha), LEAST)) for alpha in alphas))
+
+
+def awq(pair: Pair, group: int = 128, ratios: Sequence[float] = RATIOS) -> Found:
+    """s = mean|x|^r, or mean|x|^r / w^(1 - r), with the ratio r of least error (arXiv 2306.00978, section 3.2).
+
+    w is how large a column's weights are next to the largest of their groups. Scales are divided by the root of the
+    largest times the least. Ones are tried too, so the error never rises.
+    """
+    x, w = pair.mean, _relative(pair, group)
+
+    def candidates() -> Iterator[tuple[float, F64]]:
+        for ratio in ratios:
+            plain = np.maximum(x**ratio, 1e-4)
+            for scales in (plain, np.maximum(x**ratio / (w ** (1 - ratio) + 1e-4), 1e-4)):
+                yield ratio, scales / np.sqrt(scales.max() * scales.min())
+
+    return search(pair, candidates())
+
+
+def _relative(pair: Pair, group: int) -> F64:
+    """The mean of |w| over the largest of its group, for each channel: [size]."""
+    total, count = np.zeros(pair.inputs.shape[-1]), 0
+    for weight in pair.weights:
+        n, k = weight.shape
+        parts = np.abs(weight).reshape(n, -1, group if k % group == 0 else k)
+        total += (parts / (parts.max(axis=-1, keepdims=True) + 1e-6)).reshape(n, k).sum(axis=0, dtype=np.float64)
+        count += n
+    return pair.by_channel(total / count, np.add) / np.bincount(pair.places)
+
+
+def outlier_threshold(pair: Pair, steps: int | None = None, least: float = 0.1) -> Found:
+    """s = max(1, max|x| / t): only channels beyond t are divided, with the t of least error (arXiv 2406.09904, 3.2).
+
+    steps  thresholds from the largest |x| down to `least`; None: 100, or one for each half, whichever is more
+    """
+    x = pair.largest
+    top = float(x.max())
+    count = max(100, int(top / 0.5)) if steps is None else steps
+    thresholds = np.linspace(top, least, count + 1)[1:] if top > least else np.empty(0)
+    return search(pair, ((float(t), np.maximum(x / t, 1.0)) for t in thresholds))
+
+
+METHODS: Mapping[str, Callable[[Pair], Found]] = {"smoothquant": smoothquant, "awq": awq, "qqq": outlier_threshold}
+"""By the names of `--method`."""

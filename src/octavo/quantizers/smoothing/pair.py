@@ -1,0 +1,129 @@
+"""Pair: products that read one input, and what writes it; the scales of its channels are chosen by what comes out.
+
+The writer is divided by the scales and the readers' columns are multiplied (see `quantizers.fold`), which changes only
+what rounding does. So scales are tried, and those are kept with which rounded products err least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import NonFiniteError, UsageError
+from octavo.formats.spec import F32
+from octavo.quantizers.smoothing.rounding import Rounding
+
+F64 = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def _as_it_is(x: F32) -> F32:
+    return x
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Products that read one input, with samples of it.
+
+    weights  float32 [N, K] of each product
+    inputs   float32 [T, K], activations as they are without scales
+    weight, activation  how these are rounded
+    index    which channel of the fold each column is, int [K]; None: each its own. Columns of heads that share values
+             share a scale
+    absmax, mean_abs  float [K] of many more inputs; None: of these
+
+    Raises UsageError for shapes that do not fit, NonFiniteError for inputs that are not finite.
+    """
+
+    weights: tuple[F32, ...]
+    inputs: F32
+    weight: Rounding
+    activation: Rounding = _as_it_is
+    index: Ints | None = None
+    absmax: npt.ArrayLike | None = None
+    mean_abs: npt.ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        columns = {weight.shape[-1] for weight in self.weights}
+        given = [np.shape(a) for a in (self.index, self.absmax, self.mean_abs) if a is not None]
+        width = self.inputs.shape[-1]
+        if columns != {width} or set(given) - {(width,)} or not len(self.inputs):
+            found = ", ".join(map(str, [*(list(w.shape) for w in self.weights), *map(list, given)]))
+            raise UsageError(
+                f"weights and statistics of {found} (allowed: [N, {width}] and [{width}], inputs of a token)"
+            )
+        if not np.isfinite(self.inputs).all():
+            raise NonFiniteError("inputs of a product hold NaN or Inf")
+
+    @property
+    def size(self) -> int:
+        """Channels that have a scale."""
+        return int(self.places.max()) + 1
+
+    @cached_property
+    def places(self) -> Ints:
+        return np.arange(self.inputs.shape[-1]) if self.index is None else self.index
+
+    @cached_property
+    def outputs(self) -> list[F32]:
+        """What the products give without rounding: [T, N] each."""
+        return [self.inputs @ weight.T for weight in self.weights]
+
+    @property
+    def largest(self) -> F64:
+        """max |x| of each channel: [size]."""
+        columns = np.abs(self.inputs).max(axis=0) if self.absmax is None else np.asarray(self.absmax)
+        return self.by_channel(columns, np.maximum)
+
+    @property
+    def mean(self) -> F64:
+        """mean |x| of each channel: [size]."""
+        columns = np.abs(self.inputs).mean(axis=0) if self.mean_abs is None else np.asarray(self.mean_abs)
+        return self.by_channel(columns, np.add) / np.bincount(self.places)
+
+    def by_channel(self, columns: npt.ArrayLike, join: np.ufunc) -> F64:
+        """Numbers of columns [K], joined for each channel: [size]."""
+        out = np.zeros(self.size)
+        join.at(out, self.places, np.asarray(columns, np.float64))
+        return out
+
+    def error(self, scales: npt.ArrayLike) -> float:
+        """The mean square of what rounded products err with scales [size]."""
+        factors = np.asarray(scales, np.float64)[self.places].astype(np.float32)
+        x = self.activation(self.inputs / factors)
+        wrong = 0.0
+        for weight, want in zip(self.weights, self.outputs, strict=True):
+            wrong += float(np.square(x @ self.weight(weight * factors).T - want, dtype=np.float64).sum())
+        return wrong / sum(want.size for want in self.outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a search chose.
+
+    scales   float64 [size]
+    setting  what they were made with (alpha, a ratio, a threshold); None: ones are best
+    before   the error with ones, see `Pair.error`
+    after    the error with these scales, never above `before`
+    """
+
+    scales: F64
+    setting: float | None
+    before: float
+    after: float
+
+
+def search(pair: Pair, candidates: Iterable[tuple[float, F64]]) -> Found:
+    """The scales with the least error, of those given with their settings and of ones."""
+    ones = np.ones(pair.size)
+    before = pair.error(ones)
+    best = Found(ones, None, before, before)
+    for setting, scales in candidates:
+        after = pair.error(scales)
+        if after < best.after:
+            best = Found(scales, setting, before, after)
+    return best

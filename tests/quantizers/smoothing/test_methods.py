@@ -1,0 +1,136 @@
+"""Scales that searches choose: never worse than none, ones where nothing is to gain, and a repair of outliers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.errors import NonFiniteError, UsageError
+from octavo.formats.spec import F32
+from octavo.quantizers.smoothing import (
+    METHODS,
+    Pair,
+    awq,
+    clip,
+    groups_of_weights,
+    outlier_threshold,
+    rows_of_weights,
+    smoothquant,
+    tokens_int8,
+)
+from octavo.quantizers.smoothing.rounding import Rounding
+
+K = 128
+W4 = groups_of_weights(4, 64)
+
+
+def pair_of(seed: int, outliers: dict[int, float] | None = None, weight: Rounding = W4, tokens: int = 64) -> Pair:
+    """Two products of random numbers; channels of `outliers` are so many times larger, and their columns smaller."""
+    rng = np.random.default_rng(seed)
+    factors = np.ones(K, np.float32)
+    factors[list(outliers or {})] = list((outliers or {}).values())
+    weights = tuple((rng.normal(size=(n, K)) / factors).astype(np.float32) for n in (48, 16))
+    inputs = (rng.normal(size=(tokens, K)) * factors).astype(np.float32)
+    return Pair(weights, inputs, weight, tokens_int8)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_error_never_rises(method: str) -> None:
+    for seed in range(4):
+        pair = pair_of(seed, {3: 0.01} if seed % 2 else {5: 40.0})
+        found = METHODS[method](pair)
+        assert found.after <= found.before == pair.error(np.ones(K))
+        assert found.after == pair.error(found.scales)
+        assert (found.scales > 0).all()
+        assert (found.setting is None) == (found.scales == 1).all()
+
+
+@pytest.mark.parametrize("method", ["smoothquant", "qqq"])
+def test_outliers_are_repaired(method: str) -> None:
+    """A channel 100 times larger, its columns 100 times smaller: what a fold undoes."""
+    rounding = rows_of_weights(8)
+    clean, spoiled = pair_of(1, weight=rounding), pair_of(1, {7: 100.0, 90: 100.0}, rounding)
+    found, usual = METHODS[method](spoiled), clean.error(np.ones(K))
+    assert found.before > 20 * usual
+    assert found.after < 1.2 * usual
+    assert {7, 90} == set(np.argsort(-found.scales)[:2])
+
+
+def test_awq_helps_channels_with_large_inputs() -> None:
+    rng = np.random.default_rng(0)
+    inputs = (rng.normal(size=(64, K)) * np.exp(rng.normal(0, 1.5, K))).astype(np.float32)
+    pair = Pair((rng.normal(size=(64, K)).astype(np.float32),), inputs, W4)
+    found = awq(pair, 64)
+    assert found.after < 0.8 * found.before
+    assert np.corrcoef(np.log(found.scales), np.log(pair.mean))[0, 1] > 0.5
+    assert awq(pair, 64, ratios=[0.0]).after <= found.before
+
+
+def test_ratio_0_of_the_plain_form_is_no_change() -> None:
+    """Where inputs and weights are alike in all channels both forms are ones, which change nothing."""
+    pair = Pair((np.ones((4, K), np.float32),), np.ones((2, K), np.float32), W4)
+    found = awq(pair, 64, ratios=[0.0])
+    np.testing.assert_array_equal(found.scales, np.ones(K))
+    assert found.setting is None
+
+
+def test_a_threshold_moves_outliers_only() -> None:
+    found = outlier_threshold(pair_of(2, {4: 50.0}, rows_of_weights(8)))
+    assert found.setting is not None
+    assert found.scales[4] > 10
+    assert np.count_nonzero(found.scales > 1) < K / 4
+
+
+def test_columns_of_one_channel_share_its_scale() -> None:
+    """As those of query heads that read the same values."""
+    base = pair_of(3, {4: 60.0, 68: 60.0}, rows_of_weights(8))
+    pair = Pair(base.weights, base.inputs, base.weight, base.activation, np.arange(K) % 64)
+    found = smoothquant(pair)
+    assert found.scales.shape == (64,)
+    assert found.scales.argmax() == 4
+    assert found.after < 0.1 * found.before
+    x = np.abs(base.inputs).max(axis=0)
+    np.testing.assert_allclose(pair.largest, np.maximum(x[:64], x[64:]))
+
+
+def test_statistics_of_more_inputs_are_used() -> None:
+    base = pair_of(0)
+    absmax = np.abs(base.inputs).max(axis=0)
+    absmax[9] = 1000.0
+    found = outlier_threshold(Pair(base.weights, base.inputs, base.weight, base.activation, absmax=absmax), steps=4)
+    assert found.setting is None or found.scales.argmax() == 9
+
+
+def test_clipping_never_errs_more_and_cuts_what_is_large() -> None:
+    rng = np.random.default_rng(5)
+    weight = rng.standard_t(3, size=(32, K)).astype(np.float32)
+    inputs = rng.normal(size=(256, K)).astype(np.float32)
+    w3 = groups_of_weights(3, 64)
+    found = clip(weight, inputs, w3, 64)
+    assert found.after < 0.95 * found.before
+    assert found.limits.shape == (32, 2)
+    np.testing.assert_array_equal(np.abs(found.weight).reshape(32, 2, 64).max(axis=-1), found.limits)
+    want = group_errors(weight, w3(found.weight), inputs)
+    np.testing.assert_allclose(want.sum(), found.after, rtol=1e-6)
+    assert (want <= group_errors(weight, w3(weight), inputs) * (1 + 1e-9)).all()
+
+
+def group_errors(weight: F32, got: F32, inputs: F32) -> np.ndarray:
+    """Of each row and group, the sum over tokens of the square of what its part of the product errs: [N, 2]."""
+    wrong = (got.astype(np.float64) - weight).reshape(len(weight), 2, 64)
+    parts = np.einsum("tgi,ngi->tng", inputs.reshape(-1, 2, 64).astype(np.float64), wrong)
+    out: np.ndarray = np.square(parts).sum(axis=0)
+    return out
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x, w = np.ones((2, 8), np.float32), np.ones((4, 8), np.float32)
+    with pytest.raises(UsageError, match=r"weights and statistics of \[4, 6\] \(allowed: \[N, 8\]"):
+        Pair((w[:, :6],), x, W4)
+    with pytest.raises(UsageError, match=r"of \[4, 8\], \[3\]"):
+        Pair((w,), x, W4, absmax=np.ones(3))
+    with pytest.raises(NonFiniteError, match="inputs of a product hold NaN"):
+        Pair((w,), x * np.float32(np.nan), W4)
+    for call in (lambda: W4(w), lambda: clip(w, x, W4, 3)):
+        with pytest.raises(UsageError, match=r"group is \d+ for rows of 8 values"):
+            call()
