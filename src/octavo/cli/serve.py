@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -79,6 +79,14 @@ class Load:
             rich_help_panel=LOAD,
         ),
     ] = None
+    speculate: Annotated[
+        Literal["lookup", "off"] | None,
+        typer.Option(
+            help="Verify several tokens a step where a reply repeats its text (default: lookup on the CPU, off on a "
+            "GPU).",
+            rich_help_panel=LOAD,
+        ),
+    ] = None
     queue: Annotated[int, typer.Option(min=0, help="Replies that may wait.", rich_help_panel=LOAD)] = 256
     drain_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds for replies under way at the end.", rich_help_panel=LOAD)
@@ -132,6 +140,7 @@ def _engine_options(path: str, ctx: int | None, where: Where, load: Load) -> Eng
         path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
         gpu_layers=gpu_layers(where.layers), max_sequences=load.max_sequences, itl_target=load.itl_target,
         kv_memory=None if load.kv_memory is None else nbytes(load.kv_memory), embeddings=load.embeddings,
+        speculate=load.speculate,
     )  # fmt: skip
 
 

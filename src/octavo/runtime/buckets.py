@@ -67,7 +67,9 @@ def filled(
         lengths = [left] + [0] * (rest - 1) if left else [0] * rest
         more += [thrown_away(length, scratch, windows) for length in lengths]
     outputs = int(any(f.outputs for f in feeds))
-    return [Feed(f.sequence, f.tokens, outputs, f.ahead) for f in (*feeds, *more)]
+    return [Feed(f.sequence, f.tokens, max(f.outputs, outputs), f.ahead) for f in feeds] + [
+        Feed(f.sequence, f.tokens, outputs, f.ahead) for f in more
+    ]
 
 
 def thrown_away(tokens: int, scratch: int, windows: int | None = None) -> Feed:

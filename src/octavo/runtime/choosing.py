@@ -38,6 +38,8 @@ class Chosen:
 
 Choices = dict[Request, Chosen | Exception]
 
+FIRST: Mapping[Request, int] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -83,15 +85,19 @@ class Chooser:
         bits[:n_known] = 1
         self._known: AnyArray = np.packbits(bits, bitorder="little").view(np.int32)
 
-    def step(self, feeds: Seq[Feed], choosing: Seq[tuple[Request, int]]) -> Choices:
+    def step(
+        self, feeds: Seq[Feed], choosing: Seq[tuple[Request, int]], places: Mapping[Request, int] = FIRST
+    ) -> Choices:
         """Compute feeds, and choose a token for each request after the feed of its number, or say why there is none.
+
+        Of a feed with several outputs it is that of the request's place, from 0.
 
         The sequences get pages, but not yet their tokens. Raises what makes the step fail.
         """
         step = self.engine.filled(feeds)
         rows = list(accumulate((f.outputs for f in step), initial=0))
         choices: Choices = {}
-        wanted = list(self._wanted(((r, rows[i]) for r, i in choosing), choices))
+        wanted = list(self._wanted(((r, rows[i] + places.get(r, 0)) for r, i in choosing), choices))
         few, whole, changes = self._divided(wanted)
         if not few:
             logits = self.engine.compute(step)  # [outputs, n_vocab]

@@ -19,6 +19,7 @@ from octavo.runtime.engine import Engine
 from octavo.runtime.pace import LEAST, Pace
 from octavo.runtime.request import Output, Request, State
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
+from octavo.runtime.speculate import Drafts, Speculator
 from octavo.runtime.stats import Stats
 
 log = logging.getLogger("octavo")
@@ -40,6 +41,7 @@ class EngineCore:
         pace = Pace(engine.config.n_batch, itl_target, TILE if engine.fills else LEAST)
         self.scheduler = Scheduler(engine.pool, engine.prefixes, pace, engine.n_ctx, engine.config.max_sequences)
         self.ahead = Ahead(self.scheduler, self.chooser)
+        self.speculator = Speculator(self.chooser, pace) if engine.config.speculate == "lookup" else None
         self.draining = False
         self._under_way: UnderWay | None = None
         self._last = 0.0
@@ -88,7 +90,12 @@ class EngineCore:
             plan = self.scheduler.plan(prompts=prompts) if last is None else replace(last.plan, ended=self._ended())
             if not plan.parts:
                 return list(plan.ended)
-            last, choices = last or self.ahead.begin(plan), None
+            if self.speculator is not None:
+                drafts = self.speculator.drafts(plan)
+                outputs = self._verified(self.speculator, plan, drafts) if drafts else None
+                if outputs is not None:
+                    return [*plan.ended, *outputs]
+            last, choices = last or self._begun(plan), None
             if last is not None:
                 self._under_way = self.ahead.begin_after(last)
                 done, choices = self.ahead.choices(last)
@@ -96,6 +103,30 @@ class EngineCore:
             if choices is None:
                 self._under_way, choices = None, self._choices(plan)
             return [*plan.ended, *self._taken(plan, choices, start)]
+
+    def _begun(self, plan: StepPlan) -> UnderWay | None:
+        """A step that others may follow before it is read; where drafts are made of tokens, these have to be known."""
+        return self.ahead.begin(plan) if self.speculator is None else None
+
+    def _verified(self, speculator: Speculator, plan: StepPlan, drafts: Drafts) -> list[Output] | None:
+        """Take what came of a step that verifies drafts; None where it fails."""
+        start = clock()
+        try:
+            found = speculator.verified(plan, drafts)
+        except Exception as error:
+            log.warning("a step of %d drafts failed, which is computed without them: %s", len(drafts), error)
+            return None
+        self._last = clock()
+        speculator.took(plan, drafts, self._last - start)
+        outputs = list[Output]()
+        for request, chosen in found.items():
+            alone = StepPlan(((request, 1),), ((request, 0),))
+            for one in chosen:
+                if request.state is State.RUNNING:
+                    outputs += self._committed(alone, {request: one})
+        self._counts.update(steps=1, drafts=len(drafts), drafted=sum(map(len, drafts.values())))
+        self._counts["accepted"] += sum(len(found[r]) - 1 for r in drafts)
+        return outputs
 
     def _ended(self) -> tuple[Output, ...]:
         return tuple(self.scheduler.drop_cancelled())
@@ -106,10 +137,14 @@ class EngineCore:
         if not self._prepares(plan):
             self.scheduler.pace.seen(plan.replies, plan.chunk, now - max(start, self._last), plan.depth)
         self._last = now
+        self._counts["steps"] += 1
+        return self._committed(plan, choices)
+
+    def _committed(self, plan: StepPlan, choices: Choices) -> list[Output]:
         failed = {r: c for r, c in choices.items() if isinstance(c, Exception)}
         chosen = {r: c for r, c in choices.items() if isinstance(c, Chosen)}
         outputs = self.scheduler.commit(plan, {r: c.token for r, c in chosen.items()}, failed)
-        self._counts.update(steps=1, generated=len(chosen))
+        self._counts["generated"] += len(chosen)
         return [_with_logprobs(o, chosen.get(o.request)) for o in outputs]
 
     def _prepares(self, plan: StepPlan) -> bool:
@@ -144,6 +179,7 @@ class EngineCore:
         return Stats(
             len(scheduler.running), len(scheduler.waiting), pool.empty, pool.cached, pool.held, counts["steps"],
             scheduler.preemptions, scheduler.prompt_tokens, scheduler.cached_tokens, counts["generated"],
+            counts["drafts"], counts["drafted"], counts["accepted"],
         )  # fmt: skip
 
 

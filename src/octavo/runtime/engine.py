@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -40,6 +41,13 @@ from octavo.runtime.placement import GpuLayers, Placement
 from octavo.runtime.prefix import PageTree
 from octavo.runtime.window_pool import WindowPool, most_pages, pages_for, window_of
 
+Speculate = Literal["lookup", "off"]
+
+
+def usual_speculation(backend: Backend) -> Speculate:
+    """Where drafts come from if nobody says: on a GPU from nowhere, for there steps begin before tokens are known."""
+    return "off" if isinstance(backend, AsyncBackend) else "lookup"
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -55,6 +63,7 @@ class EngineConfig:
     embeds         steps give what logits are made of, [outputs, n_embd], in their place
     n_pages        of the cache (default: n_ctx tokens for each sequence)
     kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
+    speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, or "off"
     """
 
     n_ctx: int | None = None
@@ -68,6 +77,7 @@ class EngineConfig:
     embeds: bool = False
     n_pages: int | None = None
     kv_memory: int | None = None
+    speculate: Speculate = "off"
 
 
 class Engine:
@@ -124,6 +134,11 @@ class Engine:
         """A step can begin with tokens that the one before it chose, before these are read."""
         self._sizes = chunk_sizes(config.n_batch)
         self._executor: Executor | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether steps run on a device of their own, beside the host."""
+        return isinstance(self.backends[0], AsyncBackend)
 
     @property
     def fills(self) -> bool:

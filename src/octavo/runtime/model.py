@@ -21,7 +21,7 @@ from octavo.runtime.arguments import choice, flag, integer, require_known, wrong
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.core import EngineCore
 from octavo.runtime.embedding import Embedder, Pooling, embedding_engine, is_embedding_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine import Engine, EngineConfig, Speculate, usual_speculation
 from octavo.runtime.generation import Generation
 from octavo.runtime.grammar import Grammar, Grammars
 from octavo.runtime.many import Row, fill
@@ -240,7 +240,8 @@ class Model:
         self.close()
 
 
-LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory")
+LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
+                "speculate")  # fmt: skip
 
 
 def load(
@@ -254,6 +255,7 @@ def load(
     gpu_layers: GpuLayers | None = None,
     max_sequences: int = 1,
     kv_memory: int | None = None,
+    speculate: Speculate | None = None,
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
@@ -268,12 +270,16 @@ def load(
                    many as its memory holds (default: auto with device "auto", all with "gpu")
     max_sequences  how many replies `generate_many` makes at a time; the cache holds n_ctx tokens for each
     kv_memory      bytes of the cache, which replies share as they need it
+    speculate      "lookup": steps of `generate_many` verify what replies may go on with, as their own text did before;
+                   or "off" (default: lookup on the CPU)
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
     require_known("load", other, LOAD_OPTIONS)
     choice("cache_type", cache_type, get_args(CacheType))
     flag("strict", strict)
+    if speculate is not None:
+        choice("speculate", speculate, get_args(Speculate))
     backends, layers = backends_for(device, threads, gpu_layers)
     config = EngineConfig(
         n_ctx=n_ctx,
@@ -282,6 +288,7 @@ def load(
         gpu_layers=layers,
         max_sequences=max_sequences,
         kv_memory=kv_memory,
+        speculate=usual_speculation(backends[0]) if speculate is None else speculate,
     )
     return open_model(path, backends, config)
 

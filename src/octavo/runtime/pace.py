@@ -41,7 +41,7 @@ class Pace:
         most = max(self.n_batch - replies, 0)
         if not replies or not self.target:
             return most
-        left = max(self.target - CAUTION * self._error, self.target / 2) - self._seconds(replies)
+        left = max(self.target - CAUTION * self._error, self.target / 2) - self.seconds(replies)
         least = self.least if left > 0 else TILE
         wanted = min(self.tokens_in(left, depth), 2 * self._largest)
         wanted -= wanted % (TILE if wanted >= TILE else least)
@@ -52,7 +52,7 @@ class Pace:
         line = self._beside if self._beside.known else self._alone
         return int(max(seconds, 0.0) / line.at(depth)) if line.known else FIRST_GUESS
 
-    def _seconds(self, replies: int) -> float:
+    def seconds(self, replies: int) -> float:
         """Of a step with so many replies, as far as is known."""
         nearest = min(self._replies, key=lambda bits: abs(bits - replies.bit_length()), default=None)
         return 0.0 if nearest is None else self._replies[nearest]
@@ -64,7 +64,7 @@ class Pace:
             before = self._replies.get(bits)
             self._replies[bits] = seconds if before is None else before + SHARE * (seconds - before)
         elif chunk >= min(self.least, TILE):
-            line, of_replies = self._beside if replies else self._alone, self._seconds(replies)
+            line, of_replies = self._beside if replies else self._alone, self.seconds(replies)
             if line.known and replies:
                 expected = of_replies + chunk * line.at(depth)
                 self._error += SHARE * (abs(seconds - expected) - self._error)

@@ -11,6 +11,7 @@ import numpy as np
 
 from octavo.formats.spec import F32, AnyArray
 from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.lookup import Lookup
 from octavo.runtime.reply import FinishReason
 from octavo.runtime.sampling import Sampler
 
@@ -76,6 +77,7 @@ class Request:
     failure     what went wrong, of one that ended with "error"
     cached      tokens of the prompt that were in the cache when it was admitted
     passed      times that a shorter prompt went first
+    lookup      what drafts of its tokens are made from
     """
 
     prompt: Seq[int]
@@ -96,6 +98,7 @@ class Request:
     cached: int = field(default=0, init=False)
     passed: int = field(default=0, init=False)
     arrival: int = field(default=0, init=False)
+    lookup: Lookup = field(default_factory=Lookup, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)

@@ -11,6 +11,7 @@ class Stats:
 
     running, waiting     requests in the steps, and in the queue
     empty, cached, held  pages of the KV cache; together they are all
+    drafts               of tokens to come that were verified: how many, their tokens, and how many of these were right
     prompt_tokens        of requests as often as they began; of these, `cached_tokens` were in the cache
     """
 
@@ -24,3 +25,6 @@ class Stats:
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0

@@ -97,6 +97,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     finish   why it ended: "stop", "length", "context", "interrupted" or "error"; None before that
     error    the kind of error and its words
+    drafted  of one that ended, tokens of drafts that were verified, and how many of them were right; None for none
     """
 
     id: int
@@ -105,6 +106,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     likely: Likely | None = None
     begun: Begun | None = None
     error: tuple[str, str] | None = None
+    drafted: tuple[int, int] | None = None
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):

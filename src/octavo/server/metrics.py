@@ -100,6 +100,9 @@ class Metrics:
             ("tokens_predicted", "Tokens of replies", self.generated_tokens),
             ("tokens_predicted_seconds", "Seconds of replies", self.generated_seconds),
             ("n_decode", "Steps", self.steps),
+            ("spec_decode_num_drafts", "Drafts that were verified", stats.drafts),
+            ("spec_decode_num_draft_tokens", "Tokens of these", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Of these, tokens that were right", stats.accepted_tokens),
         ):
             yield CounterMetricFamily(f"llamacpp:{name}", text, value=value)
         for name, text, value in (

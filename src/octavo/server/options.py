@@ -15,6 +15,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 than `max_sequences` of `n_ctx` tokens take
     itl_target  seconds from one token of a reply to the next that prompts of others may not lengthen; 0: no bound;
                 None for 0.25 on the CPU and 0.025 on a GPU
+    speculate   where drafts of replies come from; None for "lookup" on the CPU and "off" on a GPU
     embeddings  a model that generates also gives vectors of texts
     """
 
@@ -28,6 +29,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_memory: int | None = None
     itl_target: float | None = None
     embeddings: bool = False
+    speculate: Literal["lookup", "off"] | None = None
 
 
 @dataclass(frozen=True)

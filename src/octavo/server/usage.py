@@ -25,6 +25,7 @@ def timings(choice: Choice) -> dict[str, Any]:
     """How long the parts of a reply took, in milliseconds."""
     cached, prompt = (choice.begun.cached, choice.begun.prompt) if choice.begun is not None else (0, 0.0)
     n_prompt, n, seconds = choice.n_prompt - cached, choice.tokens, choice.seconds
+    drafts = {} if choice.drafted is None else dict(zip(("draft_n", "draft_n_accepted"), choice.drafted, strict=True))
     return {
         "cache_n": cached,
         "prompt_n": n_prompt,
@@ -35,4 +36,5 @@ def timings(choice: Choice) -> dict[str, Any]:
         "predicted_ms": 1000 * seconds,
         "predicted_per_token_ms": 1000 * seconds / n if n else 0.0,
         "predicted_per_second": n / seconds if seconds else 0.0,
+        **drafts,
     }

@@ -37,6 +37,7 @@ class Choice:
     end      why the engine ended it: "stop", "length" or "context"
     stopped  the stop string that did
     ended    the token that did
+    drafted  tokens of its drafts, and how many of them were right; None where there were none
     """
 
     detail: Detail
@@ -49,6 +50,7 @@ class Choice:
     stopped: str | None = None
     ended: int | None = None
     begun: Begun | None = None
+    drafted: tuple[int, int] | None = None
     first_at: float = 0.0
     last_at: float = 0.0
 
@@ -105,6 +107,7 @@ class Work:
         choice = self.choices[event.choice]
         if choice.finish is not None:
             return
+        choice.drafted = row.drafted
         if row.error is not None:
             raise of_kind(*row.error)
         now = monotonic()

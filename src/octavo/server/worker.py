@@ -26,7 +26,7 @@ from octavo.runtime.buckets import TILE
 from octavo.runtime.context import default_context
 from octavo.runtime.core import EngineCore
 from octavo.runtime.embedding import is_embedding_model
-from octavo.runtime.engine import EngineConfig
+from octavo.runtime.engine import EngineConfig, usual_speculation
 from octavo.runtime.grammar import Grammars
 from octavo.runtime.kv_cache import page_bytes
 from octavo.runtime.model import Model, model_of
@@ -189,7 +189,9 @@ class EngineLoop:
             begun = Begun(reply.request.cached, first - reply.added, now - first)
         if (why := reply.request.failure) is not None:
             error = (type(why).__name__, str(why))
-        return Row(reply.id, output.token, output.finish_reason, likely, begun, error)
+        lookup = reply.request.lookup
+        drafted = (lookup.drafted, lookup.taken) if output.finish_reason is not None and lookup.drafted else None
+        return Row(reply.id, output.token, output.finish_reason, likely, begun, error, drafted)
 
 
 def info_of(model: Model) -> Info:
@@ -215,7 +217,7 @@ def load_model(options: EngineOptions) -> Model:
         kv_memory = _usual_kv_memory(options, spec, backends[0])
     config = EngineConfig(
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
-        max_sequences=options.max_sequences,
+        max_sequences=options.max_sequences, speculate=options.speculate or usual_speculation(backends[0]),
     )  # fmt: skip
     return model_of(file, backends, config)
 

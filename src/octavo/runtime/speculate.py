@@ -1,0 +1,122 @@
+"""Speculation: steps that verify drafts of what replies go on with, so that they bring more than one token of a reply.
+
+A draft comes from the request's own text. A step computes its tokens as it does those of a prompt, with logits at each,
+and at each place a token is chosen as if those before it had been chosen one by one. The draft is right up to where
+another token was chosen: that one is the last that the step brings. So replies are what they are without drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo.errors import CacheFullError
+from octavo.runtime.batch import Feed
+from octavo.runtime.choosing import Chooser, Chosen
+from octavo.runtime.pace import SHARE, Pace
+from octavo.runtime.request import Request
+from octavo.runtime.sampling import ChainSampler
+from octavo.runtime.scheduler import StepPlan
+
+TOKENS, ASYNC_TOKENS = 3, 7
+"""Of a draft, on the CPU and on a GPU."""
+MOST_REPLIES, MOST_ASYNC_REPLIES = 3, 15
+"""In a step that has drafts: with more of them products have rows enough, and each token of a draft costs one."""
+
+Drafts = Mapping[Request, list[int]]
+
+
+class Speculator:
+    """Makes drafts for the requests of a step where they pay, and has them verified."""
+
+    def __init__(self, chooser: Chooser, pace: Pace) -> None:
+        self.chooser, self.engine, self.pace = chooser, chooser.engine, pace
+        quick = self.engine.on_device
+        self.n = ASYNC_TOKENS if quick else TOKENS
+        self.most_replies = MOST_ASYNC_REPLIES if quick else MOST_REPLIES
+        self._cost: dict[int, float] = {}  # seconds that a draft adds to a step, by the number of replies in it
+        self._seen: dict[tuple[int, int], int] = {}
+
+    def drafts(self, plan: StepPlan) -> Drafts:
+        """Drafts for a step of replies, whose pages are there; none where they don't pay."""
+        if plan.chunk or not plan.replies or plan.replies > self.most_replies:
+            return {}
+        cost, found = self._cost_in_tokens(plan.replies), dict[Request, list[int]]()
+        left = self.engine.limits["outputs"] - plan.replies
+        if len(plan.choosing) > len(plan.parts):  # siblings begin after this step
+            return {}
+        for request, _ in plan.parts:
+            if left < self.n:
+                break
+            if self._may(request) and (draft := request.lookup.draft(request.tokens, self.n)) \
+                    and request.lookup.pays(cost) and self._grown(request):  # fmt: skip
+                found[request] = draft
+                left -= self.n
+        return found
+
+    def _may(self, request: Request) -> bool:
+        """Whether a request's tokens can be chosen before those before them are known to be right."""
+        sampler, chosen = request.sampler, len(request.tokens) - len(request.prompt)
+        plain = request.constraint is None and isinstance(sampler, ChainSampler) and not sampler.before
+        return plain and (request.max_tokens is None or request.max_tokens > chosen + 1)
+
+    def _grown(self, request: Request) -> bool:
+        """Whether there is room for a draft; its pages are there then."""
+        stop = len(request.tokens) + self.n
+        if stop > self.engine.n_ctx:
+            return False
+        try:
+            self.engine.pool.grow(request.sequence, stop)
+        except CacheFullError:
+            return False
+        return True
+
+    def _cost_in_tokens(self, replies: int) -> float:
+        """What a draft costs: the tokens that a step without it would bring in the time that it adds."""
+        usual, added = self.pace.seconds(replies), self._cost.get(replies)
+        return 0.0 if not usual or added is None else added * replies / usual
+
+    def verified(self, plan: StepPlan, drafts: Drafts) -> dict[Request, list[Chosen | Exception]]:
+        """Compute a step, and choose tokens of each request up to the first one that its draft does not have."""
+        feeds, choosing, places = list[Feed](), list[tuple[Request, int]](), dict[Request, int]()
+        for i, (request, _) in enumerate(plan.parts):
+            draft = drafts.get(request, [])
+            feeds.append(Feed(request.sequence, [request.tokens[-1], *draft], 1 + len(draft)))
+            for place in range(1 + len(draft)):
+                one = request if not place else _later(request, draft[:place])
+                choosing.append((one, i))
+                places[one] = place
+        choices = self.chooser.step(feeds, choosing, places)
+        found: dict[Request, list[Chosen | Exception]] = {}
+        for one, i in choosing:
+            request = plan.parts[i][0]
+            found.setdefault(request, []).append(choices[one])
+        return {request: self._right(request, all_, drafts.get(request, [])) for request, all_ in found.items()}
+
+    def _right(self, request: Request, chosen: list[Chosen | Exception], draft: list[int]) -> list[Chosen | Exception]:
+        """What was chosen up to the first token that is not the draft's; it counts how many are."""
+        right = 0
+        while right < len(draft) and _token(chosen[right]) == draft[right]:
+            right += 1
+        if draft:
+            request.lookup.verified(len(draft), right)
+        failed = right and isinstance(chosen[right], Exception)  # the step after this one will tell
+        return chosen[: right + (not failed)]
+
+    def took(self, plan: StepPlan, drafts: Drafts, seconds: float) -> None:
+        """Learn what drafts cost from a step that had them; one of a new size takes longer than others."""
+        size = plan.replies, len(drafts)
+        self._seen[size] = self._seen.get(size, 0) + 1
+        if self._seen[size] <= (2 if self.engine.fills else 1):
+            return
+        added = max(seconds - self.pace.seconds(plan.replies), 0.0) / len(drafts)
+        before = self._cost.get(plan.replies, added)
+        self._cost[plan.replies] = before + SHARE * (added - before)
+
+
+def _later(request: Request, draft: list[int]) -> Request:
+    """The request as it is once the tokens of a draft are chosen."""
+    return Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs)
+
+
+def _token(choice: Chosen | Exception) -> int | None:
+    return choice.token if isinstance(choice, Chosen) else None
