@@ -107,6 +107,14 @@ def test_quantized_cache(step: str, dim: int) -> None:
     assert difference.nmse < 1e-7, difference
 
 
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("cache", "static"), [("int8", 0), *map(slow, (("int8", 1), ("fp8", 0), ("fp8", 1)))])
+def test_scales_of_heads(cache: str, static: int, step: str) -> None:
+    shape = {"cache": cache, "static": 1} if static else {"cache": cache}
+    found = held_to_reference(attention(step, **shape))
+    assert found.ok, found
+
+
 @pytest.mark.parametrize("op", ["attention", "rope_set_rows"])
 @pytest.mark.parametrize(("dim", "cache"), [(8, "f16"), (40, "f16"), (100, "f32"), (48, "q8_0")])
 def test_heads_that_kernels_lack_run_elsewhere(dim: int, cache: str, op: str) -> None:

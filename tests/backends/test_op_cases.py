@@ -42,12 +42,14 @@ def is_slow(case: OpCase) -> bool:
     if case.op == "rope":
         return shape["interleaved"] != ("turned" in shape)
     if case.op == "attention":  # plain, it runs by default in test_cpu_attention.py
-        return ("cap" in shape) == ("sinks" in shape) or shape["cache"] == "q8_0"
+        return ("cap" in shape) == ("sinks" in shape) or shape["cache"] != "f16"
     if case.op == "quantized_attention":
         return case.tokens == 1 or (shape["heads"], shape["dim"]) != (4, 64)
     if case.op == "rope_set_rows":
-        return shape["norms"] == shape["interleaved"] == 0 or (
-            shape.get("cache") == "q8_0" and shape["norms"] != shape["interleaved"]
+        return (
+            shape["norms"] == shape["interleaved"] == 0
+            or (shape.get("cache") == "q8_0" and shape["norms"] != shape["interleaved"])
+            or shape.get("cache") in ("int8", "fp8")
         )
     return False
 

@@ -144,6 +144,25 @@ def _attention() -> Iterator[OpCase]:
             yield OpCase("rope_set_rows", 5, {**shape, "cache": "q8_0"}, past=(30, 64))
 
 
+def _scales_of_heads() -> Iterator[OpCase]:
+    """Attention to caches of codes, whose heads have scales."""
+    for cache in ("int8", "fp8"):
+        for static in ({}, {"static": 1}):
+            shape = {"heads": 4, "kv_heads": 2, "dim": 128, "cache": cache, **static}
+            yield from (OpCase("attention", 1, shape, past=(n,)) for n in (1, 63, 64))
+            yield OpCase("attention", 1, {**shape, "heads": 2, "kv_heads": 1, "dim": 64}, past=(4095,))
+            yield OpCase("attention", 512, shape)
+            yield OpCase("attention", 3, shape, past=(5, 128, 300))
+            yield OpCase("attention", 20, shape, past=(0, 70, 3))
+            yield OpCase("attention", 22, {**shape, "decodes": 2}, past=(130, 5, 70, 0))
+            rotated = {"heads": 4, "kv_heads": 2, "dim": 64, "norms": 1, "interleaved": 0, "cache": cache, **static}
+            yield from (OpCase("rope_set_rows", t, rotated, past=(30, 64)) for t in (2, 70))
+        for h, kv, dim in ((7, 1, 64), (16, 2, 96), (2, 2, 80), (4, 1, 256)):
+            shape = {"heads": h, "kv_heads": kv, "dim": dim, "cache": cache}
+            yield OpCase("attention", 11, {**shape, "decodes": 1, "window": 20, "cap": 1}, past=(90, 40))
+            yield OpCase("attention", 11, {**shape, "decodes": 1, "sinks": 1}, past=(90, 40))
+
+
 def _small() -> Iterator[OpCase]:
     yield from _each("get_rows", (1, 9, 33), WEIGHTS, n=50, k=512)
     yield from _each("rms_norm", (1, 5, 33), k=264)
@@ -192,7 +211,7 @@ def _speed() -> Iterator[OpCase]:
     yield OpCase("attention", 512, heads)
 
 
-CASES: tuple[OpCase, ...] = (*_products(), *_experts(), *_attention(), *_small())
+CASES: tuple[OpCase, ...] = (*_products(), *_experts(), *_attention(), *_scales_of_heads(), *_small())
 SPEED_CASES: tuple[OpCase, ...] = tuple(_speed())
 
 

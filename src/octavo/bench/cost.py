@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from octavo.graph.node import Node, Sizes, bind
-
-BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}
-"""Bytes of a value in a KV cache."""
+from octavo.graph.node import Node, Sizes, bind, row_bytes
+from octavo.graph.schedule import root
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,6 @@ def _attention(node: Node, load: Load) -> Cost:
     (_, cache, values), value_dim = node.inputs[:3], node.attrs.get("value_dim", 0)
     assert isinstance(heads, int)
     assert isinstance(dim, int)
-    row = math.prod(d for d in cache.shape[1:] if isinstance(d, int)) * BYTES[cache.dtype]
-    caches = 1 if cache is values else 2
+    caches = (cache,) if cache is values else (cache, values)
     each = 2 * heads * (dim + (value_dim or dim))
-    return Cost(cache=round(caches * row * load.positions), operations=each * load.pairs)
+    return Cost(cache=round(load.positions * sum(row_bytes(root(c)) for c in caches)), operations=each * load.pairs)

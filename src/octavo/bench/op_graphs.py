@@ -14,6 +14,7 @@ import numpy as np
 
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, quantize_reference
+from octavo.formats.cache import CACHE_FORMATS, StaticScales
 from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
@@ -33,7 +34,8 @@ class Sketch:
     def __init__(self, rng: np.random.Generator, formats: tuple[str, ...], shape: Mapping[str, Any]) -> None:
         self.rng, self.formats, self.shape = rng, formats, shape
         self.draws: dict[str, Draw] = {}
-        self.builder = GraphBuilder(cast(CacheType, shape.get("cache", "f16")), PAGE_SIZE)
+        cache = cast(CacheType, shape.get("cache", "f16"))
+        self.builder = GraphBuilder(cache, PAGE_SIZE, static=_static(cache, shape) if "static" in shape else None)
 
     def __getitem__(self, name: str) -> int:
         return int(self.shape[name])
@@ -75,6 +77,12 @@ class Sketch:
         """Rope frequencies: of `turned` values of each head, or of the whole head."""
         turned = int(self.shape.get("turned", self.shape["dim"]))
         return constant((10000.0 ** (-np.arange(0, turned, 2) / turned)).astype(np.float32), "freqs")
+
+
+def _static(cache: str, shape: Mapping[str, Any]) -> dict[tuple[int, str], StaticScales]:
+    """Static scales for keys and values from -1 to 1, of which the last head's largest eighth is cut off."""
+    largest = np.linspace(1, 0.875, shape["kv_heads"], dtype=np.float32)
+    return {(0, kind): StaticScales(largest / np.float32(CACHE_FORMATS[cache].top)) for kind in "kv"}
 
 
 GRAPHS: dict[str, Callable[[Sketch], Node]] = {}
@@ -162,6 +170,7 @@ def rope(s: Sketch) -> Node:
 def attention(s: Sketch) -> Node:
     """Writes k and v to the cache, then reads it. A shape may have a `window`, a `cap` for scores, `sinks`, a `reach`.
     With `shared`, the first so many values of keys are values too. A window below 0 is a chunk.
+    With `static`, scales of the cache are.
 
     With several steps it reads what earlier ones wrote.
     """

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from octavo.models.hparams import Hyperparams
     from octavo.runtime import Engine, Model
 
-CACHE_BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}
-"""Bytes of a value of keys and values."""
-
 
 def size(nbytes: float) -> str:
     """Bytes as people read them: 15.2 MB."""
@@ -101,6 +98,7 @@ def _why_not_here(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, devi
 
 def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
     """Bytes of the keys and values of `n_ctx` tokens; layers with a window keep those that it reaches."""
+    from octavo.formats.cache import CACHE_FORMATS
     from octavo.graph.node import PAGE_SIZE
     from octavo.runtime.engine import EngineConfig
     from octavo.runtime.window_pool import most_pages
@@ -108,7 +106,8 @@ def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
     windows = [hparams.window(i) for i in range(hparams.n_layer)]
     kept = most_pages(max(windows, default=0), EngineConfig.n_batch, n_ctx) * PAGE_SIZE
     rows = sum(min(kept, n_ctx) if window else n_ctx for window in windows)
-    return int(rows * hparams.cached_values * CACHE_BYTES[cache_type])
+    heads = hparams.cached_values / hparams.head_dim
+    return int(rows * heads * CACHE_FORMATS[cache_type].row_bytes(hparams.head_dim))
 
 
 def _hyperparams(file: GGUFFile) -> tuple[Hyperparams | None, str | None]:

@@ -22,7 +22,8 @@ Device = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="Threads to use (default: all cores).")]
 Kv = Annotated[
-    Literal["f16", "f32", "q8_0"], typer.Option("--cache-type", "-ctk", help="How keys and values are kept.")
+    Literal["f16", "f32", "q8_0", "int8", "fp8"],
+    typer.Option("--cache-type", "-ctk", help="How keys and values are kept."),
 ]
 Context = Annotated[
     int | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Literal
@@ -9,12 +10,14 @@ from typing import Any, Literal
 import numpy as np
 
 from octavo.formats import QTensor, by_name
+from octavo.formats.cache import StaticScales
 from octavo.formats.spec import F32
 from octavo.graph import choice_ops, fused_ops  # noqa: F401  (register their ops)
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
 
-CacheType = Literal["f32", "f16", "q8_0"]
+CacheType = Literal["f32", "f16", "q8_0", "int8", "fp8"]
+"""Names of rows of `formats.cache`."""
 
 WHOLE = 1 << 30
 """A reach of attention beyond the end of any sequence."""
@@ -41,16 +44,18 @@ class GraphBuilder:
     """Makes nodes. Inputs of a step are attributes: `tokens`, `positions`, `outputs` and where its sequences lie.
 
     cache_type and page_size are of the KV cache that the graph reads and writes, n_ctx the longest sequence. With
-    `window_pages` the layers with a window have pages of their own.
+    `window_pages` the layers with a window have pages of their own. Caches of a layer and kind ("k" or "v") that are in
+    `static` have static scales.
     """
 
     def __init__(
         self, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int = 4096, *,
-        window_pages: bool = False,
+        window_pages: bool = False, static: Mapping[tuple[int, str], StaticScales] | None = None,
     ) -> None:  # fmt: skip
         self.cache_type: CacheType = cache_type
         self.page_size = page_size
         self.n_ctx = n_ctx
+        self._static = static or {}
         self._caches: dict[tuple[int, str], Node] = {}
         self.tokens = self._input("tokens", ("tokens",))
         self.positions = self._input("positions", ("tokens",))
@@ -160,7 +165,7 @@ class GraphBuilder:
 
     def _cache(self, layer: int, kind: str, x: Node, rows: str) -> Node:
         if (layer, kind) not in self._caches:
-            attrs = MappingProxyType({"layer": layer, "kind": kind})
+            attrs = MappingProxyType({"layer": layer, "kind": kind, "static": self._static.get((layer, kind))})
             shape = (rows, *x.shape[1:])
             node = Node("cache", (), shape, self.cache_type, attrs, f"blk.{layer}.cache_{kind}")
             self._caches[layer, kind] = node

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from octavo.formats import QTensor
+from octavo.formats.cache import CACHE_FORMATS
 
 Dim = int | str
 """A size: a number, or the name of one that is known only when a step runs (see SYMBOLS)."""
@@ -29,7 +30,7 @@ SYMBOLS = {
 PAGE_SIZE = 64
 """Rows of the KV cache in a page: what a sequence is given at a time, and what kernels of attention read at a time."""
 
-DType = Literal["f32", "f16", "i32", "i64", "q8_0", "q8_1", "int8_token", "fp8_token", "weight"]
+DType = Literal["f32", "f16", "i32", "i64", "q8_0", "int8", "fp8", "q8_1", "int8_token", "fp8_token", "weight"]
 ACTIVATIONS = frozenset({"q8_1", "int8_token", "fp8_token"})
 """Types of values that only a product reads; each backend has a layout of its own for them."""
 
@@ -75,6 +76,17 @@ class Node:
 
     def __repr__(self) -> str:
         return f"Node({self.op}, {self.name or '-'}, {list(self.shape)})"
+
+
+def row_bytes(cache: Node) -> float:
+    """Bytes of a row of a cache, all heads and their scales."""
+    heads, dim = bind(cache.shape[1:], {})
+    return heads * CACHE_FORMATS[cache.dtype].row_bytes(dim, static=cache.attrs.get("static") is not None)
+
+
+def cache_bytes(cache: Node, sizes: Sizes) -> int:
+    """Bytes of a cache."""
+    return int(bind(cache.shape[:1], sizes)[0] * row_bytes(cache))
 
 
 def bind(shape: Shape, sizes: Sizes) -> tuple[int, ...]:

@@ -106,7 +106,9 @@ class Executor:
                     by_tensor[tensor] = backend.load(leaf.tensor)
                 self._leaves[key] = by_tensor[tensor]
             elif leaf.op == "cache":
-                self._leaves[key] = cache = backend.cache(bind(leaf.shape, limits), leaf.dtype)
+                self._leaves[key] = cache = backend.cache(
+                    bind(leaf.shape, limits), leaf.dtype, leaf.attrs.get("static")
+                )
                 self._caches[key] = leaf.shape[0], cache
             else:
                 self._leaves[key] = None  # where it lies is up to each plan

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from octavo.formats import QTensor
+from octavo.formats.cache import StaticScales
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import DType, Node, Sizes
 
@@ -56,8 +57,8 @@ class Backend(Protocol):
     def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         """The value that lies at `offset` bytes of `memory`."""
 
-    def cache(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """A KV cache of one layer, [rows, H, D], zeroed."""
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: StaticScales | None = None) -> Any:
+        """The keys or the values of a layer, [rows, H, D], zeroed, in a type of `formats.cache`."""
 
     def copy_page(self, cache: Any, target: int, source: int) -> None:
         """Copy a page of a cache, PAGE_SIZE rows, over another one, after all calls made so far."""

@@ -30,6 +30,7 @@ from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.buckets import REPLIES, chunk_sizes, filled, power_of_two, replies_for, thrown_away
+from octavo.runtime.cache_type import require_heads
 from octavo.runtime.candidates import DRAWN, LOGITS
 from octavo.runtime.context import default_context, require_context
 from octavo.runtime.draws import DrawsThere
@@ -105,10 +106,7 @@ class Engine:
         for name, value in {"n_ctx": self.n_ctx, **sizes}.items():
             integer(name, value, 1)
         require_context(model, self.n_ctx)
-        if config.cache_type == "q8_0" and model.hparams.head_dim % 32:
-            raise UsageError(
-                f"a q8_0 cache needs heads of a multiple of 32 values; these have {model.hparams.head_dim}"
-            )
+        require_heads(config.cache_type, model.hparams.head_dim)
         self.lock = FairLock()
         self._max_pages = pages_for(self.n_ctx)
         graph, windows = self._parted(partial(

@@ -7,7 +7,6 @@ that others hold gets a copy first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import RLock
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import CacheFullError
-from octavo.graph.node import PAGE_SIZE, Graph, bind
+from octavo.graph.node import PAGE_SIZE, Graph, cache_bytes
 from octavo.runtime.window_pool import WindowPages, WindowPool, pages_for
 
 
@@ -37,14 +36,9 @@ class Sequence:
         return len(self.tokens)
 
 
-BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
-"""Of a key or value in the cache, by how it is stored."""
-
-
 def page_bytes(graph: Graph, rows: str = "rows") -> int:
     """Bytes of a page in all caches of a graph that have so many `rows`."""
-    caches = (c for c in graph.leaves("cache") if c.shape[0] == rows)
-    return int(sum(PAGE_SIZE * math.prod(bind(c.shape[1:], {})) * BYTES[c.dtype] for c in caches))
+    return sum(cache_bytes(c, {rows: PAGE_SIZE}) for c in graph.leaves("cache") if c.shape[0] == rows)
 
 
 class Store(Protocol):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from octavo.errors import HostMemoryError
+from octavo.formats.cache import CACHE_FORMATS
 from octavo.graph.builder import CacheType
 from octavo.graph.node import PAGE_SIZE, Sizes
 from octavo.graph.protocol import Backend, HostBackend
@@ -56,7 +57,7 @@ def _advice(free: int, weights: int, caches: int, n_ctx: int, cache_type: CacheT
     left, least = free - weights, min(LEAST_CONTEXT, n_ctx)
     context = left * n_ctx // caches // PAGE_SIZE * PAGE_SIZE if caches else 0
     fitting = [f"a context of {context} tokens"] if context >= least else []
-    if cache_type != "q8_0" and 0 < caches * Q8_0_SHARE <= left:
+    if CACHE_FORMATS[cache_type].group is None and 0 < caches * Q8_0_SHARE <= left:
         fitting.append("a cache in q8_0")
     if fitting:
         return f"{' or '.join(fitting)} would fit"

@@ -86,6 +86,20 @@ F32_CACHE = PagedCache("*fp32", "*fp32", None, None, "i32", "*i32", "i32")
 Q8_CACHE = PagedCache("*i8", "*i8", "*fp16", "*fp16", "i32", "*i32", "i32")
 DECODING = {"q": ROWS, "partial": PartialAttention("*fp32", "*fp32", "*fp32")}
 DECODE = {"shape": AttentionShape(128, 128, 4, 16, 33)}
+DECODE_Q8 = {"shape": AttentionShape(128, 128, 4, 16, 33, kind="q8_0")}
+CODE_CACHE = PagedCache("*i8", "*i8", "*fp32", "*fp32", "i32", "*i32", "i32")
+CODE_ROWS = CacheRows("*i8", "*fp32", "i32")
+
+
+def of_codes(kind: str, scales: str) -> dict[str, dict[str, AttentionShape]]:
+    """What attention to a cache of codes is compiled for, decoding and for prompts."""
+    return {"decode": {"shape": AttentionShape(128, 128, 4, 16, 33, kind=kind, scales=scales)},
+            "prefill": {"shape": AttentionShape(128, 128, 4, 64, kind=kind, scales=scales)}}  # fmt: skip
+
+
+INT8, STATIC_INT8 = of_codes("int8", "dynamic"), of_codes("int8", "static")
+FP8, STATIC_FP8 = of_codes("fp8", "dynamic"), of_codes("fp8", "static")
+LATENT_Q8 = {"shape": AttentionShape(576, 512, 16, 16, 33, value_dim=512, block_r=64, kind="q8_0")}
 LATENT = {"shape": AttentionShape(576, 512, 16, 16, 33, value_dim=512, block_r=64)}
 
 KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
@@ -119,7 +133,19 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),
     "decode": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": CACHE}),
-    "decode_q8": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": Q8_CACHE}),
+    **{f"{step}_{name}": (kernel, shapes[step], 4, {**arguments, "cache": CODE_CACHE})
+       for name, shapes in {"int8": INT8, "int8_static": STATIC_INT8, "fp8": FP8, "fp8_static": STATIC_FP8}.items()
+       for step, kernel, arguments in (
+           ("decode", attention_decode.decode_kernel, DECODING),
+           ("prefill", attention.prefill_kernel, {"q": ROWS, "sinks": None, "out": ROWS}))},
+    **{f"set_rows_{kind}": (rope.set_rows_kernel, {"shape": HeadShape(128, 128, kind=kind)}, 1,
+                            {"x": ROWS, "cache": CODE_ROWS}) for kind in ("int8", "fp8")},
+    "rope_set_rows_int8_static": (
+        rope.rope_set_rows_kernel, {"shape": HeadShape(128, 128, 64, kind="int8", static=True)}, 1, {
+            "q": ROWS, "k": ROWS, "v": ROWS, "k_cache": CODE_ROWS, "v_cache": CODE_ROWS, "rows": "*i64",
+            "rotation": ROTATION, "norms": None, "out": ROWS,
+        }),
+    "decode_q8": (attention_decode.decode_kernel, DECODE_Q8, 4, {**DECODING, "cache": Q8_CACHE}),
     "combine": (attention_decode.combine_kernel, {"shape": AttentionShape(128, 128, 4, 16, 8)}, 4,
                 {**DECODING, "sinks": "*fp32", "out": None, "quantized": Q8}),
     "combine_parts": (attention_decode.combine_kernel, {"shape": AttentionShape(512, 512, 16, 16, 128, part=64)}, 4,
@@ -147,14 +173,14 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                       {**DECODING, "cache": CACHE}),
     "latent": (attention_latent.latent_kernel, LATENT, 8,
                {**DECODING, "cache": CACHE, "starts": None, "sinks": None, "out": None}),
-    "latent_q8": (attention_latent.latent_kernel, LATENT, 8,
+    "latent_q8": (attention_latent.latent_kernel, LATENT_Q8, 8,
                   {**DECODING, "cache": Q8_CACHE, "starts": None, "sinks": None, "out": None}),
     "latent_f32": (attention_latent.latent_kernel, LATENT, 8,
                    {**DECODING, "cache": F32_CACHE, "starts": None, "sinks": None, "out": None}),
     "latent_many": (attention_latent.latent_kernel, LATENT, 8,
                     {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS, "partial": None}),
     "rope": (rope.rope_kernel, ROPE, 1, {"x": ROWS, "out": ROWS, "rotation": ROTATION}),
-    "set_rows": (rope.set_rows_kernel, {"shape": HeadShape(128, 128)}, 1,
+    "set_rows": (rope.set_rows_kernel, {"shape": HeadShape(128, 128, kind="q8_0")}, 1,
                  {"x": ROWS, "cache": CacheRows("*i8", "*fp16", "i32")}),
     "rope_set_rows": (rope.rope_set_rows_kernel, ROPE, 1, {
         "q": ROWS, "k": ROWS, "v": ROWS, "k_cache": FLOAT_ROWS, "v_cache": FLOAT_ROWS, "rows": "*i64",

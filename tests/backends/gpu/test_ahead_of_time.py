@@ -32,6 +32,8 @@ NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec
          "grid_matvec_2": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
+         **{f"{step}_{kind}{static}": needs for step, needs in (("decode", "float"), ("prefill", "wide"))
+            for kind in ("int8", "fp8") for static in ("", "_static")},
          "decode_window": "float", "prefill_window": "wide", "latent": "wide", "latent_many": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"),
@@ -55,7 +57,9 @@ OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "deco
           "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
           "rope", "set_rows", "rope_set_rows", "rms_norm",
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
-          "draw", "topk_parts", "topk_merge")  # fmt: skip
+          "draw", "topk_parts", "topk_merge", *(f"{step}_{kind}{static}" for step in ("decode", "prefill")
+                                        for kind in ("int8", "fp8") for static in ("", "_static")),
+          "set_rows_int8", "set_rows_fp8", "rope_set_rows_int8_static")  # fmt: skip
 
 
 def rows_of(program: str, wanted: list[str]) -> list[dict[str, Any]]:

@@ -33,11 +33,15 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         return case.op, case.formats, case.tokens < 9, case.shape["shared"]
     if "window" in case.shape and case.shape.get("cache") == "q8_0":
         return None
+    if case.shape.get("cache") in ("int8", "fp8") and (case.op, case.tokens, case.past) != ("attention", 1, (64,)):
+        return None
+    if (case.shape.get("cache"), case.shape.get("static")) in (("int8", 1), ("fp8", None)):
+        return None
     if case.op == "attention" and case.tokens > 9 and (case.shape.get("cache") != "f16" or "shared" in case.shape):
         return None
     if case.op in ("rope_set_rows", "quantized_attention") and case.past:
         return None
-    details = ("cache", "norms", "interleaved", "dim", "row", "heads", "reach")
+    details = ("cache", "norms", "interleaved", "dim", "row", "heads", "reach", "static")
     return (case.op, case.formats, len(case.past), *(case.shape.get(d) for d in details))
 
 

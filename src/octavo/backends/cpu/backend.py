@@ -15,6 +15,7 @@ from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.backends.cpu.shared import Shared
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
+from octavo.formats.cache import CACHE_FORMATS, HEAD, StaticScales
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
 from octavo.jit.prepare import end_progress, prepare
@@ -56,7 +57,10 @@ class CpuBackend(HostMemory):
             return False, f"no kernel for {node.op}"
         if node.op == "attention":
             dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
-            multiple = 32 if node.inputs[1].dtype == "q8_0" else 16
+            kept = CACHE_FORMATS[node.inputs[1].dtype]
+            if kept.group == HEAD and node.inputs[1] is node.inputs[2]:
+                return False, f"keys that are values too in a cache of {kept.name} (allowed: f16, f32, q8_0)"
+            multiple = kept.group or 16
             if not isinstance(dim, int) or dim % multiple or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: multiples of {multiple}, {PAGE_SIZE})"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
@@ -123,13 +127,13 @@ class CpuBackend(HostMemory):
             return TokenCodes(raw, *shape)
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
-    def cache(self, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: StaticScales | None = None) -> AnyArray:
         _ = self._binders
-        from octavo.backends.cpu.kernels.kv import head_bytes
+        from octavo.backends.cpu.kernels.kv_layout import head_bytes, kind_of
 
         rows, heads, dim = shape
-        memory = zeroed(rows // PAGE_SIZE * heads * head_bytes(cast(Any, dtype), dim))
-        return memory.reshape(rows, heads, -1) if dtype == "q8_0" else memory.view(DTYPES[dtype]).reshape(shape)
+        memory = zeroed(rows // PAGE_SIZE * heads * head_bytes(kind_of(dtype, static), dim))
+        return memory.view(DTYPES[dtype]).reshape(shape) if dtype in DTYPES else memory.reshape(rows, heads, -1)
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         if node.op == "reshape":

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
-from octavo.backends.cpu.kernels.kv import Kind, head_bytes
 from octavo.backends.cpu.layout import ROWS, STEP
 from octavo.backends.cpu.pack import smallest_layout
 from octavo.formats import QTensor
-from octavo.graph.node import PAGE_SIZE, Node, Sizes, bind
+from octavo.graph.node import Node, Sizes
+from octavo.graph.node import cache_bytes as leaf_bytes
 
 
 def weight_bytes(nodes: Sequence[Node]) -> int:
@@ -24,8 +23,7 @@ def cache_bytes(nodes: Sequence[Node], limits: Sizes) -> int:
     leaves = {id(i): i for n in nodes for i in n.inputs if i.op == "cache"}.values()
     total = 0
     for leaf in leaves:
-        rows, heads, dim = bind(leaf.shape, limits)
-        total += rows // PAGE_SIZE * heads * head_bytes(cast(Kind, leaf.dtype), dim)
+        total += leaf_bytes(leaf, limits)
     return total
 
 

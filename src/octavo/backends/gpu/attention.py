@@ -28,8 +28,9 @@ LOG2E = 1.4426950408889634
 class PagedCache(NamedTuple):
     """Keys and values [rows, heads, dim] of all sequences, in pages.
 
-    k, v                floats, or int8 codes
-    k_scales, v_scales  float16 [rows, heads, dim / 32] of codes; None for floats
+    k, v                floats, or bytes of codes
+    k_scales, v_scales  of codes: float16 [rows, heads, dim / 32] of q8_0, dynamic float32 [pages, heads, PAGE_SIZE] or
+                        static float32 [heads] of int8 and fp8; None for floats
     heads               of keys and values
     pages               int32 [sequences, width], the pages of each sequence
     width               most pages of a sequence
@@ -75,6 +76,8 @@ class AttentionShape(Constant):
     value_dim  where keys are values too, how many values of a key are; block_d then holds only these
     block_r    the power of two, at least 16, that holds the others
     part       values of queries and keys that are multiplied at a time, or whose splits are summed; 0: all
+    kind       of a cache of codes: "q8_0", "int8" or "fp8"
+    scales     "dynamic" or "static" where heads have scales
     """
 
     dim: int
@@ -92,6 +95,13 @@ class AttentionShape(Constant):
     value_dim: int = 0
     block_r: int = 0
     part: int = 0
+    kind: str = ""
+    scales: str = ""
+
+    @property
+    def unit(self) -> float:
+        """What scales are multiplied with: e4m3 numbers become float16 over 256."""
+        return 256.0 if self.kind == "fp8" else 1.0
 
     @property
     def parts(self) -> int:
@@ -116,6 +126,8 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
     cache = _paged(keys, values, pages)
     scale, names = attrs["scale"] * LOG2E, ("window", "cap", "reach")
     limits = {name: attrs[name] for name in names if attrs.get(name)}
+    if keys.kind:
+        limits |= {"kind": keys.kind, "scales": keys.scaling}
     if limits.get("window", 0) < 0:
         limits |= {"window": -limits["window"], "chunked": True}
     sink = sinks[0] if sinks else None

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.layout import layout_of, padded
 from octavo.formats import QTensor
-from octavo.graph.node import Node, Sizes, bind
+from octavo.graph.node import Node, Sizes, bind, cache_bytes
 
 RESERVE = 512 << 20
 """For compiled kernels, captured graphs and the vendor's library."""
-CACHE_BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}
 
 
 def free(target: Target) -> int:
@@ -33,7 +31,7 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
     total = sum(weight_bytes(w) for w in weights)
     for leaf in leaves:
         if leaf.op == "cache":
-            total += int(math.prod(bind(leaf.shape, limits)) * CACHE_BYTES[leaf.dtype])
+            total += cache_bytes(leaf, limits)
     total += _half_scales(nodes, limits, arch)
     return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
 

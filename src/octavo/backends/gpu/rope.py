@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -32,8 +32,8 @@ class Rotation(NamedTuple):
 class CacheRows(NamedTuple):
     """A cache of keys or of values [rows, heads, dim].
 
-    data    floats, or int8 codes
-    scales  float16 [rows, heads, dim / 32] of codes; None for floats
+    data    floats, or bytes of codes
+    scales  of codes, as a Cache has them; None for floats
     heads   of a row
     """
 
@@ -58,12 +58,16 @@ class HeadShape(Constant):
     block_d      the power of two that holds them
     half         pairs of values that are turned: the first 2 * half
     interleaved  a pair is two neighbours; otherwise values i and half + i
+    kind         of the caches that it goes to, if they have codes: "q8_0", "int8" or "fp8"
+    static       those codes have static scales
     """
 
     dim: int
     block_d: int
     half: int = 0
     interleaved: bool = False
+    kind: str = ""
+    static: bool = False
 
 
 def turn(c: Context, x: torch.Tensor, rotation: Rotation, interleaved: bool, out: torch.Tensor) -> Launch:
@@ -83,14 +87,15 @@ def turn_and_set_rows(
     k_cache, v_cache = map(_cache_rows, caches)
     return c.launch(
         rope_set_rows_kernel, (tokens, heads + 2 * k.shape[1]), _rows(q), _rows(k), _rows(v), k_cache, v_cache, rows,
-        rotation, norms, _rows(out), heads, shape=_shape(q, rotation, interleaved), warps=1, exact=True,
+        rotation, norms, _rows(out), heads, shape=_stored(_shape(q, rotation, interleaved), caches[0]), warps=1,
+        exact=True,
     )  # fmt: skip
 
 
 def set_rows(c: Context, values: torch.Tensor, rows: torch.Tensor, cache: Cache) -> Launch:
     """cache[rows] = values [T, heads, dim]."""
     tokens, heads, dim = values.shape
-    shape = HeadShape(dim, triton.next_power_of_2(dim))
+    shape = _stored(HeadShape(dim, triton.next_power_of_2(dim)), cache)
     return c.launch(
         set_rows_kernel, (tokens, heads), _rows(values), rows, _cache_rows(cache), shape=shape, warps=1, exact=True
     )
@@ -99,6 +104,10 @@ def set_rows(c: Context, values: torch.Tensor, rows: torch.Tensor, cache: Cache)
 def _shape(x: torch.Tensor, rotation: Rotation, interleaved: bool) -> HeadShape:
     dim = x.shape[2]
     return HeadShape(dim, triton.next_power_of_2(dim), len(rotation.freqs), interleaved)
+
+
+def _stored(shape: HeadShape, cache: Cache) -> HeadShape:
+    return replace(shape, kind=cache.kind, static=cache.scaling == "static")
 
 
 def _rows(x: torch.Tensor) -> Matrix:

@@ -116,10 +116,24 @@ def _after_codes(tokens: int, k: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Cache:
-    """A KV cache [rows, heads, dim]; with `scales`, float16 [rows, heads, dim / 32], its data are int8 codes."""
+    """A KV cache [rows, heads, dim].
+
+    data    floats, or bytes of codes
+    scales  of codes: float16 [rows, heads, dim / 32] of q8_0, float32 [pages, heads, PAGE_SIZE] of int8 and fp8, or
+            [heads] where they are static
+    kind    of codes: "q8_0", "int8" or "fp8"
+    """
 
     data: torch.Tensor
     scales: torch.Tensor | None = None
+    kind: str = ""
+
+    @property
+    def scaling(self) -> str:
+        """ "dynamic" or "static" where heads have scales."""
+        if self.scales is None or self.kind == "q8_0":
+            return ""
+        return "static" if self.scales.ndim == 1 else "dynamic"
 
     @property
     def shape(self) -> tuple[int, ...]:

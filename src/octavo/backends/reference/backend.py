@@ -13,7 +13,8 @@ import numpy as np
 from octavo.backends.host_memory import HostMemory
 from octavo.backends.reference import ops
 from octavo.errors import BackendError
-from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
+from octavo.formats import QTensor, dequantize
+from octavo.formats.cache import CACHE_FORMATS, CacheFormat, StaticScales
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import DType, Node
 from octavo.graph.protocol import Call
@@ -75,10 +76,11 @@ class ReferenceBackend(HostMemory):
         value: AnyArray = memory[offset : offset + self.nbytes(shape, dtype)].view(_numpy(dtype)).reshape(shape)
         return value
 
-    def cache(self, shape: tuple[int, ...], dtype: DType) -> Any:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: StaticScales | None = None) -> Any:
         with _enough_memory(self.nbytes(shape, dtype), "a layer's KV cache; a smaller context needs less"):
             values = np.zeros(shape, _numpy(dtype))
-        return _RoundedCache(values, by_name(dtype)) if dtype == "q8_0" else values
+        rounding = CACHE_FORMATS[dtype]
+        return values if rounding.group is None else _RoundedCache(values, rounding, static)
 
     def copy_page(self, cache: Any, target: int, source: int) -> None:
         super().copy_page(cache.values if isinstance(cache, _RoundedCache) else cache, target, source)
@@ -130,10 +132,10 @@ def _numpy(dtype: DType) -> Any:
 
 
 class _RoundedCache:
-    """A cache whose rows are rounded to a block format when they are set, and held as the floats that this gives."""
+    """A cache of codes, whose rows are rounded when they are set, and held as the floats that this gives."""
 
-    def __init__(self, values: F32, fmt: BlockFormat) -> None:
-        self.values, self._format = values, fmt
+    def __init__(self, values: F32, fmt: CacheFormat, static: StaticScales | None) -> None:
+        self.values, self._format, self._scale = values, fmt, None if static is None else static.scale
         self.shape = values.shape
 
     def __getitem__(self, rows: AnyArray) -> F32:
@@ -141,7 +143,7 @@ class _RoundedCache:
         return taken
 
     def __setitem__(self, rows: AnyArray, values: F32) -> None:
-        self.values[rows] = dequantize(quantize_reference(values, self._format))
+        self.values[rows] = self._format.rounded(values, self._scale)
 
 
 class _Stored:

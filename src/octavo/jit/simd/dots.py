@@ -115,7 +115,7 @@ def _dots(b, begins, vectors, x, offset, run):
                 four = b.bitcast(repeat(b, load_at(b, x, I32, 32 * t + offset + 4 * j)), V_U8)
                 sums[t] = b.add(so_far, by_parts(b, "llvm.x86.avx2.pmadd.ub.sw", V_I16, 16, vector, four))
             sums = _in_order(b, sums) if len(sums) > FEW else sums
-        pairs = (_pair_products(b, pair_sums, fill(V_I16, 1)) for pair_sums in sums)
+        pairs = (pair_products(b, pair_sums, fill(V_I16, 1)) for pair_sums in sums)
         totals = [b.add(total, more) for total, more in zip(totals, pairs, strict=True)]
     yield from totals
 
@@ -157,7 +157,7 @@ def dot4(b, acc, u8, s8):
     even = [b.and_(b.bitcast(u8, V_I16), fill(V_I16, 255)), b.ashr(_shift16(b, s8), fill(V_I16, 8))]
     odd = [b.lshr(b.bitcast(u8, V_I16), fill(V_I16, 8)), b.ashr(b.bitcast(s8, V_I16), fill(V_I16, 8))]
     for x, y in (even, odd):
-        acc = b.add(acc, _pair_products(b, x, y))
+        acc = b.add(acc, pair_products(b, x, y))
     return acc
 
 
@@ -165,7 +165,7 @@ def _shift16(b, s8):
     return b.shl(b.bitcast(s8, V_I16), fill(V_I16, 8))
 
 
-def _pair_products(b, x, y):
+def pair_products(b, x, y):
     """<32 x i16> twice -> <16 x i32>: x[2i] y[2i] + x[2i+1] y[2i+1]."""
     if host.level() == "avx2":
         return by_parts(b, "llvm.x86.avx2.pmadd.wd", V_I32, 8, x, y)

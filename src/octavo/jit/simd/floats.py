@@ -54,6 +54,12 @@ def maximum(ty, x, y):
 
 
 @intrinsic
+def minimum(ty, x, y):
+    """The smaller of each lane's two."""
+    return f32x16(f32x16, f32x16), lambda c, b, s, a: b.select(b.fcmp_ordered("<", a[0], a[1]), a[0], a[1])
+
+
+@intrinsic
 def largest_magnitude(ty, x, y):
     """The largest |value| of two vectors; NaN if one is: as integers, NaN is above infinity."""
 

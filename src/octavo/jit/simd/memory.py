@@ -8,6 +8,7 @@ from numba.extending import intrinsic
 
 from octavo.jit import host
 from octavo.jit.simd.emit import (
+    AS_WRITTEN,
     F16,
     F32,
     I8,
@@ -152,16 +153,18 @@ def load_f16x16(ty, address):
     return f32x16(types.intp), lambda c, b, s, a: widen_f16(b, load_at(b, a[0], ir.VectorType(F16, 16)))
 
 
+def finite_e4m3(b, codes):
+    """<16 x i8> -> <16 x float>: what `load_finite_e4m3x16` loads."""
+    halves = ir.VectorType(I16, 16)
+    bits = b.and_(b.shl(b.sext(codes, halves), fill(halves, 7)), fill(halves, -0x4001))
+    return widen_f16(b, b.bitcast(bits, ir.VectorType(F16, 16)))
+
+
 @intrinsic
 def load_finite_e4m3x16(ty, address):
     """`load_e4m3x16` of numbers of which none is NaN, in half as many instructions."""
 
-    def gen(c, b, s, a):
-        halves = ir.VectorType(I16, 16)
-        bits = b.shl(b.sext(load_at(b, a[0], ir.VectorType(I8, 16)), halves), fill(halves, 7))
-        return widen_f16(b, b.bitcast(b.and_(bits, fill(halves, -0x4001)), ir.VectorType(F16, 16)))
-
-    return f32x16(types.intp), gen
+    return f32x16(types.intp), lambda c, b, s, a: finite_e4m3(b, load_at(b, a[0], ir.VectorType(I8, 16)))
 
 
 @intrinsic
@@ -178,6 +181,30 @@ def load_e4m3x16(ty, address):
         return widen_f16(b, b.bitcast(half, ir.VectorType(F16, 16)))
 
     return f32x16(types.intp), gen
+
+
+@intrinsic
+def store_e4m3x16(ty, address, value):
+    """16 floats from -448 to 448 as the nearest e4m3 numbers, ties to even.
+
+    A mantissa is rounded in its place, which may carry into the exponent; below 2^-6 steps are equal.
+    """
+
+    def gen(c, b, s, a):
+        bits = b.bitcast(a[1], V_I32)
+        magnitude = b.and_(bits, fill(V_I32, 0x7FFFFFFF))
+        odd = b.and_(b.lshr(magnitude, fill(V_I32, 20)), fill(V_I32, 1))
+        rounded = b.lshr(b.add(b.add(magnitude, fill(V_I32, (1 << 19) - 1)), odd), fill(V_I32, 20))
+        normal = b.sub(rounded, fill(V_I32, (127 - 7) << 3))
+        steps = b.fmul(b.bitcast(magnitude, V_F32), fill(V_F32, 2.0**9))
+        shifted = b.bitcast(b.fadd(steps, fill(V_F32, 12582912.0), flags=AS_WRITTEN), V_I32)
+        small = b.icmp_unsigned("<", magnitude, fill(V_I32, (127 - 6) << 23))
+        code = b.select(small, b.sub(shifted, fill(V_I32, 0x4B400000)), normal)
+        sign = b.and_(b.lshr(bits, fill(V_I32, 24)), fill(V_I32, 0x80))
+        store_at(b, a[0], b.trunc(b.or_(code, sign), ir.VectorType(I8, 16)))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, f32x16), gen
 
 
 @intrinsic

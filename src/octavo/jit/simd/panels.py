@@ -25,6 +25,7 @@ from octavo.jit.simd.emit import (
     store_at,
     widen_f16,
 )
+from octavo.jit.simd.memory import finite_e4m3
 
 
 def _places(b, address, stride, n, width):
@@ -106,6 +107,25 @@ fma_panel_f32 = _fma_panel(4, lambda b, address: load_at(b, address, V_F32))
 fma_panel_f16 = _fma_panel(2, lambda b, address: widen_f16(b, load_at(b, address, ir.VectorType(F16, 16))))
 
 fma_panel_s8 = _fma_panel(1, _load_s8)
+
+fma_panel_e4m3 = _fma_panel(1, lambda b, address: finite_e4m3(b, load_at(b, address, ir.VectorType(I8, 16))))
+"""Of the numbers over 256, of which none is NaN."""
+
+
+@intrinsic(prefer_literal=True)
+def scale_columns(ty, panel, width, address):
+    """Column i times the float at address + 4 i."""
+    columns = literal(width)
+
+    def gen(c, b, s, a):
+        value = a[0]
+        for j in range(columns):
+            scale = load_at(b, b.add(a[2], i64(64 * j)), V_F32)
+            for i in range(j, s.args[0].n, columns):
+                value = b.insert_value(value, b.fmul(b.extract_value(value, i), scale), i)
+        return value
+
+    return panel(panel, width, types.intp), gen
 
 
 @intrinsic(prefer_literal=True)

@@ -10,9 +10,12 @@ import numpy as np
 from octavo.backends.cpu.binders.registry import binds
 from octavo.backends.cpu.calls import rows_call, stride
 from octavo.backends.cpu.kernels import attention, elementwise, latent_attention, rope
+from octavo.backends.cpu.kernels.kv import UNIT
+from octavo.backends.cpu.kernels.kv_layout import kind_of
 from octavo.backends.cpu.shared import Shared
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
+from octavo.graph.schedule import root
 from octavo.jit.program import KernelCall, address
 
 ROPE_RUN = 32  # tokens whose keys fill lines of the cache; one at a time where tokens are few
@@ -50,13 +53,14 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
     table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
     tokens, heads, dim = q.shape
     run = ROPE_RUN if tokens > 2 * ROPE_RUN else 1
+    scales = [_written_scales(cache) for cache in node.inputs[3:5]]
     kernel = rope.rope_set_rows_kernel(_kind(node.inputs[3]), node.attrs["interleaved"], bool(norms), dim, len(freqs))
     q_weight, k_weight = norms or (0, 0)
     call = KernelCall(
         kernel, -(-tokens // run) * (heads + 2 * k.shape[1]),
         y=out, y_stride=stride(out), q=q, q_stride=stride(q), heads=heads,
         k=k, k_stride=stride(k), v=v, v_stride=stride(v), kv_heads=k.shape[1],
-        keys=keys, values=values, rows=places, table=table,
+        keys=keys, values=values, rows=places, k_scales=scales[0], v_scales=scales[1], table=table,
         q_weight=q_weight, k_weight=k_weight, eps=float(node.attrs.get("eps", 0.0)), tokens=tokens, run=run,
     )  # fmt: skip
     return [*before, call]
@@ -69,12 +73,29 @@ def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
     return [KernelCall(
         make(_kind(node), values.shape[2]), len(values),
         cache=cache, x=values, x_stride=stride(values), heads=values.shape[1], rows=places,
+        scales=_written_scales(node),
     )]  # fmt: skip
 
 
 def _kind(cache: Node) -> Any:
-    """How a cache node's rows are stored."""
-    return cache.dtype
+    """How the rows of a cache are stored, or of what was made by writing to it."""
+    return kind_of(cache.dtype, root(cache).attrs.get("static"))
+
+
+def _written_scales(cache: Node) -> Any:
+    """Static scales of a cache as it is written, 0 for none."""
+    static = root(cache).attrs.get("static")
+    return 0 if static is None else static.scale
+
+
+def _read_scales(cache: Node, shared: Shared) -> Any:
+    """Static scales of a cache, float32 [Hkv], of numbers as kernels load them; 0 for none."""
+    static = root(cache).attrs.get("static")
+    if static is None:
+        return 0
+    scales = shared.memory(("scales", id(root(cache))), static.scale.shape, np.float32)
+    scales[...] = static.scale * np.float32(UNIT.get(_kind(cache), 1.0))
+    return scales
 
 
 @binds("attention")
@@ -91,6 +112,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         "window": abs(window), "chunked": int(window < 0), "cap": float(node.attrs.get("cap", 0.0)),
         "sinks": sinks[0] if sinks else 0,
         "reach": int(node.attrs.get("reach", 0)),
+        "k_scales": _read_scales(node.inputs[1], shared), "v_scales": _read_scales(node.inputs[2], shared),
     }  # fmt: skip
     kinds, reaching = (given["window"] > 0, given["cap"] > 0), given["reach"] > 0
     kind, group, calls = _kind(node.inputs[1]), heads // kv_heads, list[KernelCall]()
@@ -119,7 +141,7 @@ def _decoding(
     if splits > 1:
         calls.append(KernelCall(
             attention.combine_kernel(group, dim), pairs, out=given["out"], partial=partial, splits=splits,
-            sinks=given["sinks"], kv_heads=given["kv_heads"],
+            sinks=given["sinks"], kv_heads=given["kv_heads"], v_scales=given["v_scales"],
         ))  # fmt: skip
     return calls
 

@@ -15,7 +15,13 @@ from typing import Any
 
 from numba import float32
 
-from octavo.backends.cpu.kernels.kv import Kind, head_bytes, score_function, value_function
+from octavo.backends.cpu.kernels.kv import (
+    query_bytes,
+    query_function,
+    score_function,
+    value_function,
+)
+from octavo.backends.cpu.kernels.kv_layout import Kind, head_bytes
 from octavo.backends.cpu.kernels.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import exact, inner, kernels
@@ -46,6 +52,7 @@ ATTENTION = record(
     "splits part partial",
     "window cap:f4 reach",
     "sinks chunked",
+    "k_scales v_scales",
 )
 """out, q           float32 [tokens, heads, D]; a token of q begins q_stride bytes after the one before
 keys, values     the cache's pages, with kv_heads each (`kv.py` says how they lie)
@@ -60,6 +67,7 @@ cap              what scores stay below, if kernels are made for that
 reach            positions after its own that a token sees, if kernels are made for that
 sinks            float32 [heads], scores that have no values, or 0
 chunked          1 where windows are fixed, and a token sees its own one's positions
+k_scales         float32 [kv_heads], static scales of keys as they are loaded, or 0; v_scales those of values
 """
 
 
@@ -67,6 +75,12 @@ chunked          1 where windows are fixed, and a token sees its own one's posit
 def behind(position, window, chunked):
     """Positions that a token sees, its own among them, from the first one of its window on."""
     return position % window + 1 if chunked else window
+
+
+@exact
+def scale_of(scales, head):
+    """The static scale of a head, 1 where there are none."""
+    return f32_pointer(scales)[head] if scales != 0 else float32(1.0)
 
 
 @kernels(ATTENTION)
@@ -88,7 +102,9 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
         if splits == 1:
             sums, states = stack(nbytes), stack(state_bytes)
             attend(sums, states, q, dim * 4, a, pages, head, position, position, group, first, stop)
-            finish(a.out + (token * kv_heads + head) * nbytes, dim * 4, sums, states, group, a.sinks, head * group)
+            unit = scale_of(a.v_scales, head)
+            out = a.out + (token * kv_heads + head) * nbytes
+            finish(out, dim * 4, sums, states, group, a.sinks, head * group, unit)
         elif first >= stop and split > 0:  # nothing is there, and its sums are not looked at
             state = f32_pointer(a.partial + task * (nbytes + state_bytes) + nbytes)
             for i in range(group):
@@ -100,7 +116,7 @@ def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool
     return attention_decode
 
 
-COMBINE = record("out partial splits", "sinks kv_heads")
+COMBINE = record("out partial splits", "sinks kv_heads v_scales")
 
 
 @kernels(COMBINE)
@@ -116,7 +132,8 @@ def combine_kernel(group: int, dim: int) -> Any:
             part = first + split * (nbytes + state_bytes)
             for i in range(group):
                 join(first + i * dim * 4, first + nbytes + 16 * i, part + i * dim * 4, part + nbytes + 16 * i)
-        finish(a.out + task * nbytes, dim * 4, first, first + nbytes, group, a.sinks, task % a.kv_heads * group)
+        head, out = task % a.kv_heads, a.out + task * nbytes
+        finish(out, dim * 4, first, first + nbytes, group, a.sinks, head * group, scale_of(a.v_scales, head))
 
     return attention_combine
 
@@ -175,7 +192,8 @@ def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: boo
                     for i in range(count):
                         at, state_at = i * dim * 4, i * 16
                         join(sums + at, states + state_at, part_sums + at, part_states + state_at)
-                finish(a.out + begin * width + head * dim * 4, width, sums, states, count, a.sinks, head)
+                unit = scale_of(a.v_scales, kv_head)
+                finish(a.out + begin * width + head * dim * 4, width, sums, states, count, a.sinks, head, unit)
 
     return attention_prefill
 
@@ -183,17 +201,18 @@ def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: boo
 def _finish(n: int, dim: int, step: int) -> Any:
     """A function that divides the first `count` of n sums [n, dim] by their totals and writes them out.
 
-    Where there are sinks, the i-th total has that of `head` + i * step in it.
+    Where there are sinks, the i-th total has that of `head` + i * step in it. `unit` is what values are multiplied
+    with.
     """
 
-    def finish(out, out_stride, sums, states, count, sinks, head):
+    def finish(out, out_stride, sums, states, count, sinks, head, unit):
         for i in range(count):
             y, total = f32_pointer(out + i * out_stride), f32_pointer(sums + i * dim * 4)
             state = f32_pointer(states + 16 * i)
             weight = state[1]
             if sinks != 0:
                 weight += math.exp(f32_pointer(sinks)[head + i * step] - state[0])
-            factor = float32(1.0) / weight
+            factor = unit / weight
             for d in range(dim):
                 y[d] = total[d] * factor
 
@@ -207,8 +226,13 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
 
     It leaves sums [n, dim] of weighted values, and in states for each query the largest score and the sum of weights.
     """
-    piece, page_floats, score_bytes, query_bytes = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, n * dim * 4
-    scores_of, add_values = score_function(kind, n, dim), value_function(kind, n, dim)
+    piece, page_floats, score_bytes, each = head_bytes(kind, dim), PAGE_SIZE, n * PAGE_SIZE * 4, query_bytes(kind, dim)
+    scores_of, add_values, set_query = (
+        score_function(kind, n, dim),
+        value_function(kind, n, dim),
+        query_function(kind, dim),
+    )
+    all_bytes = n * each
 
     def weigh(scores, hidden, seen, scale, cap, state):
         """Scores of one query to weights e^(score - maximum); state: maximum, sum, factor of before.
@@ -248,16 +272,15 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
     def attend(sums, states, q, q_stride, a, pages, kv_head, position, final, count, first, stop):
         kv_heads, scale = a.kv_heads, a.scale
         window, cap = (a.window if windowed else 0), (a.cap if capped else float32(0.0))
-        scores, queries = stack(score_bytes), stack(query_bytes)
+        scores, queries = stack(score_bytes), stack(all_bytes)
         state, total, table = f32_pointer(states), f32_pointer(sums), i32_pointer(pages)
+        unit = scale_of(a.k_scales, kv_head)
         for i in range(n * dim):
             total[i] = 0.0
         for i in range(n):
             state[4 * i], state[4 * i + 1], state[4 * i + 2] = -math.inf, 0.0, 1.0
             # Queries past `count` repeat the last one, so that every address is one that may be read.
-            source, target = f32_pointer(q + min(i, count - 1) * q_stride), f32_pointer(queries + i * dim * 4)
-            for d in range(dim):
-                target[d] = source[d]
+            set_query(queries + i * each, q + min(i, count - 1) * q_stride, unit)
         last = position + (count - 1) * step
         if reaching:
             last = min(last + a.reach, final)

@@ -1,28 +1,36 @@
-"""The KV cache: how keys and values of a page of 64 positions lie, and the loops that write and read them.
+"""The KV cache: the loops that write and read keys and values of a page of 64 positions, as `kv_layout.py` has them.
 
-A head's keys of a page lie so that 64 positions are side by side, and no sum crosses lanes; its values in columns of
-32 (16 where D is no multiple of 32). q8_0 has a scale for 32 of D, and 64 scales, one a position, before their codes.
-
-    f16, f32   keys [pages, Hkv, D, 64], values [pages, Hkv, D / 32, 64, 32]
-    q8_0       keys [pages, Hkv, D / 32, 64 f16 scales and 32 x 64 s8],
-               values [pages, Hkv, D / 32, 64 f16 scales and 64 x 32 s8]
-
-So a head's part of a page is in one piece that is read from its first byte to its last.
+Where a key or value has a scale, a static one for all of a head or one of its own, a query is multiplied with the
+static one of keys beforehand; that of values is left to who divides by the total of weights.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from numba import float32
 
+from octavo.backends.cpu.kernels import kv_pairs
+from octavo.backends.cpu.kernels.kv_layout import (
+    ROW_SCALES,
+    SCALES,
+    SUMS,
+    WIDTH,
+    Kind,
+    fetch,
+    head_bytes,
+    largest_of,
+    scale_row,
+    value_columns,
+)
 from octavo.graph.node import PAGE_SIZE
-from octavo.jit import host
 from octavo.jit.compile import exact, inner
 from octavo.jit.simd import (
     add_blocks,
+    div_exact,
     f32_pointer,
     fma_columns_f16,
+    fma_panel_e4m3,
     fma_panel_f16,
     fma_panel_f32,
     fma_panel_s8,
@@ -31,13 +39,16 @@ from octavo.jit.simd import (
     load_f16x16,
     load_f32x16,
     load_panel,
+    maximum,
+    minimum,
     mul,
-    prefetch,
     quantize16,
+    scale_columns,
     scale_panel,
     scatter_f16,
     splat,
     stack,
+    store_e4m3x16,
     store_f16,
     store_f16x16,
     store_f32x16,
@@ -45,50 +56,74 @@ from octavo.jit.simd import (
     zeros,
 )
 
-assert PAGE_SIZE == 64  # a page's scores are four vectors of 16
-
-Kind = Literal["f16", "f32", "q8_0"]
-SUMS = 16 if "avx512f" in host.features() else 4
-"""Vectors of sums that a loop keeps: as many as leave registers for the rest. With AVX2 each is two of 16 registers."""
-
-_FMA = {"f16": fma_panel_f16, "f32": fma_panel_f32, "q8_0": fma_panel_s8}
-_WIDTH = {"f16": 2, "f32": 4, "q8_0": 1}
-SCALES = 2 * PAGE_SIZE
-"""Bytes of the scales before the codes of 32 of D, in q8_0."""
+_FMA = {
+    "f16": fma_panel_f16, "f32": fma_panel_f32, "q8_0": fma_panel_s8, "fp8": fma_panel_e4m3,
+    "fp8_static": fma_panel_e4m3,
+}  # fmt: skip
+UNIT = {"fp8": 256.0, "fp8_static": 256.0}
+"""What numbers are divided by as kernels load them, for what loads them to make up for; 1 of others."""
 
 
-def head_bytes(kind: Kind, dim: int) -> int:
-    """Bytes of a head's keys, or values, in a page."""
-    return PAGE_SIZE * dim * _WIDTH[kind] + (SCALES * (dim // 32) if kind == "q8_0" else 0)
+def is_static(kind: Kind) -> bool:
+    """Whether a head of keys, or of values, has one scale for all."""
+    return kind.endswith("_static")
+
+
+def query_bytes(kind: Kind, dim: int) -> int:
+    """Bytes of a query as `score_function` reads it."""
+    return kv_pairs.QUERY_HEADER + 2 * dim if kind.startswith("int8") else 4 * dim
+
+
+def query_function(kind: Kind, dim: int) -> Any:
+    """A function (target, source, scale): a query as `score_function` reads it of D floats, times a static scale."""
+    if kind.startswith("int8"):
+        set_pairs = kv_pairs.set_query
+
+        def set_query(target, source, scale):
+            set_pairs(target, source, dim, scale)
+
+        return inner(set_query, kind, dim)
+    static = is_static(kind)
+
+    def set_query(target, source, scale):
+        x, y = f32_pointer(source), f32_pointer(target)
+        for d in range(dim):
+            y[d] = x[d] * scale if static else x[d]
+
+    return inner(set_query, kind, dim)
 
 
 def score_function(kind: Kind, n: int, dim: int) -> Any:
-    """A function (scores, q, at, ahead, rows): scores [n, 64] = q [n, D] times a head's keys of a page.
+    """A function (scores, q, at, ahead, rows): scores [n, 64] = queries q [n, D] times a head's keys of a page.
 
-    Scores past `rows` may be left as they were. What lies at `ahead` is read next and fetched meanwhile.
+    Queries are as `query_function` makes them. Scores past `rows` may be left as they were. What lies at
+    `ahead` is read next and fetched meanwhile.
     """
     if n > SUMS:
         first, rest = score_function(kind, SUMS, dim), score_function(kind, n - SUMS, dim)
-        score_bytes, query_bytes = SUMS * PAGE_SIZE * 4, SUMS * dim * 4
+        score_bytes, those = SUMS * PAGE_SIZE * 4, SUMS * query_bytes(kind, dim)
 
         def scores_of_all(scores, q, page, ahead, rows):
             first(scores, q, page, ahead, rows)
-            rest(scores + score_bytes, q + query_bytes, page, page, rows)
+            rest(scores + score_bytes, q + those, page, page, rows)
 
         return inner(scores_of_all, kind, n, dim)
+    if kind.startswith("int8"):
+        return kv_pairs.pair_score_function(kind, n, dim)
     width = min(4, max(1, SUMS // n))
     size, parts = n * width, 4 // width
-    columns, row_bytes = 16 * width, PAGE_SIZE * _WIDTH[kind]
-    part_bytes, fma_panel = columns * _WIDTH[kind], _FMA[kind]
-    coded = kind == "q8_0"
+    columns, row_bytes = 16 * width, PAGE_SIZE * WIDTH[kind]
+    part_bytes, fma_panel = columns * WIDTH[kind], _FMA[kind]
+    coded, scaled = kind == "q8_0", kind == "fp8"
     blocks, of_block = (dim // 32, 32) if coded else (1, dim)
+    header = ROW_SCALES if scaled else 0
     block_bytes = head_bytes(kind, dim) // blocks
 
     def scores_of(scores, q, page, ahead, rows):
         for part in range(min(parts, -(-rows // columns))):
             total = zeros(size)  # [n, columns]
             for block in range(blocks):
-                start = page + block * block_bytes
+                start = page + header + block * block_bytes
                 at, x = start + part * part_bytes, q + block * of_block * 4
                 if coded:
                     at += SCALES
@@ -98,6 +133,8 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
                     dots = fma_panel(dots, at + d * row_bytes, width, x + d * 4, dim * 4)  # [n, columns]
                 if coded:
                     total = fma_columns_f16(total, dots, width, start + part * columns * 2)
+                elif scaled:
+                    total = scale_columns(dots, width, page + part * columns * 4)
                 else:
                     total = dots
             store_panel(scores + part * columns * 4, 256, width, total)
@@ -110,7 +147,7 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
 
     Its arguments: sums, weights [n, 64], factors, where the values lie, what to fetch meanwhile, rows.
     """
-    width = _columns(dim) // 16
+    width = value_columns(dim) // 16
     if n * width > SUMS:
         some = SUMS // width
         first, others = value_function(kind, some, dim), value_function(kind, n - some, dim)
@@ -121,14 +158,20 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
             others(sums + sum_bytes, weights + these, factors + factor_bytes, at, at, rows)
 
         return inner(add_all_values, kind, n, dim)
+    if kind.startswith("int8"):
+        return kv_pairs.pair_value_function(kind, n, dim)
     size = n * width
-    columns, row_bytes = dim // (16 * width), 16 * width * _WIDTH[kind]
-    coded, in_pairs, fma_panel = kind == "q8_0", 2 * size <= SUMS, _FMA[kind]
+    columns, row_bytes = dim // (16 * width), 16 * width * WIDTH[kind]
+    coded, scaled_rows, in_pairs, fma_panel = kind == "q8_0", kind == "fp8", 2 * size <= SUMS, _FMA[kind]
     weight_bytes = n * 256 if coded else 16
 
     def add_values(sums, weights, factors, at, ahead, rows):
         ahead -= at
         scaled = stack(weight_bytes)
+        if scaled_rows:
+            for t in range(n):
+                scale_row(weights + t * 256, at, rows)
+            at += ROW_SCALES
         for column in range(columns):
             x = weights
             if coded:
@@ -160,12 +203,6 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
 
 
 @exact
-def fetch(address, nbytes):
-    for i in range(0, nbytes, 64):
-        prefetch(address + i)
-
-
-@exact
 def scale_weights(out, weights, scales, n):
     """out [n, 64] = weights [n, 64] times 64 f16 scales."""
     for i in range(4):
@@ -176,11 +213,16 @@ def scale_weights(out, weights, scales, n):
 
 
 def set_key_function(kind: Kind, dim: int) -> Any:
-    """A function (keys, key, row, kv_head, kv_heads) that writes the float32 key [D] of one head."""
-    piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"
-    block_bytes = SCALES + 64 * 32
+    """A function (keys, key, row, kv_head, kv_heads, scale) that writes the float32 key [D] of one head.
 
-    def set_key(keys, key, row, kv_head, kv_heads):
+    A static scale is used, any other is not.
+    """
+    if kind.startswith("int8"):
+        return kv_pairs.set_pair_key_function(kind, dim)
+    piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"
+    small, scaled, block_bytes = kind.startswith("fp8"), kind == "fp8", SCALES + 64 * 32
+
+    def set_key(keys, key, row, kv_head, kv_heads, scale):
         at, lane = keys + (row // PAGE_SIZE * kv_heads + kv_head) * piece, row % PAGE_SIZE
         x = f32_pointer(key)
         if coded:
@@ -190,6 +232,15 @@ def set_key_function(kind: Kind, dim: int) -> Any:
                 for i in range(32):
                     i8_pointer(at + SCALES)[i * 64 + lane] = i8_pointer(codes)[i]
                 at += block_bytes
+        elif small:
+            codes = stack(dim)
+            if scaled:
+                scale = largest_of(key, dim) / float32(448.0)
+                f32_pointer(at)[lane] = scale * float32(256.0)
+                at += ROW_SCALES
+            set_e4m3(codes, key, dim, scale)
+            for i in range(dim):
+                i8_pointer(at)[i * 64 + lane] = i8_pointer(codes)[i]
         elif half:
             for i in range(dim // 16):
                 scatter_f16(at + i * 2048 + lane * 2, 128, load_f32x16(key + i * 64))
@@ -201,19 +252,28 @@ def set_key_function(kind: Kind, dim: int) -> Any:
 
 
 def set_value_function(kind: Kind, dim: int) -> Any:
-    """A function (values, value, row, kv_head, kv_heads) that writes the float32 value [D] of one head."""
+    """A function (values, value, row, kv_head, kv_heads, scale) that writes the float32 value [D] of one head."""
+    if kind.startswith("int8"):
+        return kv_pairs.set_pair_value_function(kind, dim)
     piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"
-    columns = _columns(dim)
-    column_bytes = PAGE_SIZE * columns * _WIDTH[kind] + (SCALES if coded else 0)
-    halves, row_bytes = columns // 16, columns * _WIDTH[kind]
+    small, scaled = kind.startswith("fp8"), kind == "fp8"
+    columns = value_columns(dim)
+    column_bytes = PAGE_SIZE * columns * WIDTH[kind] + (SCALES if coded else 0)
+    halves, row_bytes = columns // 16, columns * WIDTH[kind]
 
-    def set_value(values, value, row, kv_head, kv_heads):
+    def set_value(values, value, row, kv_head, kv_heads, scale):
         at, place = values + (row // PAGE_SIZE * kv_heads + kv_head) * piece, row % PAGE_SIZE
+        if scaled:
+            scale = largest_of(value, dim) / float32(448.0)
+            f32_pointer(at)[place] = scale * float32(256.0)
+            at += ROW_SCALES
         for column in range(dim // columns):
             x = value + column * columns * 4
             if coded:
                 store_f16(at + 2 * place, quantize_block(at + SCALES + place * row_bytes, x))
-            for i in range(0 if coded else halves):
+            if small:
+                set_e4m3(at + place * row_bytes, x, columns, scale)
+            for i in range(0 if coded or small else halves):
                 if half:
                     store_f16x16(at + place * row_bytes + i * 32, load_f32x16(x + i * 64))
                 else:
@@ -221,6 +281,15 @@ def set_value_function(kind: Kind, dim: int) -> Any:
             at += column_bytes
 
     return inner(set_value, kind, dim)
+
+
+@exact
+def set_e4m3(codes, x, count, scale):
+    """`count` floats over their scale, cut off at 448, as e4m3 numbers at `codes`."""
+    over, top, low = splat(scale if scale > 0 else float32(1.0)), splat(float32(448.0)), splat(float32(-448.0))
+    for i in range(0, count, 16):
+        value = div_exact(load_f32x16(x + 4 * i), over)
+        store_e4m3x16(codes + i, minimum(maximum(value, low), top))
 
 
 @exact
@@ -232,7 +301,3 @@ def quantize_block(codes, x):
     quantize16(codes, mul(low, inverse))
     quantize16(codes + 16, mul(high, inverse))
     return largest / float32(127.0)
-
-
-def _columns(dim: int) -> int:
-    return 32 if dim % 32 == 0 else 16

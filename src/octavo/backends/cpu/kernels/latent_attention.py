@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from octavo.backends.cpu.kernels.attention import ATTENTION, behind
-from octavo.backends.cpu.kernels.kv import SCALES, SUMS, Kind, fetch, head_bytes
+from octavo.backends.cpu.kernels.kv_layout import SCALES, SUMS, Kind, fetch, head_bytes
 from octavo.backends.cpu.kernels.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import exact, inner, kernels

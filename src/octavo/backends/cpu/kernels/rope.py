@@ -7,7 +7,8 @@ from typing import Any
 
 from numba import float32
 
-from octavo.backends.cpu.kernels.kv import Kind, set_key_function, set_value_function
+from octavo.backends.cpu.kernels.kv import is_static, set_key_function, set_value_function
+from octavo.backends.cpu.kernels.kv_layout import Kind
 from octavo.backends.cpu.kernels.math import rms_factor
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
@@ -64,7 +65,7 @@ ROPE_SET_ROWS = record(
     "y y_stride",
     "q q_stride heads",
     "k k_stride v v_stride kv_heads",
-    "keys values rows",
+    "keys values rows k_scales v_scales",
     "table",
     "q_weight k_weight eps:f4",
     "tokens run",
@@ -72,6 +73,7 @@ ROPE_SET_ROWS = record(
 """y, q                float32 [tokens, heads, D]: q, turned, and q; strides are bytes from token to token
 k, v                float32 [tokens, kv_heads, D]
 keys, values, rows  the caches (`kv.py` says how they lie), and int64, the row of each token in them
+k_scales, v_scales  float32 [kv_heads], where the caches have static ones
 table               of `rope_table_kernel`
 q_weight, k_weight  of the norms, float32 [D]
 run                 tokens that a task does
@@ -83,7 +85,7 @@ def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, 
     """Task i does one head of a run of tokens: turns q's, turns k's and writes it to the cache, or writes v's."""
     turn = _turn(interleaved, normed, dim, pairs)
     set_key, set_value = set_key_function(kind, dim), set_value_function(kind, dim)
-    nbytes, turn_bytes = dim * 4, pairs * 8
+    nbytes, turn_bytes, static = dim * 4, pairs * 8, is_static(kind)
 
     def rope_set_rows(a, task):
         heads, kv_heads, run = a.heads, a.kv_heads, a.run
@@ -100,11 +102,13 @@ def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, 
                 head = h - heads
                 k = a.k + token * a.k_stride + head * nbytes
                 turn(key, k, table + token * turn_bytes, a.k_weight, eps)
-                set_key(a.keys, key, rows[token], head, kv_heads)
+                scale = f32_pointer(a.k_scales)[head] if static else float32(1.0)
+                set_key(a.keys, key, rows[token], head, kv_heads, scale)
             else:
                 head = h - heads - kv_heads
                 v = a.v + token * a.v_stride + head * nbytes
-                set_value(a.values, v, rows[token], head, kv_heads)
+                scale = f32_pointer(a.v_scales)[head] if static else float32(1.0)
+                set_value(a.values, v, rows[token], head, kv_heads, scale)
 
     return rope_set_rows
 
@@ -144,26 +148,30 @@ def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
     return inner(turn, interleaved, normed, dim, pairs)
 
 
-SET_ROWS = record("cache", "x x_stride heads", "rows")
-"""x [tokens, heads, D] to the rows of a cache that `rows`, int64, says for each token."""
+SET_ROWS = record("cache", "x x_stride heads", "rows scales")
+"""x [tokens, heads, D] to the rows of a cache that `rows`, int64, says for each token; scales float32 [heads], if any
+are static."""
 
 
 @kernels(SET_ROWS)
 def set_keys_kernel(kind: Kind, dim: int) -> Any:
     """Task t writes token t's keys."""
-    return _set_rows(set_key_function(kind, dim), dim)
+    return _set_rows(set_key_function(kind, dim), kind, dim)
 
 
 @kernels(SET_ROWS)
 def set_values_kernel(kind: Kind, dim: int) -> Any:
     """Task t writes token t's values."""
-    return _set_rows(set_value_function(kind, dim), dim)
+    return _set_rows(set_value_function(kind, dim), kind, dim)
 
 
-def _set_rows(write: Any, dim: int) -> Any:
+def _set_rows(write: Any, kind: Kind, dim: int) -> Any:
+    static = is_static(kind)
+
     def set_rows(a, task):
         row, heads = i64_pointer(a.rows)[task], a.heads
         for h in range(heads):
-            write(a.cache, a.x + task * a.x_stride + h * dim * 4, row, h, heads)
+            scale = f32_pointer(a.scales)[h] if static else float32(1.0)
+            write(a.cache, a.x + task * a.x_stride + h * dim * 4, row, h, heads, scale)
 
     return set_rows

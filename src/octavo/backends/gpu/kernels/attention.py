@@ -10,31 +10,73 @@ from octavo.graph.node import PAGE_SIZE
 
 PAGE = tl.constexpr(PAGE_SIZE)
 LOG2E = tl.constexpr(1.4426950408889634)
+LEAST_SCALE = tl.constexpr(1e-30)
 
 
 @triton.jit
 def rows_of(data, scales, rows, seen, head, heads, shape: tl.constexpr):
-    """[BLOCK_N, block_d] of a head of a cache `data` [all rows, heads, dim]; zeros for rows not `seen`, [BLOCK_N, 1].
+    """[BLOCK_N, block_d] of a head of a cache `data` [all rows, heads, dim]; zeros for rows not `seen`, [BLOCK_N].
 
-    They are float16 or float32 as the cache is. With `scales`, float16 [all rows, heads, dim / 32], the cache is codes,
-    and they are float16.
+    They are float16 or float32 as the cache is. Of kind "q8_0", with `scales` float16 [all rows, heads, dim / 32], the
+    cache is codes, and they are float16; so they are of kinds "int8" and "fp8", as numbers without their scales.
     """
     DIM: tl.constexpr = shape.dim
     BLOCK_D: tl.constexpr = shape.block_d
     BLOCK_N: tl.constexpr = shape.block_n
     at = tl.arange(0, BLOCK_D)
-    mask = seen if DIM == BLOCK_D else seen & (at < DIM)[None, :]
+    mask = seen[:, None] if DIM == BLOCK_D else seen[:, None] & (at < DIM)[None, :]
     place = rows.to(tl.int64) * heads * DIM
     data += head * DIM
     value = tl.load(data + place[:, None] + at[None, :], mask=mask, other=0)  # [BLOCK_N, BLOCK_D]
-    if scales is not None:
+    if shape.kind == "int8":
+        value = value.to(tl.float16)
+    elif shape.kind == "fp8":
+        value = halves_of(value)
+    elif shape.kind == "q8_0":
         group = tl.arange(0, BLOCK_D // 32)[None, :]
-        exists = seen & (group < DIM // 32)
+        exists = seen[:, None] & (group < DIM // 32)
         scales += head * (DIM // 32)
         scale = tl.load(scales + place[:, None] // 32 + group, mask=exists, other=0.0)  # [BLOCK_N, BLOCK_D / 32]
         groups = tl.reshape(value.to(tl.float16), (BLOCK_N, BLOCK_D // 32, 32)) * scale[:, :, None]
         value = tl.reshape(groups, (BLOCK_N, BLOCK_D))
     return value
+
+
+@triton.jit
+def halves_of(codes):
+    """e4m3 numbers over 256 as float16, which has the same bits but for the exponent's bias; none is NaN."""
+    bits = codes.to(tl.int16)
+    return (((bits & 0x7F) << 7) | (bits & -0x8000)).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def row_scales_of(scales, rows, seen, head, heads, shape: tl.constexpr):
+    """[BLOCK_N]: dynamic scales, float32 [pages, heads, PAGE], of the numbers of `rows_of`; 0 for rows not `seen`."""
+    place = (rows.to(tl.int64) // PAGE * heads + head) * PAGE + rows % PAGE
+    return tl.load(scales + place, mask=seen, other=0.0) * shape.unit
+
+
+@triton.jit
+def both_scales_of(cache, rows, seen, head, shape: tl.constexpr):
+    """`row_scales_of` the keys and the values of a PagedCache."""
+    k_scale = row_scales_of(cache.k_scales, rows, seen, head, cache.heads, shape)  # [BLOCK_N]
+    return k_scale, row_scales_of(cache.v_scales, rows, seen, head, cache.heads, shape)
+
+
+@triton.jit
+def head_scale_of(scales, head, shape: tl.constexpr):
+    """The static scale of a head's numbers; 1 where it has none."""
+    return tl.load(scales + head) * shape.unit if shape.scales == "static" else 1.0
+
+
+@triton.jit
+def weighted_by_scales(p, scales, most, acc):
+    """Weights [BLOCK_M, BLOCK_N] times the values' scales [BLOCK_N], over the largest so far; that, and acc over it.
+
+    So what is rounded to float16 is at most 1, however small values are.
+    """
+    new = tl.maximum(most, tl.max(scales, 0))
+    return p * (scales / new)[None, :], new, acc * (most / new)
 
 
 @triton.jit
@@ -151,7 +193,7 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
     BLOCK_D: tl.constexpr = shape.block_d
     BLOCK_M: tl.constexpr = shape.block_m
     BLOCK_N: tl.constexpr = shape.block_n
-    CODES: tl.constexpr = cache.k_scales is not None
+    CODES: tl.constexpr = shape.kind == "q8_0"
     tile, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
     token = begin + tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -167,16 +209,30 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
         m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+        scale *= head_scale_of(cache.k_scales, head // shape.group, shape)
+        unit = head_scale_of(cache.v_scales, head // shape.group, shape)
+        if shape.scales == "dynamic":
+            unit = tl.full((), LEAST_SCALE, tl.float32)
         for i in range(earliest, last // BLOCK_N + 1):
             row = row_of_block(cache, sequence, i, True, shape)
             position, rows = tl.arange(0, BLOCK_N) + i * BLOCK_N, tl.arange(0, BLOCK_N) + row
-            seen = (position <= last)[:, None]
+            seen = position <= last
             k = keys_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
             scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
+            if shape.scales == "dynamic":
+                k_scale = row_scales_of(
+                    cache.k_scales, rows, seen, head // shape.group, cache.heads, shape
+                )  # [BLOCK_N]
+                scores *= k_scale[None, :]
             p, m, total, acc = weigh(scores, position, limit, end_seen, m, total, acc, scale, shape)
             v = values_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
+            if shape.scales == "dynamic":
+                v_scale = row_scales_of(
+                    cache.v_scales, rows, seen, head // shape.group, cache.heads, shape
+                )  # [BLOCK_N]
+                p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
             acc = add_values(p, v, acc, shape, CODES)
         if sinks is not None:
             total += tl.exp2(tl.load(sinks + head) * LOG2E - m)
         o_at = out.data + token.to(tl.int64)[:, None] * out.stride + head * DIM + at[None, :]
-        tl.store(o_at, acc / total[:, None], mask=mask)  # [BLOCK_M, BLOCK_D]
+        tl.store(o_at, acc * unit / total[:, None], mask=mask)  # [BLOCK_M, BLOCK_D]

@@ -12,14 +12,18 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.activations import store_q8_1
 from octavo.backends.gpu.kernels.attention import (
+    LEAST_SCALE,
     LOG2E,
     add_values,
+    both_scales_of,
+    head_scale_of,
     keys_of,
     row_of_block,
     scores_of,
     values_of,
     visible_blocks,
     weigh,
+    weighted_by_scales,
 )
 
 
@@ -38,7 +42,8 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
     BLOCK_N: tl.constexpr = shape.block_n
     GROUP: tl.constexpr = shape.group
     SPLITS: tl.constexpr = shape.splits
-    CODES: tl.constexpr = cache.k_scales is not None
+    CODES: tl.constexpr = shape.kind == "q8_0"
+    DYNAMIC: tl.constexpr = shape.scales == "dynamic"
     sequence, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     last = tl.load(positions + sequence)
     earliest, blocks = visible_blocks(last, shape)
@@ -49,37 +54,50 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
     row = row_of_block(cache, sequence, first, first < stop, shape)
     position = place + first * BLOCK_N
     if shape.ahead:
-        before = ((position < last) & (first < stop))[:, None]
+        before = (position < last) & (first < stop)
         k_old = keys_of(cache, place + row, before, head, shape)  # [BLOCK_N, BLOCK_D]
         v_old = values_of(cache, place + row, before, head, shape)  # [BLOCK_N, BLOCK_D]
+        if DYNAMIC:
+            k_scale_old, v_scale_old = both_scales_of(cache, place + row, before, head, shape)  # [BLOCK_N] each
     if PDL:
         gdc_wait()
     if first < stop:
         q_at = q.data + sequence * q.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
         q_mask = (member < GROUP)[:, None] & (at < DIM)[None, :]
         q_tile = tl.load(q_at, mask=q_mask, other=0.0)  # [BLOCK_M, BLOCK_D]
-        now = ((position == last) if shape.ahead else (position <= last))[:, None]
+        now = (position == last) if shape.ahead else (position <= last)
         k = keys_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
         v = values_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
+        if DYNAMIC:
+            k_scale, v_scale = both_scales_of(cache, place + row, now, head, shape)  # [BLOCK_N] each
         if shape.ahead:
-            k, v = tl.where(now, k, k_old), tl.where(now, v, v_old)
+            k, v = tl.where(now[:, None], k, k_old), tl.where(now[:, None], v, v_old)
+            if DYNAMIC:
+                k_scale, v_scale = tl.where(now, k_scale, k_scale_old), tl.where(now, v_scale, v_scale_old)
         limit = tl.full((BLOCK_M,), 0, tl.int32) + last
         m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+        scale *= head_scale_of(cache.k_scales, head, shape)
+        unit = tl.full((), LEAST_SCALE, tl.float32) if DYNAMIC else head_scale_of(cache.v_scales, head, shape)
         for i in tl.range(first + 1, stop + 1, num_stages=1):
             row = row_of_block(cache, sequence, i, i < stop, shape)
-            coming = ((place + i * BLOCK_N <= last) & (i < stop))[:, None]
+            coming = (place + i * BLOCK_N <= last) & (i < stop)
             k_next = keys_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
             v_next = values_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
             scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
+            if DYNAMIC:
+                scores *= k_scale[None, :]
             p, m, total, acc = weigh(scores, position, limit, limit, m, total, acc, scale, shape)
+            if DYNAMIC:
+                p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
+                k_scale, v_scale = both_scales_of(cache, place + row, coming, head, shape)  # [BLOCK_N] each
             acc = add_values(p, v, acc, shape, CODES)
             k, v, position = k_next, v_next, position + BLOCK_N
         out = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
         inside = member < GROUP
         tl.store(
-            partial.outputs + out[:, None] * BLOCK_D + at[None, :], acc, mask=inside[:, None]
+            partial.outputs + out[:, None] * BLOCK_D + at[None, :], acc * unit, mask=inside[:, None]
         )  # [BLOCK_M, BLOCK_D]
         tl.store(partial.maxima + out, m, mask=inside)
         tl.store(partial.totals + out, total, mask=inside)

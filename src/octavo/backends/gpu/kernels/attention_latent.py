@@ -83,7 +83,7 @@ def latent_kernel(q, cache, positions, starts, sinks, out, partial, scale, shape
     BLOCK_N: tl.constexpr = shape.block_n
     GROUP: tl.constexpr = shape.group
     SPLITS: tl.constexpr = shape.splits
-    CODES: tl.constexpr = cache.k_scales is not None
+    CODES: tl.constexpr = shape.kind == "q8_0"
     tile, sequence = tl.program_id(0), tl.program_id(2).to(tl.int64)
     split, kv_head = tl.program_id(1) % SPLITS, tl.program_id(1) // SPLITS
     if starts is None:

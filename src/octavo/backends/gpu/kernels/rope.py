@@ -7,6 +7,10 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.activations import nearest
+from octavo.backends.gpu.kernels.quantize8 import ROUND, fp8_bits
+from octavo.graph.node import PAGE_SIZE
+
+PAGE = tl.constexpr(PAGE_SIZE)
 
 
 @triton.jit
@@ -59,12 +63,29 @@ def _turned(x, weights, angles, eps, shape: tl.constexpr):
 
 @triton.jit
 def _write(cache, row, head, value, shape: tl.constexpr):
-    """A head's values into row `row` of a CacheRows, as int8 codes with a float16 scale for 32 if it has scales."""
+    """A head's values into row `row` of a CacheRows, as codes and scales if it has them."""
     DIM: tl.constexpr = shape.dim
     BLOCK_D: tl.constexpr = shape.block_d
     at = tl.arange(0, BLOCK_D)
     place = (row * cache.heads + head) * DIM
-    if cache.scales is not None:
+    if shape.kind == "int8" or shape.kind == "fp8":  # noqa: PLR1714 - kernels have no `in`
+        TOP: tl.constexpr = 127.0 if shape.kind == "int8" else 448.0
+        if shape.static:
+            scale = tl.load(cache.scales + head)
+        else:
+            odd = tl.max((value != value).to(tl.int32), 0)  # noqa: PLR0124 - NaN
+            scale = tl.div_rn(tl.max(tl.abs(value), 0), TOP)
+            page, slot = row // PAGE, row % PAGE
+            kept = tl.where(odd > 0, float("nan"), scale)
+            tl.store(cache.scales + (page * cache.heads + head) * PAGE + slot, kept)
+        number = tl.div_rn(value, tl.where(scale > 0, scale, 1.0))
+        number = tl.minimum(tl.maximum(number, -TOP), TOP)
+        if shape.kind == "int8":
+            code = (number + ROUND - ROUND).to(tl.int8)
+        else:
+            code = fp8_bits(number, False)
+        tl.store(cache.data + place + at, code, mask=at < DIM)
+    elif shape.kind == "q8_0":
         groups = tl.reshape(value, (BLOCK_D // 32, 32))
         largest = tl.max(tl.abs(groups), 1)
         scale = tl.div_rn(largest, 127.0)
