@@ -296,9 +296,9 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
     if name.startswith("latent"):
         tile = dispatch.latent(4096 if name == "latent_many" else shape.group, target, exact, "q8" in name)
     elif decodes:
-        tile = dispatch.decode(shape.block_d, shape.group, target, exact)
+        tile = dispatch.decode(shape.block_d, shape.group, target, exact, bool(shape.scales))
     else:
-        tile = dispatch.prefill(shape.block_d, target, exact)
+        tile = dispatch.prefill(shape.block_d, target, exact, bool(shape.scales))
     ahead = decodes and target in ("sm_90", "sm_100")
     shape = replace(
         shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision, part=tile.part

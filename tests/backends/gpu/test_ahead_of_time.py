@@ -36,7 +36,8 @@ NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec
             for kind in ("int8", "fp8") for static in ("", "_static")},
          "decode_window": "float", "prefill_window": "wide", "latent": "wide", "latent_many": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
-SPILL = {("prefill", "gfx1100"), ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"),
+SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
+         ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"),
          *(("decode_f32_256", target) for target in ("sm_80", "sm_90", "sm_100", "gfx1100")),
          *(("prefill_f32_256", target) for target in ("sm_90", "sm_100", "gfx1100"))}  # fmt: skip
 """What does not fit the registers of targets yet; see docs/gpu.md."""

@@ -152,7 +152,7 @@ def _prefill(
 ) -> Launch:  # fmt: skip
     tokens, heads, dim = q.shape
     block = triton.next_power_of_2(dim)
-    tile = dispatch.prefill(block, c.target.arch, cache.k.dtype == torch.float32)
+    tile = dispatch.prefill(block, c.target.arch, cache.k.dtype == torch.float32, codes=bool(limits.get("scales")))
     shape = AttentionShape(
         dim, block, heads // cache.heads, tile.block_m, block_n=tile.block_n, precision=tile.precision, **limits
     )
@@ -171,7 +171,9 @@ def _decode(
     splits = dispatch.splits(tokens, cache.heads, _pages_seen(cache, limits), c.target.arch)
     partial = _partial(c, tokens * heads, splits, block)
     ahead = c.target.pdl or c.target.arch == "interpreter"
-    tile = dispatch.decode(block, group, c.target.arch, cache.k.dtype == torch.float32)
+    tile = dispatch.decode(
+        block, group, c.target.arch, cache.k.dtype == torch.float32, codes=bool(limits.get("scales"))
+    )
     shape = AttentionShape(
         dim, block, group, tile.block_m, splits, ahead, block_n=tile.block_n, precision=tile.precision, **limits
     )

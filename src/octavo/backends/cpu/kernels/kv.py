@@ -77,12 +77,7 @@ def query_bytes(kind: Kind, dim: int) -> int:
 def query_function(kind: Kind, dim: int) -> Any:
     """A function (target, source, scale): a query as `score_function` reads it of D floats, times a static scale."""
     if kind.startswith("int8"):
-        set_pairs = kv_pairs.set_query
-
-        def set_query(target, source, scale):
-            set_pairs(target, source, dim, scale)
-
-        return inner(set_query, kind, dim)
+        return kv_pairs.pair_query_function(kind, dim)
     static = is_static(kind)
 
     def set_query(target, source, scale):

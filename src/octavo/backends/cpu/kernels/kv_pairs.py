@@ -17,7 +17,6 @@ from typing import Any
 from numba import float32
 
 from octavo.backends.cpu.kernels.kv_layout import (
-    PAGE_SIZE,
     ROW_SCALES,
     SUMS,
     Kind,
@@ -28,6 +27,7 @@ from octavo.backends.cpu.kernels.kv_layout import (
     scale_row,
     value_columns,
 )
+from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import exact, inner
 from octavo.jit.simd import (
     add_blocks,
@@ -64,6 +64,15 @@ def set_query(target, source, dim, key_scale):
     for i in range(0, dim, 16):
         store_s16x16(target + QUERY_HEADER + 2 * i, mul(load_f32x16(source + 4 * i), inverse))
     f32_pointer(target)[0] = largest / float32(32767.0) * key_scale
+
+
+def pair_query_function(kind: Kind, dim: int) -> Any:
+    """A function as `kv.query_function` has it."""
+
+    def set_pair_query(target, source, scale):
+        set_query(target, source, dim, scale)
+
+    return inner(set_pair_query, kind, dim)
 
 
 def pair_score_function(kind: Kind, n: int, dim: int) -> Any:
