@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from octavo.models import read_model
 from tests.evals.conftest import Open
 from tests.evals.test_collect import CONTEXT, TINY_TOKENS, TOKENS, model_of
 from tests.models.checkpoints import CASES, Write, make
+from tests.models.table import Models, made_in
+from tests.models.tiny_checkpoints import TABLE
 from tests.runtime import tiny
 from tests.sampling import some
 
@@ -39,11 +42,27 @@ def experts(tmp_path: Path) -> str:
     return tiny.write(tmp_path / "experts.gguf", "qwen3moe", weights=tiny.tensors("qwen3moe"))
 
 
-@pytest.mark.parametrize("name", some(CASES, 2))
-def test_products_are_given_what_the_whole_graph_gives_them(name: str, gguf: Write) -> None:
-    file = gguf(CASES[name], make(CASES[name]))
-    want = collect_imatrix(model_of(file, cache_type="f16"), TOKENS, context=CONTEXT, output=True)
-    parts = [TOKENS[i : i + CONTEXT] for i in range(0, len(TOKENS), CONTEXT)]
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
+def test_every_class_of_checkpoint(name: str, every: Models) -> None:
+    tokens = [token % 300 for token in TOKENS]
+    compare_with_whole_graph(every[name].file, tokens)
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    with made_in(tmp_path_factory.mktemp("every")) as models:
+        yield models
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deepseek2-v2"])
+def test_products_are_given_what_the_whole_graph_gives_them(name: str, every: Models) -> None:
+    compare_with_whole_graph(every[name].file, TOKENS)
+
+
+def compare_with_whole_graph(file: GGUFFile, tokens: list[int]) -> None:
+    want = collect_imatrix(model_of(file, cache_type="f16"), tokens, context=CONTEXT, output=True)
+    parts = [tokens[i : i + CONTEXT] for i in range(0, len(tokens), CONTEXT)]
     run = Layerwise(read_model(file), [ReferenceBackend()], Samples(parts))
     seen = set()
     for stage in run.run():

@@ -28,7 +28,7 @@ class Stage:
     number    of the stage; 0 is what comes before any product
     takes     values of earlier stages that it reads, by number
     gives     values of its own that later stages read, by number
-    written   its values that are written to caches, by the cache's name
+    written   what it writes to caches, by the cache's name
     products  its products, as the whole graph has them
     """
 
@@ -44,8 +44,14 @@ class Stage:
         layers = [split_layer(p.inputs[0].name)[0] for p in self.products]
         return max((n for n in layers if n is not None), default=None)
 
+    @property
+    def made(self) -> Mapping[str, Node]:
+        """Those of `written` that it computes itself; the others are among `takes`."""
+        taken = {id(n) for n in self.takes.values()}
+        return {name: n for name, n in self.written.items() if id(n) not in taken}
+
     def graph(self, replaced: Callable[[QTensor], QTensor] = lambda tensor: tensor) -> Graph:
-        """The stage by itself: `takes` are inputs called by `input_name`, `gives` and then `written` its outputs.
+        """The stage by itself: `takes` are inputs called by `input_name`, `gives` and then `made` its outputs.
 
         Weights of products are `replaced`.
         """
@@ -62,7 +68,7 @@ class Stage:
             new[id(node)] = Node(node.op, inputs, node.shape, node.dtype, node.attrs, node.name)
             return new[id(node)]
 
-        return Graph.of(*(renew(n) for n in (*self.gives.values(), *self.written.values())))
+        return Graph.of(*(renew(n) for n in (*self.gives.values(), *self.made.values())))
 
 
 def input_name(number: int) -> str:

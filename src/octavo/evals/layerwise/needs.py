@@ -67,7 +67,7 @@ def _stage_bytes(run: Layerwise, stage: Stage) -> int:
     hosts = [b for b in run.backends if isinstance(b, HostBackend)]
     weights = sum(b.weight_bytes(nodes) + b.cache_bytes(nodes, run.samples.limits) for b in hosts[:1])
     given = sum(4 * math.prod(bind(n.shape, run.samples.limits)) for n in stage.takes.values())
-    results = (*stage.gives.values(), *stage.written.values())
+    results = (*stage.gives.values(), *stage.made.values())
     read = sum(4 * math.prod(bind(n.shape, run.samples.limits)) for n in results)
     return weights + sum(made.memory) + 2 * given + read
 

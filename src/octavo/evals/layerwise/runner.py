@@ -20,7 +20,7 @@ from octavo.evals.layerwise.inputs import ProductInput, inputs_of
 from octavo.evals.layerwise.samples import Samples
 from octavo.evals.layerwise.values import Journal, Values
 from octavo.formats import QTensor, by_name, dequantize
-from octavo.formats.spec import F32
+from octavo.formats.spec import F32, AnyArray
 from octavo.graph.lower import lower
 from octavo.graph.node import Node, bind
 from octavo.graph.plan import Executor
@@ -141,8 +141,8 @@ class Layerwise:
             for kept, part in zip(results, made, strict=False):
                 kept[sample.part] = part
             if stream == CHANGED:
-                for cache, part in zip(caches.values(), made[len(results) :], strict=True):
-                    cache.add(np.asarray(part, np.float32))
+                for name, part in _written(stage, given, made[len(results) :]):
+                    caches[name].add(part)
             if self._progress is not None:
                 at = stage.number * len(self.streams) + self.streams.index(stream)
                 whole = len(self.stages) * len(self.streams) * len(self.samples)
@@ -173,6 +173,15 @@ class Layerwise:
         for number in (stage.takes.keys() | stage.gives.keys()) - alive:
             for stream in self.streams:
                 self._values.free((stream, number))
+
+
+def _written(stage: Stage, given: Mapping[str, AnyArray], made: Sequence[AnyArray]) -> Iterator[tuple[str, F32]]:
+    """What a stage writes to caches, by their names: of what it is given, and of what it has made."""
+    numbers = {id(node): number for number, node in stage.takes.items()}
+    results = dict(zip(stage.made, made, strict=True))
+    for name, node in stage.written.items():
+        values = results[name] if name in results else given[input_name(numbers[id(node)])]
+        yield name, np.asarray(values, np.float32)
 
 
 def _of_cache(name: str, x: Node) -> ChannelStatistics:
