@@ -10,11 +10,13 @@ import pytest
 from octavo.errors import NonFiniteError
 from octavo.runtime.core import EngineCore
 from octavo.runtime.engine import Engine
+from octavo.runtime.grammar import Grammar, Grammars
 from octavo.runtime.lookup import FIRST_WAIT, LONGEST_WAIT, Lookup
 from octavo.runtime.model import Model, load
 from octavo.runtime.request import Request
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.runtime.speculate import Speculator
+from octavo.runtime.thinking import Thinking
 
 MakeEngine = Callable[..., Engine]
 GREEDY, DRAWN = SamplingParams(temperature=0.0), SamplingParams(temperature=0.3, top_k=3, seed=3)
@@ -138,9 +140,38 @@ def test_steps_with_drafts_that_fail(make_engine: MakeEngine, monkeypatch: pytes
     assert core.stats().drafts == 0
 
 
+SCHEMA = {"type": "object", "properties": {"answer": {"enum": [True, "abcabcabc"]}}, "required": ["answer"],
+          "additionalProperties": False}  # fmt: skip
+HELD = [
+    (Grammar.json_schema(SCHEMA), None),
+    (Grammar.regex("(abc ){6,8}x"), None),
+    (Grammar.regex("(ab){3,4} (ab){3,4}"), Thinking("<think>", "</think>", begun=True)),
+]
+
+
+@pytest.mark.usefixtures("_free")
+@pytest.mark.parametrize(("grammar", "thinking"), HELD)
+def test_drafts_of_replies_that_a_grammar_holds(model: Model, grammar: Grammar, thinking: Thinking | None) -> None:
+    """What the grammar forces is a draft too."""
+    grammars, found = Grammars(model.tokenizer), []
+    for drafts in (True, False):
+        core, made = EngineCore(model.engine, n_known=model.tokenizer.n_vocab), list[Request]()
+        if not drafts:
+            core.speculator = None
+        for params in (GREEDY, SamplingParams(temperature=2.0, seed=1)):
+            one = request(model.encode_prompt("x"), params, 60, constraint=grammars.constraint(grammar, thinking))
+            one.stop_ids = frozenset(model.tokenizer.stop_ids)
+            core.add(one)
+            made.append(one)
+        list(core.drain())
+        found.append([(one.finish_reason, model.tokenizer.decode(one.chosen)) for one in made])
+        assert (core.stats().accepted_tokens > 0) == drafts
+    assert found[0] == found[1]
+
+
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load("demo", device="cpu", threads=2, n_ctx=256, max_sequences=2, speculate="lookup")
+    return load("demo", device="cpu", threads=2, n_ctx=256, max_sequences=8, speculate="lookup")
 
 
 @pytest.mark.usefixtures("_free")

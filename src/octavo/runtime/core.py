@@ -121,10 +121,13 @@ class EngineCore:
         outputs = list[Output]()
         for request, chosen in found.items():
             alone = StepPlan(((request, 1),), ((request, 0),))
-            for one in chosen:
-                if request.state is State.RUNNING:
-                    outputs += self._committed(alone, {request: one})
-        self._counts.update(steps=1, drafts=len(drafts), drafted=sum(map(len, drafts.values())))
+            for place, one in enumerate(chosen):
+                if request.state is not State.RUNNING:
+                    break
+                if place and request.constraint is not None and isinstance(one, Chosen):
+                    request.constraint.accept(one.token)
+                outputs += self._committed(alone, {request: one})
+        self._counts.update(steps=1, drafts=len(drafts), drafted=sum(len(d.tokens) for d in drafts.values()))
         self._counts["accepted"] += sum(len(found[r]) - 1 for r in drafts)
         return outputs
 

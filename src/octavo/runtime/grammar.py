@@ -203,6 +203,18 @@ class _Matched:
         if not own.any():
             raise GrammarError("the grammar can't be followed: no token of the vocabulary goes on as it has to")
 
+    def fill_after(self, tokens: Sequence[int], mask: Mask) -> None:
+        taken = self._matcher.try_consume_tokens(list(tokens))
+        try:
+            if taken < len(tokens):
+                raise GrammarError(f"token {tokens[taken]} is not what the grammar allows")
+            self.fill(mask)
+        finally:
+            self._matcher.rollback(taken)
+
+    def forced(self) -> list[int]:
+        return [] if self.stopped else list(self._matcher.compute_ff_tokens())
+
     def accept(self, token: int) -> None:
         if not self._matcher.consume_token(token):
             raise GrammarError(f"token {token} is not what the grammar allows: {_brief(self._matcher.get_error())}")

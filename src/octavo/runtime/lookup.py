@@ -51,9 +51,10 @@ class Lookup:
         self._left_out, self._wait = 0, min(2 * self._wait, LONGEST_WAIT)
         return True
 
-    def verified(self, drafted: int, taken: int) -> None:
-        """Take down how a draft did."""
+    def verified(self, drafted: int, taken: int, *, forced: bool = False) -> None:
+        """Take down how a draft did; one that is `forced` does not come from here."""
         self.drafts += 1
         self.drafted += drafted
         self.taken += taken
-        self.accepted += SHARE * (taken - self.accepted)
+        if not forced:
+            self.accepted += SHARE * (taken - self.accepted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,6 +39,17 @@ class Constraint(Protocol):
     @property
     def stopped(self) -> bool:
         """Whether the reply is complete, so that nothing but its end may come."""
+
+
+@runtime_checkable
+class Foreseeing(Constraint, Protocol):
+    """A constraint that can also tell what may come later."""
+
+    def fill_after(self, tokens: Seq[int], mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        """`fill` as it will be once these tokens are accepted. Raises GrammarError where they may not come."""
+
+    def forced(self) -> list[int]:
+        """Tokens that nothing else can come in place of, as far as is known."""
 
 
 def masked(logits: F32, mask: AnyArray) -> F32:

@@ -1,19 +1,23 @@
 """Speculation: steps that verify drafts of what replies go on with, so that they bring more than one token of a reply.
 
-A draft comes from the request's own text. A step computes its tokens as it does those of a prompt, with logits at each,
-and at each place a token is chosen as if those before it had been chosen one by one. The draft is right up to where
-another token was chosen: that one is the last that the step brings. So replies are what they are without drafts.
+A draft comes from the request's own text, or from its grammar where that forces what comes. A step computes its tokens
+as it does those of a prompt, with logits at each, and at each place a token is chosen as if those before it had been
+chosen one by one. The draft is right up to where another token was chosen: that one is the last that the step brings.
+So replies are what they are without drafts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from octavo.errors import CacheFullError
 from octavo.runtime.batch import Feed
 from octavo.runtime.choosing import Chooser, Chosen
 from octavo.runtime.pace import SHARE, Pace
-from octavo.runtime.request import Request
+from octavo.runtime.request import Foreseeing, Request
 from octavo.runtime.sampling import ChainSampler
 from octavo.runtime.scheduler import StepPlan
 
@@ -22,7 +26,29 @@ TOKENS, ASYNC_TOKENS = 3, 7
 MOST_REPLIES, MOST_ASYNC_REPLIES = 3, 15
 """In a step that has drafts: with more of them products have rows enough, and each token of a draft costs one."""
 
-Drafts = Mapping[Request, list[int]]
+
+class Draft(NamedTuple):
+    """Tokens that a request may go on with; `forced` ones its grammar gave."""
+
+    tokens: list[int]
+    forced: bool = False
+
+
+Drafts = Mapping[Request, Draft]
+NONE = Draft([])
+
+
+class Later:
+    """The Constraint of a request as it is once the tokens of a draft are accepted."""
+
+    def __init__(self, constraint: Foreseeing, draft: Sequence[int]) -> None:
+        self._constraint, self._draft, self.stopped = constraint, draft, False
+
+    def fill(self, mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        self._constraint.fill_after(self._draft, mask)
+
+    def accept(self, token: int) -> None:
+        """Nothing: the request's own goes on by the tokens that turn out right."""
 
 
 class Speculator:
@@ -40,23 +66,34 @@ class Speculator:
         """Drafts for a step of replies, whose pages are there; none where they don't pay."""
         if plan.chunk or not plan.replies or plan.replies > self.most_replies:
             return {}
-        cost, found = self._cost_in_tokens(plan.replies), dict[Request, list[int]]()
-        left = self.engine.limits["outputs"] - plan.replies
+        cost, found = self._cost_in_tokens(plan.replies), dict[Request, Draft]()
         if len(plan.choosing) > len(plan.parts):  # siblings begin after this step
             return {}
+        left = self.engine.limits["outputs"] - plan.replies
+        masks = self.engine.limits["masked"] - sum(r.constraint is not None for r, _ in plan.parts)
         for request, _ in plan.parts:
-            if left < self.n:
-                break
-            if self._may(request) and (draft := request.lookup.draft(request.tokens, self.n)) \
-                    and request.lookup.pays(cost) and self._grown(request):  # fmt: skip
+            held = request.constraint is not None
+            if left < self.n or (held and masks < self.n) or not self._may(request):
+                continue
+            draft = self._draft(request, cost)
+            if draft.tokens and self._grown(request):
                 found[request] = draft
-                left -= self.n
+                left, masks = left - self.n, masks - held * self.n
         return found
+
+    def _draft(self, request: Request, cost: float) -> Draft:
+        """Tokens that a request may go on with; none where they don't pay."""
+        forced = request.constraint.forced() if isinstance(request.constraint, Foreseeing) else []
+        if len(forced) > cost:
+            return Draft([*forced, *forced[-1:] * self.n][: self.n], forced=True)
+        found = request.lookup.draft(request.tokens, self.n)
+        return Draft(found) if found and request.lookup.pays(cost) else NONE
 
     def _may(self, request: Request) -> bool:
         """Whether a request's tokens can be chosen before those before them are known to be right."""
         sampler, chosen = request.sampler, len(request.tokens) - len(request.prompt)
-        plain = request.constraint is None and isinstance(sampler, ChainSampler) and not sampler.before
+        foreseen = request.constraint is None or isinstance(request.constraint, Foreseeing)
+        plain = foreseen and isinstance(sampler, ChainSampler) and not sampler.before
         return plain and (request.max_tokens is None or request.max_tokens > chosen + 1)
 
     def _grown(self, request: Request) -> bool:
@@ -79,7 +116,7 @@ class Speculator:
         """Compute a step, and choose tokens of each request up to the first one that its draft does not have."""
         feeds, choosing, places = list[Feed](), list[tuple[Request, int]](), dict[Request, int]()
         for i, (request, _) in enumerate(plan.parts):
-            draft = drafts.get(request, [])
+            draft = drafts.get(request, NONE).tokens
             feeds.append(Feed(request.sequence, [request.tokens[-1], *draft], 1 + len(draft)))
             for place in range(1 + len(draft)):
                 one = request if not place else _later(request, draft[:place])
@@ -90,15 +127,15 @@ class Speculator:
         for one, i in choosing:
             request = plan.parts[i][0]
             found.setdefault(request, []).append(choices[one])
-        return {request: self._right(request, all_, drafts.get(request, [])) for request, all_ in found.items()}
+        return {request: self._right(request, all_, drafts.get(request, NONE)) for request, all_ in found.items()}
 
-    def _right(self, request: Request, chosen: list[Chosen | Exception], draft: list[int]) -> list[Chosen | Exception]:
+    def _right(self, request: Request, chosen: list[Chosen | Exception], draft: Draft) -> list[Chosen | Exception]:
         """What was chosen up to the first token that is not the draft's; it counts how many are."""
-        right = 0
-        while right < len(draft) and _token(chosen[right]) == draft[right]:
+        right, n = 0, len(draft.tokens)
+        while right < n and _token(chosen[right]) == draft.tokens[right]:
             right += 1
-        if draft:
-            request.lookup.verified(len(draft), right)
+        if n:
+            request.lookup.verified(n, right, forced=draft.forced)
         failed = right and isinstance(chosen[right], Exception)  # the step after this one will tell
         return chosen[: right + (not failed)]
 
@@ -115,7 +152,8 @@ class Speculator:
 
 def _later(request: Request, draft: list[int]) -> Request:
     """The request as it is once the tokens of a draft are chosen."""
-    return Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs)
+    held = Later(request.constraint, draft) if isinstance(request.constraint, Foreseeing) else None
+    return Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held)
 
 
 def _token(choice: Chosen | Exception) -> int | None:

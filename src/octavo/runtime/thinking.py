@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from octavo.errors import GrammarError
-from octavo.runtime.request import Constraint
+from octavo.runtime.request import Constraint, Foreseeing
 from octavo.text import Tokenizer
 
 Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -78,6 +79,25 @@ class AfterThinking:
             _set(mask, self._newlines())
         elif self._start:
             _set(mask, self._start[:1])
+
+    def fill_after(self, tokens: Sequence[int], mask: Mask) -> None:
+        if not self._thinks:
+            self._foreseeing().fill_after(tokens, mask)
+            return
+        later = copy(self)
+        for token in tokens:
+            if not later._thinks:
+                raise GrammarError("what comes after the end of thinking is not foreseen")
+            later._think(token)
+        later.fill(mask)
+
+    def forced(self) -> list[int]:
+        return [] if self._thinks or self._gap or self._start else self._foreseeing().forced()
+
+    def _foreseeing(self) -> Foreseeing:
+        if self._gap or self._start or not isinstance(self._answer, Foreseeing):
+            raise GrammarError("what comes around thinking is not foreseen")
+        return self._answer
 
     def accept(self, token: int) -> None:
         if self._thinks:
