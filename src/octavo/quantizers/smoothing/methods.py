@@ -53,15 +53,15 @@ def _relative(pair: Pair, group: int) -> F64:
     return pair.by_channel(total / count, np.add) / np.bincount(pair.places)
 
 
-def outlier_threshold(pair: Pair, steps: int | None = None, least: float = 0.1) -> Found:
+def outlier_threshold(pair: Pair, steps: int = 40, least: float = 0.1) -> Found:
     """s = max(1, max|x| / t): only channels beyond t are divided, with the t of least error (arXiv 2406.09904, 3.2).
 
-    steps  thresholds from the largest |x| down to `least`; None: 100, or one for each half, whichever is more
+    steps  thresholds from the largest |x| down to `least`, each the same part of the one before. QQQ's own steps are
+           of equal size, of which there would be thousands with outliers that are large
     """
     x = pair.largest
     top = float(x.max())
-    count = max(100, int(top / 0.5)) if steps is None else steps
-    thresholds = np.linspace(top, least, count + 1)[1:] if top > least else np.empty(0)
+    thresholds = np.geomspace(top, least, steps + 1)[1:] if top > least else np.empty(0)
     return search(pair, ((float(t), np.maximum(x / t, 1.0)) for t in thresholds))
 
 

@@ -1,0 +1,143 @@
+"""Scales for a whole model: its folds, tried with samples of what its products are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples
+from octavo.formats.spec import F32
+from octavo.graph.protocol import Backend
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_model
+from octavo.quantizers.fold import ChangedFile, Changes, Fold, Part, find_folds, scaled
+from octavo.quantizers.fold.fold import F64, NONE
+from octavo.quantizers.smoothing import Found, Pair, Rounding
+
+TOKENS = 512
+"""Of an input, with which scales are tried."""
+FEWEST = 32
+"""Tokens of an expert without which its scales are ones."""
+
+Method = Callable[[Pair], Found]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for the channels of a fold.
+
+    fold     its name; of an expert's channels with its number, as in "blk.0.ffn_up_exps, expert 3"
+    setting  of the scales, None: ones
+    before, after  errors of the rounded products without scales and with them
+    """
+
+    fold: str
+    setting: float | None
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """A model with scales: the file as it reads with them, what was chosen, and folds that were left as they are."""
+
+    file: ChangedFile
+    choices: Sequence[Choice]
+    left: Sequence[str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """A product of a fold, and what it is given."""
+
+    part: Part
+    given: ProductInput
+    weight: F32
+
+
+def smooth_model(
+    file: GGUFFile, backends: Sequence[Backend], samples: Samples, method: Method, weight: Rounding,
+    activation: Rounding = lambda x: x,
+) -> Smoothed:  # fmt: skip
+    """Choose scales for all folds of a model, each by the error of the products that read it, rounded.
+
+    method  as in `octavo.quantizers.smoothing.METHODS`
+    weight, activation  how products are rounded
+
+    The model is run once, as it is: scales of one fold change nothing for others. Left as they are: q and k, which no
+    product reads, an output matrix, and channels that several heads of latent attention share. Raises what `Layerwise`
+    and `find_folds` raise.
+    """
+    model, changes, choices = read_model(file), Changes(), list[Choice]()
+    folds = {fold.name: fold for fold in find_folds(model, "scales")}
+    fold_of = {
+        part.tensor: (fold, part) for fold in folds.values() for part in fold.readers if _is_rounded(part.tensor)
+    }
+    left = dict.fromkeys(folds)
+    for stage in Layerwise(model, backends, samples).run():
+        for fold, readers in _readers(stage, fold_of):
+            scales = np.ones(fold.size)
+            for name, channels, pair in _pairs(fold, readers, weight, activation):
+                found = method(pair)
+                scales[channels] = found.scales
+                choices.append(Choice(name, found.setting, found.before, found.after))
+                left.pop(fold.name, None)
+            if (scales != 1).any():
+                changes.add_fold(fold, _scaling(scales))
+    return Smoothed(ChangedFile(file, changes), choices, tuple(left))
+
+
+def _is_rounded(name: str) -> bool:
+    """Whether a weight of a product is one that is rounded: not a router, nor the output matrix."""
+    return name.startswith("blk.") and "_inp" not in name
+
+
+def _scaling(scales: F64) -> Callable[[Part, F32], F32]:
+    return lambda part, values: scaled(part, scales, values)
+
+
+def _readers(stage: OpenStage, fold_of: dict[str, tuple[Fold, Part]]) -> list[tuple[Fold, list[_Reader]]]:
+    """The folds that products of a stage read, with these."""
+    found: dict[str, tuple[Fold, list[_Reader]]] = {}
+    for given in stage.inputs:
+        for name in given.names:
+            if name in fold_of:
+                fold, part = fold_of[name]
+                found.setdefault(fold.name, (fold, []))[1].append(_Reader(part, given, stage.weight(name)))
+    return list(found.values())
+
+
+def _pairs(
+    fold: Fold, readers: list[_Reader], weight: Rounding, activation: Rounding
+) -> list[tuple[str, np.ndarray, Pair]]:
+    """Name, channels of the fold and pair: one where all products read the same channels, else one for each expert."""
+    if any((reader.part.index == NONE).any() for reader in readers):
+        return []
+    own = [r for r in readers if r.given.experts and r.given.vectors.ndim == 3]
+    if not own:
+        columns = readers[0].part.index[: readers[0].given.size]
+        matrices = tuple(r.weight.reshape(-1, r.given.size) for r in readers)
+        given = next((r.given for r in readers if not r.given.experts), readers[0].given)
+        vectors = np.asarray(given.vectors, np.float32)
+        return [(fold.name, np.arange(fold.size), _pair(matrices, [vectors], columns, weight, activation))]
+    reader = own[0]
+    index = reader.part.index.reshape(reader.given.experts, -1)
+    if len(own) > 1 or len(np.unique(index)) < index.size:
+        return []
+    return [
+        (f"{fold.name}, expert {e}", index[e], _pair(
+            (reader.weight[e],), list(reader.given.batches(e)), np.arange(len(index[e])), weight, activation))
+        for e in range(reader.given.experts) if reader.given.tokens(e) >= FEWEST
+    ]  # fmt: skip
+
+
+def _pair(
+    weights: tuple[F32, ...], batches: list[F32], index: np.ndarray, weight: Rounding, activation: Rounding
+) -> Pair:
+    """A pair with some of the inputs, evenly spread, and statistics of all."""
+    x = np.concatenate(batches)
+    some = x[np.linspace(0, len(x) - 1, min(TOKENS, len(x))).astype(np.int64)]
+    size = np.abs(x)
+    return Pair(weights, some, weight, activation, index, size.max(axis=0), size.mean(axis=0))
