@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.runtime import Model
+from octavo.runtime.speculate import Speculator
 from tests.server.running import Server, events
 
 TEXT = "What is 12 times 7?"
@@ -175,3 +176,13 @@ def test_openapi(server: Server) -> None:
     body = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     name = body["$ref"].rpartition("/")[2]
     assert described["components"]["schemas"][name]["required"] == ["messages"]
+
+
+def test_drafts_are_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar that forces what comes has drafts, whatever time they take."""
+    monkeypatch.setattr(Speculator, "_cost_in_tokens", lambda *_: 0.0)
+    told = server.post("/completion", prompt="x", grammar='root ::= "one two three four five six seven"')["timings"]
+    assert 0 < told["draft_n_accepted"] <= told["draft_n"]
+    counted = metrics(server)
+    assert counted["llamacpp:spec_decode_num_accepted_tokens_total"] >= told["draft_n_accepted"]
+    assert counted["llamacpp:spec_decode_num_drafts_total"] > 0
