@@ -86,7 +86,8 @@ class Executor:
         self._leaves: dict[tuple[int, int], Any] = {}
         self._caches: dict[tuple[int, int], tuple[Dim, Any]] = {}
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._kept = CAPTURED_KEPT if any(isinstance(b, AsyncBackend) for b in backends) else PLANS_KEPT
+        self._waits = {id(b) for b in backends if isinstance(b, AsyncBackend)}  # to ask that takes longer than a read
+        self._kept = CAPTURED_KEPT if self._waits else PLANS_KEPT
         self._graphs: dict[tuple[int, ...], Graph] = {}
         self.begun = 0
         """Steps so far."""
@@ -174,7 +175,7 @@ class Executor:
                 backend.copy(value, source, places)
         for step in plan.steps:
             step()
-        waits = [_begin_read(backend, value) for backend, value in plan.outputs]
+        waits = [self._begin_read(backend, value) for backend, value in plan.outputs]
 
         def row(output: int, number: int) -> AnyArray:
             backend, value = plan.made[output]
@@ -203,6 +204,13 @@ class Executor:
                 assert (leaf.tensor.format, leaf.tensor.shape) == (tensor.format, tensor.shape)
                 self._leaves[where, id(leaf)] = self.backends[where].load(tensor)
         self._plans.clear()
+
+    def _begin_read(self, backend: Backend, value: Any) -> Callable[[], AnyArray]:
+        """A read of a value that is made when this step is done; what comes of it waits for it."""
+        if id(backend) in self._waits:
+            assert isinstance(backend, AsyncBackend)
+            return backend.begin_read(value)
+        return partial(backend.read, value)
 
     def _fill(self, inputs: Mapping[str, AnyArray], sizes: Sizes, wanted: tuple[int, ...] | None = None) -> Plan:
         self.begun += 1
@@ -310,12 +318,6 @@ class _Steps:
             self._calls += self._last.finish()
         self._last = None
         return tuple(self._calls)
-
-
-def _begin_read(backend: Backend, value: Any) -> Callable[[], AnyArray]:
-    if isinstance(backend, AsyncBackend):
-        return backend.begin_read(value)
-    return partial(backend.read, value)
 
 
 def _read(backend: Backend, values: Sequence[Any], i: int) -> AnyArray:

@@ -115,6 +115,10 @@ class Engine:
         self.pool = PagePool(self._pages(graph, windows), windows)
         self.pool.copy_with(self._copy_page)
         self.prefixes = PageTree(self.pool)
+        self.on_device = isinstance(backends[0], AsyncBackend)
+        """Steps run on a device of their own, beside the host."""
+        self.fills = config.max_sequences > 1 and self.on_device
+        """Steps of several sequences are filled up to sizes that repeat: each is captured by itself."""
         self.limits: Sizes = self._limits()
         self._placement = Placement(
             graph, model.hparams.n_layer, backends, self.limits, config.gpu_layers, fused=config.fuse,
@@ -132,16 +136,6 @@ class Engine:
         """A step can begin with tokens that the one before it chose, before these are read."""
         self._sizes = chunk_sizes(config.n_batch)
         self._executor: Executor | None = None
-
-    @property
-    def on_device(self) -> bool:
-        """Whether steps run on a device of their own, beside the host."""
-        return isinstance(self.backends[0], AsyncBackend)
-
-    @property
-    def fills(self) -> bool:
-        """Whether steps of several sequences are filled up to sizes that repeat: each is captured by itself."""
-        return self.config.max_sequences > 1 and isinstance(self.backends[0], AsyncBackend)
 
     def _limits(self) -> Sizes:
         """The largest sizes of a step. With filling there are more sequences, one of them of a prompt, and a page."""
