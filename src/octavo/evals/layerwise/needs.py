@@ -18,6 +18,8 @@ from octavo.quantizers.calibration.tiles import TILE, run_tiles
 
 MODEL_SHARE, SUM_SHARE = 0.4, 0.7
 """Of what a plain product of floats reaches, what a model's stages and sums of products reach."""
+PROGRAM = 48 << 20
+"""Bytes of compiled kernels and what they are made and run with."""
 PROBE = 512
 """Rows and columns of the products by which the machine's speed is found."""
 
@@ -45,7 +47,7 @@ def needs(run: Layerwise, *, hessians: bool) -> Needs:
     largest = max((size for _, (_, size) in inputs), default=1)
     written = {(id(p.inputs[1]), *map(id, p.inputs[2:])): experts * 4 * size**2 for p, (experts, size) in inputs}
     sums = 2 * hessian_bytes(largest) + 4 * largest**2 if hessians else 0
-    memory = max(sums, *(_stage_bytes(run, stage) for stage in run.stages))
+    memory = PROGRAM + max(sums, *(_stage_bytes(run, stage) for stage in run.stages))
     return Needs(memory, values, sum(written.values()) if hessians else 0, _seconds(run, hessians=hessians))
 
 
@@ -59,7 +61,7 @@ def _kept(run: Layerwise, stage: Stage) -> int:
 
 
 def _stage_bytes(run: Layerwise, stage: Stage) -> int:
-    """Bytes in memory of a stage that runs: weights, caches, and values of a step, those at its ends twice."""
+    """Bytes in memory of a stage that runs: weights and one that is being loaded, caches, and values of a step."""
     if not (stage.gives or stage.written):
         return 0
     made = run.scheduled(stage)
@@ -69,7 +71,8 @@ def _stage_bytes(run: Layerwise, stage: Stage) -> int:
     given = sum(4 * math.prod(bind(n.shape, run.samples.limits)) for n in stage.takes.values())
     results = (*stage.gives.values(), *stage.made.values())
     read = sum(4 * math.prod(bind(n.shape, run.samples.limits)) for n in results)
-    return weights + sum(made.memory) + 2 * given + read
+    as_floats = (4 * math.prod(p.inputs[0].tensor.shape) for p in stage.products)
+    return weights + max(as_floats, default=0) + sum(made.memory) + 2 * given + read
 
 
 def _seconds(run: Layerwise, *, hessians: bool) -> float:
