@@ -1,6 +1,7 @@
 """Making quantized weights: encoders for every block format, with and without importance weights.
 
     packed = octavo.quantizers.encode(values, "Q4_K", importance=imatrix)      # [rows, K] -> uint8 [rows, bytes]
+    codes = octavo.quantizers.compensate(values, hessian, "Q4_K").packed           # errors that make up for each other
     report = octavo.quantizers.quantize_file("f16.gguf", "q4.gguf", "Q4_K_M")  # a whole model
     report = octavo.quantizers.quantize_checkpoint("f16.gguf", "int8", "int8-w8a8")  # to a checkpoint folder
 
@@ -16,6 +17,7 @@ from octavo.lazy import names_from
 if TYPE_CHECKING:
     from octavo.quantizers.arrays import SymmetricInt8, ZeroPointUint8, quantize_symmetric, quantize_zero_point
     from octavo.quantizers.checkpoint import quantize_checkpoint
+    from octavo.quantizers.compensation import Compensated, compensate
     from octavo.quantizers.encoding.encoder import ENCODABLE, encode
     from octavo.quantizers.fit import Target, quantize_to_size
     from octavo.quantizers.job.quantize import quantize_file
@@ -27,11 +29,13 @@ __all__ = [
     "ENCODABLE",
     "PRESETS",
     "Choices",
+    "Compensated",
     "Preset",
     "Report",
     "SymmetricInt8",
     "Target",
     "ZeroPointUint8",
+    "compensate",
     "encode",
     "quantize_checkpoint",
     "quantize_file",

@@ -29,6 +29,13 @@ class Factor:
     damping: float
 
 
+def upper_root(h: Matrix) -> Matrix:
+    """The upper triangular A with A A^T = h, for a symmetric positive definite h [K, K]. Raises LinAlgError."""
+    lower = np.array(h[::-1, ::-1], order="C")
+    _cholesky(lower)
+    return np.ascontiguousarray(lower[::-1, ::-1])
+
+
 def inverse_factor(h: Matrix) -> Matrix:
     """The upper triangular U with U^T U = inverse of a symmetric positive definite h [K, K].
 

@@ -1,0 +1,223 @@
+"""Error compensation against small versions of it: closed forms, all codes tried, the published algorithm."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.errors import NonFiniteError, QuantFormatError, UsageError
+from octavo.formats import Planes, QTensor, by_name, decode, dequantize, unpack
+from octavo.formats.group import row_named
+from octavo.quantizers import compensate, encode
+from octavo.quantizers.compensation.sweep import factorize, sweep
+
+Array = np.ndarray[Any, Any]
+K = 512
+OTHERS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS",
+          "GROUP4_128_F16", "GROUP4_64_Z_F16", "GROUP3_32_M_BF16", "GROUP8_128_F32", "GROUP2_32_Z_BF16"]  # fmt: skip
+
+
+def rows(n: int = 20, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal((n, K)).astype(np.float32) / 16
+
+
+def correlated(tokens: int = 2000, seed: int = 1) -> Array:
+    """A Hessian of inputs of which a few directions are large."""
+    rng = np.random.default_rng(seed)
+    mixing = rng.standard_normal((K, K)) * np.exp(-np.arange(K) / 40)[:, None]
+    x = rng.standard_normal((tokens, K)) @ mixing + 0.1 * rng.standard_normal((tokens, K))
+    return np.asarray(x.T @ x / tokens)
+
+
+def planes_of(packed: Array, name: str = "Q4_K") -> Planes:
+    fmt = row_named(name)
+    return unpack(QTensor(fmt, (len(packed), packed.shape[1] // fmt.block_bytes * fmt.block), packed))
+
+
+def values(packed: Array, name: str = "Q4_K") -> Array:
+    return decode(planes_of(packed, name), row_named(name))
+
+
+def error(weight: Array, packed: Array, hessian: Array, name: str = "Q4_K") -> Array:
+    """e^T H e of each row, in float64."""
+    e = weight.astype(np.float64) - values(packed, name)
+    return np.asarray(np.einsum("nk,kj,nj->n", e, hessian, e))
+
+
+def grid(packed: Array) -> tuple[Array, Array]:
+    """Of a Q4_K matrix what a code of each value is worth, and what is taken away: float64 [N, K]."""
+    p = planes_of(packed)
+    assert p.d is not None
+    assert p.sc is not None
+    assert p.dmin is not None
+    assert p.m is not None
+    steps = np.repeat(p.d, 8, axis=1).astype(np.float64) * p.sc
+    lows = np.repeat(p.dmin, 8, axis=1).astype(np.float64) * p.m
+    return np.repeat(steps, 32, axis=1), np.repeat(lows, 32, axis=1)
+
+
+def published(weight: Array, hessian: Array, packed: Array, damp: float) -> Array:
+    """Codes by GPTQ as its authors' code has it (columns in descending diagonal, fixed scales), in float64."""
+    steps, lows = grid(packed)
+    order = np.argsort(-hessian.diagonal(), kind="stable")
+    h = hessian[np.ix_(order, order)] + damp * hessian.diagonal().mean() * np.eye(K)
+    upper = np.linalg.cholesky(np.linalg.inv(h)).T
+    w, codes = weight[:, order].astype(np.float64), np.empty(weight.shape, np.int64)
+    for j, k in enumerate(order):
+        usable = np.where(steps[:, k] == 0, 1, steps[:, k])
+        code = np.where(steps[:, k] == 0, 0, np.clip(np.rint((w[:, j] + lows[:, k]) / usable), 0, 15))
+        left = (w[:, j] - (steps[:, k] * code - lows[:, k])) / upper[j, j]
+        w[:, j:] -= left[:, None] * upper[j, j:]
+        codes[:, k] = code
+    return codes
+
+
+@pytest.mark.parametrize("diagonal", [np.ones(K), np.linspace(0.1, 3, K)[np.random.default_rng(3).permutation(K)]])
+def test_without_correlation_it_is_the_encoder(diagonal: Array) -> None:
+    found = compensate(rows(), np.diag(diagonal), "Q4_K", rounds=0)
+    assert (found.packed == encode(rows(), "Q4_K", importance=diagonal)).all()
+    assert found.kept == 0
+
+
+def test_codes_are_those_of_the_published_algorithm() -> None:
+    h = correlated()
+    found = compensate(rows(), h, "Q4_K", rounds=0)
+    assert found.kept == len(rows())
+    plain = encode(rows(), "Q4_K", importance=h.diagonal())
+    same = planes_of(found.packed).q == published(rows(), h, plain, 0.01)
+    assert same.mean() >= 0.999
+
+
+def test_errors_are_those_of_what_is_packed_and_fall() -> None:
+    h = correlated()
+    once, thrice = (compensate(rows(), h, "Q4_K", rounds=n) for n in (0, 3))
+    for found in (once, thrice):
+        assert found.after == pytest.approx(error(rows(), found.packed, h), rel=1e-3)
+        assert (found.after <= found.before).all()
+    assert (thrice.after <= once.after * 1.0001).all()
+    assert thrice.after.sum() < 0.9 * once.after.sum() < 0.5 * once.before.sum()
+    assert once.before == pytest.approx(error(rows(), encode(rows(), "Q4_K", importance=h.diagonal()), h), rel=1e-3)
+    assert once.after.sum() <= once.bound
+
+
+def test_two_columns_that_matter_have_a_closed_form() -> None:
+    h = np.zeros((K, K))
+    h[np.ix_([3, 9], [3, 9])] = [[2.0, 0.9], [0.9, 1.0]]
+    w = rows(200)
+    found = compensate(w, h, "Q4_K", importance=np.ones(K), rounds=0, damp=1e-7)
+    plain = encode(w, "Q4_K", importance=np.ones(K))
+    steps, lows = grid(plain)
+    first = np.clip(np.rint((w[:, 3] + lows[:, 3]) / steps[:, 3]), 0, 15)
+    e = w[:, 3] - (steps[:, 3] * first - lows[:, 3])
+    second = np.clip(np.rint((w[:, 9] + 0.9 * e + lows[:, 9]) / steps[:, 9]), 0, 15)
+    kept = (found.packed != plain).any(axis=1)
+    q = planes_of(found.packed).q
+    assert kept.sum() > 20
+    assert (q[kept][:, [3, 9]] == np.stack([first, second], axis=1)[kept]).mean() >= 0.999
+
+
+def test_no_codes_are_better_than_all_that_were_tried() -> None:
+    """Four columns that matter, and all codes of them."""
+    chosen = [0, 5, 40, 300]
+    mixing = np.random.default_rng(5).standard_normal((4, 4))
+    h = np.zeros((K, K))
+    h[np.ix_(chosen, chosen)] = mixing @ mixing.T + 0.3
+    w = rows(12)
+    plain = encode(w, "Q4_K", importance=np.ones(K))
+    steps, lows = (part[:, chosen] for part in grid(plain))
+    codes = np.array(list(itertools.product(range(16), repeat=4)), np.float64)  # [16^4, 4]
+    off = w[:, None, chosen] - (steps[:, None] * codes - lows[:, None])  # [12, 16^4, 4]
+    best = np.einsum("nci,ij,ncj->nc", off, h[np.ix_(chosen, chosen)], off).min(axis=1)
+    once = compensate(w, h, "Q4_K", importance=np.ones(K), rounds=0, damp=1e-7)
+    assert (once.after >= best * 0.999 - 1e-9).all()
+    assert best.sum() <= once.after.sum() < 0.7 * once.before.sum()
+
+
+def test_blocks_change_nothing_but_the_order_of_sums() -> None:
+    h, w = correlated(), rows()
+    start = planes_of(encode(w, "Q4_K", importance=h.diagonal()))
+    factor, fmt = factorize(h, "act", 0.01), by_name("Q4_K")
+    large, small = (sweep(w, start, fmt, factor, 0, 2, columns=n) for n in (128, 4))
+    assert (large.planes.q == small.planes.q).mean() > 0.995
+    assert large.after.sum() == pytest.approx(small.after.sum(), rel=0.01)
+
+
+def test_columns_in_other_places_of_their_groups() -> None:
+    h, w = correlated(), rows()
+    moved = (np.arange(K).reshape(-1, 32)[:, np.random.default_rng(6).permutation(32)]).reshape(-1)
+    here = compensate(w, h, "Q4_K", rounds=0)
+    there = compensate(w[:, moved], h[np.ix_(moved, moved)], "Q4_K", rounds=0)
+    assert (planes_of(there.packed).q == planes_of(here.packed).q[:, moved]).mean() > 0.99
+
+
+def test_columns_that_met_nothing_and_few_tokens() -> None:
+    h = correlated(tokens=100)
+    h[7] = h[:, 7] = h[300] = h[:, 300] = 0
+    w = rows()
+    w[:, 7] = 50
+    found = compensate(w, h, "Q4_K")
+    assert found.kept == len(w)
+    assert found.after.sum() < 0.3 * found.before.sum()
+    nothing = compensate(w, np.zeros((K, K)), "Q4_K")
+    assert nothing.kept == 0
+    assert not nothing.after.any()
+
+
+def test_bytes_do_not_depend_on_threads() -> None:
+    one, two = (compensate(rows(70), correlated(), "Q4_K", threads=n).packed for n in (1, 2))
+    assert (one == two).all()
+
+
+def test_other_inputs_than_the_original_ones() -> None:
+    """With inputs that are off, what the original gives is met better than by who takes them for the original's."""
+    rng, w = np.random.default_rng(8), rows()
+    x = rng.standard_normal((3000, K)) @ (rng.standard_normal((K, K)) * np.exp(-np.arange(K) / 40)[:, None])
+    off = x + 0.3 * rng.standard_normal((3000, K)) @ (rng.standard_normal((K, K)) / 16)
+    h, cross = off.T @ off / 3000, off.T @ x / 3000
+    wanted = x @ w.T
+
+    def lost(packed: Array) -> float:
+        return float(np.square(off @ values(packed).T - wanted).sum())
+
+    assert lost(compensate(w, h, "Q4_K", cross=cross).packed) < 0.9 * lost(compensate(w, h, "Q4_K").packed)
+    same = compensate(w, h, "Q4_K", cross=h, rounds=0)
+    assert same.after.sum() == pytest.approx(compensate(w, h, "Q4_K", rounds=0).after.sum(), rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["IQ2_XXS", "IQ3_S", "TQ1_0", "F16", "INT8_CHANNEL"])
+def test_formats_without_a_level_for_each_value_are_refused(name: str) -> None:
+    with pytest.raises(QuantFormatError, match=name):
+        compensate(rows(), np.eye(K), name)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    h, w = np.eye(K), rows()
+    with pytest.raises(UsageError, match=r"hessian of shape \(4, 4\)"):
+        compensate(w, np.eye(4), "Q4_K")
+    with pytest.raises(QuantFormatError, match=r"\(20, 100\)"):
+        compensate(w[:, :100], np.eye(100), "Q4_K")
+    with pytest.raises(NonFiniteError, match="weight: nan at row 1, column 2"):
+        compensate(np.where(np.arange(K) == 2, np.where(np.arange(20)[:, None] == 1, np.nan, w), w), h, "Q4_K")
+    with pytest.raises(NonFiniteError, match="hessian: inf at row 0, column 0"):
+        compensate(w, np.where(h * (np.arange(K) == 0), np.inf, h), "Q4_K")
+    with pytest.raises(UsageError, match="diagonal"):
+        compensate(w, -h, "Q4_K")
+    with pytest.raises(UsageError, match="order 'random'"):
+        compensate(w, h, "Q4_K", order="random")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="positive semidefinite"):
+        compensate(w, h + 5 * (np.ones((K, K)) - h), "Q4_K")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_row_of_the_table(name: str) -> None:
+    h, w = correlated(), rows(37)
+    once, thrice = (compensate(w, h, name, rounds=n) for n in (0, 3))
+    assert thrice.after == pytest.approx(error(w, thrice.packed, h, name), rel=2e-3)
+    assert thrice.kept == len(w)
+    assert thrice.after.sum() < once.after.sum() < 0.5 * once.before.sum()
+    tensor = QTensor(row_named(name), w.shape, thrice.packed)
+    assert np.isfinite(dequantize(tensor)).all()
