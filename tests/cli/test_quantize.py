@@ -177,3 +177,18 @@ def test_a_size_measured_on_a_text(octavo: Run, dst: str, tmp_path: Path, monkey
 def test_sizes_that_are_wrong(octavo: Run, src: str, dst: str, arguments: list[str], says: str) -> None:
     assert says in octavo("quantize", src, dst, *arguments).error()
     assert not Path(dst).exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        (["--method", "gptq"], "--method gptq alone"),
+        (["--calibration", "demo"], "--calibration demo alone"),
+        (["--method", "awq", "--calibration", "demo"], "--method is 'awq'"),
+    ],
+)
+def test_a_method_wants_a_text(octavo: Run, src: str, dst: str, given: list[str], wrong: str) -> None:
+    got = octavo("quantize", src, dst, "Q4_K_M", *given)
+    assert got.status == 2
+    assert wrong in got.err
+    assert "allowed" in got.err

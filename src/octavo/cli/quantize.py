@@ -14,6 +14,7 @@ from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
+    from octavo.evals.compensation import Compensation
     from octavo.quantizers.fit import Fitted
     from octavo.quantizers.fit.target import Target
     from octavo.quantizers.job.report import Report
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 TYPES = "Types"
 SIZE = "A size instead of a preset"
 SCHEME = "A scheme instead of a preset"
+METHOD = "Codes whose errors make up for each other"
 Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use (default: all cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show which types and sizes it would give.")]
@@ -106,6 +108,40 @@ class SizeOptions:
     ] = None  # fmt: skip
 
 
+@dataclass
+class MethodOptions:
+    """How codes are chosen, and over which text."""
+
+    imatrix: ImatrixFile = None
+    method: Annotated[
+        str | None,
+        typer.Option("--method", metavar="METHOD", rich_help_panel=METHOD,
+                     help="gptq, or qronos, which also corrects for the errors of layers before."),
+    ] = None  # fmt: skip
+    calibration: Annotated[
+        str | None,
+        typer.Option("--calibration", metavar="TEXT", rich_help_panel=METHOD,
+                     help="The text that is run for it: a file, or `demo`."),
+    ] = None  # fmt: skip
+    samples: Annotated[
+        int, typer.Option("--samples", min=1, rich_help_panel=METHOD, help="Windows of it that are run, at most.")
+    ] = 32
+
+    def made(self, threads: int | None, bar: Bar) -> Compensation | None:
+        """Raises UsageError for a method without a text, a text without a method, and an unknown method."""
+        if self.method is None and self.calibration is None:
+            return None
+        if self.method is None or self.calibration is None:
+            given = f"--method {self.method}" if self.method else f"--calibration {self.calibration}"
+            raise UsageError(f"{given} alone (allowed: --method gptq or qronos together with --calibration TEXT)")
+        from octavo.evals.compensation import KINDS, Compensation
+
+        kind = next((kind for kind in KINDS if kind == self.method), None)
+        if kind is None:
+            raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)})")
+        return Compensation(self.calibration, kind, self.samples, threads=threads, progress=bar.show)
+
+
 def quantize(
     src: Annotated[
         str,
@@ -134,8 +170,8 @@ def quantize(
             help="For products with 8-bit activations: int8-w8a8, w4a8, w4a8-g128 or fp8, as safetensors.",
         ),
     ] = None,
-    imatrix: ImatrixFile = None,
     types: Types,
+    method: MethodOptions,
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Quantize tensors that are quantized already, at a loss.")
     ] = False,
@@ -155,7 +191,8 @@ def quantize(
     choices = types.choices()
     if scheme is not None:
         given = {"PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size,
-                 "--text": size.text, "--imatrix": imatrix, "options of types": types != Types()}  # fmt: skip
+                 "--text": size.text, "--imatrix": method.imatrix, "options of types": types != Types(),
+                 "--method": method.method, "--calibration": method.calibration}  # fmt: skip
         _refuse_with_scheme(scheme, given)
         show(_quantize_scheme(local(src, offline), dst, scheme, allow_requantize, dry_run, threads), as_json)
         return
@@ -169,13 +206,14 @@ def quantize(
         "choices": choices, "allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads,
     }  # fmt: skip
     with Bar() as bar:
+        options["method"] = method.made(threads, bar)
         if target is not None:
-            fitted = _fit(src, dst, target, size.text, imatrix, bar, options)
+            fitted = _fit(src, dst, target, size.text, method.imatrix, bar, options)
             report = fitted.report
         else:
             assert preset is not None
             fitted = None
-            report = quantize_file(src, dst, preset, imatrix=imatrix, progress=bar.show, **options)
+            report = quantize_file(src, dst, preset, imatrix=method.imatrix, progress=bar.show, **options)
     show(report, as_json, fitted)
 
 

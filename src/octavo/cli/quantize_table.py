@@ -16,8 +16,10 @@ def show(report: Report) -> None:
     """Print a row for each tensor, and what all come to."""
     headings = ("tensor", "shape", "from", "to", "size", "relative error")
     print_columns(headings, map(_cells, report.rows), ("size", "relative error"))
-    if any(row.weighted for row in report.rows):
+    if any(row.weighted and row.before is None for row in report.rows):
         print("* weighted by importance")
+    if any(row.before is not None for row in report.rows):
+        print("^ of what products give over the calibration text, after the encoder's alone")
     what = "would be" if report.dry_run else "is"
     kind, layout = (report.preset, "") if report.layout is None else (_types(report), f" of {report.layout}")
     print(
@@ -41,5 +43,6 @@ def _cells(row: TensorRow) -> tuple[str, ...]:
     shape = " x ".join(str(d) for d in row.shape)
     kind = row.type if row.type != row.source_type else ""
     error = "" if row.error is None else f"{row.error:.3%}{'*' if row.weighted else ''}"
+    error = error if row.before is None else f"{row.before:.3%} -> {row.error:.3%}^"
     error = "exact" if row.exact else error
     return printable(row.name), shape, row.source_type, kind, size(row.nbytes), error

@@ -67,7 +67,7 @@ def factorize(hessian: Matrix, order: Order, damp: float) -> Factor:
             if damping > MOST_DAMPING:
                 raise UsageError("hessian is not positive semidefinite (allowed: sums of x x^T)") from None
             continue
-        own = upper.diagonal()
+        own = np.asarray(upper.diagonal(), np.float64)
         m = np.ascontiguousarray((upper / own).T, np.float32)
         return Factor(taken.astype(np.int64), m, own**2, damped.astype(np.float32), damping, damping * mean)
 
@@ -97,8 +97,8 @@ def sweep(
     bound = _bound(start, fmt, factor)
     Program([call], threads)()
     end_progress()
-    n = len(target)
-    return Swept(planes_of(tiles, fmt, start), *(from_tiles(e, n)[:, 0] for e in (before, after)), bound)
+    errors = (from_tiles(found, len(target))[:, 0] for found in (before, after))
+    return Swept(planes_of(tiles, fmt, start), next(errors), next(errors), bound)
 
 
 def _bound(planes: Planes, fmt: BlockFormat, factor: Factor) -> float:

@@ -16,6 +16,7 @@ from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_by
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target
 from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.made import Method
 from octavo.quantizers.job.plan import Job, Progress, StrPath, require_ready, require_sources
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source, gguf_source
@@ -68,6 +69,7 @@ def quantize_to_size(
     slopes: Slopes | None = None,
     imatrix: StrPath | Imatrix | None = None,
     choices: Choices | None = None,
+    method: Method | None = None,
     allow_requantize: bool = False,
     dry_run: bool = False,
     threads: int | None = None,
@@ -106,8 +108,9 @@ def quantize_to_size(
         types = {name: fmt for name, fmt in fit.types.items() if fmt.name != stored[name]}
         job = Job(source, f"fitted to {target}", types, file_type(source, fit), weights)
         report = write_model(
-            job, dst, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads, progress=progress
-        )
+            job, dst, method=method, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads,
+            progress=progress,
+        )  # fmt: skip
     return Fitted(report, fit.loss, MEASURED if slopes else GUESSED, budget)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.errors import FileError, UsageError, shown
 from octavo.formats import BlockFormat
 from octavo.io.atomic import require_target
 from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.made import Made
 from octavo.quantizers.job.source import Source, SourceTensor
 from octavo.quantizers.mix.mixing import Choices, choose_types
 from octavo.quantizers.mix.presets import NEEDS_IMATRIX, WEIGHTED, Preset
@@ -26,13 +27,14 @@ _OFTEN_MISSING = ("token_embd.weight", "output.weight")  # from importance matri
 
 @dataclass(frozen=True)
 class Job:
-    """What to make of a source: the type of each tensor that changes, and what the file says of it."""
+    """What to make of a source: the type of each tensor that changes, what the file says of it, and what is made."""
 
     source: Source
     name: str
     types: Mapping[str, BlockFormat]
     file_type: int | None
     imatrix: Imatrix | None = None
+    made: Mapping[str, Made] = field(default_factory=dict)
 
     @property
     def tensors(self) -> list[SourceTensor]:

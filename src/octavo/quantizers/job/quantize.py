@@ -6,6 +6,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
 from octavo.io.named import resolve
 from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.made import Method
 from octavo.quantizers.job.plan import Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import gguf_source
@@ -21,6 +22,7 @@ def quantize_file(
     *,
     imatrix: StrPath | Imatrix | None = None,
     choices: Choices | None = None,
+    method: Method | None = None,
     allow_requantize: bool = False,
     dry_run: bool = False,
     threads: int | None = None,
@@ -31,6 +33,7 @@ def quantize_file(
     preset            as in "Q4_K_M", see `PRESETS`
     imatrix           importance weights, or the path of their file
     choices           what else decides on types
+    method            chooses codes otherwise than the encoders, as `octavo.evals.compensation.Compensation` does
     allow_requantize  quantized tensors may be quantized again, at a loss
     dry_run           nothing is written; the report has types and sizes
 
@@ -45,5 +48,6 @@ def quantize_file(
         require_ready(dst, file.files)
         job = plan(gguf_source(file), find_preset(preset), choices or Choices(), weights)
         return write_model(
-            job, dst, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads, progress=progress
-        )
+            job, dst, method=method, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads,
+            progress=progress,
+        )  # fmt: skip

@@ -14,6 +14,7 @@ class TensorRow:
     weighted  the error is weighted by importance
     exact     of rows of a checkpoint: each value is the one that the checkpoint has; None of others, and where a dry
               run can't know
+    before    of a tensor that a method made: the error that the encoder alone would have left
     """
 
     name: str
@@ -25,6 +26,7 @@ class TensorRow:
     error: float | None = None
     weighted: bool = False
     exact: bool | None = None
+    before: float | None = None
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Self, cast
 
 from octavo.errors import QuantFormatError, UsageError, shown
@@ -13,6 +14,7 @@ from octavo.io.atomic import require_room
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.ahead import Ahead, worker
+from octavo.quantizers.job.made import Method
 from octavo.quantizers.job.plan import Job, Progress, StrPath, require_imatrix, require_sources, require_weighted
 from octavo.quantizers.job.recode import Recoded, Slab, checked_copy, read_slabs, recode_slabs
 from octavo.quantizers.job.report import Report, TensorRow
@@ -28,6 +30,7 @@ def write_model(
     job: Job,
     dst: StrPath,
     *,
+    method: Method | None = None,
     allow_requantize: bool = False,
     dry_run: bool = False,
     threads: int | None = None,
@@ -42,6 +45,8 @@ def write_model(
     require_sources(job, allow_requantize)
     require_weighted(job)
     require_room(dst, sum(_row(job, tensor).nbytes for tensor in job.tensors))
+    if method is not None:
+        job = replace(job, made=method(job))
     with _Writer(job, report, threads, progress) as writer:
         write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
     return report
@@ -79,6 +84,8 @@ class _Writer:
     def _read(self) -> Iterator[Slab | QTensor]:
         """The slabs of the tensors that change, and the others whole, in file order."""
         for tensor in self.job.tensors:
+            if tensor.name in self.job.made:
+                continue
             loaded = tensor.load()
             if tensor.name in self.job.types:
                 imatrix = self.job.imatrix
@@ -89,12 +96,13 @@ class _Writer:
 
     def _make(self, tensor: SourceTensor, fmt: BlockFormat) -> QTensor:
         self._advance(tensor, 0)
-        if tensor.name not in self.job.types:
-            made = next(cast(Iterator[QTensor], self.parts))
+        made = self.job.made.get(tensor.name)
+        if made is not None or tensor.name not in self.job.types:
+            kept = next(cast(Iterator[QTensor], self.parts)) if made is None else made.tensor(fmt, tensor.shape)
             self._settle()
             self.report.rows.append(_row(self.job, tensor))
             self._advance(tensor, tensor.size)
-            return made
+            return kept
         recoded = recode_slabs(
             cast(Iterator[Slab], self.parts), tensor.name, tensor.shape, fmt, self.checker,
             threads=self.threads, advance=lambda values: self._advance(tensor, values),
@@ -121,10 +129,14 @@ class _Writer:
 def _row(job: Job, tensor: SourceTensor, error: float | None = None, weighted: bool = False) -> TensorRow:
     fmt = job.types.get(tensor.name)
     nbytes = tensor.nbytes if fmt is None else tensor.size // fmt.block * fmt.block_bytes
+    made = job.made.get(tensor.name)
+    before = None
+    if made is not None:
+        error, weighted, before = made.error, True, made.before
     stored, source_bytes = tensor.origin or (tensor.type_name, tensor.nbytes)
     exact = not error if tensor.origin and (fmt is None or error is not None) else None
     kind = job.target(tensor)
-    return TensorRow(tensor.name, tensor.shape, stored, kind, source_bytes, nbytes, error, weighted, exact)
+    return TensorRow(tensor.name, tensor.shape, stored, kind, source_bytes, nbytes, error, weighted, exact, before)
 
 
 def _metadata(job: Job) -> dict[str, Any]:

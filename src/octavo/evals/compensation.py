@@ -1,0 +1,171 @@
+"""A model's weights with errors that make up for each other: GPTQ and Qronos, stage by stage over a text.
+
+Each stage of the model is run with the weights of the stages before as they are quantized, so its Hessians are of the
+inputs that the quantized model will have.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from octavo.backends import select
+from octavo.errors import UsageError, shown
+from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples
+from octavo.evals.texts import named_text
+from octavo.formats import QTensor, by_name, dequantize
+from octavo.formats.spec import F32, U8, AnyArray
+from octavo.huggingface import open_model_file
+from octavo.models import ModelSpec, read_model
+from octavo.quantizers.compensation import compensate
+from octavo.quantizers.compensation.planes import grid_of
+from octavo.quantizers.encoding.encoder import ENCODABLE, encode
+from octavo.quantizers.job.made import Made
+from octavo.quantizers.job.plan import Job
+from octavo.text import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+Kind = Literal["gptq", "qronos"]
+KINDS: tuple[Kind, ...] = ("gptq", "qronos")
+SAMPLES, CONTEXT = 32, 512
+"""Windows of the text, and tokens of a window, at most."""
+TIED = "token_embd.weight"
+"""Where it is the output too, its rows are also looked up, and no Hessian tells what errors cost there."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Compensation:
+    """A method of `quantize_file`: codes whose errors cancel over a text's activations.
+
+    text      a file of UTF-8 text, or "demo"; apart from what the result is judged by
+    kind      "gptq": errors are those against the same inputs; "qronos": against what the original model is given
+    samples   windows of the text that are run, at most
+    context   tokens of a window (default: CONTEXT, or what the model was made for)
+    device, threads  as of `octavo.load`
+    progress  is told a tensor's name, and how much of the model was run
+
+    Weights that no product reads, those whose scales lie beside them, an embedding that is the output too, and experts
+    that met fewer tokens than they have inputs are left to the encoder. Raises UsageError for formats that errors can't
+    be made up for in, for a text shorter than a window, and as loading a model does; NonFiniteError naming a weight.
+    """
+
+    text: str
+    kind: Kind = "gptq"
+    samples: int = SAMPLES
+    context: int | None = None
+    device: str = "auto"
+    threads: int | None = None
+    progress: Progress | None = None
+
+    def __call__(self, job: Job) -> dict[str, Made]:
+        if self.kind not in KINDS:
+            raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
+        _require_levels(job)
+        made: dict[str, Made] = {}
+        with open_model_file(job.source.path) as file:
+            spec = read_model(file)
+            samples = self._samples(spec, Tokenizer.from_gguf(file))
+            told = None if self.progress is None else self._tell
+            run = Layerwise(
+                spec, select(self.device, self.threads), samples, original=self.kind == "qronos", progress=told
+            )
+            for stage in run.run():
+                made.update(self._of_stage(job, stage))
+        return made
+
+    def _tell(self, done: int, total: int) -> None:
+        assert self.progress is not None
+        self.progress("calibration", done, total)
+
+    def _samples(self, spec: ModelSpec, tokenizer: Tokenizer) -> Samples:
+        """Windows of the text, evenly spaced, each with BOS first where the model wants one."""
+        most = spec.hparams.n_ctx_most
+        context = min(CONTEXT, most) if self.context is None else self.context
+        if not 1 <= context <= most or self.samples < 1:
+            given = f"{self.samples} samples of {context} tokens"
+            raise UsageError(f"{given} (allowed: 1 or more, of 1 to {most}, what the model was made for)")
+        tokens = named_text(self.text, tokenizer, "train").tokens
+        count = len(tokens) // context
+        if not count:
+            raise UsageError(f"the text has {len(tokens)} tokens (allowed: {context} or more, a window)")
+        chosen = np.unique(np.linspace(0, count - 1, min(count, self.samples)).astype(int))
+        bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+        return Samples([bos + tokens[i * context + len(bos) : (i + 1) * context] for i in chosen.tolist()])
+
+    def _of_stage(self, job: Job, stage: OpenStage) -> Iterator[tuple[str, Made]]:
+        """The stage's weights in their formats, put in their places in the run."""
+        beside = {tensor.name for tensor in job.source.tensors if tensor.scale is not None}
+        for given in stage.inputs:
+            wanted = [name for name in given.names if name in job.types and name not in beside and name != TIED]
+            wanted = [name for name in wanted if grid_of(job.types[name]) is not None]
+            parts: dict[str, list[_Part]] = {name: [] for name in wanted}
+            for expert in (range(given.experts) or (None,)) if wanted else ():
+                for name, part in self._of_input(job, stage, given, expert, wanted):
+                    parts[name].append(part)
+            for name, found in parts.items():
+                shape = stage.tensor(name).shape
+                packed = np.stack([part.packed for part in found]).reshape(*shape[:-1], -1)
+                fmt = job.types[name]
+                stage.replace(name, dequantize(QTensor(fmt, shape, packed, name)))
+                sums = [sum(column) for column in zip(*(part.sums for part in found), strict=True)]
+                signal = sums[2] or 1.0
+                yield name, Made(packed, math.sqrt(sums[1] / signal), math.sqrt(sums[0] / signal))
+
+    def _of_input(
+        self, job: Job, stage: OpenStage, given: ProductInput, expert: int | None, names: list[str]
+    ) -> Iterator[tuple[str, _Part]]:
+        """Of an input, or an expert's, each weight that reads it."""
+        cross = given.cross(expert) if self.kind == "qronos" else None
+        hessian = given.hessian(expert) if cross is None else cross.hessian
+        matrix = hessian.matrix()
+        for name in names:
+            weight = stage.weight(name) if expert is None else stage.weight(name)[expert]
+            fmt, weights = job.types[name], _importance(job, name, stage.tensor(name).shape, expert)
+            if expert is not None and hessian.tokens < given.size:
+                _log.warning("%s met %d tokens, and is encoded alone", given.label(expert), hessian.tokens)
+                importance = hessian.diagonal() if weights is None and hessian.tokens else weights
+                packed = encode(weight, fmt, importance=importance, threads=self.threads)
+                lost = _given(dequantize(QTensor(fmt, weight.shape, packed)) - weight, matrix)
+                yield name, _Part(packed, (lost, lost, _given(weight, matrix)))
+                continue
+            found = compensate(
+                weight, matrix, fmt, importance=weights, cross=None if cross is None else cross.cross(),
+                threads=self.threads,
+            )  # fmt: skip
+            sums = float(found.before.sum()), float(found.after.sum()), _given(weight, matrix)
+            yield name, _Part(found.packed, sums)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Packed rows [N, bytes], and sums of squares: errors before and after, and what products give."""
+
+    packed: U8
+    sums: tuple[float, float, float]
+
+
+def _given(weight: F32, hessian: AnyArray) -> float:
+    """The mean square of what a product of weights [N, K] gives, added up over N."""
+    return float(np.einsum("nk,nk->", weight @ hessian, weight))
+
+
+def _importance(job: Job, name: str, shape: tuple[int, ...], expert: int | None) -> F32 | None:
+    found = None if job.imatrix is None else job.imatrix.importance(name, shape)
+    return found if found is None or expert is None else found[expert]
+
+
+def _require_levels(job: Job) -> None:
+    """Raises UsageError where a weight gets a format that errors can't be made up for in."""
+    for name, fmt in job.types.items():
+        if not (fmt.is_float or name == TIED or grid_of(fmt) is not None):
+            problem = f"tensor {shown(name)} becomes {fmt.name}, in which errors are not made up for"
+            allowed = ", ".join(kind for kind in ENCODABLE if grid_of(by_name(kind)) is not None)
+            raise UsageError(f"{problem} (allowed: {allowed}, floats; or no --method)")

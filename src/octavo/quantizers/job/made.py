@@ -1,0 +1,37 @@
+"""Tensors that a method puts into their formats before the file is written, where encoders go tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from octavo.formats import BlockFormat, QTensor
+from octavo.formats.spec import U8
+
+if TYPE_CHECKING:
+    from octavo.quantizers.job.plan import Job
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A tensor in its format.
+
+    data    packed rows, uint8 [N, bytes] or [experts, N, bytes]
+    error   the root of sum |E x|^2 / sum |W x|^2 over the inputs x that were seen
+    before  the same of what the format's encoder alone makes
+    """
+
+    data: U8
+    error: float
+    before: float
+
+    def tensor(self, fmt: BlockFormat, shape: tuple[int, ...]) -> QTensor:
+        """As a tensor of the format that it was made in."""
+        return QTensor(fmt, shape, self.data)
+
+
+class Method(Protocol):
+    """What makes tensors of a job that is about to be done, by name; an encoder makes those that it leaves out."""
+
+    def __call__(self, job: Job, /) -> Mapping[str, Made]: ...

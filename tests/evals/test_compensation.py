@@ -1,0 +1,122 @@
+"""Whole models with errors that make up for each other: types, sizes, experts, refusals, and how near they stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.errors import UsageError
+from octavo.evals import demo_text, divergence
+from octavo.evals.compensation import Compensation
+from octavo.evals.subject import open_subject
+from octavo.formats import dequantize
+from octavo.io.gguf import GGUFFile
+from octavo.quantizers import Choices, Report, Target, quantize_file, quantize_to_size
+from tests.runtime import tiny
+
+LEFT = ("token_embd.weight",)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "text.txt"
+    path.write_bytes(bytes(rng.choice(np.arange(97, 123), 400, p=np.arange(26, 0, -1) / 351).astype(np.uint8)))
+    return str(path)
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models whose rows are all 256 values."""
+    for name, value in (("N_EMBD", 256), ("HEAD_DIM", 64), ("N_FF", 256)):
+        monkeypatch.setattr(tiny, name, value)
+
+
+def method(text: str, **options: Any) -> Compensation:
+    return Compensation(text, **{"context": 32, "device": "reference", "threads": 1, **options})
+
+
+def quantize(src: str, dst: Path, **options: Any) -> Report:
+    return quantize_file(src, dst, "Q4_K_S", choices=Choices(pure=True), threads=1, **options)
+
+
+@pytest.mark.usefixtures("whole")
+@pytest.mark.parametrize("kind", ["gptq", "qronos"])
+def test_types_and_sizes_are_the_presets_and_errors_fall(kind: str, text: str, tmp_path: Path) -> None:
+    src = tiny.write(tmp_path / "src.gguf")
+    plain = quantize(src, tmp_path / "plain.gguf")
+    report = quantize(src, tmp_path / "made.gguf", method=method(text, kind=kind))
+    assert [(r.name, r.type, r.nbytes) for r in report.rows] == [(r.name, r.type, r.nbytes) for r in plain.rows]
+    made = {row.name: row for row in report.rows if row.before is not None}
+    assert made.keys() == {r.name for r in plain.rows if r.type == "Q4_K"} - set(LEFT)
+    assert all(row.error <= row.before for row in made.values())
+    assert sum(row.error for row in made.values()) < 0.8 * sum(row.before for row in made.values())
+    with GGUFFile.open(tmp_path / "made.gguf") as file, GGUFFile.open(tmp_path / "plain.gguf") as other:
+        for name in LEFT:
+            assert (file.tensor(name).data == other.tensor(name).data).all()
+        for name in made:
+            near = dequantize(file.tensor(name)) - dequantize(other.tensor(name))
+            assert 0 < np.abs(near).max() < 1
+
+
+@pytest.mark.usefixtures("whole")
+def test_an_expert_that_met_few_tokens_is_encoded_alone(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    src = tiny.write(tmp_path / "src.gguf", "qwen3moe", weights=tiny.tensors("qwen3moe"))
+    report = quantize(src, tmp_path / "made.gguf", method=method(text, samples=2))
+    assert "ffn_gate_exps.weight, expert 0, met" in caplog.text
+    rows = {row.name: row for row in report.rows}
+    alone = rows["blk.0.ffn_down_exps.weight"]
+    assert alone.before == alone.error > 0
+    assert rows["blk.0.attn_q.weight"].error < rows["blk.0.attn_q.weight"].before
+    with GGUFFile.open(tmp_path / "made.gguf") as file, GGUFFile.open(src) as was:
+        name = "blk.1.ffn_up_exps.weight"
+        off = dequantize(file.tensor(name)) - dequantize(was.tensor(name))
+        assert np.square(off).sum() < 0.02 * np.square(dequantize(was.tensor(name))).sum()
+
+
+@pytest.mark.usefixtures("whole")
+def test_what_does_not_go_together_is_refused(text: str, tmp_path: Path) -> None:
+    src, dst = tiny.write(tmp_path / "src.gguf"), tmp_path / "made.gguf"
+    with pytest.raises(UsageError, match=r"attn_q.weight' becomes IQ3_S.*allowed: Q4_0.*IQ4_XS"):
+        quantize_file(src, dst, "Q4_K_M", choices=Choices(tensor_types=(("attn_q", "IQ3_S"),)), method=method(text))
+    with pytest.raises(UsageError, match=r"the text has 400 tokens \(allowed: 512"):
+        quantize(src, dst, method=method(text, context=None))
+    with pytest.raises(UsageError, match="method 'awq'"):
+        quantize(src, dst, method=method(text, kind="awq"))
+    with pytest.raises(UsageError, match="0 samples"):
+        quantize(src, dst, method=method(text, samples=0))
+    assert not dst.exists()
+
+
+@pytest.mark.usefixtures("whole")
+def test_nothing_is_run_where_nothing_is_written(tmp_path: Path) -> None:
+    src = tiny.write(tmp_path / "src.gguf")
+    report = quantize(src, tmp_path / "made.gguf", method=method("/no/such/text"), dry_run=True)
+    assert all(row.error is None for row in report.rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["gptq", "qronos"])
+def test_the_demo_model_stays_nearer_at_equal_size(kind: Any, tmp_path: Path) -> None:
+    apart = {}
+    for name, how in (("plain", None), ("made", Compensation("demo", kind, samples=16))):
+        path = tmp_path / f"{name}.gguf"
+        quantize_file("demo", path, "Q4_0", method=how)
+        with open_subject(path, 512) as model, open_subject("demo", 512) as base:
+            tokens = demo_text(base.tokenizer, "test").tokens
+            apart[name] = divergence(model, base, tokens, context=512, chunks=4).kl.value
+    assert apart["made"] < 0.5 * apart["plain"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_types_that_were_chosen_for_a_size(tmp_path: Path) -> None:
+    fitted = quantize_to_size("demo", tmp_path / "made.gguf", Target(4.5), method=Compensation("demo", samples=4))
+    assert fitted.report.bits_per_weight <= 4.5
+    assert sum(row.before is not None for row in fitted.report.rows) == 70
