@@ -11,7 +11,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.grouped import grouped
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Context, Device, Kv, Layers, Threads, Where, gpu_layers
+from octavo.cli.options import CacheName, Context, Device, Kv, Layers, Threads, Where, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -82,6 +82,10 @@ def kl(
     parse_special: ParseSpecial = False,
     *,
     where: Where,
+    base_kv: Annotated[
+        CacheName | None,
+        typer.Option("--base-cache-type", help="How the base keeps keys and values (default: as --cache-type says)."),
+    ] = None,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
@@ -94,13 +98,11 @@ def kl(
     paths = [local(name, offline) for name in (model, base)]
     context = context_for(context, *paths)
 
-    def load(path: str) -> Any:
+    def load(path: str, kv: CacheName) -> Any:
         layers = gpu_layers(where.layers)
-        return open_subject(
-            path, context, device=where.device, threads=where.threads, cache_type=where.kv, gpu_layers=layers
-        )
+        return open_subject(path, context, device=where.device, threads=where.threads, cache_type=kv, gpu_layers=layers)
 
-    with load(paths[0]) as loaded, load(paths[1]) as other:
+    with load(paths[0], where.kv) as loaded, load(paths[1], base_kv or where.kv) as other:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         if answers and read.scored is None:
             raise UsageError(f"--answers is for the text `demo`; {text} does not say what is an answer")

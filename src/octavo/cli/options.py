@@ -21,8 +21,9 @@ Device = Annotated[
     Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run; auto: the GPU if there is one.")
 ]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="Threads to use (default: all cores).")]
+CacheName = Literal["f16", "f32", "q8_0", "int8", "fp8"]
 Kv = Annotated[
-    Literal["f16", "f32", "q8_0", "int8", "fp8"],
+    CacheName,
     typer.Option("--cache-type", "-ctk", help="How keys and values are kept."),
 ]
 Context = Annotated[

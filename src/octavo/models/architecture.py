@@ -10,6 +10,7 @@ from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import PAGE_SIZE, Graph, Node
 from octavo.io.gguf import GGUFFile
 from octavo.io.gguf.metadata import Metadata
+from octavo.models.cache_scales import static_scales
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import HyperparamReader, Hyperparams
 from octavo.models.keys import check_keys
@@ -118,7 +119,8 @@ class ModelSpec:
         vectors  what logits are made of comes out in their place, [outputs, n_embd]; an encoder has nothing else
         """
         n_ctx = n_ctx or self.hparams.n_ctx_train
-        g = GraphBuilder(cache_type, page_size, n_ctx, window_pages=window_pages)
+        static = static_scales(self.file, self.hparams, cache_type)
+        g = GraphBuilder(cache_type, page_size, n_ctx, window_pages=window_pages, static=static)
         last = self.architecture.build(g, self.hparams, Weights(self.file))
         return Graph.of(_before_output(last) if vectors and not self.architecture.encoder else last)
 

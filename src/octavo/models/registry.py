@@ -32,6 +32,7 @@ from octavo.models import (
     starcoder2,
 )
 from octavo.models.architecture import Architecture, ModelSpec
+from octavo.models.cache_scales import cache_tensors
 from octavo.models.weights import check_tensors
 
 ARCHITECTURES: dict[str, Architecture[Any]] = {
@@ -56,5 +57,5 @@ def read_model(file: GGUFFile) -> ModelSpec:
     file, metadata = architecture.today(file)
     shapes = {info.name: tuple(info.shape) for info in file.tensors.values()}
     hparams = architecture.read(metadata, file.path, shapes)
-    check_tensors(file, architecture.tensors(hparams))
+    check_tensors(file, architecture.tensors(hparams) | cache_tensors(hparams))
     return ModelSpec(file, architecture, hparams)
