@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,9 +75,9 @@ def smooth_model(
     fold_of = {
         part.tensor: (fold, part) for fold in folds.values() for part in fold.readers if _is_rounded(part.tensor)
     }
-    left = dict.fromkeys(folds)
+    left, waiting = dict.fromkeys(folds), dict[str, list[_Reader]]()
     for stage in Layerwise(model, backends, samples).run():
-        for fold, readers in _readers(stage, fold_of):
+        for fold, readers in _readers(stage, fold_of, waiting):
             scales = np.ones(fold.size)
             for name, channels, pair in _pairs(fold, readers, weight, activation):
                 found = method(pair)
@@ -98,15 +98,23 @@ def _scaling(scales: F64) -> Callable[[Part, F32], F32]:
     return lambda part, values: scaled(part, scales, values)
 
 
-def _readers(stage: OpenStage, fold_of: dict[str, tuple[Fold, Part]]) -> list[tuple[Fold, list[_Reader]]]:
-    """The folds that products of a stage read, with these."""
-    found: dict[str, tuple[Fold, list[_Reader]]] = {}
+def _readers(
+    stage: OpenStage, fold_of: Mapping[str, tuple[Fold, Part]], waiting: dict[str, list[_Reader]]
+) -> list[tuple[Fold, list[_Reader]]]:
+    """The folds whose last product is in a stage, with all their products; others wait.
+
+    Experts come after a router, so a stage later than an expert that all tokens go through.
+    """
+    whole = []
     for given in stage.inputs:
         for name in given.names:
             if name in fold_of:
                 fold, part = fold_of[name]
-                found.setdefault(fold.name, (fold, []))[1].append(_Reader(part, given, stage.weight(name)))
-    return list(found.values())
+                found = waiting.setdefault(fold.name, [])
+                found.append(_Reader(part, given, stage.weight(name)))
+                if len(found) == sum(of is fold for of, _ in fold_of.values()):
+                    whole.append((fold, waiting.pop(fold.name)))
+    return whole
 
 
 def _pairs(
@@ -117,9 +125,9 @@ def _pairs(
         return []
     own = [r for r in readers if r.given.experts and r.given.vectors.ndim == 3]
     if not own:
-        columns = readers[0].part.index[: readers[0].given.size]
+        given = readers[-1].given  # whose vectors are those of this stage
+        columns = readers[-1].part.index[: given.size]
         matrices = tuple(r.weight.reshape(-1, r.given.size) for r in readers)
-        given = next((r.given for r in readers if not r.given.experts), readers[0].given)
         vectors = np.asarray(given.vectors, np.float32)
         return [(fold.name, np.arange(fold.size), _pair(matrices, [vectors], columns, weight, activation))]
     reader = own[0]
