@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.cpu import CpuBackend
+from octavo.bench.cases import GROUPS, WEIGHTS, OpCase, executor
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node
 from octavo.graph.ops import apply
@@ -22,12 +23,13 @@ def leaf(name: str, shape: tuple[int | str, ...], dtype: DType = "f32") -> Node:
 
 
 class Attention:
-    """Attention over one sequence in a cache, whose keys and values are set before."""
+    """Attention over one sequence in a cache, whose keys and values are set before; `latent`: keys are values too."""
 
-    def __init__(self, kind: DType, **attrs: float) -> None:
+    def __init__(self, kind: DType, latent: bool = False, **attrs: float) -> None:
         caches = [Node("cache", (), ("rows", KV_HEADS, DIM), kind, {"kind": k}, name=k) for k in "kv"]
         given = [leaf("x", ("tokens", KV_HEADS, DIM)), leaf("rows", ("tokens",), "i64")]
         keys, values = (apply("set_rows", cache, *given) for cache in caches)
+        values = keys if latent else values
         where = [leaf("positions", ("tokens",), "i32"), leaf("starts", ("boundaries",), "i32")]
         where.append(leaf("pages", ("sequences", WIDTH), "i32"))
         q = leaf("q", ("tokens", HEADS, DIM))
@@ -64,3 +66,51 @@ def test_attention_in_prompts_and_replies(kind: DType, attrs: dict[str, float]) 
         np.testing.assert_array_equal(attention.at(positions), alone)
         np.testing.assert_array_equal(attention.at(positions[5:14]), alone[5:14])
         np.testing.assert_array_equal(attention.at(positions[:8], apart=True), alone[:8])
+
+
+def test_latent_attention_in_prompts_and_replies() -> None:
+    attention = Attention("f16", latent=True, value_dim=48)
+    for first, count in ((3, 21), (250, 17), (LENGTH - 64, 64)):
+        positions = list(range(first, first + count))
+        alone = np.concatenate([attention.at([p]) for p in positions])
+        np.testing.assert_array_equal(attention.at(positions), alone)
+        np.testing.assert_array_equal(attention.at(positions[:8], apart=True), alone[:8])
+
+
+ROWS = ("INT8", "INT4", "INT4_G128", "FP8")
+"""Matrices with a scale for each row."""
+TOGETHER = (2, 3, 4, 5, 8, 16, 33)
+
+
+def run(case: OpCase) -> None:
+    """A case of 33 tokens, each alone and the first ones of them together."""
+    built = case.build()
+    ((inputs, _),) = built.steps
+    plans = executor(built, [CpuBackend(threads=2)])
+
+    def rows(start: int, stop: int) -> AnyArray:
+        given = {name: value[start:stop] for name, value in inputs.items()}
+        (out,) = plans.run(given, {"tokens": stop - start})
+        return np.array(out)
+
+    alone = np.concatenate([rows(i, i + 1) for i in range(case.tokens)])
+    for n in TOGETHER:
+        np.testing.assert_array_equal(rows(0, n), alone[:n], err_msg=f"{n} tokens")
+    np.testing.assert_array_equal(rows(11, 33), alone[11:], err_msg="from token 11 on")
+
+
+@pytest.mark.parametrize("name", [n if n in ("Q4_K", "Q8_0", "F16") else slow(n) for n in (*WEIGHTS, *GROUPS, *ROWS)])
+def test_products_of_each_format(name: str) -> None:
+    run(OpCase("mul_mat", 33, {"n": 48, "k": 512}, (name,)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "F16"])
+def test_products_of_larger_matrices(name: str) -> None:
+    run(OpCase("mul_mat", 33, {"n": 1000, "k": 4096}, (name,)))
+
+
+@pytest.mark.parametrize("name", ["Q4_K", *(slow(n) for n in (*WEIGHTS, *GROUPS) if n != "Q4_K")])
+def test_products_of_experts(name: str) -> None:
+    """Few pairs of a token and an expert are computed one by one, many sorted by expert."""
+    run(OpCase("mul_mat_id", 33, {"n": 48, "k": 512, "experts": 8, "used": 2, "shared": 1}, (name,)))

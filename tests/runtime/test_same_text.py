@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from octavo.io.named import resolve
+from octavo.quantizers import quantize_file
 from octavo.runtime.core import EngineCore
 from octavo.runtime.model import Model, load
 from octavo.runtime.request import Request
@@ -13,8 +18,18 @@ from tests.sampling import slow
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return load("demo", device="cpu", threads=2, n_ctx=512, max_sequences=12)
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
+    """The demo model, quantized to a preset where that is not "F16"."""
+    made: dict[str, Model] = {}
+
+    def model(preset: str) -> Model:
+        path = Path("demo")
+        if preset != "F16":
+            path = tmp_path_factory.mktemp("models") / f"{preset}.gguf"
+            quantize_file(resolve("demo"), path, preset)
+        return load(path, device="cpu", threads=2, n_ctx=512, max_sequences=12)
+
+    return lambda preset: made.get(preset) or made.setdefault(preset, model(preset))
 
 
 def requests(model: Model, count: int, longest: int) -> list[Request]:
@@ -48,7 +63,10 @@ def texts(model: Model, given: list[Request], every: int) -> list[list[int]]:
     return [list(r.chosen) for r in given]
 
 
-@pytest.mark.parametrize(("count", "longest"), [(6, 41), slow((200, 144))])
-def test_together_and_alone(model: Model, count: int, longest: int) -> None:
+@pytest.mark.parametrize(
+    ("preset", "count", "longest"), [("F16", 6, 41), *(slow((p, 200, 144)) for p in ("F16", "Q4_K_M", "IQ3_S", "Q8_0"))]
+)
+def test_together_and_alone(models: Callable[[str], Model], preset: str, count: int, longest: int) -> None:
+    model = models(preset)
     together = texts(model, requests(model, count, longest), every=2)
     assert together == texts(model, requests(model, count, longest), every=0)

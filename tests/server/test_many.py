@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import octavo
+from octavo.io.named import resolve
+from octavo.quantizers import quantize_file
 from octavo.runtime import Model
 from octavo.runtime.kv_cache import page_bytes
 from tests.server.running import Server, running_model
@@ -21,12 +25,17 @@ def bodies(n: int, seed: int = 0) -> list[dict[str, Any]]:
     found = []
     for i in range(n):
         a, b = rng.randrange(1000), rng.randrange(1000)
-        text = f"What is {a} plus {b}?" * rng.choice((1, 1, 2, 12))
+        text = f"Canary {canary(i)}. " + f"What is {a} plus {b}?" * rng.choice((1, 1, 2, 12))
         sampling: dict[str, Any] = {"temperature": 0} if i % 2 else {"temperature": 1.5, "seed": i, "min_p": 0}
         found.append(
             {"messages": [{"role": "user", "content": text}], "max_tokens": rng.choice((4, 16, 40)), **sampling}
         )
     return found
+
+
+def canary(i: int) -> str:
+    """A word that only request i has."""
+    return "".join(random.Random(f"canary {i}").choices("bcdfghjklmnpqrstvwxz", k=12))
 
 
 def text(server: Server, body: dict[str, Any]) -> str:
@@ -60,9 +69,20 @@ def test_no_request_sees_anothers_words(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_200_texts_together_are_those_alone(server: Server) -> None:
+@pytest.mark.parametrize("preset", ["F16", "Q4_K_M"])
+def test_200_texts_together_are_those_alone(server: Server, preset: str, tmp_path: Path) -> None:
+    """And no text has a word, or six letters in a row of one, that only another request has."""
     asked = bodies(200, seed=1)
-    assert together(server, asked) == [text(server, body) for body in asked]
+    with ExitStack() as stack:
+        if preset != "F16":
+            quantize_file(resolve("demo"), path := tmp_path / "model.gguf", preset)
+            model = stack.enter_context(octavo.load(path, device="cpu", max_sequences=8))
+            server = stack.enter_context(running_model(model))
+        found = together(server, asked)
+        assert found == [text(server, body) for body in asked]
+    for i, reply in enumerate(found):
+        words = [canary(j) for j in range(200) if j != i]
+        assert not any(word[at : at + 6] in reply for word in words for at in range(7))
 
 
 @pytest.mark.slow

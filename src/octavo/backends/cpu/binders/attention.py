@@ -19,8 +19,9 @@ from octavo.graph.schedule import root
 from octavo.jit.program import KernelCall, address
 
 ROPE_RUN = 32  # tokens whose keys fill lines of the cache; one at a time where tokens are few
-SPLIT_TASKS = 32  # tasks of attention with one token a sequence; not by threads, so that results do not depend on those
+SPLIT_PAIRS = 16  # up to so many tasks without it, parts of sequences in latent attention are tasks of their own
 PART, MOST_PARTS = 8, 32
+LATENT_PART, MOST_LATENT_PARTS = 2, 64
 """Pages of a part of a sequence, and the most parts; more pages are in a part where a sequence may have more."""
 
 
@@ -117,7 +118,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     kinds, reaching = (given["window"] > 0, given["cap"] > 0), given["reach"] > 0
     kind, group, calls = _kind(node.inputs[1]), heads // kv_heads, list[KernelCall]()
     if node.inputs[1] is node.inputs[2]:
-        return _latent(kind, group, dim, (*kinds, reaching), {**given, "pages": pages})
+        return _latent(kind, group, dim, (*kinds, reaching), {**given, "pages": pages}, shared)
     part = max(PART, -(-pages.shape[1] // MOST_PARTS))
     if decodes < tokens:
         tasks = -(-(tokens - decodes) // attention.TILE) * heads
@@ -147,17 +148,17 @@ def _decoding(
 
 
 def _latent(
-    kind: Any, group: int, dim: int, limits: tuple[bool, bool, bool], given: Mapping[str, Any]
+    kind: Any, group: int, dim: int, limits: tuple[bool, bool, bool], given: Mapping[str, Any], shared: Shared
 ) -> list[KernelCall]:  # fmt: skip
     """Attention whose keys are values too; `limits` are constants of the kernel."""
-    out, tokens, kv_heads = given["out"], given["tokens"], given["kv_heads"]
+    out, tokens, kv_heads, width = given["out"], given["tokens"], given["kv_heads"], given["pages_width"]
     value_dim, parts = out.shape[1] // (kv_heads * group), -(-group // latent_attention.LANES)
-    pairs = tokens * kv_heads * parts
-    splits = max(1, SPLIT_TASKS // pairs)
+    pairs, part = tokens * kv_heads * parts, max(LATENT_PART, -(-width // MOST_LATENT_PARTS))
+    splits = -(-width // part) if pairs <= SPLIT_PAIRS else 1
     floats = latent_attention.part_floats(dim, value_dim) if splits > 1 else 0
-    partial = np.empty(pairs * splits * floats, np.float32)
+    partial = shared.memory("parts of attention", (pairs * splits * floats,), np.float32)
     kernel = latent_attention.latent_kernel(kind, group, dim, value_dim, *limits)
-    calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, part=0, partial=partial)]
+    calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, part=part, partial=partial)]
     if splits > 1:
         calls.append(KernelCall(
             latent_attention.combine_kernel(group, dim, value_dim),

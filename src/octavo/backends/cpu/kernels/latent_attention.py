@@ -3,6 +3,8 @@
 16 query heads lie side by side, a lane each, so that one number of a key, converted once, multiplies all of them, the
 soft-max needs no sum across lanes, and weights are at once the rows of the second product. A page's keys are made
 float32 a few rows at a time, and stay in the first level of the cache for all that reads them.
+
+Parts of some pages are attended to by themselves, and then joined in order, as in `kernels.attention`.
 """
 
 from __future__ import annotations
@@ -61,11 +63,11 @@ def latent_kernel(
 ) -> Any:  # fmt: skip
     """One task for each token, head of keys, split and 16 of its `group` query heads; these go through pages together.
 
-    Values are the first `value_dim` of the `dim` values of a key.
+    Values are the first `value_dim` of the `dim` values of a key. Where there are splits, each is one part.
     """
-    parts, query_bytes, sum_bytes = -(-group // LANES), dim * 4 * LANES, _summed(dim, value_dim) * 4 * LANES
-    attend = _attend(kind, dim, value_dim, windowed, capped, reaching)
-    part_bytes = 4 * part_floats(dim, value_dim)
+    parts, query_bytes, summed = -(-group // LANES), dim * 4 * LANES, _summed(dim, value_dim)
+    attend, join = _attend(kind, dim, value_dim, windowed, capped, reaching), _join()
+    part_bytes, sum_bytes = 4 * part_floats(dim, value_dim), summed * 4 * LANES
 
     def latent_attention(a, task):
         kv_heads, splits = a.kv_heads, a.splits
@@ -83,23 +85,29 @@ def latent_kernel(
                 seen = min(seen + a.reach, positions[starts[prompt + 1] - 1] + 1)
         if windowed:
             hidden = max(0, position + 1 - behind(position, a.window, a.chunked))
-        begin = hidden // PAGE_SIZE
-        pages = (seen + PAGE_SIZE - 1) // PAGE_SIZE - begin
-        first, stop = begin + pages * split // splits, begin + pages * (split + 1) // splits
+        begin, end = hidden // PAGE_SIZE, (seen + PAGE_SIZE - 1) // PAGE_SIZE
+        found = a.partial + task * part_bytes
+        if splits > 1:
+            begin, end = max(begin, split * a.part), min(end, (split + 1) * a.part)
+            if begin >= end:  # nothing is there, and its sums are not looked at
+                f32_pointer(found + sum_bytes + 4 * LANES)[0] = 0.0
+                return
         head = kv_head * group + part * LANES
         count = min(LANES, (kv_head + 1) * group - head)
-        queries, state = stack(query_bytes), stack(STATE)
-        if first < stop:
-            _turn_in(queries, a.q + token * a.q_stride + head * dim * 4, dim, count, a.scale)
-        table = a.pages + sequence * a.pages_width * 4
-        if splits == 1:
-            sums = stack(sum_bytes)
-            attend(sums, state, queries, a, table, kv_head, hidden, seen, first, stop)
-            row = token * kv_heads * group + head
-            _turn_out(a.out, row, 0, value_dim, value_dim, sums, state, count, a.sinks, head)
-        else:
-            sums = a.partial + task * part_bytes
-            attend(sums, sums + sum_bytes, queries, a, table, kv_head, hidden, seen, first, stop)
+        queries, table = stack(query_bytes), a.pages + sequence * a.pages_width * 4
+        _turn_in(queries, a.q + token * a.q_stride + head * dim * 4, dim, count, a.scale)
+        if splits > 1:
+            attend(found, found + sum_bytes, queries, a, table, kv_head, hidden, seen, begin, end)
+            return
+        sums, state, part_sums, part_state = stack(sum_bytes), stack(STATE), stack(sum_bytes), stack(STATE)
+        stop = min(end, (begin // a.part + 1) * a.part)
+        attend(sums, state, queries, a, table, kv_head, hidden, seen, begin, stop)
+        while stop < end:
+            first, stop = stop, min(end, stop + a.part)
+            attend(part_sums, part_state, queries, a, table, kv_head, hidden, seen, first, stop)
+            join(sums, state, part_sums, part_state, summed)
+        row = token * kv_heads * group + head
+        _turn_out(a.out, row, 0, value_dim, value_dim, sums, state, count, a.sinks, head)
 
     return latent_attention
 
@@ -113,27 +121,21 @@ def combine_kernel(group: int, dim: int, value_dim: int) -> Any:
     parts, columns = -(-group // LANES), part_columns(value_dim)
     chunks, part_bytes = value_dim // columns, 4 * part_floats(dim, value_dim)
     sum_bytes = part_bytes - STATE
-    row, column_bytes = 4 * LANES, columns * 4 * LANES
+    row, column_bytes, join = 4 * LANES, columns * 4 * LANES, _join()
 
     def latent_combine(a, task):
         chunk, part, pair = task % chunks, task // chunks % parts, task // chunks // parts
         splits, stride = a.splits, parts * part_bytes
-        first = a.partial + (pair * splits * parts + part) * part_bytes
-        top, total = splat(-math.inf), splat(0.0)
-        for split in range(splits):
-            top = maximum(load_f32x16(first + split * stride + sum_bytes), top)
+        found = a.partial + (pair * splits * parts + part) * part_bytes
         sums, state = stack(column_bytes), stack(STATE)
         for d in range(columns):
             store_f32x16(sums + d * row, splat(0.0))
-        for split in range(splits):
-            found = first + split * stride
-            weight = exp(sub(load_f32x16(found + sum_bytes), top))
-            total = fma(load_f32x16(found + sum_bytes + row), weight, total)
-            for d in range(columns):
-                more = load_f32x16(found + (chunk * columns + d) * row)
-                store_f32x16(sums + d * row, fma(more, weight, load_f32x16(sums + d * row)))
-        store_f32x16(state, top)
-        store_f32x16(state + row, total)
+        store_f32x16(state, splat(-math.inf))
+        store_f32x16(state + row, splat(0.0))
+        for _split in range(splits):
+            if f32_pointer(found + sum_bytes + row)[0] != 0.0:
+                join(sums, state, found + chunk * column_bytes, found + sum_bytes, columns)
+            found += stride
         head = pair % a.kv_heads * group + part * LANES
         count = min(LANES, group - part * LANES)
         _turn_out(
@@ -141,6 +143,23 @@ def combine_kernel(group: int, dim: int, value_dim: int) -> Any:
         )
 
     return latent_combine
+
+
+def _join() -> Any:
+    """A function that adds what was found in a part, sums [size, LANES] and their state, to what was found before."""
+    row = 4 * LANES
+
+    def join(sums, state, sums_of_part, state_of_part, size):
+        mine, its = load_f32x16(state), load_f32x16(state_of_part)
+        top = maximum(mine, its)
+        store_f32x16(state, top)
+        mine, its = exp(sub(mine, top)), exp(sub(its, top))
+        store_f32x16(state + row, fma(load_f32x16(state_of_part + row), its, mul(load_f32x16(state + row), mine)))
+        for d in range(0, size * row, row):
+            more = load_f32x16(sums_of_part + d)
+            store_f32x16(sums + d, fma(more, its, mul(load_f32x16(sums + d), mine)))
+
+    return inner(join)
 
 
 @exact

@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.kernels.points import add_super_of_sizes, multiplies_sizes
-from octavo.backends.cpu.kernels.product import PRODUCT, bytes_ahead, product
+from octavo.backends.cpu.kernels.product import FEW_TOKENS, PRODUCT, bytes_ahead, product
 from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 from octavo.backends.cpu.layout import POINTS_AT, ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     advance,
-    fma_blocks,
     fma_dots,
     fma_dots_2,
-    fma_splat_strided,
     fma_sums,
     load_codes,
     load_digits,
@@ -44,9 +42,6 @@ from octavo.jit.simd import (
 )
 from octavo.jit.simd.dots import BIASED, PLAIN, PRELOADED
 
-LATE_MAX_TOKENS = 2
-"""Up to this number of tokens, registers are left to multiply with d once a super-block."""
-
 CALL_MIN_TOKENS = 16
 """From this number of tokens on, sums fill the registers: a function of their own leaves its loop all of them."""
 
@@ -56,11 +51,7 @@ LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, 
 @kernels(PRODUCT)
 def mul_mat_kernel(layout: Layout, n: int) -> Any:
     """The product for tiles of n tokens, whose codes `PRODUCT.x` is; see `product`."""
-    late = layout.two_level and n <= LATE_MAX_TOKENS
-    if multiplies_sizes(layout, n):
-        add_super = add_super_of_sizes(layout, n)
-    else:
-        add_super = _add_super_late(layout, n) if late else _add_super(layout, n)
+    add_super = add_super_of_sizes(layout, n) if multiplies_sizes(layout, n) else _add_super(layout, n)
     super_values, super_bytes = layout.super, layout.super_bytes
     x_bytes = super_values // STEP * n * TOKEN_BYTES
 
@@ -99,26 +90,26 @@ def _add_super(layout: Layout, n: int) -> Any:
         return _add_group(layout, n)
     at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales = at.block, at.block_bytes, at.x_bytes, at.x_scales
-    codes_of, scale_of, minimum_of = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout)
-    group_scale, group_minimum = _group_scale(layout), _group_minimum(layout)
+    codes_of, scale_of, bias_of = _codes_of(layout, n), _scale_of(layout), _bias_of(layout)
+    group_scale, group_bias = _group_scale(layout), _group_bias(layout)
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
     offset, most = codes_in_dots(layout)
+    few = layout.two_level and n <= FEW_TOKENS
 
     def add_super(acc, w, x, table):
-        none, d, dmin = splat(0.0), scale_of(w, 0), minimum_of(w, 0)  # [16]
+        d, less = scale_of(w, 0), bias_of(w, 0)  # [16]
         block = w + block_at
         for i in range(blocks):
             codes = codes_of(w, block, i, table)  # [16, 32]
             if groups == 1:
-                scale, minimum = group_scale(w, block, d, 0), group_minimum(w, block, dmin, 0)
-                acc = fma_dots(acc, codes, scale, sub(none, minimum), x, x_scales, kind, offset, most)
+                scale, bias = group_scale(w, block, d, 0), group_bias(w, block, less, 0)
+                acc = fma_dots(acc, codes, scale, bias, x, x_scales, kind, offset, most)
             else:
                 first, last = group_scale(w, block, d, 0), group_scale(w, block, d, 1)
-                low, high = group_minimum(w, block, dmin, 0), group_minimum(w, block, dmin, 1)
-                by, less = sub(high, low), sub(none, high)
-                acc = fma_dots_2(acc, codes, first, last, by, less, x, x_scales, kind, offset, most)
+                low, high = group_bias(w, block, less, 0), group_bias(w, block, less, 1)
+                acc = fma_dots_2(acc, codes, first, last, sub(low, high), high, x, x_scales, kind, offset, most)
             block += block_bytes
-            x += x_bytes
+            x = advance(x, x_bytes) if few else x + x_bytes
         return acc
 
     return inner(add_super, layout, n, inline="always")
@@ -131,7 +122,7 @@ def _add_group(layout: Layout, n: int) -> Any:
     """
     at, blocks = _Places(layout, n), layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales, x_sums = at.block, at.block_bytes, at.x_bytes, at.x_scales, at.x_sums
-    codes_of, scale_of, minimum_of, zeros_at = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout), at.minima
+    codes_of, scale_of, bias_of, zeros_at = _codes_of(layout, n), _scale_of(layout), _bias_of(layout), at.minima
     raised = layout.minima == "zero" and layout.bits < 8 and n >= CALL_MIN_TOKENS
     kind = PRELOADED if raised else PLAIN
     offset, most = (128, 255) if raised else codes_in_dots(layout)
@@ -147,44 +138,7 @@ def _add_group(layout: Layout, n: int) -> Any:
             block += block_bytes
             tokens += x_bytes
         if not raised:
-            acc = fma_sums(acc, sub(none, minimum_of(w, 0)), x + x_sums, x_bytes, blocks)
-        return acc
-
-    return inner(add_super, layout, n, inline="always")
-
-
-def _add_super_late(layout: Layout, n: int) -> Any:
-    """`_add_super` for two levels of scales: a super-block's sums are multiplied with d and dmin when they are done."""
-    at, groups, blocks, has_min = _Places(layout, n), layout.groups, layout.super // STEP, layout.minima is not None
-    block_at, block_bytes, x_bytes, small_minima = at.block, at.block_bytes, at.x_bytes, at.small_minima
-    x_scales, x_sums, x_first_sums = at.x_scales, at.x_sums, at.x_first_sums
-    codes_of, scale_of, minimum_of = _codes_of(layout, n), _scale_of(layout), _minimum_of(layout)
-    load_small, small_bytes = small_scales(layout), layout.small_bytes
-    kind = PRELOADED if layout.offset else PLAIN
-    offset, most = codes_in_dots(layout)
-
-    def add_super(acc, w, x, table):
-        none, dots, minima = splat(0.0), zeros(n), zeros(n)
-        d, dmin = scale_of(w, 0), minimum_of(w, 0)
-        block = w + block_at
-        for i in range(blocks):
-            codes = codes_of(w, block, i, table)  # [16, 32]
-            if groups == 1:
-                dots = fma_dots(dots, codes, load_small(block), none, x, x_scales, kind, offset, most)  # n x [16]
-                if has_min:
-                    minima = fma_splat_strided(minima, load_u8x16(block + small_minima), x + x_sums, 4)  # n x [16]
-            else:
-                low, high = load_small(block), load_small(block + small_bytes)  # [16] each
-                dots = fma_dots_2(dots, codes, low, high, none, none, x, x_scales, kind, offset, most)  # n x [16]
-                if has_min:
-                    first, last = load_u8x16(block + small_minima), load_u8x16(block + small_minima + 16)
-                    minima = fma_splat_strided(minima, sub(first, last), x + x_first_sums, 4)
-                    minima = fma_splat_strided(minima, last, x + x_sums, 4)
-            block += block_bytes
-            x = advance(x, x_bytes)
-        acc = fma_blocks(acc, dots, d)
-        if has_min:
-            acc = fma_blocks(acc, minima, sub(none, dmin))
+            acc = fma_sums(acc, bias_of(w, 0), x + x_sums, x_bytes, blocks)
         return acc
 
     return inner(add_super, layout, n, inline="always")
@@ -292,18 +246,19 @@ def _scale_of(layout: Layout) -> Any:
     return inner(scale_of, layout, inline="always")
 
 
-def _minimum_of(layout: Layout) -> Any:
-    """A function (super-block, set) -> the minima of 16 rows; 0 without."""
+def _bias_of(layout: Layout) -> Any:
+    """A function (super-block, set) -> the minima of 16 rows, negated; 0 without."""
     has_min, load = layout.minima is not None, LOADS[layout.minima or "f16"]
     at, nbytes = _Places(layout, 1).minima, SCALE_BYTES[layout.minima or "f16"] * ROWS
     has_zero, scale_of = layout.minima == "zero", _scale_of(layout)
 
-    def minimum_of(w, i):
-        if has_zero:
-            return mul(load(w + at + i * nbytes), scale_of(w, i))
-        return load(w + at + i * nbytes) if has_min else splat(0.0)
+    def bias_of(w, i):
+        if not has_min:
+            return splat(0.0)
+        minima = load(w + at + i * nbytes)
+        return sub(splat(0.0), mul(minima, scale_of(w, i)) if has_zero else minima)
 
-    return inner(minimum_of, layout, inline="always")
+    return inner(bias_of, layout, inline="always")
 
 
 def _group_scale(layout: Layout) -> Any:
@@ -319,14 +274,14 @@ def _group_scale(layout: Layout) -> Any:
     return inner(group_scale, layout, inline="always")
 
 
-def _group_minimum(layout: Layout) -> Any:
-    """A function (super-block, block, dmin of its first set, group) -> the minima of a group of the block."""
-    two_level, has_min, minimum_of = layout.two_level, layout.minima is not None, _minimum_of(layout)
+def _group_bias(layout: Layout) -> Any:
+    """A function (super-block, block, bias of its first set, group) -> that of a group of the block."""
+    two_level, has_min, bias_of = layout.two_level, layout.minima is not None, _bias_of(layout)
     at = _Places(layout, 1).small_minima
 
-    def group_minimum(w, block, dmin, group):
+    def group_bias(w, block, less, group):
         if two_level and has_min:
-            return mul(load_u8x16(block + at + 16 * group), dmin)
-        return dmin if group == 0 else minimum_of(w, group)
+            return mul(load_u8x16(block + at + 16 * group), less)
+        return less if group == 0 else bias_of(w, group)
 
-    return inner(group_minimum, layout, inline="always")
+    return inner(group_bias, layout, inline="always")

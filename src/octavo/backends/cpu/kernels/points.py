@@ -14,7 +14,6 @@ from octavo.jit import host
 from octavo.jit.compile import inner
 from octavo.jit.simd import (
     PointForm,
-    fma_blocks,
     fma_points_of,
     load_f16x16,
     load_odd_x16,
@@ -23,7 +22,6 @@ from octavo.jit.simd import (
     splat,
     stack,
     store_numbers,
-    zeros,
 )
 
 MAX_TOKENS = 2
@@ -39,7 +37,7 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
     """A function (sums, super-block, activations, table) that adds a super-block's products to n vectors of sums."""
     grid = layout.grid
     assert grid is not None
-    form, groups, small_bytes = _form(layout), layout.groups, layout.small_bytes
+    form, small_bytes = _form(layout), layout.small_bytes
     fma_points, width, planes = fma_points_of(form), grid.width, form.planes
     number_bytes = (512 // width) * (2 if planes else 1)
     block_at, block_bytes, blocks = layout.head_bytes, layout.block_bytes, layout.super // STEP
@@ -50,10 +48,10 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
         block_bytes - layout.code_bytes if grid.mark is not None else block_at - 64,
     )
     points_at, x_scales, x_bytes = grid.sizes_at, n * STEP, n * TOKEN_BYTES
-    step, stepped, ahead = layout.step, layout.step != 1.0, bytes_ahead(n, layout.bits)
+    step, stepped, ahead, halves = layout.step, layout.step != 1.0, bytes_ahead(n, layout.bits), layout.groups == 2
 
     def add_super(acc, w, x, table):
-        d, dots = load_f16x16(w), zeros(n)
+        d = mul(load_f16x16(w), splat(step)) if stepped else load_f16x16(w)  # [16]
         block, points = w + block_at, table + points_at
         made = stack(room)
         if planes:
@@ -64,13 +62,13 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
             for line in range(0, block_bytes, 64):
                 prefetch(block + ahead + line)
             numbers = made + i * number_bytes if planes else block + low_at
-            first = load_odd_x16(block)  # [16]
-            last = load_odd_x16(block + small_bytes) if groups == 2 else first  # [16]
+            first = mul(load_odd_x16(block), d)  # [16]
+            last = mul(load_odd_x16(block + small_bytes), d) if halves else first  # [16]
             marks = block + marks_at if signed else w + marks_at
-            dots = fma_points(dots, numbers, points, marks, i, first, last, x, x_scales)  # n x [16]
+            acc = fma_points(acc, numbers, points, marks, i, first, last, x, x_scales)  # n x [16]
             block += block_bytes
             x += x_bytes
-        return fma_blocks(acc, dots, mul(d, splat(step)) if stepped else d)
+        return acc
 
     return inner(add_super, layout, n, inline="always")
 
