@@ -7,7 +7,11 @@ import pytest
 
 from octavo.backends.cpu import CpuBackend
 from octavo.bench.cases import GROUPS, WEIGHTS, OpCase, executor
+from octavo.bench.synthetic import random_matrix
+from octavo.formats import by_name
 from octavo.formats.spec import AnyArray
+from octavo.graph.builder import weight
+from octavo.graph.lower import lower
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node
 from octavo.graph.ops import apply
 from octavo.graph.plan import Executor
@@ -114,3 +118,17 @@ def test_products_of_larger_matrices(name: str) -> None:
 def test_products_of_experts(name: str) -> None:
     """Few pairs of a token and an expert are computed one by one, many sorted by expert."""
     run(OpCase("mul_mat_id", 33, {"n": 48, "k": 512, "experts": 8, "used": 2, "shared": 1}, (name,)))
+
+
+@pytest.mark.parametrize("name", ["Q8_0", slow("IQ4_NL"), slow("Q4_0"), slow("Q5_1"), slow("MXFP4")])
+def test_products_of_many_tokens_and_of_few(name: str) -> None:
+    """71 tokens are more than have their sums kept at a time, and 288 values more than are unpacked at a time."""
+    rng = np.random.default_rng(0)
+    node = apply("mul_mat", weight(random_matrix("w", by_name(name), (24, 288), rng)), leaf("x", ("tokens", 288)))
+    backend, limits = CpuBackend(threads=2), {"tokens": 71}
+    executor = Executor(schedule(lower(Graph.of(node), [backend]), [backend], limits), [backend], limits)
+    x = rng.standard_normal((71, 288)).astype(np.float32)
+    every = np.array(executor.run({"x": x}, {"tokens": 71})[0])
+    for part in (slice(5, 6), slice(9, 14), slice(40, 71)):
+        some = executor.run({"x": x[part]}, {"tokens": part.stop - part.start})[0]
+        np.testing.assert_array_equal(some, every[part])

@@ -116,6 +116,36 @@ def test_dots_of_small_codes(halves: int, offset: int, most: int) -> None:
     check_dots(halves, KINDS.index("offset 128"), 3, offset, most)
 
 
+@pytest.mark.parametrize("n", [1, slow(3)])
+def test_dots_of_words(n: int) -> None:
+    """Codes and activations widened to 16 bits: codes of a block, and those that lie in memory."""
+    if n > dots.FEW and host.level() != "avx2":
+        pytest.skip("only AVX2 takes more tokens so")
+    codes, words, out = fenced(512), fenced(1024), np.empty((2, n, 16), np.float32)
+    d_at, kind = 32 * n, dots.PRELOADED
+
+    @compiled
+    def run(codes, words, x, out):
+        for t in range(n):
+            simd.store_token_words(x + 56 * n + 64 * t, x + 32 * t)
+        block, one, none = simd.load_codes(codes, 8), simd.splat(1.0), simd.splat(0.0)
+        simd.store_words(words, block)
+        acc = simd.fma_word_dots(simd.zeros(n), block, one, none, x, d_at, kind, 128, 255)
+        simd.store_block(out, 64, acc)
+        acc = simd.fma_word_dots(simd.zeros(n), words, one, none, x, d_at, kind, 128, 255)
+        simd.store_block(out + 64 * n, 64, acc)
+
+    rng = np.random.default_rng(n)
+    for a, b in WEIGHTS_AND_VALUES:
+        codes[:] = rng.integers(0, 256, 512) if a is None else a
+        x = Activations(rng.integers(-128, 128, (n, 32)) if b is None else np.full((n, 32), b), rng, True)
+        memory = fenced(120 * n)
+        memory[: 56 * n] = x.memory
+        run(codes, words, memory, out)
+        rows = codes.reshape(8, 16, 4).transpose(1, 0, 2).reshape(16, 32).astype(np.int64) - 128
+        np.testing.assert_array_equal(out, np.stack([x.codes @ rows.T] * 2))
+
+
 def check_dots(halves: int, kind: int, n: int, offset: int, most: int) -> None:
     codes, out, vectors = fenced(512), np.empty((n, 16), np.float32), np.empty((4, 16), np.float32)
 

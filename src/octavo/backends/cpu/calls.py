@@ -26,9 +26,11 @@ def tiles_of(weight: Weight) -> tuple[int, ...]:
     return quantize.TILES if isinstance(weight, QuantWeight) else FLOAT_TILES
 
 
-def product_kernel(weight: Weight, n: int) -> Any:
-    """The kernel of products for tiles of n tokens."""
+def product_kernel(weight: Weight, n: int, tiles: int = 1) -> Any:
+    """The kernel of products for so many tiles of n tokens."""
     if isinstance(weight, QuantWeight):
+        if mul_mat.stages(n, tiles):
+            return mul_mat.staged_mul_mat_kernel(weight.layout, n)
         return mul_mat.mul_mat_kernel(weight.layout, n)
     return float_mul_mat.float_mul_mat_kernel(weight.kind, n, weight.group)
 

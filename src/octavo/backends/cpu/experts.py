@@ -80,7 +80,7 @@ class _Sorted:
         rows = self._rows(starts, sources, calls)
         products = self._shared.memory("products", (pairs, weight.n), np.float32)
         sizes = tiles_of(weight)
-        tiles, kernels = -(-weight.n // 16), [product_kernel(weight, n) for n in sizes]
+        tiles, kernels = -(-weight.n // 16), [product_kernel(weight, n, pairs // n_experts // n) for n in sizes]
         addresses = np.array([k.address for k in kernels], np.int64)
         product = _expert_product(weight, rows, x_stride(weight), products)
         calls.append(KernelCall(

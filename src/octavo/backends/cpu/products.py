@@ -48,7 +48,7 @@ def _tile_call(
         of_token = stride(term) if term.ndim == 2 else 0
         added[i] = address(term) + first * of_token, of_token
     return KernelCall(
-        product_kernel(weight, n), -(-weight.n // 16), (weight, x, y, terms, tail),
+        product_kernel(weight, n, tiles), -(-weight.n // 16), (weight, x, y, terms, tail),
         weights=weight.data, **shape,
         x=address(x) + first * shape["x_stride"], y=address(y) + first * stride(y), y_stride=stride(y), tiles=tiles,
         terms=added, term_count=len(terms),

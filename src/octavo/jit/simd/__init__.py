@@ -97,6 +97,7 @@ from octavo.jit.simd.panels import (
     store_panel,
 )
 from octavo.jit.simd.point_dots import PointForm, fma_points_of, store_numbers
+from octavo.jit.simd.word_dots import fma_word_dots, store_token_words, store_words
 
 __all__ = [
     "Block",
@@ -129,6 +130,7 @@ __all__ = [
     "fma_points_of",
     "fma_splat_strided",
     "fma_sums",
+    "fma_word_dots",
     "get",
     "i8_pointer",
     "i32_pointer",
@@ -184,7 +186,9 @@ __all__ = [
     "store_numbers",
     "store_panel",
     "store_s16x16",
+    "store_token_words",
     "store_u32",
+    "store_words",
     "sub",
     "sub_exact",
     "sum_lanes",

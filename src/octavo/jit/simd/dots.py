@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -37,9 +39,9 @@ FEW = 2
 def fma_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
     """acc[t] += float(dot of 32 codes and token t's 32 bytes) * scale * d[t] [+ bias * s[t]], one token at a time.
 
-    x is a block of activations of n tokens; d lies at x + at. kind is a constant: BIASED, with s 4n bytes after d;
-    PRELOADED, with dots that begin at offset / 128 of the int32 12n bytes after d; or PLAIN. `offset`, a power of two,
-    and `most`, the largest code, are constants.
+    codes are a block, or the address where `store_codes` has put them. x is a block of activations of n tokens; d lies
+    at x + at. kind is a constant: BIASED, with s 4n bytes after d; PRELOADED, with dots that begin at offset / 128 of
+    the int32 12n bytes after d; or PLAIN. `offset`, a power of two, and `most`, the largest code, are constants.
     """
     mode, shift, run = literal(kind), 8 - literal(offset).bit_length(), host.products_of_16_bits(literal(most))
 
@@ -47,14 +49,10 @@ def fma_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
         acc, codes, scale, bias, x, at = a[:6]
         n = s.args[0].n
         d_at = b.add(x, at)
-        vectors = [b.extract_value(codes, j) for j in range(8)]
-        begins = _begins(b, d_at, n, 12, shift if mode == PRELOADED else None)
+        vectors = _vectors(b, s.args[1], codes)
+        begins = dot_begins(b, d_at, n, 12, shift if mode == PRELOADED else None)
         for t, total in enumerate(_dots(b, begins, vectors, x, 0, run)):
-            product = b.fmul(to_float(b, total), scale)
-            sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
-            if mode == BIASED:
-                sums = multiply_add(b, bias, repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
-            acc = b.insert_value(acc, sums, t)
+            acc = b.insert_value(acc, fma_total(b, b.extract_value(acc, t), total, scale, bias, d_at, n, t, mode), t)
         return acc
 
     return acc(acc, codes, f32x16, f32x16, types.intp, types.intp, kind, offset, most), gen
@@ -73,8 +71,8 @@ def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind, offset
         acc, codes, scale0, scale1, bias0, bias1, x, at = a[:8]
         n = s.args[0].n
         d_at = b.add(x, at)
-        vectors = [b.extract_value(codes, j) for j in range(8)]
-        begins = [_begins(b, d_at, n, k, shift if mode == PRELOADED else None) for k in (16, 20)]
+        vectors = _vectors(b, s.args[1], codes)
+        begins = [dot_begins(b, d_at, n, k, shift if mode == PRELOADED else None) for k in (16, 20)]
         halves = [_dots(b, begins[i], vectors[4 * i : 4 * i + 4], x, 16 * i, run) for i in (0, 1)]
         for t, (first, last) in enumerate(zip(*halves, strict=True)):
             product = multiply_add(b, to_float(b, last), scale1, b.fmul(to_float(b, first), scale0))
@@ -88,7 +86,23 @@ def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind, offset
     return acc(acc, codes, f32x16, f32x16, f32x16, f32x16, types.intp, types.intp, kind, offset, most), gen
 
 
-def _begins(b, d_at, n, k, shift):
+def fma_total(b, acc, total, scale, bias, d_at, n, t, mode):
+    """Token t's acc + float(total) * scale * d [+ bias * s]; see `fma_dots`."""
+    product = b.fmul(to_float(b, total), scale)
+    sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), acc)
+    if mode == BIASED:
+        sums = multiply_add(b, bias, repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
+    return sums
+
+
+def _vectors(b, kind, codes):
+    """Functions that give each vector of codes: of a block, or from memory, read where the vector is needed."""
+    if isinstance(kind, types.Integer):
+        return [partial(load_at, b, codes, V_U8, 64 * j) for j in range(8)]
+    return [partial(b.extract_value, codes, j) for j in range(8)]
+
+
+def dot_begins(b, d_at, n, k, shift):
     """For each token where its dot begins: 0, or with a shift the int32 k * n bytes after d, shifted right by that."""
     for t in range(n):
         if shift is None:
@@ -110,22 +124,24 @@ def _dots(b, begins, vectors, x, offset, run):
     totals = list(begins)
     for first in range(0, len(vectors), run):
         sums = [fill(V_I16, 0)] * len(totals)
-        for j, vector in enumerate(vectors[first : first + run], first):
+        for j, read in enumerate(vectors[first : first + run], first):
+            vector = read()
             for t, so_far in enumerate(sums):
                 four = b.bitcast(repeat(b, load_at(b, x, I32, 32 * t + offset + 4 * j)), V_U8)
                 sums[t] = b.add(so_far, by_parts(b, "llvm.x86.avx2.pmadd.ub.sw", V_I16, 16, vector, four))
-            sums = _in_order(b, sums) if len(sums) > FEW else sums
+            sums = in_order(b, sums) if len(sums) > FEW else sums
         pairs = (pair_products(b, pair_sums, fill(V_I16, 1)) for pair_sums in sums)
         totals = [b.add(total, more) for total, more in zip(totals, pairs, strict=True)]
     yield from totals
 
 
-def _in_order(b, vectors):
+def in_order(b, vectors):
     """The vectors, made before anything that comes after this.
 
     LLVM would make one token's sum after the other, and keep codes, which registers can't hold, in memory for that.
     """
-    halves = [slice_lanes(b, v, i, 16) for v in vectors for i in (0, 16)]
+    half = vectors[0].type.count // 2
+    halves = [slice_lanes(b, v, i, half) for v in vectors for i in (0, half)]
     kind = halves[0].type
     places = ",".join(["=x"] * len(halves) + [str(i) for i in range(len(halves))])
     result = ir.LiteralStructType([kind] * len(halves))
@@ -135,7 +151,8 @@ def _in_order(b, vectors):
 
 
 def _dot_token(b, total, vectors, x, offset):
-    for j, vector in enumerate(vectors):
+    for j, read in enumerate(vectors):
+        vector = read()
         four = b.bitcast(repeat(b, load_at(b, x, I32, offset + 4 * j)), V_U8)
         total = dot4(b, total, vector, four)
     return total

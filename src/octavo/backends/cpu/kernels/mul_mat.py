@@ -10,7 +10,8 @@ from typing import Any
 
 from octavo.backends.cpu.kernels.points import add_super_of_sizes, multiplies_sizes
 from octavo.backends.cpu.kernels.product import FEW_TOKENS, PRODUCT, bytes_ahead, product
-from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
+from octavo.backends.cpu.kernels.quantize import TILES, TOKEN_BYTES, WORDS
+from octavo.backends.cpu.kernels.staged import PIECE, staged_product
 from octavo.backends.cpu.layout import POINTS_AT, ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
@@ -19,6 +20,7 @@ from octavo.jit.simd import (
     fma_dots,
     fma_dots_2,
     fma_sums,
+    fma_word_dots,
     load_codes,
     load_digits,
     load_exponent_x16,
@@ -37,6 +39,8 @@ from octavo.jit.simd import (
     prefetch,
     raise_codes,
     splat,
+    store_codes,
+    store_words,
     sub,
     zeros,
 )
@@ -44,6 +48,9 @@ from octavo.jit.simd.dots import BIASED, PLAIN, PRELOADED
 
 CALL_MIN_TOKENS = 16
 """From this number of tokens on, sums fill the registers: a function of their own leaves its loop all of them."""
+
+STAGED_MIN_TILES = 4
+"""From this number of tiles on, codes are unpacked for all of them, where that is of use."""
 
 LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, "zero": load_u8x16}
 
@@ -67,6 +74,17 @@ def mul_mat_kernel(layout: Layout, n: int) -> Any:
     return product(n, inner(sums, layout, n, inline="never" if n >= CALL_MIN_TOKENS else "always"))
 
 
+def stages(n: int, tiles: int) -> bool:
+    """Whether products with so many tiles of n tokens are those of `staged_mul_mat_kernel`: AVX2's are."""
+    return host.level() == "avx2" and n == TILES[0] and tiles >= STAGED_MIN_TILES
+
+
+@kernels(PRODUCT)
+def staged_mul_mat_kernel(layout: Layout, n: int) -> Any:
+    """`mul_mat_kernel` for many tiles of n tokens, to the bit."""
+    return staged_product(layout, n, _unpack_super(layout, n), _add_super(layout, n, staged=True), staged_bytes(layout))
+
+
 class _Places:
     """Where the parts of a super-block lie, in bytes from its beginning or from that of a block of 32 values."""
 
@@ -80,18 +98,19 @@ class _Places:
         self.x_bytes = n * TOKEN_BYTES
 
 
-def _add_super(layout: Layout, n: int) -> Any:
+def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
     """A function (sums, super-block, activations, table) that adds a super-block's products to n vectors of sums.
 
     The offset of codes takes no instruction where it is 128: integer sums begin at -128 times the sum of the
     activation's codes. So codes of fewer bits are kept in the high bits of their bytes.
     """
     if layout.minima is not None and layout.super > STEP and not layout.two_level:
-        return _add_group(layout, n)
+        return _add_group(layout, n, staged=staged)
     at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales = at.block, at.block_bytes, at.x_bytes, at.x_scales
-    codes_of, scale_of, bias_of = _codes_of(layout, n), _scale_of(layout), _bias_of(layout)
+    codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), _scale_of(layout), _bias_of(layout)
     group_scale, group_bias = _group_scale(layout), _group_bias(layout)
+    add_dots = fma_word_dots if in_words(layout) and n > FEW_TOKENS else fma_dots
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
     offset, most = codes_in_dots(layout)
     few = layout.two_level and n <= FEW_TOKENS
@@ -103,7 +122,7 @@ def _add_super(layout: Layout, n: int) -> Any:
             codes = codes_of(w, block, i, table)  # [16, 32]
             if groups == 1:
                 scale, bias = group_scale(w, block, d, 0), group_bias(w, block, less, 0)
-                acc = fma_dots(acc, codes, scale, bias, x, x_scales, kind, offset, most)
+                acc = add_dots(acc, codes, scale, bias, x, x_scales, kind, offset, most)
             else:
                 first, last = group_scale(w, block, d, 0), group_scale(w, block, d, 1)
                 low, high = group_bias(w, block, less, 0), group_bias(w, block, less, 1)
@@ -112,18 +131,20 @@ def _add_super(layout: Layout, n: int) -> Any:
             x = advance(x, x_bytes) if few else x + x_bytes
         return acc
 
-    return inner(add_super, layout, n, inline="always")
+    return inner(add_super, layout, n, staged, inline="always")
 
 
-def _add_group(layout: Layout, n: int) -> Any:
+def _add_group(layout: Layout, n: int, *, staged: bool) -> Any:
     """`_add_super` for one level of groups of some blocks, with minima: these are added once for all of a group.
 
     With many tokens zero points of few bits are taken off the codes themselves, which are to be 128 more.
     """
     at, blocks = _Places(layout, n), layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales, x_sums = at.block, at.block_bytes, at.x_bytes, at.x_scales, at.x_sums
-    codes_of, scale_of, bias_of, zeros_at = _codes_of(layout, n), _scale_of(layout), _bias_of(layout), at.minima
+    codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), _scale_of(layout), _bias_of(layout)
+    zeros_at = at.minima
     raised = layout.minima == "zero" and layout.bits < 8 and n >= CALL_MIN_TOKENS
+    add_dots = fma_word_dots if in_words(layout) and n > FEW_TOKENS else fma_dots
     kind = PRELOADED if raised else PLAIN
     offset, most = (128, 255) if raised else codes_in_dots(layout)
 
@@ -134,22 +155,30 @@ def _add_group(layout: Layout, n: int) -> Any:
             codes = codes_of(w, block, i, table)  # [16, 32]
             if raised:
                 codes = lower_codes(codes, w + zeros_at)
-            acc = fma_dots(acc, codes, d, none, tokens, x_scales, kind, offset, most)
+            acc = add_dots(acc, codes, d, none, tokens, x_scales, kind, offset, most)
             block += block_bytes
             tokens += x_bytes
         if not raised:
             acc = fma_sums(acc, bias_of(w, 0), x + x_sums, x_bytes, blocks)
         return acc
 
-    return inner(add_super, layout, n, inline="always")
+    return inner(add_super, layout, n, staged, inline="always")
 
 
-def _codes_of(layout: Layout, n: int) -> Any:
+def _codes_of(layout: Layout, n: int, *, staged: bool = False) -> Any:
     """A function (super-block, block, its number, table) -> the codes of 16 rows x 32 values.
 
-    It fetches what is read some blocks later.
+    It fetches what is read some blocks later. Staged: in place of the table it is given where unpacked codes lie, and
+    returns where those of the block do.
     """
     block_bytes, ahead, unpack = layout.block_bytes, bytes_ahead(n, layout.bits), _unpack_codes(layout)
+    unpacked_bytes = staged_bytes(layout)
+
+    def staged_codes(w, block, i, codes):
+        return codes + i * unpacked_bytes
+
+    if staged:
+        return inner(staged_codes, layout, inline="always")
 
     def codes_of(w, block, i, table):
         if ahead:
@@ -158,6 +187,35 @@ def _codes_of(layout: Layout, n: int) -> Any:
         return unpack(w, block, i, table)
 
     return inner(codes_of, layout, n, inline="always")
+
+
+def staged_bytes(layout: Layout) -> int:
+    """Bytes of unpacked codes of 16 rows x 32 values."""
+    return ROWS * STEP * (2 if in_words(layout) else 1)
+
+
+def in_words(layout: Layout) -> bool:
+    """Whether many tokens' codes are multiplied as numbers of 16 bits."""
+    return WORDS and layout.groups == 1 and not host.products_of_16_bits(codes_in_dots(layout)[1])
+
+
+def _unpack_super(layout: Layout, n: int) -> Any:
+    """A function (super-block, memory, table) that unpacks a super-block's codes to memory."""
+    blocks, block_at, block_bytes = layout.super // STEP, layout.head_bytes, layout.block_bytes
+    codes_of, unpacked_bytes = _unpack_codes(layout), staged_bytes(layout)
+    ahead = PIECE // STEP * block_bytes
+    store = store_words if in_words(layout) else store_codes
+
+    def unpack_super(w, memory, table):
+        block = w + block_at
+        for i in range(blocks):
+            for line in range(0, block_bytes, 64):
+                prefetch(block + ahead + line)
+            store(memory, codes_of(w, block, i, table))
+            block += block_bytes
+            memory += unpacked_bytes
+
+    return inner(unpack_super, layout, n)
 
 
 def _unpack_codes(layout: Layout) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from octavo.backends.cpu.layout import ROWS
 from octavo.jit import host
+from octavo.jit.compile import inner
 from octavo.jit.record import record
 from octavo.jit.simd import add_blocks, call, load_block_masked, store_block_masked
 
@@ -46,20 +47,29 @@ def bytes_ahead(n: int, bits: int) -> int:
 
 def product(n: int, sums: Any) -> Any:
     """The function of a kernel; `sums` is a function (a, task, x) -> n vectors of 16 sums, for the n tokens at x."""
-    tile_rows, row_bytes = ROWS, ROWS * 4
-    term_at, term_bytes = TERM.at, TERM.nbytes
+    end = inner(finish(n), n, inline="always")
 
     def product(a, task):
-        rows = min(a.rows - task * tile_rows, tile_rows)
         for tile in range(a.tiles):
             token = tile * n
-            acc = sums(a, task, a.x + token * a.x_stride)  # n x [16]
-            for i in range(a.term_count):
-                term = term_at(a.terms + i * term_bytes)
-                at = term.values + token * term.stride + task * row_bytes
-                acc = add_blocks(acc, load_block_masked(at, term.stride, rows, n))  # n x [rows]
-            store_block_masked(a.y + token * a.y_stride + task * row_bytes, a.y_stride, rows, acc)
+            end(a, task, token, sums(a, task, a.x + token * a.x_stride))
         if a.tail != 0:
             call(a.tail, a.tail_arguments, task)
 
     return product
+
+
+def finish(n: int) -> Any:
+    """A function (a, task, token, sums) that stores sums of 16 rows and n tokens from this one on, with the terms."""
+    tile_rows, row_bytes = ROWS, ROWS * 4
+    term_at, term_bytes = TERM.at, TERM.nbytes
+
+    def end(a, task, token, acc):
+        rows = min(a.rows - task * tile_rows, tile_rows)
+        for i in range(a.term_count):
+            term = term_at(a.terms + i * term_bytes)
+            at = term.values + token * term.stride + task * row_bytes
+            acc = add_blocks(acc, load_block_masked(at, term.stride, rows, n))  # n x [rows]
+        store_block_masked(a.y + token * a.y_stride + task * row_bytes, a.y_stride, rows, acc)
+
+    return end

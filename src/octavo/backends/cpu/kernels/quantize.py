@@ -6,8 +6,9 @@ A block of a tile of n tokens x 32 values is
     n x 32 codes, int8
     n scales d, n sums d * sum(codes), n such sums of the first 16, float32
     n times -128 * sum(codes), and n each of the first and of the last 16, int32
+    with AVX2 n x 32 codes as int16: a token's even ones, then its odd ones
 
-and blocks of a tile follow one another in K. The last three are where dot products with codes of offset 128 begin.
+and blocks of a tile follow one another in K. At these int32 dot products with codes of offset 128 begin.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ from octavo.jit.simd import (
     quantize16,
     splat,
     stack,
+    store_token_words,
 )  # fmt: skip
 
 Source = Literal["values", "rms_norm", "swiglu", "geglu"]
 
-TOKEN_BYTES = 32 + 6 * 4
+WORDS = host.level() == "avx2"
+"""Whether codes are there as 16 bits, too: what products with codes of eight bits read."""
+
+TOKEN_BYTES = 32 + 6 * 4 + (64 if WORDS else 0)
 """Bytes of a token in a block of activations."""
 
 TILES = (16, 8, 4, 2, 1) if host.level() == "avx512vnni" else (4, 2, 1)
@@ -93,7 +98,7 @@ def quantize_kernel(source: Source, tile: int) -> Any:
 
 def _quantize_blocks(source: Source) -> Any:
     """A function that quantizes blocks `first` to `last` of token t of a tile of n."""
-    token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source in GATES
+    token_bytes, words, normed, gated = TOKEN_BYTES, WORDS, source == "rms_norm", source in GATES
     gate = GATES.get(source, silu)
 
     def quantize_blocks(codes, n, t, x, other, factor, first, last):
@@ -120,5 +125,7 @@ def _quantize_blocks(source: Source) -> Any:
             begins[0] = -128 * int(whole)
             begins[n] = -128 * int(half)
             begins[2 * n] = -128 * int(whole - half)
+            if words:
+                store_token_words(base + n * 56 + t * 64, base + t * 32)
 
     return inner(quantize_blocks, source)
