@@ -51,7 +51,7 @@ def _halves(b, bytes_, shift):
 def fma_word_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
     """`fma_dots` of a block of codes, or of those that `store_words` has put at the address `codes`.
 
-    24 n bytes after d lies what `store_token_words` made of each token's codes.
+    24 n bytes after the scales, at x + at, lies what `store_token_words` made of each token's codes.
     """
     mode, shift = literal(kind), 8 - literal(offset).bit_length()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo.backends.cpu.kernels.points import add_super_of_sizes, multiplies_sizes
 from octavo.backends.cpu.kernels.product import FEW_TOKENS, PRODUCT, bytes_ahead, product
-from octavo.backends.cpu.kernels.quantize import TILES, TOKEN_BYTES, WORDS
+from octavo.backends.cpu.kernels.quantize import BLOCK_BYTES, TILES, WORD_BLOCK_BYTES, WORDS
 from octavo.backends.cpu.kernels.staged import PIECE, staged_product
 from octavo.backends.cpu.layout import POINTS_AT, ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit import host
@@ -59,12 +59,13 @@ LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, 
 def mul_mat_kernel(layout: Layout, n: int) -> Any:
     """The product for tiles of n tokens, whose codes `PRODUCT.x` is; see `product`."""
     add_super = add_super_of_sizes(layout, n) if multiplies_sizes(layout, n) else _add_super(layout, n)
-    super_values, super_bytes = layout.super, layout.super_bytes
-    x_bytes = super_values // STEP * n * TOKEN_BYTES
+    at, super_values, super_bytes = _Places(layout, n), layout.super, layout.super_bytes
+    x_first, x_bytes = at.x_first, super_values // STEP * at.x_bytes
 
     def sums(a, task, x):
         supers = a.k // super_values
         w, acc = a.weights + task * (supers * super_bytes), zeros(n)
+        x += a.k // STEP * x_first
         for _super in range(supers):
             acc = add_super(acc, w, x, a.table)  # n x [16]
             w += super_bytes
@@ -82,7 +83,11 @@ def stages(n: int, tiles: int) -> bool:
 @kernels(PRODUCT)
 def staged_mul_mat_kernel(layout: Layout, n: int) -> Any:
     """`mul_mat_kernel` for many tiles of n tokens, to the bit."""
-    return staged_product(layout, n, _unpack_super(layout, n), _add_super(layout, n, staged=True), staged_bytes(layout))
+    at = _Places(layout, n)
+    return staged_product(
+        layout, n, _unpack_super(layout, n), _add_super(layout, n, staged=True), staged_bytes(layout), at.x_first,
+        at.x_bytes,
+    )  # fmt: skip
 
 
 class _Places:
@@ -93,9 +98,11 @@ class _Places:
         self.block, self.block_bytes = layout.head_bytes, layout.block_bytes
         self.small_minima = ROWS * layout.groups
         self.codes = layout.block_bytes - layout.code_bytes
-        # of the activations of n tokens: scales, their sums, and those of the first 16
-        self.x_scales, self.x_sums, self.x_first_sums = n * STEP, n * (STEP + 4), n * (STEP + 8)
-        self.x_bytes = n * TOKEN_BYTES
+        # of the activations of n tokens: bytes before the first block, for each block; a block's; in it scales, sums
+        words = takes_words(layout, n)
+        self.x_first, self.x_bytes = (n * BLOCK_BYTES, n * WORD_BLOCK_BYTES) if words else (0, n * BLOCK_BYTES)
+        self.x_scales = 0 if words else n * STEP
+        self.x_sums = self.x_scales + n * 4
 
 
 def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
@@ -110,7 +117,7 @@ def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
     block_at, block_bytes, x_bytes, x_scales = at.block, at.block_bytes, at.x_bytes, at.x_scales
     codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), _scale_of(layout), _bias_of(layout)
     group_scale, group_bias = _group_scale(layout), _group_bias(layout)
-    add_dots = fma_word_dots if in_words(layout) and n > FEW_TOKENS else fma_dots
+    add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
     offset, most = codes_in_dots(layout)
     few = layout.two_level and n <= FEW_TOKENS
@@ -144,7 +151,7 @@ def _add_group(layout: Layout, n: int, *, staged: bool) -> Any:
     codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), _scale_of(layout), _bias_of(layout)
     zeros_at = at.minima
     raised = layout.minima == "zero" and layout.bits < 8 and n >= CALL_MIN_TOKENS
-    add_dots = fma_word_dots if in_words(layout) and n > FEW_TOKENS else fma_dots
+    add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     kind = PRELOADED if raised else PLAIN
     offset, most = (128, 255) if raised else codes_in_dots(layout)
 
@@ -197,6 +204,11 @@ def staged_bytes(layout: Layout) -> int:
 def in_words(layout: Layout) -> bool:
     """Whether many tokens' codes are multiplied as numbers of 16 bits."""
     return WORDS and layout.groups == 1 and not host.products_of_16_bits(codes_in_dots(layout)[1])
+
+
+def takes_words(layout: Layout, n: int) -> bool:
+    """Whether codes of n tokens are multiplied as numbers of 16 bits."""
+    return n > FEW_TOKENS and in_words(layout)
 
 
 def _unpack_super(layout: Layout, n: int) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.kernels.product import bytes_ahead
-from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
+from octavo.backends.cpu.kernels.quantize import BLOCK_BYTES
 from octavo.backends.cpu.layout import STEP, Layout
 from octavo.jit import host
 from octavo.jit.compile import inner
@@ -47,7 +47,7 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
         grid.mark is not None,
         block_bytes - layout.code_bytes if grid.mark is not None else block_at - 64,
     )
-    points_at, x_scales, x_bytes = grid.sizes_at, n * STEP, n * TOKEN_BYTES
+    points_at, x_scales, x_bytes = grid.sizes_at, n * STEP, n * BLOCK_BYTES
     step, stepped, ahead, halves = layout.step, layout.step != 1.0, bytes_ahead(n, layout.bits), layout.groups == 2
 
     def add_super(acc, w, x, table):

@@ -6,9 +6,12 @@ A block of a tile of n tokens x 32 values is
     n x 32 codes, int8
     n scales d, n sums d * sum(codes), n such sums of the first 16, float32
     n times -128 * sum(codes), and n each of the first and of the last 16, int32
-    with AVX2 n x 32 codes as int16: a token's even ones, then its odd ones
 
-and blocks of a tile follow one another in K. At these int32 dot products with codes of offset 128 begin.
+and blocks of a tile follow one another in K. At the int32 dot products with codes of offset 128 begin. With AVX2 as
+many blocks come after them, which products with codes of eight bits read in their place:
+
+    the floats and the int32 as above
+    n x 32 codes as int16: a token's even ones, then its odd ones
 """
 
 from __future__ import annotations
@@ -34,10 +37,13 @@ from octavo.jit.simd import (
 Source = Literal["values", "rms_norm", "swiglu", "geglu"]
 
 WORDS = host.level() == "avx2"
-"""Whether codes are there as 16 bits, too: what products with codes of eight bits read."""
+"""Whether there are blocks with codes of 16 bits, too."""
 
-TOKEN_BYTES = 32 + 6 * 4 + (64 if WORDS else 0)
-"""Bytes of a token in a block of activations."""
+BLOCK_BYTES, WORD_BLOCK_BYTES = 32 + 6 * 4, 6 * 4 + 64
+"""Of a token, in a block of either kind."""
+
+TOKEN_BYTES = BLOCK_BYTES + (WORD_BLOCK_BYTES if WORDS else 0)
+"""Bytes of 32 values of a token."""
 
 TILES = (16, 8, 4, 2, 1) if host.level() == "avx512vnni" else (4, 2, 1)
 """Tokens of a tile: as many as the registers hold sums for, then halves of that for the rest."""
@@ -90,7 +96,7 @@ def quantize_kernel(source: Source, tile: int) -> Any:
         while block < stop:
             last = min(block + run, stop)
             for t in range(n):
-                quantize_blocks(codes, n, t, x + t * a.x_stride, other + t * other_stride, factors[t], block, last)
+                quantize_blocks(codes, k, n, t, x + t * a.x_stride, other + t * other_stride, factors[t], block, last)
             block = last
 
     return quantize
@@ -98,10 +104,10 @@ def quantize_kernel(source: Source, tile: int) -> Any:
 
 def _quantize_blocks(source: Source) -> Any:
     """A function that quantizes blocks `first` to `last` of token t of a tile of n."""
-    token_bytes, words, normed, gated = TOKEN_BYTES, WORDS, source == "rms_norm", source in GATES
+    block_bytes, words, normed, gated = BLOCK_BYTES, WORDS, source == "rms_norm", source in GATES
     gate = GATES.get(source, silu)
 
-    def quantize_blocks(codes, n, t, x, other, factor, first, last):
+    def quantize_blocks(codes, k, n, t, x, other, factor, first, last):
         wide = splat(factor)
         for block in range(first, last):
             at = block * 128
@@ -114,18 +120,28 @@ def _quantize_blocks(source: Source) -> Any:
                 high = mul(gate(high), load_f32x16(other + at + 64))
             d = largest_magnitude(low, high) / 127.0
             inverse = splat(1.0 / d if d > 0 else 0.0)
-            base = codes + block * n * token_bytes
+            base = codes + block * n * block_bytes
             half = quantize16(base + t * 32, mul(low, inverse))
             whole = half + quantize16(base + t * 32 + 16, mul(high, inverse))
-            floats = f32_pointer(base + n * 32 + t * 4)
-            floats[0] = d
-            floats[n] = d * whole
-            floats[2 * n] = d * half
-            begins = i32_pointer(base + n * 44 + t * 4)
-            begins[0] = -128 * int(whole)
-            begins[n] = -128 * int(half)
-            begins[2 * n] = -128 * int(whole - half)
+            store_sums(base + n * 32 + t * 4, n, d, whole, half)
             if words:
-                store_token_words(base + n * 56 + t * 64, base + t * 32)
+                at = codes + k // 32 * n * block_bytes + block * n * WORD_BLOCK_BYTES
+                store_sums(at + t * 4, n, d, whole, half)
+                store_token_words(at + n * 24 + t * 64, base + t * 32)
 
     return inner(quantize_blocks, source)
+
+
+def _store_sums(at, n, d, whole, half):
+    """Store a token's scale, sums of codes times it, and where dot products begin, each n apart."""
+    floats = f32_pointer(at)
+    floats[0] = d
+    floats[n] = d * whole
+    floats[2 * n] = d * half
+    begins = i32_pointer(at + 12 * n)
+    begins[0] = -128 * int(whole)
+    begins[n] = -128 * int(half)
+    begins[2 * n] = -128 * int(whole - half)
+
+
+store_sums = inner(_store_sums, inline="always")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.kernels.product import finish
-from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
 from octavo.backends.cpu.layout import ROWS, STEP, Layout
 from octavo.jit.compile import inner
 from octavo.jit.simd import call, load_block, stack, store_block, zeros
@@ -21,16 +20,20 @@ TOKENS = 64
 """Tokens whose sums are kept at a time, in 4 KiB."""
 
 
-def staged_product(layout: Layout, n: int, unpack: Any, add_super: Any, block_bytes: int) -> Any:
+def staged_product(
+    layout: Layout, n: int, unpack: Any, add_super: Any, block_bytes: int, x_first: int, x_block_bytes: int
+) -> Any:
     """The function of a kernel, for tiles of n tokens.
 
     unpack       a function (super-block, memory, table) that unpacks a super-block's codes to memory
     add_super    a function (sums, super-block, activations, codes in memory) that adds a super-block's products
     block_bytes  bytes of 16 rows x 32 values when they are unpacked
+
+    x_first and x_block_bytes say where a tile's activations lie, see `_Places` of `mul_mat`.
     """
     super_values, super_bytes, row_bytes = layout.super, layout.super_bytes, ROWS * 4
     piece = max(1, PIECE // super_values)
-    unpacked_bytes, x_bytes = super_values // STEP * block_bytes, super_values // STEP * n * TOKEN_BYTES
+    unpacked_bytes, x_bytes = super_values // STEP * block_bytes, super_values // STEP * x_block_bytes
     room, most, tile_bytes = piece * unpacked_bytes, TOKENS // n, n * row_bytes
     sums_bytes = most * tile_bytes
     end = inner(finish(n), n)
@@ -53,7 +56,7 @@ def staged_product(layout: Layout, n: int, unpack: Any, add_super: Any, block_by
                 here = min(supers - done, piece)
                 for i in range(here):
                     unpack(w + i * super_bytes, codes + i * unpacked_bytes, a.table)
-                x = a.x + first * n * a.x_stride + done * x_bytes
+                x = a.x + first * n * a.x_stride + a.k // STEP * x_first + done * x_bytes
                 for tile in range(tiles):
                     at = sums + tile * tile_bytes
                     acc = zeros(n) if done == 0 else load_block(at, row_bytes, n)  # n x [16]
