@@ -87,6 +87,7 @@ def test_vectors_take_no_weights_of_their_own(model: Model, monkeypatch: pytest.
 
 def test_pieces_between_steps(model: Model) -> None:
     """A reply goes on with each step, a prompt with each other one, and all come out as they do alone."""
+    held = model.engine.pool.held
     alone = Beside(model)
     wanted = [alone.reply(TEXT[:5]), alone.reply(TEXT[10:44], 4)]
     alone.finish()
@@ -117,22 +118,22 @@ def test_pieces_between_steps(model: Model) -> None:
     np.testing.assert_allclose([row.token for row in scored.rows], wanted_scores, atol=1e-3)
     pieces = sum(piece for _, piece in both.chunks)
     assert pieces > len(TEXT) // (4 * LEAST)
-    assert model.engine.pool.held == 0
+    assert model.engine.pool.held <= held
 
 
 @pytest.mark.parametrize("message", [embed(LONG), Score(1, LONG, 0)], ids=["embed", "score"])
 def test_what_is_cancelled_is_not_computed(model: Model, message: Message) -> None:
-    beside = Beside(model)
+    beside, held = Beside(model), model.engine.pool.held
     beside.reply(TEXT[:5])
     beside.side.add(message)
     beside.side.add(embed([5], id=9))
     for _ in range(2):
         beside.step()
-    assert model.engine.pool.held > 1
+    assert model.engine.pool.held > held + 1
     beside.side.cancel([1])
     beside.finish()
     assert [answer.id for answer in beside.sent if isinstance(answer, Vectors | Scored | Failed)] == [9]
-    assert model.engine.pool.held == 0
+    assert model.engine.pool.held <= held
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ coordinate descent (as QuantEase does with codes, arXiv 2309.01885).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +19,8 @@ from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, Planes, QTensor, decode, dequantize, pack, quantize_reference, unpack
 from octavo.formats.group import row_named
 from octavo.formats.spec import F32, U8, AnyArray
+from octavo.quantizers.compensation.sweep import Matrix, Order, factorize, sweep
 from octavo.quantizers.encoding.encoder import ENCODABLE, encode
-
-Order = Literal["act", "natural"]
-Matrix = npt.NDArray[np.float64]
 
 ROUNDS = 3
 """Times that scales and codes are gone through again."""
@@ -93,8 +90,6 @@ def compensate(
         raise UsageError(
             f"order {order!r}, rounds {rounds}, damp {damp} (allowed: act or natural, 0 or more, 0 or more)"
         )
-    from octavo.quantizers.compensation.sweep import factorize, sweep
-
     factor = factorize(h, order, damp)
     target = rows if cross is None else _corrected(rows, h, _square(cross, "cross", len(h)), factor.added)
     weights = np.asarray(h.diagonal() if importance is None else importance, np.float32)

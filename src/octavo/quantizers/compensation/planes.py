@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from octavo.formats import BlockFormat, Planes
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.quantizers.encoding.kernels.columns import Grid, Scale
+from octavo.quantizers.encoding.kernels.row_grid import Grid, Scale
 
 ROWS = 16
 

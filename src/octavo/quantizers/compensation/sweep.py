@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ from octavo.formats.spec import F32
 from octavo.jit.prepare import end_progress, prepare
 from octavo.quantizers.calibration.factor import upper_root
 
-if TYPE_CHECKING:
-    from octavo.quantizers.compensation.compensate import Matrix, Order
+Order = Literal["act", "natural"]
+Matrix = npt.NDArray[np.float64]
 
 MOST_DAMPING = 1.0
 BLOCK = 128

@@ -16,7 +16,7 @@ from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_by
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target
 from octavo.quantizers.imatrix.imatrix import Imatrix
-from octavo.quantizers.job.made import Method
+from octavo.quantizers.job.method import Method
 from octavo.quantizers.job.plan import Job, Progress, StrPath, require_ready, require_sources
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source, gguf_source

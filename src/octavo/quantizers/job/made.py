@@ -1,16 +1,11 @@
-"""Tensors that a method puts into their formats before the file is written, where encoders go tensor by tensor."""
+"""Tensors in their formats before the file is written, made by a method where encoders go tensor by tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 from octavo.formats import BlockFormat, QTensor
 from octavo.formats.spec import U8
-
-if TYPE_CHECKING:
-    from octavo.quantizers.job.plan import Job
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +24,3 @@ class Made:
     def tensor(self, fmt: BlockFormat, shape: tuple[int, ...]) -> QTensor:
         """As a tensor of the format that it was made in."""
         return QTensor(fmt, shape, self.data)
-
-
-class Method(Protocol):
-    """What makes tensors of a job that is about to be done, by name; an encoder makes those that it leaves out."""
-
-    def __call__(self, job: Job, /) -> Mapping[str, Made]: ...

@@ -6,7 +6,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
 from octavo.io.named import resolve
 from octavo.quantizers.imatrix.imatrix import Imatrix
-from octavo.quantizers.job.made import Method
+from octavo.quantizers.job.method import Method
 from octavo.quantizers.job.plan import Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import gguf_source

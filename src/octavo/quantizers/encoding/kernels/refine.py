@@ -24,9 +24,9 @@ from octavo.jit.simd import (
     sub_exact,
 )
 from octavo.jit.simd.emit import V_F32, V_I32, f32x16, fill
-from octavo.quantizers.encoding.kernels.columns import Grid, spread_scales, sum_rows
 from octavo.quantizers.encoding.kernels.lanes import as_half, clamp_round, where_less
 from octavo.quantizers.encoding.kernels.levels import to_level
+from octavo.quantizers.encoding.kernels.row_grid import Grid, spread_scales, sum_rows
 from octavo.quantizers.encoding.kernels.tile import ratio
 
 
