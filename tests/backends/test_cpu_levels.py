@@ -81,7 +81,8 @@ def selected() -> list[OpCase]:
         if case.op == "attention":
             special = {"cap", "sinks"} & case.shape.keys()
             kind = cache == "f16" if special else heads == (4, 128) and cache != "f32"
-            if kind and case.tokens in (1, 3, 20) and max(case.past, default=0) < 400:
+            steps = (3,) if cache in ("int8", "fp8") else (1, 3, 20)
+            if kind and case.tokens in steps and max(case.past, default=0) < 400:
                 chosen[case.op, case.name] = case
         elif case.op == "get_rows" or (case.op == "quantized_attention" and heads != (4, 64)):
             continue  # the former by test_cpu_pack
