@@ -20,7 +20,7 @@ from octavo.formats import BlockFormat, Planes, QTensor, decode, dequantize, pac
 from octavo.formats.group import row_named
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.quantizers.compensation.sweep import Matrix, Order, factorize, sweep
-from octavo.quantizers.encoding.encoder import ENCODABLE, encode
+from octavo.quantizers.encoding.encoder import ENCODABLE, encode, rows_of
 
 ROUNDS = 3
 """Times that scales and codes are gone through again."""
@@ -85,7 +85,7 @@ def compensate(
         raise QuantFormatError(
             f"{fmt.name}: errors are not made up for in it (allowed: formats with one level or table entry a value)"
         )
-    rows, h = _rows(weight, fmt), _square(hessian, "hessian", np.shape(weight)[-1])
+    rows, h = _finite(rows_of(weight, fmt), "weight"), _square(hessian, "hessian", np.shape(weight)[-1])
     if order not in ("act", "natural") or rounds < 0 or not damp >= 0:
         raise UsageError(
             f"order {order!r}, rounds {rounds}, damp {damp} (allowed: act or natural, 0 or more, 0 or more)"
@@ -104,16 +104,6 @@ def compensate(
     packed = np.where(better[:, None], pack(found.planes, fmt), pack(plain, fmt))
     after = np.where(better, found.after, before)
     return Compensated(packed, before, after, found.bound, int(better.sum()), factor.damping)
-
-
-def _rows(weight: npt.ArrayLike, fmt: BlockFormat) -> F32:
-    rows = np.ascontiguousarray(weight, dtype=np.float32)
-    if rows.ndim != 2 or rows.shape[1] % fmt.block:
-        raise QuantFormatError(
-            f"values of shape {rows.shape} are not rows of whole {fmt.name} blocks"
-            f" (allowed: two dimensions, the last a multiple of {fmt.block})"
-        )
-    return _finite(rows, "weight")
 
 
 def _square(matrix: npt.ArrayLike, name: str, k: int) -> Matrix:

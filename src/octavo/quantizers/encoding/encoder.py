@@ -43,7 +43,7 @@ def encode(
     not fit the rows, or is negative.
     """
     fmt = _format(format)
-    rows = _rows(values, fmt)
+    rows = rows_of(values, fmt)
     weights = _importance(importance, rows.shape[1])
     count = threads_of(threads)
     if not rows.size:
@@ -65,7 +65,8 @@ def _format(format: str | BlockFormat) -> BlockFormat:
     return fmt
 
 
-def _rows(values: npt.ArrayLike, fmt: BlockFormat) -> F32:
+def rows_of(values: npt.ArrayLike, fmt: BlockFormat) -> F32:
+    """Values as float32 rows [N, K] of whole blocks. Raises QuantFormatError where they are none."""
     rows = np.ascontiguousarray(values, dtype=np.float32)
     if rows.ndim != 2 or rows.shape[1] % fmt.block:
         raise QuantFormatError(
