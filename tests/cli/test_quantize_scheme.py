@@ -82,7 +82,7 @@ def test_a_folder_without_a_scheme(octavo: Run, tmp_path: Path) -> None:
 
 def test_a_scheme_that_there_is_none_of(octavo: Run, tmp_path: Path) -> None:
     error = octavo("quantize", "demo", str(tmp_path / "out"), "--scheme", "w2a2").error()
-    assert "'w2a2' (allowed: int8-w8a8, w4a8, w4a8-g128, fp8)" in error
+    assert "'w2a2' (allowed: int8-w8a8, w4a8, w4a8-g128, fp8, w4a16-g128, " in error
 
 
 def test_a_folder_of_floats_runs_as_it_is(octavo: Run, tmp_path: Path) -> None:
@@ -93,3 +93,31 @@ def test_a_folder_of_floats_runs_as_it_is(octavo: Run, tmp_path: Path) -> None:
     save(tmp_path / "hf", CASES["qwen3"])
     got = octavo("run", str(tmp_path / "hf"), "hi", "-n", "3", "--temp", "0", "--json")
     assert len(json.loads(got.out)["tokens"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--scheme", "w4a8", "--method", "gptq"], "--method gptq alone"),
+        (["--scheme", "w4a8", "--calibration", "demo"], "no --method is given (allowed: rtn, gptq"),
+        (["--scheme", "w4a8", "--method", "quip", "--calibration", "demo"], "'quip' (allowed: rtn, gptq"),
+        (["--scheme", "w4a8", "--rotate"], "no --method is given"),
+        (["--rotate", "Q4_0"], "--rotate without --scheme"),
+    ],
+)
+def test_methods_that_lack_something(octavo: Run, tmp_path: Path, options: list[str], named: str) -> None:
+    assert named in octavo("quantize", "demo", str(tmp_path / "out"), *options).error()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_method_on_the_command_line(octavo: Run, tmp_path: Path) -> None:
+    out = tmp_path / "demo-w4a16"
+    options = ("--scheme", "w4a16-g128", "--method", "auto", "--calibration", "demo", "--samples", "4", "--json")
+    report = json.loads(octavo("quantize", "demo", str(out), *options).out)
+    made = [row for row in report["tensors"] if row["how"] is not None]
+    assert len(made) == 70
+    assert all(row["error"] <= row["before"] for row in made)
+    assert {row["how"] for row in report["scaled"]} <= {"awq", "smoothquant", "qqq", "ones"}
+    assert octavo("run", str(out), "What is 12 times 7?").out == "12 times 7 is 84.\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from octavo.huggingface import SCHEMES
-from octavo.huggingface.schemes import layouts
+from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "checkpoints.md").read_text()
@@ -23,6 +22,6 @@ def test_figures_are_those_of_the_result_file() -> None:
 
 
 def test_every_scheme_and_its_layout_is_told() -> None:
-    for scheme in SCHEMES.values():
-        assert f"| `{scheme.name}` | {layouts(scheme)[0]} |" in TEXT
-        assert scheme.format in TEXT
+    for scheme in CHECKPOINT_SCHEMES.values():
+        assert f"| `{scheme.name}` | {scheme.layouts[0]} |" in TEXT
+        assert scheme.row in TEXT

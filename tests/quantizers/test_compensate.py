@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
-from octavo.formats import Planes, QTensor, by_name, decode, dequantize, unpack
+from octavo.formats import BlockFormat, Planes, QTensor, by_name, channel_format, decode, dequantize, unpack
 from octavo.formats.group import row_named
 from octavo.quantizers import compensate, encode
-from octavo.quantizers.compensation.sweep import factorize, sweep
+from octavo.quantizers.calibration import factorize
+from octavo.quantizers.compensation.sweep import sweep
+from tests.sampling import slow
 
 Array = np.ndarray[Any, Any]
 K = 512
+WHOLE_ROWS = [channel_format("INT4", K), channel_format("INT8", K)]
 OTHERS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS",
           "GROUP4_128_F16", "GROUP4_64_Z_F16", "GROUP3_32_M_BF16", "GROUP8_128_F32", "GROUP2_32_Z_BF16"]  # fmt: skip
 
@@ -89,6 +92,28 @@ def test_codes_are_those_of_the_published_algorithm() -> None:
     plain = encode(rows(), "Q4_K", importance=h.diagonal())
     same = planes_of(found.packed).q == published(rows(), h, plain, 0.01)
     assert same.mean() >= 0.999
+
+
+@pytest.mark.parametrize("fmt", [row_named("GROUP4_128_F16"), *map(slow, WHOLE_ROWS)], ids=lambda fmt: fmt.name)
+def test_codes_of_checkpoints_rows_are_those_of_the_published_algorithm(fmt: BlockFormat) -> None:
+    """By the paper (Frantar et al., arXiv 2210.17323, algorithm 1) in float64, on the same Hessian and scales."""
+    h, w = correlated(), rows(64)
+    order, damped = np.argsort(-h.diagonal(), kind="stable"), h + 0.01 * h.diagonal().mean() * np.eye(K)
+    inverse = np.linalg.inv(damped[np.ix_(order, order)])
+    found = compensate(w, h, fmt, rounds=0)
+    planes = unpack(QTensor(fmt, w.shape, found.packed))
+    assert planes.d is not None
+    steps = np.repeat(planes.d, fmt.group, axis=1).astype(np.float64)[:, order]
+    left, codes = w.astype(np.float64)[:, order], np.empty(w.shape)
+    for j in range(K):
+        wanted = np.rint(left[:, j] / steps[:, j]) + fmt.offset
+        codes[:, j] = np.clip(wanted, 0, 2 * fmt.offset - 1)
+        err = (left[:, j] - (codes[:, j] - fmt.offset) * steps[:, j]) / inverse[j, j]
+        left -= err[:, None] * inverse[j]
+        inverse -= np.outer(inverse[:, j], inverse[j]) / inverse[j, j]  # column j eliminated
+        inverse[j, j] = 1.0  # and read no more
+    assert found.kept == len(w)
+    assert (planes.q[:, order] == codes).mean() >= 0.999
 
 
 def test_errors_are_those_of_what_is_packed_and_fall() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import NonFiniteError, UsageError
-from octavo.quantizers.calibration import CrossHessian, Hessian, tiles
+from octavo.quantizers.calibration import CrossHessian, Hessian, factorize, tiles
 
 
 def vectors(tokens: int, size: int, seed: int = 0) -> np.ndarray:
@@ -53,16 +53,19 @@ def test_merged_and_restored_hessians_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 64, 300])
-def test_the_factor_is_of_the_damped_inverse(size: int) -> None:
+def test_the_factor_is_of_the_damped_hessian(size: int) -> None:
     hessian = Hessian(size)
     hessian.add(vectors(2 * size, size))
+    factor = factorize(hessian.matrix(), "act", 0.01)
     order = np.argsort(-hessian.diagonal(), kind="stable")
-    factor = hessian.factor(0.01, order)
-    h = hessian.matrix()[np.ix_(order, order)]
-    damped = h + 0.01 * h.diagonal().mean() * np.eye(size)
+    assert (factor.order == order).all()
+    damped = hessian.matrix() + 0.01 * hessian.diagonal().mean() * np.eye(size)
+    np.testing.assert_allclose(factor.hessian, damped, rtol=1e-6, atol=1e-6)
     assert factor.damping == 0.01
-    assert not np.tril(factor.upper, -1).any()
-    np.testing.assert_allclose(factor.upper.T @ factor.upper @ damped, np.eye(size), atol=1e-9)
+    assert not np.triu(factor.m, 1).any()
+    assert (factor.m.diagonal() == 1).all()
+    got = factor.m.T.astype(np.float64) @ (factor.weights[:, None] * factor.m)
+    np.testing.assert_allclose(got, damped[np.ix_(order, order)], atol=1e-6 * damped.max())
 
 
 def test_dead_channels_take_no_part() -> None:
@@ -70,20 +73,19 @@ def test_dead_channels_take_no_part() -> None:
     x[:, 5] = 0
     hessian = Hessian(20)
     hessian.add(x)
-    upper = hessian.factor().upper
+    m = factorize(hessian.matrix(), "natural", 0.01).m
     assert hessian.dead().tolist() == [k == 5 for k in range(20)]
-    assert upper[5, 5] == 1
-    assert not np.delete(upper[5], 5).any()
-    assert not np.delete(upper[:, 5], 5).any()
+    assert m[5, 5] == 1
+    assert not np.delete(m[5], 5).any()
+    assert not np.delete(m[:, 5], 5).any()
 
 
 def test_damping_rises_until_there_is_a_factor() -> None:
     hessian = Hessian(8)
     hessian.add(np.ones((4, 8), np.float32))  # of rank 1
-    assert hessian.factor(0.0).damping > 0
-    wrong = Hessian.of(np.diag([1.0, -100.0]), 1, "blk.0.attn_q.weight")
-    with pytest.raises(NonFiniteError, match=r"blk\.0\.attn_q\.weight"):
-        wrong.factor()
+    assert factorize(hessian.matrix(), "act", 0.0).damping > 0
+    with pytest.raises(UsageError, match="not positive semidefinite"):
+        factorize(np.diag([1.0, -100.0]), "act", 0.01)
 
 
 def test_pairs_of_vectors() -> None:
@@ -99,7 +101,7 @@ def test_pairs_of_vectors() -> None:
 def digest() -> bytes:
     hessian = Hessian(520)
     hessian.add(vectors(700, 520))
-    return hessian.matrix().tobytes() + hessian.factor().upper.tobytes()
+    return hessian.matrix().tobytes() + factorize(hessian.matrix(), "act", 0.01).m.tobytes()
 
 
 def test_threads_do_not_matter(request: pytest.FixtureRequest) -> None:
@@ -121,8 +123,6 @@ def test_numbers_that_are_none_name_the_tensor(value: float) -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(UsageError, match=r"\[4, 5\] for a Hessian of 6"):
         Hessian(6, "w").add(vectors(4, 5))
-    with pytest.raises(UsageError, match="damping is 2"):
-        Hessian(6).factor(2)
     with pytest.raises(UsageError, match="0 inputs"):
         Hessian(0)
     with pytest.raises(UsageError, match="float16"):

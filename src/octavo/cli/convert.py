@@ -8,7 +8,8 @@ import typer
 
 from octavo.cli.models import Offline, local
 from octavo.cli.progress import Bar
-from octavo.cli.quantize import AsJson, DryRun, ImatrixFile, MixedTypes, Threads, show
+from octavo.cli.quantize import AsJson, DryRun, MixedTypes, Threads, show
+from octavo.cli.quantize_method import ImatrixFile
 
 
 def convert(

@@ -11,10 +11,11 @@ import typer
 from octavo.cli.models import Offline, local
 from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
+from octavo.cli.quantize_method import MethodOptions
+from octavo.cli.quantize_scheme import SchemeOptions
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.evals.compensation import Compensation
     from octavo.quantizers.fit import Fitted
     from octavo.quantizers.fit.target import Target
     from octavo.quantizers.job.report import Report
@@ -22,14 +23,9 @@ if TYPE_CHECKING:
 
 TYPES = "Types"
 SIZE = "A size instead of a preset"
-SCHEME = "A scheme instead of a preset"
-METHOD = "Codes whose errors make up for each other"
 Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use (default: all cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show which types and sizes it would give.")]
-ImatrixFile = Annotated[
-    str | None, typer.Option("--imatrix", metavar="FILE", help="Importance weights, as `octavo imatrix` writes them.")
-]
 
 
 @dataclass
@@ -108,40 +104,6 @@ class SizeOptions:
     ] = None  # fmt: skip
 
 
-@dataclass
-class MethodOptions:
-    """How codes are chosen, and over which text."""
-
-    imatrix: ImatrixFile = None
-    method: Annotated[
-        str | None,
-        typer.Option("--method", metavar="METHOD", rich_help_panel=METHOD,
-                     help="gptq, or qronos, which also corrects for the errors of layers before."),
-    ] = None  # fmt: skip
-    calibration: Annotated[
-        str | None,
-        typer.Option("--calibration", metavar="TEXT", rich_help_panel=METHOD,
-                     help="The text that is run for it: a file, or `demo`."),
-    ] = None  # fmt: skip
-    samples: Annotated[
-        int, typer.Option("--samples", min=1, rich_help_panel=METHOD, help="Windows of it that are run, at most.")
-    ] = 32
-
-    def made(self, threads: int | None, bar: Bar) -> Compensation | None:
-        """Raises UsageError for a method without a text, a text without a method, and an unknown method."""
-        if self.method is None and self.calibration is None:
-            return None
-        if self.method is None or self.calibration is None:
-            given = f"--method {self.method}" if self.method else f"--calibration {self.calibration}"
-            raise UsageError(f"{given} alone (allowed: --method gptq or qronos together with --calibration TEXT)")
-        from octavo.evals.compensation import KINDS, Compensation
-
-        kind = next((kind for kind in KINDS if kind == self.method), None)
-        if kind is None:
-            raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)})")
-        return Compensation(self.calibration, kind, self.samples, threads=threads, progress=bar.show)
-
-
 def quantize(
     src: Annotated[
         str,
@@ -161,15 +123,7 @@ def quantize(
     ] = None,
     *,
     size: SizeOptions,
-    scheme: Annotated[
-        str | None,
-        typer.Option(
-            "--scheme",
-            metavar="SCHEME",
-            rich_help_panel=SCHEME,
-            help="For products with 8-bit activations: int8-w8a8, w4a8, w4a8-g128 or fp8, as safetensors.",
-        ),
-    ] = None,
+    scheme: SchemeOptions,
     types: Types,
     method: MethodOptions,
     allow_requantize: Annotated[
@@ -185,17 +139,19 @@ def quantize(
     With --target-bpw or --target-size each tensor gets the type with which the whole loses least:
     `octavo quantize model-f16.gguf small.gguf --target-bpw 4.5 --text notes.txt`.
     With --scheme the result is a checkpoint folder: `octavo quantize model-f16.gguf model-int8 --scheme int8-w8a8`.
+    With --method weights are chosen by what a text shows: `--method gptq --calibration notes.txt`.
     """
     from octavo.quantizers.job.quantize import quantize_file
 
     choices = types.choices()
-    if scheme is not None:
-        given = {"PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size,
-                 "--text": size.text, "--imatrix": method.imatrix, "options of types": types != Types(),
-                 "--method": method.method, "--calibration": method.calibration}  # fmt: skip
-        _refuse_with_scheme(scheme, given)
-        show(_quantize_scheme(local(src, offline), dst, scheme, allow_requantize, dry_run, threads), as_json)
+    if scheme.scheme is not None:
+        given: dict[str, Any] = {"PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size,
+                 "--text": size.text, "--imatrix": method.imatrix, "options of types": types != Types()}  # fmt: skip
+        scheme.refuse(given)
+        given = {"allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads}
+        show(scheme.quantize(local(src, offline), dst, method, given), as_json)
         return
+    scheme.refuse_alone()
     target = _target(preset, size, types.pure)
     src = local(src, offline)
     if os.path.isdir(src):
@@ -215,22 +171,6 @@ def quantize(
             fitted = None
             report = quantize_file(src, dst, preset, imatrix=method.imatrix, progress=bar.show, **options)
     show(report, as_json, fitted)
-
-
-def _refuse_with_scheme(scheme: str, given: dict[str, Any]) -> None:
-    """Raise UsageError for what a scheme leaves nothing to say about."""
-    other = next((name for name, value in given.items() if value), None)
-    if other is not None:
-        raise UsageError(f"{other} with --scheme {scheme} (allowed: --allow-requantize, --dry-run, --threads, --json)")
-
-
-def _quantize_scheme(src: str, dst: str, scheme: str, requantize: bool, dry_run: bool, threads: int | None) -> Report:
-    from octavo.quantizers.checkpoint import quantize_checkpoint
-
-    with Bar() as bar:
-        return quantize_checkpoint(
-            src, dst, scheme, allow_requantize=requantize, dry_run=dry_run, threads=threads, progress=bar.show
-        )
 
 
 def _target(preset: str | None, size: SizeOptions, pure: bool) -> Target | None:

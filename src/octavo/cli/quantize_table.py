@@ -45,4 +45,5 @@ def _cells(row: TensorRow) -> tuple[str, ...]:
     error = "" if row.error is None else f"{row.error:.3%}{'*' if row.weighted else ''}"
     error = error if row.before is None else f"{row.before:.3%} -> {row.error:.3%}^"
     error = "exact" if row.exact else error
+    error = error if row.how is None else f"{error} {row.how}"
     return printable(row.name), shape, row.source_type, kind, size(row.nbytes), error

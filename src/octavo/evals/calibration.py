@@ -197,6 +197,23 @@ def calibrate(
         return calibration.run(path, resume=resume, progress=progress)
 
 
+def samples_of(
+    file: GGUFFile, text: str, count: int, context: int | None, usual: int, seed: int = 0
+) -> Samples:  # fmt: skip
+    """Samples of a text for a method: at most `count` windows of `context` tokens.
+
+    context  default: `usual`, or what the model was made for
+
+    Raises what `read_calibration` raises, and UsageError for a context that the model was not made for.
+    """
+    spec = read_model(file)
+    most = spec.hparams.n_ctx_most
+    if context is not None and context > most:
+        raise UsageError(f"context is {context} (allowed: up to {most}, what the model was made for)")
+    size = min(usual, most) if context is None else context
+    return Samples(_text(text, file, Options(count, size, seed), size).samples)
+
+
 def _text(name: str, file: GGUFFile, options: Options, context: int) -> CalibrationText:
     """The samples of a text, or of the demo model's training questions."""
     tokenizer = Tokenizer.from_gguf(file)

@@ -31,12 +31,14 @@ class Choice:
     fold     its name; of an expert's channels with its number, as in "blk.0.ffn_up_exps, expert 3"
     setting  of the scales, None: ones
     before, after  errors of the rounded products without scales and with them
+    how      the way in which scales were made, where there were several
     """
 
     fold: str
     setting: float | None
     before: float
     after: float
+    how: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,7 @@ def smooth_model(
             for name, channels, pair in _pairs(fold, readers, weight, activation):
                 found = method(pair)
                 scales[channels] = found.scales
-                choices.append(Choice(name, found.setting, found.before, found.after))
+                choices.append(Choice(name, found.setting, found.before, found.after, found.how))
                 left.pop(fold.name, None)
             if (scales != 1).any():
                 changes.add_fold(fold, _scaling(scales))

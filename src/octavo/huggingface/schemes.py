@@ -1,5 +1,4 @@
-"""Schemes of quantization as a checkpoint that is written names them in `quantization_config`, in the terms of
-compressed-tensors.
+"""Schemes that checkpoints are written in, in the terms of compressed-tensors.
 
 The fields are those of https://github.com/vllm-project/compressed-tensors: a group of modules has arguments for its
 weights and for its activations, and a format says how the weights lie in the file.
@@ -7,44 +6,115 @@ weights and for its activations, and a format says how the weights lie in the fi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from octavo.formats.rows import Scheme
+from octavo.errors import QuantFormatError, UsageError
+from octavo.formats import BlockFormat, channel_format
+from octavo.formats import rows as numbers
+from octavo.formats.float8 import float8_format
+from octavo.formats.group import row_named
+from octavo.formats.rows import GROUP
 
 KEY, METHOD = "quantization_config", "compressed-tensors"
 
 
-def layouts(scheme: Scheme) -> tuple[str, ...]:
-    """The ways in which a scheme's weights may lie in a file, the first the one that is written."""
-    if scheme.kind == "float":
-        return ("float-quantized",)
-    return ("pack-quantized", "int-quantized") if scheme.bits == 4 else ("int-quantized",)
+@dataclass(frozen=True)
+class CheckpointScheme:
+    """How linear layers are quantized, and how they lie in the file.
+
+    name      as `octavo quantize --scheme` takes it
+    row       the format of rows that a weight is rounded in
+    kind, bits  of a weight's codes
+    strategy  what a scale belongs to, in compressed-tensors' words
+    group     values of a row that share one, None where the strategy says it
+    tokens    activations are quantized to 8 bits too, with a scale for each token
+    layouts   the ways in which weights may lie in a file, the first the one that is written
+    scale     type of scales in the file
+    multiple  what the length of a row has to be a multiple of
+    """
+
+    name: str
+    row: str
+    kind: str
+    bits: int
+    strategy: str
+    group: int | None
+    tokens: bool
+    layouts: tuple[str, ...]
+    scale: str = "F32"
+    multiple: int = 1
+
+    @property
+    def packs(self) -> bool:
+        """Whether codes are written several to a word."""
+        return self.layouts[0] == "pack-quantized"
+
+    @property
+    def square(self) -> bool:
+        """A scale belongs to as many rows as values of a row."""
+        return self.strategy == "block"
+
+    def format(self, k: int) -> BlockFormat:
+        """The format of rows of `k` values. Raises QuantFormatError for rows that it can't hold."""
+        if self.row in _CHANNEL:
+            return channel_format(self.row, k)
+        if k % self.multiple or not k:
+            raise QuantFormatError(f"{self.name}: a row of {k} values (allowed: multiples of {self.multiple})")
+        return float8_format(GROUP) if self.square else row_named(self.row)
+
+    def groups(self, k: int) -> int:
+        """Scales of a row of `k` values in the file."""
+        return 1 if self.group is None else k // self.group
 
 
-def packs(scheme: Scheme) -> bool:
-    """Whether codes are written several to a word."""
-    return layouts(scheme)[0] == "pack-quantized"
+_CHANNEL = {scheme.format for scheme in numbers.SCHEMES.values()}
+_PACK, _INT = ("pack-quantized", "int-quantized"), ("int-quantized",)
+_FLOAT, _NV, _MX = ("float-quantized",), ("nvfp4-pack-quantized",), ("mxfp4-pack-quantized",)
+CHECKPOINT_SCHEMES = {
+    scheme.name: scheme
+    for scheme in (
+        CheckpointScheme("int8-w8a8", "INT8", "int", 8, "channel", None, True, _INT),
+        CheckpointScheme("w4a8", "INT4", "int", 4, "channel", None, True, _PACK, multiple=GROUP),
+        CheckpointScheme("w4a8-g128", "INT4_G128", "int", 4, "group", GROUP, True, _PACK, multiple=GROUP),
+        CheckpointScheme("fp8", "FP8", "float", 8, "channel", None, True, _FLOAT),
+        CheckpointScheme("w4a16-g128", "GROUP4_128_F16", "int", 4, "group", GROUP, False, _PACK, "F16", GROUP),
+        CheckpointScheme("w4a16", "INT4", "int", 4, "channel", None, False, _PACK, multiple=GROUP),
+        CheckpointScheme("w8a16", "INT8", "int", 8, "channel", None, False, ("pack-quantized",), multiple=32),
+        CheckpointScheme("fp8-block", "FP8_128", "float", 8, "block", GROUP, True, _FLOAT, multiple=GROUP),
+        CheckpointScheme("mxfp4a16", "MXFP4", "float", 4, "group", 32, False, _MX, "U8", 32),
+        CheckpointScheme("nvfp4a16", "NVFP4", "float", 4, "tensor_group", 16, False, _NV, "F8_E4M3", 64),
+    )
+}
+"""Schemes by name; the first four are those of `formats.rows.SCHEMES`."""
 
 
-def weight_arguments(scheme: Scheme) -> dict[str, Any]:
+def checkpoint_scheme(name: str) -> CheckpointScheme:
+    """The scheme of a name. Raises UsageError for others."""
+    if name not in CHECKPOINT_SCHEMES:
+        raise UsageError(f"scheme {name!r} (allowed: {', '.join(CHECKPOINT_SCHEMES)})")
+    return CHECKPOINT_SCHEMES[name]
+
+
+def weight_arguments(scheme: CheckpointScheme) -> dict[str, Any]:
     """How weights are quantized, in the words of compressed-tensors."""
-    strategy = "channel" if scheme.group is None else "group"
-    return {"num_bits": scheme.bits, "type": scheme.kind, "strategy": strategy, "group_size": scheme.group}
+    arguments = {"num_bits": scheme.bits, "type": scheme.kind, "strategy": scheme.strategy, "group_size": scheme.group}
+    return {**arguments, "group_size": None, "block_structure": [GROUP, GROUP]} if scheme.square else arguments
 
 
-def quantization_config(scheme: Scheme, ignored: list[str]) -> dict[str, Any]:
+def quantization_config(scheme: CheckpointScheme, ignored: list[str]) -> dict[str, Any]:
     """The value of `quantization_config`; `ignored` names the linear layers that are not quantized."""
     weights = {"symmetric": True, "dynamic": False, "actorder": None, "observer": "minmax", **weight_arguments(scheme)}
     tokens = {
-        "num_bits": 8, "type": scheme.kind, "strategy": "token", "group_size": None, "symmetric": True,
-        "dynamic": True, "actorder": None, "observer": None,
+        "num_bits": 8, "type": scheme.kind, "strategy": "group" if scheme.square else "token",
+        "group_size": GROUP if scheme.square else None, "symmetric": True, "dynamic": True, "actorder": None,
+        "observer": None,
     }  # fmt: skip
-    layout = layouts(scheme)[0]
     group = {
-        "targets": ["Linear"], "weights": weights, "input_activations": tokens, "output_activations": None,
-        "format": layout,
+        "targets": ["Linear"], "weights": weights, "input_activations": tokens if scheme.tokens else None,
+        "output_activations": None, "format": scheme.layouts[0],
     }  # fmt: skip
     return {
-        "quant_method": METHOD, "format": layout, "quantization_status": "compressed",
+        "quant_method": METHOD, "format": scheme.layouts[0], "quantization_status": "compressed",
         "config_groups": {"group_0": group}, "ignore": ignored, "kv_cache_scheme": None,
     }  # fmt: skip

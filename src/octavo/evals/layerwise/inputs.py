@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -94,6 +94,12 @@ class ProductInput:
             for x in self.batches(expert):
                 found.add(x, expert or 0)
         return found
+
+    def part(self, tokens: slice) -> ProductInput:
+        """The input of some of the tokens."""
+        ids, original = self.ids, self.original
+        then = None if original is None else (original[0][tokens], None if original[1] is None else original[1][tokens])
+        return replace(self, vectors=self.vectors[tokens], ids=None if ids is None else ids[tokens], original=then)
 
     def label(self, expert: int | None = None) -> str:
         """What errors call the input."""

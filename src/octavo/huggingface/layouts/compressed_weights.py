@@ -23,9 +23,10 @@ from typing import Literal
 import numpy as np
 
 from octavo.errors import ModelError, QuantFormatError, shown
-from octavo.formats import BlockFormat, Planes, channel_format
-from octavo.formats.rows import GROUP, two_levels
+from octavo.formats import Planes, channel_format
+from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32, U8, AnyArray
+from octavo.huggingface.coded import row_planes
 from octavo.huggingface.layouts import float4, float8
 from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.gptq import order_of
@@ -148,14 +149,6 @@ def _rows(
         return lambda part: row_planes(fmt, planes(part).q, d[part])
 
     return module.weight(fmt, n, k, made)
-
-
-def row_planes(fmt: BlockFormat, q: U8, scales: F32) -> Planes:
-    """Planes of a format of rows: codes uint8 [N, K], and the scales that a checkpoint has for them."""
-    if not fmt.folds:
-        return Planes(q, d=scales)
-    channel, groups = two_levels(scales, np.abs(q.view(np.int8) - fmt.offset).max(axis=-1))
-    return Planes(q, d=channel, sc=groups)
 
 
 def _scale(module: Module, a: Arguments, n: int, k: int) -> StoredTensor:

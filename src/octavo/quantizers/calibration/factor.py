@@ -1,51 +1,72 @@
-"""The triangular factor of a Hessian's inverse, which error compensation goes by."""
+"""The triangular factor of a Hessian, which error compensation goes by."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from octavo.errors import UsageError
+from octavo.formats.spec import F32
 from octavo.quantizers.calibration.tiles import run_tiles, spans
 
 Matrix = npt.NDArray[np.floating[Any]]
-Order = npt.NDArray[np.int64]
+Order = Literal["act", "natural"]
+
+MOST_DAMPING = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """U with U^T U = inverse of (H + damping * mean(diag H) * I), H's rows and columns in `order`.
+    """H + damping * mean(diag H) * I = M^T D M of columns in the order in which they are taken.
 
-    upper    [K, K], upper triangular
-    order    int64 [K]: the column of H that column j of `upper` is for
-    damping  what it took for H to have one
+    order    int64 [K]
+    m        float32 [K, K], unit lower triangular
+    weights  float64 [K], D
+    hessian  float32 [K, K], the damped one, columns as they lie
+    damping  over the mean of the diagonal
+    added    what was added to the diagonal
     """
 
-    upper: Matrix
-    order: Order
+    order: npt.NDArray[np.int64]
+    m: F32
+    weights: npt.NDArray[np.float64]
+    hessian: F32
     damping: float
+    added: float
+
+
+def factorize(hessian: Matrix, order: Order, damp: float) -> Factor:
+    """The factor of `hessian` [K, K], columns with the largest diagonal first or as they lie.
+
+    Where there is none, damping is multiplied by 10, up to MOST_DAMPING. Raises UsageError where there is none even so:
+    far from positive semidefinite.
+    """
+    diagonal = hessian.diagonal()
+    mean = float(diagonal.mean()) if diagonal.any() else 1.0
+    taken = np.argsort(-diagonal, kind="stable") if order == "act" else np.arange(len(hessian))
+    damping = damp
+    while True:
+        damped = hessian + damping * mean * np.eye(len(hessian))
+        try:
+            upper = upper_root(damped[np.ix_(taken, taken)])
+        except np.linalg.LinAlgError:
+            damping = max(10 * damping, 1e-6)
+            if damping > MOST_DAMPING:
+                raise UsageError("hessian is not positive semidefinite (allowed: sums of x x^T)") from None
+            continue
+        own = np.asarray(upper.diagonal(), np.float64)
+        m = np.ascontiguousarray((upper / own).T, np.float32)
+        return Factor(taken.astype(np.int64), m, own**2, damped.astype(np.float32), damping, damping * mean)
 
 
 def upper_root(h: Matrix) -> Matrix:
     """The upper triangular A with A A^T = h, for a symmetric positive definite h [K, K]. Raises LinAlgError."""
     lower = np.array(h[::-1, ::-1], order="C")
     _cholesky(lower)
-    return np.ascontiguousarray(lower[::-1, ::-1])
-
-
-def inverse_factor(h: Matrix) -> Matrix:
-    """The upper triangular U with U^T U = inverse of a symmetric positive definite h [K, K].
-
-    With J the order reversed, J h J = L L^T gives h = (J L J)(J L J)^T, so U = J L^-1 J: one Cholesky decomposition and
-    the inverse of a triangle, in place of the two decompositions of GPTQ (arXiv 2210.17323). Raises LinAlgError where h
-    is not positive definite.
-    """
-    lower = np.array(h[::-1, ::-1], order="C")
-    inverses = _cholesky(lower)
-    _invert(lower, inverses)
     return np.ascontiguousarray(lower[::-1, ::-1])
 
 
@@ -77,17 +98,3 @@ def _factor_block(a: Matrix, j: slice, inverses: list[Matrix]) -> None:
 
 def _divide(a: Matrix, i: slice, j: slice, inverse: Matrix) -> None:
     a[i, j] = a[i, j] @ inverse.T
-
-
-def _invert(lower: Matrix, inverses: list[Matrix]) -> None:
-    """Replace a lower triangle by its inverse, row of blocks by row of blocks."""
-    panels = spans(len(lower))
-    for i, inverse in zip(panels, inverses, strict=True):
-        row = lower[i, : i.start].copy()
-        run_tiles(partial(_inverted, lower, row, i, j, inverse) for j in panels if j.start < i.start)
-        lower[i, i] = inverse
-
-
-def _inverted(lower: Matrix, row: Matrix, i: slice, j: slice, inverse: Matrix) -> None:
-    """Tile i, j of the inverse, of a `row` of the triangle and what is inverted above it."""
-    lower[i, j] = -inverse @ (row[:, j.start :] @ lower[j.start : i.start, j])

@@ -14,15 +14,13 @@ import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
-from octavo.quantizers.calibration.factor import Factor, Matrix, Order, inverse_factor
+from octavo.quantizers.calibration.factor import Matrix
 from octavo.quantizers.calibration.tiles import run_tiles, spans
 
 LARGEST_DOUBLE = 8192
 """Inputs of a product up to which sums are float64; beyond it they would take more than 512 MiB."""
 TOKENS = 2048
 """Vectors whose products are added up in float32 before they come to the sum."""
-DAMPING, MOST_DAMPING = 0.01, 1.0
-"""Share of the diagonal's mean that is added to it, and what that is raised to where there is no factor."""
 
 
 class Hessian:
@@ -80,29 +78,6 @@ class Hessian:
         """Channels [K] that are 0 in all vectors: no weight of theirs matters."""
         found: npt.NDArray[np.bool_] = self.diagonal() == 0
         return found
-
-    def factor(self, damping: float = DAMPING, order: Order | None = None) -> Factor:
-        """The factor of the inverse, columns in `order` [K] (default: as they are).
-
-        A dead channel is given 1 on the diagonal, so that it takes no part in the others' compensation. Where H has no
-        factor, damping is multiplied by 10, up to MOST_DAMPING. Raises NonFiniteError where there is none even so, and
-        UsageError for a damping that is not from 0 to MOST_DAMPING.
-        """
-        if not 0 <= damping <= MOST_DAMPING:
-            raise UsageError(f"damping is {damping} (allowed: 0 to {MOST_DAMPING:g})", argument="damping")
-        order = np.arange(self.size) if order is None else np.asarray(order, np.int64)
-        h = self.matrix()[np.ix_(order, order)]
-        diagonal = h.diagonal().copy()
-        mean, dead = diagonal.mean(), diagonal == 0
-        places = np.arange(self.size)
-        while True:
-            h[places, places] = np.where(dead, 1, diagonal + damping * mean)
-            try:
-                return Factor(inverse_factor(h), order, damping)
-            except np.linalg.LinAlgError:
-                if damping >= MOST_DAMPING:
-                    raise NonFiniteError(f"the Hessian of what {self.name} is given has no factor") from None
-                damping = min(MOST_DAMPING, max(10 * damping, DAMPING / 10))
 
 
 class CrossHessian:

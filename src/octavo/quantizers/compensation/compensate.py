@@ -19,8 +19,11 @@ from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, Planes, QTensor, decode, dequantize, pack, quantize_reference, unpack
 from octavo.formats.group import row_named
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.quantizers.compensation.sweep import Matrix, Order, factorize, sweep
+from octavo.quantizers.calibration.factor import Order, factorize
+from octavo.quantizers.compensation.sweep import sweep
 from octavo.quantizers.encoding.encoder import ENCODABLE, encode, rows_of
+
+Matrix = npt.NDArray[np.float64]
 
 ROUNDS = 3
 """Times that scales and codes are gone through again."""

@@ -13,7 +13,7 @@ from octavo.quantizers.encoding.kernels.row_grid import Grid, Scale
 
 ROWS = 16
 
-_SCALES: dict[str, Scale] = {"f16": "f16", "bf16": "bf16", "f32": "f32", "e8m0": "exponent"}
+_SCALES: dict[str, Scale] = {"f16": "f16", "bf16": "bf16", "f32": "f32", "e8m0": "fixed", "ue4m3": "fixed"}
 
 
 @dataclass
@@ -39,7 +39,8 @@ def grid_of(fmt: BlockFormat) -> Grid | None:
     signed = (-top, top - 1, 0)
     unsigned = (0, 2 * top - 1, 2 * top - 1)
     integers = None if not fmt.scale_bits else unsigned if fmt.has_min else signed
-    return Grid(low, high, fmt.table, fmt.group, fmt.super // fmt.group, integers, fmt.has_min, scale)
+    group = 0 if fmt.per_row else fmt.group  # rows of any length by one kernel
+    return Grid(low, high, fmt.table, group, fmt.super // fmt.group, integers, fmt.has_min, scale)
 
 
 def to_tiles(rows: AnyArray) -> F32:

@@ -1,45 +1,18 @@
-"""Rows through the kernel that compensates, and the factor of the Hessian that it needs."""
+"""Rows through the kernel that compensates."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from octavo.errors import UsageError
 from octavo.formats import BlockFormat, Planes
 from octavo.formats.spec import F32
 from octavo.jit.prepare import end_progress, prepare
-from octavo.quantizers.calibration.factor import upper_root
+from octavo.quantizers.calibration.factor import Factor
 
-Order = Literal["act", "natural"]
-Matrix = npt.NDArray[np.float64]
-
-MOST_DAMPING = 1.0
 BLOCK = 128
 """Columns that a sum over all before them is made for at once."""
-
-
-@dataclass(frozen=True, eq=False)
-class Factor:
-    """H + damping * mean(diag H) * I = M^T D M of columns in the order in which they are taken.
-
-    order    int64 [K]
-    m        float32 [K, K], unit lower triangular
-    weights  float64 [K], D
-    hessian  float32 [K, K], the damped one, columns as they lie
-    damping  over the mean of the diagonal
-    added    what was added to the diagonal
-    """
-
-    order: npt.NDArray[np.int64]
-    m: F32
-    weights: npt.NDArray[np.float64]
-    hessian: F32
-    damping: float
-    added: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,26 +23,6 @@ class Swept:
     before: F32
     after: F32
     bound: float
-
-
-def factorize(hessian: Matrix, order: Order, damp: float) -> Factor:
-    """The factor of `hessian` [K, K]. Raises UsageError where it is far from positive semidefinite."""
-    diagonal = hessian.diagonal()
-    mean = float(diagonal.mean()) if diagonal.any() else 1.0
-    taken = np.argsort(-diagonal, kind="stable") if order == "act" else np.arange(len(hessian))
-    damping = damp
-    while True:
-        damped = hessian + damping * mean * np.eye(len(hessian))
-        try:
-            upper = upper_root(damped[np.ix_(taken, taken)])
-        except np.linalg.LinAlgError:
-            damping = max(10 * damping, 1e-6)
-            if damping > MOST_DAMPING:
-                raise UsageError("hessian is not positive semidefinite (allowed: sums of x x^T)") from None
-            continue
-        own = np.asarray(upper.diagonal(), np.float64)
-        m = np.ascontiguousarray((upper / own).T, np.float32)
-        return Factor(taken.astype(np.int64), m, own**2, damped.astype(np.float32), damping, damping * mean)
 
 
 def sweep(
@@ -88,7 +41,7 @@ def sweep(
     assert grid is not None
     count, k, _ = w.shape
     memory = {name: np.empty_like(tiles.sc) for name in ("step", "shift")}
-    memory |= {name: np.empty_like(w) for name in ("errors", "gradient", "product")}
+    memory |= {name: np.empty_like(w) for name in ("errors", "gradient", "product", "along")}
     before, after = np.empty((2, count, 1, 16), np.float32)
     call = KernelCall(
         compensate_kernel(grid), count, w=w, **vars(tiles), **memory, hessian=factor.hessian, factor=factor.m,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+from octavo.quantizers.job.prepared import Scaled
+
 
 @dataclass(frozen=True)
 class TensorRow:
@@ -15,6 +17,7 @@ class TensorRow:
     exact     of rows of a checkpoint: each value is the one that the checkpoint has; None of others, and where a dry
               run can't know
     before    of a tensor that a method made: the error that the encoder alone would have left
+    how       what a method chose for it, as in "gptq"
     """
 
     name: str
@@ -27,6 +30,7 @@ class TensorRow:
     weighted: bool = False
     exact: bool | None = None
     before: float | None = None
+    how: str | None = None
 
 
 @dataclass
@@ -34,6 +38,7 @@ class Report:
     """What a quantization did, or a dry run would do: a row for each tensor in file order.
 
     layout  how the quantized weights of a checkpoint lie there, as in "gptq"; None for a model of other weights
+    scaled  channels whose scales a method chose
     """
 
     source: str
@@ -41,6 +46,7 @@ class Report:
     preset: str
     dry_run: bool
     layout: str | None = None
+    scaled: list[Scaled] = field(default_factory=list)
     rows: list[TensorRow] = field(default_factory=list)
 
     @property

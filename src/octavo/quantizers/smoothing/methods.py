@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -67,3 +68,25 @@ def outlier_threshold(pair: Pair, steps: int = 40, least: float = 0.1) -> Found:
 
 METHODS: Mapping[str, Callable[[Pair], Found]] = {"smoothquant": smoothquant, "awq": awq, "qqq": outlier_threshold}
 """By the names of `--method`."""
+
+
+def best_of(methods: Mapping[str, Callable[[Pair], Found]]) -> Callable[[Pair], Found]:
+    """A method that takes the scales of the one that errs least over inputs that the search did not see.
+
+    Every other one of a pair's inputs is for the search, the others judge; ones are taken where nothing is better.
+    """
+
+    def best(pair: Pair) -> Found:
+        seen, judge = (replace(pair, inputs=np.ascontiguousarray(pair.inputs[i::2])) for i in (0, 1))
+        if not len(judge.inputs):
+            return methods[next(iter(methods))](pair)
+        before = judge.error(np.ones(pair.size))
+        chosen = Found(np.ones(pair.size), None, before, before, "ones")
+        for name, method in methods.items():
+            found = method(seen)
+            after = judge.error(found.scales)
+            if found.setting is not None and after < chosen.after:
+                chosen = Found(found.scales, found.setting, before, after, name)
+        return chosen
+
+    return best

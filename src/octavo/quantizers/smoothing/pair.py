@@ -109,12 +109,14 @@ class Found:
     setting  what they were made with (alpha, a ratio, a threshold); None: ones are best
     before   the error with ones, see `Pair.error`
     after    the error with these scales, never above `before`
+    how      the way in which they were made, where there were several
     """
 
     scales: F64
     setting: float | None
     before: float
     after: float
+    how: str = ""
 
 
 def search(pair: Pair, candidates: Iterable[tuple[float, F64]]) -> Found:

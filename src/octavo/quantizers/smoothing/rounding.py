@@ -8,6 +8,7 @@ import numpy as np
 
 from octavo.errors import UsageError
 from octavo.formats import rows
+from octavo.formats.scalars import e4m3_to_f32, f32_to_e4m3
 from octavo.formats.spec import F32
 
 Rounding = Callable[[F32], F32]
@@ -17,6 +18,13 @@ Rounding = Callable[[F32], F32]
 def tokens_int8(x: F32) -> F32:
     """Activations [T, K] with int8 codes and a scale for each token, max|x| / 127."""
     return _symmetric(x, rows.INT8_TOP)
+
+
+def tokens_fp8(x: F32) -> F32:
+    """Activations [T, K] as e4m3 numbers with a scale for each token, max|x| / 448."""
+    top = rows.FP8_TOP["e4m3"]
+    scale = rows.symmetric_scale(x, top)
+    return e4m3_to_f32(f32_to_e4m3(rows.in_range(x, scale, top))) * scale[..., None]
 
 
 def rows_of_weights(bits: int) -> Rounding:

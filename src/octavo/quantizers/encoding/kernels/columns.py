@@ -33,7 +33,7 @@ from octavo.quantizers.encoding.kernels.tile import ratio
 COMPENSATE = record(
     "w levels d sc dmin m zero",
     "hessian factor order damping:f4 k columns rounds",
-    "step shift errors gradient product before after",
+    "step shift errors gradient product along before after",
 )
 """What the kernel takes; a task is a tile of 16 rows, G the columns of a group, S those of a super-block.
 
@@ -48,7 +48,7 @@ order          int64 [K], that order
 columns        of a block, BLOCK at most, in fours: sums over the columns before it are made at once
 rounds         how often scales and codes are gone through again
 before, after  float32 [tasks, 16]: e^T H e without the damping, of the plain encoder and of what was found
-others         memory: step, shift [tasks, K / G, 16], errors, gradient, product [tasks, K, 16]
+others         memory: step, shift [tasks, K / G, 16], errors, gradient, product, along [tasks, K, 16]
 """
 
 BLOCK = 128
@@ -60,9 +60,10 @@ def _measure(grid: Grid) -> Any:
     group = grid.group
 
     def measure(a, tile, at):
-        here, groups = 64 * tile * a.k, 64 * tile * (a.k // group)
+        size = group or a.k
+        here, groups = 64 * tile * a.k, 64 * tile * (a.k // size)
         for k in range(a.k):
-            g = groups + 64 * (k // group)
+            g = groups + 64 * (k // size)
             value = sub_exact(
                 mul_exact(load_f32x16(a.step + g), load_f32x16(a.levels + here + 64 * k)), load_f32x16(a.shift + g)
             )
@@ -82,7 +83,8 @@ def _sweep(grid: Grid) -> Any:
     group, level, block_bytes = grid.group, to_level(grid.low, grid.high, grid.table), 64 * BLOCK
 
     def sweep(a, tile):
-        here, groups = 64 * tile * a.k, 64 * tile * (a.k // group)
+        size = group or a.k
+        here, groups = 64 * tile * a.k, 64 * tile * (a.k // size)
         sums, order, factor = stack(block_bytes), i64_pointer(a.order), f32_pointer(a.factor)
         for start in range(0, a.k, a.columns):
             stop = min(start + a.columns, a.k)
@@ -91,7 +93,7 @@ def _sweep(grid: Grid) -> Any:
                 k, wanted = order[j], load_f32x16(sums + 64 * (j - start))  # [16]
                 for i in range(start, j):
                     wanted = fma(splat(factor[j * a.k + i]), load_f32x16(a.gradient + here + 64 * i), wanted)
-                w, g = load_f32x16(a.w + here + 64 * k), groups + 64 * (k // group)
+                w, g = load_f32x16(a.w + here + 64 * k), groups + 64 * (k // size)
                 step, shift = load_f32x16(a.step + g), load_f32x16(a.shift + g)
                 wanted = add_exact(add_exact(w, wanted), shift)
                 found = level(mul_exact(wanted, ratio(splat(1.0), step)))

@@ -19,7 +19,6 @@ from octavo.jit.simd import (
     load_f32x16,
     mul_exact,
     splat,
-    stack,
     store_f32x16,
     sub_exact,
 )
@@ -93,14 +92,15 @@ slope, step, better = inner(_slope), inner(_step), inner(_better)
 def _floating(grid: Grid) -> Any:
     """A function (a, tile) that fits d, and dmin where there are minima, of each super-block."""
     group, supers, has_min, stored = grid.group, grid.supers, grid.has_min, STORED[grid.scale]
-    count, nbytes = group * supers, 64 * group * supers
 
     def floating(a, tile):
-        along, here, at = stack(nbytes), 64 * tile * a.k, 64 * tile * (a.k // group)
+        size = group or a.k
+        count, here, at = size * supers, 64 * tile * a.k, 64 * tile * (a.k // size)
+        along = a.along + here
         for s in range(a.k // count):
             for minimum in range(2 if has_min else 1):
                 for i in range(count):
-                    g = at + 64 * (s * supers + i // group)
+                    g = at + 64 * (s * supers + i // size)
                     if minimum:
                         v = sub_exact(splat(0.0), load_f32x16(a.m + g))  # [16]
                     else:
@@ -122,10 +122,10 @@ def _integers(grid: Grid) -> Any:
     group, supers, has_min = grid.group, grid.supers, grid.has_min
     assert grid.integers is not None
     low, high, top = float(grid.integers[0]), float(grid.integers[1]), float(grid.integers[2])
-    nbytes = 64 * group
 
     def integers(a, tile):
-        along, here, groups = stack(nbytes), 64 * tile * a.k, a.k // group
+        here, groups = 64 * tile * a.k, a.k // group
+        along = a.along + here
         for g in range(groups):
             above = 64 * (tile * (groups // supers) + g // supers)
             for minimum in range(2 if has_min else 1):
@@ -154,9 +154,10 @@ def _codes(grid: Grid) -> Any:
     group, level = grid.group, to_level(grid.low, grid.high, grid.table)
 
     def codes(a, tile):
-        here, groups, hessian = 64 * tile * a.k, 64 * tile * (a.k // group), f32_pointer(a.hessian)
+        size, hessian = group or a.k, f32_pointer(a.hessian)
+        here, groups = 64 * tile * a.k, 64 * tile * (a.k // size)
         for k in range(a.k):
-            g, own = groups + 64 * (k // group), splat(hessian[k * a.k + k])
+            g, own = groups + 64 * (k // size), splat(hessian[k * a.k + k])
             unit, old = load_f32x16(a.step + g), load_f32x16(a.levels + here + 64 * k)  # [16]
             down = load_f32x16(a.gradient + here + 64 * k)
             wish = add_exact(mul_exact(unit, old), ratio(down, own))
@@ -180,7 +181,7 @@ def refine_of(grid: Grid) -> Any:
     """A function (a, tile): scales and minima, then codes, from errors and H e of what there is."""
     nothing = inner(_nothing)
     spread, codes = spread_scales(grid), _codes(grid)
-    floating = nothing if grid.scale == "exponent" else _floating(grid)
+    floating = nothing if grid.scale == "fixed" else _floating(grid)
     integers = nothing if grid.integers is None else _integers(grid)
 
     def refine(a, tile):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from octavo.jit.compile import inner
 from octavo.jit.simd import f32_pointer, fma, load_f32x16, mul_exact, splat, store_f32x16
 
-Scale = Literal["f16", "bf16", "f32", "exponent"]
+Scale = Literal["f16", "bf16", "f32", "fixed"]
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Grid:
 
     low, high  levels, or the ends of `table`
     table      the levels of a non-linear code
-    group      values that share sc, m and zero
+    group      values that share sc, m and zero; 0 where all of a row do
     supers     groups that share d and dmin
     integers   the least and the largest sc, and the largest m; None with one level
     has_min    there are minima
-    scale      how d and dmin are stored; "exponent" ones stay as the encoder chose them
+    scale      how d and dmin are stored; "fixed" ones stay as the encoder chose them
     """
 
     low: int
@@ -60,7 +60,7 @@ def spread_scales(grid: Grid) -> Any:
     group, supers = grid.group, grid.supers
 
     def spread(a, tile):
-        groups = a.k // group
+        groups = a.k // (group or a.k)
         at, top = 64 * tile * groups, 64 * tile * (groups // supers)
         for g in range(groups):
             above = top + 64 * (g // supers)

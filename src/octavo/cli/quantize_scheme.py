@@ -1,0 +1,55 @@
+"""Options of `octavo quantize` for a checkpoint in a scheme, instead of a GGUF file of a preset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.progress import Bar
+from octavo.cli.quantize_method import MethodOptions
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.quantizers.job.report import Report
+
+SCHEME = "A scheme instead of a preset"
+
+
+@dataclass
+class SchemeOptions:
+    """A scheme of a checkpoint, and what goes with one alone."""
+
+    scheme: Annotated[
+        str | None,
+        typer.Option("--scheme", metavar="SCHEME", rich_help_panel=SCHEME,
+                     help="int8-w8a8, w4a8, w4a8-g128, fp8, w4a16-g128, w4a16, w8a16, fp8-block, mxfp4a16 or nvfp4a16,"
+                          " as safetensors."),
+    ] = None  # fmt: skip
+    rotate: Annotated[
+        bool,
+        typer.Option("--rotate", rich_help_panel=SCHEME,
+                     help="With --method: first turn the residual stream and heads' values, which spreads outliers."),
+    ] = False  # fmt: skip
+
+    def refuse_alone(self) -> None:
+        """Raise UsageError for options of schemes without one."""
+        if self.rotate:
+            raise UsageError("--rotate without --scheme (allowed: with --scheme SCHEME --method METHOD)")
+
+    def refuse(self, given: dict[str, Any]) -> None:
+        """Raise UsageError for what a scheme leaves nothing to say about."""
+        other = next((name for name, value in given.items() if value), None)
+        if other is not None:
+            allowed = "--method, --calibration, --samples, --rotate, --allow-requantize, --dry-run, --threads, --json"
+            raise UsageError(f"{other} with --scheme {self.scheme} (allowed: {allowed})")
+
+    def quantize(self, src: str, dst: str, method: MethodOptions, options: dict[str, Any]) -> Report:
+        """Write the checkpoint."""
+        from octavo.quantizers.checkpoint import quantize_checkpoint
+
+        assert self.scheme is not None
+        with Bar() as bar:
+            made = method.of_scheme(options["threads"], bar, rotate=self.rotate)
+            return quantize_checkpoint(src, dst, self.scheme, method=made, progress=bar.show, **options)

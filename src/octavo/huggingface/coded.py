@@ -1,0 +1,99 @@
+"""Coded: a weight in a scheme as a checkpoint has it, codes and scales; rounded to nearest, and what it is worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.errors import NonFiniteError, QuantFormatError
+from octavo.formats import Planes, decode, quantize_reference, unpack
+from octavo.formats.channel import group_scales
+from octavo.formats.codec import require_finite
+from octavo.formats.rows import FP8_TOP, GROUP, in_range, two_levels
+from octavo.formats.scalars import f32_to_e4m3
+from octavo.formats.spec import F32, U8, BlockFormat
+from octavo.huggingface.schemes import CheckpointScheme
+
+NVFP4_TOP = 448.0 * 6.0
+"""What the largest magnitude of a tensor becomes, so that scales of groups use all of e4m3's range."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A weight [N, K].
+
+    q       codes as planes of the scheme's row have them, uint8 [N, K]
+    scales  float32 [N, groups], of blocks of rows [N / 128, K / 128]
+    zeros   zero points uint8 [N, groups], or None
+    factor  what values were multiplied by before all that, for the whole tensor
+    """
+
+    q: U8
+    scales: F32
+    zeros: U8 | None = None
+    factor: float = 1.0
+
+
+def factor_of(scheme: CheckpointScheme, largest: float) -> float:
+    """What values of a tensor are multiplied by, whose largest magnitude is `largest`."""
+    return float(np.float32(NVFP4_TOP / largest)) if scheme.strategy == "tensor_group" and largest > 0 else 1.0
+
+
+def nearest(scheme: CheckpointScheme, values: F32, factor: float | None = None) -> Coded:
+    """Values [N, K] rounded to nearest, with scales that the extremes ask for.
+
+    factor  of `factor_of`; None: of these values
+
+    Raises NonFiniteError for NaN and Inf, QuantFormatError for values that the scheme has no scales for.
+    """
+    if factor is None:
+        factor = factor_of(scheme, float(np.abs(values).max(initial=0)))
+    fmt = scheme.format(values.shape[1])
+    if scheme.square:
+        return _squares(values)
+    planes = unpack(quantize_reference(values if factor == 1 else values * np.float32(factor), fmt))
+    assert planes.d is not None
+    if not np.isfinite(planes.d).all():
+        raise QuantFormatError(f"the value {np.abs(values).max():g} is beyond the range of {fmt.name}'s scales")
+    return Coded(planes.q, group_scales(values) if fmt.folds else planes.d, planes.m, factor)
+
+
+def _squares(values: F32) -> Coded:
+    """e4m3 numbers with a scale for each 128 rows and columns."""
+    require_finite(values, "values")
+    n, k = values.shape
+    scales = np.zeros((-(-n // GROUP), k // GROUP), np.float32)
+    codes = np.empty((n, k), np.uint8)
+    for i, rows in enumerate(range(0, n, GROUP)):
+        blocks = values[rows : rows + GROUP].reshape(-1, k // GROUP, GROUP)
+        top = FP8_TOP["e4m3"]
+        scales[i] = np.abs(blocks).max(axis=(0, 2)) / np.float32(top)
+        codes[rows : rows + GROUP] = f32_to_e4m3(in_range(blocks, scales[i][None], top)).reshape(len(blocks), k)
+    return Coded(codes, scales)
+
+
+def planes_of(scheme: CheckpointScheme, coded: Coded) -> tuple[Planes, BlockFormat]:
+    """The planes that a loaded weight has, and their format; of all but `factor`."""
+    n, k = coded.q.shape
+    fmt = scheme.format(k)
+    return row_planes(fmt, coded.q, coded.scales if not scheme.square else np.repeat(coded.scales, GROUP, 0)[:n],
+                      coded.zeros), fmt  # fmt: skip
+
+
+def row_planes(fmt: BlockFormat, q: U8, scales: F32, zeros: U8 | None = None) -> Planes:
+    """Planes of a format of rows: codes uint8 [N, K], and the scales that a checkpoint has for them."""
+    if not fmt.folds:
+        return Planes(q, d=scales, m=zeros)
+    channel, groups = two_levels(scales, np.abs(q.view(np.int8) - fmt.offset).max(axis=-1))
+    return Planes(q, d=channel, sc=groups)
+
+
+def values_of(scheme: CheckpointScheme, coded: Coded) -> F32:
+    """float32 [N, K] as a model is computed with. Raises NonFiniteError where scales are beyond float32."""
+    values = decode(*planes_of(scheme, coded))
+    if coded.factor != 1:
+        values *= np.float32(1) / np.float32(coded.factor)
+    if not np.isfinite(values).all():
+        raise NonFiniteError("quantized values are beyond float32")
+    return values

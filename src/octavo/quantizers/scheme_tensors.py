@@ -1,0 +1,187 @@
+"""The tensors of a model on their way into a checkpoint of a scheme, in the order of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.errors import NonFiniteError, QuantFormatError, UsageError, shown
+from octavo.formats import QTensor, by_name, dequantize, quantize_reference
+from octavo.formats.codec import chunks
+from octavo.formats.rows import GROUP
+from octavo.formats.spec import F32, AnyArray
+from octavo.huggingface import CheckpointFile
+from octavo.huggingface.coded import Coded, factor_of, nearest, values_of
+from octavo.huggingface.compressed_out import module_arrays, module_heads
+from octavo.huggingface.names import as_checkpoint, checkpoint_name, is_linear, rows_apart
+from octavo.huggingface.schemes import CheckpointScheme
+from octavo.io.gguf import GGUFFile
+from octavo.io.safetensors import TensorHead
+from octavo.io.safetensors.file import FLOATS
+from octavo.models import ModelSpec
+from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
+from octavo.quantizers.job.prepared import Prepared
+from octavo.quantizers.job.report import Report, TensorRow
+
+Progress = Callable[[str, int, int], None]
+
+REQUANTIZE = "; --allow-requantize (allow_requantize=True) does it"
+SLAB = 1 << 20
+"""Values that a thread encodes at a time."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What becomes of a tensor: its name, and its format in the result."""
+
+    name: str
+    format: str
+
+
+class CheckpointJob:
+    """What is written of a model.
+
+    source    the model as it was
+    prepared  what a method made of it: linear layers that it has nothing for are rounded to nearest
+
+    Raises UsageError for tensors that are quantized already or have no place in a checkpoint, QuantFormatError for
+    rows that the scheme can't hold.
+    """
+
+    def __init__(
+        self, source: ModelSpec, model: ModelSpec, prepared: Prepared, scheme: CheckpointScheme, threads: int, *,
+        allow_requantize: bool = False, progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        self.source, self.model, self.prepared, self.scheme = source.file, model, prepared, scheme
+        self.threads, self.progress = threads, progress
+        self.file = file = model.file
+        self.stored = {
+            name: self._stored(name, allow_requantize) for name in file.tensors if not _said(source.file, name)
+        }
+        self.total, self.done = sum(file.tensors[name].size for name in self.stored), 0
+
+    def _stored(self, name: str, allow_requantize: bool) -> Stored:
+        info = self.file.tensors[name]
+        was = self.source.tensors.get(name, self.source.tensors["token_embd.weight"]).type_name
+        plain = was in FLOATS
+        if not plain and not allow_requantize:
+            problem = f"{self.file.path}: tensor {shown(name)} is {was}, and quantizing it again loses more"
+            raise UsageError(f"{problem}{REQUANTIZE}")
+        target = checkpoint_name(name, self.model.architecture)
+        if target is None:
+            raise UsageError(
+                f"{self.file.path}: tensor {shown(name)} has no place in a checkpoint, which would lose it"
+            )
+        if not is_linear(name):
+            changed = info.type_name if len(info.shape) == 1 else was  # matrices that were changed keep their type
+            return Stored(target, changed if plain else "F16")
+        try:
+            fmt = self.scheme.format(info.shape[-1])
+        except QuantFormatError as error:
+            raise QuantFormatError(f"tensor {shown(name)}: {error}") from None
+        return Stored(target, fmt.name)
+
+    def heads(self) -> list[TensorHead]:
+        """The tensors of the file to write."""
+        heads: list[TensorHead] = []
+        for name, stored in self.stored.items():
+            shape = self.file.tensors[name].shape
+            if stored.format in FLOATS:
+                heads.append(TensorHead(stored.name, stored.format, shape))
+            else:
+                heads += module_heads(stored.name, self.scheme, shape)
+        return heads
+
+    def arrays(self, report: Report) -> Iterator[AnyArray]:
+        """The values of `heads`, each tensor made when its turn comes; rows are added to the report."""
+        for name, stored in self.stored.items():
+            self._advance(name, 0)
+            made = self.prepared.made.get(name)
+            if made is not None:
+                yield from module_arrays(self.scheme, self._in_order(name, made.coded))
+                report.rows.append(self.row(name, made.error, made.before, made.how))
+            else:
+                tensor = as_checkpoint(self.file.tensor(name, copy=True), self.model)
+                scale = scale_of(self.file, name)
+                if stored.format in FLOATS:
+                    report.rows.append(self.row(name))
+                    yield self._float(tensor, stored.format, scale).data
+                else:
+                    coded, error = self._nearest(tensor, scale)
+                    report.rows.append(self.row(name, error))
+                    yield from module_arrays(self.scheme, coded)
+            self._advance(name, self.file.tensors[name].size)
+
+    def row(
+        self, name: str, error: float | None = None, before: float | None = None, how: str | None = None
+    ) -> TensorRow:
+        """What becomes of a tensor."""
+        info, stored = self.file.tensors[name], self.stored[name]
+        was = self.source.tensors.get(name, info)
+        plain = stored.format in FLOATS
+        heads = [TensorHead("", stored.format, info.shape)] if plain else module_heads("", self.scheme, info.shape)
+        nbytes = sum(head.nbytes for head in heads)
+        return TensorRow(
+            name, info.shape, was.type_name, stored.format, was.nbytes, nbytes, error, before=before, how=how
+        )
+
+    def _in_order(self, name: str, coded: Coded) -> Coded:
+        """Rows as a checkpoint has them."""
+        parts = (None if x is None else rows_apart(name, self.model.hparams, x) for x in (coded.q, coded.zeros))
+        q, zeros = parts
+        assert q is not None
+        scales = coded.scales if self.scheme.square else rows_apart(name, self.model.hparams, coded.scales)
+        return Coded(q, scales, zeros, coded.factor)
+
+    def _float(self, tensor: QTensor, name: str, scale: F32 | None) -> QTensor:
+        if tensor.format.name == name and scale is None:
+            return tensor
+        values = dequantize(tensor)
+        return quantize_reference(values if scale is None else values * scale, by_name(name), tensor.name)
+
+    def _nearest(self, tensor: QTensor, scale: F32 | None) -> tuple[Coded, float]:
+        """Codes and scales as the file has them, and the root of sum (x - x')^2 / sum x^2."""
+        values = dequantize(tensor)
+        values = values if scale is None else values * scale
+        factor = factor_of(self.scheme, float(np.abs(values).max(initial=0)))
+
+        def encode(part: slice) -> tuple[Coded, float, float]:
+            coded = nearest(self.scheme, values[part], factor)
+            off = values_of(self.scheme, coded) - values[part]
+            return coded, _square_sum(off), _square_sum(values[part])
+
+        blocks = chunks(-(-len(values) // GROUP), GROUP * values.shape[1], SLAB)  # whole squares
+        try:
+            with ThreadPoolExecutor(self.threads) as pool:
+                parts = list(pool.map(encode, (slice(GROUP * part.start, GROUP * part.stop) for part in blocks)))
+        except (NonFiniteError, QuantFormatError) as error:
+            raise type(error)(f"tensor {shown(tensor.name)}: {error}") from None
+        wrong, right = (math.fsum(column) for column in list(zip(*parts, strict=True))[1:])
+        coded = joined([part for part, _, _ in parts])
+        return coded, math.sqrt(wrong / right) if right else 0.0
+
+    def _advance(self, name: str, values: int) -> None:
+        self.done += values
+        if self.progress is not None:
+            self.progress(name, self.done, self.total)
+
+
+def joined(parts: list[Coded]) -> Coded:
+    """Rows one after the other, of one factor."""
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    q, scales = (np.concatenate(columns) for columns in zip(*((part.q, part.scales) for part in parts), strict=True))
+    return Coded(q, scales, np.concatenate(zeros) if zeros else None, parts[0].factor)
+
+
+def _said(file: GGUFFile, name: str) -> bool:
+    """Whether the checkpoint says what a tensor says elsewhere: divisors in config.json, scales in their weights."""
+    divisors = isinstance(file, CheckpointFile) and name.startswith(("rope_freqs.", "rope_factors_"))
+    return divisors or name.endswith((SCALE, INPUT_SCALE))
+
+
+def _square_sum(x: F32) -> float:
+    return float(np.square(x, dtype=np.float64).sum())

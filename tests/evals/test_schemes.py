@@ -1,0 +1,143 @@
+"""Methods of checkpoints: what each makes of a small model, that codes are the paper's, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.cpu import CpuBackend
+from octavo.backends.reference import ReferenceBackend
+from octavo.errors import UsageError
+from octavo.evals.schemes import KINDS, SchemeMethod
+from octavo.formats import dequantize
+from octavo.huggingface import open_model_file
+from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
+from octavo.models import read_model
+from octavo.quantizers import Report, quantize_checkpoint
+from octavo.quantizers.compensation.coded import compensated_row
+from octavo.runtime.engine import Engine, EngineConfig
+from tests.runtime import tiny
+from tests.sampling import slow
+
+TOKENS = list(range(97, 120)) * 2
+MADE_UP = {name for name, scheme in CHECKPOINT_SCHEMES.items() if compensated_row(scheme, 512) is not None}
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "text.txt"
+    path.write_bytes(bytes(rng.choice(np.arange(97, 123), 600, p=np.arange(26, 0, -1) / 351).astype(np.uint8)))
+    return str(path)
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A tiny model whose rows are all 256 values."""
+    for name, value in (("N_EMBD", 256), ("HEAD_DIM", 64), ("N_FF", 256)):
+        monkeypatch.setattr(tiny, name, value)
+    return str(tiny.write(tmp_path / "src.gguf"))
+
+
+def quantize(src: str | Path, dst: Path, scheme: str, text: str, kind: str, **options: Any) -> Report:
+    method = SchemeMethod(text, kind, context=32, device="reference", threads=1, **options)
+    return quantize_checkpoint(src, dst, scheme, method=method, threads=1)
+
+
+def logits(model: str | Path) -> np.ndarray:
+    with open_model_file(model) as file:
+        return Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64)).logits(TOKENS)
+
+
+def off(got: np.ndarray, want: np.ndarray) -> float:
+    return float(np.square(got - want).mean() / np.square(want).mean())
+
+
+CASES = [("w4a16-g128", "gptq"), *(slow((s, "gptq")) for s in sorted(MADE_UP - {"w4a16-g128"})),
+         *(slow(("w4a8-g128", kind)) for kind in KINDS)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheme", "kind"), CASES)
+def test_errors_fall_and_what_is_read_is_what_was_made(
+    scheme: str, kind: str, source: str, text: str, tmp_path: Path
+) -> None:
+    plain = quantize_checkpoint(source, tmp_path / "plain", scheme, threads=1)
+    report = quantize(source, tmp_path / "made", scheme, text, kind)
+    assert [(r.name, r.type, r.nbytes) for r in report.rows] == [(r.name, r.type, r.nbytes) for r in plain.rows]
+    made = [row for row in report.rows if row.before is not None]
+    assert len(made) == 14
+    assert {row.how for row in made} <= set(KINDS[kind].ways)
+    before, after = (sum(getattr(row, end) ** 2 for row in made) for end in ("before", "error"))
+    assert after <= before
+    want = logits(source)
+    assert off(logits(tmp_path / "made"), want) < (1.2 if kind in ("rtn", "smoothquant", "awq") else 1.0) * off(
+        logits(tmp_path / "plain"), want
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["smoothquant", "auto"])
+def test_channels_with_outliers_are_repaired(kind: str, source: str, text: str, tmp_path: Path) -> None:
+    """Three channels of what a norm gives made 100 times larger, and the columns that read them smaller."""
+    with open_model_file(source) as file:
+        tensors = {name: dequantize(file.tensor(name)) for name in file.tensors}
+    for norm, readers in (("attn_norm", ("attn_q", "attn_k", "attn_v")), ("ffn_norm", ("ffn_gate", "ffn_up"))):
+        for layer in range(2):
+            tensors[f"blk.{layer}.{norm}.weight"][[3, 11, 17]] *= 100
+            for reader in readers:
+                tensors[f"blk.{layer}.{reader}.weight"][:, [3, 11, 17]] /= 100
+    spoiled = tiny.write(tmp_path / "spoiled.gguf", weights=tensors)
+    want = logits(source)
+    assert off(logits(spoiled), want) < 1e-8
+    report = quantize(spoiled, tmp_path / "made", "int8-w8a8", text, kind)
+    lost = rounded_tokens(tmp_path / "made", want)
+    plain, spoilt = (
+        rounded_tokens(quantized(path, tmp_path / f"{Path(path).stem}-int8"), want) for path in (source, spoiled)
+    )
+    assert spoilt > 20 * plain
+    assert lost < 1.2 * plain
+    norms = [row for row in report.scaled if row.fold.endswith("norm")]
+    assert len(norms) == 4
+    assert all(row.after < 0.1 * row.before and row.setting is not None for row in norms)
+
+
+def quantized(src: str | Path, dst: Path) -> Path:
+    quantize_checkpoint(src, dst, "int8-w8a8", threads=1)
+    return dst
+
+
+def rounded_tokens(model: Path, want: np.ndarray) -> float:
+    """What logits err where activations are rounded as the scheme has it."""
+    with open_model_file(model) as file:
+        return off(Engine(read_model(file), [CpuBackend(threads=1)], EngineConfig(n_ctx=64)).logits(TOKENS), want)
+
+
+def test_a_model_that_is_turned_has_an_output_matrix_of_its_own(source: str, text: str, tmp_path: Path) -> None:
+    tied = {name: values for name, values in tiny.tensors().items() if name != "output.weight"}
+    tiny.write(Path(source), weights=tied)
+    quantize_checkpoint(source, tmp_path / "folder", "w8a16")  # so that config.json is one that says they are tied
+    for origin in (Path(source), tmp_path / "folder"):
+        method = SchemeMethod(text, "rtn", context=32, device="reference", threads=1, rotate=True)
+        quantize_checkpoint(origin, tmp_path / f"{origin.stem}-made", "w8a16", method=method, allow_requantize=True)
+        config = json.loads((tmp_path / f"{origin.stem}-made/config.json").read_text())
+        assert config["tie_word_embeddings"] is False
+    with open_model_file(tmp_path / "src-made") as file, open_model_file(source) as was:
+        assert ("output.weight" in file.tensors, "output.weight" in was.tensors) == (True, False)
+        assert file.tensors["token_embd.weight"].type_name == was.tensors["token_embd.weight"].type_name
+        assert (dequantize(file.tensor("blk.0.attn_norm.weight")) == 1).all()
+    for name in ("src", "folder"):
+        assert off(logits(tmp_path / f"{name}-made"), logits(source)) < 0.01
+
+
+def test_what_does_not_go_together_is_refused(source: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"method 'gtpq' \(allowed: rtn, gptq, qronos, awq"):
+        SchemeMethod(text, "gtpq")
+    with pytest.raises(UsageError, match=r"method gptq for fp8, whose errors are not made up for \(allowed: rtn, awq"):
+        quantize(source, tmp_path / "made", "fp8", text, "gptq")
+    with pytest.raises(UsageError, match="context is 1000"):
+        SchemeMethod(text, context=1000)(open_model_file(source), CHECKPOINT_SCHEMES["w4a8"])
+    assert not (tmp_path / "made").exists()
