@@ -103,6 +103,8 @@ def test_a_folder_of_floats_runs_as_it_is(octavo: Run, tmp_path: Path) -> None:
         (["--scheme", "w4a8", "--method", "quip", "--calibration", "demo"], "'quip' (allowed: rtn, gptq"),
         (["--scheme", "w4a8", "--rotate"], "no --method is given"),
         (["--rotate", "Q4_0"], "--rotate without --scheme"),
+        (["--layout", "gptq", "Q4_0"], "--layout without --scheme"),
+        (["--scheme", "w4a8", "--layout", "gptq"], "layout gptq does not hold w4a8"),
     ],
 )
 def test_methods_that_lack_something(octavo: Run, tmp_path: Path, options: list[str], named: str) -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.errors import NonFiniteError, QuantFormatError
-from octavo.formats import dequantize
-from octavo.huggingface import open_model_file
-from octavo.huggingface.coded import nearest, values_of
+from octavo.errors import NonFiniteError, QuantFormatError, UsageError
+from octavo.formats import dequantize, unpack
+from octavo.huggingface import CheckpointFile, open_model_file
+from octavo.huggingface.coded import nearest, planes_of, values_of
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
+from octavo.huggingface.writers import WRITERS
+from octavo.io.safetensors import Checkpoint
+from octavo.ops import export_qqq, quantize_w4a8
 from octavo.quantizers import quantize_checkpoint
 from tests.runtime import tiny
 
@@ -48,6 +51,53 @@ def test_what_is_read_is_what_was_rounded(name: str, source: Path, tmp_path: Pat
     (group,) = config["config_groups"].values()
     assert (group["weights"]["num_bits"], group["format"]) == (scheme.bits, scheme.layouts[0])
     assert (group["input_activations"] is not None) == scheme.tokens
+
+
+LAYOUTS = [(name, scheme) for name, writer in WRITERS.items() for scheme in writer.rows if name != "compressed-tensors"]
+
+
+@pytest.mark.parametrize(("layout", "name"), LAYOUTS)
+def test_layouts_of_others_are_read_again_bit_for_bit(layout: str, name: str, source: Path, tmp_path: Path) -> None:
+    scheme = WRITERS[layout].scheme(CHECKPOINT_SCHEMES[name])
+    quantize_checkpoint(source, tmp_path / "out", name, layout=layout, threads=2)
+    with open_model_file(tmp_path / "out") as made, open_model_file(source) as was:
+        assert isinstance(made, CheckpointFile)
+        assert made.layout == layout
+        for weight in ("blk.0.attn_k.weight", "blk.1.ffn_down.weight"):
+            planes, fmt = planes_of(scheme, nearest(scheme, dequantize(was.tensor(weight))))
+            got = unpack(made.tensor(weight))
+            assert planes.d is not None
+            assert got.d is not None
+            np.testing.assert_array_equal(got.q, planes.q)
+            np.testing.assert_array_equal(got.d, np.broadcast_to(planes.d, got.d.shape))
+            for end in ("sc", "m"):
+                want, found = getattr(planes, end), getattr(got, end)
+                assert (want is None and found is None) or np.array_equal(found, want)
+            assert (made.tensors[weight].type_name, name) in ((fmt.name, name), *OTHER_ROWS)
+
+
+OTHER_ROWS = (("GROUP4_128_F32", "w4a16"), ("GROUP8_128_F32", "w8a16"))
+"""Rows that are read in groups, with the row's scale in each."""
+
+
+def test_the_kernels_own_words_are_those_of_the_operators(source: Path, tmp_path: Path) -> None:
+    """QQQ's tensors are those that `ops.export_qqq` makes of the weight that `ops.quantize_w4a8` gives."""
+    quantize_checkpoint(source, tmp_path / "out", "w4a8-g128", layout="qqq", threads=1)
+    with open_model_file(source) as was:
+        want = export_qqq(quantize_w4a8(dequantize(was.tensor("blk.0.ffn_up.weight")), 128))
+    tensors = Checkpoint.open(tmp_path / "out").tensors
+    for end, values in want.items():
+        stored = tensors[f"model.layers.0.mlp.up_proj.{end}"]
+        np.testing.assert_array_equal(stored.array() if end == "B" else stored.floats(), values)
+
+
+def test_layouts_and_schemes_that_do_not_go_together(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"layout awq does not hold w4a8 \(allowed: w4a16-g128 there; layout compress"):
+        quantize_checkpoint(source, tmp_path / "out", "w4a8", layout="awq")
+    with pytest.raises(UsageError, match=r"layout 'marlin' \(allowed: compressed-tensors, gptq, awq, qqq"):
+        quantize_checkpoint(source, tmp_path / "out", "w4a8", layout="marlin")
+    with pytest.raises(QuantFormatError, match="with 36 rows \\(allowed: multiples of 64"):
+        WRITERS["qqq"].require((36, 128))
 
 
 def test_values_that_a_scheme_has_no_scales_for() -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.torch import SCHEMES, QuantLinear, quantize_
+from octavo.torch.calibrated import inputs_of, layers_in_order
 
 
 class Block(nn.Module):
@@ -130,3 +131,55 @@ def test_what_is_refused_leaves_all_as_it_was() -> None:
         quantize_(nn.ReLU(), "fp8")
     with pytest.raises(UsageError, match=r"no nn.Linear to quantize in Sequential \(skipped: \*\)"):
         quantize_(model, "fp8", skip="*")
+
+
+def batches(n: int = 6) -> list[torch.Tensor]:
+    return list(torch.randint(50, (n, 2, 40), generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize(("scheme", "method"), [("w4a8-g128", "gptq"), *(
+    pytest.param(s, m, marks=pytest.mark.slow) for s in ("int8-w8a8", "w4a8", "w4a8-g128") for m in ("gptq", "qronos")
+)])  # fmt: skip
+@torch.no_grad()
+def test_a_method_errs_less_than_rounding(scheme: str, method: str) -> None:
+    torch.manual_seed(2)
+    right, lost = Model().eval(), {}
+    for name in ("rtn", method):
+        model = quantize_(Model().eval(), scheme, method=name, calibration=None if name == "rtn" else batches())
+        assert len(quantized(model)) == 9
+        assert model.get_submodule("again.gate") is model.get_submodule("blocks.0.gate")
+        lost[name] = float((model(IDS) - right(IDS)).square().mean())
+    assert lost[method] < (0.9 if scheme != "int8-w8a8" else 1.0) * lost["rtn"]
+
+
+def test_layers_are_seen_in_the_order_of_their_calls() -> None:
+    model = Model()
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    calls = layers_in_order(model, reversed(layers.values()), IDS)
+    names = {layer: name for name, layer in layers.items()}
+    assert [names[layer] for layer in calls] == [
+        *(f"blocks.{i}.{end}" for i in (0, 1) for end in ("gate", "up", "down")), "lm_head",
+    ]  # fmt: skip
+    assert list(calls.values()) == [2, 2, 2, 1, 1, 1, 1]
+    first, second = inputs_of(model, model.blocks[0].down, 2, IDS)  # type: ignore[union-attr, arg-type]
+    assert first.shape == second.shape == (2, 6, 256)
+    assert not torch.equal(first, second)
+
+
+def test_methods_that_lack_something() -> None:
+    model = Model()
+    model.unused = nn.Linear(128, 128)
+    for options, named in (
+        ({"method": "awq"}, r"method 'awq' \(allowed: rtn, gptq, qronos\)"),
+        ({"method": "gptq"}, "without batches"),
+        ({"method": "gptq", "calibration": batches(1)}, "no batch goes through unused"),
+    ):
+        with pytest.raises(UsageError, match=named):
+            quantize_(model, "w4a8", **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="method gptq for fp8"):
+        quantize_(model, "fp8", method="gptq", calibration=batches(1))
+    assert not quantized(model)
+    wrong = Model()
+    wrong.embedding.weight.data[7] = float("nan")
+    with pytest.raises(NonFiniteError, match=r"blocks\.0\.gate"):
+        quantize_(wrong, "w4a8", method="gptq", calibration=batches(), skip=("lm_head",))

@@ -33,16 +33,23 @@ class SchemeOptions:
                      help="With --method: first turn the residual stream and heads' values, which spreads outliers."),
     ] = False  # fmt: skip
 
+    layout: Annotated[
+        str | None,
+        typer.Option("--layout", metavar="LAYOUT", rich_help_panel=SCHEME,
+                     help="compressed-tensors (default); gptq or awq for w4a16, qqq for w4a8."),
+    ] = None  # fmt: skip
+
     def refuse_alone(self) -> None:
         """Raise UsageError for options of schemes without one."""
-        if self.rotate:
-            raise UsageError("--rotate without --scheme (allowed: with --scheme SCHEME --method METHOD)")
+        given = "--rotate" if self.rotate else "--layout" if self.layout is not None else None
+        if given is not None:
+            raise UsageError(f"{given} without --scheme (allowed: together with --scheme SCHEME)")
 
     def refuse(self, given: dict[str, Any]) -> None:
         """Raise UsageError for what a scheme leaves nothing to say about."""
         other = next((name for name, value in given.items() if value), None)
         if other is not None:
-            allowed = "--method, --calibration, --samples, --rotate, --allow-requantize, --dry-run, --threads, --json"
+            allowed = "options of the scheme and of its method, --allow-requantize, --dry-run, --threads, --json"
             raise UsageError(f"{other} with --scheme {self.scheme} (allowed: {allowed})")
 
     def quantize(self, src: str, dst: str, method: MethodOptions, options: dict[str, Any]) -> Report:
@@ -52,4 +59,7 @@ class SchemeOptions:
         assert self.scheme is not None
         with Bar() as bar:
             made = method.of_scheme(options["threads"], bar, rotate=self.rotate)
-            return quantize_checkpoint(src, dst, self.scheme, method=made, progress=bar.show, **options)
+            layout = self.layout or "compressed-tensors"
+            return quantize_checkpoint(
+                src, dst, self.scheme, method=made, layout=layout, progress=bar.show, **options
+            )  # fmt: skip

@@ -40,6 +40,18 @@ def qqq_codes(
     return codes - np.int8(8), scale, np.ascontiguousarray(restored(groups, GROUP_ORDER).T)
 
 
+def qqq_tensors(codes: npt.NDArray[np.int8], scale: F32, groups: AnyArray | None) -> dict[str, AnyArray]:
+    """B, s_channel and s_group (empty without groups) of what `qqq_codes` gives. N is a multiple of 64, K of 128."""
+    n, k = codes.shape
+    tiles = codes.T.reshape(k // 16, 4, 4, n // 64, 4, 2, 8).transpose(TILES)
+    nibbles = (tiles & np.int8(15) if groups is None else tiles + np.int8(8)).astype(np.uint32)
+    nibbles = nibbles.reshape(k // 16, 2 * n, 8)[..., list(CHANNEL_WORD if groups is None else GROUP_WORD)]
+    words = np.bitwise_or.reduce(nibbles << np.arange(0, 32, 4, dtype=np.uint32), axis=-1).view(np.int32)
+    channel = scale[None] / np.float32(16) if groups is None else scale[None]
+    group = np.zeros(0, np.float16) if groups is None else ordered(groups.T, GROUP_ORDER)
+    return {"B": words, "s_channel": ordered(channel, CHANNEL_ORDER), "s_group": group}
+
+
 def ordered(x: AnyArray, order: AnyArray) -> AnyArray:
     """Columns in QQQ's order, which is one within each `len(order)`."""
     return np.ascontiguousarray(x.reshape(x.shape[0], -1, len(order))[..., order].reshape(x.shape))

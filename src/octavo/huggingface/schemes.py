@@ -1,13 +1,8 @@
-"""Schemes that checkpoints are written in, in the terms of compressed-tensors.
-
-The fields are those of https://github.com/vllm-project/compressed-tensors: a group of modules has arguments for its
-weights and for its activations, and a format says how the weights lie in the file.
-"""
+"""Schemes that checkpoints are written in: how weights are rounded, and what goes with them in the file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from octavo.errors import QuantFormatError, UsageError
 from octavo.formats import BlockFormat, channel_format
@@ -16,7 +11,7 @@ from octavo.formats.float8 import float8_format
 from octavo.formats.group import row_named
 from octavo.formats.rows import GROUP
 
-KEY, METHOD = "quantization_config", "compressed-tensors"
+KEY = "quantization_config"
 
 
 @dataclass(frozen=True)
@@ -94,27 +89,3 @@ def checkpoint_scheme(name: str) -> CheckpointScheme:
     if name not in CHECKPOINT_SCHEMES:
         raise UsageError(f"scheme {name!r} (allowed: {', '.join(CHECKPOINT_SCHEMES)})")
     return CHECKPOINT_SCHEMES[name]
-
-
-def weight_arguments(scheme: CheckpointScheme) -> dict[str, Any]:
-    """How weights are quantized, in the words of compressed-tensors."""
-    arguments = {"num_bits": scheme.bits, "type": scheme.kind, "strategy": scheme.strategy, "group_size": scheme.group}
-    return {**arguments, "group_size": None, "block_structure": [GROUP, GROUP]} if scheme.square else arguments
-
-
-def quantization_config(scheme: CheckpointScheme, ignored: list[str]) -> dict[str, Any]:
-    """The value of `quantization_config`; `ignored` names the linear layers that are not quantized."""
-    weights = {"symmetric": True, "dynamic": False, "actorder": None, "observer": "minmax", **weight_arguments(scheme)}
-    tokens = {
-        "num_bits": 8, "type": scheme.kind, "strategy": "group" if scheme.square else "token",
-        "group_size": GROUP if scheme.square else None, "symmetric": True, "dynamic": True, "actorder": None,
-        "observer": None,
-    }  # fmt: skip
-    group = {
-        "targets": ["Linear"], "weights": weights, "input_activations": tokens if scheme.tokens else None,
-        "output_activations": None, "format": scheme.layouts[0],
-    }  # fmt: skip
-    return {
-        "quant_method": METHOD, "format": scheme.layouts[0], "quantization_status": "compressed",
-        "config_groups": {"group_0": group}, "ignore": ignored, "kv_cache_scheme": None,
-    }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import QuantFormatError
-from octavo.formats.qqq import CHANNEL_ORDER, CHANNEL_WORD, GROUP_ORDER, GROUP_WORD, TILES, ordered, qqq_codes
+from octavo.formats.qqq import qqq_codes, qqq_tensors
 from octavo.formats.rows import GROUP, pack_int4
 from octavo.formats.spec import AnyArray
 from octavo.ops.place import is_torch
@@ -49,20 +49,11 @@ def export_qqq(weight: W4A8Weight) -> dict[str, AnyArray]:
     """
     if not isinstance(weight, W4A8Weight):
         raise QuantFormatError(f"weight is {type(weight).__name__} (allowed: a W4A8Weight)")
-    n, k = weight.shape
+    n, _ = weight.shape
     if n % 64:
         raise QuantFormatError(f"QQQ's layout of a weight with {n} channels (allowed: multiples of 64)")
-    grouped = weight.group_scale is not None
-    codes = weight.codes().T
-    tiles = codes.reshape(k // 16, 4, 4, n // 64, 4, 2, 8).transpose(TILES)
-    nibbles = ((tiles + np.int8(8)) if grouped else tiles & np.int8(15)).astype(np.uint32)
-    nibbles = nibbles.reshape(k // 16, 2 * n, 8)[..., list(GROUP_WORD if grouped else CHANNEL_WORD)]
-    words = np.bitwise_or.reduce(nibbles << np.arange(0, 32, 4, dtype=np.uint32), axis=-1).view(np.int32)
-    channel = _numpy(weight.channel_scale)[None]
-    if not grouped:
-        channel = channel / np.float32(16)
-    group = ordered(_numpy(weight.group_scale).T, GROUP_ORDER) if grouped else np.zeros(0, np.float16)
-    return {"B": words, "s_channel": ordered(channel, CHANNEL_ORDER), "s_group": group}
+    groups = None if weight.group_scale is None else _numpy(weight.group_scale)
+    return qqq_tensors(weight.codes(), _numpy(weight.channel_scale), groups)
 
 
 def _tensor(tensors: Mapping[str, Any], name: str) -> AnyArray | None:

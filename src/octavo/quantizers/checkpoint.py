@@ -16,8 +16,9 @@ from octavo.errors import FileError, UsageError
 from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
-from octavo.huggingface.schemes import KEY, CheckpointScheme, checkpoint_scheme, quantization_config
+from octavo.huggingface.schemes import KEY, checkpoint_scheme
 from octavo.huggingface.tokenizer_out import tokenizer_files
+from octavo.huggingface.writers import find_writer
 from octavo.io.atomic import new_folder, require_room
 from octavo.io.gguf import GGUFFile
 from octavo.io.named import resolve
@@ -44,6 +45,7 @@ def quantize_checkpoint(
     scheme: str,
     *,
     method: Method | None = None,
+    layout: str = "compressed-tensors",
     allow_requantize: bool = False,
     dry_run: bool = False,
     threads: int | None = None,
@@ -54,6 +56,7 @@ def quantize_checkpoint(
     src               a GGUF file, a checkpoint folder, or "demo"
     scheme            "int8-w8a8", "w4a8", "w4a16-g128", ..., see `octavo.huggingface.schemes.CHECKPOINT_SCHEMES`
     method            makes weights by a text (`octavo.evals.SchemeMethod`); None: all are rounded to nearest
+    layout            "compressed-tensors", or "gptq", "awq" or "qqq" for the schemes that they hold
     allow_requantize  quantized tensors may be quantized again, at a loss
     dry_run           nothing is written; the report has types and sizes
 
@@ -62,25 +65,27 @@ def quantize_checkpoint(
     UsageError for what does not go together, FileError where `dst` has something in it or can't be written, ModelError
     for a model with experts, NonFiniteError and QuantFormatError for values that can't be stored.
     """
-    kind = checkpoint_scheme(scheme)
+    writer = find_writer(layout)
+    kind = writer.scheme(checkpoint_scheme(scheme))
     count = threads_of(threads)
     _require_new(dst)
     with open_model_file(resolve(src)) as file:
         source = read_model(file)
-        _config(source, source, kind, allow_requantize)
+        _config(source, source, allow_requantize)
         report = Report(file.path, os.fsdecode(dst), scheme, dry_run)
         if dry_run:
-            job = CheckpointJob(source, source, Prepared(file), kind, count, allow_requantize=allow_requantize)
+            job = CheckpointJob(source, source, Prepared(file), kind, writer, count, allow_requantize=allow_requantize)
             report.rows.extend(job.row(name) for name in job.stored)
             return report
         prepared = Prepared(file) if method is None else method(file, kind)
         model = source if prepared.file is file else read_model(prepared.file)
         report.scaled.extend(prepared.scaled)
         job = CheckpointJob(
-            source, model, prepared, kind, count, allow_requantize=allow_requantize, progress=progress
+            source, model, prepared, kind, writer, count, allow_requantize=allow_requantize, progress=progress
         )  # fmt: skip
         require_room(dst, sum(head.nbytes for head in job.heads()))
-        others = {CONFIG: _config(source, model, kind, allow_requantize)} | _tokenizer(file)
+        config = _config(source, model, allow_requantize) | {KEY: writer.config(kind, ["lm_head"])}
+        others = {CONFIG: config} | _tokenizer(file)
         try:
             with new_folder(dst) as folder:
                 write_safetensors(os.path.join(folder, SINGLE), job.heads(), job.arrays(report))
@@ -102,8 +107,11 @@ def _require_new(dst: StrPath) -> None:
         raise FileError(problem, file=dst, allowed="a folder that is new or empty")
 
 
-def _config(source: ModelSpec, model: ModelSpec, scheme: CheckpointScheme, allow_requantize: bool) -> dict[str, Any]:
-    """config.json of what is written. Raises ModelError for a model that has none, UsageError for a quantized one."""
+def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict[str, Any]:
+    """config.json of what is written, without KEY.
+
+    Raises ModelError for a model that has none, UsageError for a quantized one.
+    """
     file, experts = source.file, source.hparams.n_expert
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:
@@ -112,7 +120,7 @@ def _config(source: ModelSpec, model: ModelSpec, scheme: CheckpointScheme, allow
         raise UsageError(f"{file.path} has {experts} experts, which schemes are not made for")
     if OUTPUT in model.file.tensors and OUTPUT not in file.tensors:
         config = _untied(config)
-    return config | {KEY: quantization_config(scheme, ["lm_head"])}
+    return {key: value for key, value in config.items() if key != KEY}
 
 
 def _untied(config: dict[str, Any]) -> dict[str, Any]:

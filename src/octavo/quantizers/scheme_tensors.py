@@ -16,9 +16,9 @@ from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface import CheckpointFile
 from octavo.huggingface.coded import Coded, factor_of, nearest, values_of
-from octavo.huggingface.compressed_out import module_arrays, module_heads
 from octavo.huggingface.names import as_checkpoint, checkpoint_name, is_linear, rows_apart
 from octavo.huggingface.schemes import CheckpointScheme
+from octavo.huggingface.writers import Writer
 from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors import TensorHead
 from octavo.io.safetensors.file import FLOATS
@@ -47,17 +47,18 @@ class CheckpointJob:
 
     source    the model as it was
     prepared  what a method made of it: linear layers that it has nothing for are rounded to nearest
+    writer    the layout of the file
 
     Raises UsageError for tensors that are quantized already or have no place in a checkpoint, QuantFormatError for
     rows that the scheme can't hold.
     """
 
     def __init__(
-        self, source: ModelSpec, model: ModelSpec, prepared: Prepared, scheme: CheckpointScheme, threads: int, *,
-        allow_requantize: bool = False, progress: Progress | None = None,
+        self, source: ModelSpec, model: ModelSpec, prepared: Prepared, scheme: CheckpointScheme, writer: Writer,
+        threads: int, *, allow_requantize: bool = False, progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.source, self.model, self.prepared, self.scheme = source.file, model, prepared, scheme
-        self.threads, self.progress = threads, progress
+        self.writer, self.threads, self.progress = writer, threads, progress
         self.file = file = model.file
         self.stored = {
             name: self._stored(name, allow_requantize) for name in file.tensors if not _said(source.file, name)
@@ -81,6 +82,7 @@ class CheckpointJob:
             return Stored(target, changed if plain else "F16")
         try:
             fmt = self.scheme.format(info.shape[-1])
+            self.writer.require(info.shape)
         except QuantFormatError as error:
             raise QuantFormatError(f"tensor {shown(name)}: {error}") from None
         return Stored(target, fmt.name)
@@ -93,7 +95,7 @@ class CheckpointJob:
             if stored.format in FLOATS:
                 heads.append(TensorHead(stored.name, stored.format, shape))
             else:
-                heads += module_heads(stored.name, self.scheme, shape)
+                heads += self.writer.heads(stored.name, self.scheme, shape)
         return heads
 
     def arrays(self, report: Report) -> Iterator[AnyArray]:
@@ -102,7 +104,7 @@ class CheckpointJob:
             self._advance(name, 0)
             made = self.prepared.made.get(name)
             if made is not None:
-                yield from module_arrays(self.scheme, self._in_order(name, made.coded))
+                yield from self.writer.arrays(self.scheme, self._in_order(name, made.coded))
                 report.rows.append(self.row(name, made.error, made.before, made.how))
             else:
                 tensor = as_checkpoint(self.file.tensor(name, copy=True), self.model)
@@ -113,7 +115,7 @@ class CheckpointJob:
                 else:
                     coded, error = self._nearest(tensor, scale)
                     report.rows.append(self.row(name, error))
-                    yield from module_arrays(self.scheme, coded)
+                    yield from self.writer.arrays(self.scheme, coded)
             self._advance(name, self.file.tensors[name].size)
 
     def row(
@@ -123,7 +125,7 @@ class CheckpointJob:
         info, stored = self.file.tensors[name], self.stored[name]
         was = self.source.tensors.get(name, info)
         plain = stored.format in FLOATS
-        heads = [TensorHead("", stored.format, info.shape)] if plain else module_heads("", self.scheme, info.shape)
+        heads = [TensorHead("", stored.format, info.shape)] if plain else self.writer.heads("", self.scheme, info.shape)
         nbytes = sum(head.nbytes for head in heads)
         return TensorRow(
             name, info.shape, was.type_name, stored.format, was.nbytes, nbytes, error, before=before, how=how

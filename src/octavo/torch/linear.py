@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from octavo.errors import NonFiniteError, OctavoError, UsageError
 from octavo.formats.rows import Scheme, find_scheme
+from octavo.huggingface.coded import Coded
 from octavo.torch import operators
-from octavo.torch.schemes import packed, quantize_weight, require_scales, weight_type
+from octavo.torch.schemes import packed, quantize_weight, require_scales, stored_weight, weight_type
 
 OUT_NAMES = {dtype: name for name, dtype in operators.OUT_TYPES.items()}
 
@@ -52,14 +53,19 @@ class QuantLinear(nn.Module):
         self.register_buffer("bias", torch.zeros(n, device=device) if bias else None)
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, scheme: str = "int8-w8a8") -> QuantLinear:
+    def from_linear(cls, linear: nn.Linear, scheme: str = "int8-w8a8", coded: Coded | None = None) -> QuantLinear:
         """The layer of a float one's weight, on its device; the bias is kept as it is.
+
+        coded  the weight in the scheme (default: rounded to nearest)
 
         Raises UsageError as the class does, and NonFiniteError for a weight with NaN or Inf.
         """
         require_values(linear, "the layer")
         made = cls(linear.in_features, linear.out_features, False, scheme, device="meta")
-        made.weight, made.weight_scale, made.group_scale = quantize_weight(made._kind, linear.weight)
+        found = quantize_weight(made._kind, linear.weight) if coded is None else stored_weight(made._kind, coded)
+        made.weight, made.weight_scale, made.group_scale = (
+            None if x is None else x.to(linear.weight.device) for x in found
+        )
         if linear.bias is not None:
             bias = linear.bias.detach().clone()
             made.bias = bias if bias.dtype in OUT_NAMES else bias.float()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from octavo import ops
 from octavo.errors import NonFiniteError
-from octavo.formats.rows import Scheme
+from octavo.formats.rows import Scheme, pack_int4
+from octavo.huggingface.coded import Coded, planes_of
+from octavo.huggingface.schemes import checkpoint_scheme
 from octavo.ops.w4a8 import W4A8Weight
 
 
@@ -31,6 +34,18 @@ def quantize_weight(scheme: Scheme, weight: torch.Tensor) -> tuple[torch.Tensor,
         return made.packed, made.channel_scale, made.group_scale
     codes, scale = ops.quantize_int8(values, "channel") if scheme.kind == "int" else ops.quantize_fp8(values, "channel")
     return codes, scale.reshape(-1), None
+
+
+def stored_weight(scheme: Scheme, coded: Coded) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """A weight in a scheme of integers as `quantize_weight` has it."""
+    planes, fmt = planes_of(checkpoint_scheme(scheme.name), coded)
+    assert planes.d is not None
+    codes = (planes.q - np.uint8(fmt.offset)).view(np.int8)
+    scale = torch.from_numpy(np.ascontiguousarray(planes.d[:, 0]))
+    if not packed(scheme):
+        return torch.from_numpy(codes), scale, None
+    groups = None if planes.sc is None else torch.from_numpy(np.ascontiguousarray(planes.sc))
+    return torch.from_numpy(pack_int4(codes)), scale, groups
 
 
 def require_scales(scheme: Scheme, weight: torch.Tensor, scale: torch.Tensor, groups: torch.Tensor | None) -> None:

@@ -1,18 +1,23 @@
-"""Quantized modules as compressed-tensors stores them: the inverse of `layouts.compressed_weights`."""
+"""Quantized modules as compressed-tensors stores them: the inverse of `layouts.compressed_weights`.
+
+The fields of the configuration are those of https://github.com/vllm-project/compressed-tensors: a group of modules has
+arguments for its weights and for its activations, and a format says how the weights lie in the file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.formats.rows import GROUP
 from octavo.formats.scalars import f32_to_e8m0_half, f32_to_ue4m3_half
-from octavo.formats.spec import U8, AnyArray
+from octavo.formats.spec import AnyArray
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.layouts.compressed_weights import PACKED, SCALE, SHAPE
 from octavo.huggingface.schemes import CheckpointScheme
+from octavo.huggingface.writers.words import pairs, words
 from octavo.io.safetensors import TensorHead
 
 CODES = {"int": "I8", "float": "F8_E4M3"}
@@ -39,9 +44,9 @@ def module_arrays(scheme: CheckpointScheme, coded: Coded) -> Iterator[AnyArray]:
     """The values of `module_heads`."""
     q = coded.q
     if scheme.packs:
-        yield packed_words(q) if scheme.bits == 4 else q.view("<i4")
+        yield words(q, scheme.bits)
     elif scheme.bits == 4:
-        yield _pairs(q)
+        yield pairs(q)
     else:
         yield q if scheme.kind == "float" else q ^ np.uint8(0x80)
     yield _scales(scheme, coded)
@@ -60,12 +65,25 @@ def _scales(scheme: CheckpointScheme, coded: Coded) -> AnyArray:
     return np.ascontiguousarray(coded.scales, dtype="<f2" if scheme.scale == "F16" else "<f4")
 
 
-def packed_words(q: U8) -> npt.NDArray[np.int32]:
-    """Codes 0 to 15, uint8 [N, K], as int32 [N, K / 8]: eight neighbours in a word, the first lowest."""
-    return _pairs(q).view("<i4")
+def _weight_arguments(scheme: CheckpointScheme) -> dict[str, Any]:
+    """How weights are quantized, in the words of compressed-tensors."""
+    arguments = {"num_bits": scheme.bits, "type": scheme.kind, "strategy": scheme.strategy, "group_size": scheme.group}
+    return {**arguments, "group_size": None, "block_structure": [GROUP, GROUP]} if scheme.square else arguments
 
 
-def _pairs(q: U8) -> U8:
-    """Codes 0 to 15, uint8 [N, K], as bytes [N, K / 2], the first of two in the low half."""
-    pairs: U8 = q[:, 0::2] | (q[:, 1::2] << np.uint8(4))
-    return pairs
+def quantization_config(scheme: CheckpointScheme, ignored: list[str]) -> dict[str, Any]:
+    """The value of `quantization_config`; `ignored` names the linear layers that are not quantized."""
+    weights = {"symmetric": True, "dynamic": False, "actorder": None, "observer": "minmax", **_weight_arguments(scheme)}
+    tokens = {
+        "num_bits": 8, "type": scheme.kind, "strategy": "group" if scheme.square else "token",
+        "group_size": GROUP if scheme.square else None, "symmetric": True, "dynamic": True, "actorder": None,
+        "observer": None,
+    }  # fmt: skip
+    group = {
+        "targets": ["Linear"], "weights": weights, "input_activations": tokens if scheme.tokens else None,
+        "output_activations": None, "format": scheme.layouts[0],
+    }  # fmt: skip
+    return {
+        "quant_method": "compressed-tensors", "format": scheme.layouts[0], "quantization_status": "compressed",
+        "config_groups": {"group_0": group}, "ignore": ignored, "kv_cache_scheme": None,
+    }  # fmt: skip
