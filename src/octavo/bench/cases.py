@@ -144,6 +144,14 @@ def _attention() -> Iterator[OpCase]:
             yield OpCase("rope_set_rows", 5, {**shape, "cache": "q8_0"}, past=(30, 64))
 
 
+def _prompts() -> Iterator[OpCase]:
+    """Attention to many tokens of several sequences."""
+    for dim in (64, 128):
+        shape = {"heads": 4, "kv_heads": 2, "dim": dim, "cache": "f16"}
+        yield OpCase("attention", 530, shape, past=(0, 70, 3, 200))
+        yield OpCase("attention", 300, {**shape, "decodes": 2}, past=(130, 5, 70, 0))
+
+
 def _scales_of_heads() -> Iterator[OpCase]:
     """Attention to caches of codes, whose heads have scales."""
     for cache in ("int8", "fp8"):
@@ -211,7 +219,7 @@ def _speed() -> Iterator[OpCase]:
     yield OpCase("attention", 512, heads)
 
 
-CASES: tuple[OpCase, ...] = (*_products(), *_experts(), *_attention(), *_scales_of_heads(), *_small())
+CASES: tuple[OpCase, ...] = (*_products(), *_experts(), *_attention(), *_prompts(), *_scales_of_heads(), *_small())
 SPEED_CASES: tuple[OpCase, ...] = tuple(_speed())
 
 

@@ -20,7 +20,7 @@ from octavo.backends.gpu.arguments import F16Scales, Matrix, SplitK
 from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
 from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, GemmConfig, GroupScales, Size, Strides
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
-from octavo.backends.gpu.kernels import gemm_mixed_hopper
+from octavo.backends.gpu.kernels import attention_hopper, gemm_mixed_hopper
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
@@ -28,6 +28,7 @@ from octavo.backends.gpu.kernels.gemm_int8_hopper import int8_hopper_kernel, w4a
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
+from octavo.backends.gpu.prefill_hopper import PART, Items, PrefillShape
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time import TARGETS, Case, spills
 
@@ -59,6 +60,8 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     """A kernel in the shape that is chosen for so many tokens."""
     if name.startswith("mixed_"):
         return _mixed(name, tokens)
+    if name.startswith("prefill_"):
+        return _prefill(int(name.removeprefix("prefill_")))
     if name in OTHERS:
         kernel, fixed = OTHERS[name]
         return _case(target, kernel, fixed, TYPES, 4, 3)
@@ -131,6 +134,19 @@ def _mixed(name: str, tokens: int) -> Case:
         types["codes2"] = None
     fixed = {"layout": layout, "shape": s}
     return _case("sm_90", gemm_mixed_hopper.mixed_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+
+
+def _prefill(dim: int) -> Case:
+    """Attention of a prompt with heads of `dim` values."""
+    part = [PART, PART]
+    tile = f"tensordesc<fp16{part},{gl.NVMMASharedLayout.get_default_for(part, gl.float16)!r}>"
+    row = Matrix("*fp32", "i32")
+    types = {
+        "q": row, "out": row, "keys": tile, "values": tile, "pages": "*i32", "positions": "*i32", "starts": "*i32",
+        "items": Items("i32", "i32", "i32"), "scale": "fp32",
+    }  # fmt: skip
+    fixed = {"shape": PrefillShape(dim, 4)}
+    return _case("sm_90", attention_hopper.prefill_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
 
 
 def _case(

@@ -34,7 +34,7 @@ def check(wanted: list[str]) -> None:
         assert row["spills"] == 0, row
         if row["kernel"] in OTHERS:
             continue
-        if row["kernel"].startswith("mixed_"):
+        if row["kernel"].startswith(("mixed_", "prefill_")):
             assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
             continue
         target, float8 = row["target"], row["kernel"].startswith("fp8")
@@ -56,6 +56,11 @@ def test_for_an_h100() -> None:
 @pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
     check([f"mixed_{name}:sm_90" for name in ("Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
+
+
+@pytest.mark.slow
+def test_attention_for_an_h100() -> None:
+    check([f"prefill_{dim}:1:sm_90" for dim in (64, 128)])
 
 
 @pytest.mark.slow
@@ -89,4 +94,5 @@ def test_integers_of_1(target: str) -> None:
     wanted += [f"{name}::{target}" for name in OTHER_KERNELS]
     wanted += [f"{scheme}:{m}:{target}" for scheme in SCHEMES for m in (1, 1024)]
     wanted += [f"{name}:1:{target}" for name in OTHERS]
-    check_ones([*wanted, *(f"mixed_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90")])
+    check_ones([*wanted, *(f"mixed_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90"),
+                *(["prefill_128:1:sm_90"] if target == "sm_90" else [])])  # fmt: skip

@@ -16,13 +16,14 @@ import torch
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from octavo.backends.gpu import compiled, device, dispatch, gemm, gluon
+from octavo.backends.gpu.attention import attend
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import gemm_mixed_hopper
 from octavo.backends.gpu.launch import prepare
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
 from octavo.backends.gpu.products import halves_product, product
-from octavo.backends.gpu.values import Activation
+from octavo.backends.gpu.values import Activation, Cache
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.ops import definition
 from octavo.quantizers import encode
@@ -140,6 +141,28 @@ def test_a_product_of_floats_by_codes(broken: Kernel, caplog: pytest.LogCaptureF
     small = Activation(torch.zeros(1 << 16, dtype=torch.uint8), 20, 128)
     assert not isinstance(product(c, w, small, y[:20], ())[-1], gluon.Preferred)
     assert len(caplog.messages) == 1
+
+
+def test_attention_that_does_not_compile(broken: Kernel) -> None:
+    """The portable kernel gives what it gives elsewhere; a prompt of few tokens, a window or a cap have no other."""
+    q, keys, values = (torch.randn(rows, heads, 64) for rows, heads in ((70, 2), (128, 1), (128, 1)))
+    caches = [Cache(x.half()) for x in (keys, values)]
+    positions, starts = torch.arange(70, dtype=torch.int32), torch.tensor([0, 70], dtype=torch.int32)
+    inputs = [q, *caches, positions, starts, torch.tensor([[1, 0]], dtype=torch.int32)]
+
+    def attended(target: device.Target, **limits: Any) -> tuple[torch.Tensor, bool]:
+        out = torch.full((70, 128), torch.nan)
+        (call,) = attend(Context(target), inputs, {"scale": 0.125, **limits}, out)
+        call()
+        return out, isinstance(call, gluon.Preferred)
+
+    (found, tried), (wanted, _) = attended(H100), attended(replace(H100, arch="sm_100"))
+    assert torch.equal(found, wanted)
+    assert tried
+    assert gluon._given_up == {"prefill"}
+    gluon._given_up.clear()
+    assert not attended(H100, window=20)[1]
+    assert not attended(H100, cap=30.0)[1]
 
 
 def test_kernels_that_are_compiled_together(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import triton
 
-from octavo.backends.gpu import dispatch
+from octavo.backends.gpu import dispatch, prefill_hopper
 from octavo.backends.gpu.arguments import Constant, Matrix, Pointer
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.attention import prefill_kernel
@@ -147,6 +148,18 @@ def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
 
 
 def _prefill(
+    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor,
+    sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
+) -> Launch:  # fmt: skip
+    portable = partial(_portable_prefill, c, q, cache, positions, starts, sinks, scale, limits, out)
+    if not prefill_hopper.takes(c, q, cache.k, sinks, scale, limits, len(starts) - 1):
+        return portable()
+    return prefill_hopper.prefill(
+        c, q, (cache.k, cache.v), cache.pages, positions, starts, scale, out, otherwise=portable
+    )
+
+
+def _portable_prefill(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor,
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
 ) -> Launch:  # fmt: skip

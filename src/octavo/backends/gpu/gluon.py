@@ -21,13 +21,14 @@ log = logging.getLogger("octavo")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Name = Literal["int8", "w4a8", "fp8", "mixed"]
+Name = Literal["int8", "w4a8", "fp8", "mixed", "prefill"]
 FOLDER = "octavo.backends.gpu.kernels"
 MODULES: dict[Name, str] = {
     "int8": "gemm_int8_hopper",
     "w4a8": "gemm_int8_hopper",
     "fp8": "gemm_fp8_hopper",
     "mixed": "gemm_mixed_hopper",
+    "prefill": "attention_hopper",
 }
 
 _given_up: set[Name] = set()
