@@ -9,7 +9,17 @@ import pytest
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.buckets import REPLIES, TILE, at_most, chunk_sizes, filled, replies_for
+from octavo.runtime.buckets import (
+    REPLIES,
+    TILE,
+    at_most,
+    chunk_sizes,
+    filled,
+    most_filled,
+    replies_beside,
+    replies_for,
+    size_of,
+)
 from octavo.runtime.core import EngineCore
 from octavo.runtime.kv_cache import Sequence
 from tests.runtime.test_core import PROMPTS, request, run
@@ -21,6 +31,7 @@ def test_sizes_are_few() -> None:
     assert (chunk_sizes(16), chunk_sizes(7), chunk_sizes(50)) == ((16,), (7,), (16, 32, 48, 50))
     assert all(a < b <= max(a + TILE, a * 1.25) for a, b in pairwise(chunk_sizes(2048)))
     assert [replies_for(n) for n in (1, 5, 16, 17, 128, 129, 300)] == [1, 6, 16, 24, 128, 192, 320]
+    assert [replies_beside(n) for n in (0, 1, 8, 9, 33, 128, 129)] == [0, 8, 8, 32, 64, 128, 192]
     assert [at_most(n, (16, 32, 50)) for n in (0, 9, 16, 31, 50, 90)] == [0, 9, 16, 16, 50, 50]
     assert list(REPLIES) == sorted(REPLIES)
 
@@ -29,12 +40,13 @@ def test_sizes_are_few() -> None:
     ("counts", "wanted", "sizes"),
     [
         ([1] * 5, [1] * 5, (6, 6, 6, 7)),  # replies, one of them nobody's
-        ([1, 1, 30], [1, 1, 0], (34, 4, 4, 3)),  # and a prompt, with two tokens that are nobody's
-        ([1, 30, 1], [1, 1, 1], (34, 4, 4, 3)),
-        ([1, 20, 12], [1, 0, 1], (33, 5, 5, 5)),  # prompts that are as many tokens as wanted, but not as many
-        ([31], [0], (48, 0, 2, 3)),  # one token missing would be a reply
-        ([64], [0], (64, 0, 2, 3)),
-        ([2] * 3, [0] * 3, (16, 0, 4, 5)),
+        ([1, 1, 30], [1, 1, 0], (40, 16, 16, 9)),  # and a prompt, with two tokens that are nobody's
+        ([1, 30, 1], [1, 1, 1], (40, 16, 16, 9)),
+        ([1, 20, 12], [1, 0, 1], (40, 16, 16, 9)),  # prompts that are as many tokens as wanted, but not as many
+        ([31], [0], (48, 8, 8, 9)),  # one token missing would be a reply
+        ([64], [0], (64, 8, 8, 9)),
+        ([2] * 3, [0] * 3, (16, 8, 8, 9)),
+        ([2] * 9, [0] * 9, (32, 16, 16, 17)),  # more prompts than usual
     ],
 )
 def test_steps_are_filled_up(counts: list[int], wanted: list[int], sizes: tuple[int, ...]) -> None:
@@ -44,13 +56,16 @@ def test_steps_are_filled_up(counts: list[int], wanted: list[int], sizes: tuple[
     assert all(made[i].outputs for i, n in enumerate(wanted) if n)
     inputs, found = make_batch(made, 4)
     assert tuple(found[name] for name in ("tokens", "outputs", "sequences", "boundaries")) == sizes
+    prompts = [n for n in counts if n > 1]
+    replies, parts, tokens = size_of(counts.count(1), len(prompts), sum(prompts), chunk_sizes(512))
+    assert (replies + tokens, replies + parts) == (sizes[0], sizes[2])
     assert {page for f in made[len(feeds) :] for page in f.sequence.pages} <= {9}
     assert inputs["rows"].max() < 10 * 64
 
 
 @pytest.mark.parametrize("n_batch", [5, 64, 512])
-def test_a_filled_step_has_at_most_two_sequences_for_each(n_batch: int) -> None:
-    """And at most as many tokens more, as memory is made for."""
+def test_a_filled_step_has_as_many_sequences_as_memory_is_made_for(n_batch: int) -> None:
+    """And at most as many tokens more."""
     for n in (1, 2, 3, 5, 9, 17, 33, 129):
         for prompts in range(0, n + 1, max(1, n // 4)):
             left = n_batch - (n - prompts)
@@ -58,8 +73,8 @@ def test_a_filled_step_has_at_most_two_sequences_for_each(n_batch: int) -> None:
                 first = [2] * (prompts - 1) + [left - 2 * (prompts - 1)] if prompts else []
                 feeds = [Feed(Sequence([0] * 9), [5] * k) for k in [1] * (n - prompts) + first]
                 made = filled(feeds, chunk_sizes(n_batch), scratch=9, most_pages=8)
-                assert len(made) <= 2 * n
-                assert sum(len(f.tokens) for f in made) <= n_batch + 2 * n
+                assert len(made) <= most_filled(n)
+                assert sum(len(f.tokens) for f in made) <= n_batch + most_filled(n)
 
 
 def test_prompts_are_not_taken_for_replies() -> None:

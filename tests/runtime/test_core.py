@@ -130,7 +130,9 @@ def test_greedy_tokens_come_alone(architecture: ModelSpec, make_engine: MakeEngi
     core = EngineCore(Engine(architecture, [backend], EngineConfig(n_ctx=256, cache_type="f32", max_sequences=3)))
     want = run(EngineCore(make_engine()), *(request(p, 4, greedy) for p in PROMPTS[:3]))
     assert run(core, *(request(p, 4, greedy) for p in PROMPTS[:3])) == want
-    assert {shape[1] for shape in backend.reads} == {3}
+    of_prompts = [shape[1] for shape in backend.reads].count(129)  # all of these choose alike
+    assert {shape[1] for shape in backend.reads[of_prompts:]} == {3}
+    assert of_prompts <= 3
 
 
 def test_how_likely_tokens_were(make_engine: MakeEngine) -> None:

@@ -1,8 +1,9 @@
 """Sizes of steps: few different ones, so that what is bound and captured for one of them is used again.
 
-Replies are filled up to a number of REPLIES with rows that are thrown away, beside prompts to a power of two. Prompts
+Replies are filled up to a number of REPLIES with rows that are thrown away, beside prompts to one of BESIDE. Prompts
 are divided so that a step has one of `chunk_sizes` tokens of them; what is missing at the end of the last prompt is
-filled up with a sequence of its own. All of these write to one page that nobody reads.
+filled up with a sequence of its own. How many prompts share these tokens hardly matters to a step's time, so that
+sequences of no tokens fill up their number to PROMPTS. All of these write to one page that nobody reads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.window_pool import WindowPages, pages_for
 
 REPLIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+BESIDE = (8, 32, 64, 128)
+"""Replies beside prompts: tokens of these are many more than the rows that are thrown away."""
+PROMPTS = 8
+"""Prompts in a step, if it has not more."""
 TILE = 16
 GROWTH = 1.25
 """From one size of prompts to the next one, about."""
@@ -26,9 +31,26 @@ def replies_for(n: int) -> int:
     return REPLIES[bisect_left(REPLIES, n)] if n <= REPLIES[-1] else -(-n // 64) * 64
 
 
-def power_of_two(n: int) -> int:
-    """n, or the next larger power of two; 0 for 0."""
-    return 1 << (n - 1).bit_length() if n else 0
+def replies_beside(n: int) -> int:
+    """So many replies beside prompts, or the next larger number that steps are made for; 0 for 0."""
+    return 0 if n == 0 else BESIDE[bisect_left(BESIDE, n)] if n <= BESIDE[-1] else replies_for(n)
+
+
+def prompts_for(n: int) -> int:
+    """A number of prompts that steps are made for, larger than n."""
+    return max(PROMPTS, 2 ** n.bit_length())
+
+
+def size_of(replies: int, prompts: int, tokens: int, sizes: Seq[int]) -> tuple[int, int, int]:
+    """Replies, prompts, and tokens of these, that a step of so many is filled up to."""
+    if not prompts:
+        return replies_for(replies), 0, 0
+    return replies_beside(replies), prompts_for(prompts), tokens + _missing(tokens, sizes)
+
+
+def most_filled(sequences: int) -> int:
+    """Sequences of a step that is filled up, where so many are under way."""
+    return replies_beside(sequences) + prompts_for(sequences)
 
 
 def chunk_sizes(most: int) -> tuple[int, ...]:
@@ -53,23 +75,20 @@ def filled(
 
     That is page `windows` in layers with a window, where these have pages of their own.
 
-    All have an output, unless none is wanted. The number of prompts is filled up with sequences of no tokens.
+    All have an output.
     """
     replies = [f for f in feeds if len(f.tokens) == 1]
     prompts = [f for f in feeds if len(f.tokens) > 1]
 
-    wanted = power_of_two(len(replies)) if prompts else replies_for(len(replies))
+    wanted = replies_beside(len(replies)) if prompts else replies_for(len(replies))
     more = [thrown_away(1, scratch, windows) for _ in range(wanted - len(replies))] if replies else []
     if prompts:
         tokens = sum(len(f.tokens) for f in prompts)
         left = min(_missing(tokens, sizes), most_pages * PAGE_SIZE)
-        rest = min(2 ** len(prompts).bit_length(), tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
+        rest = min(prompts_for(len(prompts)), tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
         lengths = [left] + [0] * (rest - 1) if left else [0] * rest
         more += [thrown_away(length, scratch, windows) for length in lengths]
-    outputs = int(any(f.outputs for f in feeds))
-    return [Feed(f.sequence, f.tokens, max(f.outputs, outputs), f.ahead) for f in feeds] + [
-        Feed(f.sequence, f.tokens, outputs, f.ahead) for f in more
-    ]
+    return [Feed(f.sequence, f.tokens, max(f.outputs, 1), f.ahead) for f in feeds] + more
 
 
 def thrown_away(tokens: int, scratch: int, windows: int | None = None) -> Feed:

@@ -99,10 +99,10 @@ class Chooser:
         choices: Choices = {}
         wanted = list(self._wanted(((r, rows[i] + places.get(r, 0)) for r, i in choosing), choices))
         few, whole, changes = self._divided(wanted)
-        if not few:
+        if not few and (whole or not (self.engine.fills and self.engine.finds_candidates)):
             logits = self.engine.compute(step)  # [outputs, n_vocab]
             return choices | {w.request: self._from_row(w, logits[w.row]) for w in whole}
-        outputs = _outputs(few)
+        outputs = _outputs(few, mixed=self.engine.fills and len(step[-1].tokens) != 1)
         begun = self.engine.begin(step, outputs, more=changes or None, check=False)
         found = dict(zip(outputs, begun.read(), strict=True))
         for changed in (False, True):
@@ -205,10 +205,11 @@ def _takes_few(wanted: Wanted) -> bool:
     return among and (n is None or (n <= MAX_CANDIDATES and not wanted.changed))
 
 
-def _outputs(few: Seq[Wanted]) -> tuple[int, ...]:
-    """The outputs of a graph with candidates that requests want."""
+def _outputs(few: Seq[Wanted], *, mixed: bool) -> tuple[int, ...]:
+    """The outputs of a graph with candidates that requests want. Of steps with prompts it is the same, mostly, so that
+    they are bound once."""
     changed, likely = any(w.changed for w in few), any(w.request.logprobs is not None for w in few)
-    if not changed and not likely and all(cast(ChainSampler, w.request.sampler).k == 1 for w in few):
+    if not mixed and not changed and not likely and all(cast(ChainSampler, w.request.sampler).k == 1 for w in few):
         return (BEST,)
     return CANDIDATES, *((TOTAL,) if likely else ()), *((CHANGED,) if changed else ())
 

@@ -11,7 +11,7 @@ from octavo.errors import UsageError
 from octavo.jit.clock import clock
 from octavo.runtime.ahead import Ahead, UnderWay
 from octavo.runtime.batch import Feed
-from octavo.runtime.buckets import TILE, replies_for
+from octavo.runtime.buckets import TILE
 from octavo.runtime.candidates import BEST, CANDIDATES, DRAWN
 from octavo.runtime.choosing import Choices, Chooser, Chosen
 from octavo.runtime.draws import GREEDY, DrawsThere
@@ -65,9 +65,12 @@ class EngineCore:
             for feeds in self.engine.sizes():
                 drawn = DRAWN if self.engine.draws else CANDIDATES
                 draws = DrawsThere([GREEDY] * len(feeds), [0] * len(feeds), self.n_known)
-                for output in (BEST, drawn) if len(feeds[-1].tokens) == 1 else (BEST,):
+                for output in (BEST, drawn) if len(feeds[-1].tokens) == 1 else (CANDIDATES,):
                     for _ in range(2):  # one by one, and captured
                         self.engine.begin(feeds, (output,), more=draws if output == DRAWN else None, check=False).read()
+                counts = [len(f.tokens) for f in feeds]
+                prompts = [n for n in counts if n > 1]
+                self._sizes[self.engine.size_of(counts.count(1), len(prompts), sum(prompts))] += 2
         log.info("sizes of steps are ready after %.2f s", clock() - start)
 
     def cancel(self, request: Request) -> None:
@@ -152,7 +155,7 @@ class EngineCore:
 
     def _prepares(self, plan: StepPlan) -> bool:
         """Whether a step's time is that of making ready for its size: where it is captured, at its second time."""
-        size = replies_for(plan.replies), plan.chunk, len(plan.parts) - plan.replies
+        size = self.engine.size_of(plan.replies, len(plan.parts) - plan.replies, plan.chunk)
         self._sizes[size] += 1
         return self.engine.fills and self._sizes[size] <= 2
 

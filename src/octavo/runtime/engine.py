@@ -29,7 +29,17 @@ from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.buckets import REPLIES, chunk_sizes, filled, power_of_two, replies_for, thrown_away
+from octavo.runtime.buckets import (
+    BESIDE,
+    REPLIES,
+    chunk_sizes,
+    filled,
+    most_filled,
+    replies_beside,
+    replies_for,
+    size_of,
+    thrown_away,
+)
 from octavo.runtime.cache_type import require_heads
 from octavo.runtime.candidates import DRAWN, LOGITS
 from octavo.runtime.context import default_context, require_context
@@ -143,7 +153,7 @@ class Engine:
         tokens, outputs = max(config.n_batch, sequences), max(min(config.n_batch, config.n_outputs), sequences)
         window_pages = self.pool.windows.n_pages if self.pool.windows is not None else 0
         if self.fills:
-            sequences, pages = 2 * sequences, pages + 1  # `filled` gives at most two for each
+            sequences, pages = most_filled(sequences), pages + 1
             window_pages += 1
             tokens, outputs = config.n_batch + sequences, max(outputs, sequences)
         return {
@@ -165,7 +175,7 @@ class Engine:
         for replies in (n for n in REPLIES if n <= most):
             yield [thrown_away(1, scratch, windows)] * replies
         for prompt in (n for n in self._sizes if 1 < n <= self.n_ctx):
-            for replies in (0, power_of_two(self.config.max_sequences)):
+            for replies in (0, *(n for n in BESIDE if n <= replies_beside(self.config.max_sequences))):
                 yield self.filled([thrown_away(n, scratch, windows) for n in (*[1] * replies, prompt)])
 
     def filled(self, feeds: Seq[Feed]) -> list[Feed]:
@@ -174,6 +184,10 @@ class Engine:
             return list(feeds)
         windows = None if self.pool.windows is None else self.pool.windows.n_pages
         return filled(feeds, self._sizes, self.pool.n_pages, self._max_pages, windows)
+
+    def size_of(self, replies: int, prompts: int, tokens: int) -> tuple[int, int, int]:
+        """The size that `filled` gives a step of so many replies, and prompts of so many tokens."""
+        return size_of(replies, prompts, tokens, self._sizes)
 
     def _parted(self, build: Callable[..., Graph]) -> tuple[Graph, WindowPool | None]:
         """The graph, in which layers with a window have pages of their own where that takes less memory; their pool."""
