@@ -38,7 +38,7 @@ def replies_beside(n: int) -> int:
 
 def prompts_for(n: int) -> int:
     """A number of prompts that steps are made for, larger than n."""
-    return max(PROMPTS, 2 ** n.bit_length())
+    return max(PROMPTS, 1 << n.bit_length())
 
 
 def size_of(replies: int, prompts: int, tokens: int, sizes: Seq[int]) -> tuple[int, int, int]:
