@@ -12,9 +12,10 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import UsageError
+from octavo.evals import calibrate
 from octavo.evals.schemes import KINDS, SchemeMethod
 from octavo.formats import dequantize
-from octavo.huggingface import open_model_file
+from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.models import read_model
 from octavo.quantizers import Report, quantize_checkpoint
@@ -44,7 +45,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def quantize(src: str | Path, dst: Path, scheme: str, text: str, kind: str, **options: Any) -> Report:
-    method = SchemeMethod(text, kind, context=32, device="reference", threads=1, **options)
+    method = SchemeMethod(text, kind, **{"context": 32, "device": "reference", "threads": 1, **options})
     return quantize_checkpoint(src, dst, scheme, method=method, threads=1)
 
 
@@ -133,11 +134,80 @@ def test_a_model_that_is_turned_has_an_output_matrix_of_its_own(source: str, tex
         assert off(logits(tmp_path / f"{name}-made"), logits(source)) < 0.01
 
 
+class Killed(BaseException):
+    """As a signal ends a process, where no handler sees it."""
+
+
+@pytest.mark.parametrize("at", [5, slow(20)])
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(at: int, source: str, text: str, tmp_path: Path) -> None:
+    told = []
+
+    def killed(what: str, done: int, total: int) -> None:
+        told.append(done)
+        if len(told) == at:
+            raise Killed
+
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    options: dict[str, Any] = {"kv": "fp8", "samples": 4}
+    quantize(source, whole, "w8a16", text, "smoothquant", **options)
+    with pytest.raises(Killed):
+        quantize(source, again, "w8a16", text, "smoothquant", progress=killed, **options)
+    assert not again.exists()
+    with pytest.raises(UsageError, match="is of a run with another model, text or options"):
+        quantize(source, again, "w8a16", text, "rtn", resume=True, **options)
+    runs = []
+    report = quantize(
+        source, again, "w8a16", text, "smoothquant", resume=True, progress=lambda *told: runs.append(told), **options
+    )
+    assert runs[0][1] > 4  # stages that were done are not run again
+    assert len(report.scaled) > 0
+    assert sum(row.how is not None for row in report.rows) == 14
+    for name in ("model.safetensors", "config.json"):
+        assert (again / name).read_bytes() == (whole / name).read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "src.gguf", "text.txt", "whole"]
+
+
+@pytest.mark.parametrize("kv", ["fp8", "int8"])
+def test_scales_of_caches_are_of_what_these_held(kv: str, source: str, text: str, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "made", "w8a16", text, "rtn", kv=kv, samples=2)
+    stats = calibrate(source, text, tmp_path / "stats", samples=2, context=32, device="reference", threads=1)
+    with open_model_file(tmp_path / "made") as file:
+        assert isinstance(file, CheckpointFile)
+        scales = file.kv_scales()
+    assert len(scales) == 4
+    for i in range(2):
+        for end in "kv":
+            largest = stats.caches[f"blk.{i}.cache_{end}"].absmax.max(axis=1)
+            want = largest.max() / 448 if kv == "fp8" else largest / 127
+            np.testing.assert_allclose(scales[f"model.layers.{i}.self_attn.{end}_scale"], want, rtol=0.02)
+    config = json.loads((tmp_path / "made/config.json").read_text())["quantization_config"]["kv_cache_scheme"]
+    assert (config["type"], config["num_bits"], config["dynamic"]) == ({"fp8": "float", "int8": "int"}[kv], 8, False)
+    with pytest.raises(UsageError, match=r"--kv .* with layout gptq"):
+        quantize_checkpoint(source, tmp_path / "no", "w8a16", layout="gptq", method=SchemeMethod(text, "rtn", kv=kv))
+
+
+def test_a_dry_run_says_what_it_takes_and_writes_nothing(source: str, text: str, tmp_path: Path) -> None:
+    found = {}
+    for samples in (2, 8):
+        method = SchemeMethod(text, "qronos", True, samples=samples, context=32, device="reference", threads=1)
+        before = set(tmp_path.iterdir())
+        found[samples] = quantize_checkpoint(source, tmp_path / "made", "w4a8", method=method, dry_run=True)
+        assert set(tmp_path.iterdir()) == before
+    few, many = found[2], found[8]
+    tokens, streams, values = (8 - 2) * 32, 2, 4 * 256
+    assert (many.disk or 0) - (few.disk or 0) >= tokens * streams * values
+    assert (few.memory or 0) > sum(row.nbytes for row in few.rows if row.type == "INT4")
+    assert (few.seconds or 0) > 0
+    assert all(row.error is None for row in few.rows)
+
+
 def test_what_does_not_go_together_is_refused(source: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"method 'gtpq' \(allowed: rtn, gptq, qronos, awq"):
         SchemeMethod(text, "gtpq")
     with pytest.raises(UsageError, match=r"method gptq for fp8, whose errors are not made up for \(allowed: rtn, awq"):
         quantize(source, tmp_path / "made", "fp8", text, "gptq")
     with pytest.raises(UsageError, match="context is 1000"):
-        SchemeMethod(text, context=1000)(open_model_file(source), CHECKPOINT_SCHEMES["w4a8"])
+        quantize(source, tmp_path / "made", "w4a8", text, "rtn", context=1000)
+    with pytest.raises(UsageError, match=r"kv is 'int4' \(allowed: int8, fp8"):
+        SchemeMethod(text, kv="int4")  # type: ignore[arg-type]
     assert not (tmp_path / "made").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -54,9 +54,9 @@ class MethodOptions:
             raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)})")
         return Compensation(self.calibration, kind, self.samples, threads=threads, progress=bar.show)
 
-    def of_scheme(self, threads: int | None, bar: Bar, *, rotate: bool) -> SchemeMethod | None:
-        """The same for a checkpoint's scheme."""
-        if self.method in (None, "rtn") and self.calibration is None and not rotate:
+    def of_scheme(self, threads: int | None, bar: Bar, **options: Any) -> SchemeMethod | None:
+        """The same for a checkpoint's scheme; options are those of the method."""
+        if self.method in (None, "rtn") and self.calibration is None and not any(options.values()):
             return None
         from octavo.evals.schemes import KINDS, SchemeMethod
 
@@ -66,4 +66,6 @@ class MethodOptions:
             raise UsageError(f"{given} (allowed: {', '.join(KINDS)})")
         if self.calibration is None:
             raise UsageError(f"--method {kind} alone (allowed: together with --calibration TEXT)")
-        return SchemeMethod(self.calibration, kind, rotate, self.samples, threads=threads, progress=bar.show)
+        return SchemeMethod(
+            self.calibration, kind, samples=self.samples, threads=threads, progress=bar.show, **options
+        )  # fmt: skip

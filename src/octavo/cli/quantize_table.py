@@ -16,10 +16,17 @@ def show(report: Report) -> None:
     """Print a row for each tensor, and what all come to."""
     headings = ("tensor", "shape", "from", "to", "size", "relative error")
     print_columns(headings, map(_cells, report.rows), ("size", "relative error"))
+    for scaled in report.scaled:
+        if scaled.setting is not None:
+            gain = f"{scaled.before:.3g} -> {scaled.after:.3g}"
+            print(f"{printable(scaled.fold)}: {scaled.how} with {scaled.setting:.3g}, mean square error {gain}")
     if any(row.weighted and row.before is None for row in report.rows):
         print("* weighted by importance")
     if any(row.before is not None for row in report.rows):
         print("^ of what products give over the calibration text, after the encoder's alone")
+    if report.memory is not None and report.disk is not None and report.seconds is not None:
+        takes = f"{size(report.memory)} of memory, {size(report.disk)} of disk, about {report.seconds:,.0f} s"
+        print(f"the method takes {takes}")
     what = "would be" if report.dry_run else "is"
     kind, layout = (report.preset, "") if report.layout is None else (_types(report), f" of {report.layout}")
     print(

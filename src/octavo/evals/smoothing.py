@@ -43,11 +43,18 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """A model with scales: the file as it reads with them, what was chosen, and folds that were left as they are."""
+    """A model with scales.
+
+    file     as it reads with them
+    choices  what was chosen
+    left     folds that were left as they are
+    scales   float32 of each fold's channels, by its name, where they are not all ones
+    """
 
     file: ChangedFile
     choices: Sequence[Choice]
     left: Sequence[str]
+    scales: Mapping[str, F32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +79,7 @@ def smooth_model(
     product reads, an output matrix, and channels that several heads of latent attention share. Raises what `Layerwise`
     and `find_folds` raise.
     """
-    model, changes, choices = read_model(file), Changes(), list[Choice]()
+    model, chosen, choices = read_model(file), dict[str, F32](), list[Choice]()
     folds = {fold.name: fold for fold in find_folds(model, "scales")}
     fold_of = {
         part.tensor: (fold, part) for fold in folds.values() for part in fold.readers if _is_rounded(part.tensor)
@@ -87,8 +94,17 @@ def smooth_model(
                 choices.append(Choice(name, found.setting, found.before, found.after, found.how))
                 left.pop(fold.name, None)
             if (scales != 1).any():
-                changes.add_fold(fold, _scaling(scales))
-    return Smoothed(ChangedFile(file, changes), choices, tuple(left))
+                chosen[fold.name] = scales.astype(np.float32)
+    return Smoothed(with_scales(file, chosen), choices, tuple(left), chosen)
+
+
+def with_scales(file: GGUFFile, scales: Mapping[str, F32]) -> ChangedFile:
+    """A model's file with scales of its folds' channels, by the folds' names."""
+    changes = Changes()
+    for fold in find_folds(read_model(file), "scales"):
+        if fold.name in scales:
+            changes.add_fold(fold, _scaling(scales[fold.name].astype(np.float64)))
+    return ChangedFile(file, changes)
 
 
 def _is_rounded(name: str) -> bool:

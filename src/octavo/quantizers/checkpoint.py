@@ -16,6 +16,7 @@ from octavo.errors import FileError, UsageError
 from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
+from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.schemes import KEY, checkpoint_scheme
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import find_writer
@@ -27,7 +28,7 @@ from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.job.prepared import Method, Prepared
 from octavo.quantizers.job.report import Report
-from octavo.quantizers.scheme_tensors import REQUANTIZE, CheckpointJob, Progress
+from octavo.quantizers.scheme_tensors import REQUANTIZE, CheckpointJob, Progress, Target
 
 StrPath = str | os.PathLike[str]
 
@@ -36,7 +37,8 @@ CARRIED = (
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
 """Files of a checkpoint that go with its weights."""
-OUTPUT = "output.weight"
+OUTPUT, WORK = "output.weight", ".work"
+"""The output matrix, and what the folder of a method at work is called, after the name of its checkpoint."""
 
 
 def quantize_checkpoint(
@@ -67,33 +69,56 @@ def quantize_checkpoint(
     """
     writer = find_writer(layout)
     kind = writer.scheme(checkpoint_scheme(scheme))
-    count = threads_of(threads)
     _require_new(dst)
+    if method is not None and method.kv is not None and layout != "compressed-tensors":
+        raise UsageError(f"--kv {method.kv} with layout {layout} (allowed: compressed-tensors)")
     with open_model_file(resolve(src)) as file:
         source = read_model(file)
         _config(source, source, allow_requantize)
+        target = Target(source, kind, writer, threads_of(threads), allow_requantize, progress)
+        job = CheckpointJob(target, Prepared(file))  # what is wrong with the model is said before a method is at work
         report = Report(file.path, os.fsdecode(dst), scheme, dry_run)
         if dry_run:
-            job = CheckpointJob(source, source, Prepared(file), kind, writer, count, allow_requantize=allow_requantize)
-            report.rows.extend(job.row(name) for name in job.stored)
+            _outline(report, job, method)
             return report
-        prepared = Prepared(file) if method is None else method(file, kind)
-        model = source if prepared.file is file else read_model(prepared.file)
-        report.scaled.extend(prepared.scaled)
-        job = CheckpointJob(
-            source, model, prepared, kind, writer, count, allow_requantize=allow_requantize, progress=progress
-        )  # fmt: skip
-        require_room(dst, sum(head.nbytes for head in job.heads()))
-        config = _config(source, model, allow_requantize) | {KEY: writer.config(kind, ["lm_head"])}
-        others = {CONFIG: config} | _tokenizer(file)
+        if method is None:
+            _write(dst, job, report, None)
+            return report
+        prepared, done = method(file, kind, os.fsdecode(dst).rstrip(os.sep) + WORK), False
         try:
-            with new_folder(dst) as folder:
-                write_safetensors(os.path.join(folder, SINGLE), job.heads(), job.arrays(report))
-                _write_others(folder, file, others)
-                read_folder(folder)
-        except OSError as error:
-            raise FileError(f"can't be written: {error.strerror}", file=dst) from None
+            report.scaled.extend(prepared.scaled)
+            _write(dst, CheckpointJob(target, prepared), report, method.kv)
+            done = True
+        finally:
+            prepared.end(done)
     return report
+
+
+def _outline(report: Report, job: CheckpointJob, method: Method | None) -> None:
+    """What would be written, and what that would take."""
+    if method is not None:
+        outline = method.outline(job.file, job.scheme)
+        report.memory, report.disk, report.seconds = outline.memory, outline.disk, outline.seconds
+        job = CheckpointJob(job.target, Prepared(outline.file))
+    report.rows.extend(job.row(name) for name in job.stored)
+
+
+def _write(dst: StrPath, job: CheckpointJob, report: Report, kv: str | None) -> None:
+    """Write the folder, with scales for caches of type `kv`, and read it again."""
+    source, target = job.target.source, job.target
+    scales = cache_scales(job.model, job.prepared.caches, kv) if kv is not None else {}
+    require_room(dst, sum(head.nbytes for head in job.heads(scales)))
+    quantized = target.writer.config(job.scheme, ["lm_head"])
+    if kv is not None:
+        quantized["kv_cache_scheme"] = cache_scheme(kv)
+    config = _config(source, job.model, target.allow_requantize) | {KEY: quantized}
+    try:
+        with new_folder(dst) as folder:
+            write_safetensors(os.path.join(folder, SINGLE), job.heads(scales), job.arrays(report, scales))
+            _write_others(folder, source.file, {CONFIG: config} | _tokenizer(source.file))
+            read_folder(folder)
+    except OSError as error:
+        raise FileError(f"can't be written: {error.strerror}", file=dst) from None
 
 
 def _require_new(dst: StrPath) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from octavo.huggingface.writers import Writer
 from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors import TensorHead
 from octavo.io.safetensors.file import FLOATS
-from octavo.models import ModelSpec
+from octavo.models import ModelSpec, read_model
 from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
 from octavo.quantizers.job.prepared import Prepared
 from octavo.quantizers.job.report import Report, TensorRow
@@ -42,34 +42,47 @@ class Stored:
     format: str
 
 
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What is to be made of a model.
+
+    source   the model as it was
+    scheme, writer    of its linear layers, and the layout of the file
+    threads  that round
+    allow_requantize  quantized tensors may be quantized again
+    progress is told a tensor's name, and values that were written, of how many
+    """
+
+    source: ModelSpec
+    scheme: CheckpointScheme
+    writer: Writer
+    threads: int
+    allow_requantize: bool
+    progress: Progress | None
+
+
 class CheckpointJob:
     """What is written of a model.
 
-    source    the model as it was
     prepared  what a method made of it: linear layers that it has nothing for are rounded to nearest
-    writer    the layout of the file
 
     Raises UsageError for tensors that are quantized already or have no place in a checkpoint, QuantFormatError for
     rows that the scheme can't hold.
     """
 
-    def __init__(
-        self, source: ModelSpec, model: ModelSpec, prepared: Prepared, scheme: CheckpointScheme, writer: Writer,
-        threads: int, *, allow_requantize: bool = False, progress: Progress | None = None,
-    ) -> None:  # fmt: skip
-        self.source, self.model, self.prepared, self.scheme = source.file, model, prepared, scheme
-        self.writer, self.threads, self.progress = writer, threads, progress
-        self.file = file = model.file
-        self.stored = {
-            name: self._stored(name, allow_requantize) for name in file.tensors if not _said(source.file, name)
-        }
-        self.total, self.done = sum(file.tensors[name].size for name in self.stored), 0
+    def __init__(self, target: Target, prepared: Prepared) -> None:
+        source = target.source.file
+        self.target, self.prepared, self.scheme, self.writer = target, prepared, target.scheme, target.writer
+        self.source, self.file = source, prepared.file
+        self.model = target.source if prepared.file is source else read_model(prepared.file)
+        self.stored = {name: self._stored(name) for name in self.file.tensors if not _said(source, name)}
+        self.total, self.done = sum(self.file.tensors[name].size for name in self.stored), 0
 
-    def _stored(self, name: str, allow_requantize: bool) -> Stored:
+    def _stored(self, name: str) -> Stored:
         info = self.file.tensors[name]
         was = self.source.tensors.get(name, self.source.tensors["token_embd.weight"]).type_name
         plain = was in FLOATS
-        if not plain and not allow_requantize:
+        if not plain and not self.target.allow_requantize:
             problem = f"{self.file.path}: tensor {shown(name)} is {was}, and quantizing it again loses more"
             raise UsageError(f"{problem}{REQUANTIZE}")
         target = checkpoint_name(name, self.model.architecture)
@@ -87,8 +100,8 @@ class CheckpointJob:
             raise QuantFormatError(f"tensor {shown(name)}: {error}") from None
         return Stored(target, fmt.name)
 
-    def heads(self) -> list[TensorHead]:
-        """The tensors of the file to write."""
+    def heads(self, scales: Mapping[str, F32]) -> list[TensorHead]:
+        """The tensors of the file to write, `scales` of caches among them."""
         heads: list[TensorHead] = []
         for name, stored in self.stored.items():
             shape = self.file.tensors[name].shape
@@ -96,9 +109,9 @@ class CheckpointJob:
                 heads.append(TensorHead(stored.name, stored.format, shape))
             else:
                 heads += self.writer.heads(stored.name, self.scheme, shape)
-        return heads
+        return heads + [TensorHead(name, "F32", values.shape) for name, values in scales.items()]
 
-    def arrays(self, report: Report) -> Iterator[AnyArray]:
+    def arrays(self, report: Report, scales: Mapping[str, F32]) -> Iterator[AnyArray]:
         """The values of `heads`, each tensor made when its turn comes; rows are added to the report."""
         for name, stored in self.stored.items():
             self._advance(name, 0)
@@ -117,6 +130,7 @@ class CheckpointJob:
                     report.rows.append(self.row(name, error))
                     yield from self.writer.arrays(self.scheme, coded)
             self._advance(name, self.file.tensors[name].size)
+        yield from scales.values()
 
     def row(
         self, name: str, error: float | None = None, before: float | None = None, how: str | None = None
@@ -158,7 +172,7 @@ class CheckpointJob:
 
         blocks = chunks(-(-len(values) // GROUP), GROUP * values.shape[1], SLAB)  # whole squares
         try:
-            with ThreadPoolExecutor(self.threads) as pool:
+            with ThreadPoolExecutor(self.target.threads) as pool:
                 parts = list(pool.map(encode, (slice(GROUP * part.start, GROUP * part.stop) for part in blocks)))
         except (NonFiniteError, QuantFormatError) as error:
             raise type(error)(f"tensor {shown(tensor.name)}: {error}") from None
@@ -168,8 +182,8 @@ class CheckpointJob:
 
     def _advance(self, name: str, values: int) -> None:
         self.done += values
-        if self.progress is not None:
-            self.progress(name, self.done, self.total)
+        if self.target.progress is not None:
+            self.target.progress(name, self.done, self.total)
 
 
 def joined(parts: list[Coded]) -> Coded:

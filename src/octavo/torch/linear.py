@@ -63,9 +63,10 @@ class QuantLinear(nn.Module):
         require_values(linear, "the layer")
         made = cls(linear.in_features, linear.out_features, False, scheme, device="meta")
         found = quantize_weight(made._kind, linear.weight) if coded is None else stored_weight(made._kind, coded)
-        made.weight, made.weight_scale, made.group_scale = (
-            None if x is None else x.to(linear.weight.device) for x in found
-        )
+        weight, scale, groups = found
+        device = linear.weight.device
+        made.weight, made.weight_scale = weight.to(device), scale.to(device)
+        made.group_scale = None if groups is None else groups.to(device)
         if linear.bias is not None:
             bias = linear.bias.detach().clone()
             made.bias = bias if bias.dtype in OUT_NAMES else bias.float()

@@ -20,7 +20,9 @@ from octavo.io.locks import try_lock
 DTYPES: Mapping[str, type[Any]] = {"f32": np.float32, "i32": np.int32}
 STATE, LOCK = "state.json", "lock"
 LARGEST_STATE = 1 << 16
-OWN = re.compile(r"state\.json|lock|(changed|original)-\d+\.bin|stage-\d+\.safetensors|\.octavo-[0-9a-f]{16}\.tmp")
+OWN = re.compile(
+    r"state\.json|lock|(changed|original)-\d+\.bin|stage-\d+\.safetensors|scales\.safetensors|\.octavo-[0-9a-f]{16}\.tmp"
+)
 """Files of a journal's folder."""
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
+from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
@@ -50,12 +52,45 @@ class Prepared:
     file    the model as it is to be written, folds and rotations in its weights
     made    weights in their scheme, by GGUF's names; others are rounded to nearest
     scaled  channels whose scales were chosen
+    caches  the largest magnitude of each head, float32 [heads], of what caches held, by their names as "blk.0.cache_k"
+    end     is to be called when the checkpoint is written, or is not going to be: whether it is
     """
 
     file: GGUFFile
     made: Mapping[str, MadeWeight] = field(default_factory=dict)
     scaled: Sequence[Scaled] = ()
+    caches: Mapping[str, F32] = field(default_factory=dict)
+    end: Callable[[bool], None] = lambda done: None
 
 
-Method = Callable[[GGUFFile, CheckpointScheme], Prepared]
-"""What `quantize_checkpoint` calls with the model's file before anything is written."""
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """What a method would do.
+
+    file     the model as it would be written but for scales of channels
+    memory   bytes that the process takes at most, beside what it has when it begins
+    disk     bytes of files that it keeps while it is at work
+    seconds  about so long
+    """
+
+    file: GGUFFile
+    memory: int
+    disk: int
+    seconds: float
+
+
+class Method(Protocol):
+    """What `quantize_checkpoint` asks for weights before anything is written."""
+
+    @property
+    def kv(self) -> Literal["int8", "fp8"] | None:
+        """The type of caches that the checkpoint has scales for."""
+        ...
+
+    def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> Prepared:
+        """The model prepared. `work` is a folder for what a run that is killed leaves to the next one."""
+        ...
+
+    def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:
+        """What a call would take."""
+        ...

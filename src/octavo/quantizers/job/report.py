@@ -39,6 +39,7 @@ class Report:
 
     layout  how the quantized weights of a checkpoint lie there, as in "gptq"; None for a model of other weights
     scaled  channels whose scales a method chose
+    memory, disk, seconds  of a dry run with a method: bytes that it takes at most, and about how long
     """
 
     source: str
@@ -47,6 +48,9 @@ class Report:
     dry_run: bool
     layout: str | None = None
     scaled: list[Scaled] = field(default_factory=list)
+    memory: int | None = None
+    disk: int | None = None
+    seconds: float | None = None
     rows: list[TensorRow] = field(default_factory=list)
 
     @property

@@ -1,0 +1,86 @@
+"""What a run of a scheme's method leaves in its folder, so that one that was killed goes on from there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import FileError
+from octavo.formats.spec import F32, AnyArray
+from octavo.huggingface.coded import Coded
+from octavo.io.atomic import replace_file
+from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
+from octavo.quantizers.job.prepared import MadeWeight, Scaled
+
+ABOUT = "octavo"
+SCALES = "scales.safetensors"
+
+
+def save_stage(folder: str, number: int, made: Mapping[str, MadeWeight], caches: Mapping[str, F32]) -> None:
+    """Write the weights that a stage got, and the largest magnitudes of the caches that it wrote to."""
+    arrays: dict[str, AnyArray] = {f"cache {name}": values for name, values in caches.items()}
+    about: dict[str, list[Any]] = {}
+    for name, weight in made.items():
+        coded = weight.coded
+        parts: dict[str, AnyArray | None] = {"q": coded.q, "scales": coded.scales, "zeros": coded.zeros}
+        arrays |= {f"{end} {name}": values for end, values in parts.items() if values is not None}
+        about[name] = [coded.factor, weight.error, weight.before, weight.how]
+    if arrays:
+        _write(_stage_path(folder, number), arrays, about)
+
+
+def load_stages(folder: str, first: int) -> tuple[dict[str, MadeWeight], dict[str, F32]]:
+    """What `save_stage` wrote of the stages before `first`."""
+    made, caches = dict[str, MadeWeight](), dict[str, F32]()
+    for number in range(first):
+        if os.path.exists(_stage_path(folder, number)):
+            file, about = _read(_stage_path(folder, number))
+            tensors = file.tensors
+            for name, (factor, error, before, how) in about.items():
+                zeros = tensors[f"zeros {name}"].array() if f"zeros {name}" in tensors else None
+                coded = Coded(tensors[f"q {name}"].array(), tensors[f"scales {name}"].floats(), zeros, factor)
+                made[name] = MadeWeight(coded, error, before, how)
+            caches |= {
+                name.removeprefix("cache "): t.floats() for name, t in tensors.items() if name.startswith("cache ")
+            }
+    return made, caches
+
+
+def save_scales(folder: str, scales: Mapping[str, F32], chosen: Sequence[Scaled]) -> None:
+    """Write the scales of channels, by the names of their folds, and what is told of them."""
+    _write(os.path.join(folder, SCALES), {"none": np.zeros(1, np.float32), **scales}, [asdict(row) for row in chosen])
+
+
+def load_scales(folder: str) -> tuple[dict[str, F32], tuple[Scaled, ...]] | None:
+    """What `save_scales` wrote; None where nothing is."""
+    if not os.path.exists(os.path.join(folder, SCALES)):
+        return None
+    file, about = _read(os.path.join(folder, SCALES))
+    scales = {name: tensor.floats() for name, tensor in file.tensors.items() if name != "none"}
+    return scales, tuple(Scaled(**row) for row in about)
+
+
+def _stage_path(folder: str, number: int) -> str:
+    return os.path.join(folder, f"stage-{number}.safetensors")
+
+
+def _write(path: str, arrays: Mapping[str, AnyArray], about: object) -> None:
+    kinds = {"float32": "F32", "uint8": "U8"}
+    heads = [TensorHead(name, kinds[str(x.dtype)], x.shape) for name, x in arrays.items()]
+    with replace_file(path) as temporary:
+        write_safetensors(
+            temporary, heads, map(np.ascontiguousarray, arrays.values()), {ABOUT: json.dumps(about)}
+        )  # fmt: skip
+
+
+def _read(path: str) -> tuple[SafetensorsFile, Any]:
+    """A file and what is told in it. Raises FileError for one that says nothing."""
+    file = SafetensorsFile.open(path)
+    if ABOUT not in file.metadata:
+        raise FileError("is not of a run", file=path, allowed="to begin anew")
+    return file, json.loads(file.metadata[ABOUT])
