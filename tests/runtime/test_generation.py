@@ -12,6 +12,7 @@ import octavo
 from octavo.errors import ContextFullError, NonFiniteError
 from octavo.runtime import Generation, Model
 from octavo.runtime.conversation import Conversation
+from octavo.runtime.core import EngineCore
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET, END
 
@@ -22,7 +23,7 @@ def scripted(model: Model, tokens: Sequence[int], prompt: Sequence[int] = (1, 2)
     """A generation of these very tokens."""
     script: Iterator[int] = iter(tokens)
     return Generation(
-        Conversation(model.engine), prompt,
+        Conversation(EngineCore(model.engine)), prompt,
         sampler=lambda logits, seen: next(script), tokenizer=model.tokenizer, **options,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -215,7 +216,7 @@ def _compare_reused(model: Model) -> None:
         seen.append(logits)
         return 5
 
-    conversation, prompt = Conversation(engine), list(range(100))
+    conversation, prompt = Conversation(EngineCore(engine)), list(range(100))
     for tokens in (prompt, [*prompt[:70], 3, 4]):
         list(Generation(conversation, tokens, sampler=sampler, tokenizer=model.tokenizer, max_tokens=1))
     want = engine.logits([*prompt[:70], 3, 4])[-1]

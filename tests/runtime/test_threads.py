@@ -69,6 +69,19 @@ def test_a_thread_waits_for_the_generation_that_another_one_reads(alphabet: Mode
     assert order == [*ALPHABET, "xyz"]
 
 
+def test_replies_that_threads_read_share_steps(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, device="reference", n_ctx=64, max_sequences=3) as model:
+        alone = [model.generate([ord(c)], **GREEDY).text for c in "abc"]
+        before = model.core.steps
+        generations = [model.generate([ord(c)], **GREEDY) for c in "abc"]
+        with ThreadPoolExecutor(3) as threads:
+            with model.engine.lock:  # until all of them wait
+                replies = [threads.submit(lambda g=g: g.text) for g in generations]
+            assert [reply.result(timeout=60) for reply in replies] == alone
+        assert model.core.steps - before < sum(len(g.tokens) for g in generations)
+        assert (model.engine.pool.held, model.core.scheduler.idle) == (0, True)
+
+
 def test_nobody_waits_long_for_a_generation_that_nobody_reads(alphabet: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "PATIENCE", 0.01)
     left = alphabet.generate("hi", **GREEDY)

@@ -159,6 +159,7 @@ def test_requests_together(
     alone = [run(plain, request(prompt, params=greedy))[0] for prompt in prompts]
     core = EngineCore(make_engine(model, monkeypatch, parted=True, sequences=3, backend=backend))
     assert run(core, *(request(prompt, params=greedy) for prompt in prompts)) == alone
+    core.scheduler.forget()
     assert held(core.engine.pool.windows) == 0
 
 
@@ -166,3 +167,21 @@ def test_what_inspect_says_of_the_cache(model: ModelSpec) -> None:
     rows = 22 * PAGE_SIZE, 11 * PAGE_SIZE  # of the layer that sees all, and of that with a window of 40
     assert cache_bytes(model.hparams, rows[0], "f32") == sum(rows) * 2 * 16 * 4
     assert cache_bytes(model.hparams, rows[1], "f32") == 2 * rows[1] * 2 * 16 * 4
+
+
+def test_what_a_prompt_shares_with_the_sequence_that_ended_last_is_kept(
+    model: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, params = EngineCore(make_engine(model, monkeypatch, parted=True)), SamplingParams(temperature=0)
+    first = request(TOKENS[:90], params=params)
+    run(core, first)
+    alone, again = (request([*TOKENS[:90], *first.chosen, 5], params=params) for _ in range(2))
+    run(core, again)
+    assert again.cached == 90 + len(first.chosen) - 1
+    core.scheduler.forget()
+    run(core, alone)
+    assert (alone.cached, alone.chosen) == (0, again.chosen)
+    other = request([*TOKENS[:90], 7], params=params)
+    other.space = "another"
+    run(core, other)
+    assert other.cached == 0

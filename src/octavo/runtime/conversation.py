@@ -1,136 +1,131 @@
-"""The one sequence that a model keeps for its generations, which have it in turn."""
+"""Generations of one model: requests of an EngineCore, whose steps are computed by whoever waits for a token."""
 
 from __future__ import annotations
 
 import time
-import weakref
 from collections import deque
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Condition, get_ident
-from typing import TYPE_CHECKING
 
-from octavo.runtime.batch import Feed
-from octavo.runtime.device_sampling import DeviceSampler
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.core import EngineCore
 from octavo.runtime.lock import tell_when_forked
-
-if TYPE_CHECKING:
-    from octavo.runtime.engine import Engine
+from octavo.runtime.request import Output, Request, State
 
 PATIENCE = 1.0
-"""Seconds after which a generation that nobody asks for its next token gives way to one that waits."""
+"""Seconds after which a request that nobody asks for its next token gives way to one that waits."""
 
 
 class ClosedError(Exception):
-    """Who is closed gets no more turns."""
+    """Who has left is told nothing more."""
 
 
-class Speaker:
-    """Who takes turns in a conversation, until `closed`."""
+@dataclass(eq=False)
+class Asked:
+    """Outputs of a request that were not taken yet, and who asked for one last, when; `waits`: is waiting for it."""
 
-    closed = False
+    outputs: deque[Output] = field(default_factory=deque)
+    thread: int = 0
+    last: float = 0.0
+    waits: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is about to ask: it would be this thread, or there was time enough."""
+        gone = self.thread == get_ident() or time.monotonic() - self.last >= PATIENCE
+        return gone and not self.waits
 
 
 class Conversation:
-    """A sequence of an engine that holds the tokens of one speaker at a time, and afterwards of the last one.
+    """Requests of a core, each of which is asked for its outputs one by one, in any thread.
 
-    Speakers have turns in the order in which they ask. Who has the turn keeps it from token to token, until closed. It
-    gives way earlier where others would wait in vain: to a speaker in its own thread, and where it was not asked for
-    its next token for `PATIENCE` seconds. Then it waits as they do, and what was lost of its tokens is computed again.
-    The sequence's pages go to any other sequence that is short of them.
+    Requests that are asked for at the same time share steps. One that is not asked is at most a token ahead. It keeps
+    its place until others wait for it in vain: in its own thread at once, in others after `PATIENCE` seconds. Then it
+    waits as they do; what was computed of it is in the prefix cache.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.device, self.sequence = engine, DeviceSampler(engine), Sequence()
-        self._queue = Condition()
-        self._waiting: deque[object] = deque()
-        self._turn: weakref.ref[Speaker] | None = None
-        self._working: Speaker | None = None
-        self._thread, self._left = 0, 0.0
-        self._whose: weakref.ref[Speaker] | None = None
-        self._chosen: Generator[list[int], None, None] | None = None
-        engine.pool.call_when_short(self._give_pages)
+    def __init__(self, core: EngineCore) -> None:
+        self.core = core
+        self._changed = Condition()
+        self._asked: dict[Request, Asked] = {}
         tell_when_forked(self)
 
-    @contextmanager
-    def turn(self, who: Speaker) -> Iterator[bool]:
-        """The engine and the sequence, for a token. Gives whether the sequence holds what `who` left in it.
+    def ask(self, request: Request) -> Output:
+        """The next output of a request, which begins with the first one.
 
-        Otherwise it holds anything, and `who` has to bring it to its own tokens. Raises ClosedError if `who` is.
+        Raises ClosedError after `leave`, and what `EngineCore.add` and `EngineCore.step` raise.
         """
+        if request not in self._asked:
+            request.yields = True
+            self.core.add(request)
+            self._asked[request] = Asked()
+        asked = self._asked[request]
+        asked.thread, asked.waits = get_ident(), True
         try:
-            self._take(who)
-            with self.engine.lock:
-                kept = self._whose is not None and self._whose() is who
-                if not kept:
-                    self._forget()
-                try:
-                    yield kept
-                except BaseException:
-                    self._forget()
-                    raise
-                self._whose = weakref.ref(who)
+            while not asked.outputs:
+                if not self._step_for(request, asked):
+                    with self._changed:
+                        if not asked.outputs:
+                            self._changed.wait(PATIENCE)
+            return asked.outputs.popleft()
         finally:
-            with self._queue:
-                if self._working is who:
-                    self._working, self._left = None, time.monotonic()
-                self._queue.notify_all()
+            asked.waits, asked.last = False, time.monotonic()
+            if request.cancelled:
+                self._asked.pop(request, None)
+            with self._changed:
+                self._changed.notify_all()
 
-    def leave(self, who: Speaker) -> None:
-        """Take no more turns. This waits for no step, so that any thread may call it at any time."""
-        who.closed = True
-        with self._queue:
-            if self._turn is not None and self._turn() is who:
-                self._turn = None
-            self._queue.notify_all()
+    def _step_for(self, request: Request, asked: Asked) -> bool:
+        """Compute a step, unless another thread's has brought what is waited for; whether that helped anybody."""
+        with self.core.engine.lock:
+            if asked.outputs:
+                return True
+            if request.cancelled:
+                raise ClosedError
+            before = self.core.steps
+            self._give_way(request)
+            self._taken(self.core.step())
+            return bool(asked.outputs) or self.core.steps > before or request.state is State.RUNNING
 
-    def greedy(self, feed: Feed) -> int:
-        """Within a turn: append a feed's token to the sequence, and give the most likely one after it.
+    def step(self) -> list[Output]:
+        """A step for requests that nobody asks for here. Who calls this has the engine's lock."""
+        self._give_way(None)
+        return self._taken(self.core.step())
 
-        Over the turns of one speaker this is `DeviceSampler.greedy`: a device may be at the next token already.
-        """
-        if self._chosen is None:
-            self._chosen = self.device.greedy([feed])
-        return next(self._chosen)[0]
+    def _taken(self, outputs: list[Output]) -> list[Output]:
+        """Hand outputs to those who ask for them; what is left."""
+        others = []
+        for output in outputs:
+            asked = self._asked.get(output.request)
+            if asked is None:
+                others.append(output)
+            else:
+                asked.outputs.append(output)
+        with self._changed:
+            self._changed.notify_all()
+        return others
+
+    def _give_way(self, request: Request | None) -> None:
+        """Pause those that nobody is about to ask, or that are a token ahead; idle ones make room if there is none."""
+        idle = []
+        for other, asked in list(self._asked.items()):
+            is_idle = other is not request and (request is None or asked.is_idle)
+            other.paused = is_idle or len(asked.outputs) > 0
+            if is_idle and other.state is State.RUNNING:
+                idle.append(other)
+        scheduler = self.core.scheduler
+        while idle and scheduler.wanting and len(scheduler.running) >= scheduler.max_running:
+            scheduler.give_way(idle.pop())
+
+    def leave(self, request: Request) -> None:
+        """Ask no more. This waits for no step, so that any thread may call it at any time."""
+        request.cancelled = True
+        asked = self._asked.get(request)
+        if asked is not None and not asked.waits:
+            self._asked.pop(request, None)
+        with self._changed:
+            self._changed.notify_all()
 
     def forked(self) -> None:
-        if self._thread != get_ident():
-            self._queue, self._waiting, self._working, self._turn = Condition(), deque(), None, None
-
-    def _take(self, who: Speaker) -> None:
-        with self._queue:
-            if who.closed:
-                raise ClosedError
-            if self._turn is None or self._turn() is not who:
-                self._wait(who)
-            self._turn, self._working, self._thread = weakref.ref(who), who, get_ident()
-
-    def _wait(self, who: Speaker) -> None:
-        place = object()
-        self._waiting.append(place)
-        try:
-            while self._waiting[0] is not place or not self._given_way():
-                if who.closed:
-                    raise ClosedError
-                self._queue.wait(PATIENCE)
-        finally:
-            self._waiting.remove(place)
-
-    def _given_way(self) -> bool:
-        if self._working is not None:
-            return False
-        idle = self._thread == get_ident() or time.monotonic() - self._left >= PATIENCE
-        return idle or self._turn is None or self._turn() is None
-
-    def _forget(self) -> None:
-        """The sequence is nobody's; its tokens stay."""
-        self._whose = None
-        chosen, self._chosen = self._chosen, None
-        if chosen is not None:
-            chosen.close()
-
-    def _give_pages(self, sequence: Sequence) -> None:
-        if sequence is not self.sequence:
-            self._forget()
-            self.engine.pool.release(self.sequence)
+        self._changed = Condition()
+        for asked in self._asked.values():
+            asked.waits = asked.waits and asked.thread == get_ident()

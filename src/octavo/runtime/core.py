@@ -16,6 +16,7 @@ from octavo.runtime.candidates import BEST, CANDIDATES, DRAWN
 from octavo.runtime.choosing import Choices, Chooser, Chosen
 from octavo.runtime.draws import GREEDY, DrawsThere
 from octavo.runtime.engine import Engine
+from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.pace import LEAST, Pace
 from octavo.runtime.request import Output, Request, State
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
@@ -40,11 +41,13 @@ class EngineCore:
         self.chooser = Chooser(engine, self.n_known)
         pace = Pace(engine.config.n_batch, itl_target, TILE if engine.fills else LEAST)
         self.scheduler = Scheduler(engine.pool, engine.prefixes, pace, engine.n_ctx, engine.config.max_sequences)
+        engine.pool.call_when_short(self._make_room)
         self.ahead = Ahead(self.scheduler, self.chooser)
         self.speculator = Speculator(self.chooser, pace) if engine.config.speculate == "lookup" else None
         self.draining = False
         self._under_way: UnderWay | None = None
         self._last = 0.0
+        self._in_step = False
         self._counts: Counter[str] = Counter()
         self._sizes: Counter[tuple[int, int, int]] = Counter()
 
@@ -87,25 +90,39 @@ class EngineCore:
         prompts  the step may take tokens of prompts
         """
         with self.engine.lock:
-            start, (last, self._under_way) = clock(), (self._under_way, None)
-            if last is not None and all(r.state is State.FINISHED for r, _ in last.plan.parts):
-                last = None
-            plan = self.scheduler.plan(prompts=prompts) if last is None else replace(last.plan, ended=self._ended())
-            if not plan.parts:
-                return list(plan.ended)
-            if self.speculator is not None:
-                drafts = self.speculator.drafts(plan)
-                outputs = self._verified(self.speculator, plan, drafts) if drafts else None
-                if outputs is not None:
-                    return [*plan.ended, *outputs]
-            last, choices = last or self._begun(plan), None
-            if last is not None:
-                self._under_way = self.ahead.begin_after(last)
-                done, choices = self.ahead.choices(last)
-                plan = replace(done, ended=plan.ended)
-            if choices is None:
-                self._under_way, choices = None, self._choices(plan)
-            return [*plan.ended, *self._taken(plan, choices, start)]
+            self._in_step = True
+            try:
+                return self._step(prompts)
+            finally:
+                self._in_step = False
+
+    def _step(self, prompts: bool) -> list[Output]:
+        start, (last, self._under_way) = clock(), (self._under_way, None)
+        if last is not None and not any(r.state is State.RUNNING for r, _ in last.plan.parts):
+            last = None
+        plan = self.scheduler.plan(prompts=prompts) if last is None else replace(last.plan, ended=self._ended())
+        if not plan.parts:
+            return list(plan.ended)
+        if self.speculator is not None:
+            drafts = self.speculator.drafts(plan)
+            outputs = self._verified(self.speculator, plan, drafts) if drafts else None
+            if outputs is not None:
+                return [*plan.ended, *outputs]
+        last, choices = last or self._begun(plan), None
+        if last is not None:
+            self._under_way = self.ahead.begin_after(last)
+            done, choices = self.ahead.choices(last)
+            plan = replace(done, ended=plan.ended)
+        if choices is None:
+            self._under_way, choices = None, self._choices(plan)
+        return [*plan.ended, *self._taken(plan, choices, start)]
+
+    def _make_room(self, sequence: Sequence) -> None:
+        """Give pages back that nobody is about to use: `sequence` is short of them."""
+        self.scheduler.forget()
+        for request in list(self.scheduler.running):
+            if request.sequence is not sequence and (request.paused if self._in_step else request.yields):
+                self.scheduler.give_way(request)
 
     def _begun(self, plan: StepPlan) -> UnderWay | None:
         """A step that others may follow before it is read; where drafts are made of tokens, these have to be known."""
@@ -179,11 +196,17 @@ class EngineCore:
             choices |= self._choices(StepPlan((part,), tuple((r, 0) for r, at in plan.choosing if at == i)))
         return choices
 
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return self._counts["steps"]
+
     def stats(self) -> Stats:
         """Counts as they are now."""
-        scheduler, pool, counts = self.scheduler, self.engine.pool, self._counts
+        scheduler, pool, counts, kept = self.scheduler, self.engine.pool, self._counts, self.scheduler.kept
         return Stats(
-            len(scheduler.running), len(scheduler.waiting), pool.empty, pool.cached, pool.held, counts["steps"],
+            len(scheduler.running), len(scheduler.waiting), pool.empty, pool.cached + kept, pool.held - kept,
+            counts["steps"],
             scheduler.preemptions, scheduler.prompt_tokens, scheduler.cached_tokens, counts["generated"],
             counts["drafts"], counts["drafted"], counts["accepted"],
         )  # fmt: skip

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
-
-import numpy as np
+from weakref import finalize
 
 from octavo.errors import ContextFullError, OctavoError, UsageError
-from octavo.formats.spec import F32
 from octavo.jit.clock import clock, compile_seconds
-from octavo.runtime.batch import Feed
-from octavo.runtime.conversation import ClosedError, Conversation, Speaker
+from octavo.runtime.conversation import ClosedError, Conversation
 from octavo.runtime.reply import Reply
+from octavo.runtime.request import Constraint, Request
 from octavo.runtime.sampling import Sampler
 from octavo.text import Tokenizer
 
@@ -43,7 +41,7 @@ class Timings:
         return (self.generated_tokens - 1) / self.decode_seconds if self.decode_seconds else 0.0
 
 
-class Generation(Reply, Speaker):
+class Generation(Reply):
     """A reply in the making: iterate over it for pieces of text, once, or take `text`. `str` of it is `text`.
 
     text           the whole reply: what is missing is generated first
@@ -52,8 +50,8 @@ class Generation(Reply, Speaker):
     finish_reason  why it ended; None before that
     timings        counts and seconds so far
 
-    Several may be under way: they take turns, see `Conversation`. One can be handed from thread to thread, but is
-    iterated over by one at a time.
+    Several may be under way, see `Conversation`. One can be handed from thread to thread, but is iterated over by one
+    at a time.
     """
 
     def __init__(
@@ -66,15 +64,17 @@ class Generation(Reply, Speaker):
         stop: Sequence[str] = (),
         max_tokens: int | None = None,
         stop_ids: Collection[int] = (),
+        constraint: Constraint | None = None,
     ) -> None:
         super().__init__(tokenizer, stop, max_tokens, stop_ids)
         self.timings = Timings(prompt_tokens=len(prompt))
-        self._conversation, self._n_prompt, self._history = conversation, len(prompt), list(prompt)
-        self._sampler, self._n_known = sampler, tokenizer.n_vocab
-        self._device_k: int | None = None
+        most = max_tokens or (None if max_tokens is None else 1)  # of 0 tokens, the prompt is looked at
+        ends = frozenset(self._stop_ids)
+        self._conversation, self._request = conversation, Request(prompt, sampler, most, ends, constraint=constraint)
         self._pieces = self._run()
         self._advancing = Lock()
         self._failure: OctavoError | None = None
+        finalize(self, conversation.leave, self._request).atexit = False
 
     @property
     def text(self) -> str:
@@ -106,7 +106,7 @@ class Generation(Reply, Speaker):
 
     def close(self) -> None:
         """End the generation. In another thread that is in the middle of it, this ends it after the next token."""
-        self._conversation.leave(self)
+        self._conversation.leave(self._request)
         if self._advancing.acquire(blocking=False):
             try:
                 self._pieces.close()
@@ -125,79 +125,35 @@ class Generation(Reply, Speaker):
             return
         finally:
             self.finish_reason = self.finish_reason or "interrupted"
-            self._conversation.leave(self)
+            self._conversation.leave(self._request)
 
     def _decode(self) -> Iterator[str]:
-        if self.finish_reason is not None:  # no token is wanted, but the prompt is looked at
-            with self._conversation.turn(self):
-                self._prefill()
-        start = clock()
-        while self.finish_reason is None:
-            try:
-                token = self._next_token()
-            except ContextFullError:
-                if not self.tokens:
-                    raise
-                yield self.end("context")
-                raise ContextFullError(
-                    f"the context of {self._conversation.engine.n_ctx} tokens is full: {self._n_prompt} of the prompt "
-                    f"and {len(self.tokens)} of the reply"
-                ) from None
+        request, start, wants_none = self._request, clock(), self.finish_reason is not None
+        while True:
+            output = self._conversation.ask(request)
+            if request.failure is not None:
+                raise request.failure
             if not self.tokens:
+                self.timings.cached_tokens, self.timings.prefill_seconds = request.cached, clock() - start
                 start = clock()
-            shown = self.add(token)
+            if wants_none:
+                return
+            shown = "" if output.token is None else self.add(output.token)
+            if self.finish_reason is None and output.finish_reason is not None:
+                shown += self.end(output.finish_reason)
             self._count(start)
             yield shown
+            if self.finish_reason == "context":
+                raise ContextFullError(
+                    f"the context of {self._conversation.core.engine.n_ctx} tokens is full: "
+                    f"{len(request.prompt)} of the prompt and {len(self.tokens)} of the reply"
+                )
+            if self.finish_reason is not None:
+                return
             start = clock()
-
-    def _next_token(self) -> int:
-        """Choose a token after those of the history, and append it to them."""
-        with self._conversation.turn(self) as kept:
-            token = self._step() if kept else self._begin()
-        self._history.append(token)
-        return token
-
-    def _begin(self) -> int:
-        """The token after a sequence that holds anything."""
-        logits = self._prefill()
-        k = getattr(self._sampler, "device_k", None)
-        self._device_k = k if len(logits) <= self._n_known and self._conversation.device.finds(k) else None
-        return self._sampler(self._known(logits), self._history)
-
-    def _step(self) -> int:
-        """The token after a sequence that holds all of the history but its last token."""
-        conversation, k = self._conversation, self._device_k
-        feed = Feed(conversation.sequence, self._history[-1:])
-        if k is None:
-            return self._sampler(self._known(conversation.engine.step([feed])[0]), self._history)
-        if k == 1:
-            return conversation.greedy(feed)
-        (ids,), (logits,) = conversation.device.candidates([feed], k)
-        order = np.argsort(ids)
-        return int(ids[order][self._sampler(logits[order], self._history)])
 
     def _count(self, start: float) -> None:
         """Add to the timings what was generated since `start`."""
         if len(self.tokens) > 1:
             self.timings.decode_seconds += clock() - start
         self.timings.generated_tokens = len(self.tokens)
-
-    def _known(self, logits: F32) -> F32:
-        """Logits without those of rows that pad the embedding: no token is theirs."""
-        return logits[: self._n_known]
-
-    def _prefill(self) -> F32:
-        """Bring the sequence to the history, keeping what they share, and give the logits after its last token."""
-        engine, sequence, wanted = self._conversation.engine, self._conversation.sequence, self._history
-        held = sequence.tokens
-        shared = 0
-        while shared < min(len(held), len(wanted) - 1) and held[shared] == wanted[shared]:
-            shared += 1
-        engine.pool.shrink(sequence, shared)
-        shared = len(sequence)
-        start = clock()
-        logits = engine.prefill(sequence, wanted[shared:])
-        if not self.tokens:
-            self.timings.cached_tokens = shared
-            self.timings.prefill_seconds = clock() - start
-        return logits

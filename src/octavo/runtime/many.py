@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from octavo.runtime.conversation import Conversation
 from octavo.runtime.core import EngineCore
 from octavo.runtime.reply import Reply
 from octavo.runtime.request import Constraint, Output, Request
@@ -21,13 +22,13 @@ class Row:
     constraint: Constraint | None = None
 
 
-def fill(core: EngineCore, rows: Iterable[Row]) -> None:
+def fill(conversation: Conversation, rows: Iterable[Row]) -> None:
     """Bring all replies to their ends, as many at a time as the engine takes; it is for nobody else meanwhile.
 
     A reply for which the context is too small ends with "context". Raises what `EngineCore.add` raises, and what makes
     a request fail.
     """
-    replies: dict[Request, Reply] = {}
+    core, replies = conversation.core, dict[Request, Reply]()
     with core.engine.lock:
         try:
             for row in rows:
@@ -36,7 +37,7 @@ def fill(core: EngineCore, rows: Iterable[Row]) -> None:
                     core.add(request)
                     replies[request] = row.reply
             while replies:
-                for output in core.step():
+                for output in conversation.step():
                     _take(core, output, replies)
         finally:
             for request in replies:

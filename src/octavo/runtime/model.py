@@ -30,7 +30,7 @@ from octavo.runtime.placement import GpuLayers, backends_for
 from octavo.runtime.prompt import Prompt, encode_prompt, token_ids
 from octavo.runtime.ranking import Ranker
 from octavo.runtime.reply import Reply
-from octavo.runtime.request import Constraint, constrained
+from octavo.runtime.request import Constraint
 from octavo.runtime.sampling import Sampler, SamplingParams, make_sampler
 from octavo.runtime.thinking import PROMPT_END, thinking_after
 from octavo.text import ChatTemplate, Tokenizer
@@ -44,7 +44,9 @@ class Model:
 
     def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer) -> None:
         self.file, self.engine, self.tokenizer = file, engine, tokenizer
-        self._conversation = Conversation(engine)
+        self._conversation: Conversation | None = None
+        if not engine.config.embeds:
+            self._conversation = Conversation(EngineCore(engine, n_known=tokenizer.n_vocab))
 
     def __repr__(self) -> str:
         infos = self.file.tensors.values()
@@ -97,8 +99,8 @@ class Model:
         grammar     what the reply may be, see `octavo.Grammar`; it begins where thinking ends
         sampling    fields of SamplingParams
 
-        What the prompt shares with the one before it is not computed again. A model makes one reply at a time: one that
-        is asked for while another thread reads a reply waits for its end (see `Conversation`). Raises UsageError for
+        What the prompt shares with earlier ones is not computed again. Replies that several threads read share steps,
+        `max_sequences` of them, see `load`; others wait until one ends (see `Conversation`). Raises UsageError for
         arguments that are wrong, and ContextFullError, after the last piece of text, where the context is full before
         the reply ends.
         """
@@ -108,8 +110,7 @@ class Model:
         tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
         sampler, constraint = self._sampler(chosen.sampling, len(tokens)), self._constraint(tokens, raw, options)
         return Generation(
-            self._conversation, tokens, tokenizer=self.tokenizer,
-            sampler=sampler if constraint is None else constrained(sampler, constraint),
+            self._talk, tokens, tokenizer=self.tokenizer, sampler=sampler, constraint=constraint,
             stop=chosen.stop, max_tokens=chosen.max_tokens, stop_ids=chosen.sampling.stop_token_ids,
         )  # fmt: skip
 
@@ -136,7 +137,7 @@ class Model:
             reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens, chosen.sampling.stop_token_ids)
             sampler, constraint = self._sampler(chosen.sampling, len(tokens)), self._constraint(tokens, raw, options)
             rows.append(Row(tokens, sampler, reply, constraint))
-        fill(self._core, rows)
+        fill(self._talk, rows)
         return [row.reply for row in rows]
 
     def _sampler(self, params: SamplingParams, n_prompt: int) -> Sampler:
@@ -163,9 +164,16 @@ class Model:
     def _grammars(self) -> Grammars:
         return Grammars(self.tokenizer)
 
-    @cached_property
-    def _core(self) -> EngineCore:
-        return EngineCore(self.engine, n_known=self.tokenizer.n_vocab)
+    @property
+    def core(self) -> EngineCore:
+        """What computes replies. Raises UsageError unless the model generates text."""
+        return self._talk.core
+
+    @property
+    def _talk(self) -> Conversation:
+        self.require_generation()
+        assert self._conversation is not None
+        return self._conversation
 
     def encode_prompt(
         self, prompt: Prompt, *, system: str | None = None, raw: bool = False, think: bool | None = None
@@ -268,7 +276,7 @@ def load(
     strict         a part that can't run on the device is an error instead of running elsewhere
     gpu_layers     how many of the last layers run on the GPU, the others on the CPU: a number, "all", or "auto" for as
                    many as its memory holds (default: auto with device "auto", all with "gpu")
-    max_sequences  how many replies `generate_many` makes at a time; the cache holds n_ctx tokens for each
+    max_sequences  how many replies are made at a time, see `generate_many`; the cache holds n_ctx tokens for each
     kv_memory      bytes of the cache, which replies share as they need it
     speculate      "lookup": steps of `generate_many` verify what replies may go on with, as their own text did before;
                    or "off" (default: lookup on the CPU)

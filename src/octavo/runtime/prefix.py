@@ -67,7 +67,7 @@ class PageTree:
         node, nodes, length = self._roots.get(space), list[Node](), 0
         while node is not None:
             rest = prompt[length : min(length + PAGE_SIZE, len(prompt) - 1)]
-            found = [(_shared(child.tokens, rest), child) for child in _below(node, rest)]
+            found = [(shared(child.tokens, rest), child) for child in _below(node, rest)]
             most, node = max(found, key=lambda pair: pair[0], default=(0, None))
             if node is None:
                 break
@@ -104,9 +104,9 @@ class PageTree:
                 if child.page != page:
                     self.pool.replace(sequence, at, child.page)
                 return child
-            if _shared(child.tokens, tokens) == len(tokens):
+            if shared(child.tokens, tokens) == len(tokens):
                 return child
-            if _shared(child.tokens, tokens) == len(child.tokens):  # a tail, of which this is more
+            if shared(child.tokens, tokens) == len(child.tokens):  # a tail, of which this is more
                 if child.page != page:
                     self.pool.keep(page)
                     self.pool.give_up(child.page)
@@ -160,6 +160,6 @@ def _pages(tokens: Seq[int]) -> Iterator[Tokens]:
         yield tuple(tokens[start : start + PAGE_SIZE])
 
 
-def _shared(a: Seq[int], b: Seq[int]) -> int:
+def shared(a: Seq[int], b: Seq[int]) -> int:
     """How many tokens two begin with alike."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -59,19 +59,6 @@ def masked(logits: F32, mask: AnyArray) -> F32:
     return out
 
 
-def constrained(sampler: Sampler, constraint: Constraint) -> Sampler:
-    """A sampler that chooses among the tokens that may come, and goes on by the one it chose."""
-
-    def choose(logits: F32, tokens: Seq[int]) -> int:
-        mask = np.empty(-(-len(logits) // 32), np.int32)
-        constraint.fill(mask)
-        token = sampler(masked(logits, mask), tokens)
-        constraint.accept(token)
-        return token
-
-    return choose
-
-
 @dataclass(eq=False, slots=True)
 class Request:
     """Tokens to continue. `tokens` are those of the prompt and those chosen so far; `sequence` has what is computed.
@@ -89,6 +76,8 @@ class Request:
     cached      tokens of the prompt that were in the cache when it was admitted
     passed      times that a shorter prompt went first
     lookup      what drafts of its tokens are made from
+    paused      whether it is left out of steps for now
+    yields      whether it gives way between steps to whoever is short of pages
     """
 
     prompt: Seq[int]
@@ -110,6 +99,8 @@ class Request:
     passed: int = field(default=0, init=False)
     arrival: int = field(default=0, init=False)
     lookup: Lookup = field(default_factory=Lookup, init=False)
+    paused: bool = field(default=False, init=False)
+    yields: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)

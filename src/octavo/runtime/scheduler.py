@@ -4,6 +4,8 @@ Requests under way come first, the oldest before the others; each is given the t
 last, or of a prompt as many as the step has room for. A request is admitted if the pages for its whole prompt are
 there. When pages run out, the newest request gives its own up, and is computed again later, mostly from the prefix
 cache. The oldest never does, so there is always one that gets on.
+
+A request that is paused is in no step. It keeps its pages as long as nobody makes it give way.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.buckets import at_most, chunk_sizes
 from octavo.runtime.kv_cache import PagePool, Sequence
 from octavo.runtime.pace import Pace
-from octavo.runtime.prefix import PageTree
+from octavo.runtime.prefix import PageTree, shared
 from octavo.runtime.reply import FinishReason
 from octavo.runtime.request import Output, Request, State
 
@@ -78,6 +80,7 @@ class Scheduler:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     _arrivals: Iterator[int] = field(default_factory=count)
+    _last: tuple[str, Sequence] = field(default_factory=lambda: ("", Sequence()))
 
     def __post_init__(self) -> None:
         self._sizes = chunk_sizes(self.pace.n_batch)
@@ -102,8 +105,8 @@ class Scheduler:
         ended += self._grow()
         if self.preemptions == before:
             self._admit()
-        replies = [r for r in self.running if r.left == 1]
-        depth = next((len(r.sequence) for r in self.running if r.left > 1), 0)
+        replies = [r for r in self.active if r.left == 1]
+        depth = next((len(r.sequence) for r in self.active if r.left > 1), 0)
         room = self.pace.chunk(len(replies), depth) if prompts else 0
         parts = [*((r, 1) for r in replies), *self._chunks(room)]
         choosing = [(one, i) for i, (r, n) in enumerate(parts) if n == r.left for one in self._choosing(r)]
@@ -114,8 +117,8 @@ class Scheduler:
 
         Their pages are there. None where requests end or begin that a plan would see to first.
         """
-        going = [r for r, _ in plan.parts if r.state is State.RUNNING]
-        if len(going) < len(self.running) or (self.waiting and len(going) < self.max_running):
+        going = [r for r, _ in plan.parts if r.state is State.RUNNING and not r.paused]
+        if len(going) < len(self.active) or (self.wanting and len(going) < self.max_running):
             return None
         going = [r for r in going if len(r.tokens) < self.n_ctx and len(r.chosen) + 1 != r.max_tokens]
         if not going or any(r.cancelled for r in going):
@@ -146,7 +149,7 @@ class Scheduler:
 
     def _grow(self) -> Iterator[Output]:
         """Pages for the next token of all that have one, from those of the newest where there are too few."""
-        for request in list(self.running):
+        for request in self.active:
             while request.state is State.RUNNING and request.left == 1:
                 try:
                     self.pool.grow(request.sequence, len(request.tokens))
@@ -159,6 +162,10 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         self.preemptions += 1
+        self.give_way(request)
+
+    def give_way(self, request: Request) -> None:
+        """Put a request that is under way back into the queue; its pages go to others."""
         self._leave(request)
         request.sequence, request.state = Sequence(), State.WAITING
         insort(self.waiting, request, key=RANK)
@@ -168,10 +175,10 @@ class Scheduler:
         held_back = 0
         while len(self.waiting) > held_back and len(self.running) < self.max_running:
             request = self.waiting[held_back]
-            if self._comes_soon(request):
+            if request.paused or self._comes_soon(request):
                 held_back += 1
                 continue
-            sequence, length = self.tree.match(request.tokens, request.space), len(request.tokens)
+            sequence, length = self._begun(request), len(request.tokens)
             wanted = self.pool.wanted(sequence, length) + len(self.running)  # a page each for those under way to go on
             self.pool.make_room(sequence, wanted)
             if self.running and wanted > self.pool.free:
@@ -188,19 +195,28 @@ class Scheduler:
             self.prompt_tokens += length
             self.cached_tokens += len(sequence)
 
+    def _begun(self, request: Request) -> Sequence:
+        """What is in the cache of a request's tokens, but for the last one."""
+        if self.pool.windows is None:
+            return self.tree.match(request.tokens, request.space)
+        (space, sequence), self._last = self._last, ("", Sequence())
+        wanted = request.tokens[:-1] if space == request.space else []
+        self.pool.shrink(sequence, shared(sequence.tokens, wanted))
+        return sequence
+
     def _comes_soon(self, request: Request) -> bool:
         """Whether the page that comes after those in the cache is being computed for another request."""
         end = (self.tree.matching(request.tokens, request.space) // PAGE_SIZE + 1) * PAGE_SIZE
         wanted = request.tokens[:end]
         return len(request.tokens) > end and any(
             len(r.sequence) < end < len(r.tokens) and r.space == request.space and r.tokens[:end] == wanted
-            for r in self.running
+            for r in self.active
         )
 
     def _chunks(self, room: int) -> Iterator[tuple[Request, int]]:
         """Parts of prompts that together have up to `room` tokens."""
         room = at_most(room, self._sizes)
-        prompts = [r for r in self.running if r.left > 1]
+        prompts = [r for r in self.active if r.left > 1]
         if prompts and prompts[0].left > room and prompts[0].passed < MOST_PASSED:
             first = next((r for r in prompts if r.left <= room), None)
             if first is not None:
@@ -275,8 +291,31 @@ class Scheduler:
     def _leave(self, request: Request) -> None:
         """Take a request out of the steps; others may find what was computed of it."""
         self.running.remove(request)
-        self.tree.publish(request.sequence, request.space, tail=True)
-        self.pool.release(request.sequence)
+        if self.pool.windows is None:
+            self.tree.publish(request.sequence, request.space, tail=True)
+            self.pool.release(request.sequence)
+        else:
+            self.forget()
+            self._last = request.space, request.sequence
+
+    @property
+    def kept(self) -> int:
+        """Pages of the sequence that is kept where the tree keeps none."""
+        return len(self._last[1].pages)
+
+    def forget(self) -> None:
+        """Give back the pages of the sequence that is kept where the tree keeps none."""
+        self.pool.release(self._last[1])
+
+    @property
+    def active(self) -> list[Request]:
+        """Requests under way that are in the next steps."""
+        return [r for r in self.running if not r.paused]
+
+    @property
+    def wanting(self) -> list[Request]:
+        """Requests that are to begin when there is room."""
+        return [r for r in self.waiting if not r.paused]
 
     @property
     def idle(self) -> bool:
