@@ -278,7 +278,7 @@ def load(
                    many as its memory holds (default: auto with device "auto", all with "gpu")
     max_sequences  how many replies are made at a time, see `generate_many`; the cache holds n_ctx tokens for each
     kv_memory      bytes of the cache, which replies share as they need it
-    speculate      "lookup": steps of `generate_many` verify what replies may go on with, as their own text did before;
+    speculate      "lookup": steps verify what replies may go on with, as their own text did before;
                    or "off" (default: lookup on the CPU)
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
