@@ -54,11 +54,7 @@ class Conversation:
 
         Raises ClosedError after `leave`, and what `EngineCore.add` and `EngineCore.step` raise.
         """
-        if request not in self._asked:
-            request.yields = True
-            self.core.add(request)
-            self._asked[request] = Asked()
-        asked = self._asked[request]
+        asked = self._asked.get(request) or self._added(request)
         asked.thread, asked.waits = get_ident(), True
         try:
             while not asked.outputs:
@@ -73,6 +69,17 @@ class Conversation:
                 self._asked.pop(request, None)
             with self._changed:
                 self._changed.notify_all()
+
+    def _added(self, request: Request) -> Asked:
+        """Begin a request; what another thread's step brings for it has a place at once."""
+        request.yields = True
+        asked = self._asked[request] = Asked()
+        try:
+            self.core.add(request)
+        except BaseException:
+            del self._asked[request]
+            raise
+        return asked
 
     def _step_for(self, request: Request, asked: Asked) -> bool:
         """Compute a step, unless another thread's has brought what is waited for; whether that helped anybody."""
