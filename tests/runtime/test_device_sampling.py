@@ -19,7 +19,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed
-from octavo.runtime.device_sampling import DeviceSampler
+from octavo.runtime.device_sampling import greedy
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.model import open_model
 from tests.runtime import tiny
@@ -53,7 +53,7 @@ def engines(architecture: ModelSpec) -> Callable[..., tuple[Engine, Engine, Eage
 
 
 def take(engine: Engine, feeds: list[Feed], n: int) -> list[list[int]]:
-    with closing(DeviceSampler(engine).greedy(feeds)) as chosen:
+    with closing(greedy(engine, feeds)) as chosen:
         return list(islice(chosen, n))
 
 
@@ -67,8 +67,8 @@ def test_greedy_is_the_largest_logit_again_and_again(engines: Any, lengths: tupl
         runs.append((take(engine, feeds, 70), [s.tokens for s in sequences], engine.pool.free))
         assert [len(s.pages) for s in sequences] == [-(-len(s) // PAGE_SIZE) for s in sequences]
     assert runs[0] == runs[1]
-    assert not DeviceSampler(plain).finds(1)
-    assert DeviceSampler(eager).finds(1)
+    assert not plain.finds_candidates
+    assert eager.finds_candidates
     assert {shape[1] for shape in backend.reads} == {1, 3}, "no logits were read"
 
 
@@ -76,7 +76,7 @@ def test_another_step_between_two_tokens(engines: Any) -> None:
     plain, eager, _ = engines()
     want = take(plain, [Feed(Sequence(), TOKENS[:9])], 6)
     got = []
-    with closing(DeviceSampler(eager).greedy([Feed(Sequence(), TOKENS[:9])])) as chosen:
+    with closing(greedy(eager, [Feed(Sequence(), TOKENS[:9])])) as chosen:
         for _ in range(6):
             got.append(next(chosen))
             eager.step([Feed(Sequence(), [7])])
@@ -86,27 +86,11 @@ def test_another_step_between_two_tokens(engines: Any) -> None:
 def test_greedy_ends_where_the_context_is_full(engines: Any) -> None:
     for engine in engines(n_ctx=12)[:2]:
         sequence = Sequence()
-        with closing(DeviceSampler(engine).greedy([Feed(sequence, TOKENS[:9])])) as chosen:
+        with closing(greedy(engine, [Feed(sequence, TOKENS[:9])])) as chosen:
             assert len([next(chosen) for _ in range(4)]) == 4
             with pytest.raises(ContextFullError, match="13 tokens do not fit the context of 12"):
                 next(chosen)
         assert len(sequence) == 12
-
-
-def test_candidates_are_the_largest_logits(engines: Any) -> None:
-    plain, eager, backend = engines()
-    sequence = Sequence()
-    logits = plain.step([Feed(sequence, TOKENS[:4], outputs=2)])
-    plain.pool.release(sequence)
-    for k in (1, 5, 64, 65):
-        for engine in (plain, eager):
-            ids, values = DeviceSampler(engine).candidates([Feed(sequence, TOKENS[:4], outputs=2)], k)
-            assert ids.shape == values.shape == (2, k)
-            np.testing.assert_array_equal(values, -np.sort(-logits, axis=1)[:, :k])
-            np.testing.assert_array_equal(np.take_along_axis(logits, ids, 1), values)
-            assert sequence.tokens == TOKENS[:4]
-            engine.pool.release(sequence)
-    assert backend.reads == [(2, 129)] * 3
 
 
 def test_what_is_not_finite_is_found_without_the_logits(tmp_path: Any) -> None:
@@ -114,11 +98,9 @@ def test_what_is_not_finite_is_found_without_the_logits(tmp_path: Any) -> None:
     weights["output.weight"].reshape(-1)[5] = np.nan
     with GGUFFile.open(tiny.write(tmp_path / "broken.gguf", weights=weights)) as file:
         engine, sequence = Engine(read_model(file), [Eager()], EngineConfig(n_ctx=64)), Sequence()
-        device = DeviceSampler(engine)
-        for choose in (lambda feeds: next(device.greedy(feeds)), lambda feeds: device.candidates(feeds, 3)):
-            with pytest.raises(NonFiniteError, match=r"broken\.gguf: the model computed NaN or Inf"):
-                choose([Feed(sequence, [1, 2, 3])])
-            assert (sequence.tokens, sequence.pages) == ([], [])
+        with pytest.raises(NonFiniteError, match=r"broken\.gguf: the model computed NaN or Inf"):
+            next(greedy(engine, [Feed(sequence, [1, 2, 3])]))
+        assert (sequence.tokens, sequence.pages) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,37 @@ def prompts(rng: random.Random, n: int) -> Iterator[list[int]]:
         yield [*common[: rng.randint(0, 150)], *(rng.randint(1, 9) for _ in range(rng.randint(1, 50)))]
 
 
+class Room:
+    """Lets paused requests give way when pages run short."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler, self.times = scheduler, 0
+
+    def make(self, sequence: Sequence) -> None:
+        for one in [r for r in self.scheduler.running if r.paused and r.sequence is not sequence]:
+            self.scheduler.give_way(one)
+            self.times += 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_gives_way_for_another_comes_back(seed: int) -> None:
+    rng = random.Random(seed)
+    run = Run(n_pages=5, n_batch=40, running=3, n_ctx=250)
+    room, requests = Room(run.scheduler), [request(prompt, rng.randint(1, 60)) for prompt in prompts(rng, 12)]
+    run.pool.call_when_short(room.make)
+    for one in requests:
+        run.scheduler.add(one)
+    while not run.scheduler.idle:
+        going = [r for r in requests if r.finish_reason is None]
+        for one in going:
+            one.paused = one is not going[0] and rng.random() < 0.5
+        run.step()
+        there = {*run.scheduler.running, *run.scheduler.waiting}
+        assert there == {r for r in going if r.finish_reason is None}
+    assert [list(r.chosen) for r in requests] == [alone(list(r.prompt), r.max_tokens or 0, 250) for r in requests]
+    assert room.times
+
+
 def test_the_newest_gives_way_and_the_oldest_goes_on() -> None:
     run = Run(n_pages=8, n_ctx=300)
     several = [request([n] * 60, 120) for n in (1, 2, 3, 4, 5, 6)]

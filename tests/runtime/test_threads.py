@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ GREEDY: Any = {"temperature": 0.0}
 QUESTIONS = ("12*7", "5/0", "47 times 38")
 
 
-def together(*work: Callable[[], Any]) -> list[Any]:
+def together(*work: Callable[[], Any], timeout: float = 60) -> list[Any]:
     """What each gives, all run at the same time in threads of their own."""
     start = threading.Barrier(len(work))
 
@@ -29,7 +30,7 @@ def together(*work: Callable[[], Any]) -> list[Any]:
         return run()
 
     with ThreadPoolExecutor(len(work)) as threads:
-        return [done.result(timeout=60) for done in [threads.submit(begin, run) for run in work]]
+        return [done.result(timeout=timeout) for done in [threads.submit(begin, run) for run in work]]
 
 
 def test_threads_on_the_cpu_get_right_results() -> None:
@@ -80,6 +81,72 @@ def test_replies_that_threads_read_share_steps(alphabet_path: str) -> None:
             assert [reply.result(timeout=60) for reply in replies] == alone
         assert model.core.steps - before < sum(len(g.tokens) for g in generations)
         assert (model.engine.pool.held, model.core.scheduler.idle) == (0, True)
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.slow)])
+def test_replies_are_read_and_left_at_once(alphabet_path: str, rounds: int) -> None:
+    """More threads than places and pages, which read replies, close them, drop them, break off and want all at once."""
+    with octavo.load(alphabet_path, device="reference", n_ctx=64, max_sequences=2) as model:
+        want = {c: model.generate([ord(c)], **GREEDY).text for c in "adghklvw"}
+
+        def uses(seed: int) -> Callable[[], bool]:
+            return lambda: all(use_somehow(model, want, random.Random(f"{seed}, {i}")) for i in range(rounds))
+
+        assert together(*(uses(seed) for seed in range(5)), timeout=120) == [True] * 5
+        assert model.generate([ord("w")], **GREEDY).text == "xyz", "this drops those that were left"
+        assert (model.engine.pool.held, model.core.scheduler.idle) == (0, True)
+
+
+def use_somehow(model: Model, want: dict[str, str], draw: random.Random) -> bool:
+    """Have a reply or several made, to the end or not; whether they are what is wanted."""
+    letters = draw.sample(sorted(want), 3)
+    replies, texts = [model.generate([ord(c)], **GREEDY) for c in letters], [want[c] for c in letters]
+    first, way = replies[0], draw.choice(["close", "drop", "break", "fail", "side by side", "all", "read"])
+    if draw.randrange(2):
+        assert next(first) == texts[0][0]
+    if way == "side by side":
+        while [None for reply in replies if next(reply, None)]:
+            pass
+        return [reply.text_so_far for reply in replies] == texts
+    if way == "all":
+        return [reply.text for reply in model.generate_many([[ord(c)] for c in letters], **GREEDY)] == texts
+    if way in ("read", "close"):
+        return first.text == texts[0] if way == "read" else first.close() is None
+    for _ in first:
+        if way == "break":
+            break
+        if way == "fail":
+            with pytest.raises(ZeroDivisionError):
+                [1 // 0 for _ in first]
+    return texts[0].startswith(first.text_so_far)
+
+
+@pytest.mark.parametrize(
+    "where", ["engine.compute", "core.scheduler.commit", "core.scheduler._take", "core.scheduler.plan"]
+)
+def test_an_interrupted_step_leaves_the_model_usable(
+    alphabet: Model, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    left, generation = alphabet.generate("hi", **GREEDY), alphabet.generate("hi", **GREEDY)
+    assert next(left) + next(generation) == "aa"
+    (*path, name), owner = where.split("."), alphabet
+    for part in path:
+        owner = getattr(owner, part)
+    whole = getattr(owner, name)
+
+    def interrupted(*args: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        if name != "compute":  # before and after differ there
+            whole(*args, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(generation)
+    assert (list(generation), generation.finish_reason) == ([], "interrupted")
+    assert left.text == ALPHABET
+    assert alphabet.generate("hi", **GREEDY).text == ALPHABET
+    assert (alphabet.engine.pool.held, alphabet.core.scheduler.idle) == (0, True)
 
 
 def test_nobody_waits_long_for_a_generation_that_nobody_reads(alphabet: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from octavo.bench.cost import Cost, Load, total
 from octavo.runtime.batch import Feed
-from octavo.runtime.device_sampling import DeviceSampler
+from octavo.runtime.device_sampling import greedy
 from octavo.runtime.engine import Engine
 from octavo.runtime.kv_cache import Sequence
 
@@ -85,7 +85,7 @@ class EngineSubject:
 
     def _decode_greedily(self, first: int, n: int) -> float:
         """The time of n steps where tokens are chosen on the device, as a generation does it."""
-        with closing(DeviceSampler(self.engine).greedy([Feed(s, [first]) for s in self._sequences])) as chosen:
+        with closing(greedy(self.engine, [Feed(s, [first]) for s in self._sequences])) as chosen:
             start = time.perf_counter()
             for _ in range(n):
                 next(chosen)

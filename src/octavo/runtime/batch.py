@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -44,22 +45,22 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
     order = sorted(range(len(feeds)), key=lambda i: len(feeds[i].tokens) != 1)
     ordered = [feeds[i] for i in order]
     counts = [len(f.tokens) for f in ordered]
-    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    bounds = [0, *accumulate(counts)]
     ones = counts.count(1)
     decodes = ones if max(counts) > 1 else 0  # where all have one token, `starts` tells so
-    stops = dict(zip(order, bounds[1:].tolist(), strict=True))
+    stops = dict(zip(order, bounds[1:], strict=True))
     outputs = [at for i, f in enumerate(feeds) for at in range(stops[i] - f.outputs, stops[i])]
     inputs: dict[str, AnyArray] = {
         "tokens": np.array([token for f in ordered for token in f.tokens], np.int32),
         "positions": _positions(ordered, ones),
-        "starts": bounds[decodes:],
+        "starts": np.array(bounds[decodes:], np.int32),
         "outputs": np.array(outputs, np.int32),
     }
     inputs["pages"], inputs["rows"] = _places([f.sequence.pages for f in ordered], ordered, ones, max_pages)
     if any(windows := [f.sequence.window.pages for f in ordered]):  # layers with a window have pages of their own
         inputs["window_pages"], inputs["window_rows"] = _places(windows, ordered, ones, max_pages)
     sizes = {
-        "tokens": int(bounds[-1]),
+        "tokens": bounds[-1],
         "outputs": len(outputs),
         "sequences": len(feeds),
         "boundaries": len(inputs["starts"]),
@@ -69,8 +70,9 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
 
 def _positions(feeds: Seq[Feed], ones: int) -> AnyArray:
     """Positions, int32, of the tokens of feeds, the first of which have one; no arrays for each of these."""
-    at = [f.start for f in feeds[:ones]]
-    return np.concatenate([np.array(at, np.int32), *(np.arange(f.start, f.stop, dtype=np.int32) for f in feeds[ones:])])
+    at = np.array([f.start for f in feeds[:ones]], np.int32)
+    rest = [np.arange(f.start, f.stop, dtype=np.int32) for f in feeds[ones:]]
+    return np.concatenate([at, *rest]) if rest else at
 
 
 def _places(lists: Seq[list[int]], feeds: Seq[Feed], ones: int, width: int) -> tuple[AnyArray, AnyArray]:
@@ -83,6 +85,6 @@ def _places(lists: Seq[list[int]], feeds: Seq[Feed], ones: int, width: int) -> t
         row[: len(pages)] = pages
     at = [f.start for f in feeds[:ones]]
     of_ones = [pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for pages, p in zip(lists, at, strict=False)]
-    rest = zip(lists[ones:], feeds[ones:], strict=True)
-    of_rest = (rows(pages, f.start, f.stop) for pages, f in rest)
-    return table, np.concatenate([np.array(of_ones, np.int64), *of_rest])
+    found = np.array(of_ones, np.int64)
+    rest = [rows(pages, f.start, f.stop) for pages, f in zip(lists[ones:], feeds[ones:], strict=True)]
+    return table, np.concatenate([found, *rest]) if rest else found

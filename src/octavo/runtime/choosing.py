@@ -71,7 +71,7 @@ class Few:
     @classmethod
     def of(cls, found: AnyArray, rows: Seq[int]) -> Few:
         """From what op `top_candidates` gives."""
-        found, k = found[rows], (found.shape[1] - 1) // 2
+        found, k = found if rows == list(range(len(found))) else found[rows], (found.shape[1] - 1) // 2
         return cls(found[:, 0], found[:, 1 : 1 + k], np.ascontiguousarray(found[:, 1 + k :]).view(np.float32))
 
 
@@ -105,10 +105,13 @@ class Chooser:
         outputs = _outputs(few, mixed=self.engine.fills and len(step[-1].tokens) != 1)
         begun = self.engine.begin(step, outputs, more=changes or None, check=False)
         found = dict(zip(outputs, begun.read(), strict=True))
-        for changed in (False, True):
-            some = [w for w in few if w.changed == changed]
-            if some:
-                choices |= self._from_few(some, found, begun)
+        if outputs == (BEST,):
+            choices |= self._best(few, found[BEST], begun)
+        else:
+            for changed in (False, True):
+                some = [w for w in few if w.changed == changed]
+                if some:
+                    choices |= self._from_few(some, found, begun)
         return choices | {w.request: self._from_row(w, begun.row(LOGITS, w.row)[0]) for w in whole}
 
     def chosen_there(self, begun: Begun, output: int, choosing: Seq[tuple[Request, int]]) -> Choices | None:
@@ -121,6 +124,18 @@ class Chooser:
             if unknown and not broken:
                 return None
             choices[request] = self.engine.not_finite() if broken else Chosen(token)
+        return choices
+
+    def _best(self, wanted: Seq[Wanted], found: AnyArray, begun: Begun) -> Choices:
+        """The likeliest tokens, from output BEST of a step."""
+        choices: Choices = {}
+        for w, (broken, token, _) in zip(wanted, found[[w.row for w in wanted]].tolist(), strict=True):
+            if broken:
+                choices[w.request] = self.engine.not_finite()
+            elif token < self.n_known:
+                choices[w.request] = Chosen(token)
+            else:
+                choices[w.request] = self._from_row(w, begun.row(LOGITS, w.row)[0])
         return choices
 
     def _wanted(self, choosing: Iterable[tuple[Request, int]], choices: Choices) -> Iterable[Wanted]:

@@ -93,6 +93,9 @@ class EngineCore:
             self._in_step = True
             try:
                 return self._step(prompts)
+            except BaseException:
+                self.scheduler.go_back()
+                raise
             finally:
                 self._in_step = False
 
@@ -172,9 +175,11 @@ class EngineCore:
 
     def _prepares(self, plan: StepPlan) -> bool:
         """Whether a step's time is that of making ready for its size: where it is captured, at its second time."""
+        if not self.engine.fills:
+            return False
         size = self.engine.size_of(plan.replies, len(plan.parts) - plan.replies, plan.chunk)
         self._sizes[size] += 1
-        return self.engine.fills and self._sizes[size] <= 2
+        return self._sizes[size] <= 2
 
     def drain(self) -> Iterator[Output]:
         """Take no more requests, and bring those that there are to their ends."""

@@ -92,7 +92,7 @@ class EngineConfig:
 
 
 class Engine:
-    """Runs steps: `step` appends tokens to sequences and returns logits. A `DeviceSampler` gets tokens from it.
+    """Runs steps: `step` appends tokens to sequences and returns logits. An `EngineCore` gets tokens from it.
 
     `backends` are in order of preference; the first is where weights are placed, unless `config` or `place` says
     otherwise. `gpu_layers` is how many layers lie there. Any thread may call: steps wait for each other, and who has

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from threading import Lock
 from weakref import finalize
 
 from octavo.errors import ContextFullError, OctavoError, UsageError
 from octavo.jit.clock import clock, compile_seconds
-from octavo.runtime.conversation import ClosedError, Conversation
+from octavo.runtime.conversation import Conversation
 from octavo.runtime.reply import Reply
 from octavo.runtime.request import Constraint, Request
 from octavo.runtime.sampling import Sampler
@@ -121,26 +122,24 @@ class Generation(Reply):
                 self.timings.compile_seconds = compile_seconds() - compiled
                 if piece:
                     yield piece
-        except ClosedError:
-            return
         finally:
             self.finish_reason = self.finish_reason or "interrupted"
             self._conversation.leave(self._request)
 
     def _decode(self) -> Iterator[str]:
         request, start, wants_none = self._request, clock(), self.finish_reason is not None
-        while True:
-            output = self._conversation.ask(request)
-            if request.failure is not None:
+        for n in count(1):
+            has_one = self._conversation.ask(request, n)
+            if not has_one and request.failure is not None:
                 raise request.failure
             if not self.tokens:
                 self.timings.cached_tokens, self.timings.prefill_seconds = request.cached, clock() - start
                 start = clock()
-            if wants_none:
+            if wants_none or (not has_one and request.cancelled):
                 return
-            shown = "" if output.token is None else self.add(output.token)
-            if self.finish_reason is None and output.finish_reason is not None:
-                shown += self.end(output.finish_reason)
+            shown = self.add(request.tokens[len(request.prompt) + n - 1]) if has_one else ""
+            if self.finish_reason is None and request.n_chosen <= n and request.finish_reason is not None:
+                shown += self.end(request.finish_reason)
             self._count(start)
             yield shown
             if self.finish_reason == "context":

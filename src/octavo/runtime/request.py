@@ -116,6 +116,11 @@ class Request:
         return len(self.tokens) - len(self.sequence)
 
     @property
+    def n_chosen(self) -> int:
+        """How many tokens were chosen so far."""
+        return len(self.tokens) - len(self.prompt)
+
+    @property
     def chosen(self) -> Seq[int]:
         """Tokens chosen so far."""
         return self.tokens[len(self.prompt) :]

@@ -14,6 +14,7 @@ from bisect import insort
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from operator import attrgetter
 
@@ -25,6 +26,7 @@ from octavo.runtime.pace import Pace
 from octavo.runtime.prefix import PageTree, shared
 from octavo.runtime.reply import FinishReason
 from octavo.runtime.request import Output, Request, State
+from octavo.runtime.window_pool import pages_for
 
 MOST_PASSED = 4
 """Times that shorter prompts may go before a longer one."""
@@ -44,12 +46,12 @@ class StepPlan:
     choosing: tuple[tuple[Request, int], ...]
     ended: tuple[Output, ...] = ()
 
-    @property
+    @cached_property
     def replies(self) -> int:
         """Requests of one token."""
         return sum(n == 1 for _, n in self.parts)
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """Tokens of the others."""
         return sum(n for _, n in self.parts if n > 1)
@@ -105,8 +107,9 @@ class Scheduler:
         ended += self._grow()
         if self.preemptions == before:
             self._admit()
-        replies = [r for r in self.active if r.left == 1]
-        depth = next((len(r.sequence) for r in self.active if r.left > 1), 0)
+        active = self.active
+        replies = [r for r in active if r.left == 1]
+        depth = next((len(r.sequence) for r in active if r.left > 1), 0) if len(replies) < len(active) else 0
         room = self.pace.chunk(len(replies), depth) if prompts else 0
         parts = [*((r, 1) for r in replies), *self._chunks(room)]
         choosing = [(one, i) for i, (r, n) in enumerate(parts) if n == r.left for one in self._choosing(r)]
@@ -120,7 +123,7 @@ class Scheduler:
         going = [r for r, _ in plan.parts if r.state is State.RUNNING and not r.paused]
         if len(going) < len(self.active) or (self.wanting and len(going) < self.max_running):
             return None
-        going = [r for r in going if len(r.tokens) < self.n_ctx and len(r.chosen) + 1 != r.max_tokens]
+        going = [r for r in going if len(r.tokens) < self.n_ctx and r.n_chosen + 1 != r.max_tokens]
         if not going or any(r.cancelled for r in going):
             return None
         try:
@@ -179,7 +182,7 @@ class Scheduler:
                 held_back += 1
                 continue
             sequence, length = self._begun(request), len(request.tokens)
-            wanted = self.pool.wanted(sequence, length) + len(self.running)  # a page each for those under way to go on
+            wanted = self.pool.wanted(sequence, length) + self._growing()
             self.pool.make_room(sequence, wanted)
             if self.running and wanted > self.pool.free:
                 self.pool.release(sequence)
@@ -189,11 +192,15 @@ class Scheduler:
             except CacheFullError:
                 self.pool.release(sequence)
                 raise
-            del self.waiting[held_back]
+            self.waiting.remove(request)  # others may have come before it meanwhile, which gave way
             request.sequence, request.state, request.cached = sequence, State.RUNNING, len(sequence)
             insort(self.running, request, key=RANK)
             self.prompt_tokens += length
             self.cached_tokens += len(sequence)
+
+    def _growing(self) -> int:
+        """Pages to leave free for those under way to go on: one for each that has not as many as it may have."""
+        return sum(len(r.sequence.pages) < pages_for(self.n_ctx) for r in self.running)
 
     def _begun(self, request: Request) -> Sequence:
         """What is in the cache of a request's tokens, but for the last one."""
@@ -215,8 +222,8 @@ class Scheduler:
 
     def _chunks(self, room: int) -> Iterator[tuple[Request, int]]:
         """Parts of prompts that together have up to `room` tokens."""
-        room = at_most(room, self._sizes)
         prompts = [r for r in self.active if r.left > 1]
+        room = at_most(room, self._sizes) if prompts else 0
         if prompts and prompts[0].left > room and prompts[0].passed < MOST_PASSED:
             first = next((r for r in prompts if r.left <= room), None)
             if first is not None:
@@ -228,6 +235,11 @@ class Scheduler:
             if n:
                 yield request, n
                 room -= n
+
+    def go_back(self) -> None:
+        """After a step that was interrupted: let requests forget what may be computed, but has no token after it."""
+        for request in self.running:
+            self.pool.shrink(request.sequence, min(len(request.sequence), len(request.tokens) - 1))
 
     def commit(
         self, plan: StepPlan, chosen: Mapping[Request, int], failed: Mapping[Request, Exception] = NONE
@@ -274,7 +286,7 @@ class Scheduler:
         request.tokens.append(token)
         if token in request.stop_ids or (request.constraint is not None and request.constraint.stopped):
             self._end(request, "stop")
-        elif len(request.tokens) - len(request.prompt) == request.max_tokens:
+        elif request.n_chosen == request.max_tokens:
             self._end(request, "length")
         elif len(request.tokens) > self.n_ctx:
             self._end(request, "context")

@@ -91,10 +91,10 @@ class Speculator:
 
     def _may(self, request: Request) -> bool:
         """Whether a request's tokens can be chosen before those before them are known to be right."""
-        sampler, chosen = request.sampler, len(request.tokens) - len(request.prompt)
+        sampler = request.sampler
         foreseen = request.constraint is None or isinstance(request.constraint, Foreseeing)
         plain = foreseen and isinstance(sampler, ChainSampler) and not sampler.before
-        return plain and (request.max_tokens is None or request.max_tokens > chosen + 1)
+        return plain and (request.max_tokens is None or request.max_tokens > request.n_chosen + 1)
 
     def _grown(self, request: Request) -> bool:
         """Whether there is room for a draft; its pages are there then."""
