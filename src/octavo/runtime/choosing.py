@@ -24,6 +24,7 @@ from octavo.runtime.candidates import BEST, CANDIDATES, CHANGED, LOGITS, MAX_CAN
 from octavo.runtime.draws import draw
 from octavo.runtime.engine import Engine
 from octavo.runtime.logit_changes import LogitChanges
+from octavo.runtime.masks import Filler
 from octavo.runtime.request import LogProbs, Request, masked
 from octavo.runtime.sampling import NOTHING_LEFT, ChainSampler, largest_first
 
@@ -84,6 +85,7 @@ class Chooser:
         bits = np.zeros(-(-self._n_vocab // 32) * 32, np.uint8)
         bits[:n_known] = 1
         self._known: AnyArray = np.packbits(bits, bitorder="little").view(np.int32)
+        self._filler = Filler(-(-n_known // 32))
 
     def step(
         self, feeds: Seq[Feed], choosing: Seq[tuple[Request, int]], places: Mapping[Request, int] = FIRST
@@ -97,7 +99,7 @@ class Chooser:
         step = self.engine.filled(feeds)
         rows = list(accumulate((f.outputs for f in step), initial=0))
         choices: Choices = {}
-        wanted = list(self._wanted(((r, rows[i] + places.get(r, 0)) for r, i in choosing), choices))
+        wanted = list(self._wanted([(r, rows[i] + places.get(r, 0)) for r, i in choosing], choices))
         few, whole, changes = self._divided(wanted)
         if not few and (whole or not (self.engine.fills and self.engine.finds_candidates)):
             logits = self.engine.compute(step)  # [outputs, n_vocab]
@@ -138,23 +140,31 @@ class Chooser:
                 choices[w.request] = self._from_row(w, begun.row(LOGITS, w.row)[0])
         return choices
 
-    def _wanted(self, choosing: Iterable[tuple[Request, int]], choices: Choices) -> Iterable[Wanted]:
+    def _wanted(self, choosing: Seq[tuple[Request, int]], choices: Choices) -> Iterable[Wanted]:
         """What is to be chosen; constraints that allow nothing are among the choices, as errors."""
+        masks = self._masks([request for request, _ in choosing])
         for request, row in choosing:
+            mask = masks.get(request)
             try:
+                if isinstance(mask, Exception):
+                    raise mask
                 sampler = request.sampler
                 changes = sampler.changes(request.tokens) if isinstance(sampler, ChainSampler) else NO_CHANGES
-                yield Wanted(request, row, changes, self._mask(request))
+                yield Wanted(request, row, changes, mask)
             except Exception as error:
                 choices[request] = error
 
-    def _mask(self, request: Request) -> AnyArray | None:
-        """The mask of a request's constraint, int32 [ceil(n_vocab / 32)]; the tokens in it are known."""
-        if request.constraint is None:
-            return None
-        mask = np.zeros(len(self._known), np.int32)
-        request.constraint.fill(mask[: -(-self.n_known // 32)])
-        return mask & self._known
+    def _masks(self, requests: Seq[Request]) -> dict[Request, AnyArray | Exception]:
+        """Masks of requests' constraints, int32 [ceil(n_vocab / 32)]: tokens that may come; or why there is none."""
+        held = {request: request.constraint for request in requests if request.constraint is not None}
+        found = self._filler.fill(list(held.values())) if held else []
+        return {r: m if isinstance(m, Exception) else self._padded(m) for r, m in zip(held, found, strict=True)}
+
+    def _padded(self, mask: AnyArray) -> AnyArray:
+        """A mask without tokens that are not known, for all rows of logits."""
+        whole = np.zeros_like(self._known)
+        whole[: len(mask)] = mask & self._known[: len(mask)]
+        return whole
 
     def _divided(self, wanted: Seq[Wanted]) -> tuple[list[Wanted], list[Wanted], LogitChanges]:
         """Those for which a few candidates do, the others, and what is done to the logits of the first."""

@@ -7,6 +7,7 @@ only where its grammar does.
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ LIMITS = {
     "verbose_errors": False,
 }  # fmt: skip
 """Of llguidance: a third of a second to compile, 4 ms a token and 80 MB, at worst."""
+COMPILED_KEPT = 16
+"""Grammars that were used last: requests with the same tools come again and again."""
 JSON = {"whitespace_pattern": r" |\n[ \t]{0,20}", "whitespace_flexible": True}
 """White space in JSON: a space, or a line with what it is indented by, so that a reply is not filled with it."""
 
@@ -92,11 +95,12 @@ class Grammar:
 
 
 class Grammars:
-    """Compiles grammars for a tokenizer. Any thread may use it."""
+    """Compiles grammars for a tokenizer, each once as long as it is among the last ones. Any thread may use it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._lock = Lock()
+        self._compiled: OrderedDict[tuple[Grammar, bool], Any] = OrderedDict()
 
     def constraint(self, grammar: Grammar, thinking: Thinking | None = None) -> Constraint:
         """A constraint for one request; with `thinking` it begins after that.
@@ -104,15 +108,33 @@ class Grammars:
         Raises GrammarError for a grammar that is invalid, too large, or that no token can begin, and UsageError where
         llguidance is not installed.
         """
-        part = grammar.source()
         first = (thinking is None or not thinking.begun) and grammar.kind != "reply"
-        if first and self.tokenizer.add_space_prefix:  # the first space of a reply is not shown
+        matcher = self._matcher(grammar, spaced=first and self.tokenizer.add_space_prefix)
+        found = Matched(matcher, self.tokenizer.n_vocab)
+        return found if thinking is None else AfterThinking(found, thinking, self.tokenizer)
+
+    def _matcher(self, grammar: Grammar, spaced: bool) -> Any:
+        """A matcher for one request. What is kept is at the beginning, and is only ever copied."""
+        key = grammar, spaced
+        with self._lock:
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+                return self._compiled[key].deep_copy()
+        compiled = self._compile(grammar, spaced)
+        with self._lock:
+            self._compiled[key] = compiled
+            if len(self._compiled) > COMPILED_KEPT:
+                self._compiled.popitem(last=False)
+            return compiled.deep_copy()
+
+    def _compile(self, grammar: Grammar, spaced: bool) -> Any:
+        """spaced: before what the grammar says comes the first space of a reply, which is not shown."""
+        grammars = [grammar.source()]
+        if spaced:
             grammars = [
                 {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: " " @answer'},
-                {**part, "name": "answer"},
+                {**grammars[0], "name": "answer"},
             ]
-        else:
-            grammars = [part]
         llguidance = _llguidance()
         limits = llguidance.LLParserLimits(**LIMITS)
         matcher = llguidance.LLMatcher(
@@ -120,9 +142,9 @@ class Grammars:
         )
         if matcher.is_error():
             raise GrammarError(f"the grammar can't be used: {_brief(matcher.get_error())}")
-        found = _Matched(matcher, self.tokenizer.n_vocab)
-        found.fill(np.empty(-(-self.tokenizer.n_vocab // 32), np.int32))
-        return found if thinking is None else AfterThinking(found, thinking, self.tokenizer)
+        mask = np.empty(-(-self.tokenizer.n_vocab // 32), np.int32)
+        Matched(matcher, self.tokenizer.n_vocab).fill(mask)  # so that what no token begins is found now
+        return matcher
 
     def prepare(self) -> None:
         """Read the vocabulary now, which takes a second or two of a large one, if llguidance is there."""
@@ -186,42 +208,46 @@ class _Vocabulary:
         return max(map(len, self._by_bytes), default=1)
 
 
-class _Matched:
+class Matched:
     """A Constraint: what a matcher of llguidance takes. Where that fails, nothing may come."""
 
     def __init__(self, matcher: Any, n_vocab: int) -> None:
-        self._matcher, self._words = matcher, -(-n_vocab // 32)
+        self.matcher, self._words = matcher, -(-n_vocab // 32)
 
     def fill(self, mask: Mask) -> None:
         own = mask[: self._words]
         assert own.dtype == np.int32
         assert own.flags.c_contiguous
         mask[len(own) :] = 0
-        self._matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
-        if self._matcher.is_error():
-            raise GrammarError(f"the grammar can't be followed: {_brief(self._matcher.get_error())}")
-        if not own.any():
+        self.matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
+        self.require(own)
+
+    def require(self, mask: Mask) -> None:
+        """Raise GrammarError unless the matcher has filled a mask with a token that may come."""
+        if self.matcher.is_error():
+            raise GrammarError(f"the grammar can't be followed: {_brief(self.matcher.get_error())}")
+        if not mask.any():
             raise GrammarError("the grammar can't be followed: no token of the vocabulary goes on as it has to")
 
     def fill_after(self, tokens: Sequence[int], mask: Mask) -> None:
-        taken = self._matcher.try_consume_tokens(list(tokens))
+        taken = self.matcher.try_consume_tokens(list(tokens))
         try:
             if taken < len(tokens):
                 raise GrammarError(f"token {tokens[taken]} is not what the grammar allows")
             self.fill(mask)
         finally:
-            self._matcher.rollback(taken)
+            self.matcher.rollback(taken)
 
     def forced(self) -> list[int]:
-        return [] if self.stopped else list(self._matcher.compute_ff_tokens())
+        return [] if self.stopped else list(self.matcher.compute_ff_tokens())
 
     def accept(self, token: int) -> None:
-        if not self._matcher.consume_token(token):
-            raise GrammarError(f"token {token} is not what the grammar allows: {_brief(self._matcher.get_error())}")
+        if not self.matcher.consume_token(token):
+            raise GrammarError(f"token {token} is not what the grammar allows: {_brief(self.matcher.get_error())}")
 
     @property
     def stopped(self) -> bool:
-        return bool(self._matcher.is_stopped())
+        return bool(self.matcher.is_stopped())
 
 
 def _text(kind: str, given: str) -> str:

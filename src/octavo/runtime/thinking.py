@@ -91,8 +91,13 @@ class AfterThinking:
             later._think(token)
         later.fill(mask)
 
+    @property
+    def answering(self) -> Constraint | None:
+        """The answer's own constraint once nothing but that counts."""
+        return None if self._thinks or self._gap or self._start else self._answer
+
     def forced(self) -> list[int]:
-        return [] if self._thinks or self._gap or self._start else self._foreseeing().forced()
+        return [] if self.answering is None else self._foreseeing().forced()
 
     def _foreseeing(self) -> Foreseeing:
         if self._gap or self._start or not isinstance(self._answer, Foreseeing):
