@@ -114,7 +114,8 @@ class Layerwise:
             if stage.products:
                 tensors = {p.inputs[0].name: p.inputs[0].tensor for p in stage.products}
                 yield OpenStage(stage.number, stage.layer, self._inputs(stage), tensors, replaced)
-            caches = {name: _of_cache(name, x) for name, x in stage.written.items()}
+            watched = stage.written if self._done is not None else {}
+            caches = {name: _of_cache(name, x) for name, x in watched.items()}
             for stream in self.streams:
                 if stage.gives or stage.written:
                     self._run(stage, stream, replaced if stream == CHANGED else {}, caches)
@@ -140,7 +141,7 @@ class Layerwise:
             made = executor.run({**sample.inputs, **given}, sample.sizes)
             for kept, part in zip(results, made, strict=False):
                 kept[sample.part] = part
-            if stream == CHANGED:
+            if stream == CHANGED and caches:
                 for name, part in _written(stage, given, made[len(results) :]):
                     caches[name].add(part)
             if self._progress is not None:

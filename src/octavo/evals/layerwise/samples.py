@@ -44,6 +44,13 @@ class Samples:
         return len(self.tokens)
 
     def __iter__(self) -> Iterator[Sample]:
+        return iter(self._steps)
+
+    @cached_property
+    def _steps(self) -> tuple[Sample, ...]:
+        return tuple(self._made())
+
+    def _made(self) -> Iterator[Sample]:
         for tokens, end in zip(self.tokens, self._ends, strict=True):
             pages = list(range(pages_for(len(tokens))))
             inputs, sizes = make_batch([Feed(CachedSequence(pages), tokens, len(tokens))], pages_for(self.longest))

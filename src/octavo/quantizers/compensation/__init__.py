@@ -1,5 +1,5 @@
 """Error compensation: codes of a row whose errors cancel where inputs of a product go together."""
 
-from octavo.quantizers.compensation.compensate import Compensated, compensate
+from octavo.quantizers.compensation.compensate import DAMP, Compensated, compensate
 
-__all__ = ["Compensated", "compensate"]
+__all__ = ["DAMP", "Compensated", "compensate"]

@@ -19,7 +19,7 @@ from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, Planes, QTensor, decode, dequantize, pack, quantize_reference, unpack
 from octavo.formats.group import row_named
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.quantizers.calibration.factor import Order, factorize
+from octavo.quantizers.calibration.factor import Factor, Order, factorize
 from octavo.quantizers.compensation.sweep import sweep
 from octavo.quantizers.encoding.encoder import ENCODABLE, encode, rows_of
 
@@ -64,6 +64,7 @@ def compensate(
     order: Order = "act",
     damp: float = DAMP,
     rounds: int = ROUNDS,
+    factor: Factor | None = None,
     threads: int | None = None,
 ) -> Compensated:
     """Rows [N, K] in the format `row`, errors making up for each other under `hessian` [K, K].
@@ -76,6 +77,7 @@ def compensate(
     order       columns with the largest diagonal first, or as they lie; groups stay where they are either way
     damp        added to the diagonal, over its mean; ten times as much while the factorization fails, up to 1
     rounds      times that scales and codes are gone through again after GPTQ's sweep; 0: GPTQ alone
+    factor      what `factorize` makes of `hessian`, `order` and `damp`, for weights that share them
 
     Columns whose diagonal is 0 met no activation, and cost nothing. Bytes do not depend on `threads`. Raises
     QuantFormatError for a format whose codes are not each a value's own level (IQ1 to IQ3, TQ1_0, floats), UsageError
@@ -93,7 +95,7 @@ def compensate(
         raise UsageError(
             f"order {order!r}, rounds {rounds}, damp {damp} (allowed: act or natural, 0 or more, 0 or more)"
         )
-    factor = factorize(h, order, damp)
+    factor = factorize(h, order, damp) if factor is None else factor
     target = rows if cross is None else _corrected(rows, h, _square(cross, "cross", len(h)), factor.added)
     weights = np.asarray(h.diagonal() if importance is None else importance, np.float32)
     plain = _encoded(rows, fmt, weights, threads)

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from octavo.formats import BlockFormat, Planes, pack
-from octavo.formats.spec import U8, AnyArray
+from octavo.formats.spec import U8
 
 _BITS = 8
 
@@ -63,16 +63,12 @@ def block_layout(fmt: BlockFormat) -> BlockLayout:
     """The layout of a format whose floating scales are f16, or the bytes of powers of two."""
     zero = _planes(fmt)
     base = pack(zero, fmt)
-    sources = _sources(fmt, zero)
     flips = defaultdict(list)  # bit of the block: bit of the source
-    for at, array, bits in sources:
-        for i in range(array.shape[-1]):
-            for bit in range(bits):
-                array.view(np.uint8)[..., i] = 1 << bit
-                changed = np.unpackbits(pack(zero, fmt) ^ base, bitorder="little")
-                for out in np.flatnonzero(changed):
-                    flips[int(out)].append((at + i) * _BITS + bit)
-                array[..., i] = 0
+    for name, at, bits in _sources(fmt, zero):
+        changed = np.unpackbits(pack(_probes(zero, name, bits), fmt) ^ base, axis=-1, bitorder="little")
+        for probe, out in np.argwhere(changed):
+            i, bit = divmod(int(probe), bits)
+            flips[int(out)].append((at + i) * _BITS + bit)
     scale_at, min_at, sign = _float_fields(fmt, zero, base)
     scales = 0 if zero.sc is None else zero.sc.shape[-1]
     if _is_byte(fmt, scale_at):
@@ -92,14 +88,28 @@ def _planes(fmt: BlockFormat) -> Planes:
     return replace(planes, sc=sc, m=np.zeros(groups, np.uint8) if fmt.has_min else None)
 
 
-def _sources(fmt: BlockFormat, planes: Planes) -> list[tuple[int, AnyArray, int]]:
-    """Each plane of bytes with where it lies in the source, and its bits."""
-    found, at = [(0, planes.q, fmt.bits)], fmt.block
-    for plane in (planes.sc, planes.m):
+def _sources(fmt: BlockFormat, planes: Planes) -> list[tuple[str, int, int]]:
+    """Each plane of bytes, where it lies in the source, and its bits."""
+    found, at = [("q", 0, fmt.bits)], fmt.block
+    for name in ("sc", "m"):
+        plane = getattr(planes, name)
         if plane is not None:
-            found.append((at, plane, fmt.scale_bits))
+            found.append((name, at, fmt.scale_bits))
             at += plane.shape[-1]
     return found
+
+
+def _probes(zero: Planes, name: str, bits: int) -> Planes:
+    """A row of zeros for each bit of a plane's values, in which that bit is set."""
+    plane = getattr(zero, name)
+    count = plane.shape[-1]
+    ones = np.zeros((count, bits, count), np.uint8)
+    ones[np.arange(count), :, np.arange(count)] = 1 << np.arange(bits)
+    rows = {
+        other: np.broadcast_to(value, (count * bits, *value.shape)).copy()
+        for other, value in vars(zero).items() if value is not None
+    }  # fmt: skip
+    return Planes(**(rows | {name: ones.reshape(-1, count).view(plane.dtype)}))
 
 
 def _float_fields(fmt: BlockFormat, planes: Planes, base: U8) -> tuple[int, int, float]:

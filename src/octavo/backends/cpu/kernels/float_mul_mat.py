@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from octavo.backends.cpu.kernels.product import PRODUCT, product
 from octavo.backends.cpu.kernels.rows import GET_ROWS
+from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     add_blocks,
@@ -29,6 +30,8 @@ from octavo.jit.simd import (
 
 Kind = Literal["f32", "f16", "bf16", "e4m3"]
 WIDTH: dict[Kind, int] = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1}
+IN_TURN, PAIRS = 4, 128
+"""Tokens from which even and odd k take turns with AVX2, whose registers hold one set of sums, and pairs of a turn."""
 _LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16, "e4m3": load_finite_e4m3x16}
 
 
@@ -48,7 +51,20 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
             even = fma_splat_strided(even, load(w), x, stride)
         return add_blocks(even, odd)
 
-    accumulate = inner(accumulate, kind, n)
+    def accumulate_in_turn(w, x, stride, k):
+        even, odd = zeros(n), zeros(n)  # n x [16] each
+        for start in range(0, k // 2, PAIRS):
+            stop = min(start + PAIRS, k // 2)
+            for pair in range(start, stop):
+                even = fma_splat_strided(even, load(w + 32 * width * pair), x + 8 * pair, stride)
+            for pair in range(start, stop):
+                odd = fma_splat_strided(odd, load(w + 32 * width * pair + 16 * width), x + 8 * pair + 4, stride)
+        if k % 2:
+            even = fma_splat_strided(even, load(w + 16 * width * (k - 1)), x + 4 * (k - 1), stride)
+        return add_blocks(even, odd)
+
+    in_turn = host.level() == "avx2" and n >= IN_TURN
+    accumulate = inner(accumulate_in_turn if in_turn else accumulate, kind, n)
 
     def sums_of_groups(a, task, x):
         groups, acc = a.k // group, zeros(n)
