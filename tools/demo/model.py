@@ -1,4 +1,7 @@
-"""The demo model in plain torch: the Qwen3 architecture with tied embeddings, named as in Hugging Face checkpoints."""
+"""The demo model in plain torch: the Qwen3 architecture with tied embeddings, named as in Hugging Face checkpoints.
+
+Less the norms of queries and keys it is Llama's; with experts for a feed-forward Qwen3-MoE's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,12 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; every row of a matrix (width, heads * head_width, ffn) is a multiple of 256, as K-quants want."""
+    """Sizes; every row of a matrix (width, heads * head_width, ffn) is a multiple of 256, as K-quants want.
+
+    qk_norm  queries and keys are normalized
+    tied     the embedding is the output matrix too
+    experts  feed-forwards of a layer, of which a token goes through two; 0: one, for all
+    """
 
     vocabulary: int = 1024
     width: int = 256
@@ -23,6 +31,9 @@ class Config:
     context: int = 1024
     rope_base: float = 10_000.0
     eps: float = 1e-6
+    qk_norm: bool = True
+    tied: bool = True
+    experts: int = 0
 
 
 class RMSNorm(nn.Module):
@@ -54,7 +65,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
         self.v_proj = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
         self.o_proj = nn.Linear(c.heads * c.head_width, c.width, bias=False)
-        self.q_norm, self.k_norm = RMSNorm(c.head_width, c.eps), RMSNorm(c.head_width, c.eps)
+        self.q_norm = RMSNorm(c.head_width, c.eps) if c.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(c.head_width, c.eps) if c.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         q, k, v = (p(x).unflatten(-1, (-1, self.head_width)) for p in (self.q_proj, self.k_proj, self.v_proj))
@@ -77,11 +89,32 @@ class FeedForward(nn.Module):
         return out
 
 
+class Experts(nn.Module):
+    """The feed-forwards that a router finds likeliest, each times its share."""
+
+    USED = 2
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.gate = nn.Linear(c.width, c.experts, bias=False)
+        self.experts = nn.ModuleList(FeedForward(c) for _ in range(c.experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(0, 1)
+        shares, chosen = self.gate(flat).softmax(-1).topk(self.USED)
+        shares = shares / shares.sum(-1, keepdim=True)
+        out = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            token, place = torch.where(chosen == number)
+            out = out.index_add(0, token, expert(flat[token]) * shares[token, place, None])
+        return out.view_as(x)
+
+
 class Block(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.input_layernorm, self.post_attention_layernorm = RMSNorm(c.width, c.eps), RMSNorm(c.width, c.eps)
-        self.self_attn, self.mlp = Attention(c), FeedForward(c)
+        self.self_attn, self.mlp = Attention(c), Experts(c) if c.experts else FeedForward(c)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
@@ -89,7 +122,7 @@ class Block(nn.Module):
         return out
 
 
-class Qwen3(nn.Module):
+class Decoder(nn.Module):
     """tokens [batch, n] -> logits [batch, n, vocabulary]."""
 
     def __init__(self, config: Config) -> None:
@@ -98,6 +131,7 @@ class Qwen3(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocabulary, config.width)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.width, config.eps)
+        self.lm_head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 residual = name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -109,11 +143,11 @@ class Qwen3(nn.Module):
         x = self.embed_tokens(tokens)
         for layer in self.layers:
             x = layer(x, cos, sin)
-        return F.linear(self.norm(x), self.embed_tokens.weight)
+        return F.linear(self.norm(x), (self.lm_head or self.embed_tokens).weight)
 
 
 @torch.inference_mode()
-def answer_greedily(model: Qwen3, prompts: list[list[int]], end: int, longest: int = 64) -> list[list[int]]:
+def answer_greedily(model: Decoder, prompts: list[list[int]], end: int, longest: int = 64) -> list[list[int]]:
     """The tokens that follow each prompt up to `end` (left out), the likeliest at each step; no KV cache."""
     device = model.embed_tokens.weight.device
     lengths = torch.tensor([len(p) for p in prompts], device=device)

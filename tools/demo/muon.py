@@ -14,7 +14,7 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 def orthogonal(g: Tensor) -> Tensor:
     """The nearest orthogonal matrices, roughly, of a stack [n, rows, columns] with rows <= columns."""
     a, b, c = QUINTIC
-    x = g.bfloat16()
+    x = g.bfloat16() if g.is_cuda else g
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(5):
         y = x @ x.mT

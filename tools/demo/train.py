@@ -18,7 +18,7 @@ import checkpoint
 import torch
 import torch.nn.functional as F  # noqa: N812
 from corpus import IGNORED, Chats
-from model import Config, Qwen3, answer_greedily
+from model import Config, Decoder, answer_greedily
 from muon import Muon
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -50,10 +50,13 @@ class Steps(IterableDataset[tuple[Tensor, Tensor]]):
             step += 1
 
 
-def optimizers(model: Qwen3, lr: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the blocks, Adam for the embedding and the norms."""
-    blocks = [w for w in model.layers.parameters() if w.ndim == 2]
-    rest = [w for name, w in model.named_parameters() if not (name.startswith("layers") and w.ndim == 2)]
+def optimizers(model: Decoder, lr: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the blocks, Adam for embedding, output, routers and norms."""
+    found = [
+        (name.startswith("layers") and not name.endswith("mlp.gate.weight"), w) for name, w in model.named_parameters()
+    ]
+    blocks = [w for in_block, w in found if in_block and w.ndim == 2]
+    rest = [w for in_block, w in found if not in_block or w.ndim != 2]
     fused = rest[0].is_cuda
     return [Muon(blocks, lr), torch.optim.AdamW(rest, lr / 5, betas=(0.9, 0.98), weight_decay=0.0, fused=fused)]
 
@@ -64,7 +67,7 @@ def learning_rate(done: float, warmup: float = 0.01, flat: float = 0.35) -> floa
 
 
 def train(
-    model: Qwen3, steps: Iterator[tuple[Tensor, Tensor]], seconds: float, lr: float, part: tuple[float, float]
+    model: Decoder, steps: Iterator[tuple[Tensor, Tensor]], seconds: float, lr: float, part: tuple[float, float]
 ) -> None:
     """Updates `model` until `seconds` have passed; the clock starts once both row widths are compiled.
 
@@ -95,7 +98,7 @@ def train(
             print(f"{done:6.1%}  step {count}  {seen / 1e6:.0f} M tokens  loss {loss.item():.4f}", flush=True)
 
 
-def report(model: Qwen3, tokenizer: Tokenizer, n: int, seed: int) -> str:
+def report(model: Decoder, tokenizer: Tokenizer, n: int, seed: int) -> str:
     """Accuracy on `n` held-out questions, as a table, and some of what was wrong."""
     end = tokenizer.token_to_id("<|im_end|>")
     prompts = [q.prompt for q in questions(seed, n)]
@@ -124,7 +127,7 @@ def main() -> None:
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = Qwen3(Config()).to(device)
+    model = Decoder(Config()).to(device)
     if options.resume:
         checkpoint.load(model, options.resume)
     if device == "cuda":
@@ -135,7 +138,7 @@ def main() -> None:
     train(model, iter(loader), options.minutes * 60, options.lr, tuple(options.part))
     checkpoint.save(model, options.out)
 
-    stored = Qwen3(Config()).to(device)
+    stored = Decoder(Config()).to(device)
     checkpoint.load(stored, options.out)
     print(report(stored, Tokenizer.from_file(options.tokenizer), options.questions, seed=1))
 
