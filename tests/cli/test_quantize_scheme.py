@@ -104,7 +104,7 @@ def test_a_folder_of_floats_runs_as_it_is(octavo: Run, tmp_path: Path) -> None:
         (["--scheme", "w4a8", "--rotate"], "no --method is given"),
         (["--rotate", "Q4_0"], "--rotate without --scheme"),
         (["--layout", "gptq", "Q4_0"], "--layout without --scheme"),
-        (["--resume", "Q4_0"], "--resume without --scheme"),
+        (["--resume", "Q4_0"], "--resume alone"),
         (["--kv", "fp8", "--scheme", "w4a8"], "no --method is given"),
         (["--scheme", "w4a8", "--layout", "gptq"], "layout gptq does not hold w4a8"),
     ],

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +104,65 @@ def test_nothing_is_run_where_nothing_is_written(tmp_path: Path) -> None:
     src = tiny.write(tmp_path / "src.gguf")
     report = quantize(src, tmp_path / "made.gguf", method=method("/no/such/text"), dry_run=True)
     assert all(row.error is None for row in report.rows)
+
+
+@pytest.mark.usefixtures("whole")
+@pytest.mark.parametrize("kind", ["gptq", "qronos"])
+def test_a_run_that_was_stopped_goes_on_with_the_same_bytes(
+    kind: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    src, dst, work = tiny.write(tmp_path / "src.gguf"), tmp_path / "made.gguf", tmp_path / "made.gguf.work"
+    quantize(src, tmp_path / "whole.gguf", method=method(text, kind=kind))
+    stages: list[int] = []
+    of_stage = Compensation._of_stage
+
+    def stopped(self: Compensation, job: Any, stage: Any) -> Any:
+        if len(stages) == 3:
+            raise KeyboardInterrupt
+        stages.append(stage.number)
+        return of_stage(self, job, stage)
+
+    monkeypatch.setattr(Compensation, "_of_stage", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        quantize(src, dst, method=method(text, kind=kind, work=str(work), resume=True))
+    assert work.is_dir()
+    assert not dst.exists()
+    monkeypatch.setattr(Compensation, "_of_stage", of_stage)
+    with pytest.raises(UsageError, match="is of a run with another model, text or options"):
+        quantize(src, dst, method=method(text, kind=kind, samples=2, work=str(work), resume=True))
+    again: list[int] = []
+
+    def seen(self: Compensation, job: Any, stage: Any) -> Any:
+        again.append(stage.number)
+        return of_stage(self, job, stage)
+
+    monkeypatch.setattr(Compensation, "_of_stage", seen)
+    quantize(src, dst, method=method(text, kind=kind, work=str(work), resume=True))
+    assert dst.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+    assert again[0] == stages[-1] + 1
+    assert not work.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_at_any_stage_it_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
+    whole, dst = tmp_path / "whole.gguf", tmp_path / "made.gguf"
+    command = [sys.executable, "-m", "octavo.cli", "quantize", "demo", "PATH", "Q4_0", "--method", "gptq"]
+    command += ["--calibration", "demo", "--samples", "4", "--resume"]
+    subprocess.run([str(whole) if part == "PATH" else part for part in command], check=True, capture_output=True)
+    state, reached = tmp_path / "made.gguf.work" / "state.json", 0
+    for wanted in (3, 17, 30):
+        run = subprocess.Popen([str(dst) if part == "PATH" else part for part in command], stdout=subprocess.DEVNULL)
+        while run.poll() is None and reached < wanted:
+            with suppress(OSError, ValueError):
+                reached = json.loads(state.read_text())["stage"]
+            time.sleep(0.005)
+        run.kill()
+        assert run.wait() == -signal.SIGKILL
+        assert reached >= wanted
+    subprocess.run([str(dst) if part == "PATH" else part for part in command], check=True, capture_output=True)
+    assert dst.read_bytes() == whole.read_bytes()
+    assert not state.exists()
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def quantize(
         "choices": choices, "allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads,
     }  # fmt: skip
     with Bar() as bar:
-        options["method"] = method.made(threads, bar)
+        options["method"] = method.made(dst, threads, bar)
         if target is not None:
             fitted = _fit(src, dst, target, size.text, method.imatrix, bar, options)
             report = fitted.report

@@ -39,10 +39,18 @@ class MethodOptions:
     samples: Annotated[
         int, typer.Option("--samples", min=1, rich_help_panel=METHOD, help="Windows of it that are run, at most.")
     ] = 32
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", rich_help_panel=METHOD,
+                     help="Go on with a run that was killed. What is made is in DST.work until all is; of GGUF models"
+                          " below 1 GiB only with this option."),
+    ] = False  # fmt: skip
 
-    def made(self, threads: int | None, bar: Bar) -> Compensation | None:
+    def made(self, dst: str, threads: int | None, bar: Bar) -> Compensation | None:
         """Raises UsageError for a method without a text, a text without a method, and an unknown method."""
         if self.method is None and self.calibration is None:
+            if self.resume:
+                raise UsageError("--resume alone (allowed: together with --method)")
             return None
         if self.method is None or self.calibration is None:
             given = f"--method {self.method}" if self.method else f"--calibration {self.calibration}"
@@ -52,11 +60,14 @@ class MethodOptions:
         kind = next((kind for kind in KINDS if kind == self.method), None)
         if kind is None:
             raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)})")
-        return Compensation(self.calibration, kind, self.samples, threads=threads, progress=bar.show)
+        return Compensation(
+            self.calibration, kind, self.samples, threads=threads, progress=bar.show,
+            work=f"{dst}.work", resume=self.resume,
+        )  # fmt: skip
 
     def of_scheme(self, threads: int | None, bar: Bar, **options: Any) -> SchemeMethod | None:
         """The same for a checkpoint's scheme; options are those of the method."""
-        if self.method in (None, "rtn") and self.calibration is None and not any(options.values()):
+        if self.method in (None, "rtn") and self.calibration is None and not any((self.resume, *options.values())):
             return None
         from octavo.evals.schemes import KINDS, SchemeMethod
 
@@ -67,5 +78,6 @@ class MethodOptions:
         if self.calibration is None:
             raise UsageError(f"--method {kind} alone (allowed: together with --calibration TEXT)")
         return SchemeMethod(
-            self.calibration, kind, samples=self.samples, threads=threads, progress=bar.show, **options
+            self.calibration, kind, samples=self.samples, resume=self.resume, threads=threads, progress=bar.show,
+            **options,
         )  # fmt: skip

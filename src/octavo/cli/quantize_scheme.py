@@ -38,9 +38,6 @@ class SchemeOptions:
         typer.Option("--kv", metavar="TYPE", rich_help_panel=SCHEME,
                      help="With --method: also scales for caches of int8 or fp8, of what they hold over the text."),
     ] = None  # fmt: skip
-    resume: Annotated[
-        bool, typer.Option("--resume", rich_help_panel=SCHEME, help="With --method: go on with a run that was stopped.")
-    ] = False
     layout: Annotated[
         str | None,
         typer.Option("--layout", metavar="LAYOUT", rich_help_panel=SCHEME,
@@ -49,7 +46,7 @@ class SchemeOptions:
 
     def refuse_alone(self) -> None:
         """Raise UsageError for options of schemes without one."""
-        options = {"--rotate": self.rotate, "--kv": self.kv, "--resume": self.resume, "--layout": self.layout}
+        options = {"--rotate": self.rotate, "--kv": self.kv, "--layout": self.layout}
         given = next((name for name, value in options.items() if value), None)
         if given is not None:
             raise UsageError(f"{given} without --scheme (allowed: together with --scheme SCHEME)")
@@ -67,9 +64,7 @@ class SchemeOptions:
 
         assert self.scheme is not None
         with Bar() as bar:
-            made = method.of_scheme(
-                options["threads"], bar, rotate=self.rotate, kv=self.kv, resume=self.resume
-            )  # fmt: skip
+            made = method.of_scheme(options["threads"], bar, rotate=self.rotate, kv=self.kv)
             layout = self.layout or "compressed-tensors"
             return quantize_checkpoint(
                 src, dst, self.scheme, method=made, layout=layout, progress=bar.show, **options

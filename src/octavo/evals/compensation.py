@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,13 +16,16 @@ import numpy as np
 
 from octavo.backends import select
 from octavo.errors import UsageError, shown
-from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples
+from octavo.evals.kept import Kept, name_of
+from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples, remove_journal
 from octavo.evals.texts import named_text
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
+from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.models import ModelSpec, read_model
-from octavo.quantizers.compensation import compensate
+from octavo.quantizers.calibration.factor import factorize
+from octavo.quantizers.compensation import DAMP, compensate
 from octavo.quantizers.compensation.planes import grid_of
 from octavo.quantizers.encoding.encoder import ENCODABLE, encode
 from octavo.quantizers.job.made import Made
@@ -35,6 +38,8 @@ Kind = Literal["gptq", "qronos"]
 KINDS: tuple[Kind, ...] = ("gptq", "qronos")
 SAMPLES, CONTEXT = 32, 512
 """Windows of the text, and tokens of a window, at most."""
+LARGE = 1 << 30
+"""Bytes of a model's tensors from which it takes so long that its run is kept in any case."""
 TIED = "token_embd.weight"
 """Where it is the output too, its rows are also looked up, and no Hessian tells what errors cost there."""
 
@@ -51,6 +56,8 @@ class Compensation:
     context   tokens of a window (default: CONTEXT, or what the model was made for)
     device, threads  as of `octavo.load`
     progress  is told a tensor's name, and how much of the model was run
+    work      a folder in which what is made of a model of LARGE bytes, or with `resume`, is kept until all is
+    resume    go on from what a run that was killed has left in `work`; it gives the same bytes
 
     Weights that no product reads, those whose scales lie beside them, an embedding that is the output too, and experts
     that met fewer tokens than they have inputs are left to the encoder. Raises UsageError for formats that errors can't
@@ -64,21 +71,51 @@ class Compensation:
     device: str = "auto"
     threads: int | None = None
     progress: Progress | None = None
+    work: str | None = None
+    resume: bool = False
 
     def __call__(self, job: Job) -> dict[str, Made]:
         if self.kind not in KINDS:
             raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
         _require_levels(job)
-        made: dict[str, Made] = {}
         with open_model_file(job.source.path) as file:
             spec = read_model(file)
             samples = self._samples(spec, Tokenizer.from_gguf(file))
-            told = None if self.progress is None else self._tell
-            run = Layerwise(
-                spec, select(self.device, self.threads), samples, original=self.kind == "qronos", progress=told
-            )
-            for stage in run.run():
-                made.update(self._of_stage(job, stage))
+            backends = select(self.device, self.threads)
+            if self.work is None or not (self.resume or job.source.nbytes >= LARGE):
+                return self._made(job, spec, samples, backends, None)
+            name = name_of(spec, samples, job, self.kind, *(b.name for b in backends))
+            kept = Kept(self.work, name, resume=self.resume)
+            try:
+                return self._made(job, spec, samples, backends, kept)
+            finally:
+                kept.close()
+
+    def written(self) -> None:
+        """Remove what was kept: the file is there."""
+        if self.work is not None:
+            remove_journal(self.work)
+
+    def _made(
+        self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend], kept: Kept | None
+    ) -> dict[str, Made]:
+        """All tensors, those that are kept and those of the stages that are left."""
+        made = {} if kept is None else kept.read()
+        left = {name for name in job.types if _compensated(job, name)} - made.keys()
+        if not left:
+            return made
+        run = Layerwise(
+            spec, backends, samples, original=self.kind == "qronos",
+            journal=None if kept is None else kept.journal, progress=None if self.progress is None else self._tell,
+        )  # fmt: skip
+        for stage in run.run():
+            found = dict(self._of_stage(job, stage))
+            made |= found
+            left -= found.keys()
+            if kept is not None:
+                kept.write(stage.number, found)
+            if not left:
+                break  # what comes after only leads to weights that are left to the encoder
         return made
 
     def _tell(self, done: int, total: int) -> None:
@@ -102,10 +139,8 @@ class Compensation:
 
     def _of_stage(self, job: Job, stage: OpenStage) -> Iterator[tuple[str, Made]]:
         """The stage's weights in their formats, put in their places in the run."""
-        beside = {tensor.name for tensor in job.source.tensors if tensor.scale is not None}
         for given in stage.inputs:
-            wanted = [name for name in given.names if name in job.types and name not in beside and name != TIED]
-            wanted = [name for name in wanted if grid_of(job.types[name]) is not None]
+            wanted = [name for name in given.names if _compensated(job, name)]
             parts: dict[str, list[_Part]] = {name: [] for name in wanted}
             for expert in (range(given.experts) or (None,)) if wanted else ():
                 for name, part in self._of_input(job, stage, given, expert, wanted):
@@ -126,10 +161,12 @@ class Compensation:
         cross = given.cross(expert) if self.kind == "qronos" else None
         hessian = given.hessian(expert) if cross is None else cross.hessian
         matrix = hessian.matrix()
+        enough = expert is None or hessian.tokens >= given.size
+        factor = factorize(matrix, "act", DAMP) if enough else None
         for name in names:
             weight = stage.weight(name) if expert is None else stage.weight(name)[expert]
             fmt, weights = job.types[name], _importance(job, name, stage.tensor(name).shape, expert)
-            if expert is not None and hessian.tokens < given.size:
+            if factor is None:
                 _log.warning("%s met %d tokens, and is encoded alone", given.label(expert), hessian.tokens)
                 importance = hessian.diagonal() if weights is None and hessian.tokens else weights
                 packed = encode(weight, fmt, importance=importance, threads=self.threads)
@@ -138,7 +175,7 @@ class Compensation:
                 continue
             found = compensate(
                 weight, matrix, fmt, importance=weights, cross=None if cross is None else cross.cross(),
-                threads=self.threads,
+                factor=factor, threads=self.threads,
             )  # fmt: skip
             sums = float(found.before.sum()), float(found.after.sum()), _given(weight, matrix)
             yield name, _Part(found.packed, sums)
@@ -155,6 +192,13 @@ class _Part:
 def _given(weight: F32, hessian: AnyArray) -> float:
     """The mean square of what a product of weights [N, K] gives, added up over N."""
     return float(np.einsum("nk,nk->", weight @ hessian, weight))
+
+
+def _compensated(job: Job, name: str) -> bool:
+    """Whether a weight is one that errors are made up for in, if a product reads it."""
+    if name not in job.types or name == TIED or grid_of(job.types[name]) is None:
+        return False
+    return all(tensor.scale is None for tensor in job.source.tensors if tensor.name == name)
 
 
 def _importance(job: Job, name: str, shape: tuple[int, ...], expert: int | None) -> F32 | None:

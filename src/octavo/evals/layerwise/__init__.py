@@ -3,6 +3,6 @@
 from octavo.evals.layerwise.inputs import ProductInput
 from octavo.evals.layerwise.runner import Layerwise, OpenStage, run_name
 from octavo.evals.layerwise.samples import Samples
-from octavo.evals.layerwise.values import Journal
+from octavo.evals.layerwise.values import Journal, remove_journal
 
-__all__ = ["Journal", "Layerwise", "OpenStage", "ProductInput", "Samples", "run_name"]
+__all__ = ["Journal", "Layerwise", "OpenStage", "ProductInput", "Samples", "remove_journal", "run_name"]

@@ -35,6 +35,7 @@ class Values:
     def __init__(self, folder: str | None = None) -> None:
         self.folder = folder
         self._arrays: dict[tuple[str, int], AnyArray] = {}
+        self._spare: dict[int, AnyArray] = {}  # by bytes: memory that the system need not give, and clear, anew
 
     def __getitem__(self, key: tuple[str, int]) -> AnyArray:
         return self._arrays[key]
@@ -42,9 +43,15 @@ class Values:
     def new(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> AnyArray:
         """An array to fill, in place of one that is there."""
         path = self._path(key)
-        array = np.empty(shape, DTYPES[dtype]) if path is None else np.memmap(path, DTYPES[dtype], "w+", shape=shape)
+        array = self._empty(shape, dtype) if path is None else np.memmap(path, DTYPES[dtype], "w+", shape=shape)
         self._arrays[key] = array
         return array
+
+    def _empty(self, shape: tuple[int, ...], dtype: str) -> AnyArray:
+        nbytes = int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize
+        memory = self._spare.pop(nbytes, None)
+        array: AnyArray = (np.empty(nbytes, np.uint8) if memory is None else memory).view(DTYPES[dtype])
+        return array.reshape(shape)
 
     def reopen(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> None:
         """Take up an array that an earlier run left in the folder. Raises FileError where it is not there whole."""
@@ -65,9 +72,10 @@ class Values:
             array.flush()
 
     def free(self, key: tuple[str, int]) -> None:
-        del self._arrays[key]
-        path = self._path(key)
-        if path is not None:
+        array, path = self._arrays.pop(key), self._path(key)
+        if path is None:
+            self._spare[array.nbytes] = array.reshape(-1).view(np.uint8)
+        else:
             with suppress(FileNotFoundError):
                 os.unlink(path)
 
@@ -93,7 +101,7 @@ class Journal:
                 raise UsageError(f"another process is at work in {folder}")
             self.stage = self._read() if resume else 0
             if not self.stage:
-                self._clear(but=LOCK)
+                _clear(folder, but=LOCK)
         except BaseException:
             os.close(self._lock)
             raise
@@ -107,9 +115,7 @@ class Journal:
     def close(self, *, remove: bool) -> None:
         os.close(self._lock)
         if remove:
-            self._clear()
-            with suppress(OSError):  # somebody put something else there
-                os.rmdir(self.folder)
+            remove_journal(self.folder)
 
     @property
     def _path(self) -> str:
@@ -131,11 +137,20 @@ class Journal:
             raise FileError(f"stage is {stage!r}", file=self._path, allowed="0 or more")
         return stage
 
-    def _clear(self, but: str = "") -> None:
-        """Remove what runs leave, and nothing else."""
-        for name in filter(OWN.fullmatch, os.listdir(self.folder)):
-            if name != but:
-                os.unlink(os.path.join(self.folder, name))
+
+def remove_journal(folder: str) -> None:
+    """Remove what runs leave in a folder, and the folder if nothing else is in it."""
+    with suppress(FileNotFoundError):
+        _clear(folder)
+    with suppress(OSError):  # somebody put something else there
+        os.rmdir(folder)
+
+
+def _clear(folder: str, but: str = "") -> None:
+    """Remove what runs leave, and nothing else."""
+    for name in filter(OWN.fullmatch, os.listdir(folder)):
+        if name != but:
+            os.unlink(os.path.join(folder, name))
 
 
 def _locked(fd: int) -> bool:

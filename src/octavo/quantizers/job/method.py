@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from octavo.quantizers.job.made import Made
 from octavo.quantizers.job.plan import Job
@@ -13,3 +13,10 @@ class Method(Protocol):
     """What makes tensors of a job that is about to be done, by name; an encoder makes those that it leaves out."""
 
     def __call__(self, job: Job, /) -> Mapping[str, Made]: ...
+
+
+@runtime_checkable
+class KeepsWork(Protocol):
+    """A method that keeps what it has made until the file is there."""
+
+    def written(self) -> None: ...

@@ -14,7 +14,7 @@ from octavo.io.atomic import require_room
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.ahead import Ahead, worker
-from octavo.quantizers.job.method import Method
+from octavo.quantizers.job.method import KeepsWork, Method
 from octavo.quantizers.job.plan import Job, Progress, StrPath, require_imatrix, require_sources, require_weighted
 from octavo.quantizers.job.recode import Recoded, Slab, checked_copy, read_slabs, recode_slabs
 from octavo.quantizers.job.report import Report, TensorRow
@@ -49,6 +49,8 @@ def write_model(
         job = replace(job, made=method(job))
     with _Writer(job, report, threads, progress) as writer:
         write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
+    if isinstance(method, KeepsWork):
+        method.written()
     return report
 
 

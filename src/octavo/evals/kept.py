@@ -1,0 +1,81 @@
+"""What a quantization has made so far, in a folder, so that one that was killed goes on to the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import numpy as np
+
+from octavo.errors import FileError
+from octavo.evals.layerwise import Journal, Samples, run_name
+from octavo.io.atomic import replace_file
+from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
+from octavo.models import ModelSpec
+from octavo.quantizers.job.made import Made
+from octavo.quantizers.job.plan import Job
+
+ERRORS = "errors"
+
+
+class Kept:
+    """A run's folder: how far it is, and the tensors of each stage that was done, a file for each.
+
+    folder  is made if it is not there
+    run     names what two runs must share for one to go on from the other
+    resume  go on from what is there; otherwise begin anew
+
+    Raises as `Journal` does, and FileError for a file that is not as it was written.
+    """
+
+    def __init__(self, folder: str, run: str, *, resume: bool) -> None:
+        self.journal = Journal(folder, run, resume=resume)
+
+    def read(self) -> dict[str, Made]:
+        """The tensors of all stages before the one that the run goes on with."""
+        made: dict[str, Made] = {}
+        for stage in range(self.journal.stage):
+            if os.path.exists(self._path(stage)):
+                made.update(_read(self._path(stage)))
+        return made
+
+    def write(self, stage: int, made: Mapping[str, Made]) -> None:
+        """Keep the tensors of a stage that is about to be run."""
+        if made:
+            heads = [TensorHead(name, "U8", each.data.shape) for name, each in made.items()]
+            errors = json.dumps({name: [each.error, each.before] for name, each in made.items()})
+            with replace_file(self._path(stage)) as temporary:
+                write_safetensors(temporary, heads, (each.data for each in made.values()), {ERRORS: errors})
+
+    def close(self) -> None:
+        self.journal.close(remove=False)
+
+    def _path(self, stage: int) -> str:
+        return os.path.join(self.journal.folder, f"stage-{stage}.safetensors")
+
+
+def _read(path: str) -> dict[str, Made]:
+    file = SafetensorsFile.open(path)
+    try:
+        errors = {
+            name: (float(error), float(before)) for name, (error, before) in json.loads(file.metadata[ERRORS]).items()
+        }
+        return {name: Made(tensor.array(), *errors[name]) for name, tensor in file.tensors.items()}
+    except (KeyError, ValueError, TypeError):
+        raise FileError("is not what a quantization keeps", file=path, field=ERRORS, allowed="to begin anew") from None
+
+
+def name_of(spec: ModelSpec, samples: Samples, job: Job, *options: object) -> str:
+    """Names a run: the source's file as it is, types and importances that are wished for, samples, options."""
+    digest = blake2b(digest_size=16)
+    for name, fmt in sorted(job.types.items()):
+        digest.update(f"{name} {fmt.name}\n".encode())
+        importance = None if job.imatrix is None else job.imatrix.importance(name)
+        if importance is not None:
+            digest.update(np.ascontiguousarray(importance).tobytes())
+    for path in spec.file.files:
+        found = os.stat(path)
+        digest.update(f"{found.st_size} {found.st_mtime_ns}\n".encode())
+    return run_name(spec, samples, digest.hexdigest(), *options)
