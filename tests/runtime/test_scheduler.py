@@ -268,6 +268,29 @@ def test_what_no_token_can_be_chosen_for_ends_alone() -> None:
     assert run.memory.tree.matching([1, 9]) == 0, "nobody else gets what failed"
 
 
+def test_pace_finds_among_measured_sizes_the_largest_in_time() -> None:
+    """Where a step takes as long with 16 tokens of a prompt as with 256, it takes 256."""
+    pace, sizes = Pace(512, target=0.025), (16, 64, 256, 352, 512)
+
+    def seconds(replies: int, prompts: int) -> float:
+        return 0.008 + (0.008 if replies > 32 else 0.0) + (0.01 if prompts > 256 else 0.0)
+
+    for replies in (0, 8, 32, 128):
+        for n in sizes:
+            pace.measured.add(replies, n, seconds(replies, n))
+    assert [pace.chunk(n) for n in (0, 1, 20, 100)] == [512, 511, 492, 256]
+    for _ in range(30):  # contexts take 3 ms more, the host 1 ms
+        pace.seen(20, 256, seconds(20, 256) + 0.004, depth=900)
+        pace.seen(100, 256, seconds(100, 256) + 0.004, depth=900)
+    assert (pace.chunk(20, 900), pace.chunk(100, 900)) == (492, 256)
+    for _ in range(30):
+        pace.seen(20, 512, seconds(20, 512) + 0.012, depth=3000)
+    assert pace.chunk(20, 3000) == 256
+    for _ in range(30):
+        pace.seen(100, 16, 0.04, depth=3000)
+    assert pace.chunk(100, 3000) == TILE, "prompts get on, whatever a step takes"
+
+
 def test_pace_keeps_steps_below_the_target() -> None:
     pace = Pace(512, target=0.25)
     assert (pace.chunk(0), pace.chunk(4)) == (512, 4 * TILE)

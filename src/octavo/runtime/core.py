@@ -25,6 +25,9 @@ from octavo.runtime.stats import Stats
 
 log = logging.getLogger("octavo")
 
+WARM_UP_RUNS = 3
+"""Of each size: call by call, captured, and as it will be, whose time is taken."""
+
 
 class EngineCore:
     """Makes replies to many requests at once with an engine, which others may use between two steps.
@@ -69,11 +72,15 @@ class EngineCore:
                 drawn = DRAWN if self.engine.draws else CANDIDATES
                 draws = DrawsThere([GREEDY] * len(feeds), [0] * len(feeds), self.n_known)
                 for output in (BEST, drawn) if len(feeds[-1].tokens) == 1 else (CANDIDATES,):
-                    for _ in range(2):  # one by one, and captured
+                    for _ in range(WARM_UP_RUNS):
+                        begun = clock()
                         self.engine.begin(feeds, (output,), more=draws if output == DRAWN else None, check=False).read()
+                        seconds = clock() - begun
                 counts = [len(f.tokens) for f in feeds]
                 prompts = [n for n in counts if n > 1]
-                self._sizes[self.engine.size_of(counts.count(1), len(prompts), sum(prompts))] += 2
+                self._sizes[self.engine.size_of(counts.count(1), len(prompts), sum(prompts))] += WARM_UP_RUNS
+                if prompts:
+                    self.scheduler.pace.measured.add(counts.count(1), sum(prompts), seconds)
         log.info("sizes of steps are ready after %.2f s", clock() - start)
 
     def cancel(self, request: Request) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from octavo.runtime.buckets import TILE
 
 SHARE, SLOW_SHARE = 0.2, 0.02
@@ -17,7 +19,8 @@ CAUTION = 2.0
 class Pace:
     """A step's time is that of its replies and that of each token of its prompts, which grows with what came before it.
 
-    Both are learned from steps, and so is how far off they are.
+    Both are learned from steps, and so is how far off they are. Where steps have few sizes, whose times are measured
+    before the first request (`Measured`), only what contexts add to these is learned.
 
     n_batch  most tokens in a step
     target   seconds that a step may take while there are replies under way; 0 for no bound
@@ -27,12 +30,14 @@ class Pace:
 
     def __init__(self, n_batch: int, target: float = 0.0, least: int = TILE) -> None:
         self.n_batch, self.target, self.least = n_batch, target, least
+        self.measured = Measured()
         self.forget()
 
     def forget(self) -> None:
         """Know nothing of steps, as after the first ones, which take longer than others."""
         self._replies: dict[int, float] = {}  # seconds of a step, by its replies' number in bits
         self._alone, self._beside = Line(), Line()  # seconds of a token of prompts, without replies and with them
+        self._more = Line()  # seconds of a step with prompts beyond those that were measured
         self._error = 0.0  # seconds
         self._largest = FIRST_GUESS // 2  # tokens of prompts beside replies so far; no step has over twice as many
 
@@ -41,11 +46,22 @@ class Pace:
         most = max(self.n_batch - replies, 0)
         if not replies or not self.target:
             return most
-        left = max(self.target - CAUTION * self._error, self.target / 2) - self.seconds(replies)
+        longest = max(self.target - CAUTION * self._error, self.target / 2)
+        if self.measured:
+            fitting = (n for n in self.measured.prompts(replies) if self.expected(replies, n, depth) <= longest)
+            return min(max(fitting, default=self.least), most)
+        left = longest - self.seconds(replies)
         least = self.least if left > 0 else TILE
         wanted = min(self.tokens_in(left, depth), 2 * self._largest)
         wanted -= wanted % (TILE if wanted >= TILE else least)
         return min(max(wanted, least), most)
+
+    def expected(self, replies: int, chunk: int, depth: int) -> float:
+        """Seconds of a step with so many replies and tokens of prompts, where `depth` came before these."""
+        if self.measured:
+            return self.measured.seconds(replies, chunk) + (self._more.at(depth) if self._more.known else 0.0)
+        line = self._beside if self._beside.known else self._alone
+        return self.seconds(replies) + (chunk * line.at(depth) if line.known else 0.0)
 
     def tokens_in(self, seconds: float, depth: int = 0) -> int:
         """Tokens of prompts that take so long, without the replies beside them."""
@@ -64,13 +80,43 @@ class Pace:
             before = self._replies.get(bits)
             self._replies[bits] = seconds if before is None else before + SHARE * (seconds - before)
         elif chunk >= min(self.least, TILE):
-            line, of_replies = self._beside if replies else self._alone, self.seconds(replies)
-            if line.known and replies:
-                expected = of_replies + chunk * line.at(depth)
-                self._error += SHARE * (abs(seconds - expected) - self._error)
+            if replies and (self._beside.known or self._more.known):
+                self._error += SHARE * (abs(seconds - self.expected(replies, chunk, depth)) - self._error)
+            if self.measured:
+                self._more.add(depth, max(seconds - self.measured.seconds(replies, chunk), 0.0))
+                return
             if replies:
                 self._largest = max(self._largest, chunk)
-            line.add(depth, max(seconds - of_replies, 0.1 * seconds) / chunk)
+            line = self._beside if replies else self._alone
+            line.add(depth, max(seconds - self.seconds(replies), 0.1 * seconds) / chunk)
+
+
+class Measured:
+    """Seconds of steps of few sizes, their contexts empty: by replies, and by tokens of prompts beside them."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, dict[int, float]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._seconds)
+
+    def add(self, replies: int, prompts: int, seconds: float) -> None:
+        """Take the time of a step."""
+        self._seconds.setdefault(replies, {})[prompts] = seconds
+
+    def prompts(self, replies: int) -> list[int]:
+        """Tokens of prompts that there are times of beside so many replies, or the next larger number of these."""
+        return list(self._seconds[_next(self._seconds, replies)])
+
+    def seconds(self, replies: int, prompts: int) -> float:
+        """Of a step of so many replies and tokens of prompts, or the next larger one."""
+        times = self._seconds[_next(self._seconds, replies)]
+        return times[_next(times, prompts)]
+
+
+def _next(sizes: Collection[int], n: int) -> int:
+    """The smallest size that is not below n, or the largest."""
+    return min((size for size in sizes if size >= n), default=max(sizes))
 
 
 class Line:
