@@ -56,7 +56,7 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecSha
     if arch == "interpreter":
         return MatvecShape(64, width, min(2, -(-chunks // width)), 1)
     if chunks == 64 and n < 65536 and tokens <= 2:
-        return MatvecShape(*(tuned.SHORT[tuned.kind(layout)] if n < 8192 and tokens == 1 else (8, 32, 2, 1)))
+        return MatvecShape(*tuned.SHORT.get((tuned.kind(layout), tokens, n >= 8192), tuned.SHORT_OTHERS))
     if chunks < 128:
         return MatvecShape(2, width, -(-chunks // width), max(1, width // 32))
     if tokens > 2:

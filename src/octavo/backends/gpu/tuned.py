@@ -48,11 +48,14 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
 }  # fmt: skip
 """One token."""
 
-SHORT: dict[Kind, tuple[int, int, int, int]] = {
-    "bytes": (4, 32, 2, 1), "one level": (4, 32, 2, 1), "two levels": (4, 64, 1, 2), "sixteens": (8, 32, 2, 1),
-    "zeros": (4, 64, 1, 2),
+SHORT: dict[tuple[Kind, int, bool], tuple[int, int, int, int]] = {
+    ("bytes", 1, False): (4, 32, 2, 1), ("one level", 1, False): (4, 32, 2, 1), ("two levels", 1, False): (4, 64, 1, 2),
+    ("sixteens", 1, False): (8, 32, 2, 1), ("zeros", 1, False): (4, 64, 1, 2),
+    ("one level", 1, True): (8, 32, 1, 1), ("zeros", 1, True): (8, 32, 1, 1),
+    ("one level", 2, False): (4, 32, 2, 1), ("zeros", 2, False): (4, 32, 1, 1), ("one level", 2, True): (8, 32, 1, 1),
 }  # fmt: skip
-"""One token and few rows of 2048 values."""
+"""Rows of 2048 values, by tokens and whether they are 8192 or more; `SHORT_OTHERS` for those that are not here."""
+SHORT_OTHERS = (8, 32, 2, 1)
 
 
 def grid_matvec(grid: Points, size: Size) -> tuple[int, int, int, int, int]:
@@ -81,7 +84,7 @@ MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "wide"): (2, 2, 1, 1), ("sixteens", "wide"): (1, 2, 1, 2),
     ("two levels", "huge"): (1, 4, 1, 0), ("sixteens", "huge"): (1, 2, 1, 0),
     ("two levels", "deep"): (1, 4, 2, 1), ("sixteens", "deep"): (1, 4, 1, 2),
-    ("zeros", "small"): (1, 2, 4, 1), ("zeros", "wide"): (1, 2, 1, 0),
+    ("zeros", "small"): (1, 4, 2, 2), ("zeros", "wide"): (1, 2, 1, 2),
     ("zeros", "huge"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 1),
 }  # fmt: skip
 """Three to eight tokens."""
