@@ -168,7 +168,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(at: int, source: str, t
 
 
 @pytest.mark.parametrize("kv", ["fp8", "int8"])
-def test_scales_of_caches_are_of_what_these_held(kv: str, source: str, text: str, tmp_path: Path) -> None:
+def test_scales_of_caches_are_of_what_these_held(kv: Any, source: str, text: str, tmp_path: Path) -> None:
     quantize(source, tmp_path / "made", "w8a16", text, "rtn", kv=kv, samples=2)
     stats = calibrate(source, text, tmp_path / "stats", samples=2, context=32, device="reference", threads=1)
     with open_model_file(tmp_path / "made") as file:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.errors import NonFiniteError, QuantFormatError
-from octavo.formats import Planes, decode, quantize_reference, unpack
+from octavo.formats import Planes, decode
 from octavo.formats.channel import group_scales
 from octavo.formats.codec import require_finite
+from octavo.formats.encoders import as_f16
 from octavo.formats.rows import FP8_TOP, GROUP, in_range, two_levels
 from octavo.formats.scalars import f32_to_e4m3
 from octavo.formats.spec import F32, U8, BlockFormat
@@ -50,18 +51,21 @@ def nearest(scheme: CheckpointScheme, values: F32, factor: float | None = None) 
     if factor is None:
         factor = factor_of(scheme, float(np.abs(values).max(initial=0)))
     fmt = scheme.format(values.shape[1])
+    require_finite(values, "values")
     if scheme.square:
         return _squares(values)
-    planes = unpack(quantize_reference(values if factor == 1 else values * np.float32(factor), fmt))
+    assert fmt.encode is not None
+    planes = fmt.encode(fmt, values if factor == 1 else values * np.float32(factor))
     assert planes.d is not None
-    if not np.isfinite(planes.d).all():
+    with np.errstate(over="ignore"):
+        d = as_f16(planes.d) if fmt.fields[0].kind == "f16" else planes.d
+    if not np.isfinite(d).all():
         raise QuantFormatError(f"the value {np.abs(values).max():g} is beyond the range of {fmt.name}'s scales")
-    return Coded(planes.q, group_scales(values) if fmt.folds else planes.d, planes.m, factor)
+    return Coded(planes.q, group_scales(values) if fmt.folds else d, planes.m, factor)
 
 
 def _squares(values: F32) -> Coded:
     """e4m3 numbers with a scale for each 128 rows and columns."""
-    require_finite(values, "values")
     n, k = values.shape
     scales = np.zeros((-(-n // GROUP), k // GROUP), np.float32)
     codes = np.empty((n, k), np.uint8)
