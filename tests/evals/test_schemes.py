@@ -204,8 +204,10 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(source: str, text: str,
 def test_what_does_not_go_together_is_refused(source: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"method 'gtpq' \(allowed: rtn, gptq, qronos, awq"):
         SchemeMethod(text, "gtpq")
-    with pytest.raises(UsageError, match=r"method gptq for fp8, whose errors are not made up for \(allowed: rtn, awq"):
-        quantize(source, tmp_path / "made", "fp8", text, "gptq")
+    with pytest.raises(
+        UsageError, match=r"method gptq for fp8-block, whose errors are not made .* \(allowed: rtn, awq"
+    ):
+        quantize(source, tmp_path / "made", "fp8-block", text, "gptq")
     with pytest.raises(UsageError, match="context is 1000"):
         quantize(source, tmp_path / "made", "w4a8", text, "rtn", context=1000)
     with pytest.raises(UsageError, match=r"kv is 'int4' \(allowed: int8, fp8"):

@@ -37,11 +37,13 @@ def quantize_weight(scheme: Scheme, weight: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def stored_weight(scheme: Scheme, coded: Coded) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """A weight in a scheme of integers as `quantize_weight` has it."""
+    """A weight in a scheme as `quantize_weight` has it."""
     planes, fmt = planes_of(checkpoint_scheme(scheme.name), coded)
     assert planes.d is not None
-    codes = (planes.q - np.uint8(fmt.offset)).view(np.int8)
     scale = torch.from_numpy(np.ascontiguousarray(planes.d[:, 0]))
+    if scheme.kind == "float":
+        return torch.from_numpy(np.ascontiguousarray(planes.q)).view(torch.float8_e4m3fn), scale, None
+    codes = (planes.q - np.uint8(fmt.offset)).view(np.int8)
     if not packed(scheme):
         return torch.from_numpy(codes), scale, None
     groups = None if planes.sc is None else torch.from_numpy(np.ascontiguousarray(planes.sc))

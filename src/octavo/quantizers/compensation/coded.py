@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats import QTensor, unpack
+from octavo.formats import Planes, QTensor, unpack
 from octavo.formats.group import row_named
-from octavo.formats.spec import F32, BlockFormat
+from octavo.formats.scalars import e4m3_to_f32
+from octavo.formats.spec import F32, U8, BlockFormat
 from octavo.huggingface.coded import Coded, factor_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.compensation.compensate import compensate
@@ -17,9 +21,42 @@ PLAIN_GROUPS = "GROUP4_128_F32"
 """Of rows with two levels of scales: what a file has, from which both levels follow."""
 
 
+E4M3_STEP = 2.0**-9
+"""The least e4m3 number: all others are multiples of it."""
+HALF = 127
+"""Positive e4m3 numbers, 0 among them; bytes from 128 on are their negatives, and 127 is none."""
+
+
+@cache
+def e4m3_row(fmt: BlockFormat) -> BlockFormat:
+    """A format of e4m3 numbers as one with a table: those from 0 on, then their negatives."""
+    positive = tuple(int(x / E4M3_STEP) for x in e4m3_to_f32(np.arange(HALF, dtype=np.uint8)))
+    plain = fmt.encode
+    assert plain is not None
+
+    def encode(row: BlockFormat, x: F32) -> Planes:
+        planes = plain(fmt, x)
+        return Planes(_entries(planes.q), d=planes.d)
+
+    table = (*positive, *(-x for x in positive))
+    return replace(fmt, name=f"{fmt.name}_LEVELS", number=None, table=table, step=E4M3_STEP, encode=encode)
+
+
+def _entries(numbers: U8) -> U8:
+    """e4m3 bytes as entries of the table."""
+    return numbers - (numbers > HALF).astype(np.uint8)
+
+
+def _numbers(entries: U8) -> U8:
+    """The inverse of `_entries`."""
+    return entries + (entries >= HALF).astype(np.uint8)
+
+
 def compensated_row(scheme: CheckpointScheme, k: int) -> BlockFormat | None:
     """The format in which errors of rows of `k` values are made up for; None where nothing can do that."""
     fmt = scheme.format(k)
+    if fmt.number is not None and not scheme.square:
+        fmt = e4m3_row(fmt)
     fmt = row_named(PLAIN_GROUPS) if fmt.folds else fmt
     return None if k % 4 or grid_of(fmt) is None else fmt
 
@@ -36,4 +73,5 @@ def compensated(
     found = compensate(values * np.float32(factor), hessian, fmt, cross=cross, threads=threads)
     planes = unpack(QTensor(fmt, (n, k), found.packed))
     assert planes.d is not None
-    return Coded(planes.q, planes.d, planes.m, factor)
+    q = planes.q if scheme.row != "FP8" else _numbers(planes.q)
+    return Coded(q, planes.d, planes.m, factor)
