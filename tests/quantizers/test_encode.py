@@ -28,6 +28,20 @@ WEIGHED = [name if name in ("Q4_K", "Q4_0") else slow(name) for name in WEIGHTED
 """Those that weigh with importance: one with minima and one without run by default."""
 
 
+ALSO_WEIGHED = ("Q4_K", "Q4_0", "IQ2_XXS")
+"""Those whose kernels with importance are compiled by default; the others' are made of the same functions."""
+
+
+def importance_or_not(names):
+    """Names, each with and without importance."""
+    values = [(value, weighed) for value in quick(names) for weighed in (False, True)]
+    return [
+        (name, weighed) if isinstance(name, str) and (not weighed or name in ALSO_WEIGHED)
+        else slow((name if isinstance(name, str) else name.values[0], weighed))
+        for name, weighed in values
+    ]  # fmt: skip
+
+
 # sqrt(sum of squared errors) / n over 4096 values of 0.1 + 2 cos(i), as llama.cpp's own test holds the formats to
 TOLERANCE = {"Q2_K": 0.0075, "Q3_K": 0.004, "IQ3_XXS": 0.005, "IQ3_S": 0.004, "IQ2_XXS": 0.0075, "IQ2_XS": 0.0075,
              "IQ2_S": 0.0075, **dict.fromkeys(("IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0"), 0.01)}  # fmt: skip
@@ -133,12 +147,12 @@ def test_what_has_nothing_to_weigh_ignores_importance(name):
     assert np.array_equal(encode(x, name, importance=np.arange(64.0)), encode(x, name))
 
 
-@pytest.mark.parametrize("name", quick(ENCODABLE))
-def test_rows_are_encoded_alone(name):
+@pytest.mark.parametrize(("name", "weighted"), importance_or_not(ENCODABLE))
+def test_rows_are_encoded_alone(name, weighted):
     """The same bytes whatever the threads, however many rows go together, and whichever rows those are."""
     block = by_name(name).block
     x = samples("heavy", 13, 3 * 256)
-    importance = np.random.default_rng(3).chisquare(2, x.shape[1]).astype(np.float32)
+    importance = np.random.default_rng(3).chisquare(2, x.shape[1]).astype(np.float32) if weighted else None
     together = encode(x, name, importance=importance, threads=1)
     assert np.array_equal(encode(x, name, importance=importance, threads=3), together)
     for i in (0, 7, 12):
@@ -154,8 +168,7 @@ def test_numbers_in_rows_of_any_length(name, k):
     assert np.array_equal(encode(x, name), quantize_reference(x, by_name(name)).data)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", quick(BLOCKS))
+@pytest.mark.parametrize(("name", "weighted"), importance_or_not(BLOCKS))
 def test_extreme_rows(name, weighted):
     """All decode to finite numbers, and to what they should where that can be said."""
     importance = np.random.default_rng(4).chisquare(2, 512).astype(np.float32) if weighted else None
@@ -236,8 +249,7 @@ def test_non_finite_values_are_refused_by_row_and_column(name, bad):
 
 
 @pytest.mark.parametrize("largest", [3.4e38, -3.4e38, 1e20])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", quick(ENCODABLE))
+@pytest.mark.parametrize(("name", "weighted"), importance_or_not(ENCODABLE))
 def test_values_beyond_a_format_are_refused(name, weighted, largest):
     importance = np.linspace(1, 2, 512) if weighted else None
     x = samples("gauss", 2, 512)

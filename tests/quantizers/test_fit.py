@@ -12,23 +12,42 @@ from octavo.errors import UsageError
 from octavo.evals import demo_text, divergence
 from octavo.evals.sensitivity import Measured
 from octavo.evals.subject import open_subject
+from octavo.formats import BlockFormat, QTensor
+from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import quantize_file
-from octavo.quantizers.fit import GUESSED, MEASURED, Fitted, fit_types, quantize_to_size
+from octavo.quantizers.fit import GUESSED, MEASURED, Fitted, candidates, fit_types, quantize_to_size
 from octavo.quantizers.fit.candidates import offers
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target, parse_size
 from octavo.quantizers.imatrix import Imatrix
+from octavo.quantizers.job.recode import Recoded, recode
 from octavo.quantizers.job.source import gguf_source
 from octavo.quantizers.mix.mixing import Choices
 from octavo.runtime import resolve
 from tests.quantizers import small
 from tests.sampling import slow, some
 
+FOUND: dict[tuple[Any, ...], Recoded] = {}
+
 
 def types(path: Path) -> dict[str, str]:
     with GGUFFile.open(path) as file:
         return {name: info.type_name for name, info in file.tensors.items()}
+
+
+@pytest.fixture(autouse=True)
+def errors_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all tests ask what the types lose of the same weights: the second answer is the first one again."""
+
+    def remembered(tensor: QTensor, fmt: BlockFormat, *, importance: F32 | None, threads: int | None) -> Recoded:
+        weights = None if importance is None else importance.tobytes()
+        key = tensor.shape, tensor.format.name, tensor.data.tobytes(), fmt.name, weights
+        if key not in FOUND:
+            FOUND[key] = recode(tensor, fmt, importance=importance, threads=threads)
+        return FOUND[key]
+
+    monkeypatch.setattr(candidates, "recode", remembered)
 
 
 @pytest.mark.parametrize("bits", [slow(bits) for bits in (3.3, 4.5, 6.0, 12.0)])
