@@ -22,10 +22,7 @@ from tests.jit.compiled import pack_codes
 from tests.sampling import slow, some
 
 QUANTIZED = [f for f in FORMATS if not f.is_float]
-QUICK = [
-    f if f.name in ("Q4_K", "Q6_K", "Q5_1", "Q8_0", "IQ4_NL", "IQ2_XS", "IQ3_S", "TQ1_0") else slow(f)
-    for f in QUANTIZED
-]
+QUICK = [f if f.name in ("Q4_K", "Q6_K", "Q5_1", "Q8_0", "IQ4_NL", "IQ3_S", "TQ1_0") else slow(f) for f in QUANTIZED]
 """Those whose layouts differ in kind run by default."""
 FLOATS = [by_name(name) for name in ("F32", "F16", "BF16", "F64")]
 

@@ -21,8 +21,7 @@ ROWS = {"Q4_K", "Q6_K", "Q5_1", "Q8_0", "IQ4_NL", "F16"}
 are stored."""
 TILES = {"Q4_K", "Q8_0", "F16"}
 """Formats that run by default with numbers of tokens whose kernels differ in the size of a tile only."""
-ONCE = {"Q6_K": (1, 8, 9), "Q5_1": (8,), "Q4_0": (8,), "IQ4_NL": (8,), "TQ2_0": (8,), "IQ2_XS": (8,),
-        "IQ3_S": (8,), "BF16": (9,), "F32": (9,)}  # fmt: skip
+ONCE = {"Q6_K": (8, 9), "Q5_1": (8,), "Q4_0": (8,), "IQ4_NL": (8,), "IQ3_S": (8,), "BF16": (9,), "F32": (9,)}
 """Other formats that run by default, with a kernel or two: with these numbers of tokens."""
 
 

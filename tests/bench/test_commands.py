@@ -63,9 +63,13 @@ def test_bench_model_refuses(
     assert message in octavo("bench", "model", model, *FAST, *arguments).error()
 
 
-def test_on_the_cpu_backend(octavo: Run, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the read limit as it is measured, of less memory."""
+def test_on_the_cpu_backend(octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the read limit as it is measured, of less memory; the model's heads are those of other tests."""
     from octavo.bench import limits
+
+    monkeypatch.setitem(SHAPES, "tiny", ModelShape("qwen3", 2, 64, 48, 4, 2, 64, 260, False))
+    model = str(tmp_path / "tiny.gguf")
+    synthetic.make("tiny", "F16", model)
 
     monkeypatch.setattr(limits, "read_limit", partial(limits.read_limit, nbytes=1 << 24, rounds=2))
     options = ("-p", "9", "-n", "2", "-r", "1", "--device", "cpu", "--threads", "1", "--format", "json")
@@ -95,7 +99,7 @@ def test_bench_ops(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no case with tokens 3" in octavo("bench", "ops", "--tokens", "3").error()
 
 
-def test_bench_make(octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_make(octavo: Run, tmp_path: Path, fixed_limit: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "tiny", ModelShape("qwen3", 8, 256, 512, 2, 1, 128, 300, True))
     path = tmp_path / "out.gguf"
     assert octavo("bench", "make", "tiny", "q4_k_m", str(path)).status == 0
@@ -112,7 +116,7 @@ def test_bench_make(octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", [slow("qwen3-30b-a3b"), slow("gemma3-4b"), "gpt-oss-20b", "deepseek-v2-lite"])
 def test_shapes_of_other_architectures_run(
-    octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    octavo: Run, tmp_path: Path, fixed_limit: None, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     real = SHAPES[name]
     sizes = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32}

@@ -23,6 +23,7 @@ from octavo.quantizers.job.recode import recode
 from octavo.quantizers.job.source import gguf_source
 from octavo.runtime import Engine, EngineConfig, Model, resolve
 from tests.models.checkpoints import CASES, VOCAB, Write, make, tensors
+from tests.sampling import slow
 
 CONTEXT = 32
 TOKENS = np.random.default_rng(2).integers(0, VOCAB, 2 * CONTEXT).tolist()
@@ -41,17 +42,18 @@ def file(gguf: Write) -> GGUFFile:
     return gguf(CASE, make(CASE))
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [slow(False), True])
 def test_a_weights_effect_is_that_of_quantizing_it_alone(file: GGUFFile, gguf: Write, weighted: bool) -> None:
     imatrix = collect_imatrix(model_of(file, fuse=False), TOKENS, context=CONTEXT) if weighted else None
     model = model_of(file)
     got = sensitivities(model, TOKENS, WEIGHTS, imatrix=imatrix, context=CONTEXT)
+    random = make(CASE)
     for name in WEIGHTS:
         tensor = file.tensor(name)
         importance = imatrix.importance(name, tensor.shape) if imatrix else None
         made = recode(tensor, by_name(PROBE), importance=importance)
-        changed = tensors(CASE, make(CASE)) | {name: dequantize(made.tensor)}
-        other = model_of(gguf(CASE, make(CASE), tensors=changed))
+        changed = tensors(CASE, random) | {name: dequantize(made.tensor)}
+        other = model_of(gguf(CASE, random, tensors=changed))
         want = divergence(other, model, TOKENS, context=CONTEXT)
         assert 0 < got[name].kl.value == pytest.approx(want.kl.value, rel=1e-3)
         assert got[name].kl.error == pytest.approx(want.kl.error, rel=1e-3)

@@ -22,7 +22,7 @@ from octavo.server.tool_grammar import Tool, or_json, tools_grammar
 from octavo.server.tool_use import ToolUse, for_template, tool_use
 from octavo.text import ChatTemplate, Tokenizer
 from tests.runtime.grammar_walk import allowed_tokens, walk
-from tests.sampling import slow
+from tests.sampling import slow, some
 from tests.server.running import Server
 from tests.server.test_chat import ASK, FREE
 from tests.server.test_detail import Result
@@ -58,9 +58,11 @@ def require_valid(calls: list[tuple[str, str]]) -> None:
 IN_FORMATS = [
     *((form, PLAIN) for form in (*FORMATS, GENERIC)), *((form, MARKED) for form in FORMATS if form.opens[0] in SPECIAL),
 ]  # fmt: skip
+OF_EACH_MARKER = [*IN_FORMATS[: len(FORMATS) + 1], *some(IN_FORMATS[len(FORMATS) + 1 :], 4)]
+"""By default each format with markers of text, and a few with markers that are tokens."""
 
 
-@pytest.mark.parametrize(("form", "tokenizer"), IN_FORMATS, ids=lambda p: getattr(p, "name", ""))
+@pytest.mark.parametrize(("form", "tokenizer"), OF_EACH_MARKER, ids=lambda p: getattr(p, "name", ""))
 def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
     """In each format, by a model that knows nothing, with markers that are text or tokens."""
     grammars, use = Grammars(tokenizer), ToolUse(form, KNOWN, "required")
@@ -81,7 +83,7 @@ def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Token
     assert ended > 3
 
 
-@pytest.mark.parametrize(("form", "tokenizer"), IN_FORMATS, ids=lambda p: getattr(p, "name", ""))
+@pytest.mark.parametrize(("form", "tokenizer"), OF_EACH_MARKER, ids=lambda p: getattr(p, "name", ""))
 def test_a_call_that_a_reply_opens_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
     """Text before it is free, and so is text after it; control tokens are, too."""
     use, ended = ToolUse(form, KNOWN, "auto", several=False), 0

@@ -41,11 +41,12 @@ def test_every_name_of_llama_cpp_has_a_row() -> None:
     assert sorted(names) == sorted(PRE_TOKENIZERS)
 
 
+RUNS = [" " * 60_000, "a" * 60_000, "7" * 25_000]
+LONGER_RUNS = [" " * 200_000, "\n" * 200_000, "a" * 200_000, "A" * 200_000, "7" * 50_000, " \n" * 50_000]
+
+
 @pytest.mark.parametrize("pre", sorted({row.patterns: pre for pre, row in PRE_TOKENIZERS.items()}.values()))
-@pytest.mark.parametrize(
-    "text",
-    [" " * 200_000, slow("\n" * 200_000), "a" * 200_000, slow("A" * 200_000), "7" * 50_000, slow(" \n" * 50_000)],
-)
+@pytest.mark.parametrize("text", [*RUNS, *map(slow, LONGER_RUNS)])
 def test_long_runs_lose_nothing_and_take_linear_time(pre: str, text: str) -> None:
     with processor_time(3):
         assert "".join(words(pre, text)) == text

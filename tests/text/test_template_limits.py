@@ -136,10 +136,11 @@ SOURCE = [
 ]
 
 
-SOME_TIME = some(TIME, len(TIME) // 4)
+SOME_TIME, SOME_SIZE = some(TIME, len(TIME) // 4), some(SIZE, len(SIZE) // 4)
+"""By default some end by their time; all of `SIZE` are stopped, with little memory."""
 
 
-@pytest.mark.parametrize("source", [*INJECTION, *SOME_TIME, *SIZE, *SOURCE], ids=lambda s: s[-40:])
+@pytest.mark.parametrize("source", [*INJECTION, *SOME_TIME, *SOME_SIZE, *SOURCE], ids=lambda s: s[-40:])
 def test_it_is_stopped(source: str) -> None:
     """Compiling and rendering each take half a second and one operation."""
     with processor_time(3):

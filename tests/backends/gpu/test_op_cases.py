@@ -21,7 +21,7 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
     """What a case stands for among those run always; None for one that is too slow for that."""
     if case.tokens > 33 or sum(case.past) > 130 or case.shape.get("n", 0) > 512 or case.shape.get("k", 0) > 4096:
         return None
-    if SELDOM.intersection(case.formats):
+    if SELDOM.intersection(case.formats) or case.shape.get("heads", 0) > 16:
         return None
     if case.op == "mul_mat":
         small = case.shape["n"] == 16 or case.shape["k"] == 264
