@@ -33,6 +33,7 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)  # compiling kernels makes many objects and no garbage
     gc.enable()
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
 
 from octavo.runtime import Model
@@ -19,6 +18,9 @@ from tests.server.test_chat import QUESTION
 from tests.server.test_streams import begun, playing
 from tests.server.test_tools import PARAMETERS, TWO
 
+if TYPE_CHECKING:  # it takes two seconds to import: only where it is used
+    import anthropic
+
 ASK: list[Any] = [{"role": "user", "content": QUESTION}]
 GREEDY = {"temperature": 0}
 TOOLS: list[Any] = [
@@ -29,6 +31,8 @@ TOOLS: list[Any] = [
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as found:
         yield found
 
@@ -79,6 +83,8 @@ def test_events_of_a_stream(server: Server, client: anthropic.Anthropic) -> None
 
 
 def test_comments_are_ignored(model: Model) -> None:
+    import anthropic
+
     with playing(model, ping=0.1) as played, anthropic.Anthropic(base_url=played.server.url, api_key="none") as client:
         answer = played.answering(begun(1, 16), Row(1, 17, "length"))
         with client.messages.stream(model="any", max_tokens=50, messages=ASK) as stream:
@@ -170,12 +176,16 @@ def test_errors(server: Server, body: dict[str, Any], message: str) -> None:
 
 
 def test_a_prompt_that_is_too_long(client: anthropic.Anthropic, server: Server) -> None:
+    import anthropic
+
     long: list[Any] = [{"role": "user", "content": "1 " * 9000}]
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > \d+ maximum"):
         client.messages.create(model="x", max_tokens=5, messages=long)
 
 
 def test_keys_and_a_server_that_is_about_to_end(model: Model) -> None:
+    import anthropic
+
     with running_model(model, keys=("secret",)) as server:
         known, unknown = (
             anthropic.Anthropic(base_url=server.url, api_key=k, max_retries=0) for k in ("secret", "guess")

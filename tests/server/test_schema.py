@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from msgspec.structs import replace
 
@@ -30,6 +29,8 @@ def try_out(operation: Any, codes: set[int]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_request_is_a_fault_of_the_server(model: Model) -> None:
+    import schemathesis  # here, for it takes a second that other tests have no use for
+
     with running(FakeClient([16, 17, 300], info=replace(INFO, n_ctx=64)), model) as server:
         schema = schemathesis.openapi.from_dict(server.get("/openapi.json"))
         schema.config.update(base_url=server.url)

@@ -85,7 +85,8 @@ def check(row: dict[str, Any]) -> None:
 
 
 QUICK = {
-    "dots": ["matvec:Q4_K:sm_80", "matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "mmq_dot:Q8_0:sm_100"],
+    "dot": ["matvec:Q4_K:sm_80"],
+    "dots": ["matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "mmq_dot:Q8_0:sm_100"],
     "mmq_mma": ["mmq_mma:Q4_0:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
@@ -94,7 +95,7 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("group", ["mmq_mma", *map(slow, ("dots", "attention", "others", "layouts", "weight only"))])
+@pytest.mark.parametrize("group", [group if group == "dot" else slow(group) for group in QUICK])
 def test_some_kernels(group: str) -> None:
     for row in rows_of("ahead_of_time", QUICK[group]):
         check(row)

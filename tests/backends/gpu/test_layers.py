@@ -62,7 +62,8 @@ def test_what_was_quantized_on_the_cpu_is_the_same_there(scheme: str) -> None:
         assert torch.equal(buffer.view(torch.uint8), other.view(torch.uint8))
 
 
-@pytest.mark.parametrize("scheme", some(SCHEMES, 1))
+@pytest.mark.slow  # by default layers are compiled in tests/torch_api, with the CPU's kernels
+@pytest.mark.parametrize("scheme", SCHEMES)
 @torch.no_grad()
 def test_compiled(scheme: str) -> None:
     model = quantize_(nn.Sequential(linear(256, 128), nn.GELU(), linear(128, 24)), scheme)

@@ -107,7 +107,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     window = int(node.attrs.get("window", 0))
     decodes = tokens if tokens == len(pages) else len(pages) + 1 - len(starts)
     given = {
-        "out": out, "q": q, "q_stride": stride(q), "tokens": tokens,
+        "out": out, "q": q, "q_stride": stride(q), "heads": heads, "tokens": tokens,
         "keys": k, "values": v, "kv_heads": kv_heads, "scale": float(node.attrs["scale"]),
         "positions": positions, "starts": starts, "sequences": len(pages) - decodes, "pages_width": pages.shape[1],
         "window": abs(window), "chunked": int(window < 0), "cap": float(node.attrs.get("cap", 0.0)),
@@ -122,7 +122,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     part = max(PART, -(-pages.shape[1] // MOST_PARTS))
     if decodes < tokens:
         tasks = -(-(tokens - decodes) // attention.TILE) * heads
-        kernel = attention.prefill_kernel(kind, group, dim, *kinds, reaching)
+        kernel = attention.prefill_kernel(kind, dim, *kinds, reaching)
         calls.append(KernelCall(kernel, tasks, **given, pages=pages[decodes:], splits=1, part=part, partial=0))
         calls[0].overlaps = decodes > 0
     if decodes:

@@ -45,7 +45,7 @@ TILE = 8  # tokens of a tile where a sequence has many
 
 
 ATTENTION = record(
-    "out q q_stride tokens",
+    "out q q_stride heads tokens",
     "keys values kv_heads scale:f4",
     "positions starts sequences",
     "pages pages_width",
@@ -55,6 +55,7 @@ ATTENTION = record(
     "k_scales v_scales",
 )
 """out, q           float32 [tokens, heads, D]; a token of q begins q_stride bytes after the one before
+heads            of queries
 keys, values     the cache's pages, with kv_heads each (`kv.py` says how they lie)
 scale            what scores are multiplied with
 positions        int32, of each token
@@ -155,14 +156,14 @@ def _join(dim: int) -> Any:
 
 
 @kernels(ATTENTION)
-def prefill_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool, reaching: bool) -> Any:
-    """One task for each tile of `TILE` tokens and query head; it uses no splits."""
+def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching: bool) -> Any:
+    """One task for each tile of `TILE` tokens and query head, however many share a key head; it uses no splits."""
     attend, finish = _attend(kind, TILE, dim, windowed, capped, 1, reaching), _finish(TILE, dim, 0)
     join = _join(dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(a, task):
-        heads = a.kv_heads * group
+        heads, group = a.heads, a.heads // a.kv_heads
         starts, positions = i32_pointer(a.starts), i32_pointer(a.positions)
         head, first = task % heads, starts[0] + task // heads * tile
         stop = min(first + tile, a.tokens)
