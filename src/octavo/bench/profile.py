@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,12 +13,16 @@ from typing import Any
 from octavo.bench.cost import Cost, Load, cost
 from octavo.bench.subject import tokens
 from octavo.errors import UsageError
+from octavo.graph.builder import CacheType
 from octavo.graph.names import split_layer
 from octavo.graph.node import PAGE_SIZE, Node
 from octavo.graph.plan import Plan
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_model
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.engine import Engine
+from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.placement import GpuLayers, backends_for
 
 
 @dataclass(frozen=True)
@@ -43,16 +48,27 @@ class Profile:
         return sum(n.seconds for n in self.nodes)
 
 
-def profile(engine: Engine, new: int, depth: int = 0, rounds: int = 5) -> Profile:
-    """Time a step of `new` tokens after `depth` others, one sequence; `new` = 1 is decode.
+def ready_engine(
+    file: GGUFFile, device: str, new: int, depth: int, kv: CacheType, threads: int | None = None,
+    gpu_layers: GpuLayers | None = None,
+) -> Engine:  # fmt: skip
+    """An engine for steps of `new` tokens after `depth` others."""
+    backends, layers = backends_for(device, threads, gpu_layers)
+    n_ctx, n_batch = depth + max(new, 1), max(new, 512)
+    return Engine(
+        read_model(file), backends, EngineConfig(n_ctx=n_ctx, n_batch=n_batch, cache_type=kv, gpu_layers=layers)
+    )
+
+
+@contextmanager
+def ready_step(engine: Engine, new: int, depth: int) -> Iterator[tuple[Plan, Load]]:
+    """The plan of a step of `new` tokens after `depth` others, one sequence, its inputs written, and what it must do.
 
     Raises UsageError where the step is longer than the engine's steps, ContextFullError where the context is too small.
     """
     most = engine.config.n_batch
     if not 1 <= new <= most:
         raise UsageError(f"a step of {new} tokens (allowed: 1 to {most})")
-    if rounds < 1:
-        raise UsageError(f"{rounds} rounds (allowed: 1 or more)")
     sequence = Sequence()
     n_vocab = engine.model.hparams.n_vocab
     try:
@@ -64,9 +80,20 @@ def profile(engine: Engine, new: int, depth: int = 0, rounds: int = 5) -> Profil
         for name, values in plan.inputs.items():
             for backend, value in values:
                 backend.write(value, inputs[name])
-        return _time(engine, plan, Load({**engine.limits, **sizes}, [depth], [new]), rounds)
+        yield plan, Load({**engine.limits, **sizes}, [depth], [new])
     finally:
         engine.pool.release(sequence)
+
+
+def profile(engine: Engine, new: int, depth: int = 0, rounds: int = 5) -> Profile:
+    """Time a step of `new` tokens after `depth` others, one sequence; `new` = 1 is decode.
+
+    Raises what `ready_step` raises, and UsageError for no rounds.
+    """
+    if rounds < 1:
+        raise UsageError(f"{rounds} rounds (allowed: 1 or more)")
+    with ready_step(engine, new, depth) as (plan, load):
+        return _time(engine, plan, load, rounds)
 
 
 def _time(engine: Engine, plan: Plan, load: Load, rounds: int) -> Profile:

@@ -10,9 +10,11 @@ from octavo.cli.columns import print_columns
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
+from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.bench.profile import Profile
+    from octavo.runtime import Engine
 
 
 def profile(
@@ -25,27 +27,43 @@ def profile(
     device: Device = "auto",
     layers: Layers = None,
     kv: Kv = "f16",
+    counters: Annotated[
+        bool, typer.Option("--counters", help="Read an NVIDIA GPU's counters instead, by its program ncu.")
+    ] = False,
     offline: Offline = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
     from octavo.bench.profile import profile as measure
+    from octavo.bench.profile import ready_engine
     from octavo.huggingface import open_model_file
-    from octavo.models import read_model
-    from octavo.runtime import Engine, EngineConfig
-    from octavo.runtime.placement import backends_for
 
     new = 1 if decode else prompt
-    with open_model_file(local(model, offline)) as file:
-        backends, count = backends_for(device, threads, gpu_layers(layers))
-        size = max(new, 512)
-        config = EngineConfig(n_ctx=depth + max(new, 1), n_batch=size, cache_type=kv, gpu_layers=count)
-        engine = Engine(read_model(file), backends, config)
-        report = as_object(measure(engine, new, depth, rounds), new, depth)
+    path = local(model, offline)
+    show = _show_counters if counters else _show
+    with open_model_file(path) as file:
+        engine = ready_engine(file, device, new, depth, kv, threads, gpu_layers(layers))
+        if counters:
+            report = _counted(engine, {"model": str(path), "new": new, "depth": depth, "kv": kv})
+        else:
+            report = as_object(measure(engine, new, depth, rounds), new, depth)
     if as_json:
         print(to_json(report))
     else:
-        _show(report)
+        show(report)
+
+
+def _counted(engine: Engine, step: dict[str, Any]) -> dict[str, Any]:
+    """What `--counters --json` prints: the step, and rows by kernel. Another process runs it, under ncu."""
+    from octavo.bench.counters import by_kernel, read_counters
+
+    if set(engine.schedule.backends.values()) != {0} or engine.backends[0].name != "gpu":
+        raise UsageError("--counters reads those of a GPU that all of the model is on (--device gpu)")
+    return {
+        "tokens": step["new"],
+        "depth": step["depth"],
+        "kernels": by_kernel(read_counters(step), engine.graph.nodes),
+    }
 
 
 def as_object(measured: Profile, new: int, depth: int) -> dict[str, Any]:
@@ -84,3 +102,15 @@ def _table(rows: list[dict[str, Any]], *names: str) -> None:
         for row in rows
     ]  # fmt: skip
     print_columns((*names, *numbers), cells, numbers)
+
+
+def _show_counters(report: dict[str, Any]) -> None:
+    numbers = ("launches", "us", "DRAM MB", "of f16", "integer", "matrix")
+    cells = [
+        (printable(row["op"]), printable(row["kernel"]), row["formats"], str(row["launches"]),
+         f"{row['seconds'] * 1e6:.1f}", f"{row['dram_bytes'] / 1e6:.2f}",
+         f"{row['dram_bytes'] / row['f16_bytes']:.2f}" if row["f16_bytes"] else "",
+         f"{row['integer']:.1%}", f"{row['matrix']:.1%}")
+        for row in report["kernels"]
+    ]  # fmt: skip
+    print_columns(("op", "kernel", "formats", *numbers), cells, numbers)

@@ -1,0 +1,158 @@
+"""What a GPU's own counters say of each kernel of a step: instructions by kind, and bytes to and from its memory.
+
+NVIDIA's `ncu` (Nsight Compute) reads them: it runs `python -m octavo.bench.counters`, which makes each call of a step
+within a range of NVTX that has the node's number, and repeats each kernel as often as its counters take.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.errors import BackendError
+from octavo.graph.builder import CacheType
+from octavo.graph.node import Graph, Node
+from octavo.graph.plan import Plan
+
+METRICS = {
+    "nanoseconds": "gpu__time_duration.sum",
+    "read": "dram__bytes_read.sum",
+    "written": "dram__bytes_write.sum",
+    "instructions": "smsp__sass_thread_inst_executed_pred_on.sum",
+    "integer": "smsp__sass_thread_inst_executed_op_integer_pred_on.sum",
+    "warps": "sm__inst_executed.sum",
+    "matrix": "sm__inst_executed_pipe_tensor.sum",
+}
+"""Counters by our names. Instructions and integer ones are of threads, `warps` and matrix ones of warps."""
+IN_RANGE = re.compile(r":node (\d+):")
+SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a step: the node whose call launched it, by its place in the graph, and its counters."""
+
+    node: int
+    name: str
+    counts: Mapping[str, float]
+
+
+def read_counters(arguments: Mapping[str, Any]) -> list[Kernel]:
+    """The kernels of a step in order; `arguments` are those of `run_step`.
+
+    Raises BackendError where `ncu` is not installed, or can't read counters here.
+    """
+    tool = shutil.which("ncu")
+    if tool is None:
+        raise BackendError("--counters needs NVIDIA's Nsight Compute: the program ncu is not on the PATH")
+    how = ["--clock-control", "none", "--profile-from-start", "off", "--nvtx", "--csv", "--page", "raw"]
+    names = ["--print-units", "base", "--metrics", ",".join(METRICS.values())]
+    step = [sys.executable, "-m", "octavo.bench.counters", json.dumps(dict(arguments))]
+    try:
+        done = subprocess.run([tool, *how, *names, *step], capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise BackendError(f"ncu read no counters within {SECONDS} s") from None
+    kernels = parse(done.stdout.splitlines())
+    if not kernels:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise BackendError(
+            "ncu read no counters: " + (said[-1].strip() if said else f"it ended with {done.returncode}")
+        )
+    return kernels
+
+
+def parse(lines: Iterable[str]) -> list[Kernel]:
+    """Kernels from what `ncu` prints: a table whose first row has names, the second units, between lines of its own.
+
+    Raises BackendError for a kernel whose counter is missing or no number.
+    """
+    table = [line for line in lines if line.startswith('"')]
+    kernels = []
+    for row in list(csv.DictReader(io.StringIO("\n".join(table))))[1:]:
+        found = next((m for value in row.values() if value and (m := IN_RANGE.search(value))), None)
+        if found is not None:
+            counts = {name: _number(row, metric) for name, metric in METRICS.items()}
+            kernels.append(Kernel(int(found[1]), row["Kernel Name"], counts))
+    return kernels
+
+
+def _number(row: Mapping[str, str], metric: str) -> float:
+    text = row.get(metric)
+    try:
+        return float(text.replace(",", "")) if text is not None else float("nan")
+    except ValueError:
+        raise BackendError(f"ncu: {metric} of {row['Kernel Name']} is {text!r}, which is no number") from None
+
+
+def by_kernel(kernels: Sequence[Kernel], nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """Kernels of one name that compute one op with weights of the same formats, those that take longest first.
+
+    Keys of a row: op, kernel, formats, launches, seconds, dram_bytes, f16_bytes (that its weights would have as
+    float16), integer (share of the threads' instructions), matrix (share of the warps' instructions).
+    """
+    groups: dict[tuple[str, str, str], list[Kernel]] = {}
+    for kernel in kernels:
+        node = nodes[kernel.node]
+        formats = dict.fromkeys(i.tensor.format.name for i in node.inputs if i.op == "weight" and len(i.shape) > 1)
+        groups.setdefault((node.title, kernel.name, ", ".join(formats)), []).append(kernel)
+    rows = [_row(key, members, nodes) for key, members in groups.items()]
+    return sorted(rows, key=lambda row: -float(row["seconds"]))
+
+
+def _row(key: tuple[str, str, str], members: Sequence[Kernel], nodes: Sequence[Node]) -> dict[str, Any]:
+    total = {name: sum(k.counts[name] for k in members) for name in METRICS}
+    op, kernel, formats = key
+    return {
+        "op": op, "kernel": kernel, "formats": formats, "launches": len(members),
+        "seconds": total["nanoseconds"] / 1e9, "dram_bytes": total["read"] + total["written"],
+        "f16_bytes": sum(2 * _weights(nodes[n]) for n in {k.node for k in members}),
+        "integer": total["integer"] / max(total["instructions"], 1), "matrix": total["matrix"] / max(total["warps"], 1),
+    }  # fmt: skip
+
+
+def _weights(node: Node) -> int:
+    """Values of the matrices that all tokens are multiplied by."""
+    matrices = (i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) == 2)
+    return sum(int(t.shape[0]) * int(t.shape[1]) for t in matrices) if node.op.startswith("mul_mat") else 0
+
+
+def run_calls(plan: Plan, graph: Graph) -> None:
+    """Make the calls of a plan, each within a range that has its node's place in the graph, while counters are read."""
+    import torch
+
+    places = {id(node): i for i, node in enumerate(graph.nodes)}
+
+    for _, call in plan.calls:
+        call()
+    torch.cuda.synchronize()
+    cuda: Any = torch.cuda
+    cuda.profiler.start()
+    for node, call in plan.calls:
+        cuda.nvtx.range_push(f"node {places[id(node)]}")
+        call()
+        cuda.nvtx.range_pop()
+    torch.cuda.synchronize()
+    cuda.profiler.stop()
+
+
+def run_step(model: str, new: int, depth: int, kv: CacheType) -> None:
+    """Load a model on the GPU and make the calls of a step of `new` tokens after `depth` others."""
+    from octavo.bench.profile import ready_engine, ready_step
+    from octavo.huggingface import open_model_file
+
+    with open_model_file(model) as file:
+        engine = ready_engine(file, "gpu", new, depth, kv)
+        with ready_step(engine, new, depth) as (plan, _):
+            run_calls(plan, engine.graph)
+
+
+if __name__ == "__main__":
+    run_step(**json.loads(sys.argv[1]))
