@@ -113,7 +113,10 @@ def test_codes_of_checkpoints_rows_are_those_of_the_published_algorithm(fmt: Blo
         inverse -= np.outer(inverse[:, j], inverse[j]) / inverse[j, j]  # column j eliminated
         inverse[j, j] = 1.0  # and read no more
     assert found.kept == len(w)
-    assert (planes.q[:, order] == codes).mean() >= 0.999
+    same = 0.999 if fmt.bits == 4 else 0.99  # of levels so near to each other sums in float32 tip more to a neighbour
+    assert (planes.q[:, order] == codes).mean() >= same
+    off = (w[:, order] - (codes - fmt.offset) * steps) @ np.linalg.cholesky(h[np.ix_(order, order)] + 1e-9 * np.eye(K))
+    assert found.after.sum() == pytest.approx(np.square(off).sum(), rel=0.02)
 
 
 def test_errors_are_those_of_what_is_packed_and_fall() -> None:

@@ -79,8 +79,9 @@ def _write(path: str, arrays: Mapping[str, AnyArray], about: object) -> None:
 
 
 def _read(path: str) -> tuple[SafetensorsFile, Any]:
-    """A file and what is told in it. Raises FileError for one that says nothing."""
+    """A file and what is told in it. Raises FileError for one that is not as it was written."""
     file = SafetensorsFile.open(path)
-    if ABOUT not in file.metadata:
-        raise FileError("is not of a run", file=path, allowed="to begin anew")
-    return file, json.loads(file.metadata[ABOUT])
+    try:
+        return file, json.loads(file.metadata[ABOUT])
+    except (KeyError, ValueError):
+        raise FileError("is not what a run keeps", file=path, field=ABOUT, allowed="to begin anew") from None

@@ -6,6 +6,7 @@ by are the inputs that it will have.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,7 +94,8 @@ class SchemeMethod:
         run = self._opened(file, scheme)
         run.require_room()
         options = (self.kind, self.rotate, self.kv, self.seed, scheme.name, scheme.row)
-        name = run_name(read_model(run.file), run.samples, *options, *(b.name for b in run.backends))
+        stored = [(found.st_size, found.st_mtime_ns) for found in map(os.stat, file.files)]
+        name = run_name(read_model(run.file), run.samples, *options, *stored, *(b.name for b in run.backends))
         journal = Journal(work, name, resume=self.resume)
         try:
             scaled, choices = run.scaled(journal)
