@@ -163,11 +163,12 @@ class Compensation:
         matrix = hessian.matrix()
         enough = expert is None or hessian.tokens >= given.size
         factor = factorize(matrix, "act", DAMP) if enough else None
+        if factor is None:
+            _log.warning("%s met %d tokens, and is encoded alone", given.label(expert), hessian.tokens)
         for name in names:
             weight = stage.weight(name) if expert is None else stage.weight(name)[expert]
             fmt, weights = job.types[name], _importance(job, name, stage.tensor(name).shape, expert)
             if factor is None:
-                _log.warning("%s met %d tokens, and is encoded alone", given.label(expert), hessian.tokens)
                 importance = hessian.diagonal() if weights is None and hessian.tokens else weights
                 packed = encode(weight, fmt, importance=importance, threads=self.threads)
                 lost = _given(dequantize(QTensor(fmt, weight.shape, packed)) - weight, matrix)
