@@ -58,7 +58,7 @@ def test_a_case_is_the_same_each_time() -> None:
 
 @pytest.mark.parametrize("op", sorted(GRAPHS))
 def test_quantized_and_fused_by_definition_every_op_is_within_its_tolerance(op: str) -> None:
-    wanted = {c.tokens: c for c in CASES if c.op == op and c.tokens < 40 and not c.past}.values()
+    wanted = {c.tokens: c for c in CASES if c.op == op and c.tokens < 10 and not c.past}.values()
     fused = ReferenceBackend(fusions=RULES, quantizes=QUANTIZES, quantize_activations=True)
     for c in wanted:
         built = c.build()

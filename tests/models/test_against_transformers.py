@@ -18,6 +18,8 @@ from tests.models.tiny_checkpoints import TABLE
 from tests.sampling import slow
 
 TOKENS = np.random.default_rng(7).integers(0, VOCAB, 90).tolist()
+FEW = 24
+"""Tokens that go one by one: past every window."""
 FUSIONS = ("mul_mat_concat", "mul_mat_add", "rope_set_rows")
 QUANTIZES = ("rms_norm", "swiglu")
 
@@ -41,8 +43,8 @@ def test_logits_match(name: str, gguf: Write) -> None:
     assert error(e.logits(TOKENS), want) < 1e-4
 
     sequence = Sequence()
-    rows = [e.step([Feed(sequence, [token])])[0] for token in TOKENS]
-    assert error(np.stack(rows), want) < 1e-4
+    rows = [e.step([Feed(sequence, [token])])[0] for token in TOKENS[:FEW]]
+    assert error(np.stack(rows), want[:FEW]) < 1e-4
 
 
 PLAIN_AND_EXPERTS = {("llama", "Q8_0"), ("qwen3moe", "Q4_K")}

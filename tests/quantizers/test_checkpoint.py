@@ -27,7 +27,7 @@ from tests.convert.folders import save, spm
 from tests.convert.folders import write as write_json
 from tests.models.checkpoints import CASES, make, metadata, tensors
 from tests.runtime import tiny
-from tests.sampling import some
+from tests.sampling import slow, some
 
 BYTES = {"int8-w8a8": 1.0, "w4a8": 0.5, "w4a8-g128": 0.5, "fp8": 1.0}
 LOST = {"int8-w8a8": 1e-3, "w4a8": 0.25, "w4a8-g128": 0.2, "fp8": 0.01}
@@ -74,9 +74,16 @@ def test_the_demo_model(tmp_path: Path, scheme: str) -> None:
 
 FAMILIES = [("llama3-rope", scheme) for scheme in SCHEMES]
 FAMILIES += [(case, "int8-w8a8") for case in ("llama-biased", "mistral", "qwen2", "qwen3", "phi3-long", "gemma3")]
+QUICK = {
+    ("llama3-rope", "w4a8-g128"),
+    ("llama3-rope", "fp8"),
+    ("llama-biased", "int8-w8a8"),
+    ("phi3-long", "int8-w8a8"),
+}
+"""Groups, numbers, biases, and matrices that are several at once."""
 
 
-@pytest.mark.parametrize(("case", "scheme"), FAMILIES)
+@pytest.mark.parametrize(("case", "scheme"), [c if c in QUICK else slow(c) for c in FAMILIES])
 def test_a_folder_of_each_family_computes_much_the_same(tmp_path: Path, case: str, scheme: str) -> None:
     save(tmp_path / "hf", CASES[case])
     quantize_checkpoint(tmp_path / "hf", tmp_path / "out", scheme)

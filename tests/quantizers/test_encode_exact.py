@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from octavo.formats import by_name
 from octavo.quantizers import encode
+from tests.sampling import some
 
 EXACT = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 
@@ -42,7 +43,7 @@ def test_the_same_bytes_as_gguf(name):
         assert np.array_equal(encode(values, name), by_gguf(name, values))
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", some(EXACT, 4))
 def test_the_same_bytes_as_gguf_for_any_values(name):
     @settings(max_examples=25, deadline=None)
     @given(arrays.arrays(np.float32, (1, 32), elements=_value))
