@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from octavo.graph.lower import lower
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node
 from octavo.graph.ops import apply
 from octavo.graph.plan import Executor
+from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 from tests.sampling import slow
 
@@ -29,7 +32,9 @@ def leaf(name: str, shape: tuple[int | str, ...], dtype: DType = "f32") -> Node:
 class Attention:
     """Attention over one sequence in a cache, whose keys and values are set before; `latent`: keys are values too."""
 
-    def __init__(self, kind: DType, latent: bool = False, **attrs: float) -> None:
+    def __init__(
+        self, kind: DType, latent: bool = False, backend: Backend | None = None, length: int = LENGTH, **attrs: float
+    ) -> None:
         caches = [Node("cache", (), ("rows", KV_HEADS, DIM), kind, {"kind": k}, name=k) for k in "kv"]
         given = [leaf("x", ("tokens", KV_HEADS, DIM)), leaf("rows", ("tokens",), "i64")]
         keys, values = (apply("set_rows", cache, *given) for cache in caches)
@@ -39,12 +44,12 @@ class Attention:
         q = leaf("q", ("tokens", HEADS, DIM))
         node = apply("attention", q, keys, values, *where, scale=0.2, page_size=PAGE_SIZE, **attrs)
         limits = {"tokens": 64, "rows": WIDTH * PAGE_SIZE, "sequences": 8, "boundaries": 9}
-        backend = CpuBackend(threads=2)
+        backend = backend or CpuBackend(threads=2)
         self._executor = Executor(schedule(Graph.of(node), [backend], limits), [backend], limits)
         rng = np.random.default_rng(0)
-        self.q, self.x = (rng.standard_normal((LENGTH, heads, DIM)).astype(np.float32) for heads in (HEADS, KV_HEADS))
-        for first in range(0, LENGTH, 64):
-            self.at(list(range(first, min(first + 64, LENGTH))))
+        self.q, self.x = (rng.standard_normal((length, heads, DIM)).astype(np.float32) for heads in (HEADS, KV_HEADS))
+        for first in range(0, length, 64):
+            self.at(list(range(first, min(first + 64, length))))
 
     def at(self, positions: list[int], *, apart: bool = False) -> AnyArray:
         """Of tokens that follow each other in a prompt, or of one token of each of several sequences, all the same."""
@@ -86,11 +91,11 @@ ROWS = ("INT8", "INT4", "INT4_G128", "FP8")
 TOGETHER = (2, 3, 4, 5, 8, 16, 33)
 
 
-def run(case: OpCase) -> None:
+def run(case: OpCase, backend: Backend | None = None, together: Sequence[int] = TOGETHER) -> None:
     """A case of 33 tokens, each alone and the first ones of them together."""
     built = case.build()
     ((inputs, _),) = built.steps
-    plans = executor(built, [CpuBackend(threads=2)])
+    plans = executor(built, [backend or CpuBackend(threads=2)])
 
     def rows(start: int, stop: int) -> AnyArray:
         given = {name: value[start:stop] for name, value in inputs.items()}
@@ -98,7 +103,7 @@ def run(case: OpCase) -> None:
         return np.array(out)
 
     alone = np.concatenate([rows(i, i + 1) for i in range(case.tokens)])
-    for n in TOGETHER:
+    for n in together:
         np.testing.assert_array_equal(rows(0, n), alone[:n], err_msg=f"{n} tokens")
     np.testing.assert_array_equal(rows(11, 33), alone[11:], err_msg="from token 11 on")
 

@@ -13,11 +13,12 @@ from octavo.graph.protocol import Backend
 log = logging.getLogger("octavo")
 
 
-def select(device: str, threads: int | None = None) -> list[Backend]:
+def select(device: str, threads: int | None = None, *, deterministic: bool = False) -> list[Backend]:
     """The backends for `device` ("auto", "cpu", "gpu" or "reference").
 
     "auto" is the GPU where there is one that kernels run on, with torch and Triton, else the CPU. `threads` is how many
-    threads to use (default: as many as this process may use cores). Raises BackendError for a device that this machine
+    threads to use (default: as many as this process may use cores); `deterministic` is GpuBackend's, which others are
+    in any case. Raises BackendError for a device that this machine
     does not have, saying what is missing.
     """
     device = one_name(device)
@@ -27,7 +28,7 @@ def select(device: str, threads: int | None = None) -> list[Backend]:
         from octavo.backends.cpu import CpuBackend
         from octavo.backends.gpu import GpuBackend
 
-        return [GpuBackend(), CpuBackend(threads=threads, later=True)]
+        return [GpuBackend(deterministic), CpuBackend(threads=threads, later=True)]
     from octavo.backends.reference import ReferenceBackend
 
     if device == "reference":

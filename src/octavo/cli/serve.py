@@ -100,6 +100,10 @@ class Load:
     share_cache: Annotated[
         bool, typer.Option("--share-cache", help="Keys share cached prompts.", rich_help_panel=LOAD)
     ] = False
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="On a GPU too, a reply is the same whatever runs beside it; slower.",
+                           rich_help_panel=LOAD)
+    ] = False  # fmt: skip
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="A model that generates gives vectors of texts too.",
                            rich_help_panel=LOAD)
@@ -140,7 +144,7 @@ def _engine_options(path: str, ctx: int | None, where: Where, load: Load) -> Eng
         path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
         gpu_layers=gpu_layers(where.layers), max_sequences=load.max_sequences, itl_target=load.itl_target,
         kv_memory=None if load.kv_memory is None else nbytes(load.kv_memory), embeddings=load.embeddings,
-        speculate=load.speculate,
+        speculate=load.speculate, deterministic=load.deterministic,
     )  # fmt: skip
 
 

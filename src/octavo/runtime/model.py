@@ -249,7 +249,7 @@ class Model:
 
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate")  # fmt: skip
+                "speculate", "deterministic")  # fmt: skip
 
 
 def load(
@@ -264,6 +264,7 @@ def load(
     max_sequences: int = 1,
     kv_memory: int | None = None,
     speculate: Speculate | None = None,
+    deterministic: bool = False,
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
@@ -280,15 +281,18 @@ def load(
     kv_memory      bytes of the cache, which replies share as they need it
     speculate      "lookup": steps verify what replies may go on with, as their own text did before;
                    or "off" (default: lookup on the CPU)
+    deterministic  on a GPU too a reply is the same whatever others are made beside it, which takes longer; on the CPU
+                   it always is
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
     require_known("load", other, LOAD_OPTIONS)
     choice("cache_type", cache_type, get_args(CacheType))
     flag("strict", strict)
+    flag("deterministic", deterministic)
     if speculate is not None:
         choice("speculate", speculate, get_args(Speculate))
-    backends, layers = backends_for(device, threads, gpu_layers)
+    backends, layers = backends_for(device, threads, gpu_layers, deterministic=deterministic)
     config = EngineConfig(
         n_ctx=n_ctx,
         cache_type=cache_type,

@@ -29,7 +29,7 @@ GIB = 1 << 30
 
 
 def backends_for(
-    device: str, threads: int | None = None, gpu_layers: GpuLayers | None = None
+    device: str, threads: int | None = None, gpu_layers: GpuLayers | None = None, *, deterministic: bool = False
 ) -> tuple[list[Backend], GpuLayers]:
     """The backends for a device, and how many layers the first is to have.
 
@@ -39,7 +39,7 @@ def backends_for(
     """
     device = one_name(device)
     if gpu_layers is None:
-        return select(device, threads), "auto" if device == "auto" else "all"
+        return select(device, threads, deterministic=deterministic), "auto" if device == "auto" else "all"
     checked(gpu_layers)
     if device in ("cpu", "reference") and gpu_layers != 0:
         problem = f"gpu_layers is {gpu_layers} on device {device} (allowed: 0, or device gpu or auto)"
@@ -48,7 +48,7 @@ def backends_for(
         device = "cpu"
     elif gpu_layers != "auto" and device == "auto":
         device = "gpu"
-    return select(device, threads), gpu_layers if gpu_layers != 0 else "all"
+    return select(device, threads, deterministic=deterministic), gpu_layers if gpu_layers != 0 else "all"
 
 
 def checked(gpu_layers: GpuLayers) -> GpuLayers:

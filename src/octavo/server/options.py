@@ -17,6 +17,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 None for 0.25 on the CPU and 0.025 on a GPU
     speculate   where drafts of replies come from; None for "lookup" on the CPU and "off" on a GPU
     embeddings  a model that generates also gives vectors of texts
+    deterministic  the text of a reply does not depend on what else is computed, on a GPU too
     """
 
     path: str
@@ -30,6 +31,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     itl_target: float | None = None
     embeddings: bool = False
     speculate: Literal["lookup", "off"] | None = None
+    deterministic: bool = False
 
 
 @dataclass(frozen=True)

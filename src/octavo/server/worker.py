@@ -209,7 +209,8 @@ def info_of(model: Model) -> Info:
 
 def load_model(options: EngineOptions) -> Model:
     """The model that options name. Raises OctavoError."""
-    backends, layers = backends_for(options.device, options.threads, options.gpu_layers)  # type: ignore[arg-type]
+    wanted = options.gpu_layers
+    backends, layers = backends_for(options.device, options.threads, wanted, deterministic=options.deterministic)  # type: ignore[arg-type]
     file = open_model_file(resolve(options.path))
     spec = read_model(file)
     kv_memory = options.kv_memory

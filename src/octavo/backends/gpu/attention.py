@@ -24,6 +24,8 @@ from octavo.backends.gpu.values import Activation, Cache, parts
 from octavo.graph.node import PAGE_SIZE
 
 LOG2E = 1.4426950408889634
+MANY_ROWS = 64
+"""As many as the largest tile where keys are values too."""
 
 
 class PagedCache(NamedTuple):
@@ -115,8 +117,10 @@ def decodes(q: torch.Tensor, starts: torch.Tensor, pages: torch.Tensor) -> int:
     return len(q) if len(q) == len(pages) else len(pages) + 1 - len(starts)
 
 
-def quantizes(q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
+def quantizes(c: Context, q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
     """Whether `attend` can give its result as q8_1 itself: one token a sequence, and no padding to write."""
+    if c.deterministic:
+        return False
     fits = out.tokens <= dispatch.INT8_MAX_TOKENS and out.k == out.kp and out.k // q.shape[1] % 32 == 0
     return fits and len(q) == len(pages)
 
@@ -135,11 +139,17 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
     if keys is values:
         limits["value_dim"] = attrs.get("value_dim", 0) or q.shape[2]
     n, shared = decodes(q, starts, pages), "value_dim" in limits
-    calls = (_decode_latent if shared else _decode)(c, q[:n], cache, positions, sink, scale, limits, out) if n else []
+    calls, prompts = list[Launch](), _prefill_latent if shared else _prefill
+    if n and c.deterministic:
+        assert not isinstance(out, Activation)
+        each = torch.arange(n + 1, dtype=torch.int32, device=q.device)
+        calls.append(prompts(c, q[:n], cache._replace(pages=pages[:n]), positions, each, sink, scale, limits, out))
+    elif n:
+        calls += (_decode_latent if shared else _decode)(c, q[:n], cache, positions, sink, scale, limits, out)
     if n < len(q):
         assert not isinstance(out, Activation)
         rest = cache._replace(pages=pages[n:])
-        calls.append((_prefill_latent if shared else _prefill)(c, q, rest, positions, starts, sink, scale, limits, out))
+        calls.append(prompts(c, q, rest, positions, starts, sink, scale, limits, out))
     return calls
 
 
@@ -152,7 +162,7 @@ def _prefill(
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
 ) -> Launch:  # fmt: skip
     portable = partial(_portable_prefill, c, q, cache, positions, starts, sinks, scale, limits, out)
-    if not prefill_hopper.takes(c, q, cache.k, sinks, scale, limits, len(starts) - 1):
+    if c.deterministic or not prefill_hopper.takes(c, q, cache.k, sinks, scale, limits, len(starts) - 1):
         return portable()
     return prefill_hopper.prefill(
         c, q, (cache.k, cache.v), cache.pages, positions, starts, scale, out, otherwise=portable
@@ -214,7 +224,7 @@ def _prefill_latent(
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
 ) -> Launch:  # fmt: skip
     rows = len(q) * (q.shape[1] // cache.heads)
-    shape, tile = _latent_shape(c, q, cache, rows, 1, limits)
+    shape, tile = _latent_shape(c, q, cache, MANY_ROWS if c.deterministic else rows, 1, limits)
     return c.launch(
         latent_kernel, (-(-rows // shape.block_m), cache.heads, len(starts) - 1), Matrix(q, q.stride(0)), cache,
         positions, starts, sinks, Matrix(out, out.stride(0)), None, scale, shape=shape, warps=tile.warps,

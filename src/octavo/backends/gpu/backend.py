@@ -31,6 +31,9 @@ QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu", "attention"})
 class GpuBackend:
     """Runs graphs on a GPU, NVIDIA's or AMD's.
 
+    deterministic  sums are in the same order for any number of tokens, which takes longer: one kernel for products, and
+                   one for attention, whatever is in a step
+
     Raises BackendError where torch, Triton or a GPU is missing, and in a process forked from one that used the GPU.
     """
 
@@ -39,8 +42,8 @@ class GpuBackend:
     quantizes = QUANTIZES
     chooses = True
 
-    def __init__(self) -> None:
-        self.target = target()
+    def __init__(self, deterministic: bool = False) -> None:
+        self.target, self.deterministic = target(), deterministic
         import torch
 
         from octavo.backends.gpu import binders
@@ -48,7 +51,7 @@ class GpuBackend:
 
         self._torch = torch
         self._binders = binders
-        self._context = Context(self.target)
+        self._context = Context(self.target, deterministic)
         self._dtypes = {"f32": torch.float32, "f16": torch.float16, "i32": torch.int32, "i64": torch.int64}
 
     def supports(self, node: Node) -> tuple[bool, str]:
@@ -71,6 +74,8 @@ class GpuBackend:
         from octavo.backends.gpu.load import supported
 
         if any(i.op == "weight" and i.tensor.format.per_row for i in node.inputs):
+            if self.deterministic:
+                return False, "products of weights with a scale for each row have no order of sums that is kept"
             from octavo.backends.gpu.row_products import supports
 
             return supports(node)
@@ -102,7 +107,7 @@ class GpuBackend:
         if dtype == "q8_1":
             from octavo.backends.gpu.values import activation_bytes
 
-            return activation_bytes(*shape)
+            return activation_bytes(*shape, codes=self.deterministic)
         return math.prod(shape) * int(self._dtypes[dtype].itemsize)
 
     def allocate(self, nbytes: int) -> torch.Tensor:
@@ -120,7 +125,8 @@ class GpuBackend:
         if dtype == "q8_1":
             from octavo.backends.gpu.values import Activation
 
-            return Activation(raw, *shape)
+            tokens, k = shape
+            return Activation(raw, tokens, k, self.deterministic)
         return raw.view(self._dtypes[dtype]).view(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType, static: StaticScales | None = None) -> Any:

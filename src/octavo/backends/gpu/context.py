@@ -21,9 +21,13 @@ Weight = QuantWeight | FloatWeight | RowWeight
 
 @dataclass
 class Context:
-    """The device, and what calls of a plan have in common."""
+    """The device, and what calls of a plan have in common.
+
+    deterministic  each token's results are to the bit those that it has alone, whatever else is in the step
+    """
 
     target: Target
+    deterministic: bool = False
     scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
     together: dict[tuple[int, ...], QuantWeight | RowWeight] = field(default_factory=dict)
     workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)

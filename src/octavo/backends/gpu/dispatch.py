@@ -28,8 +28,13 @@ def activation(tokens: int) -> Kind:
     return "q8_1" if tokens <= INT8_MAX_TOKENS else "f16"
 
 
-def padded_tokens(tokens: int) -> int:
-    """Tokens between two groups' scales: TP of `kernels.activations`."""
+def padded_tokens(tokens: int, *, full: bool = False) -> int:
+    """Tokens between two groups' scales: TP of `kernels.activations`; of full tiles, or no more than needed.
+
+    Kernels are compiled for each, so full tiles are a power of two.
+    """
+    if full:
+        return max(INT8_MAX_TOKENS, 1 << (tokens - 1).bit_length())
     return tokens if tokens < MMA_MIN_TOKENS else -(-tokens // 8) * 8
 
 
@@ -143,6 +148,16 @@ def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape
     if kp > 8192:
         return DotShape(width, 64, 2, 3, 4) if layout.bits <= 4 else DotShape(width, 32, 2, 3, 8)
     return DotShape(width, 32, 2, 3)
+
+
+def mmq_any(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
+    """The shape of a product with any number of tokens, whose sums are in one order whatever that number is.
+
+    That order comes from how K is divided among warps and programs, and from rows of weights a program; so all of these
+    are those of a full tile of tokens, and only the width of a tile differs.
+    """
+    few = mmq_dot(layout, n, kp, min(tokens, INT8_MAX_TOKENS), arch)
+    return replace(mmq_dot(layout, n, kp, INT8_MAX_TOKENS, arch), block_m=few.block_m)
 
 
 @dataclass(frozen=True)

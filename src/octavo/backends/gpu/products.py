@@ -30,17 +30,21 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if isinstance(weight, FloatWeight):
         return _float_product(c, weight, x, y, terms)
     assert isinstance(x, Activation)
+    if c.deterministic:
+        shape = dispatch.mmq_any(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+        return [_mmq_dot(c, shape, weight, x, y, terms)]
     if x.tokens > dispatch.INT8_MAX_TOKENS:
         return halves_product(c, weight, x.halves, y, terms)
     in_registers = dispatch.mixed_gemm(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if in_registers:
         return mixed_gemm(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
-    shape = dispatch.mmq_mma(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
-    if shape:
-        return [_mmq_mma(c, shape, weight, x, y, terms)]
+    mma = dispatch.mmq_mma(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    if mma:
+        return [_mmq_mma(c, mma, weight, x, y, terms)]
     if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
         return [_matvec(c, weight, x.q8_1, None, y, terms)]
-    return [_mmq_dot(c, weight, x, y, terms)]
+    shape = dispatch.mmq_dot(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    return [_mmq_dot(c, shape, weight, x, y, terms)]
 
 
 def _matvec(
@@ -55,7 +59,7 @@ def _matvec(
     if w.layout.grid is None:
         shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch)
     else:
-        rows = w.n if experts is None else w.n * len(y)
+        rows = w.n if experts is None or c.deterministic else w.n * len(y)
         kernel, shape = grid_matvec_kernel, dispatch.grid_matvec(w.layout, rows, w.kp, tokens, c.target.arch)
     return c.launch(
         kernel, (-(-w.n // shape.block_n), *pairs), w.planes(), x.as_words(), experts, _matrices(terms), matrix(y),
@@ -78,8 +82,9 @@ def _mmq_mma(
     )  # fmt: skip
 
 
-def _mmq_dot(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call:
-    shape = dispatch.mmq_dot(w.layout, w.n, w.kp, x.tokens, c.target.arch)
+def _mmq_dot(
+    c: Context, shape: dispatch.DotShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
+) -> Call:  # fmt: skip
     row_tiles, token_tiles = -(-w.n // shape.block_n), -(-x.tokens // shape.block_m)
     splits = c.split_k(row_tiles * token_tiles, shape.block_m * shape.block_n, shape.split_k)
     return c.launch(
@@ -135,7 +140,7 @@ def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[C
 def _float_product(
     c: Context, w: FloatWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
 ) -> list[Call]:
-    if len(x) <= dispatch.MATVEC_MAX_TOKENS:
+    if c.deterministic or len(x) <= dispatch.MATVEC_MAX_TOKENS:
         return [_float_matvec(c, w, x, None, y, terms)]
     weights = w.data[0]
     if weights.dtype == torch.float16:

@@ -38,11 +38,20 @@ def q8_1_bytes(tokens: int, kp: int, stride: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Activation:
-    """Activations [tokens, k] ready for products; `raw` holds what `dispatch.activation(tokens)` says."""
+    """Activations [tokens, k] ready for products; `raw` holds what `dispatch.activation(tokens)` says.
+
+    always_codes  they are quantized for any number of tokens
+    """
 
     raw: torch.Tensor
     tokens: int
     k: int
+    always_codes: bool = False
+
+    @property
+    def is_q8_1(self) -> bool:
+        """Whether they are quantized, and not float16."""
+        return self.always_codes or self.tokens <= dispatch.INT8_MAX_TOKENS
 
     @property
     def kp(self) -> int:
@@ -50,7 +59,7 @@ class Activation:
 
     @property
     def tp(self) -> int:
-        return dispatch.padded_tokens(self.tokens)
+        return dispatch.padded_tokens(self.tokens, full=self.always_codes)
 
     @property
     def q8_1(self) -> Q8Activation:
@@ -65,9 +74,11 @@ class Activation:
         return self.raw[: self.tokens * self.kp * 2].view(torch.float16).view(self.tokens, self.kp)
 
 
-def activation_bytes(tokens: int, k: int) -> int:
-    """Bytes that hold an Activation of up to `tokens`, whatever its kind."""
+def activation_bytes(tokens: int, k: int, *, codes: bool = False) -> int:
+    """Bytes that hold an Activation of up to `tokens`, whatever its kind, or quantized for any number of them."""
     kp = padded(k)
+    if codes:
+        return q8_1_bytes(tokens, kp, dispatch.padded_tokens(tokens, full=True))
     some = min(tokens, dispatch.INT8_MAX_TOKENS)
     quantized = q8_1_bytes(some, kp, dispatch.padded_tokens(some))
     return max(quantized, tokens * kp * 2 if tokens > dispatch.INT8_MAX_TOKENS else 0)

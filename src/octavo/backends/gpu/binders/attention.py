@@ -46,7 +46,7 @@ def _set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
 def _attention(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     q, pages = inputs[0], inputs[5]
     result = out
-    if isinstance(out, Activation) and not quantizes(q, pages, out):
+    if isinstance(out, Activation) and not quantizes(c, q, pages, out):
         result = c.shared("attended", q.numel(), torch.float32).view(len(q), -1)
     calls: list[Call] = [*attend(c, inputs, node.attrs, result)]
     return calls if result is out else calls + quantized(c, Source(matrix(result)), out)

@@ -49,7 +49,11 @@ def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     weight, x, ids = inputs
     used = ids.shape[1]
     sharing = used if x.ndim == 2 else 1
-    if isinstance(weight, QuantWeight) and experts.sorts(ids.numel(), weight.experts, weight.kp):
+    if (
+        isinstance(weight, QuantWeight)
+        and not c.deterministic
+        and experts.sorts(ids.numel(), weight.experts, weight.kp)
+    ):
         return experts.sorted_product(c, weight, x, ids, out, sharing)
     x = x.reshape(-1, x.shape[-1])
     calls: list[Call] = []

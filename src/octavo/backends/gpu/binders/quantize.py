@@ -7,7 +7,6 @@ from typing import Any
 
 from triton import next_power_of_2
 
-from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.arguments import Q8Activation, Source, matrix
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.binders.sizes import block_of, warps_of
@@ -35,7 +34,7 @@ def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
 
 def quantized(c: Context, source: Source, out: Activation, kind: str = "values") -> list[Call]:
     """Activations of `source` for as many tokens: 8-bit codes for few, float16 for many."""
-    if out.tokens <= dispatch.INT8_MAX_TOKENS:
+    if out.is_q8_1:
         return [quantize_call(c, source, out.tokens, out.q8_1, kind, out.k, out.kp)]
     block = next_power_of_2(out.kp) if kind == "rms_norm" else block_of(out.kp, 2048)
     grid = (out.tokens, -(-out.kp // block))

@@ -1,0 +1,83 @@
+"""With `deterministic`, a token's numbers on a GPU are to the bit the same whatever other tokens are in the step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from octavo.backends import select
+from octavo.backends.gpu import GpuBackend
+from octavo.bench.cases import GROUPS, WEIGHTS, OpCase, executor
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import DType
+from tests.backends.test_cpu_same_numbers import Attention, run
+from tests.sampling import slow
+
+BACKEND = GpuBackend(deterministic=True)
+
+
+@pytest.fixture(autouse=True)
+def sums_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dots of floats whose sums have one order in each row, which those of NumPy's library have not."""
+    plain = InterpreterBuilder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+        if not np.issubdtype(d.data.dtype, np.floating):
+            return plain(self, a, b, d, *options)
+        total = np.zeros_like(d.data)
+        for k in range(a.data.shape[-1]):
+            total += a.data[..., k, None].astype(total.dtype) * b.data[..., k, None, :].astype(total.dtype)
+        return TensorHandle(total + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:overflow encountered"),  # in sums for tokens beyond the last, which are not kept
+    pytest.mark.filterwarnings("ignore:invalid value encountered"),
+]
+
+
+@pytest.mark.parametrize("kind", ["f16", *map(slow, ("f32", "q8_0", "int8", "fp8"))])
+@pytest.mark.parametrize(
+    "attrs", [{}, slow({"window": 40}), slow({"cap": 5.0}), slow({"latent": True, "value_dim": 48})]
+)
+def test_attention_in_prompts_and_replies(kind: DType, attrs: dict[str, float]) -> None:
+    if attrs.get("latent") and kind in ("int8", "fp8"):
+        pytest.skip("no kernel has keys that are values too in these")
+    attention = Attention(kind, backend=BACKEND, length=65, **attrs)  # type: ignore[arg-type]
+    positions = [63, 64]  # in two pages
+    alone = np.concatenate([attention.at([p]) for p in positions])
+    np.testing.assert_array_equal(attention.at(positions), alone)
+    np.testing.assert_array_equal(attention.at(positions, apart=True), alone)
+
+
+def test_products() -> None:
+    case = OpCase("mul_mat", 33, {"n": 16, "k": 256}, ("Q4_K",))
+    built = case.build()
+    ((inputs, _),) = built.steps
+    plans = executor(built, [BACKEND])
+
+    def rows(at: slice) -> AnyArray:
+        given = {name: value[at] for name, value in inputs.items()}
+        (out,) = plans.run(given, {"tokens": len(given["x"])})
+        return np.array(out)
+
+    together = rows(slice(0, 33))
+    for at in (slice(0, 1), slice(28, 33)):
+        np.testing.assert_array_equal(rows(at), together[at])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [*WEIGHTS, *GROUPS])
+def test_products_of_each_format(name: str) -> None:
+    run(OpCase("mul_mat", 33, {"n": 48, "k": 512}, (name,)), BACKEND)
+
+
+def test_what_is_asked_for_reaches_the_backend() -> None:
+    chosen = [select("gpu", deterministic=wanted)[0] for wanted in (False, True)]
+    assert [backend.deterministic for backend in chosen if isinstance(backend, GpuBackend)] == [False, True]
