@@ -10,7 +10,7 @@ import pytest
 
 from octavo.cli.options import Where
 from octavo.errors import UsageError
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.graph.builder import CacheType
 from octavo.runtime.cache_type import require_heads
 from octavo.server.options import EngineOptions
@@ -50,7 +50,7 @@ def test_dynamic_fp8() -> None:
 @pytest.mark.parametrize(("name", "top"), [("int8", 127), ("fp8", 448)])
 def test_static_scales_cut_off(name: str, top: float) -> None:
     scale = np.array([1, 0.5, 2], np.float32) / np.float32(top)
-    found = CACHE_FORMATS[name].rounded(X, scale)
+    found = CACHE_FORMATS[name].rounded(X, CacheConstants(scale))
     most = scale[:, None] * top
     assert (np.abs(found) <= most * 1.0001).all()
     within = np.abs(X) < most

@@ -14,7 +14,7 @@ import numpy as np
 
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, quantize_reference
-from octavo.formats.cache import CACHE_FORMATS, StaticScales
+from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
@@ -79,10 +79,13 @@ class Sketch:
         return constant((10000.0 ** (-np.arange(0, turned, 2) / turned)).astype(np.float32), "freqs")
 
 
-def _static(cache: str, shape: Mapping[str, Any]) -> dict[tuple[int, str], StaticScales]:
-    """Static scales for keys and values from -1 to 1, of which the last head's largest eighth is cut off."""
+def _static(cache: str, shape: Mapping[str, Any]) -> dict[tuple[int, str], CacheConstants]:
+    """Static scales for keys and values from -1 to 1, of which the last head's largest eighth is cut off, and a center
+    of keys for every second channel."""
     largest = np.linspace(1, 0.875, shape["kv_heads"], dtype=np.float32)
-    return {(0, kind): StaticScales(largest / np.float32(CACHE_FORMATS[cache].top)) for kind in "kv"}
+    scale = largest / np.float32(CACHE_FORMATS[cache].top)
+    center = np.tile(np.array([0, 0.25], np.float32), (shape["kv_heads"], shape["dim"] // 2))
+    return {(0, "k"): CacheConstants(scale, center), (0, "v"): CacheConstants(scale)}
 
 
 GRAPHS: dict[str, Callable[[Sketch], Node]] = {}

@@ -3,6 +3,9 @@
 A stored number times its scale is the value. `fp8` numbers are e4m3, cut off at their largest, 448. Scales of heads are
 dynamic, float32, one beside each key and each value; or static, one for all keys (or values) of a layer's head, and
 larger magnitudes than the largest number's are cut off.
+
+Keys can be stored less a center, a vector of their head: all scores of a query change by the same number, which softmax
+does not see. It takes away what all keys have in common, for smaller scales.
 """
 
 from __future__ import annotations
@@ -45,6 +48,11 @@ class CacheFormat:
         return self.group == HEAD
 
     @property
+    def can_be_centered(self) -> bool:
+        """Whether keys can be stored less a center: floats gain nothing by it."""
+        return self.group is not None
+
+    @property
     def top(self) -> float:
         """The largest number of one with scales of heads."""
         return rows.INT8_TOP if self.number == "s8" else rows.FP8_TOP["e4m3"]
@@ -58,12 +66,15 @@ class CacheFormat:
         """Whether heads of `dim` values can be stored."""
         return not self.group or dim % self.group == 0
 
-    def rounded(self, values: npt.ArrayLike, scale: F32 | None = None) -> F32:
-        """What is left of values [..., H, D] once they are stored: the definition.
+    def rounded(self, values: npt.ArrayLike, constants: CacheConstants | None = None) -> F32:
+        """What is left of values [..., H, D] once they are stored, less their center if they have one: the definition.
 
-        `scale`, float32 [H], is static. With codes NaN raises QuantFormatError.
+        With codes NaN raises QuantFormatError.
         """
         x: F32 = np.asarray(values, np.float32)
+        scale = None if constants is None else constants.scale
+        if constants is not None and constants.center is not None:
+            x = x - constants.center
         if self.group is None:
             with np.errstate(over="ignore"):
                 return x.astype(np.float16).astype(np.float32) if self.number == "f16" else x
@@ -76,10 +87,15 @@ class CacheFormat:
 
 
 @dataclass(frozen=True, eq=False)
-class StaticScales:
-    """Scales of the keys, or of the values, of a layer: float32 [Hkv], the value of the number 1."""
+class CacheConstants:
+    """What all keys, or all values, of a layer's cache share.
 
-    scale: F32
+    scale   float32 [Hkv], the value of the number 1; None: scales are dynamic
+    center  float32 [Hkv, D], what is taken from keys before they are stored; None: nothing
+    """
+
+    scale: F32 | None = None
+    center: F32 | None = None
 
 
 CACHE_FORMATS: dict[str, CacheFormat] = {

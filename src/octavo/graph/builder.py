@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from octavo.errors import ModelError
 from octavo.formats import QTensor, by_name
-from octavo.formats.cache import StaticScales
+from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import F32
 from octavo.graph import choice_ops, fused_ops  # noqa: F401  (register their ops)
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
@@ -50,7 +51,7 @@ class GraphBuilder:
 
     def __init__(
         self, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int = 4096, *,
-        window_pages: bool = False, static: Mapping[tuple[int, str], StaticScales] | None = None,
+        window_pages: bool = False, static: Mapping[tuple[int, str], CacheConstants] | None = None,
     ) -> None:  # fmt: skip
         self.cache_type: CacheType = cache_type
         self.page_size = page_size
@@ -142,6 +143,7 @@ class GraphBuilder:
 
         window, cap, sinks and reach are those of op `attention`, 0 and None for none.
         """
+        self._require_plain_scores(layer, cap > 0 or sinks is not None or v is None)
         last = () if sinks is None else (sinks,)
         rare: dict[str, Any] = {n: x for n, x in (("reach", reach), ("value_dim", value_dim)) if x}
         shared = 0 if reach else layer  # what no later step reads needs no memory of its own
@@ -158,6 +160,15 @@ class GraphBuilder:
         `window` counts those before it and the token itself. All layers write to the same cache.
         """
         return self.attention(q, k, v, layer, scale, window=window, reach=window - 1 if window else WHOLE)
+
+    def _require_plain_scores(self, layer: int, unlike: bool) -> None:
+        """Refuse a center of a layer whose attention is not the same when all scores of a query change alike."""
+        static = self._static.get((layer, "k"))
+        if unlike and static is not None and static.center is not None:
+            raise ModelError(
+                "changes what attention gives", field=f"tensor blk.{layer}.cache_k.center",
+                allowed="a center where scores have no cap and no sinks, and keys are not values too",
+            )  # fmt: skip
 
     def _written(self, cache: int, layer: int, kind: str, x: Node, rows: Node) -> Node:
         """The cache of a layer's keys or values once x [T, Hkv, D] of a layer is in it."""

@@ -78,10 +78,16 @@ class Node:
         return f"Node({self.op}, {self.name or '-'}, {list(self.shape)})"
 
 
+def is_static(cache: Node) -> bool:
+    """Whether a cache has static scales."""
+    constants = cache.attrs.get("static")
+    return constants is not None and constants.scale is not None
+
+
 def row_bytes(cache: Node) -> float:
     """Bytes of a row of a cache, all heads and their scales."""
     heads, dim = bind(cache.shape[1:], {})
-    return heads * CACHE_FORMATS[cache.dtype].row_bytes(dim, static=cache.attrs.get("static") is not None)
+    return heads * CACHE_FORMATS[cache.dtype].row_bytes(dim, static=is_static(cache))
 
 
 def cache_bytes(cache: Node, sizes: Sizes) -> int:

@@ -1,9 +1,11 @@
 """Static scales of the KV cache that a model file has: the largest magnitudes of keys and values, measured before.
 
-    blk.N.cache_k.max  float32 [n_head_kv], the largest magnitude of a head's keys, after rope
-    blk.N.cache_v.max  float32 [n_head_kv], that of its values
+    blk.N.cache_k.max     float32 [n_head_kv], the largest magnitude of a head's keys, after rope and less the center
+    blk.N.cache_v.max     float32 [n_head_kv], that of its values
+    blk.N.cache_k.center  float32 [n_head_kv * head_dim], what keys are stored less; a file can be without
 
 As magnitudes they do for all types whose heads have scales: a scale is the magnitude over the type's largest number.
+Centers are for all types with scales, also where there are no magnitudes and scales are dynamic.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy as np
 
 from octavo.errors import ModelError
 from octavo.formats import dequantize
-from octavo.formats.cache import CACHE_FORMATS, StaticScales
+from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
 from octavo.io.gguf import GGUFFile
@@ -23,33 +25,55 @@ from octavo.models.weights import Tensors, vector
 
 
 def cache_tensors(hp: Hyperparams) -> Tensors:
-    """The tensors that say how large keys and values become, of every layer; a file has all of them or none."""
-    return {name: vector(hp.n_head_kv, optional=True) for names in _names(hp) for name in names}
+    """The tensors that say how large keys and values become and where keys lie; a file has those of all layers, or
+    none."""
+    found = {name: vector(hp.n_head_kv, optional=True) for names in _names(hp) for name in names}
+    return found | {name: vector(hp.n_head_kv * hp.head_dim, optional=True) for name in _centers(hp)}
 
 
-def static_scales(file: GGUFFile, hp: Hyperparams, cache_type: CacheType) -> Mapping[tuple[int, str], StaticScales]:
-    """Scales of keys and values by layer and "k" or "v"; none where the file, or the type, has none.
+def static_scales(file: GGUFFile, hp: Hyperparams, cache_type: CacheType) -> Mapping[tuple[int, str], CacheConstants]:
+    """Scales of keys and values, and centers of keys, by layer and "k" or "v"; none where the file, or the type, has
+    none.
 
-    Raises ModelError for a file that has some of the tensors only, or in them what is no magnitude.
+    Raises ModelError for a file that has some of the tensors only, or in them what is no magnitude or no number.
     """
     names = _names(hp)
-    missing = [name for of_layer in names for name in of_layer if name not in file.tensors]
-    if len(missing) == 2 * len(names):
-        return {}
-    if missing:
-        raise ModelError(
-            "is missing", file=file.path, field=f"tensor {missing[0]}", allowed="magnitudes for all layers, or for none"
-        )
+    has_scales = _are_there(file, [name for of_layer in names for name in of_layer], "magnitudes")
+    has_centers = _are_there(file, _centers(hp), "centers")
     kept = CACHE_FORMATS[cache_type]
-    largest = {(layer, kind): _magnitudes(file, name) for layer, of_layer in enumerate(names)
-               for kind, name in zip("kv", of_layer, strict=True)}  # fmt: skip
-    if not kept.can_be_static:
-        return {}
-    return {key: StaticScales(values / np.float32(kept.top)) for key, values in largest.items()}
+    largest = {(layer, kind): _magnitudes(file, name) / np.float32(kept.top) for layer, of_layer in enumerate(names)
+               for kind, name in zip("kv", of_layer, strict=True) if has_scales}  # fmt: skip
+    shape = hp.n_head_kv, hp.head_dim
+    centers = {(layer, "k"): _finite(file, name).reshape(shape) for layer, name in enumerate(_centers(hp))
+               if has_centers}  # fmt: skip
+    scales = largest if kept.can_be_static else {}
+    centers = centers if kept.can_be_centered else {}
+    return {key: CacheConstants(scales.get(key), centers.get(key)) for key in scales | centers}
+
+
+def _are_there(file: GGUFFile, names: list[str], what: str) -> bool:
+    """Whether a file has tensors; it has all of them or none."""
+    missing = [name for name in names if name not in file.tensors]
+    if missing and len(missing) < len(names):
+        raise ModelError(
+            "is missing", file=file.path, field=f"tensor {missing[0]}", allowed=f"{what} for all layers, or for none"
+        )
+    return not missing
 
 
 def _names(hp: Hyperparams) -> list[tuple[str, str]]:
     return [(f"blk.{i}.cache_k.max", f"blk.{i}.cache_v.max") for i in range(hp.n_layer)]
+
+
+def _centers(hp: Hyperparams) -> list[str]:
+    return [f"blk.{i}.cache_k.center" for i in range(hp.n_layer)]
+
+
+def _finite(file: GGUFFile, name: str) -> F32:
+    values = dequantize(file.tensor(name))
+    if not np.isfinite(values).all():
+        raise ModelError("holds NaN or Inf", file=file.path, field=f"tensor {name}", allowed="finite numbers")
+    return values
 
 
 def _magnitudes(file: GGUFFile, name: str) -> F32:

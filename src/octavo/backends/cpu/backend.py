@@ -15,7 +15,7 @@ from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.backends.cpu.shared import Shared
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CACHE_FORMATS, HEAD, StaticScales
+from octavo.formats.cache import CACHE_FORMATS, HEAD, CacheConstants
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
 from octavo.jit.prepare import end_progress, prepare
@@ -127,7 +127,7 @@ class CpuBackend(HostMemory):
             return TokenCodes(raw, *shape)
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
-    def cache(self, shape: tuple[int, ...], dtype: DType, static: StaticScales | None = None) -> AnyArray:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> AnyArray:
         _ = self._binders
         from octavo.backends.cpu.kernels.kv_layout import head_bytes, kind_of
 

@@ -11,7 +11,7 @@ import numpy as np
 from octavo.backends.gpu.device import interpreted, target
 from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
-from octavo.formats.cache import CACHE_FORMATS, HEAD, StaticScales
+from octavo.formats.cache import CACHE_FORMATS, HEAD, CacheConstants
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
 from octavo.graph.protocol import Call
@@ -129,7 +129,7 @@ class GpuBackend:
             return Activation(raw, tokens, k, self.deterministic)
         return raw.view(self._dtypes[dtype]).view(shape)
 
-    def cache(self, shape: tuple[int, ...], dtype: DType, static: StaticScales | None = None) -> Any:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> Any:
         from octavo.backends.gpu.values import Cache
 
         with self._enough_memory("a layer's KV cache; a smaller context needs less"):
@@ -138,11 +138,12 @@ class GpuBackend:
                 return Cache(torch.zeros(shape, dtype=self._dtypes[dtype], device=device))
             if dtype == "q8_0":
                 scales = torch.zeros((rows, heads, dim // 32), dtype=torch.float16, device=device)
-            elif static is None:
+            elif static is None or static.scale is None:
                 scales = torch.zeros((rows // PAGE_SIZE, heads, PAGE_SIZE), dtype=torch.float32, device=device)
             else:
                 scales = torch.from_numpy(static.scale).to(device)
-            return Cache(torch.zeros(shape, dtype=torch.int8, device=device), scales, dtype)
+            center = None if static is None or static.center is None else torch.from_numpy(static.center).to(device)
+            return Cache(torch.zeros(shape, dtype=torch.int8, device=device), scales, dtype, center)
 
     def copy_page(self, cache: Any, target: int, source: int) -> None:
         pages = [cache.data.unflatten(0, (-1, PAGE_SIZE))]
