@@ -41,6 +41,21 @@ class Drawn:
     seed: Annotated[int, typer.Option("--seed", "-s", help="Says which samples.")] = 0
 
 
+@dataclass
+class Written:
+    """The model's file once more."""
+
+    scales: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-scales", metavar="FILE", help="The model again, with scales for its KV cache: a GGUF file."
+        ),
+    ] = None
+    centers: Annotated[
+        bool, typer.Option("--only-centers", help="With --cache-scales: no scales, only what keys are stored less.")
+    ] = False
+
+
 def calibrate(
     model: ModelName,
     text: Annotated[
@@ -57,24 +72,32 @@ def calibrate(
     offline: Offline = False,
     *,
     drawn: Drawn,
+    written: Written,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run samples of a text and keep what products are given: `octavo calibrate model.gguf wiki.txt -o s.safetensors`.
 
     Stopped or killed, the same command with --resume goes on, and gives the same file.
     """
+    from octavo.evals.cache_scales import require_scales, write_scales
     from octavo.evals.calibration import Calibration, Options
 
     if output is None and not dry_run:
         raise UsageError("-o FILE is missing: where the statistics go (or --dry-run)")
     options = Options(drawn.samples, drawn.context, drawn.seed, hessians, device, threads)
     with Calibration(local(model, offline), text, options) as calibration:
+        if written.scales is not None:
+            require_scales(calibration.spec, written.scales)
+        elif written.centers:
+            raise UsageError("--only-centers says what --cache-scales FILE writes, which is missing")
         needs = calibration.needs()
         if dry_run or not as_json:
             _announce(calibration, needs, as_json=as_json)
         if output is None or dry_run:
             return
         statistics = _run(calibration, output, resume=resume)
+        if written.scales is not None:
+            write_scales(calibration.spec, statistics, written.scales, only_centers=written.centers)
     if as_json:
         print(to_json(report(statistics, output)))
     else:
