@@ -90,3 +90,21 @@ def test_misses(octavo: Run, models: tuple[str, str]) -> None:
 def test_bad_input(octavo: Run, models: tuple[str, str], text: str, arguments: tuple[str, ...], message: str) -> None:
     given = [models[0] if a == "MODEL" else text if a == "TEXT" else a for a in arguments]
     assert message in octavo(*given, *REFERENCE).error()
+
+
+def test_types_of_the_cache(octavo: Run, models: tuple[str, str], text: str) -> None:
+    done = octavo("eval", "cache", models[0], text, "--types", "f16,int8", *SMALL)
+    assert done.status == 0
+    assert [line.split()[0] for line in done.out.splitlines()] == ["type", "f16", "int8"]
+    rows = json.loads(octavo("eval", "cache", models[0], text, "--types", "f16,int8", "--json", *SMALL).out)["types"]
+    assert 0 < rows["f16"]["kl"]["value"] < rows["int8"]["kl"]["value"]
+    assert rows["int8"]["saturation"] == []
+    refused = octavo("eval", "cache", models[0], text, "--types", "f16,int5", *SMALL)
+    assert refused.status == 2
+    assert "--types has 'int5'" in refused.err
+
+
+def test_retrieval_needs_a_model_for_it(octavo: Run, models: tuple[str, str]) -> None:
+    refused = octavo("eval", "retrieval", models[0], "-c", "64", *REFERENCE)
+    assert refused.status == 2
+    assert "no token <key 0>" in refused.err

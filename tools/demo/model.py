@@ -137,13 +137,18 @@ class Decoder(nn.Module):
                 residual = name.endswith(("o_proj.weight", "down_proj.weight"))
                 nn.init.normal_(weight, std=0.02 / (2 * config.layers) ** 0.5 if residual else 0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """What logits are made of, [batch, n, width]."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         cos, sin = rotations(positions, self.config.head_width, self.config.rope_base)
         x = self.embed_tokens(tokens)
         for layer in self.layers:
             x = layer(x, cos, sin)
-        return F.linear(self.norm(x), (self.lm_head or self.embed_tokens).weight)
+        out: Tensor = self.norm(x)
+        return out
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.linear(self.hidden(tokens), (self.lm_head or self.embed_tokens).weight)
 
 
 @torch.inference_mode()

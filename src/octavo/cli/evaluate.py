@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octavo.cli import evaluate_cache
 from octavo.cli.columns import print_columns
 from octavo.cli.grouped import grouped
 from octavo.cli.models import ModelName, Offline, local
@@ -118,6 +119,7 @@ def kl(
 
 
 app.command("kl")(grouped(kl))
+evaluate_cache.add_to(app)
 
 
 @app.command("demo")

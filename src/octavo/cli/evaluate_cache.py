@@ -1,0 +1,126 @@
+"""`octavo eval cache` and `octavo eval retrieval`: what types of the KV cache cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.columns import print_columns
+from octavo.cli.grouped import grouped
+from octavo.cli.models import ModelName, Offline, local
+from octavo.cli.options import Context, Where, gpu_layers
+from octavo.cli.plain import printable, to_json
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.evals.kl import Divergence
+    from octavo.evals.saturation import Saturation
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def cache(
+    model: ModelName,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`.")],
+    types: Annotated[str, typer.Option(help="Types of the cache, with commas between them.")] = "f16,q8_0,int8,fp8",
+    context: Context = None,
+    chunks: Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")] = None,
+    *,
+    where: Where,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """What types of the KV cache cost: divergence from one in f32, and what static scales cut off, by layer."""
+    from octavo.evals.kl import divergence
+    from octavo.evals.saturation import saturation
+    from octavo.evals.subject import context_for, open_subject
+    from octavo.evals.texts import named_text
+
+    path, names = local(model, offline), _known(types)
+    context = context_for(context, path)
+
+    def load(kv: Any, *, fuse: bool = True) -> Any:
+        layers = gpu_layers(where.layers)
+        return open_subject(
+            path, context, device=where.device, threads=where.threads, cache_type=kv, gpu_layers=layers, fuse=fuse
+        )
+
+    found: dict[str, tuple[Divergence, list[Saturation]]] = {}
+    with load("f32") as base:
+        tokens = named_text(text, base.tokenizer, "test").tokens
+        for name in names:
+            with load(name) as other:
+                compared = divergence(other, base, tokens, context=context, chunks=chunks)
+            with load(name, fuse=False) as plain:
+                cut = saturation(plain, tokens, context=context, chunks=chunks)
+            found[name] = compared, cut
+    if as_json:
+        rows = {name: {**asdict(kl), "saturation": [asdict(s) for s in cut]} for name, (kl, cut) in found.items()}
+        print(to_json({"model": model, "text": text, "types": rows}))
+    else:
+        _show(found)
+
+
+def retrieval(
+    model: ModelName,
+    context: Annotated[int, typer.Option("--ctx-size", "-c", help="Tokens of a row.")] = 8192,
+    rows: Annotated[int, typer.Option(help="Rows of keys, values and questions.")] = 8,
+    seed: Annotated[int, typer.Option("--seed", "-s", help="Says which rows.")] = 0,
+    *,
+    where: Where,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a model made for it for values in a long context: `octavo eval retrieval made.gguf --cache-type int8`."""
+    from octavo.cli.progress import Bar
+    from octavo.evals.retrieval import retrieve
+    from octavo.evals.subject import open_subject
+
+    place: Any = {"device": where.device, "threads": where.threads, "gpu_layers": gpu_layers(where.layers)}
+    with open_subject(local(model, offline), context, cache_type=where.kv, **place) as loaded, Bar() as bar:
+
+        def show(done: int, total: int, share: float) -> None:
+            bar.show(f"row {done} of {total}: {share:.2%} right", done, total)
+
+        found = retrieve(loaded, context, rows, seed, show)
+    low, high = found.interval()
+    if as_json:
+        print(to_json({"model": model, "context": context, "seed": seed, "cache_type": where.kv, **asdict(found)}))
+    else:
+        print(f"{found.right} of {found.n} values, {found.accuracy:.2%} ({low:.2%} to {high:.2%})")
+
+
+def _known(types: str) -> list[str]:
+    from octavo.formats.cache import CACHE_FORMATS
+
+    names = types.split(",")
+    unknown = [name for name in names if name not in CACHE_FORMATS]
+    if unknown:
+        raise UsageError(f"--types has {printable(unknown[0])!r} (allowed: {', '.join(CACHE_FORMATS)})")
+    return names
+
+
+def _show(found: dict[str, tuple[Divergence, list[Saturation]]]) -> None:
+    rows = [
+        (name, f"{kl.kl.value:.3g}", f"{kl.kl.error:.2g}", f"{kl.same_top.value:.3%}", _share(cut))
+        for name, (kl, cut) in found.items()
+    ]
+    print_columns(("type", "KL", "+-", "same top token", "cut off"), rows, ("KL", "+-", "same top token", "cut off"))
+    for name, (_, cut) in found.items():
+        for part in cut:
+            if part.cut_off:
+                share = f"{part.cut_off:,} of {part.numbers:,} numbers cut off"
+                print(f"{name}, {part.name}: {share}, the largest at {part.largest:.2f} of what is kept")
+
+
+def _share(cut: list[Saturation]) -> str:
+    """What is cut off of all, in percent; nothing where scales are dynamic."""
+    numbers = sum(part.numbers for part in cut)
+    return f"{100 * sum(part.cut_off for part in cut) / numbers:.4f} %" if numbers else ""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("cache")(grouped(cache))
+    app.command("retrieval")(grouped(retrieval))
