@@ -14,10 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from octavo.errors import TokenizerError, UsageError
-from octavo.formats import BlockFormat, QTensor, by_name, dequantize
+from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.exact import as_type, exact_type
+from octavo.formats.spec import F32
+from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
-from octavo.huggingface.layouts.kv_scales import is_kv_scale
 from octavo.huggingface.layouts.table import layout_name
 from octavo.io.gguf import LazyTensor
 from octavo.models.weights import ORDER, SCALE, weight_of
@@ -66,7 +67,6 @@ def convert_checkpoint(
         raise UsageError(f"{found.checkpoint.folder}: type {preset} of weights that are quantized (allowed: {allowed})")
     exact = exact_types(found.tensors) if quantized and automatic else {}
     source = checkpoint_source(found, exact)
-    _warn_of_cache_scales(found)
     require_ready(dst, (os.path.join(source.path, name) for name in os.listdir(source.path)))
     chosen = find_preset(_stored(source.tensors) if automatic else preset)
     job = plan(source, chosen, choices or Choices(), weights)
@@ -81,6 +81,7 @@ def checkpoint_source(found: Folder, exact: Mapping[str, BlockFormat] | None = N
     hp, beside = found.hparams, {t.name: t for t in found.tensors if t.name.endswith((ORDER, SCALE))}
     kept = exact or {}
     tensors = tuple(_tensor(t, kept, beside) for t in found.tensors if not t.name.endswith(ORDER))
+    tensors += tuple(_magnitudes(name, values, hp.n_head_kv) for name, values in _cache_magnitudes(found).items())
     facts = model_facts(hp.arch, hp.n_layer, hp.n_head, hp.n_head_kv, hp.n_expert)
     return Source(found.checkpoint.folder, hp.arch, found.metadata, tensors, facts)
 
@@ -108,10 +109,14 @@ def _readable(folder: StrPath) -> Folder:
     return found
 
 
-def _warn_of_cache_scales(found: Folder) -> None:
-    names = [name for name in found.checkpoint.tensors if is_kv_scale(name)]
-    if names:
-        log.warning("%s and %d others are left out: GGUF has no place for scales of a cache", names[0], len(names) - 1)
+def _cache_magnitudes(found: Folder) -> dict[str, F32]:
+    """What the folder's scales of caches say; a tensor of a GGUF file each."""
+    return CheckpointFile(found.checkpoint.folder, found).cache_magnitudes()
+
+
+def _magnitudes(name: str, values: F32, heads: int) -> SourceTensor:
+    of_heads = np.ascontiguousarray(np.broadcast_to(values, max(heads, len(values))))
+    return SourceTensor(name, of_heads.shape, "F32", lambda: quantize_reference(of_heads, by_name("F32"), name))
 
 
 def _tensor(t: LazyTensor, exact: Mapping[str, BlockFormat], beside: Mapping[str, LazyTensor]) -> SourceTensor:

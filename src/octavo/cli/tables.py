@@ -25,7 +25,7 @@ def show(report: dict[str, Any]) -> None:
     if report.get("quantized_as"):
         shown["quantized as"] = report["quantized_as"]
     if report.get("cache_scales"):
-        shown["cache scales"] = f"{report['cache_scales']}, for 8 bits; no cache here uses them"
+        shown["cache scales"] = f"{report['cache_scales']}, for 8 bits"
     for key, value in shown.items():
         print(f"{key:<14} {printable(value)}")
     print()

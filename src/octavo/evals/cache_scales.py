@@ -68,7 +68,7 @@ def tensors_of(spec: ModelSpec, statistics: Statistics) -> dict[str, F32]:
             moved = centered and name.endswith("cache_k")
             center = (measured.min + measured.max) / 2 if moved else np.zeros(measured.shape, np.float32)
             around = np.maximum(measured.max - center, center - measured.min).max(axis=1)
-            found[f"{name}.max"] = np.maximum(around, LEAST)
+            found[f"{name}.max"] = np.maximum(around, LEAST).astype(np.float32)
             if center.any():
                 found[f"{name}.center"] = center.reshape(-1)
     return found

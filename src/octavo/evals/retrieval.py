@@ -87,7 +87,7 @@ def value_tokens(tokenizer: Tokenizer) -> I64:
 def _named(tokenizer: Tokenizer, text: str) -> I64:
     """The tokens called so, numbered from 0 on."""
     ids = {name: i for i, name in enumerate(tokenizer.texts)}
-    found = []
+    found: list[int] = []
     while (name := text.format(len(found))) in ids:
         found.append(ids[name])
     if not found:

@@ -4,13 +4,14 @@
     blk.N.cache_v.max     float32 [n_head_kv], that of its values
     blk.N.cache_k.center  float32 [n_head_kv * head_dim], what keys are stored less; a file can be without
 
-As magnitudes they do for all types whose heads have scales: a scale is the magnitude over the type's largest number.
-Centers are for all types with scales, also where there are no magnitudes and scales are dynamic.
+As magnitudes they do for all types whose heads have scales: a scale is the magnitude over the type's largest number. A
+checkpoint's scales of caches do for tensors too. Centers are for all types with scales, also where there are no
+magnitudes and scales are dynamic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -38,22 +39,23 @@ def static_scales(file: GGUFFile, hp: Hyperparams, cache_type: CacheType) -> Map
     Raises ModelError for a file that has some of the tensors only, or in them what is no magnitude or no number.
     """
     names = _names(hp)
-    has_scales = _are_there(file, [name for of_layer in names for name in of_layer], "magnitudes")
-    has_centers = _are_there(file, _centers(hp), "centers")
     kept = CACHE_FORMATS[cache_type]
-    largest = {(layer, kind): _magnitudes(file, name) / np.float32(kept.top) for layer, of_layer in enumerate(names)
+    beside = file.cache_magnitudes() if kept.can_be_static else {}
+    has_scales = _are_there(file, [name for of_layer in names for name in of_layer], "magnitudes", beside)
+    has_centers = _are_there(file, _centers(hp), "centers")
+    largest = {(layer, kind): _magnitudes(file, name, beside, hp.n_head_kv) for layer, of_layer in enumerate(names)
                for kind, name in zip("kv", of_layer, strict=True) if has_scales}  # fmt: skip
     shape = hp.n_head_kv, hp.head_dim
     centers = {(layer, "k"): _finite(file, name).reshape(shape) for layer, name in enumerate(_centers(hp))
                if has_centers}  # fmt: skip
-    scales = largest if kept.can_be_static else {}
+    scales = {key: values / np.float32(kept.top) for key, values in largest.items() if kept.can_be_static}
     centers = centers if kept.can_be_centered else {}
     return {key: CacheConstants(scales.get(key), centers.get(key)) for key in scales | centers}
 
 
-def _are_there(file: GGUFFile, names: list[str], what: str) -> bool:
-    """Whether a file has tensors; it has all of them or none."""
-    missing = [name for name in names if name not in file.tensors]
+def _are_there(file: GGUFFile, names: list[str], what: str, beside: Collection[str] = ()) -> bool:
+    """Whether a file has tensors, or what is known beside them; it has all or none."""
+    missing = [name for name in names if name not in file.tensors and name not in beside]
     if missing and len(missing) < len(names):
         raise ModelError(
             "is missing", file=file.path, field=f"tensor {missing[0]}", allowed=f"{what} for all layers, or for none"
@@ -76,8 +78,13 @@ def _finite(file: GGUFFile, name: str) -> F32:
     return values
 
 
-def _magnitudes(file: GGUFFile, name: str) -> F32:
-    values = dequantize(file.tensor(name))
+def _magnitudes(file: GGUFFile, name: str, beside: Mapping[str, F32], heads: int) -> F32:
+    """Float32 [heads], of a tensor or of what is known beside."""
+    values = dequantize(file.tensor(name)) if name in file.tensors else beside[name]
+    if len(values) not in (1, heads):
+        problem = f"has scales of {len(values)} heads"
+        raise ModelError(problem, file=file.path, field=f"tensor {name}", allowed=f"1, or {heads} as the model")
+    values = np.broadcast_to(values, heads).copy()
     if not (np.isfinite(values) & (values > 0)).all():
         wrong = values[~(np.isfinite(values) & (values > 0))][0]
         raise ModelError(f"a largest magnitude is {wrong}", file=file.path, field=f"tensor {name}", allowed="over 0")

@@ -9,6 +9,7 @@ from typing import Self
 from octavo.errors import GGUFError, shown
 from octavo.formats.qtensor import QTensor
 from octavo.formats.rare import load
+from octavo.formats.spec import F32
 from octavo.formats.table import by_gguf_id
 from octavo.io.gguf.part import Part
 from octavo.io.gguf.shards import read_parts
@@ -51,6 +52,11 @@ class GGUFFile:
     def files(self) -> tuple[str, ...]:
         """Paths of the shards in order; of a file that is not split, its own."""
         return tuple(self._sources)
+
+    def cache_magnitudes(self) -> dict[str, F32]:
+        """The largest magnitudes of keys and values that are known of the model beside its tensors, by the names that
+        tensors of them have; float32 [1] or [heads]. A GGUF file has tensors only."""
+        return {}
 
     def tensor(self, name: str, *, copy: bool = False) -> QTensor:
         """The tensor called `name`. Its data are read whenever they are asked for; `copy` reads them now.
