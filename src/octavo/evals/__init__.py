@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from octavo.evals.calibration import calibrate
     from octavo.evals.kl import Divergence, divergence
     from octavo.evals.likelihood import Perplexity, perplexity
+    from octavo.evals.schemes import SchemeMethod
     from octavo.evals.stats import Estimate
     from octavo.evals.texts import Text, demo_text, read_text
 
@@ -25,6 +26,7 @@ __all__ = [
     "Divergence",
     "Estimate",
     "Perplexity",
+    "SchemeMethod",
     "Text",
     "calibrate",
     "collect_imatrix",
