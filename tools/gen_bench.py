@@ -1,7 +1,8 @@
 """Writes the README's tables of speeds from bench/results/*.json; `--check` compares, and exits with 1 if it is stale.
 
 The tables go between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
-device, threads, KV cache and model the newest counts, and of bench/gpu_models.py the newest result.
+device, threads, KV cache and model the newest counts, and of bench/gpu_models.py the newest result. What was measured
+while other programs took more than BUSY of the CPU is not in them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import marked
 
 RESULTS = Path(__file__).resolve().parent.parent / "bench" / "results"
+BUSY = 0.2
 NONE_YET = "No results have been committed yet."
 
 Result = dict[str, Any]
@@ -111,7 +113,8 @@ def _rate(test: dict[str, Any] | None) -> str:
 def tables() -> str:
     """The tables of all results."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
-    results = [r for r in found if any(test["ratio"] for test in r.get("tests", []))]  # `octavo bench model --peer`
+    compared = [r for r in found if any(test["ratio"] for test in r.get("tests", []))]  # `octavo bench model --peer`
+    results = [r for r in compared if all(test["others_cpu"] <= BUSY for test in r["tests"])]
     gpu = [r for r in found if "models" in r and "gpu" in r["machine"]]  # bench/gpu_models.py
     return "\n\n".join([table(results), *(gpu_table(r) for r in sorted(gpu, key=lambda r: r["date"])[-1:])])
 
