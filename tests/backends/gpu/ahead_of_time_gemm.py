@@ -145,7 +145,7 @@ def _prefill(dim: int) -> Case:
         "q": row, "out": row, "keys": tile, "values": tile, "pages": "*i32", "positions": "*i32", "starts": "*i32",
         "items": Items("i32", "i32", "i32"), "scale": "fp32",
     }  # fmt: skip
-    fixed = {"shape": PrefillShape(dim, 4)}
+    fixed = {"shape": PrefillShape(dim, 4), "PDL": True}
     return _case("sm_90", attention_hopper.prefill_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
 
 

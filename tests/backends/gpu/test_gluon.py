@@ -144,11 +144,11 @@ def test_a_product_of_floats_by_codes(broken: Kernel, caplog: pytest.LogCaptureF
 
 
 def test_attention_that_does_not_compile(broken: Kernel) -> None:
-    """The portable kernel gives what it gives elsewhere; a prompt of few tokens, a window or a cap have no other."""
+    """The portable kernel gives what it gives elsewhere; a window, a cap or a short sequence have no other."""
     q, keys, values = (torch.randn(rows, heads, 64) for rows, heads in ((70, 2), (128, 1), (128, 1)))
     caches = [Cache(x.half()) for x in (keys, values)]
     positions, starts = torch.arange(70, dtype=torch.int32), torch.tensor([0, 70], dtype=torch.int32)
-    inputs = [q, *caches, positions, starts, torch.tensor([[1, 0]], dtype=torch.int32)]
+    inputs = [q, *caches, positions, starts, torch.tensor([[1, *[0] * 7]], dtype=torch.int32)]
 
     def attended(target: device.Target, **limits: Any) -> tuple[torch.Tensor, bool]:
         out = torch.full((70, 128), torch.nan)
@@ -162,6 +162,8 @@ def test_attention_that_does_not_compile(broken: Kernel) -> None:
     assert gluon._given_up == {"prefill"}
     gluon._given_up.clear()
     assert not attended(H100, window=20)[1]
+    inputs[-1] = inputs[-1][:, :7]
+    assert not attended(H100)[1]
     assert not attended(H100, cap=30.0)[1]
 
 

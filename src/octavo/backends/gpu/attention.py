@@ -162,7 +162,7 @@ def _prefill(
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
 ) -> Launch:  # fmt: skip
     portable = partial(_portable_prefill, c, q, cache, positions, starts, sinks, scale, limits, out)
-    if c.deterministic or not prefill_hopper.takes(c, q, cache.k, sinks, scale, limits, len(starts) - 1):
+    if c.deterministic or not prefill_hopper.takes(c, q, cache.k, cache.pages, sinks, scale, limits):
         return portable()
     return prefill_hopper.prefill(
         c, q, (cache.k, cache.v), cache.pages, positions, starts, scale, out, otherwise=portable

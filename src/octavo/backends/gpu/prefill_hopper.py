@@ -18,8 +18,8 @@ QUERIES = 128
 """Queries of a tile."""
 PART = 64
 """Positions and values of the cache that are copied at a time."""
-FEW = 64
-"""Sequences with fewer new tokens than this, on average, leave most of a tile empty."""
+FEW_QUERIES, FEW_PAGES = 64, 8
+"""With fewer new tokens a sequence, or room for fewer in the table, the portable kernel's smaller tiles are faster."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,14 @@ class Items(NamedTuple):
 
 
 def takes(
-    c: Context, q: torch.Tensor, keys: torch.Tensor, sinks: torch.Tensor | None, scale: float,
-    limits: Mapping[str, Any], sequences: int,
+    c: Context, q: torch.Tensor, keys: torch.Tensor, pages: torch.Tensor, sinks: torch.Tensor | None, scale: float,
+    limits: Mapping[str, Any],
 ) -> bool:  # fmt: skip
     """Whether the kernel computes such a call, and faster than the portable one."""
     simple = sinks is None and not limits and scale > 0 and keys.dtype == torch.float16 and q.shape[2] in (64, 128)
-    return simple and c.target.arch == "sm_90" and len(q) >= FEW * sequences and gluon.usable("prefill")
+    sequences, width = pages.shape
+    large = len(q) >= FEW_QUERIES * sequences and width >= FEW_PAGES
+    return simple and large and c.target.arch == "sm_90" and gluon.usable("prefill")
 
 
 def prefill(

@@ -19,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.gluon_names import barrier, copy_tile
 from octavo.backends.gpu.kernels.hopper_tiles import barriers
@@ -152,7 +153,8 @@ def _load_queries(q, work, token, ring, shape: gl.constexpr):
     token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
     at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
     place = q.data + token.to(gl.int64)[:, None] * q.stride + at[None, :]
-    value = gl.load(place, mask=(token < work.end)[:, None], other=0.0)  # [64, dim]
+    exists = (token < work.end) & (work.blocks > 0)
+    value = gl.load(place, mask=exists[:, None], other=0.0)  # [64, dim]
     ring.queries.store(value.to(gl.float16))
     fence_async_shared()
     barrier()
@@ -236,14 +238,19 @@ def _attend_to(ring, count, first, end, p, m, total, acc, limit, scale, MASK: gl
 
 @gluon.jit
 def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
-    """Attend with the first (WHICH 0) or second 64 queries of tile after tile."""
+    """Attend with the first (WHICH 0) or second 64 queries of tile after tile.
+
+    A tile's place is read while the tile before is under way, and its queries during the last product of that.
+    """
     rows: gl.constexpr = gl.SliceLayout(1, _sums_layout(shape.block_n))
     count = 0
+    work = _work_of(0, given, shape)
+    _load_queries(q, work, work.token + WHICH * HALF, ring, shape)
     for turn in range(_turns(given.items)):
-        work = _work_of(turn, given, shape)
+        following = _work_of(turn + 1, given, shape)
+        next_first = following.token + WHICH * HALF
         if work.blocks > 0:
             first = work.token + WHICH * HALF
-            _load_queries(q, work, first, ring, shape)
             token = first + gl.arange(0, HALF, rows)
             limit = gl.load(given.positions + token, mask=token < work.end, other=work.last)  # [64]
             earliest = gl.load(given.positions + gl.minimum(first, work.end - 1))
@@ -263,9 +270,14 @@ def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr
             count, p, m, total, acc = _attend_to(
                 ring, count, whole - 1, -1, p, m, total, acc, limit, scale, False, shape
             )
-            acc = warpgroup_mma_wait(0, [_add_values(ring, count - 1, p, acc, shape)])
+            acc = _add_values(ring, count - 1, p, acc, shape)
+            _load_queries(q, following, next_first, ring, shape)
+            acc = warpgroup_mma_wait(0, [acc])
             mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
             _store(acc, total, out, work, first, shape)
+        else:
+            _load_queries(q, following, next_first, ring, shape)
+        work = following
 
 
 @gluon.jit
@@ -281,14 +293,16 @@ def _store(acc, total, out, work, token, shape: gl.constexpr):
 
 @gluon.jit
 def prefill_hopper_kernel(
-    q, keys, values, pages, width, positions, starts, items, out, scale, shape: gl.constexpr
-):  # fmt: skip
+    q, keys, values, pages, width, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
+):
     """As many programs as run at once take item after item: 128 queries of a head of a sequence.
 
     keys and values are descriptors of parts [64, 64] of a cache [rows, heads * dim], pages int32 [sequences, width],
     items and shape the records of `prefill_hopper`. Other arguments are those of `attention.prefill_kernel`; positions
     of a sequence ascend.
     """
+    if PDL:
+        gdc_launch_dependents()
     tile: gl.constexpr = gl.NVMMASharedLayout.get_default_for([shape.block_n, shape.dim], gl.float16)
     STAGES: gl.constexpr = shape.stages
     queries = gl.allocate_shared_memory(gl.float16, [2, HALF, shape.dim], tile)
@@ -299,6 +313,8 @@ def prefill_hopper_kernel(
     first = Ring(queries.index(0), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(0))
     second = Ring(queries.index(1), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(1))
     given = Given(positions, starts, items)
+    if PDL:
+        gdc_wait()
     gl.warp_specialize(
         [
             (_attend, (q, given, first, out, scale, 0, shape)),
