@@ -29,7 +29,10 @@ from octavo.models.config import Config
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
 from tests.huggingface.modules import save
-from tests.huggingface.published import PUBLISHED, Published, gptq, gptq_config, int8, mlx, mxfp4, packed
+from tests.huggingface.published import PUBLISHED, Published, gptq_config
+from tests.huggingface.writers.compressed import int8, mxfp4, packed
+from tests.huggingface.writers.gptq import gptq
+from tests.huggingface.writers.mlx import mlx
 from tests.models.checkpoints import make
 from tests.models.tiny_checkpoints import TABLE
 from tests.sampling import slow

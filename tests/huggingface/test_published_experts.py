@@ -17,8 +17,11 @@ from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
-from tests.huggingface.published import Tensors, gptq, gptq_config, mlx
+from tests.huggingface.published import gptq_config
 from tests.huggingface.test_published import TOKENS, agrees
+from tests.huggingface.writers.codes import Tensors
+from tests.huggingface.writers.gptq import gptq
+from tests.huggingface.writers.mlx import mlx
 from tests.models.checkpoints import make
 from tests.models.tiny_checkpoints import TABLE
 from tests.sampling import slow

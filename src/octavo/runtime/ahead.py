@@ -14,7 +14,7 @@ from typing import cast
 
 from octavo.graph.plan import Begun
 from octavo.runtime.batch import Feed
-from octavo.runtime.candidates import BEST, DRAWN, MAX_CANDIDATES
+from octavo.runtime.candidates import BEST, DRAWN
 from octavo.runtime.choosing import Choices, Chooser
 from octavo.runtime.draws import GREEDY, DrawsThere
 from octavo.runtime.request import Request, State
@@ -97,7 +97,7 @@ class Ahead:
             return False
         if not isinstance(sampler, ChainSampler) or sampler.before:
             return False
-        return sampler.k == 1 or (self.engine.draws and 0 < sampler.k <= MAX_CANDIDATES)
+        return sampler.k == 1 or (self.engine.draws and sampler.among_few)
 
     def choices(self, under_way: UnderWay) -> tuple[StepPlan, Choices | None]:
         """What a step chose for the requests that still run, and a plan of these; no choices where it is not enough."""

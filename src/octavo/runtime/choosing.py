@@ -226,7 +226,7 @@ class Chooser:
 def _takes_few(wanted: Wanted) -> bool:
     """Whether a request's token is among candidates, of which nothing but these is asked."""
     sampler, n = wanted.request.sampler, wanted.request.logprobs
-    among = isinstance(sampler, ChainSampler) and 0 < sampler.k <= MAX_CANDIDATES
+    among = isinstance(sampler, ChainSampler) and sampler.among_few
     return among and (n is None or (n <= MAX_CANDIDATES and not wanted.changed))
 
 

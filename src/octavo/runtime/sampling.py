@@ -190,6 +190,11 @@ class ChainSampler:
         return self.draw.k
 
     @property
+    def among_few(self) -> bool:
+        """Whether no more candidates are drawn from than are found on a device."""
+        return 0 < self.k <= MAX_CANDIDATES
+
+    @property
     def device_k(self) -> int | None:
         return None if self.before or self.k == 0 else self.k
 
@@ -203,7 +208,7 @@ class ChainSampler:
             raise GrammarError(NOTHING_LEFT)
         if self.k == 1:
             return int(logits.argmax())
-        if not 0 < self.k <= MAX_CANDIDATES:
+        if not self.among_few:
             return self._among_many(logits, tokens)
         ids = largest_first(logits, self.k)  # from here on only these are looked at, not the whole vocabulary
         return int(ids[draw(logits[None, ids], [self.draw], [len(tokens)])[0]])
