@@ -23,7 +23,7 @@ from triton.compiler import ASTSource
 
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, Source, SplitK, marked
-from octavo.backends.gpu.attention import AttentionShape, PagedCache, PartialAttention
+from octavo.backends.gpu.attention_arguments import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
 from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.kernels import (
@@ -84,7 +84,7 @@ ROWS = Matrix("*fp32", "i32")
 CACHE = PagedCache("*fp16", "*fp16", None, None, "i32", "*i32", "i32")
 F32_CACHE = PagedCache("*fp32", "*fp32", None, None, "i32", "*i32", "i32")
 Q8_CACHE = PagedCache("*i8", "*i8", "*fp16", "*fp16", "i32", "*i32", "i32")
-DECODING = {"q": ROWS, "partial": PartialAttention("*fp32", "*fp32", "*fp32")}
+DECODING = {"q": ROWS, "sinks": None, "out": None, "partial": PartialAttention("*fp32", "*fp32", "*fp32")}
 DECODE = {"shape": AttentionShape(128, 128, 4, 16, 33)}
 DECODE_Q8 = {"shape": AttentionShape(128, 128, 4, 16, 33, kind="q8_0")}
 CODE_CACHE = PagedCache("*i8", "*i8", "*fp32", "*fp32", "i32", "*i32", "i32")

@@ -15,12 +15,15 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from octavo.backends.gpu import dispatch
-from octavo.backends.gpu.arguments import F16Scales, Matrix, SplitK
+from octavo.backends.gpu import decode_mma, dispatch
+from octavo.backends.gpu.arguments import F16Scales, Matrix, Q8Activation, SplitK
+from octavo.backends.gpu.attention_arguments import PagedCache, PartialAttention
+from octavo.backends.gpu.decode_mma import DecodeShape
 from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
 from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, GemmConfig, GroupScales, Size, Strides
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
 from octavo.backends.gpu.kernels import attention_hopper, gemm_mixed_hopper
+from octavo.backends.gpu.kernels.attention_decode_mma import decode_mma_kernel
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
@@ -62,6 +65,8 @@ def case_of(name: str, tokens: int, target: str) -> Case:
         return _mixed(name, tokens)
     if name.startswith("prefill_"):
         return _prefill(int(name.removeprefix("prefill_")))
+    if name.startswith("decode_"):
+        return _decode(name.removeprefix("decode_"), tokens, target)
     if name in OTHERS:
         kernel, fixed = OTHERS[name]
         return _case(target, kernel, fixed, TYPES, 4, 3)
@@ -147,6 +152,33 @@ def _prefill(dim: int) -> Case:
     }  # fmt: skip
     fixed = {"shape": PrefillShape(dim, 4), "PDL": True}
     return _case("sm_90", attention_hopper.prefill_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
+
+
+def _decode(cache: str, sequences: int, target: str) -> Case:
+    """Attention of single tokens to a cache: of one sequence to q8_1, of some to floats, of 32 without splits."""
+    kind, _, scales = cache.partition("-")
+    data, kind = ("*fp16", "") if kind == "f16" else ("*i8", kind)
+    of_codes = None if not kind else "*fp16" if kind == "q8_0" else "*fp32"
+    splits = 32 // sequences
+    s = DecodeShape(
+        128,
+        4,
+        decode_mma.tokens(kind, target != "sm_80"),
+        splits=splits,
+        kind=kind,
+        scales=scales,
+        converts=target != "sm_80",
+    )
+    shares = PartialAttention("*fp32", "*fp32", "*fp32") if splits > 1 else None
+    quantized = Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32") if sequences == 1 else None
+    row = Matrix("*fp32", "i32")
+    types = {
+        "q": row, "cache": PagedCache(data, data, of_codes, of_codes, "i32", "*i32", "i32"), "positions": "*i32",
+        "sinks": "*fp32", "out": None if quantized else row, "quantized": quantized, "partial": shares,
+        "counter": "*i32" if shares else None, "scale": "fp32",
+    }  # fmt: skip
+    fixed = {"shape": s, "num_warps": s.warps, "PDL": target != "sm_80"}
+    return _case(target, decode_mma_kernel, fixed, types, s.warps, 3, GluonASTSource)
 
 
 def _case(

@@ -34,6 +34,10 @@ def check(wanted: list[str]) -> None:
         assert row["spills"] == 0, row
         if row["kernel"] in OTHERS:
             continue
+        if row["kernel"].startswith("decode_"):
+            types = {i.rsplit(".", 1)[-1] for i in row["instructions"] if i.startswith("mma.sync.")}
+            assert types == ({"s8", "f16"} if "int8" in row["kernel"] else {"f16"}), row
+            continue
         if row["kernel"].startswith(("mixed_", "prefill_")):
             assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
             continue
@@ -61,6 +65,14 @@ def test_floats_by_codes_for_an_h100() -> None:
 @pytest.mark.slow
 def test_attention_for_an_h100() -> None:
     check([f"prefill_{dim}:1:sm_90" for dim in (64, 128)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+def test_attention_of_single_tokens(target: str) -> None:
+    caches = ("f16", "q8_0", "int8-dynamic", "int8-static", "fp8-dynamic", "fp8-static")
+    wanted = [f"decode_{cache}:{n}:{target}" for cache, n in zip(caches, (1, 8, 1, 32, 8, 32), strict=True)]
+    check(wanted)
 
 
 @pytest.mark.slow
@@ -95,4 +107,4 @@ def test_integers_of_1(target: str) -> None:
     wanted += [f"{scheme}:{m}:{target}" for scheme in SCHEMES for m in (1, 1024)]
     wanted += [f"{name}:1:{target}" for name in OTHERS]
     check_ones([*wanted, *(f"mixed_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90"),
-                *(["prefill_128:1:sm_90"] if target == "sm_90" else [])])  # fmt: skip
+                *(["prefill_128:1:sm_90", "decode_int8-dynamic:1:sm_90"] if target == "sm_90" else [])])  # fmt: skip

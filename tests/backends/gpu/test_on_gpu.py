@@ -11,9 +11,10 @@ import torch
 
 import octavo
 from octavo.backends import select
-from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu import GpuBackend, decode_mma
+from octavo.backends.reference import ReferenceBackend
 from octavo.bench import gpu
-from octavo.bench.cases import OpCase
+from octavo.bench.cases import CASES, OpCase, compare, run
 from octavo.bench.limits import read_limit_of
 from octavo.bench.ops import time_cases
 from octavo.bench.profile import profile
@@ -47,6 +48,19 @@ def test_threads_take_turns(on_cpu: list[str]) -> None:
 
 def test_a_q8_0_cache_on_both() -> None:
     assert replies(device="gpu", gpu_layers=5, cache_type="q8_0") == replies(device="gpu", cache_type="q8_0")
+
+
+DECODING = [c for c in CASES if "attention" in c.op and c.tokens == len(c.past) and c.shape["dim"] in (64, 128)]
+
+
+@pytest.mark.parametrize("case", DECODING, ids=lambda case: case.name)
+def test_single_tokens_by_the_kernel_of_gluon(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes the portable kernel otherwise, because there is little to read."""
+    monkeypatch.setattr(decode_mma, "FLOATS", 1)
+    monkeypatch.setattr(decode_mma, "CODES", 1)
+    built = case.build()
+    found = compare(case, run(built, [GpuBackend()]), run(built, [ReferenceBackend()]))
+    assert found.ok, found
 
 
 def test_auto_is_the_gpu() -> None:

@@ -6,110 +6,32 @@ Where keys are values too, another kernel takes both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 
-from octavo.backends.gpu import dispatch, prefill_hopper
-from octavo.backends.gpu.arguments import Constant, Matrix, Pointer
+from octavo.backends.gpu import decode_mma, dispatch, prefill_hopper
+from octavo.backends.gpu.arguments import Matrix
+from octavo.backends.gpu.attention_arguments import (
+    AttentionShape,
+    PagedCache,
+    PartialAttention,
+    pages_seen,
+    partial_attention,
+)
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.attention import prefill_kernel
 from octavo.backends.gpu.kernels.attention_decode import combine_kernel, decode_kernel
 from octavo.backends.gpu.kernels.attention_latent import latent_kernel
 from octavo.backends.gpu.launch import Launch
-from octavo.backends.gpu.values import Activation, Cache, parts
-from octavo.graph.node import PAGE_SIZE
+from octavo.backends.gpu.values import Activation, Cache
 
 LOG2E = 1.4426950408889634
 MANY_ROWS = 64
 """As many as the largest tile where keys are values too."""
-
-
-class PagedCache(NamedTuple):
-    """Keys and values [rows, heads, dim] of all sequences, in pages.
-
-    k, v                floats, or bytes of codes
-    k_scales, v_scales  of codes: float16 [rows, heads, dim / 32] of q8_0, dynamic float32 [pages, heads, PAGE_SIZE] or
-                        static float32 [heads] of int8 and fp8; None for floats
-    heads               of keys and values
-    pages               int32 [sequences, width], the pages of each sequence
-    width               most pages of a sequence
-    """
-
-    k: Pointer
-    v: Pointer
-    k_scales: Pointer | None
-    v_scales: Pointer | None
-    heads: int
-    pages: Pointer
-    width: int
-
-
-class PartialAttention(NamedTuple):
-    """Results of programs that share a sequence, float32.
-
-    outputs         [sequences, heads, splits, block_d], not yet divided by `totals`
-    maxima, totals  [sequences, heads, splits], of scores and of their weights
-    """
-
-    outputs: Pointer
-    maxima: Pointer
-    totals: Pointer
-
-
-@dataclass(frozen=True)
-class AttentionShape(Constant):
-    """What kernels of attention are compiled for.
-
-    dim        values of a head
-    block_d    the power of two that holds them
-    group      query heads that share a head of keys and values
-    block_m    queries of a program: tokens of a prompt, or when decoding the query heads of a group, padded
-    splits     when decoding, programs that share a sequence
-    ahead      when decoding, read the first block before waiting for the kernel before
-    window     positions that a query sees, 0 for all
-    cap        scores x become cap * tanh(x / cap), 0: they stay
-    chunked    the window is fixed: a query sees the positions of its own
-    precision  as in an AttentionTile
-    block_n    positions of a block, which is a page or a part of one
-    reach      positions after its own that a query sees too, up to the last of its sequence
-    value_dim  where keys are values too, how many values of a key are; block_d then holds only these
-    block_r    the power of two, at least 16, that holds the others
-    part       values of queries and keys that are multiplied at a time, or whose splits are summed; 0: all
-    kind       of a cache of codes: "q8_0", "int8" or "fp8"
-    scales     "dynamic" or "static" where heads have scales
-    """
-
-    dim: int
-    block_d: int
-    group: int
-    block_m: int
-    splits: int = 1
-    ahead: bool = False
-    window: int = 0
-    cap: float = 0.0
-    chunked: bool = False
-    precision: str | None = None
-    block_n: int = PAGE_SIZE
-    reach: int = 0
-    value_dim: int = 0
-    block_r: int = 0
-    part: int = 0
-    kind: str = ""
-    scales: str = ""
-
-    @property
-    def unit(self) -> float:
-        """What scales are multiplied with: e4m3 numbers become float16 over 256."""
-        return 256.0 if self.kind == "fp8" else 1.0
-
-    @property
-    def parts(self) -> int:
-        """Blocks of a page."""
-        return PAGE_SIZE // self.block_n
 
 
 def decodes(q: torch.Tensor, starts: torch.Tensor, pages: torch.Tensor) -> int:
@@ -189,10 +111,24 @@ def _decode(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, sinks: torch.Tensor | None, scale: float,
     limits: Mapping[str, Any], out: torch.Tensor | Activation,
 ) -> list[Launch]:  # fmt: skip
+    portable = partial(_portable_decode, c, q, cache, positions, sinks, scale, limits, out)
+    shape = decode_mma.shape_of(c, q, cache, limits)
+    if shape is None:
+        return portable()
+    return [decode_mma.decode(c, q, cache, positions, sinks, scale, shape, out, otherwise=portable)]
+
+
+def _portable_decode(
+    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, sinks: torch.Tensor | None, scale: float,
+    limits: Mapping[str, Any], out: torch.Tensor | Activation,
+) -> list[Launch]:  # fmt: skip
+    """A second launch joins the splits, unless there is one, and nothing to quantize."""
     tokens, heads, dim = q.shape
     block, group = triton.next_power_of_2(dim), heads // cache.heads
-    splits = dispatch.splits(tokens, cache.heads, _pages_seen(cache, limits), c.target.arch)
-    partial = _partial(c, tokens * heads, splits, block)
+    splits = dispatch.splits(tokens, cache.heads, pages_seen(cache, limits), c.target.arch)
+    given = Matrix(out, out.stride(0)) if isinstance(out, torch.Tensor) and splits == 1 else None
+    shares = partial_attention(c, tokens * heads, splits, block) if given is None else None
+    places = (None if given is None else sinks, given, shares)
     ahead = c.target.pdl or c.target.arch == "interpreter"
     tile = dispatch.decode(
         block, group, c.target.arch, cache.k.dtype == torch.float32, codes=bool(limits.get("scales"))
@@ -201,22 +137,20 @@ def _decode(
         dim, block, group, tile.block_m, splits, ahead, block_n=tile.block_n, precision=tile.precision, **limits
     )
     first = c.launch(
-        decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, partial, scale,
+        decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, *places, scale,
         shape=shape, warps=tile.warps, stages=2,
     )  # fmt: skip
-    return [first, _combine(c, partial, positions, sinks, heads, shape, out, tokens)]
+    return [first] if shares is None else [first, _combine(c, shares, sinks, heads, shape, out, tokens)]
 
 
 def _combine(
-    c: Context, partial: PartialAttention, positions: torch.Tensor, sinks: torch.Tensor | None, heads: int,
-    shape: AttentionShape, out: torch.Tensor | Activation, tokens: int,
+    c: Context, shares: PartialAttention, sinks: torch.Tensor | None, heads: int, shape: AttentionShape,
+    out: torch.Tensor | Activation, tokens: int,
 ) -> Launch:  # fmt: skip
     """Joins the splits of each sequence's token and head."""
     places = (None, out.q8_1) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
     parts = shape.block_d // shape.part if shape.part else 1
-    return c.launch(
-        combine_kernel, (tokens, heads, parts), partial, positions, sinks, *places, heads, shape=shape, warps=4
-    )
+    return c.launch(combine_kernel, (tokens, heads, parts), shares, sinks, *places, heads, shape=shape, warps=4)
 
 
 def _prefill_latent(
@@ -238,15 +172,15 @@ def _decode_latent(
 ) -> list[Launch]:  # fmt: skip
     (tokens, heads, _), group = q.shape, q.shape[1] // cache.heads
     tiles = -(-group // _latent_tile(c, cache, group).block_m)
-    splits = dispatch.latent_splits(tokens * cache.heads * tiles, _pages_seen(cache, limits), c.target.arch)
+    splits = dispatch.latent_splits(tokens * cache.heads * tiles, pages_seen(cache, limits), c.target.arch)
     shape, tile = _latent_shape(c, q, cache, group, splits, limits)
-    partial = _partial(c, tokens * heads, splits, shape.block_d)
+    shares = partial_attention(c, tokens * heads, splits, shape.block_d)
     first = c.launch(
         latent_kernel, (tiles, splits * cache.heads, tokens), Matrix(q, q.stride(0)), cache, positions, None, None,
-        None, partial, scale, shape=shape, warps=tile.warps, stages=tile.stages,
+        None, shares, scale, shape=shape, warps=tile.warps, stages=tile.stages,
     )  # fmt: skip
     summed = replace(shape, dim=shape.value_dim, value_dim=0, block_r=0, part=min(64, shape.block_d))
-    return [first, _combine(c, partial, positions, sinks, heads, summed, out, tokens)]
+    return [first, _combine(c, shares, sinks, heads, summed, out, tokens)]
 
 
 def _latent_shape(
@@ -263,15 +197,3 @@ def _latent_shape(
 
 def _latent_tile(c: Context, cache: PagedCache, rows: int) -> dispatch.AttentionTile:
     return dispatch.latent(rows, c.target.arch, cache.k.dtype == torch.float32, codes=cache.k_scales is not None)
-
-
-def _pages_seen(cache: PagedCache, limits: Mapping[str, Any]) -> int:
-    """The most pages that a token sees."""
-    return min(cache.width, -(-limits["window"] // PAGE_SIZE) + 1) if "window" in limits else cache.width
-
-
-def _partial(c: Context, rows: int, splits: int, block: int) -> PartialAttention:
-    """Memory for `splits` of the results [rows, block]."""
-    sums = rows * splits
-    memory = c.shared("partial", sums * (block + 2), torch.float32)
-    return PartialAttention(*parts(memory, (sums * block, sums, sums)))

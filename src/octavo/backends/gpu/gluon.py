@@ -21,7 +21,7 @@ log = logging.getLogger("octavo")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Name = Literal["int8", "w4a8", "fp8", "mixed", "prefill"]
+Name = Literal["int8", "w4a8", "fp8", "mixed", "prefill", "decode"]
 FOLDER = "octavo.backends.gpu.kernels"
 MODULES: dict[Name, str] = {
     "int8": "gemm_int8_hopper",
@@ -29,6 +29,7 @@ MODULES: dict[Name, str] = {
     "fp8": "gemm_fp8_hopper",
     "mixed": "gemm_mixed_hopper",
     "prefill": "attention_hopper",
+    "decode": "attention_decode_mma",
 }
 
 _given_up: set[Name] = set()
@@ -52,7 +53,8 @@ def usable(name: Name) -> bool:
 def kernel(name: Name) -> Any:
     """The kernel. Raises Unusable if it can't be imported."""
     with attempt(name):
-        return getattr(importlib.import_module(f"{FOLDER}.{MODULES[name]}"), f"{name}_hopper_kernel")
+        kind = "mma" if MODULES[name].endswith("_mma") else "hopper"
+        return getattr(importlib.import_module(f"{FOLDER}.{MODULES[name]}"), f"{name}_{kind}_kernel")
 
 
 @contextmanager

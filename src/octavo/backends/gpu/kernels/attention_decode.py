@@ -28,7 +28,7 @@ from octavo.backends.gpu.kernels.attention import (
 
 
 @triton.jit
-def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL: tl.constexpr):
+def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.constexpr, PDL: tl.constexpr):
     """Program (sequence, K/V head, split) attends to its part of the blocks, for all query heads of the K/V head.
 
     q is float32 [sequences, heads * dim], cache a PagedCache, partial a PartialAttention, shape an AttentionShape; if
@@ -94,17 +94,26 @@ def decode_kernel(q, cache, positions, partial, scale, shape: tl.constexpr, PDL:
                 k_scale, v_scale = both_scales_of(cache, place + row, coming, head, shape)  # [BLOCK_N] each
             acc = add_values(p, v, acc, shape, CODES)
             k, v, position = k_next, v_next, position + BLOCK_N
-        out = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
         inside = member < GROUP
-        tl.store(
-            partial.outputs + out[:, None] * BLOCK_D + at[None, :], acc * unit, mask=inside[:, None]
-        )  # [BLOCK_M, BLOCK_D]
-        tl.store(partial.maxima + out, m, mask=inside)
-        tl.store(partial.totals + out, total, mask=inside)
+        if partial is None:
+            if sinks is not None:
+                total += tl.exp2(tl.load(sinks + head * GROUP + member, mask=inside, other=0.0) * LOG2E - m)
+            o_at = out.data + sequence * out.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
+            tl.store(o_at, acc * unit / total[:, None], mask=q_mask)  # [BLOCK_M, BLOCK_D]
+        else:
+            line = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
+            o_at = partial.outputs + line[:, None] * BLOCK_D + at[None, :]
+            tl.store(o_at, acc * unit, mask=inside[:, None])  # [BLOCK_M, BLOCK_D]
+            tl.store(partial.maxima + line, m, mask=inside)
+            tl.store(partial.totals + line, total, mask=inside)
+    elif partial is not None:
+        line = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
+        tl.store(partial.maxima + line, float("-inf"), mask=member < GROUP)
+        tl.store(partial.totals + line, 0.0, mask=member < GROUP)
 
 
 @triton.jit
-def combine_kernel(partial, positions, sinks, out, quantized, heads, shape: tl.constexpr, PDL: tl.constexpr):
+def combine_kernel(partial, sinks, out, quantized, heads, shape: tl.constexpr, PDL: tl.constexpr):
     """Program (sequence, head, part): the head's result from all splits, or shape.part values of it.
 
     It is float32 in `out` [sequences, heads * dim], or q8_1 in `quantized`, a Q8Activation; the other is None. `sinks`,
@@ -119,21 +128,19 @@ def combine_kernel(partial, positions, sinks, out, quantized, heads, shape: tl.c
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = tl.program_id(2) * SIZE if shape.part else 0
     at, split = start + tl.arange(0, SIZE), tl.arange(0, triton.next_power_of_2(SPLITS))
-    _, blocks = visible_blocks(tl.load(positions + sequence), shape)
-    used = tl.minimum(blocks, SPLITS)
     if PDL:
         gdc_wait()
     row = (sequence * heads + head) * SPLITS + split
-    m = tl.load(partial.maxima + row, mask=split < used, other=float("-inf"))  # [splits]
-    total = tl.load(partial.totals + row, mask=split < used, other=0.0)  # [splits]
+    m = tl.load(partial.maxima + row, mask=split < SPLITS, other=float("-inf"))  # [splits]
+    total = tl.load(partial.totals + row, mask=split < SPLITS, other=0.0)  # [splits]
     values_at = partial.outputs + row[:, None] * BLOCK_D + at[None, :]
-    values = tl.load(values_at, mask=(split < used)[:, None], other=0.0)  # [splits, SIZE]
+    values = tl.load(values_at, mask=(split < SPLITS)[:, None], other=0.0)  # [splits, SIZE]
     most = tl.max(m)
     weight = tl.exp2(m - most)
     whole = tl.sum(weight * total)
     if sinks is not None:
         whole += tl.exp2(tl.load(sinks + head) * LOG2E - most)
-    value = tl.sum(values * weight[:, None], 0) / whole
+    value = tl.sum(tl.where((weight > 0)[:, None], values * weight[:, None], 0.0), 0) / whole
     if quantized is not None:
         first = head * (DIM // 32)
         groups = tl.reshape(value, (SIZE // 32, 32))

@@ -1,0 +1,306 @@
+"""Decoding attention by `mma.sync`, in Gluon: codes are multiplied as they lie, or as float16 made in registers.
+
+Lane 4 g + t of a warp takes keys of tokens g and values of tokens 2 t and 2 t + 1 from the ring, 16 neighbouring bytes
+at a time, as the operands of a product lie. Which values of a head lie where in an operand is free, as long as both
+factors agree (keys), or the result is put in order at the end (values). Each warp has tokens of its own, and they join
+what they have at the end alone. Rows are the query heads of a head of keys, padded to 8 or 16.
+
+Rows of scores are there twice: for what float16 or int8 hold of a query, and for what is left of it. So a query of int8
+has 15 bits, and int8 keys are multiplied as they are.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.backends.gpu.kernels.attention import LEAST_SCALE, LOG2E, head_scale_of, visible_blocks
+from octavo.backends.gpu.kernels.attention_ring import fetch, ring_of
+from octavo.backends.gpu.kernels.attention_shares import combine
+from octavo.backends.gpu.kernels.gluon_names import barrier
+from octavo.backends.gpu.kernels.quantize8 import ROUND
+
+REST = gl.constexpr(254.0)  # steps of a query's rest in a step of the query
+HALVES_OF_INT8 = gl.constexpr("""{ .reg .b32 t; xor.b32 t, $2, 0x80808080;
+prmt.b32 $0, t, 0x64646464, 0x4140; prmt.b32 $1, t, 0x64646464, 0x4342; mov.b32 t, 0x64806480;
+sub.rn.f16x2 $0, $0, t; sub.rn.f16x2 $1, $1, t; }""")
+"""A byte below 1024 as float16, less 1024 and 128."""
+HALVES_OF_FP8 = gl.constexpr("""{ .reg .b32 a, b; prmt.b32 a, $2, 0, 0x1404; prmt.b32 b, $2, 0, 0x3424;
+shr.u32 $0, a, 1; shr.u32 $1, b, 1; and.b32 $0, $0, 0x3f803f80; and.b32 $1, $1, 0x3f803f80;
+lop3.b32 $0, a, 0x80008000, $0, 0xea; lop3.b32 $1, b, 0x80008000, $1, 0xea; }""")
+"""`attention.halves_of` of two bytes at once."""
+NEAR_HALVES_OF_FP8 = gl.constexpr("""{ .reg .b16 a, b; .reg .b32 t; mov.b32 {a, b}, $2; mov.b32 t, 0x1c001c00;
+cvt.rn.f16x2.e4m3x2 $0, a; cvt.rn.f16x2.e4m3x2 $1, b; mul.rn.f16x2 $0, $0, t; mul.rn.f16x2 $1, $1, t; }""")
+"""The same by the instruction of compute capability 8.9, times 2^-8."""
+
+
+@gluon.constexpr_function
+def _bits(n, step=1):
+    """1, 2, 4, ... below n, from `step` on."""
+    out = []
+    while step < n:
+        out.append(step)
+        step *= 2
+    return out
+
+
+@gluon.constexpr_function
+def product_layout(warps):
+    """How results of products [warps, ...] lie, a warp's own product each."""
+    return gl.NVMMADistributedLayout([2, 0], [warps, 1, 1], [1, 16, 8])
+
+
+@gluon.constexpr_function
+def weights_layout(warps, rows, tokens):
+    """How scores and weights [warps, rows, tokens] lie, as the product leaves them and as the next one takes them."""
+    regs = [[0, 0, 1]] + [[0, 0, b] for b in _bits(tokens, 8)] + [[0, b, 0] for b in _bits(rows, 8)]
+    lanes = [[0, 0, 2], [0, 0, 4], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(regs, lanes, [[b, 0, 0] for b in _bits(warps)], [], [warps, rows, tokens])
+
+
+@gluon.constexpr_function
+def values_layout(warps, tokens, dim, width):
+    """How values [warps, tokens, dim] are read: `width` neighbours at a time, eight lanes side by side."""
+    regs = [[0, 0, b] for b in _bits(width)] + [[0, 0, b] for b in _bits(dim, 8 * width)]
+    regs += [[0, 1, 0]] + [[0, b, 0] for b in _bits(tokens, 8)]
+    lanes = [[0, 2, 0], [0, 4, 0], [0, 0, width], [0, 0, 2 * width], [0, 0, 4 * width]]
+    return gl.DistributedLinearLayout(regs, lanes, [[b, 0, 0] for b in _bits(warps)], [], [warps, tokens, dim])
+
+
+@gluon.jit
+def halves(codes, shape: gl.constexpr):
+    """float16 of codes: int8 as they are, e4m3 over 256."""
+    if shape.kind == "fp8":
+        ASM: gl.constexpr = NEAR_HALVES_OF_FP8 if shape.converts else HALVES_OF_FP8
+    else:
+        ASM: gl.constexpr = HALVES_OF_INT8
+    return gl.inline_asm_elementwise(ASM, "=&r,=&r,r", [codes], dtype=gl.float16, is_pure=True, pack=4)
+
+
+@gluon.jit
+def queries_of(q, sequence, head, shape: gl.constexpr, LAYOUT: gl.constexpr):
+    """Queries [1, 2 rows, dim] as the product takes them, float16 or int8, and what they were divided by, [1, 2 rows].
+
+    The first half is rounded, the second what rounding has left: of float16 as it is, of int8 in steps of 1 / REST.
+    """
+    ROWS: gl.constexpr = shape.rows
+    row = gl.arange(0, 2 * ROWS, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))).expand_dims(0).expand_dims(2)
+    at = gl.arange(0, shape.dim, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT))).expand_dims(0).expand_dims(1)
+    q_at = q.data + sequence * q.stride + (head * shape.group + row % ROWS) * shape.dim + at
+    value = gl.load(q_at, mask=row % ROWS < shape.group, other=0.0)  # [1, 2 ROWS, DIM]
+    if shape.kind == "int8":
+        step = gl.max(gl.abs(value), 2) / 127.0  # [1, 2 ROWS]
+        value = value / gl.where(step > 0, step, 1.0).expand_dims(2)
+        near = value + ROUND - ROUND
+        far = (value - near) * REST + ROUND - ROUND
+        queries = gl.where(row < ROWS, near, far).to(gl.int8)
+    else:
+        step = gl.full([1, 2 * ROWS], 1.0, gl.float32, gl.SliceLayout(2, LAYOUT))
+        near = value.to(gl.float16)
+        queries = gl.where(row < ROWS, near, (value - near.to(gl.float32)).to(gl.float16))
+    return queries, step
+
+
+@gluon.jit
+def upper_half(x, LAYOUT: gl.constexpr):
+    """The first half of rows of x [1, 2 rows] for each warp, [warps, rows] in LAYOUT."""
+    WARPS: gl.constexpr = LAYOUT.parent.shape[0]
+    x, _ = gl.broadcast(x, gl.full([WARPS, 1], 0.0, gl.float32, x.type.layout))
+    x = gl.convert_layout(x, gl.SliceLayout(2, product_layout(WARPS)))
+    upper, _ = x.reshape([WARPS, 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
+    return gl.convert_layout(upper, LAYOUT)
+
+
+@gluon.jit
+def keys_of(ring, slot, shape: gl.constexpr, LAYOUT: gl.constexpr):
+    """A block's keys [warps, dim, tokens] as the product takes them: int8 as they are, others float16."""
+    keys = ring.k.index(slot).permute((0, 2, 1)).load(LAYOUT)
+    if shape.kind == "fp8":
+        keys = halves(keys, shape)
+    elif shape.kind == "q8_0":
+        parts = halves(keys, shape).reshape([shape.warps, shape.dim // 32, 32, shape.tokens]).permute((0, 3, 1, 2))
+        SCALES: gl.constexpr = gl.SliceLayout(3, parts.type.layout)
+        parts *= ring.k_scales.index(slot).load(SCALES).expand_dims(3)  # [warps, tokens, dim / 32, 32]
+        keys = parts.permute((0, 2, 3, 1)).reshape([shape.warps, shape.dim, shape.tokens])
+        keys = gl.convert_layout(keys, LAYOUT, True)
+    return keys
+
+
+@gluon.jit
+def values_of(ring, slot, shape: gl.constexpr, LAYOUT: gl.constexpr):
+    """A block's values, float16 [warps, dim, tokens], as the product takes them.
+
+    Value 8 WIDTH i + WIDTH g + j of a head is in row 8 WIDTH i + 8 j + g.
+    """
+    WIDTH: gl.constexpr = shape.width
+    value = ring.v.index(slot).load(values_layout(shape.warps, shape.tokens, shape.dim, WIDTH))
+    if shape.kind != "":
+        value = halves(value, shape)
+    if shape.kind == "q8_0":
+        parts = value.reshape([shape.warps, shape.tokens, shape.dim // 32, 32])
+        SCALES: gl.constexpr = gl.SliceLayout(3, parts.type.layout)
+        parts *= ring.v_scales.index(slot).load(SCALES).expand_dims(3)
+        value = parts.reshape([shape.warps, shape.tokens, shape.dim])
+    value = value.reshape([shape.warps, shape.tokens, shape.dim // (8 * WIDTH), 8, WIDTH]).permute((0, 2, 4, 3, 1))
+    return gl.convert_layout(value.reshape([shape.warps, shape.dim, shape.tokens]), LAYOUT, True)
+
+
+@gluon.jit
+def scores_of(queries, keys, factor, shape: gl.constexpr, LAYOUT: gl.constexpr):
+    """Scores [warps, rows, tokens]: both halves of the queries times keys, times a factor of each row."""
+    WARPS: gl.constexpr = shape.warps
+    INT8: gl.constexpr = shape.kind == "int8"
+    zeros = gl.full([WARPS, 2 * shape.rows, shape.tokens], 0, gl.int32 if INT8 else gl.float32, product_layout(WARPS))
+    both = mma_v2(queries, keys, zeros)  # [WARPS, 2 ROWS, DIM] @ [WARPS, DIM, TOKENS]
+    near, far = both.reshape([WARPS, 2, shape.rows, shape.tokens]).permute((0, 2, 3, 1)).split()
+    total = near.to(gl.float32) + far.to(gl.float32) * (1.0 / REST if INT8 else 1.0)
+    return gl.convert_layout(total, LAYOUT, True) * factor
+
+
+@gluon.jit
+def visible_scores(scores, position, last, end, shape: gl.constexpr):
+    """Scores under the cap; -inf for positions that the query at `last` does not see, or that are not below `end`."""
+    if shape.cap > 0:  # cap * tanh(x / cap), of x = scores / log2(e)
+        scores = shape.cap * LOG2E * (1 - 2 / (1 + gl.exp2(scores * (2 / shape.cap))))
+    visible = position < end
+    if shape.chunked:
+        visible &= position >= last // shape.window * shape.window
+    elif shape.window:
+        visible &= position > last - shape.window
+    return gl.where(visible, scores, float("-inf"))
+
+
+@gluon.jit
+def store_share(result, m, total, place, sinks, out, partial, heads, shape: gl.constexpr):
+    """A program's result [dim, rows], not divided yet, with its maxima and totals [rows], to `partial` or, if that is
+    None, to `out`, divided. `place` is the sequence, the head of keys and the split."""
+    sequence, head, split = place
+    WIDTH: gl.constexpr = shape.width
+    ROWS: gl.constexpr = m.type.layout
+    COLUMNS: gl.constexpr = gl.SliceLayout(0, result.type.layout)
+    line = gl.arange(0, shape.dim, gl.SliceLayout(1, result.type.layout)).expand_dims(1)
+    at = line // (8 * WIDTH) * (8 * WIDTH) + line % 8 * WIDTH + line // 8 % WIDTH  # see `values_of`
+    row, column = gl.arange(0, shape.rows, ROWS), gl.arange(0, shape.rows, COLUMNS).expand_dims(0)
+    if partial is None:
+        if sinks is not None:
+            sink = gl.load(sinks + head * shape.group + row, mask=row < shape.group, other=0.0)  # [rows]
+            total += gl.exp2(sink * LOG2E - m)
+        result /= gl.convert_layout(total, COLUMNS).expand_dims(0)
+        target = out.data + sequence * out.stride + (head * shape.group + column) * shape.dim
+    else:
+        first = (sequence * heads + head) * shape.group
+        share = (first + row) * shape.splits + split
+        gl.store(partial.maxima + share, m, mask=row < shape.group)
+        gl.store(partial.totals + share, total, mask=row < shape.group)
+        target = partial.outputs + ((first + column) * shape.splits + split) * shape.dim
+    gl.store(target + at, result, mask=(column < shape.group) & (at >= 0))
+
+
+@gluon.jit
+def decode_mma_kernel(
+    q, cache, positions, sinks, out, quantized, partial, counter, scale, shape: gl.constexpr, num_warps: gl.constexpr,
+    PDL: gl.constexpr,
+):  # fmt: skip
+    """Program (sequence, K/V head, split) attends to its part of the blocks, for all query heads of the K/V head.
+
+    q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32
+    [heads] or None, in its totals, is float32 in `out`, or q8_1 in `quantized`, a Q8Activation; the other is None.
+    Where programs share a head, or for q8_1, partial is a PartialAttention and counter int32 [sequences, K/V heads] of
+    zeros, and zeros again afterwards. Blocks that earlier steps have written are asked for before an earlier kernel's
+    results are waited for.
+    """
+    if PDL:
+        gdc_launch_dependents()
+    DIM: gl.constexpr = shape.dim
+    WARPS: gl.constexpr = shape.warps
+    ROWS: gl.constexpr = shape.rows
+    BLOCK: gl.constexpr = shape.block_n
+    TOKENS: gl.constexpr = shape.tokens
+    STAGES: gl.constexpr = shape.stages
+    DYNAMIC: gl.constexpr = shape.scales == "dynamic"
+    S: gl.constexpr = product_layout(WARPS)
+    Q_IN: gl.constexpr = gl.DotOperandLayout(0, S, shape.width)
+    K_IN: gl.constexpr = gl.DotOperandLayout(1, S, shape.width)
+    V_IN: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    P_IN: gl.constexpr = gl.DotOperandLayout(1, S, 2)
+    P: gl.constexpr = weights_layout(WARPS, ROWS, TOKENS)
+    OF_ROW: gl.constexpr = gl.SliceLayout(2, P)
+    OF_TOKEN: gl.constexpr = gl.SliceLayout(1, P)
+    OF_WARP: gl.constexpr = gl.SliceLayout(1, OF_ROW)
+    sequence, head, split = gl.program_id(0).to(gl.int64), gl.program_id(1), gl.program_id(2)
+    last = gl.load(positions + sequence)
+    earliest, blocks = visible_blocks(last, shape)
+    used = gl.minimum(blocks, shape.splits)  # by those that have blocks at all
+    first = earliest + gl.minimum(split, used) * blocks // used
+    stop = earliest + gl.minimum(split + 1, used) * blocks // used
+    end = gl.minimum(stop * BLOCK, last + 1)  # of the positions
+    ring = ring_of(cache, shape)
+    for early in gl.static_range(STAGES - 1):
+        if (first + early + 1) * BLOCK <= gl.minimum(end, last):
+            fetch(ring, cache, sequence, head, early, (first + early) * BLOCK, end, shape)
+        async_copy.commit_group()
+    if PDL:
+        gdc_wait()
+    for early in gl.static_range(STAGES - 1):
+        if ((first + early) * BLOCK < end) & ((first + early + 1) * BLOCK > gl.minimum(end, last)):
+            fetch(ring, cache, sequence, head, early, (first + early) * BLOCK, end, shape)
+            async_copy.commit_group()
+            async_copy.wait_group(0)
+    queries, step = queries_of(q, sequence, head, shape, Q_IN)
+    queries, _ = gl.broadcast(queries, gl.full([WARPS, 1, 1], 0, queries.dtype, Q_IN))
+    factor = (upper_half(step, OF_ROW) * (scale * head_scale_of(cache.k_scales, head, shape))).expand_dims(2)
+    m = gl.full([WARPS, ROWS], float("-inf"), gl.float32, OF_ROW)
+    total = gl.full([WARPS, ROWS, TOKENS], 0.0, gl.float32, P)
+    acc = gl.full([WARPS, DIM, ROWS], 0.0, gl.float32, S)
+    warp = gl.arange(0, WARPS, OF_WARP).expand_dims(1).expand_dims(2)
+    place = gl.arange(0, TOKENS, gl.SliceLayout(0, OF_TOKEN)).expand_dims(0).expand_dims(1) + warp * TOKENS
+    unit = gl.full([WARPS], LEAST_SCALE, gl.float32, OF_WARP)  # of the sums
+    if not DYNAMIC:
+        unit = unit * 0 + head_scale_of(cache.v_scales, head, shape)
+    for i in range(first, stop):
+        slot = (i - first) % STAGES
+        async_copy.wait_group(STAGES - 2)
+        keys = keys_of(ring, slot, shape, K_IN)  # [WARPS, DIM, TOKENS]
+        values = values_of(ring, slot, shape, V_IN)  # [WARPS, DIM, TOKENS]
+        if DYNAMIC:
+            k_scale = ring.k_scales.index(slot).load(OF_TOKEN) * shape.unit  # [WARPS, TOKENS]
+            v_scale = ring.v_scales.index(slot).load(OF_TOKEN) * shape.unit  # [WARPS, TOKENS]
+        ahead = i + STAGES - 1
+        if ahead < stop:
+            fetch(ring, cache, sequence, head, (ahead - first) % STAGES, ahead * BLOCK, end, shape)
+        async_copy.commit_group()
+        scores = scores_of(queries, keys, factor, shape, P)  # [WARPS, ROWS, TOKENS]
+        if DYNAMIC:
+            scores *= k_scale.expand_dims(1)
+        scores = visible_scores(scores, place + i * BLOCK, last, end, shape)
+        most = gl.maximum(m, gl.max(scores, 2))  # [WARPS, ROWS]
+        shift = gl.where(most == float("-inf"), 0.0, most)
+        p = gl.exp2(scores - shift.expand_dims(2))
+        keep = gl.exp2(m - shift)
+        m = most
+        total = total * keep.expand_dims(2) + p
+        if DYNAMIC:  # as in `weighted_by_scales`
+            larger = gl.maximum(unit, gl.convert_layout(gl.max(v_scale, 1), OF_WARP))  # [WARPS]
+            p *= v_scale.expand_dims(1) * (1.0 / larger).expand_dims(1).expand_dims(2)
+            keep *= (unit / larger).expand_dims(1)
+            unit = larger
+        acc *= gl.convert_layout(keep, gl.SliceLayout(1, S)).expand_dims(1)
+        near = p.to(gl.float16)
+        weights = gl.convert_layout(near.permute((0, 2, 1)), P_IN, True)
+        acc = mma_v2(values, weights, acc)  # [WARPS, DIM, TOKENS] @ [WARPS, TOKENS, ROWS]
+        if shape.kind == "q8_0":  # whose values are rounded already
+            rest = (p - near.to(gl.float32)).to(gl.float16)
+            acc = mma_v2(values, gl.convert_layout(rest.permute((0, 2, 1)), P_IN, True), acc)
+    most = gl.max(m, 0)  # [ROWS]
+    share = gl.exp2(m - gl.where(most == float("-inf"), 0.0, most).expand_dims(0))  # [WARPS, ROWS]
+    whole = gl.sum(gl.sum(total, 2) * share, 0)  # [ROWS]
+    acc *= gl.convert_layout(share * unit.expand_dims(1), gl.SliceLayout(1, S)).expand_dims(1)
+    store_share(gl.sum(acc, 0), most, whole, (sequence, head, split), sinks, out, partial, cache.heads, shape)
+    if counter is not None:
+        barrier()
+        one = counter + sequence * cache.heads + head
+        if gl.atomic_add(one, 1, sem="acq_rel") == shape.splits - 1:
+            gl.store(one, 0)
+            combine(partial, sinks, out, quantized, (sequence, head), cache.heads, shape)
