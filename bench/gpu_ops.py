@@ -187,7 +187,7 @@ def _cache(rows: int, q8: bool) -> Cache:
     if not q8:
         return Cache(torch.randn(rows, 8, 128, device="cuda").half())
     codes = torch.randint(-127, 128, (rows, 8, 128), dtype=torch.int8, device="cuda")
-    return Cache(codes, torch.rand(rows, 8, 4, device="cuda").half())
+    return Cache(codes, torch.rand(rows, 8, 4, device="cuda").half(), "q8_0")
 
 
 def _attention_node(cache: Any) -> Node:
