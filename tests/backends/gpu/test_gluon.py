@@ -145,13 +145,13 @@ def test_a_product_of_floats_by_codes(broken: Kernel, caplog: pytest.LogCaptureF
 
 def test_attention_that_does_not_compile(broken: Kernel) -> None:
     """The portable kernel gives what it gives elsewhere; a window, a cap or a short sequence have no other."""
-    q, keys, values = (torch.randn(rows, heads, 64) for rows, heads in ((70, 2), (128, 1), (128, 1)))
+    q, keys, values = (torch.randn(192, heads, 64) for heads in (2, 1, 1))
     caches = [Cache(x.half()) for x in (keys, values)]
-    positions, starts = torch.arange(70, dtype=torch.int32), torch.tensor([0, 70], dtype=torch.int32)
-    inputs = [q, *caches, positions, starts, torch.tensor([[1, *[0] * 7]], dtype=torch.int32)]
+    positions, starts = torch.arange(192, dtype=torch.int32), torch.tensor([0, 192], dtype=torch.int32)
+    inputs = [q, *caches, positions, starts, torch.tensor([[1, 0, 2, *[0] * 5]], dtype=torch.int32)]
 
     def attended(target: device.Target, **limits: Any) -> tuple[torch.Tensor, bool]:
-        out = torch.full((70, 128), torch.nan)
+        out = torch.full((192, 128), torch.nan)
         (call,) = attend(Context(target), inputs, {"scale": 0.125, **limits}, out)
         call()
         return out, isinstance(call, gluon.Preferred)

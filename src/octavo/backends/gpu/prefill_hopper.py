@@ -18,8 +18,11 @@ QUERIES = 128
 """Queries of a tile."""
 PART = 64
 """Positions and values of the cache that are copied at a time."""
-FEW_QUERIES, FEW_PAGES = 64, 8
-"""With fewer new tokens a sequence, or room for fewer in the table, the portable kernel's smaller tiles are faster."""
+FEW_QUERIES, FEW_PAGES = 192, 8
+"""With fewer tokens, unless much lies before them, or room for fewer pages of a sequence, the portable kernel's smaller
+tiles are faster."""
+MANY_SEQUENCES = 64
+"""Programs look through all sequences for their tiles, which takes long with more."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class PrefillShape(Constant):
 
 
 class Items(NamedTuple):
-    """How many heads and sequences there are, and tiles of the longest sequence."""
+    """How many heads and sequences there are, and tiles of all sequences at most."""
 
     heads: int
     sequences: int
@@ -53,7 +56,7 @@ def takes(
     """Whether the kernel computes such a call, and faster than the portable one."""
     simple = sinks is None and not limits and scale > 0 and keys.dtype == torch.float16 and q.shape[2] in (64, 128)
     sequences, width = pages.shape
-    large = len(q) >= FEW_QUERIES * sequences and width >= FEW_PAGES
+    large = len(q) >= FEW_QUERIES and width >= FEW_PAGES and sequences <= MANY_SEQUENCES
     return simple and large and c.target.arch == "sm_90" and gluon.usable("prefill")
 
 
@@ -64,10 +67,11 @@ def prefill(
     """out float32 [T, H * D] of q float32 [T, H, D] over keys and values [rows, heads, D]; `otherwise` makes the launch
     that takes its place if Triton can't compile the kernel. `scale` has a factor of log2(e)."""
     tokens, heads, dim = q.shape
-    items = Items(heads, len(starts) - 1, -(-tokens // QUERIES))
+    sequences = len(starts) - 1
+    items = Items(heads, sequences, (tokens - sequences) // QUERIES + sequences)
     shape = PrefillShape(dim, heads // caches[0].shape[1])
     keys, values = (gluon.tiles(x.view(len(x), -1), PART, PART) for x in caches)
-    programs = min(items.heads * items.sequences * items.tiles, _multiprocessors(c.target.device))
+    programs = min(items.heads * items.tiles, _multiprocessors(c.target.device))
     return gluon.Preferred(
         "prefill", lambda: [otherwise()], c.target, (programs,), Matrix(q, q.stride(0)), keys, values, pages,
         pages.shape[1], positions, starts, items, Matrix(out, out.stride(0)), scale, shape=shape, warps=4,

@@ -82,23 +82,28 @@ class Work(NamedTuple):
 @gluon.jit
 def _turns(items):
     """How many items a program takes at most."""
-    return gl.cdiv(items.heads * items.sequences * items.tiles, gl.num_programs(0))
+    return gl.cdiv(items.heads * items.tiles, gl.num_programs(0))
 
 
 @gluon.jit
 def _work_of(turn, given, shape: gl.constexpr):
-    """The Work that a program takes in its turn: tiles that see most come first, and who had more than others in one
-    turn has less in the next."""
+    """The Work that a program takes in its turn: a sequence's tiles that see most come first, and who had more than
+    others in one turn has less in the next."""
     items = given.items
     programs, place = gl.num_programs(0), gl.program_id(0)
     item = turn * programs + gl.where(turn % 2 == 0, place, programs - 1 - place)
-    exists = item < items.heads * items.sequences * items.tiles
-    head, rest = item % items.heads, item // items.heads
-    sequence = gl.where(exists, rest % items.sequences, 0)
-    token = gl.load(given.starts + sequence) + (items.tiles - 1 - rest // items.sequences) * TILE
-    end = gl.load(given.starts + sequence + 1)
-    inside = exists & (token < end)
-    last = gl.load(given.positions + gl.minimum(token + TILE, end) - 1, mask=inside, other=-1)
+    head, left = item % items.heads, item // items.heads
+    sequence, token, end = item * 0, item * 0, item * 0
+    begin = gl.load(given.starts)
+    for i in range(items.sequences):
+        stop = gl.load(given.starts + i + 1)
+        tiles = gl.cdiv(stop - begin, TILE)
+        here = (left >= 0) & (left < tiles)
+        sequence, token = gl.where(here, i, sequence), gl.where(here, begin + (tiles - 1 - left) * TILE, token)
+        end = gl.where(here, stop, end)
+        left -= tiles
+        begin = stop
+    last = gl.load(given.positions + gl.minimum(token + TILE, end) - 1, mask=token < end, other=-1)
     return Work(head, sequence, token, end, last, (last + shape.block_n) // shape.block_n)
 
 
@@ -153,8 +158,7 @@ def _load_queries(q, work, token, ring, shape: gl.constexpr):
     token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
     at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
     place = q.data + token.to(gl.int64)[:, None] * q.stride + at[None, :]
-    exists = (token < work.end) & (work.blocks > 0)
-    value = gl.load(place, mask=exists[:, None], other=0.0)  # [64, dim]
+    value = gl.load(place, mask=(token < work.end)[:, None], other=0.0)  # [64, dim]
     ring.queries.store(value.to(gl.float16))
     fence_async_shared()
     barrier()
@@ -245,7 +249,8 @@ def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr
     rows: gl.constexpr = gl.SliceLayout(1, _sums_layout(shape.block_n))
     count = 0
     work = _work_of(0, given, shape)
-    _load_queries(q, work, work.token + WHICH * HALF, ring, shape)
+    if work.blocks > 0:
+        _load_queries(q, work, work.token + WHICH * HALF, ring, shape)
     for turn in range(_turns(given.items)):
         following = _work_of(turn + 1, given, shape)
         next_first = following.token + WHICH * HALF
@@ -271,12 +276,11 @@ def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr
                 ring, count, whole - 1, -1, p, m, total, acc, limit, scale, False, shape
             )
             acc = _add_values(ring, count - 1, p, acc, shape)
-            _load_queries(q, following, next_first, ring, shape)
+            if following.blocks > 0:
+                _load_queries(q, following, next_first, ring, shape)
             acc = warpgroup_mma_wait(0, [acc])
             mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
             _store(acc, total, out, work, first, shape)
-        else:
-            _load_queries(q, following, next_first, ring, shape)
         work = following
 
 
