@@ -61,55 +61,50 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
             k_scale_old, v_scale_old = both_scales_of(cache, place + row, before, head, shape)  # [BLOCK_N] each
     if PDL:
         gdc_wait()
-    if first < stop:
-        q_at = q.data + sequence * q.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
-        q_mask = (member < GROUP)[:, None] & (at < DIM)[None, :]
-        q_tile = tl.load(q_at, mask=q_mask, other=0.0)  # [BLOCK_M, BLOCK_D]
-        now = (position == last) if shape.ahead else (position <= last)
-        k = keys_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
-        v = values_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
+    q_at = q.data + sequence * q.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
+    q_mask = (member < GROUP)[:, None] & (at < DIM)[None, :]
+    q_tile = tl.load(q_at, mask=q_mask, other=0.0)  # [BLOCK_M, BLOCK_D]
+    now = (position == last) if shape.ahead else (position <= last)
+    k = keys_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
+    v = values_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
+    if DYNAMIC:
+        k_scale, v_scale = both_scales_of(cache, place + row, now, head, shape)  # [BLOCK_N] each
+    if shape.ahead:
+        k, v = tl.where(now[:, None], k, k_old), tl.where(now[:, None], v, v_old)
         if DYNAMIC:
-            k_scale, v_scale = both_scales_of(cache, place + row, now, head, shape)  # [BLOCK_N] each
-        if shape.ahead:
-            k, v = tl.where(now[:, None], k, k_old), tl.where(now[:, None], v, v_old)
-            if DYNAMIC:
-                k_scale, v_scale = tl.where(now, k_scale, k_scale_old), tl.where(now, v_scale, v_scale_old)
-        limit = tl.full((BLOCK_M,), 0, tl.int32) + last
-        m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-        total = tl.zeros((BLOCK_M,), tl.float32)
-        acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-        scale *= head_scale_of(cache.k_scales, head, shape)
-        unit = tl.full((), LEAST_SCALE, tl.float32) if DYNAMIC else head_scale_of(cache.v_scales, head, shape)
-        for i in tl.range(first + 1, stop + 1, num_stages=1):
-            row = row_of_block(cache, sequence, i, i < stop, shape)
-            coming = (place + i * BLOCK_N <= last) & (i < stop)
-            k_next = keys_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
-            v_next = values_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
-            scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
-            if DYNAMIC:
-                scores *= k_scale[None, :]
-            p, m, total, acc = weigh(scores, position, limit, limit, m, total, acc, scale, shape)
-            if DYNAMIC:
-                p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
-                k_scale, v_scale = both_scales_of(cache, place + row, coming, head, shape)  # [BLOCK_N] each
-            acc = add_values(p, v, acc, shape, CODES)
-            k, v, position = k_next, v_next, position + BLOCK_N
-        inside = member < GROUP
-        if partial is None:
-            if sinks is not None:
-                total += tl.exp2(tl.load(sinks + head * GROUP + member, mask=inside, other=0.0) * LOG2E - m)
-            o_at = out.data + sequence * out.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
-            tl.store(o_at, acc * unit / total[:, None], mask=q_mask)  # [BLOCK_M, BLOCK_D]
-        else:
-            line = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
-            o_at = partial.outputs + line[:, None] * BLOCK_D + at[None, :]
-            tl.store(o_at, acc * unit, mask=inside[:, None])  # [BLOCK_M, BLOCK_D]
-            tl.store(partial.maxima + line, m, mask=inside)
-            tl.store(partial.totals + line, total, mask=inside)
-    elif partial is not None:
+            k_scale, v_scale = tl.where(now, k_scale, k_scale_old), tl.where(now, v_scale, v_scale_old)
+    limit = tl.full((BLOCK_M,), 0, tl.int32) + last
+    m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    scale *= head_scale_of(cache.k_scales, head, shape)
+    unit = tl.full((), LEAST_SCALE, tl.float32) if DYNAMIC else head_scale_of(cache.v_scales, head, shape)
+    for i in tl.range(first + 1, stop + 1, num_stages=1):
+        row = row_of_block(cache, sequence, i, i < stop, shape)
+        coming = (place + i * BLOCK_N <= last) & (i < stop)
+        k_next = keys_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
+        v_next = values_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
+        scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
+        if DYNAMIC:
+            scores *= k_scale[None, :]
+        p, m, total, acc = weigh(scores, position, limit, limit, m, total, acc, scale, shape)
+        if DYNAMIC:
+            p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
+            k_scale, v_scale = both_scales_of(cache, place + row, coming, head, shape)  # [BLOCK_N] each
+        acc = add_values(p, v, acc, shape, CODES)
+        k, v, position = k_next, v_next, position + BLOCK_N
+    inside = member < GROUP
+    if partial is None:
+        if sinks is not None:
+            total += tl.exp2(tl.load(sinks + head * GROUP + member, mask=inside, other=0.0) * LOG2E - m)
+        o_at = out.data + sequence * out.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
+        tl.store(o_at, acc * unit / total[:, None], mask=q_mask)  # [BLOCK_M, BLOCK_D]
+    else:
         line = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
-        tl.store(partial.maxima + line, float("-inf"), mask=member < GROUP)
-        tl.store(partial.totals + line, 0.0, mask=member < GROUP)
+        o_at = partial.outputs + line[:, None] * BLOCK_D + at[None, :]
+        tl.store(o_at, acc * unit, mask=inside[:, None])  # [BLOCK_M, BLOCK_D]
+        tl.store(partial.maxima + line, m, mask=inside)
+        tl.store(partial.totals + line, total, mask=inside)
 
 
 @triton.jit
@@ -140,7 +135,7 @@ def combine_kernel(partial, sinks, out, quantized, heads, shape: tl.constexpr, P
     whole = tl.sum(weight * total)
     if sinks is not None:
         whole += tl.exp2(tl.load(sinks + head) * LOG2E - most)
-    value = tl.sum(tl.where((weight > 0)[:, None], values * weight[:, None], 0.0), 0) / whole
+    value = tl.sum(values * weight[:, None], 0) / whole
     if quantized is not None:
         first = head * (DIM // 32)
         groups = tl.reshape(value, (SIZE // 32, 32))
