@@ -122,9 +122,11 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                    {"rows": None, "out": Matrix("*fp16", "i32"), "k": "i32"}),
     "get_rows": (dequantize_kernel, {"BLOCK_N": 1, "CHUNKS": 32}, 1, {"out": ROWS, "k": "i32"}),
     "quantize": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
-                 {"source": SOURCE, "out": Q8, "k": "i32"}),
+                 {"source": SOURCE, "out": Q8, "ordered": None, "k": "i32"}),
+    "quantize_ordered": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
+                         {"source": SOURCE, "out": Q8, "ordered": "*fp16", "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": "swiglu", "B": 1024}, 4,
-              {"source": SOURCE, "out": Matrix("*fp16", "i32"), "k": "i32"}),
+              {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
     "token_int8": (token_codes.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
                    {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32"}),
     "token_fp8": (token_codes.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
@@ -147,9 +149,9 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
         }),
     "decode_q8": (attention_decode.decode_kernel, DECODE_Q8, 4, {**DECODING, "cache": Q8_CACHE}),
     "combine": (attention_decode.combine_kernel, {"shape": AttentionShape(128, 128, 4, 16, 8)}, 4,
-                {**DECODING, "sinks": "*fp32", "out": None, "quantized": Q8}),
+                {**DECODING, "sinks": "*fp32", "out": None, "quantized": Q8, "ordered": None}),
     "combine_parts": (attention_decode.combine_kernel, {"shape": AttentionShape(512, 512, 16, 16, 128, part=64)}, 4,
-                      {**DECODING, "sinks": None, "out": None, "quantized": Q8}),
+                      {**DECODING, "sinks": None, "out": None, "quantized": Q8, "ordered": "*fp16"}),
     "prefill": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                 {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS}),
     "decode_f32": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": F32_CACHE}),
@@ -357,6 +359,11 @@ def spills(made: Any, text: str) -> int:
     """Bytes (NVIDIA) or vector registers (AMD) that went to memory; AMD's scalar ones go to vector registers."""
     if "amdgcn" in made.asm:
         return sum(int(n) for n in re.findall(r"\.vgpr_spill_count:\s*(\d+)", text))
+    return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", said_of(text)))
+
+
+def said_of(text: str) -> str:
+    """What NVIDIA's assembler says of PTX."""
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     (arch,) = re.findall(r"^\.target (sm_\w+)", text, re.MULTILINE)
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
@@ -369,7 +376,7 @@ def spills(made: Any, text: str) -> int:
             command = [tools / tool, "-v", f"--gpu-name={arch}", file.name, "-o", "/dev/null"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
-                return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", done.stderr))
+                return done.stderr
     raise AssertionError(done.stderr)
 
 

@@ -16,13 +16,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from octavo.backends.gpu import decode_mma, dispatch
-from octavo.backends.gpu.arguments import F16Scales, Matrix, Q8Activation, SplitK
+from octavo.backends.gpu.arguments import Matrix, Q8Activation, SplitK
 from octavo.backends.gpu.attention_arguments import PagedCache, PartialAttention
 from octavo.backends.gpu.decode_mma import DecodeShape
 from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
 from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, GemmConfig, GroupScales, Size, Strides
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
-from octavo.backends.gpu.kernels import attention_hopper, gemm_mixed_hopper
+from octavo.backends.gpu.gluon import tile_layout
+from octavo.backends.gpu.kernels import attention_hopper, gemm_mixed_hopper, gemm_mixed_stream
 from octavo.backends.gpu.kernels.attention_decode_mma import decode_mma_kernel
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
@@ -33,9 +34,10 @@ from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.prefill_hopper import PART, Items, PrefillShape
 from octavo.formats.group import row_named
-from tests.backends.gpu.ahead_of_time import TARGETS, Case, spills
+from tests.backends.gpu.ahead_of_time import TARGETS, Case, said_of, spills
 
 N, K = 8192, 8192
+HEAD = 128256  # rows of a vocabulary
 KERNELS = {"int8": int8_gemm_kernel, "w4a8": w4a8_gemm_kernel, "fp8": fp8_gemm_kernel}
 TYPES = {
     "b": "*i8", "sums": "*i32", "x": "*fp16", "codes": "*i8", "scales": "*fp32", "zeros": "*i32", "top": "fp32",
@@ -55,13 +57,14 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"w?g?mma[.\w:]*(?:s8|i8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
+    waits = name.startswith(("mixed_", "head_")) and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
-            "carried": carried}  # fmt: skip
+            "carried": carried, "serialized": waits}  # fmt: skip
 
 
 def case_of(name: str, tokens: int, target: str) -> Case:
     """A kernel in the shape that is chosen for so many tokens."""
-    if name.startswith("mixed_"):
+    if name.startswith(("mixed_", "head_")):
         return _mixed(name, tokens)
     if name.startswith("prefill_"):
         return _prefill(int(name.removeprefix("prefill_")))
@@ -123,22 +126,25 @@ def _for_hopper(scheme: Scheme, tokens: int) -> Case:
 
 def _mixed(name: str, tokens: int) -> Case:
     """The product of floats with the codes of a format that has a kernel of Gluon."""
-    layout = layout_of(row_named(name.removeprefix("mixed_")), "f16")
-    s = dispatch.mixed_gemm(layout, N, K, tokens, "sm_90")
+    kind, name = name.split("_", maxsplit=1)
+    layout = layout_of(row_named(name), "f16")
+    s = dispatch.mixed_gemm(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
     assert s is not None
     blocks = {"x": ([s.block_m, 64], "fp16", gl.float16), "codes2": ([s.block_n, 32], "i8", gl.int8)}
     blocks["codes"] = ([s.block_n, 16 * layout.planes[0]], "i8", gl.int8)
+    blocks["scales"] = ([(2 if layout.has_min else 1) * 64 // layout.group, s.block_n], "i32", gl.int32)
     row = Matrix("*fp32", "i32")
     types: dict[str, Any] = {
-        "groups": F16Scales("*i32", "*i32" if layout.has_min else None), "terms": (row, row), "y": row,
-        "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
+        "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
     }  # fmt: skip
     for factor, (block, kind, dtype) in blocks.items():
-        types[factor] = f"tensordesc<{kind}{block},{gl.NVMMASharedLayout.get_default_for(block, dtype)!r}>"
+        types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
     if 2 not in layout.planes:
         types["codes2"] = None
-    fixed = {"layout": layout, "shape": s}
-    return _case("sm_90", gemm_mixed_hopper.mixed_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+    fixed = {"layout": layout, "shape": s, "PDL": True}
+    stream = isinstance(s, dispatch.StreamShape)
+    kernel = gemm_mixed_stream.mixed_stream_kernel if stream else gemm_mixed_hopper.mixed_hopper_kernel
+    return _case("sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
 def _prefill(dim: int) -> Case:
@@ -174,7 +180,8 @@ def _decode(cache: str, sequences: int, target: str) -> Case:
     row = Matrix("*fp32", "i32")
     types = {
         "q": row, "cache": PagedCache(data, data, of_codes, of_codes, "i32", "*i32", "i32"), "positions": "*i32",
-        "sinks": "*fp32", "out": None if quantized else row, "quantized": quantized, "partial": shares,
+        "sinks": "*fp32", "out": None if quantized else row, "quantized": quantized,
+        "ordered": "*fp16" if quantized else None, "partial": shares,
         "counter": "*i32" if shares else None, "scale": "fp32",
     }  # fmt: skip
     fixed = {"shape": s, "num_warps": s.warps, "PDL": target != "sm_80"}

@@ -38,7 +38,8 @@ def check(wanted: list[str]) -> None:
             types = {i.rsplit(".", 1)[-1] for i in row["instructions"] if i.startswith("mma.sync.")}
             assert types == ({"s8", "f16"} if "int8" in row["kernel"] else {"f16"}), row
             continue
-        if row["kernel"].startswith(("mixed_", "prefill_")):
+        assert not row["serialized"], row
+        if row["kernel"].startswith(("mixed_", "head_", "prefill_")):
             assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
             continue
         target, float8 = row["target"], row["kernel"].startswith("fp8")
@@ -59,7 +60,8 @@ def test_for_an_h100() -> None:
 
 @pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
-    check([f"mixed_{name}:sm_90" for name in ("Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
+    check([f"mixed_{name}:sm_90" for name in ("Q4_K:12", "Q6_K:24", "Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
+    check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128")])
 
 
 @pytest.mark.slow

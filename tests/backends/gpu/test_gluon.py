@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 from octavo.backends.gpu import compiled, device, dispatch, gemm, gluon
 from octavo.backends.gpu.attention import attend
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import gemm_mixed_hopper
+from octavo.backends.gpu.kernels import gemm_mixed_hopper, gemm_mixed_stream
 from octavo.backends.gpu.launch import prepare
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
@@ -121,13 +121,16 @@ def test_products_of_other_types(broken: Kernel, caplog: pytest.LogCaptureFixtur
     assert len(caplog.messages) == 1
 
 
-def test_a_product_of_floats_by_codes(broken: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("tokens", "tried"), [(12, {"mixed", "mixed_stream"}), (33, {"mixed"})])
+def test_a_product_of_floats_by_codes(
+    broken: Kernel, caplog: pytest.LogCaptureFixture, tokens: int, tried: set[str]
+) -> None:
     """Calls that are bound already take the other way as well."""
     weight = QTensor(by_name("Q4_0"), (4, 128), encode(rng.standard_normal((4, 128)).astype(np.float32), "Q4_0"))
     w: Any = load(weight, "cpu")
     c = Context(H100)
-    x = torch.from_numpy(rng.integers(-3, 4, (33, 128)).astype(np.float16))
-    y = torch.full((33, 4), torch.nan)
+    x = torch.from_numpy(rng.integers(-3, 4, (tokens, 128)).astype(np.float16))
+    y = torch.full((tokens, 4), torch.nan)
     calls = halves_product(c, w, x, y)
     assert isinstance(calls[-1], gluon.Preferred)
     for _ in range(2):
@@ -135,11 +138,12 @@ def test_a_product_of_floats_by_codes(broken: Kernel, caplog: pytest.LogCaptureF
             call()
         np.testing.assert_allclose(y.numpy(), x.float().numpy() @ dequantize(weight).T, rtol=1e-3, atol=0.1)
         y.fill_(torch.nan)
-    assert len(broken.options) == 1
-    assert broken.options[0]["enable_fp_fusion"] is True
+    assert len(broken.options) == len(tried)
+    assert all(options["enable_fp_fusion"] for options in broken.options)
+    assert gluon._given_up == tried
     assert not isinstance(halves_product(c, w, x, y)[-1], gluon.Preferred)
-    small = Activation(torch.zeros(1 << 16, dtype=torch.uint8), 20, 128)
-    assert not isinstance(product(c, w, small, y[:20], ())[-1], gluon.Preferred)
+    small = Activation(torch.zeros(1 << 16, dtype=torch.uint8), 20, 128, both=True)
+    assert not isinstance(product(c, w, small, torch.empty(20, 4), ())[-1], gluon.Preferred)
     assert len(caplog.messages) == 1
 
 
@@ -197,3 +201,4 @@ def test_a_fault_of_the_device_is_not_the_compilers(monkeypatch: pytest.MonkeyPa
 def test_kernels_are_there() -> None:
     assert all(map(gluon.usable, gluon.MODULES))
     assert gluon.kernel("mixed") is gemm_mixed_hopper.mixed_hopper_kernel
+    assert gluon.kernel("mixed_stream") is gemm_mixed_stream.mixed_stream_kernel

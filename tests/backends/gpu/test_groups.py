@@ -56,7 +56,7 @@ def test_products(fmt: BlockFormat, tokens: int) -> None:
     c, k = Context(target()), 384
     tensor = random_tensor(fmt, 5, k)
     w: Any = load(tensor, c.target.device)
-    memory = torch.zeros(values.activation_bytes(tokens, k), dtype=torch.uint8, device=c.target.device)
+    memory = torch.zeros(values.activation_bytes(tokens, k, c.target.arch), dtype=torch.uint8, device=c.target.device)
     x = values.Activation(memory, tokens, k)
     codes = torch.arange(1, tokens + 1, dtype=torch.int8)
     if tokens > 32:

@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from octavo.backends.gpu import dispatch, memory, mixed_gemm
-from octavo.backends.gpu.arguments import F16Scales
+from octavo.backends.gpu.arguments import Source, matrix
+from octavo.backends.gpu.binders.quantize import quantized
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.kernels import gemm_mixed_hopper
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
+from octavo.backends.gpu.values import Activation, activation_bytes
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference, unpack
 from octavo.formats.group import row_named
@@ -35,25 +37,56 @@ def stored(name: str, n: int, k: int) -> QTensor:
     return QTensor(by_name(name), (n, k), encode(values, name))
 
 
+PLACE = {8 * b + 2 * t + i: 4 * t + b + 2 * i for b in range(2) for t in range(4) for i in range(2)}
+
+
+def reordered(x: torch.Tensor) -> torch.Tensor:
+    """x [..., 16 n] in the order in which lanes hold its values."""
+    return x.unflatten(-1, (-1, 16))[..., [PLACE[i] for i in range(16)]].flatten(-2)
+
+
 def test_values_are_reordered_as_lanes_hold_them() -> None:
     c = Context(target())
     x = torch.arange(3 * 128, dtype=torch.float16, device=c.target.device)
     out = torch.zeros_like(x)
     c.launch(gemm_mixed_hopper.reorder_kernel, (1,), x, out, x.numel(), B=512)()
-    place = {8 * b + 2 * t + i: 4 * t + b + 2 * i for b in range(2) for t in range(4) for i in range(2)}
-    expected = [16 * block + place[i] for block in range(24) for i in range(16)]
-    assert out.tolist() == expected
+    assert torch.equal(out, reordered(x))
 
 
-def test_quantized_values_are_reordered_alike() -> None:
-    c = Context(target())
-    codes = torch.arange(-96, 96, dtype=torch.int8, device=c.target.device).view(3, 64).repeat(1, 2)
-    d = torch.rand(4, 8, dtype=torch.float32, device=c.target.device)
-    out, expected = (torch.zeros(3, 128, dtype=torch.float16, device=c.target.device) for _ in range(2))
-    c.launch(gemm_mixed_hopper.reorder_codes_kernel, (1,), codes, d, out, codes.numel(), 8, kp=128, B=512)()
-    values = (codes.float() * d[:, :3].T.repeat_interleave(32, 1)).half()
-    c.launch(gemm_mixed_hopper.reorder_kernel, (1,), values, expected, values.numel(), B=512)()
-    assert torch.equal(out, expected)
+@pytest.mark.parametrize("tokens", [9, 40])
+@pytest.mark.parametrize("kind", ["values", "rms_norm"])
+def test_activations_are_kept_in_order_too(tokens: int, kind: str) -> None:
+    """What is quantized, or made float16, is the same whether there is a copy in the kernel's order or not."""
+    c, k = Context(target()), 160
+    x = torch.randn(tokens, k, device=c.target.device)
+    source = Source(matrix(x), matrix(torch.rand(k, device=c.target.device)) if kind == "rms_norm" else None, 1e-5)
+    raw = [torch.zeros(activation_bytes(tokens, k, "sm_90"), dtype=torch.uint8, device=c.target.device) for _ in "12"]
+    alone, both = Activation(raw[0], tokens, k), Activation(raw[1], tokens, k, both=True)
+    for out in (alone, both):
+        for call in quantized(c, source, out, kind):
+            call()
+    assert both.ordered is not None
+    size = raw[0].numel() - both.ordered.numel() * 2
+    assert torch.equal(raw[0][:size], raw[1][:size])
+    if tokens > dispatch.INT8_MAX_TOKENS:
+        assert torch.equal(both.ordered, reordered(both.halves))
+    elif kind == "values":
+        assert torch.equal(both.ordered[:, :k], reordered(x.half()))
+        assert not both.ordered[:, k:].any()
+
+
+def test_activations_hold_both_orders_where_a_product_takes_them() -> None:
+    assert [dispatch.ordered(tokens, "sm_90") for tokens in (1, 4, 5, 1024, 1025)] == [False, False, True, True, False]
+    assert not dispatch.ordered(64, "sm_80")
+    for tokens in (1, 4, 5, 32, 33, 1024, 1025, 8192):
+        nbytes = activation_bytes(tokens, 4096, "sm_90")
+        assert nbytes >= activation_bytes(tokens, 4096, "sm_80")
+        for fewer in (1, 4, 5, 32, 33, 1024, 1025, 8192):
+            if fewer <= tokens:
+                there = dispatch.ordered(fewer, "sm_90")
+                x = Activation(torch.empty(nbytes, dtype=torch.uint8), fewer, 4096, both=there)
+                assert (x.ordered is None) == (not x.both)
+                assert x.ordered is None or x.ordered.shape == (fewer, 4096)
 
 
 @pytest.mark.parametrize("name", [slow(name) for name in FORMATS])
@@ -64,9 +97,10 @@ def test_scales_of_groups(name: str) -> None:
     w: Any = load(tensor, c.target.device)
     assert isinstance(w, QuantWeight)
     group = w.layout.group
-    scale, minimum = (torch.zeros(512 // group, 5, dtype=torch.int32, device=c.target.device) for _ in range(2))
-    groups = F16Scales(scale, minimum)
-    c.launch(gemm_mixed_hopper.scales_kernel, (1, 2), w.planes(), groups, 5, BLOCK_N=8, PAIRS=8)()
+    step = 1 + w.layout.has_min
+    table = torch.zeros(256 // group * step, 8, dtype=torch.int32, device=c.target.device)
+    c.launch(gemm_mixed_hopper.scales_kernel, (1, 2), w.planes(), table, 5, 8, BLOCK_N=8, PAIRS=8)()
+    assert not table[:, 5:].any()
     planes = unpack(tensor)
     d, dmin = planes.d, planes.dmin
     assert d is not None
@@ -76,13 +110,13 @@ def test_scales_of_groups(name: str) -> None:
         dmin = np.repeat(dmin, planes.m.shape[1] // dmin.shape[1], 1) * planes.m
     d, zero = (x if x is None else np.repeat(x, 512 // group // x.shape[1], 1) for x in (d, planes.m))
     assert d is not None
-    _check_halves(scale, d)
+    _check_pairs(table[::step, :5], d, group)
     if w.layout.has_zero:
         assert zero is not None
-        _check_halves(minimum, 1024 + zero.astype(np.float32))
+        _check_pairs(table[1::2, :5], 1024 + zero.astype(np.float32), group)
     elif w.layout.has_min:
         assert dmin is not None
-        _check_halves(minimum, -dmin)
+        _check_pairs(table[1::2, :5], -dmin, group)
 
 
 def test_scales_are_made_once_and_announced() -> None:
@@ -90,35 +124,39 @@ def test_scales_are_made_once_and_announced() -> None:
     w: Any = load(tensor, c.target.device)
     made = mixed_gemm.f16_scales(c, w)
     assert mixed_gemm.f16_scales(c, w) is made
-    assert made.minimum is not None
-    nbytes = sum(4 * p.numel() for p in (made.scale, made.minimum))  # type: ignore[union-attr]
+    assert made.shape == (16, 8)
     x = Node("input", (), ("tokens", 512), "q8_1", name="x")
     product = apply("mul_mat", Node("weight", (), (5, 512), "weight", {"tensor": tensor}), x)
     more = [
         memory.needs([product], {"tokens": n}, "sm_90") - memory.needs([product], {"tokens": n}, "sm_80")
-        for n in (16, 64, 4096)
+        for n in (4, 64, 4096)
     ]
-    assert more == [0, nbytes, nbytes]
+    assert more == [0, made.nbytes, made.nbytes]
 
 
-def _check_halves(found: torch.Tensor, expected: np.ndarray) -> None:
-    halves = found.cpu().numpy().view(np.float16).reshape(len(found), 5, 2)
+def _check_pairs(found: torch.Tensor, expected: np.ndarray, group: int) -> None:
+    """found int32 [pairs, 5]: of groups of low codes and of those 64 codes later; expected [5, groups]."""
+    halves = found.cpu().contiguous().numpy().view(np.float16).reshape(len(found), 5, 2)
+    tiles = expected.astype(np.float16).reshape(5, -1, 2, 64 // group)
     for i in range(2):
-        np.testing.assert_array_equal(halves[..., i].T, expected.astype(np.float16))
+        np.testing.assert_array_equal(halves[..., i].T, tiles[:, :, i].reshape(5, -1))
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_shapes_fit(name: str) -> None:
     layout = layout_of(row_named(name), "f16")
-    for tokens in (17, 33, 64, 65, 128, 300, 1024, 1025, 8192):
+    for tokens in (4, 5, 8, 9, 17, 33, 64, 65, 128, 300, 1024, 1025, 8192):
         for n, k in ((32, 128), (4096, 4096), (128256, 4096)):
             shape = dispatch.mixed_gemm(layout, n, k, tokens, "sm_90")
             if shape is None:
-                assert tokens > 1024
+                assert tokens > 1024 or tokens <= 8
                 continue
             stage = shape.block_n * 128 * layout.bits // 8 + shape.block_m * 256
-            assert shape.stages * stage <= 224 << 10
-            assert 1 <= shape.split_k <= k // 128
+            stage += shape.block_n * 4 * 64 // layout.group * (1 + layout.has_min)
+            assert shape.stages * stage <= 226 << 10
+            assert shape.block_m >= min(tokens, 128)
+            if isinstance(shape, dispatch.MixedGemmShape):
+                assert 1 <= shape.split_k <= k // 128
     assert dispatch.mixed_gemm(layout, 4096, 4096, 512, "sm_80") is None
 
 

@@ -27,7 +27,7 @@ def test_float_scales_of_groups_of_64(tokens: int) -> None:
     tensor = random_matrix("w", by_name("Q8_K"), (N, K), rng)
     w: Any = load(tensor, c.target.device)
     assert (w.layout.scale, w.layout.group) == ("f32", 64)
-    memory = torch.zeros(values.activation_bytes(tokens, K), dtype=torch.uint8, device=c.target.device)
+    memory = torch.zeros(values.activation_bytes(tokens, K, c.target.arch), dtype=torch.uint8, device=c.target.device)
     x = values.Activation(memory, tokens, K)
     codes = torch.arange(1, tokens + 1, dtype=torch.int8)
     x.q8_1.codes.view(tokens, K)[:] = codes[:, None]

@@ -97,13 +97,6 @@ class Q8Activation(NamedTuple):
         return self._replace(codes=self.codes.view(torch.int32))
 
 
-class F16Scales(NamedTuple):
-    """Scales of groups on one level: int32 [kp / group, N], each a float16 twice; minima alike, or None."""
-
-    scale: Pointer
-    minimum: Pointer | None
-
-
 class ExpertIds(NamedTuple):
     """Which expert each row of the result is of.
 

@@ -148,7 +148,10 @@ def _combine(
     out: torch.Tensor | Activation, tokens: int,
 ) -> Launch:  # fmt: skip
     """Joins the splits of each sequence's token and head."""
-    places = (None, out.q8_1) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
+    if isinstance(out, Activation):
+        places: tuple[Any, ...] = None, out.q8_1, out.ordered
+    else:
+        places = Matrix(out, out.stride(0)), None, None
     parts = shape.block_d // shape.part if shape.part else 1
     return c.launch(combine_kernel, (tokens, heads, parts), shares, sinks, *places, heads, shape=shape, warps=4)
 

@@ -107,7 +107,8 @@ class GpuBackend:
         if dtype == "q8_1":
             from octavo.backends.gpu.values import activation_bytes
 
-            return activation_bytes(*shape, codes=self.deterministic)
+            tokens, k = shape
+            return activation_bytes(tokens, k, self.target.arch, codes=self.deterministic)
         return math.prod(shape) * int(self._dtypes[dtype].itemsize)
 
     def allocate(self, nbytes: int) -> torch.Tensor:
@@ -123,10 +124,12 @@ class GpuBackend:
             tokens, k = shape
             return TokenCodes(raw, tokens, k, dtype)
         if dtype == "q8_1":
+            from octavo.backends.gpu import dispatch
             from octavo.backends.gpu.values import Activation
 
             tokens, k = shape
-            return Activation(raw, tokens, k, self.deterministic)
+            both = not self.deterministic and dispatch.ordered(tokens, self.target.arch)
+            return Activation(raw, tokens, k, self.deterministic, both)
         return raw.view(self._dtypes[dtype]).view(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> Any:

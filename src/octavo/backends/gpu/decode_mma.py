@@ -123,12 +123,16 @@ def decode(
     """out [sequences, H * D] of q float32 [sequences, H, D]; `otherwise` makes the launches that take its place if
     Triton can't compile the kernel. `scale` has a factor of log2(e)."""
     sequences, heads, dim = q.shape
-    given, quantized = (None, out.q8_1) if isinstance(out, Activation) else (Matrix(out, out.stride(0)), None)
+    given = quantized = ordered = None
+    if isinstance(out, Activation):
+        quantized, ordered = out.q8_1, out.ordered
+    else:
+        given = Matrix(out, out.stride(0))
     shares = counter = None
     if shape.splits > 1 or quantized is not None:
         shares = partial_attention(c, sequences * heads, shape.splits, dim)
         counter = c.counters(sequences * cache.heads)
     return gluon.Preferred(
         "decode", otherwise, c.target, (sequences, cache.heads, shape.splits), Matrix(q, q.stride(0)), cache, positions,
-        sinks, given, quantized, shares, counter, scale, shape=shape, warps=shape.warps,
+        sinks, given, quantized, ordered, shares, counter, scale, shape=shape, warps=shape.warps,
     )  # fmt: skip

@@ -177,3 +177,13 @@ def _no_cuda(torch: Any, driver: Driver | None) -> str:
             )
     kind = "ROCm" if torch.version.hip else "CUDA"
     return f"torch {torch.__version__}, built for {kind} {built}, finds no GPU that it can use"
+
+
+@cache
+def multiprocessors() -> int:
+    """Of the GPU; one where kernels are interpreted."""
+    if target().device == "cpu":
+        return 1
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).multi_processor_count)

@@ -21,11 +21,18 @@ MMA_MIN_TOKENS = 3
 """The fewest tokens for which the kernel written for `mma.sync` is faster than a matvec."""
 INT8_MAX_TOKENS = 32
 """The most tokens that are quantized to int8; beyond, tensor cores multiply float16 weights with float16 tokens."""
+ORDERED_MIN_TOKENS, ORDERED_MAX_TOKENS = 5, 1024
+"""The fewest and most tokens that are kept in the order of `gemm_mixed_hopper`, too, where there is that."""
 
 
 def activation(tokens: int) -> Kind:
     """What a product of quantized weights wants: int8 by groups, or float16."""
     return "q8_1" if tokens <= INT8_MAX_TOKENS else "f16"
+
+
+def ordered(tokens: int, arch: str) -> bool:
+    """Whether activations are kept in the order of `gemm_mixed_hopper`, too."""
+    return arch == "sm_90" and ORDERED_MIN_TOKENS <= tokens <= ORDERED_MAX_TOKENS and gluon.usable("mixed")
 
 
 def padded_tokens(tokens: int, *, full: bool = False) -> int:
@@ -223,8 +230,37 @@ class MixedGemmShape(Constant):
     split_k: int = 1
 
 
-def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedGemmShape | None:
-    """The shape of a product with many tokens whose weights become float16 in registers, or None for memory."""
+@dataclass(frozen=True)
+class StreamShape(Constant):
+    """A program of `mixed_stream_kernel`.
+
+    block_m  tokens of a tile
+    block_n  rows of weights of a tile, half of them for each group of warps
+    stages   of loads
+    """
+
+    block_m: int
+    block_n: int
+    stages: int
+
+    @property
+    def warps(self) -> int:
+        """Of a group."""
+        return 4
+
+
+SHARED_BYTES = 226 << 10
+"""Of shared memory, for stages of loads."""
+
+
+def stages(layout: Layout, block_m: int, block_n: int, most: int) -> int:
+    """As many stages of tiles of 128 values as there is room for: codes, scales and tokens."""
+    scales = 4 * TILE // (2 * layout.group) * (1 + layout.has_min)
+    return min(most, SHARED_BYTES // (block_n * (TILE * layout.bits // 8 + scales) + block_m * 2 * TILE))
+
+
+def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedGemmShape | StreamShape | None:
+    """The shape of a product with some tokens whose weights become float16 in registers, or None for another way."""
     plain = layout.table is None and layout.grid is None and not layout.offset and layout.bits in (4, 6, 8)
     minima = layout.has_min and not layout.has_zero
     plain = plain and not (layout.bits == 8 and minima)  # which are too large for float16
@@ -233,19 +269,19 @@ def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Mixed
     narrow = layout.bits == 4
     if tokens > 1024:  # the library's tiles are better by more than unpacking into memory takes
         return MixedGemmShape(256, 128, 3, 8) if narrow and not minima and n >= 8192 else None
-    if tokens > 256:
+    if tokens > 256 and -(-tokens // 128) % 2 == 0:
         wide = narrow and -(-tokens // 256) * n >= 200 * 128
-        return MixedGemmShape(256, 128, 3, 8) if wide else MixedGemmShape(256, 64, 3, 4)
-    if tokens <= 16:
+        return MixedGemmShape(256, 128, stages(layout, 256, 128, 3), 8) if wide else MixedGemmShape(256, 64, 3, 4)
+    found = tuned.mixed(layout, n, kp, tokens, gluon.usable("mixed_stream"))
+    if found is None:
         return None
-    if tokens <= 32:
-        shape, slots = MixedGemmShape(32, 128 if n > 32768 else 64, 3, 4), 528
-    elif tokens <= 64:
-        shape, slots = MixedGemmShape(64, 64, 4, 4), 264
-    else:
-        shape, slots = MixedGemmShape(128, 64, 3, 4), 132
-    programs = -(-tokens // shape.block_m) * -(-n // shape.block_n)  # an H100 runs `slots` at once
-    return replace(shape, split_k=max(1, min(slots // programs, kp // TILE // 8)))
+    block_m, block_n, most, *others = found
+    depth = stages(layout, block_m, block_n, most)
+    if not others:
+        return StreamShape(block_m, block_n, depth)
+    warps, slots = others
+    programs = -(-tokens // block_m) * -(-n // block_n)  # an H100 runs `slots` at once
+    return MixedGemmShape(block_m, block_n, depth, warps, max(1, min(slots // programs, kp // TILE // 4)))
 
 
 def unpacking(kp: int) -> tuple[int, int]:

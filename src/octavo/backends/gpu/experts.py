@@ -73,7 +73,7 @@ def sorted_product(
         calls.append(c.launch(experts.sort_kernel, (w.experts,), ids, order, counts, n_pairs, B=SORT_BLOCK))
     if not c.holds("halved", x):
         grid = (rows, -(-w.kp // FLOAT_BLOCK))
-        calls.append(c.launch(activations.float_kernel, grid, Source(matrix(flat)), Matrix(halves, w.kp), k, w.kp,
+        calls.append(c.launch(activations.float_kernel, grid, Source(matrix(flat)), Matrix(halves, w.kp), None, k, w.kp,
                               KIND="values", B=FLOAT_BLOCK))  # fmt: skip
     shape = shape_of(n_pairs, w.experts, w.kp, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short

@@ -9,7 +9,7 @@ Results are the same from run to run, with split-K too: partial sums are added i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, Literal, Unpack, cast
 
 import torch
@@ -198,7 +198,7 @@ def fp8_gemm(
     end = for_triton(end)
     if how.hopper:
         with gluon.attempt("fp8"):
-            gluon.kernel("fp8")[min(s.programs(size.m, size.n) * s.split_k, _multiprocessors()),](
+            gluon.kernel("fp8")[min(s.programs(size.m, size.n) * s.split_k, device.multiprocessors()),](
                 gluon.tiles(a, s.block_m, s.block_k), gluon.tiles(b, s.block_n, s.block_k), size, blocks, end, split_k,
                 *for_triton((s, config())), FAST=scheme == "fp8_fast", num_warps=s.warps // FP8_GROUPS,
                 enable_fp_fusion=True,
@@ -229,13 +229,6 @@ def fp8_factor(kind: str, operands: str) -> float:
     return 1.0 if operands == "fp8" or kind == "e5m2" else 4.0 if operands == "fnuz" else 65536.0
 
 
-@cache
-def _multiprocessors() -> int:
-    if device.target().device == "cpu":
-        return 1
-    return int(torch.cuda.get_device_properties(0).multi_processor_count)
-
-
 @dataclass(frozen=True)
 class _How:
     """Which kernel computes a product.
@@ -259,7 +252,7 @@ def _how(scheme: Scheme, size: Size, zero: bool, given: GemmShape | None, a: Ten
     integers = not scheme.startswith("fp8")
     wide = integers and size.k > (INT32_MAX_K // 2 if zero else INT32_MAX_K)
     hopper = arch == "sm_90" and tma and not wide and gluon.usable(cast("gluon.Name", scheme.split("_")[0]))
-    shape = given or shape_of(scheme, *size, arch, _multiprocessors(), hopper)
+    shape = given or shape_of(scheme, *size, arch, device.multiprocessors(), hopper)
     needed = max(-(-size.k // (INT32_MAX_K // shape.block_k * shape.block_k)), 2 if wide else 1) if integers else 1
     hopper = hopper and (integers or (shape.block_m == 128 and shape.warps == 4 * FP8_GROUPS))
     return _How(shape.with_split_k(max(shape.split_k, needed)), wide, tma, hopper)
@@ -278,7 +271,7 @@ def _split_k(
 
 def _grid(shape: GemmShape, size: Size) -> tuple[int]:
     programs = shape.programs(size.m, size.n) * shape.split_k
-    return (min(programs, _multiprocessors()) if shape.persistent else programs,)
+    return (min(programs, device.multiprocessors()) if shape.persistent else programs,)
 
 
 def _tma(*tensors: Tensor) -> bool:

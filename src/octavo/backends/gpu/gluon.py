@@ -21,16 +21,19 @@ log = logging.getLogger("octavo")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Name = Literal["int8", "w4a8", "fp8", "mixed", "prefill", "decode"]
+Name = Literal["int8", "w4a8", "fp8", "mixed", "mixed_stream", "prefill", "decode"]
 FOLDER = "octavo.backends.gpu.kernels"
 MODULES: dict[Name, str] = {
     "int8": "gemm_int8_hopper",
     "w4a8": "gemm_int8_hopper",
     "fp8": "gemm_fp8_hopper",
     "mixed": "gemm_mixed_hopper",
+    "mixed_stream": "gemm_mixed_stream",
     "prefill": "attention_hopper",
     "decode": "attention_decode_mma",
 }
+
+KERNELS: dict[Name, str] = {"mixed_stream": "mixed_stream_kernel", "decode": "decode_mma_kernel"}
 
 _given_up: set[Name] = set()
 _said: set[str] = set()
@@ -53,8 +56,7 @@ def usable(name: Name) -> bool:
 def kernel(name: Name) -> Any:
     """The kernel. Raises Unusable if it can't be imported."""
     with attempt(name):
-        kind = "mma" if MODULES[name].endswith("_mma") else "hopper"
-        return getattr(importlib.import_module(f"{FOLDER}.{MODULES[name]}"), f"{name}_{kind}_kernel")
+        return getattr(importlib.import_module(f"{FOLDER}.{MODULES[name]}"), KERNELS.get(name, f"{name}_hopper_kernel"))
 
 
 @contextmanager
@@ -132,12 +134,21 @@ class Preferred(Launch):
         self._others()
 
 
+def tile_layout(block: list[int], kind: Any) -> Any:
+    """How a tile lies in shared memory: as tensor cores read it, or, of int32, row by row."""
+    from triton.experimental.gluon import language as gl
+
+    if kind == gl.int32:
+        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+    return gl.NVMMASharedLayout.get_default_for(block, kind)
+
+
 def tiles(x: Any, rows: int, columns: int) -> Any:
-    """A descriptor of tiles of a float16, int8 or fp8 matrix as tensor cores read them in shared memory."""
+    """A descriptor of tiles of a float16, int8, fp8 or int32 matrix, with their `tile_layout`."""
     import torch
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    kind = gl.float16 if x.dtype == torch.float16 else gl.int8  # that of fp8, too
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], kind)
+    kinds = {torch.float16: gl.float16, torch.int32: gl.int32}  # that of fp8 is that of int8, too
+    layout = tile_layout([rows, columns], kinds.get(x.dtype, gl.int8))
     return TensorDescriptor.from_tensor(x, [rows, columns], layout)

@@ -171,6 +171,11 @@ def padded(k: int) -> int:
     return -(-k // TILE) * TILE
 
 
+def scale_stride(n: int) -> int:
+    """Rows of weights in a row of float16 scales, whole 16 bytes of which a tile begins with."""
+    return -(-n // 4) * 4
+
+
 def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
     """The layout of a format, scales kept as `scale`. Raises QuantFormatError for groups that no kernel has."""
     group = _group(fmt)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.device import Target
-from octavo.backends.gpu.layout import layout_of, padded
+from octavo.backends.gpu.layout import layout_of, padded, scale_stride
 from octavo.formats import QTensor
 from octavo.graph.node import Node, Sizes, bind, cache_bytes
 
@@ -37,7 +37,7 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
 
 
 def _half_scales(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
-    """Float16 scales, each twice, of the weights that become float16 in registers in a step of many tokens."""
+    """Float16 scales of the weights that become float16 in registers in a step of many tokens."""
     products = (n for n in nodes if n.op.startswith("mul_mat"))
     tokens = {id(i.tensor): (i.tensor, bind(n.shape[:1], limits)[0]) for n in products for i in n.inputs
               if i.op == "weight" and len(i.shape) == 2}  # fmt: skip
@@ -47,7 +47,7 @@ def _half_scales(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
             continue
         layout, (n, k) = layout_of(tensor.format, "f16"), tensor.shape
         if dispatch.mixed_gemm(layout, n, padded(k), min(most, 1024), arch):
-            total += padded(k) // layout.group * n * 4 * (2 if layout.has_min else 1)
+            total += padded(k) // layout.group * scale_stride(n) * 2 * (2 if layout.has_min else 1)
     return total
 
 

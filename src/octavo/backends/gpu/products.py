@@ -33,11 +33,11 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if c.deterministic:
         shape = dispatch.mmq_any(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
         return [_mmq_dot(c, shape, weight, x, y, terms)]
+    in_registers = dispatch.mixed_gemm(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    if in_registers and x.both:
+        return mixed_gemm(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
     if x.tokens > dispatch.INT8_MAX_TOKENS:
         return halves_product(c, weight, x.halves, y, terms)
-    in_registers = dispatch.mixed_gemm(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
-    if in_registers:
-        return mixed_gemm(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
     mma = dispatch.mmq_mma(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if mma:
         return [_mmq_mma(c, mma, weight, x, y, terms)]

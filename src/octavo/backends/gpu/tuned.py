@@ -105,3 +105,50 @@ MMA_32: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("sixteens", "small"): (1, 4, 1, 0), ("sixteens", "deep"): (1, 4, 1, 0),
 }  # fmt: skip
 """Up to 16 and 32 tokens; for those that are not here `mmq_dot` is as fast or faster."""
+
+Mixed = tuple[int, int, int] | tuple[int, int, int, int, int]
+"""Of a stream: tokens, rows, stages. Of tiles: these, warps, and how many programs run at once."""
+
+STREAMS: tuple[tuple[int, dict[Size, Mixed]], ...] = (
+    # most tokens, and shapes by size; where one is missing, that of MIXED is faster
+    (16, {"small": (16, 128, 4), "wide": (16, 256, 4), "deep": (16, 128, 4), "huge": (16, 256, 6)}),
+    (32, {"small": (32, 128, 4), "wide": (32, 256, 6), "huge": (32, 256, 4)}),
+    (64, {"huge": (64, 128, 4)}),
+    (128, {"huge": (128, 128, 4)}),
+    (256, {"huge": (128, 128, 4)}),
+)
+FEW_STREAM: dict[tuple[Kind, Size], Mixed] = {("two levels", "small"): (8, 256, 4), ("sixteens", "huge"): (8, 256, 6)}
+"""Five to eight tokens, where that is faster than `mmq_mma`; of "small" those with more than 4096 rows."""
+MIXED: tuple[tuple[int, dict[Size, Mixed]], ...] = (
+    (16, dict.fromkeys(("small", "wide", "deep", "huge"), (16, 64, 4, 4, 528))),
+    (32, {**dict.fromkeys(("small", "wide", "deep"), (32, 64, 3, 4, 528)), "huge": (32, 128, 3, 4, 528)}),
+    (64, {"small": (64, 64, 4, 4, 264), "wide": (64, 128, 3, 4, 264), "deep": (64, 64, 4, 4, 264),
+          "huge": (64, 128, 3, 4, 264)}),
+    (128, {"small": (128, 64, 3, 4, 132), "wide": (128, 64, 3, 4, 132), "deep": (128, 128, 3, 8, 132),
+           "huge": (128, 128, 2, 8, 132)}),
+    (256, {"small": (256, 64, 3, 4, 132), "wide": (256, 64, 3, 4, 132), "deep": (256, 64, 3, 4, 132),
+           "huge": (128, 128, 2, 8, 132)}),
+)  # fmt: skip
+
+
+def mixed(layout: Layout, n: int, kp: int, tokens: int, streams: bool) -> Mixed | None:
+    """The shape of a product whose weights become float16 in registers, as one H200 has it fastest on the products of
+    Llama 3 8B in Q4_K_M; None where int8 is faster. More than 256 tokens take tiles of 128.
+
+    streams  there is a kernel for them
+    """
+    which = size(n, kp)
+    if tokens <= 8:
+        few = FEW_STREAM.get((kind(layout), which)) if streams and tokens > 4 else None
+        return few if few and n > 4096 else None
+    if tokens > 256:
+        tokens = 128
+    for table in (STREAMS, MIXED) if streams else (MIXED,):
+        shapes = next(shapes for most, shapes in table if tokens <= most)
+        if which in shapes:
+            break
+    if which == "deep" and tokens <= 16 and streams and layout.bits == 4:
+        return 16, 256, 4
+    if which == "small" and tokens > 64 and (n < 2048 or (n > 4096 and tokens <= 128)):
+        return (128, 64, 3, 4, 132) if n < 2048 else (128, 128, 3, 8, 132)
+    return shapes[which]

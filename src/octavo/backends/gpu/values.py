@@ -38,15 +38,18 @@ def q8_1_bytes(tokens: int, kp: int, stride: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Activation:
-    """Activations [tokens, k] ready for products; `raw` holds what `dispatch.activation(tokens)` says.
+    """Activations [tokens, k] ready for products.
 
+    raw           what `dispatch.activation(tokens)` says, and after it `ordered`
     always_codes  they are quantized for any number of tokens
+    both          there is `ordered`, too
     """
 
     raw: torch.Tensor
     tokens: int
     k: int
     always_codes: bool = False
+    both: bool = False
 
     @property
     def is_q8_1(self) -> bool:
@@ -69,19 +72,35 @@ class Activation:
     @property
     def halves(self) -> torch.Tensor:
         """float16 [tokens, kp]."""
+        return self._halves_at(0)
+
+    @property
+    def ordered(self) -> torch.Tensor | None:
+        """float16 [tokens, kp] as `gemm_mixed_hopper` takes them."""
+        return self._halves_at(_first_bytes(self.tokens, self.kp)) if self.both else None
+
+    def _halves_at(self, start: int) -> torch.Tensor:
         import torch
 
-        return self.raw[: self.tokens * self.kp * 2].view(torch.float16).view(self.tokens, self.kp)
+        size = self.tokens * self.kp * 2
+        return self.raw[start : start + size].view(torch.float16).view(self.tokens, self.kp)
 
 
-def activation_bytes(tokens: int, k: int, *, codes: bool = False) -> int:
+def _first_bytes(tokens: int, kp: int) -> int:
+    """Bytes of what `dispatch.activation(tokens)` says."""
+    if dispatch.activation(tokens) == "q8_1":
+        return q8_1_bytes(tokens, kp, dispatch.padded_tokens(tokens))
+    return tokens * kp * 2
+
+
+def activation_bytes(tokens: int, k: int, arch: str, *, codes: bool = False) -> int:
     """Bytes that hold an Activation of up to `tokens`, whatever its kind, or quantized for any number of them."""
     kp = padded(k)
     if codes:
         return q8_1_bytes(tokens, kp, dispatch.padded_tokens(tokens, full=True))
-    some = min(tokens, dispatch.INT8_MAX_TOKENS)
-    quantized = q8_1_bytes(some, kp, dispatch.padded_tokens(some))
-    return max(quantized, tokens * kp * 2 if tokens > dispatch.INT8_MAX_TOKENS else 0)
+    few, some = min(tokens, dispatch.INT8_MAX_TOKENS), min(tokens, dispatch.ORDERED_MAX_TOKENS)
+    both = some * kp * 2 * dispatch.ordered(some, arch)
+    return max(_first_bytes(few, kp), _first_bytes(tokens, kp), _first_bytes(some, kp) + both)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octavo.backends.gpu.arguments import F16Scales, PackedWeight
+from octavo.backends.gpu.arguments import PackedWeight
 from octavo.backends.gpu.layout import Layout, padded, row_layout
 from octavo.backends.gpu.pack import Packed
 
@@ -23,7 +23,7 @@ class QuantWeight:
     """Quantized weights [experts, n, k] in a Layout; `parts` are their planes, an expert's rows after another's.
 
     points  values of a grid's points, as kernels look them up
-    halves  float16 scales of groups, once a product has asked for them, see `f16_scales`
+    halves  float16 scales of groups, int32 pairs of them, once a product has asked for them, see `f16_scales`
     """
 
     layout: Layout
@@ -32,7 +32,7 @@ class QuantWeight:
     k: int
     parts: dict[str, torch.Tensor]
     points: torch.Tensor | None = None
-    halves: list[F16Scales] = field(default_factory=list)
+    halves: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def kp(self) -> int:

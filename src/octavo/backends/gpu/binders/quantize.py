@@ -35,16 +35,18 @@ def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
 def quantized(c: Context, source: Source, out: Activation, kind: str = "values") -> list[Call]:
     """Activations of `source` for as many tokens: 8-bit codes for few, float16 for many."""
     if out.is_q8_1:
-        return [quantize_call(c, source, out.tokens, out.q8_1, kind, out.k, out.kp)]
+        return [quantize_call(c, source, out.tokens, out.q8_1, kind, out.k, out.kp, out.ordered)]
     block = next_power_of_2(out.kp) if kind == "rms_norm" else block_of(out.kp, 2048)
     grid = (out.tokens, -(-out.kp // block))
-    return [c.launch(activations.float_kernel, grid, source, matrix(out.halves), out.k, out.kp, KIND=kind, B=block,
-                     warps=warps_of(block))]  # fmt: skip
+    return [c.launch(activations.float_kernel, grid, source, matrix(out.halves), out.ordered, out.k, out.kp, KIND=kind,
+                     B=block, warps=warps_of(block))]  # fmt: skip
 
 
-def quantize_call(c: Context, source: Source, rows: int, out: Q8Activation, kind: str, k: int, kp: int) -> Call:
-    """8-bit codes of rows of k values of `source`, filled up with zeros to kp."""
+def quantize_call(
+    c: Context, source: Source, rows: int, out: Q8Activation, kind: str, k: int, kp: int, ordered: Any = None
+) -> Call:  # fmt: skip
+    """8-bit codes of rows of k values of `source`, filled up with zeros to kp; `ordered` as `store_q8_1` has it."""
     block = next_power_of_2(kp) if kind == "rms_norm" else block_of(kp, QUANTIZE_BLOCK)
     grid = (rows, -(-kp // block))
-    return c.launch(activations.quantize_kernel, grid, source, out, k, kp, KIND=kind, B=block,
+    return c.launch(activations.quantize_kernel, grid, source, out, ordered, k, kp, KIND=kind, B=block,
                     warps=warps_of(block))  # fmt: skip

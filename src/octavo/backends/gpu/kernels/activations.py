@@ -50,8 +50,16 @@ def read(source, weight, token, at, mask, k, KIND: tl.constexpr):
 
 
 @triton.jit
-def store_q8_1(value, out, token, first, end, kp, N: tl.constexpr):
-    """Write N groups of a token, float32 [N, 32], to `out`, a Q8Activation: groups from `first` to `end`.
+def reordered(value):
+    """value [B] as `gemm_mixed_hopper` wants it: of each 16 number 4t + b + 2c at place 8b + 2t + c, b and c 0 or 1."""
+    B: tl.constexpr = value.shape[0]
+    return tl.reshape(tl.permute(tl.reshape(value, (B // 16, 4, 2, 2)), (0, 3, 1, 2)), (B,))
+
+
+@triton.jit
+def store_q8_1(value, out, ordered, token, first, end, kp, N: tl.constexpr):
+    """Write N groups of a token, float32 [N, 32], to `out`, a Q8Activation: groups from `first` to `end`; and to
+    `ordered`, float16 [T, kp], as `reordered` gives them, unless it is None.
 
     Scales have 22 bits (see `codes.scaled`). A group's four numbers are one store: they are stored straight from
     registers.
@@ -63,6 +71,8 @@ def store_q8_1(value, out, token, first, end, kp, N: tl.constexpr):
     halves = tl.sum(tl.reshape(code, (N, 2, 16)), 2) * scale[:, None]  # [N, 2]
     at = first * 32 + tl.arange(0, N * 32)
     tl.store(out.codes + token * kp + at, tl.reshape(code, (N * 32,)).to(tl.int8), mask=at < end * 32)
+    if ordered is not None:
+        tl.store(ordered + token * kp + at, reordered(tl.reshape(value, (N * 32,)).to(tl.float16)), mask=at < end * 32)
     both = tl.join(
         tl.join(scale, tl.sum(halves, 1)), halves
     )  # [N, 2, 2]: scale, sum of the first half; sum, of the second
@@ -75,8 +85,8 @@ def store_q8_1(value, out, token, first, end, kp, N: tl.constexpr):
 
 
 @triton.jit
-def quantize_kernel(source, out, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """q8_1 of a token's values, B at a time (a norm needs the whole row at once), to `out`, a Q8Activation."""
+def quantize_kernel(source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """What `store_q8_1` makes of a token's values, B at a time; a norm needs the whole row at once."""
     token = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * B
     at = first + tl.arange(0, B)
@@ -85,12 +95,13 @@ def quantize_kernel(source, out, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL
         gdc_launch_dependents()
         gdc_wait()
     value = tl.reshape(read(source, weight, token, at, at < k, k, KIND), (B // 32, 32))
-    store_q8_1(value, out, token, first // 32, kp // 32, kp, B // 32)
+    store_q8_1(value, out, ordered, token, first // 32, kp // 32, kp, B // 32)
 
 
 @triton.jit
-def float_kernel(source, out, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """The values in the type of `out`, [T, kp], zeros from k on."""
+def float_kernel(source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """The values in the type of `out`, [T, kp], zeros from k on; and in `ordered`, float16 [T, kp], as `reordered`
+    gives them, unless it is None."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * B + tl.arange(0, B)
     weight = weight_of(source, at, at < k, KIND)
@@ -99,3 +110,5 @@ def float_kernel(source, out, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: t
         gdc_wait()
     value = read(source, weight, token, at, at < k, k, KIND)
     tl.store(out.data + token * out.stride + at, value.to(out.data.dtype.element_ty), mask=at < kp)
+    if ordered is not None:
+        tl.store(ordered + token * kp + at, reordered(value.to(tl.float16)), mask=at < kp)

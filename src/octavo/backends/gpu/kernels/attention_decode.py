@@ -108,11 +108,11 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
 
 
 @triton.jit
-def combine_kernel(partial, sinks, out, quantized, heads, shape: tl.constexpr, PDL: tl.constexpr):
+def combine_kernel(partial, sinks, out, quantized, ordered, heads, shape: tl.constexpr, PDL: tl.constexpr):
     """Program (sequence, head, part): the head's result from all splits, or shape.part values of it.
 
-    It is float32 in `out` [sequences, heads * dim], or q8_1 in `quantized`, a Q8Activation; the other is None. `sinks`,
-    float32 [heads] or None, are scores without values.
+    It is float32 in `out` [sequences, heads * dim], or as `store_q8_1` writes it to `quantized` and `ordered`; the
+    others are None. `sinks`, float32 [heads] or None, are scores without values.
     """
     if PDL:
         gdc_launch_dependents()
@@ -139,6 +139,7 @@ def combine_kernel(partial, sinks, out, quantized, heads, shape: tl.constexpr, P
     if quantized is not None:
         first = head * (DIM // 32)
         groups = tl.reshape(value, (SIZE // 32, 32))
-        store_q8_1(groups, quantized, sequence, first + start // 32, first + DIM // 32, heads * DIM, SIZE // 32)
+        end = first + DIM // 32
+        store_q8_1(groups, quantized, ordered, sequence, first + start // 32, end, heads * DIM, SIZE // 32)
     else:
         tl.store(out.data + sequence * out.stride + head * DIM + at, value, mask=at < DIM)

@@ -200,13 +200,14 @@ def store_share(result, m, total, place, sinks, out, partial, heads, shape: gl.c
 
 @gluon.jit
 def decode_mma_kernel(
-    q, cache, positions, sinks, out, quantized, partial, counter, scale, shape: gl.constexpr, num_warps: gl.constexpr,
-    PDL: gl.constexpr,
+    q, cache, positions, sinks, out, quantized, ordered, partial, counter, scale, shape: gl.constexpr,
+    num_warps: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Program (sequence, K/V head, split) attends to its part of the blocks, for all query heads of the K/V head.
 
     q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32
-    [heads] or None, in its totals, is float32 in `out`, or q8_1 in `quantized`, a Q8Activation; the other is None.
+    [heads] or None, in its totals, is float32 in `out`, or in `quantized` and `ordered` as `combine` says; the others
+    are None.
     Where programs share a head, or for q8_1, partial is a PartialAttention and counter int32 [sequences, K/V heads] of
     zeros, and zeros again afterwards. Blocks that earlier steps have written are asked for before an earlier kernel's
     results are waited for.
@@ -303,4 +304,4 @@ def decode_mma_kernel(
         one = counter + sequence * cache.heads + head
         if gl.atomic_add(one, 1, sem="acq_rel") == shape.splits - 1:
             gl.store(one, 0)
-            combine(partial, sinks, out, quantized, (sequence, head), cache.heads, shape)
+            combine(partial, sinks, out, quantized, ordered, (sequence, head), cache.heads, shape)

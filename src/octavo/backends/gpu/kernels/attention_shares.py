@@ -65,8 +65,9 @@ def share_of(data, line, first, COUNT: gl.constexpr, shape: gl.constexpr, LAYOUT
 
 
 @gluon.jit
-def combine(partial, sinks, out, quantized, place, heads, shape: gl.constexpr):
-    """Results of the queries of a head of keys from all splits, float32 in `out` or q8_1 in `quantized`.
+def combine(partial, sinks, out, quantized, ordered, place, heads, shape: gl.constexpr):
+    """Results of the queries of a head of keys from all splits, float32 in `out`, or q8_1 in `quantized`
+    and, unless it is None, in `ordered` float16 [sequences, heads * dim] as `activations.reordered` gives it.
 
     `place` is the sequence and the head of keys.
     """
@@ -98,8 +99,12 @@ def combine(partial, sinks, out, quantized, place, heads, shape: gl.constexpr):
     value /= gl.convert_layout(whole, gl.SliceLayout(1, VALUES)).expand_dims(1)
     if quantized is not None:
         store_quantized(value, quantized, sequence, head, heads, shape)
-    else:
-        row = gl.arange(0, ROWS, gl.SliceLayout(1, VALUES)).expand_dims(1)
-        at = gl.arange(0, DIM, gl.SliceLayout(0, VALUES)).expand_dims(0)
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, VALUES)).expand_dims(1)
+    at = gl.arange(0, DIM, gl.SliceLayout(0, VALUES)).expand_dims(0)
+    if ordered is not None:
+        place = at // 16 * 16 + at % 2 * 8 + at % 16 // 4 * 2 + at // 2 % 2
+        target = ordered + ((sequence * heads + head) * shape.group + row) * DIM + place
+        gl.store(target, value.to(gl.float16), mask=(row < shape.group) & (at >= 0))
+    if quantized is None:
         target = out.data + sequence * out.stride + (head * shape.group + row) * DIM + at
         gl.store(target, value, mask=(row < shape.group) & (at >= 0))

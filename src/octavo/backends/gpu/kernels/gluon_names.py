@@ -14,3 +14,7 @@ copy_async = async_copy.async_load if hasattr(async_copy, "async_load") else asy
 
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 """All threads of a program, or of a group of its warps, wait for each other; `thread_barrier` before Triton 3.7."""
+
+_shared = gl.shared_memory_descriptor
+reinterpret = _shared.reinterpret if hasattr(_shared, "reinterpret") else _shared._reinterpret
+"""The same shared memory as another type, shape and layout; `_reinterpret` before Triton 3.9."""
