@@ -3,7 +3,7 @@
     python bench/gpu_models.py FOLDER [--commit HASH] [-o FOLDER] [--only NAME ...]
 
 Synthetic models of real shapes are made in FOLDER where they are missing. Of each: prefill of 512 and 2048 tokens,
-greedy decoding of 1, 2 and 8 sequences and after 4096 tokens, in tokens a second as a caller of `Engine.greedy` sees
+greedy decoding of 1, 2 and 8 sequences and after 4096 tokens, in tokens a second as a caller of `greedy` sees
 them; the same of one sequence that is sampled from 40 candidates; and the milliseconds that the device takes of a step.
 Then the demo model's greedy replies, compared with the reference backend's.
 """
@@ -17,8 +17,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
@@ -29,10 +27,12 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime.batch import Feed
 from octavo.runtime.candidates import BEST, BEST_ID
-from octavo.runtime.device_sampling import DeviceSampler
+from octavo.runtime.core import EngineCore
+from octavo.runtime.device_sampling import greedy
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.model import open_model
+from octavo.runtime.request import Request
 from octavo.runtime.sampling import SamplingParams, make_sampler
 
 MODELS = (("qwen3-1.7b", "Q4_K_M"), ("qwen3-1.7b", "Q8_0"), ("llama3-8b", "Q4_K_M"), ("llama3-8b", "Q8_0"))
@@ -63,7 +63,7 @@ def _decode(subject: EngineSubject, backend: GpuBackend, depth: int, batch: int)
             engine.prefill(sequence, prompt)
     feeds = [Feed(s, p[-1:]) for s, p in zip(sequences, prompts, strict=True)]
     times = []
-    with closing(DeviceSampler(engine).greedy(feeds)) as chosen:
+    with closing(greedy(engine, feeds)) as chosen:
         for _ in range(5):
             next(chosen)
         for _ in range(ROUNDS):
@@ -88,18 +88,18 @@ def _decode(subject: EngineSubject, backend: GpuBackend, depth: int, batch: int)
 
 def _sampled(engine: Engine) -> dict[str, Any]:
     """One sequence, each token sampled from 40 candidates."""
-    device, sampler = DeviceSampler(engine), make_sampler(SamplingParams(top_k=40, seed=0))
-    sequence, history = Sequence(), [0]
-    times = []
+    core, times = EngineCore(engine), []
+    prompt, sampler = tokens(8, engine.model.hparams.n_vocab), make_sampler(SamplingParams(top_k=40, seed=0))
+    core.add(Request(prompt, sampler, (ROUNDS + 2) * STEPS))
     for i in range(ROUNDS + 1):
         start = time.perf_counter()
-        for _ in range(STEPS):
-            (ids,), (logits,) = device.candidates([Feed(sequence, history[-1:])], 40)
-            order = np.argsort(ids)
-            history.append(int(ids[order][sampler(logits[order], history)]))
+        found = 0
+        while found < STEPS:
+            found += sum(output.token is not None for output in core.step())
         if i:
             times.append((time.perf_counter() - start) / STEPS)
-    engine.pool.release(sequence)
+    for _ in core.drain():
+        pass
     return {"test": "decode 1 at 0, sampled", "tokens_per_second": 1 / statistics.median(times)}
 
 

@@ -287,7 +287,10 @@ def test_pace_finds_among_measured_sizes_the_largest_in_time() -> None:
         pace.seen(20, 512, seconds(20, 512) + 0.012, depth=3000)
     assert pace.chunk(20, 3000) == 256
     for _ in range(30):
-        pace.seen(100, 16, 0.04, depth=3000)
+        pace.seen(100, 16, 0.08, depth=3000)
+    assert pace.chunk(100, 3000) == 256, "these take no longer than 16"
+    pace.measured.add(128, 64, 0.1)
+    pace.measured.add(128, 256, 0.1)
     assert pace.chunk(100, 3000) == TILE, "prompts get on, whatever a step takes"
 
 

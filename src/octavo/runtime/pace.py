@@ -14,6 +14,8 @@ LEAST = TILE // 4
 """Of a prompt in a step where any number of tokens may be in one, and TILE take longer than the target."""
 CAUTION = 2.0
 """A step is planned below its target by so many mean errors of what was expected, as Jacobson's timer for TCP is."""
+FREE = 1.1
+"""Tokens are taken that make a step no longer than so many times that with the least of them, whatever that takes."""
 
 
 class Pace:
@@ -48,8 +50,9 @@ class Pace:
             return most
         longest = max(self.target - CAUTION * self._error, self.target / 2)
         if self.measured:
+            longest = max(longest, FREE * self.expected(replies, self.least, depth))
             fitting = (n for n in self.measured.prompts(replies) if self.expected(replies, n, depth) <= longest)
-            return min(max(fitting, default=self.least), most)
+            return min(max(fitting), most)
         left = longest - self.seconds(replies)
         least = self.least if left > 0 else TILE
         wanted = min(self.tokens_in(left, depth), 2 * self._largest)

@@ -140,12 +140,12 @@ def _portable_decode(
         decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, *places, scale,
         shape=shape, warps=tile.warps, stages=2,
     )  # fmt: skip
-    return [first] if shares is None else [first, _combine(c, shares, sinks, heads, shape, out, tokens)]
+    return [first] if shares is None else [first, _combine(c, shares, positions, sinks, heads, shape, out, tokens)]
 
 
 def _combine(
-    c: Context, shares: PartialAttention, sinks: torch.Tensor | None, heads: int, shape: AttentionShape,
-    out: torch.Tensor | Activation, tokens: int,
+    c: Context, shares: PartialAttention, positions: torch.Tensor, sinks: torch.Tensor | None, heads: int,
+    shape: AttentionShape, out: torch.Tensor | Activation, tokens: int,
 ) -> Launch:  # fmt: skip
     """Joins the splits of each sequence's token and head."""
     if isinstance(out, Activation):
@@ -153,7 +153,9 @@ def _combine(
     else:
         places = Matrix(out, out.stride(0)), None, None
     parts = shape.block_d // shape.part if shape.part else 1
-    return c.launch(combine_kernel, (tokens, heads, parts), shares, sinks, *places, heads, shape=shape, warps=4)
+    return c.launch(
+        combine_kernel, (tokens, heads, parts), shares, positions, sinks, *places, heads, shape=shape, warps=4
+    )
 
 
 def _prefill_latent(
@@ -183,7 +185,7 @@ def _decode_latent(
         None, shares, scale, shape=shape, warps=tile.warps, stages=tile.stages,
     )  # fmt: skip
     summed = replace(shape, dim=shape.value_dim, value_dim=0, block_r=0, part=min(64, shape.block_d))
-    return [first, _combine(c, shares, sinks, heads, summed, out, tokens)]
+    return [first, _combine(c, shares, positions, sinks, heads, summed, out, tokens)]
 
 
 def _latent_shape(

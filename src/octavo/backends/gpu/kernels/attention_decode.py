@@ -61,54 +61,57 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
             k_scale_old, v_scale_old = both_scales_of(cache, place + row, before, head, shape)  # [BLOCK_N] each
     if PDL:
         gdc_wait()
-    q_at = q.data + sequence * q.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
-    q_mask = (member < GROUP)[:, None] & (at < DIM)[None, :]
-    q_tile = tl.load(q_at, mask=q_mask, other=0.0)  # [BLOCK_M, BLOCK_D]
-    now = (position == last) if shape.ahead else (position <= last)
-    k = keys_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
-    v = values_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
-    if DYNAMIC:
-        k_scale, v_scale = both_scales_of(cache, place + row, now, head, shape)  # [BLOCK_N] each
-    if shape.ahead:
-        k, v = tl.where(now[:, None], k, k_old), tl.where(now[:, None], v, v_old)
+    if first < stop:
+        q_at = q.data + sequence * q.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
+        q_mask = (member < GROUP)[:, None] & (at < DIM)[None, :]
+        q_tile = tl.load(q_at, mask=q_mask, other=0.0)  # [BLOCK_M, BLOCK_D]
+        now = (position == last) if shape.ahead else (position <= last)
+        k = keys_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
+        v = values_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
         if DYNAMIC:
-            k_scale, v_scale = tl.where(now, k_scale, k_scale_old), tl.where(now, v_scale, v_scale_old)
-    limit = tl.full((BLOCK_M,), 0, tl.int32) + last
-    m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
-    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    scale *= head_scale_of(cache.k_scales, head, shape)
-    unit = tl.full((), LEAST_SCALE, tl.float32) if DYNAMIC else head_scale_of(cache.v_scales, head, shape)
-    for i in tl.range(first + 1, stop + 1, num_stages=1):
-        row = row_of_block(cache, sequence, i, i < stop, shape)
-        coming = (place + i * BLOCK_N <= last) & (i < stop)
-        k_next = keys_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
-        v_next = values_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
-        scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
-        if DYNAMIC:
-            scores *= k_scale[None, :]
-        p, m, total, acc = weigh(scores, position, limit, limit, m, total, acc, scale, shape)
-        if DYNAMIC:
-            p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
-            k_scale, v_scale = both_scales_of(cache, place + row, coming, head, shape)  # [BLOCK_N] each
-        acc = add_values(p, v, acc, shape, CODES)
-        k, v, position = k_next, v_next, position + BLOCK_N
-    inside = member < GROUP
-    if partial is None:
-        if sinks is not None:
-            total += tl.exp2(tl.load(sinks + head * GROUP + member, mask=inside, other=0.0) * LOG2E - m)
-        o_at = out.data + sequence * out.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
-        tl.store(o_at, acc * unit / total[:, None], mask=q_mask)  # [BLOCK_M, BLOCK_D]
-    else:
-        line = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
-        o_at = partial.outputs + line[:, None] * BLOCK_D + at[None, :]
-        tl.store(o_at, acc * unit, mask=inside[:, None])  # [BLOCK_M, BLOCK_D]
-        tl.store(partial.maxima + line, m, mask=inside)
-        tl.store(partial.totals + line, total, mask=inside)
+            k_scale, v_scale = both_scales_of(cache, place + row, now, head, shape)  # [BLOCK_N] each
+        if shape.ahead:
+            k, v = tl.where(now[:, None], k, k_old), tl.where(now[:, None], v, v_old)
+            if DYNAMIC:
+                k_scale, v_scale = tl.where(now, k_scale, k_scale_old), tl.where(now, v_scale, v_scale_old)
+        limit = tl.full((BLOCK_M,), 0, tl.int32) + last
+        m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_M,), tl.float32)
+        acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+        scale *= head_scale_of(cache.k_scales, head, shape)
+        unit = tl.full((), LEAST_SCALE, tl.float32) if DYNAMIC else head_scale_of(cache.v_scales, head, shape)
+        for i in tl.range(first + 1, stop + 1, num_stages=1):
+            row = row_of_block(cache, sequence, i, i < stop, shape)
+            coming = (place + i * BLOCK_N <= last) & (i < stop)
+            k_next = keys_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
+            v_next = values_of(cache, place + row, coming, head, shape)  # [BLOCK_N, BLOCK_D]
+            scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
+            if DYNAMIC:
+                scores *= k_scale[None, :]
+            p, m, total, acc = weigh(scores, position, limit, limit, m, total, acc, scale, shape)
+            if DYNAMIC:
+                p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
+                k_scale, v_scale = both_scales_of(cache, place + row, coming, head, shape)  # [BLOCK_N] each
+            acc = add_values(p, v, acc, shape, CODES)
+            k, v, position = k_next, v_next, position + BLOCK_N
+        inside = member < GROUP
+        if partial is None:
+            if sinks is not None:
+                total += tl.exp2(tl.load(sinks + head * GROUP + member, mask=inside, other=0.0) * LOG2E - m)
+            o_at = out.data + sequence * out.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
+            tl.store(o_at, acc * unit / total[:, None], mask=q_mask)  # [BLOCK_M, BLOCK_D]
+        else:
+            line = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
+            o_at = partial.outputs + line[:, None] * BLOCK_D + at[None, :]
+            tl.store(o_at, acc * unit, mask=inside[:, None])  # [BLOCK_M, BLOCK_D]
+            tl.store(partial.maxima + line, m, mask=inside)
+            tl.store(partial.totals + line, total, mask=inside)
 
 
 @triton.jit
-def combine_kernel(partial, sinks, out, quantized, ordered, heads, shape: tl.constexpr, PDL: tl.constexpr):
+def combine_kernel(
+    partial, positions, sinks, out, quantized, ordered, heads, shape: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
     """Program (sequence, head, part): the head's result from all splits, or shape.part values of it.
 
     It is float32 in `out` [sequences, heads * dim], or as `store_q8_1` writes it to `quantized` and `ordered`; the
@@ -123,13 +126,15 @@ def combine_kernel(partial, sinks, out, quantized, ordered, heads, shape: tl.con
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = tl.program_id(2) * SIZE if shape.part else 0
     at, split = start + tl.arange(0, SIZE), tl.arange(0, triton.next_power_of_2(SPLITS))
+    _, blocks = visible_blocks(tl.load(positions + sequence), shape)
+    used = tl.minimum(blocks, SPLITS)
     if PDL:
         gdc_wait()
     row = (sequence * heads + head) * SPLITS + split
-    m = tl.load(partial.maxima + row, mask=split < SPLITS, other=float("-inf"))  # [splits]
-    total = tl.load(partial.totals + row, mask=split < SPLITS, other=0.0)  # [splits]
+    m = tl.load(partial.maxima + row, mask=split < used, other=float("-inf"))  # [splits]
+    total = tl.load(partial.totals + row, mask=split < used, other=0.0)  # [splits]
     values_at = partial.outputs + row[:, None] * BLOCK_D + at[None, :]
-    values = tl.load(values_at, mask=(split < SPLITS)[:, None], other=0.0)  # [splits, SIZE]
+    values = tl.load(values_at, mask=(split < used)[:, None], other=0.0)  # [splits, SIZE]
     most = tl.max(m)
     weight = tl.exp2(m - most)
     whole = tl.sum(weight * total)

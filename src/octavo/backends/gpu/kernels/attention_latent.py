@@ -143,7 +143,7 @@ def latent_kernel(q, cache, positions, starts, sinks, out, partial, scale, shape
             o_at = out.data + token.to(tl.int64) * out.stride + head * SIZE
             o_mask = inside[:, None] & (at < SIZE)[None, :]
             tl.store(o_at[:, None] + at[None, :], acc / total[:, None], mask=o_mask)  # [BLOCK_M, BLOCK_D]
-        else:
+        elif split < used:
             part = (sequence * cache.heads * GROUP + head) * SPLITS + split
             tl.store(partial.outputs + part[:, None] * BLOCK_D + at[None, :], acc, mask=inside[:, None])
             tl.store(partial.maxima + part, m, mask=inside)
