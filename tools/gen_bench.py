@@ -114,7 +114,7 @@ def tables() -> str:
     """The tables of all results."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
     compared = [r for r in found if any(test["ratio"] for test in r.get("tests", []))]  # `octavo bench model --peer`
-    results = [r for r in compared if all(test["others_cpu"] <= BUSY for test in r["tests"])]
+    results = [r for r in compared if all((test["others_cpu"] or 0.0) <= BUSY for test in r["tests"])]
     gpu = [r for r in found if "models" in r and "gpu" in r["machine"]]  # bench/gpu_models.py
     return "\n\n".join([table(results), *(gpu_table(r) for r in sorted(gpu, key=lambda r: r["date"])[-1:])])
 
