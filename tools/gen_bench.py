@@ -2,7 +2,7 @@
 
 The tables go between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
 device, threads, KV cache and model the newest counts, and of bench/gpu_models.py the newest result. What was measured
-while other programs took more than BUSY of the CPU is not in them.
+while other programs took more than BUSY of the CPU is not in them, nor is a model of which there is only a `part`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def tables() -> str:
     """The tables of all results."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
     compared = [r for r in found if any(test["ratio"] for test in r.get("tests", []))]  # `octavo bench model --peer`
-    results = [r for r in compared if all((test["others_cpu"] or 0.0) <= BUSY for test in r["tests"])]
+    quiet = [r for r in compared if all((test["others_cpu"] or 0.0) <= BUSY for test in r["tests"])]
+    results = [r for r in quiet if "part" not in r]
     gpu = [r for r in found if "models" in r and "gpu" in r["machine"]]  # bench/gpu_models.py
     return "\n\n".join([table(results), *(gpu_table(r) for r in sorted(gpu, key=lambda r: r["date"])[-1:])])
 
