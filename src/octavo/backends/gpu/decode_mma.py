@@ -23,7 +23,11 @@ MOST_ROWS = 16
 PROGRAMS, MOST_SPLITS = 132, 16
 """Programs that fill a large device, and those that share a sequence at the most."""
 FLOATS, CODES = 16384, 2048
-"""Positions of all sequences from which on this kernel is faster than the portable one."""
+"""Positions from which on this kernel is faster than the portable one: of a sequence of floats, of all with codes.
+
+With floats it gains a twentieth, and where 32 sequences are much shorter than they may become a step took longer by
+that much: how long they are is not known when a call is bound.
+"""
 CONVERT = (8, 9)
 """The first compute capability that makes float16 of e4m3."""
 ROOMY = ("sm_80", "sm_90", "sm_100", "sm_103")
@@ -104,7 +108,8 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     if not arch.startswith("sm_") or cache.k.dtype == torch.float32 or dim not in (64, 128) or group > MOST_ROWS:
         return None
     seen = pages_seen(cache, limits) * PAGE_SIZE
-    if sequences * seen < (CODES if "kind" in limits else FLOATS) or not gluon.usable("decode"):
+    few = sequences * seen < CODES if "kind" in limits else seen < FLOATS
+    if few or not gluon.usable("decode"):
         return None
     given = {name: value for name, value in limits.items() if name != "reach"}  # nothing is after the last token
     converts = divmod(int(arch.removeprefix("sm_").rstrip("a")), 10) >= CONVERT
