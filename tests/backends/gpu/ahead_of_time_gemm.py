@@ -17,7 +17,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from octavo.backends.gpu import decode_mma, dispatch
 from octavo.backends.gpu.arguments import Matrix, Q8Activation, SplitK
-from octavo.backends.gpu.attention_arguments import PagedCache, PartialAttention
+from octavo.backends.gpu.attention_arguments import JoinedAttention, PagedCache
 from octavo.backends.gpu.decode_mma import DecodeShape
 from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
 from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, GemmConfig, GroupScales, Size, Strides
@@ -175,14 +175,13 @@ def _decode(cache: str, sequences: int, target: str) -> Case:
         scales=scales,
         converts=target != "sm_80",
     )
-    shares = PartialAttention("*fp32", "*fp32", "*fp32") if splits > 1 else None
+    shares = JoinedAttention("*fp32", "*fp32", "*fp32", "*i32") if splits > 1 else None
     quantized = Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32") if sequences == 1 else None
     row = Matrix("*fp32", "i32")
     types = {
         "q": row, "cache": PagedCache(data, data, of_codes, of_codes, "i32", "*i32", "i32"), "positions": "*i32",
         "sinks": "*fp32", "out": None if quantized else row, "quantized": quantized,
-        "ordered": "*fp16" if quantized else None, "partial": shares,
-        "counter": "*i32" if shares else None, "scale": "fp32",
+        "ordered": "*fp16" if quantized else None, "partial": shares, "scale": "fp32",
     }  # fmt: skip
     fixed = {"shape": s, "num_warps": s.warps, "PDL": target != "sm_80"}
     return _case(target, decode_mma_kernel, fixed, types, s.warps, 3, GluonASTSource)

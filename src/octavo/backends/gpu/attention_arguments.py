@@ -46,6 +46,18 @@ class PartialAttention(NamedTuple):
     totals: Pointer
 
 
+class JoinedAttention(NamedTuple):
+    """A PartialAttention that the last program of a head joins.
+
+    counter  int32 [sequences, K/V heads], zeros before and after
+    """
+
+    outputs: Pointer
+    maxima: Pointer
+    totals: Pointer
+    counter: Pointer
+
+
 @dataclass(frozen=True)
 class AttentionShape(Constant):
     """What kernels of attention are compiled for.

@@ -11,7 +11,7 @@ from triton import next_power_of_2
 
 from octavo.backends.gpu import gluon
 from octavo.backends.gpu.arguments import Constant, Matrix
-from octavo.backends.gpu.attention_arguments import PagedCache, pages_seen, partial_attention
+from octavo.backends.gpu.attention_arguments import JoinedAttention, PagedCache, pages_seen, partial_attention
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.values import Activation
@@ -133,11 +133,11 @@ def decode(
         quantized, ordered = out.q8_1, out.ordered
     else:
         given = Matrix(out, out.stride(0))
-    shares = counter = None
+    shares = None
     if shape.splits > 1 or quantized is not None:
-        shares = partial_attention(c, sequences * heads, shape.splits, dim)
-        counter = c.counters(sequences * cache.heads)
+        partial = partial_attention(c, sequences * heads, shape.splits, dim)
+        shares = JoinedAttention(*partial, c.counters(sequences * cache.heads))
     return gluon.Preferred(
         "decode", otherwise, c.target, (sequences, cache.heads, shape.splits), Matrix(q, q.stride(0)), cache, positions,
-        sinks, given, quantized, ordered, shares, counter, scale, shape=shape, warps=shape.warps,
+        sinks, given, quantized, ordered, shares, scale, shape=shape, warps=shape.warps,
     )  # fmt: skip

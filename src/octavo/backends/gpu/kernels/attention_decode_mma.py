@@ -200,7 +200,7 @@ def store_share(result, m, total, place, sinks, out, partial, heads, shape: gl.c
 
 @gluon.jit
 def decode_mma_kernel(
-    q, cache, positions, sinks, out, quantized, ordered, partial, counter, scale, shape: gl.constexpr,
+    q, cache, positions, sinks, out, quantized, ordered, partial, scale, shape: gl.constexpr,
     num_warps: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Program (sequence, K/V head, split) attends to its part of the blocks, for all query heads of the K/V head.
@@ -208,9 +208,8 @@ def decode_mma_kernel(
     q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32
     [heads] or None, in its totals, is float32 in `out`, or in `quantized` and `ordered` as `combine` says; the others
     are None.
-    Where programs share a head, or for q8_1, partial is a PartialAttention and counter int32 [sequences, K/V heads] of
-    zeros, and zeros again afterwards. Blocks that earlier steps have written are asked for before an earlier kernel's
-    results are waited for.
+    Where programs share a head, or for q8_1, partial is a JoinedAttention. Blocks that earlier steps have written are
+    asked for before an earlier kernel's results are waited for.
     """
     if PDL:
         gdc_launch_dependents()
@@ -299,9 +298,9 @@ def decode_mma_kernel(
     whole = gl.sum(gl.sum(total, 2) * share, 0)  # [ROWS]
     acc *= gl.convert_layout(share * unit.expand_dims(1), gl.SliceLayout(1, S)).expand_dims(1)
     store_share(gl.sum(acc, 0), most, whole, (sequence, head, split), sinks, out, partial, cache.heads, shape)
-    if counter is not None:
+    if partial is not None:
         barrier()
-        one = counter + sequence * cache.heads + head
+        one = partial.counter + sequence * cache.heads + head
         if gl.atomic_add(one, 1, sem="acq_rel") == shape.splits - 1:
             gl.store(one, 0)
             combine(partial, sinks, out, quantized, ordered, (sequence, head), cache.heads, shape)
