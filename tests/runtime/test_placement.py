@@ -174,7 +174,7 @@ def test_last_true(most: int, limit: int) -> None:
 def test_which_device_a_number_of_layers_asks_for(
     monkeypatch: pytest.MonkeyPatch, device: str, given: object, asked: str, layers: object
 ) -> None:
-    monkeypatch.setattr("octavo.runtime.placement.select", lambda device, threads: [device])
+    monkeypatch.setattr("octavo.runtime.placement.select", lambda device, threads, **_: [device])
     assert backends_for(device, None, given) == ([asked], layers)  # type: ignore[arg-type]
 
 
@@ -194,7 +194,7 @@ def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
     from octavo.backends import gpu
     from octavo.backends.gpu import device
 
-    monkeypatch.setattr(gpu, "GpuBackend", lambda: Limited("gpu"))
+    monkeypatch.setattr(gpu, "GpuBackend", lambda *_: Limited("gpu"))
     monkeypatch.setattr(device, "unusable", lambda: None)
     assert [b.name for b in backends.select("auto")] == ["gpu", "cpu"]
     monkeypatch.setattr(device, "unusable", lambda: "device gpu: none")

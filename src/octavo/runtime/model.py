@@ -45,8 +45,6 @@ class Model:
     def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer) -> None:
         self.file, self.engine, self.tokenizer = file, engine, tokenizer
         self._conversation: Conversation | None = None
-        if not engine.config.embeds:
-            self._conversation = Conversation(EngineCore(engine, n_known=tokenizer.n_vocab))
 
     def __repr__(self) -> str:
         infos = self.file.tensors.values()
@@ -172,7 +170,11 @@ class Model:
     @property
     def _talk(self) -> Conversation:
         self.require_generation()
-        assert self._conversation is not None
+        if self._conversation is None:
+            with self.engine.lock:
+                if self._conversation is None:
+                    core = EngineCore(self.engine, n_known=self.tokenizer.n_vocab)
+                    self._conversation = Conversation(core)
         return self._conversation
 
     def encode_prompt(

@@ -182,7 +182,7 @@ def test_fp8_blocks(size: tuple[int, int, int]) -> None:
 )  # fmt: skip
 def test_large_tiles_of_fp8(how: str, rows: int, kind: Any, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that compute capability 9.0 has a kernel of its own for, where a program takes more than one."""
-    monkeypatch.setattr(gemm, "_multiprocessors", lambda: 2)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 2)
     m, n, k = 140, 272, 1296
     x, w = (rng.standard_normal((size, k)).astype(np.float32) for size in (m, n))
     granularity: Any = (128, "block") if how == "blocks" else ("token", "channel")

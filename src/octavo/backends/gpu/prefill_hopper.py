@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ import torch
 from octavo.backends.gpu import gluon
 from octavo.backends.gpu.arguments import Constant, Matrix
 from octavo.backends.gpu.context import Context
+from octavo.backends.gpu.device import multiprocessors
 from octavo.backends.gpu.launch import Launch
 
 QUERIES = 128
@@ -71,15 +71,8 @@ def prefill(
     items = Items(heads, sequences, (tokens - sequences) // QUERIES + sequences)
     shape = PrefillShape(dim, heads // caches[0].shape[1])
     keys, values = (gluon.tiles(x.view(len(x), -1), PART, PART) for x in caches)
-    programs = min(items.heads * items.tiles, _multiprocessors(c.target.device))
+    programs = min(items.heads * items.tiles, multiprocessors())
     return gluon.Preferred(
         "prefill", lambda: [otherwise()], c.target, (programs,), Matrix(q, q.stride(0)), keys, values, pages,
         pages.shape[1], positions, starts, items, Matrix(out, out.stride(0)), scale, shape=shape, warps=4,
     )  # fmt: skip
-
-
-@cache
-def _multiprocessors(device: str) -> int:
-    if device == "cpu":
-        return 1
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
