@@ -66,7 +66,8 @@ def tensors_of(spec: ModelSpec, statistics: Statistics) -> dict[str, F32]:
             if measured is None or measured.shape != cache.shape[1:]:
                 raise UsageError(f"{statistics.path}: has no statistics of {name} (allowed: those of this model)")
             moved = centered and name.endswith("cache_k")
-            center: F32 = (measured.min + measured.max) / 2 if moved else np.zeros(measured.shape, np.float32)
+            middle = (measured.min + measured.max) / 2 if moved else np.zeros(measured.shape)
+            center: F32 = middle.astype(np.float32)
             around = np.maximum(measured.max - center, center - measured.min).max(axis=1)
             found[f"{name}.max"] = np.maximum(around, LEAST).astype(np.float32)
             if center.any():
