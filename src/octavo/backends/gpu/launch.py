@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from octavo.backends.cores import cores
-from octavo.backends.gpu.arguments import Constant, marked
-from octavo.backends.gpu.device import Target, interpreted
+from octavo.backends.gpu.arguments import Constant, for_triton
+from octavo.backends.gpu.device import Target
 
 Grid = tuple[int, ...]
 
@@ -30,10 +30,9 @@ class Launch:
         exact: bool = False, **constants: Any,
     ) -> None:  # fmt: skip
         self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))
-        for_triton = _as_it_is if interpreted() else marked
-        self._arguments = tuple(map(for_triton, arguments))
+        self._arguments = for_triton(arguments)
         how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
-        self._options = {**{name: for_triton(value) for name, value in constants.items()}, **how}
+        self._options = {**dict(zip(constants, for_triton(tuple(constants.values())), strict=True)), **how}
         if "PDL" in kernel.arg_names:
             self._options["PDL"] = target.pdl
             if target.pdl:
@@ -60,10 +59,6 @@ class Launch:
         """Launch a kernel that was compiled for this, or for its like, without asking again what it is compiled for."""
         rest = self.kernel.arg_names[len(self._arguments) :]
         self._run = partial(made[self._grid], *self._arguments, *(self._options[name] for name in rest))
-
-
-def _as_it_is(argument: Any) -> Any:
-    return argument
 
 
 def _kind(argument: Any) -> Any:
