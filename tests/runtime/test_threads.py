@@ -68,7 +68,9 @@ def test_a_thread_waits_for_the_generation_that_another_one_reads(alphabet: Mode
     other.start()
     order.extend(running)
     other.join(30)
-    assert order == [*ALPHABET, "xyz"]
+    waited = order.index("xyz")
+    assert order[:waited] + order[waited + 1 :] == list(ALPHABET)
+    assert waited >= len(ALPHABET) - 1, "not before the step that made the last token, which may be read later"
 
 
 def test_replies_that_threads_read_share_steps(alphabet_path: str) -> None:
