@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers import normalizers
 
 from octavo.errors import TokenizerError
-from octavo.huggingface.pretokenizer import cuts, find_pre_tokenizer
+from octavo.huggingface.pretokenizer import PROBE, cuts, find_pre_tokenizer
 from octavo.huggingface.sentencepiece import read_sentencepiece
 from octavo.huggingface.specials import chat_templates, special_tokens
 from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.huggingface.vocab import vocabulary
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
-from octavo.text.bpe import word_splitter
+from octavo.text.bpe import NFC, word_splitter
 from octavo.text.pretokenize import PRE_TOKENIZERS
 from tests.convert import folders
+from tests.text.vocabularies import byte_level
 
 ROWS = list({(row.patterns, row.ignore_merges): name for name, row in PRE_TOKENIZERS.items()}.values())
 
@@ -40,6 +44,58 @@ def test_the_probe_tells_all_patterns_apart() -> None:
     for row in PRE_TOKENIZERS.values():
         places = tuple(cuts(word_splitter(row)))
         assert seen.setdefault(places, row.patterns) == row.patterns
+
+
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK_V3 = (
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+PHI4 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+SHAPES: dict[str, tuple[dict[str, Any] | None, tuple[str, ...], bool, str]] = {
+    "Qwen2.5, Qwen3": ({"type": "NFC"}, (QWEN2,), False, "qwen2"),
+    "Llama 3": (None, (PHI4,), True, "llama-bpe"),
+    "Phi-4": (None, (PHI4,), False, "dbrx"),
+    "DeepSeek V3": ({"type": "Sequence", "normalizers": []}, DEEPSEEK_V3, False, "deepseek-v3"),
+    "Pythia, ModernBERT": ({"type": "NFC"}, (), False, "gpt-2"),
+}
+"""As published tokenizer.json files have them: the normalizer, the patterns, ignore_merges; and GGUF's name."""
+DECOMPOSED = "Vi\u0065\u0323\u0302t Nam \u1112\u1161\u11ab\u1100\u1173\u11af \u212b <|im_start|>e\u0301"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_published_shapes(name: str, tmp_path: Path) -> None:
+    normalizer, patterns, ignore_merges, pre = SHAPES[name]
+    values = json.loads(folders.byte_level().to_str())
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": not patterns}
+    cut = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in patterns]
+    values |= {"normalizer": normalizer, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*cut, level]}}
+    values["model"]["ignore_merges"] = ignore_merges
+    original = tokenizers.Tokenizer.from_str(json.dumps(values))
+    keys = vocabulary(checkpoint(tmp_path), opened(original, tmp_path / "tokenizer.json"), folders.VOCAB)
+    assert keys["tokenizer.ggml.pre"] == pre
+    assert keys.get(NFC) is (True if name.startswith(("Qwen", "Pythia")) else None)
+    words = Tokenizer.from_metadata(keys)
+    for text in (PROBE, DECOMPOSED):
+        assert words.encode(text) == original.encode(text).ids
+
+
+def test_text_is_composed_where_the_file_says_so() -> None:
+    keys = {**byte_level([]), "tokenizer.ggml.normalizer.nfc": True}
+    assert Tokenizer.from_metadata(keys).encode("e\u0301") == Tokenizer.from_metadata(byte_level([])).encode("\xe9")
+    with pytest.raises(TokenizerError, match=r"tokenizer.ggml.normalizer.nfc: is int \(allowed: a bool\)"):
+        Tokenizer.from_metadata({**keys, "tokenizer.ggml.normalizer.nfc": 1})
+
+
+def test_pieces_of_characters_are_not_composed(tmp_path: Path) -> None:
+    tokenizer = folders.spm()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), tokenizer.normalizer])
+    with pytest.raises(TokenizerError, match=r"normalizer: is NFC, .*\(allowed: Prepend and Replace"):
+        vocabulary(checkpoint(tmp_path), opened(tokenizer, tmp_path / "tokenizer.json"), folders.SPM_VOCAB)
 
 
 def varint(value: int) -> bytes:

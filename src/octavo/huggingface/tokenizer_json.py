@@ -184,7 +184,7 @@ def _parts(value: Any) -> list[dict[str, Any]]:
     """A normalizer or pre-tokenizer, or those of a sequence of them."""
     if not isinstance(value, dict):
         return []
-    inner = value.get("normalizers") or value.get("pretokenizers")
+    inner = value.get("normalizers", value.get("pretokenizers"))
     return [part for part in inner if isinstance(part, dict)] if isinstance(inner, list) else [value]
 
 

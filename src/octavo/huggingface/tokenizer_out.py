@@ -9,7 +9,7 @@ from octavo.errors import TokenizerError
 from octavo.huggingface.vocab import CONTROL, UNKNOWN, USER_DEFINED
 from octavo.io.gguf import GGUFFile
 from octavo.text import Tokenizer
-from octavo.text.bpe import word_splitter
+from octavo.text.bpe import NFC, word_splitter
 from octavo.text.pretokenize import PRE_TOKENIZERS
 from octavo.text.vocab import SPACE
 
@@ -39,7 +39,7 @@ def tokenizer_files(file: GGUFFile) -> dict[str, dict[str, Any]]:
 
 def _byte_level(file: GGUFFile, tokenizer: Tokenizer) -> Any:
     from tokenizers import Tokenizer as Engine
-    from tokenizers import decoders, models, pre_tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
 
     row = PRE_TOKENIZERS[tokenizer.pre]
     ids, merges = _ids(tokenizer), [_pair(line) for line in file.metadata.get_strs(MERGES)]
@@ -50,6 +50,8 @@ def _byte_level(file: GGUFFile, tokenizer: Tokenizer) -> Any:
     engine = Engine(models.BPE(vocab=ids, merges=merges, ignore_merges=row.ignore_merges))
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.pre_tokenizer = pre_tokenizers.Sequence([word_splitter(row), level])
+    if file.metadata.get_bool(NFC, False):
+        engine.normalizer = normalizers.NFC()
     engine.decoder = decoders.ByteLevel()
     return engine
 

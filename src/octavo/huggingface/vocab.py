@@ -18,10 +18,12 @@ from octavo.huggingface.tokenizer_json import AddedToken, TokenizerJson
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
+from octavo.text.bpe import NFC
 from octavo.text.vocab import SPACE
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # token types
 ADDED_SCORE, PAD_SCORE = -1000.0, -10000.0
+_COMPOSING = {"NFC", "NFD", "NFKC", "NFKD"}
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 _log = logging.getLogger(__name__)
 
@@ -53,6 +55,9 @@ def vocabulary(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab:
         keys = unigram_keys(tokenizer, _tokens(tokenizer, n_vocab), _added_type)
     elif not tokenizer.byte_fallback:
         keys = _byte_level(tokenizer, n_vocab)
+    elif _COMPOSING.intersection(tokenizer.normalizers()):
+        problem = f"is {', '.join(tokenizer.normalizers())}"
+        raise tokenizer.error("normalizer", problem, "Prepend and Replace, for tokens of characters")
     elif os.path.exists(model):
         keys = _from_sentencepiece(model, tokenizer.added, n_vocab)
     else:
@@ -63,7 +68,8 @@ def vocabulary(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab:
 
 def _byte_level(tokenizer: TokenizerJson, n_vocab: int) -> dict[str, Any]:
     """Keys of a byte-level BPE, GPT-2's kind."""
-    others = [kind for kind in tokenizer.normalizers() if kind != "NFC"]
+    normalizers = tokenizer.normalizers()
+    others = [kind for kind in normalizers if kind != "NFC"]
     if others:
         raise tokenizer.error("normalizer", f"is {', '.join(others)}", "none, or NFC")
     texts, types = [], []
@@ -76,6 +82,7 @@ def _byte_level(tokenizer: TokenizerJson, n_vocab: int) -> dict[str, Any]:
         "tokenizer.ggml.tokens": [t or f"[PAD{i}]" for i, t in enumerate(texts)],
         "tokenizer.ggml.token_type": np.array(types, np.int32),
         "tokenizer.ggml.merges": [" ".join(part.replace(" ", "Ġ") for part in pair) for pair in tokenizer.merges],
+        **({NFC: True} if normalizers else {}),
     }
 
 

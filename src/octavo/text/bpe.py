@@ -15,6 +15,8 @@ from octavo.text.pretokenize import PreTokenizer
 from octavo.text.vocab import SPACE, Vocab
 
 MERGES = "tokenizer.ggml.merges"
+NFC = "tokenizer.ggml.normalizer.nfc"
+"""Whether text is composed (Unicode's NFC) before it is cut. Octavo writes this key; llama.cpp has none for it."""
 
 _UNKNOWN = "\0unknown"  # stands for a byte that the vocabulary lacks; as it is no single character, no text gives it
 _LINES = re.compile(r"[^\n]+|\n+")
@@ -26,7 +28,7 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Calla
     Bytes that are no token of the vocabulary are left out, as llama.cpp leaves them out. Raises TokenizerError for
     merges that are missing or not two texts.
     """
-    from tokenizers import pre_tokenizers
+    from tokenizers import normalizers, pre_tokenizers
 
     merges = read_merges(fields)
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -34,6 +36,8 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Calla
     letters = {c: [vocab.ids[c]] for c in map(chr, range(128)) if c in vocab.ids}
     merged = _Merged(vocab, merges, lambda text: [i for c in text for i in letters.get(c, [])], pre.ignore_merges)
     merged.engine.pre_tokenizer = splitter
+    if fields.flag(NFC):
+        merged.engine.normalizer = normalizers.NFC()
     complete = all(c in vocab.ids for c in BYTE_TO_CHAR) and not merged.between
 
     def encode(text: str) -> list[int]:
