@@ -163,6 +163,19 @@ def test_requests_together(
     assert held(core.engine.pool.windows) == 0
 
 
+@pytest.mark.parametrize("backend", [ReferenceBackend, Eager])
+def test_a_prompt_of_more_pages_than_windows_have(
+    model: ModelSpec, monkeypatch: pytest.MonkeyPatch, backend: type[ReferenceBackend]
+) -> None:  # fmt: skip
+    greedy = SamplingParams(temperature=0)
+    plain = EngineCore(make_engine(model, monkeypatch, parted=False))
+    core = EngineCore(make_engine(model, monkeypatch, parted=True, backend=backend))
+    prompts = [TOKENS[:500], TOKENS[40:600]]
+    assert run(core, *(request(p, params=greedy) for p in prompts)) == [
+        run(plain, request(p, params=greedy))[0] for p in prompts
+    ]
+
+
 def test_what_inspect_says_of_the_cache(model: ModelSpec) -> None:
     rows = 22 * PAGE_SIZE, 11 * PAGE_SIZE  # of the layer that sees all, and of that with a window of 40
     assert cache_bytes(model.hparams, rows[0], "f32") == sum(rows) * 2 * 16 * 4

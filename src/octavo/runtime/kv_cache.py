@@ -21,16 +21,18 @@ from octavo.graph.node import PAGE_SIZE, Graph, cache_bytes
 from octavo.runtime.window_pool import WindowPages, WindowPool, pages_for
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Sequence:
     """Tokens whose keys and values are in the cache, and the pages where they lie.
 
-    `window` has those of layers with a window, where these have pages of their own.
+    `window` has those of layers with a window, where these have pages of their own. Up to `room` tokens the sequence
+    can go on in pages that nobody else reads.
     """
 
     pages: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     window: WindowPages = field(default_factory=WindowPages)
+    room: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -108,12 +110,17 @@ class PagePool:
 
         Raises CacheFullError, taking none, if too few are free.
         """
-        has_pages = self.windows is None and length <= PAGE_SIZE * len(sequence.pages)
-        if has_pages and self._is_own(self._written(sequence, length)):
-            return
+        if length > sequence.room:
+            self._grow(sequence, length, self.windows)
+
+    def reserve(self, sequence: Sequence, length: int) -> None:
+        """As `grow`, but without pages of layers with a window: of these a sequence never has those for all tokens."""
+        self._grow(sequence, length, None)
+
+    def _grow(self, sequence: Sequence, length: int, windows: WindowPool | None) -> None:
         with self._lock:
-            self._release_idle(sequence, self._lacks(sequence, length))
-            if self._lacks(sequence, length):
+            self._release_idle(sequence, self._lacks(sequence, length, windows))
+            if self._lacks(sequence, length, windows):
                 missing = self.wanted(sequence, length)
                 raise CacheFullError(
                     f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
@@ -121,12 +128,13 @@ class PagePool:
             while len(sequence.pages) < pages_for(length):
                 sequence.pages.append(self._take())
             self._make_own(sequence, length)
-            if self.windows is not None:
-                self.windows.grow(sequence.window, len(sequence), length)
+            if windows is not None:
+                windows.grow(sequence.window, len(sequence), length)
+            if self.windows is None:  # others give pages back as they go on
+                sequence.room = PAGE_SIZE * pages_for(length)
 
-    def _lacks(self, sequence: Sequence, length: int) -> bool:
-        """Whether too few pages of either kind are free."""
-        windows = self.windows
+    def _lacks(self, sequence: Sequence, length: int, windows: WindowPool | None) -> bool:
+        """Whether too few pages are free, or too few of `windows`."""
         lacks = windows is not None and windows.missing(sequence.window, len(sequence), length) > windows.free
         return lacks or self.wanted(sequence, length) > self.free
 
@@ -213,7 +221,7 @@ class PagePool:
         with self._lock:
             self.hold(page)
             self._let_go(sequence.pages[at])
-            sequence.pages[at] = page
+            sequence.pages[at], sequence.room = page, 0
 
     def fork(self, sequence: Sequence) -> Sequence:
         """A sequence of the same tokens in the same pages."""
@@ -221,6 +229,7 @@ class PagePool:
             pages = sequence.pages[: pages_for(len(sequence))]
             for page in pages:
                 self.hold(page)
+            sequence.room = 0
             window = WindowPages() if self.windows is None else self.windows.fork(sequence.window, len(sequence))
             return Sequence(pages, list(sequence.tokens), window)
 
@@ -234,6 +243,7 @@ class PagePool:
                 length = length if self.windows.reaches(sequence.window, length) else 0
                 self.windows.shrink(sequence.window, length)
             del sequence.tokens[length:]
+            sequence.room = 0
             keep = pages_for(length)
             released = sequence.pages[keep:]
             del sequence.pages[keep:]

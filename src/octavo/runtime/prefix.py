@@ -85,6 +85,8 @@ class PageTree:
         """
         if self.pool.windows is not None:
             return
+        if tail:
+            sequence.room = 0  # its last page may be read by others from now on
         node = self._roots.setdefault(space, Node((), -1, None))
         nodes: list[Node] = []
         for at, tokens in enumerate(_pages(sequence.tokens)):

@@ -188,7 +188,7 @@ class Scheduler:
                 self.pool.release(sequence)
                 return
             try:
-                self.pool.grow(sequence, length)
+                self.pool.reserve(sequence, length)
             except CacheFullError:
                 self.pool.release(sequence)
                 raise
