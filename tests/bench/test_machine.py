@@ -7,8 +7,10 @@ import platform
 import sys
 import time
 
+import pytest
+
 import octavo
-from octavo.bench import machine
+from octavo.bench import machine, others
 from octavo.bench.others import Watch
 
 
@@ -38,19 +40,34 @@ def test_commands_lose_their_folders() -> None:
     assert line == "octavo bench model m.gguf -o results --depth 0,1"
 
 
-def test_others_are_those_that_are_not_watched() -> None:
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="counts ticks as Linux does")
+def test_others_are_those_that_are_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores work for 12 of 2 * 10 seconds, of which 5 are a process's own: what /proc would say of that."""
+    tick = os.sysconf("SC_CLK_TCK")
+    now, core, own = 100.0, [8, 1, 2, 30, 4, 0, 1, 2], [3, 1]
+    monkeypatch.setattr(others, "_words", lambda path: ["cpu", *(str(tick * n) for n in core)])
+    monkeypatch.setattr(others, "_after_name", lambda pid: ["x"] * 11 + [str(tick * n) for n in own])
+    monkeypatch.setattr(others.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(others.os, "cpu_count", lambda: 2)
+    watch, blind = Watch([1]), Watch([])
+    now, core, own = 110.0, [15, 2, 4, 35, 7, 0, 1, 4], [7, 2]
+    assert watch.others() == pytest.approx((12 - 5) / 20)
+    assert blind.others() == pytest.approx(12 / 20), "our own work counts where it is not watched"
+
+
+def test_what_this_system_says() -> None:
     watch, blind = Watch([os.getpid()]), Watch([])
-    end = time.perf_counter() + 0.3
-    while time.perf_counter() < end:
+    before, end = watch._now(), time.process_time() + 0.3
+    while time.process_time() < end:
         pass
-    known, unknown = watch.others(), blind.others()
+    after = watch._now()
     if not sys.platform.startswith("linux"):
-        assert (known, unknown) == (None, None)
+        assert (before, after, watch.others()) == (None, None, None)
         return
-    assert known is not None
-    assert unknown is not None
-    assert 0 <= known <= unknown <= 1
-    assert unknown > known or unknown == 1, "our own work counts where it is not watched"
+    assert before is not None
+    assert after is not None
+    assert after[2] - before[2] >= 0.2
+    assert all(0 <= (share or 0) <= 1 for share in (watch.others(), blind.others()))
 
 
 def test_a_process_that_has_ended_is_no_measure() -> None:

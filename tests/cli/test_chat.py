@@ -278,6 +278,17 @@ class Terminal:
         before, _, self.text = self.text.partition(text)
         return before
 
+    def wait_until_it_reads(self, seconds: float = 60) -> None:
+        """Its main thread does nothing: readline shows its prompt a moment before it waits."""
+        of_main_thread = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat")
+        if not of_main_thread.exists():
+            time.sleep(0.5)
+            return
+        end = time.monotonic() + seconds
+        while of_main_thread.read_text().rpartition(")")[2].split()[0] != "S":
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
     def status(self) -> int:
         """How it ended, having said all that it had to say."""
         while True:
@@ -321,7 +332,7 @@ def test_at_a_terminal(terminal: Callable[..., Terminal], alphabet: str, tmp_pat
     t.until("... ")
     t.type('lines"""\n')
     assert "tok/s; ended by stop)" in t.until(">>> ")
-    time.sleep(0.5)  # readline shows its prompt a moment before it waits; a signal in between is seen at the next key
+    t.wait_until_it_reads()  # a signal between prompt and reading is seen at the next key
     t.type("\x03")
     assert "/bye or Ctrl-D leaves." in t.until(">>> ")
     t.type("/nothing\n")

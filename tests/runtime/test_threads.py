@@ -16,7 +16,8 @@ import octavo
 from octavo.errors import UsageError
 from octavo.runtime import Model, conversation
 from octavo.runtime.lock import FairLock
-from tests.runtime.tiny import ALPHABET
+from octavo.runtime.request import Output
+from tests.runtime.tiny import ALPHABET, END
 
 GREEDY: Any = {"temperature": 0.0}
 QUESTIONS = ("12*7", "5/0", "47 times 38")
@@ -60,29 +61,39 @@ def test_generations_of_one_thread_take_turns(alphabet: Model) -> None:
     assert abandoned.text == ALPHABET
 
 
-def test_a_thread_waits_for_the_generation_that_another_one_reads(alphabet: Model) -> None:
-    order: list[str] = []
+def test_a_thread_waits_for_the_generation_that_another_one_reads(
+    alphabet: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first token is made after the other's last, whichever of the two computes the steps."""
+    made: list[int | None] = []
+    step = alphabet.core.step
+
+    def noted() -> list[Output]:
+        outputs = step()
+        made.extend(output.token for output in outputs)
+        return outputs
+
+    monkeypatch.setattr(conversation, "PATIENCE", 1000.0)  # however long this thread is kept from asking
+    monkeypatch.setattr(alphabet.core, "step", noted)
     running = alphabet.generate("hi", **GREEDY)
-    order.append(next(running))
-    other = threading.Thread(target=lambda: order.append(alphabet.generate([ord("w")], **GREEDY).text))
-    other.start()
-    order.extend(running)
-    other.join(30)
-    waited = order.index("xyz")
-    assert order[:waited] + order[waited + 1 :] == list(ALPHABET)
-    assert waited >= len(ALPHABET) - 1, "not before the step that made the last token, which may be read later"
+    assert next(running) == "a"
+    with ThreadPoolExecutor(1) as threads:
+        reply = threads.submit(lambda: alphabet.generate([ord("w")], **GREEDY).text)
+        assert running.text == ALPHABET
+        assert reply.result(timeout=60) == "xyz"
+    assert made == [*map(ord, ALPHABET), END, *map(ord, "xyz"), END]
 
 
-def test_replies_that_threads_read_share_steps(alphabet_path: str) -> None:
+def test_replies_that_threads_read_share_steps(alphabet_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have begun, as long as somebody is about to ask for more of them."""
+    monkeypatch.setattr(conversation, "PATIENCE", 1000.0)
     with octavo.load(alphabet_path, device="reference", n_ctx=64, max_sequences=3) as model:
         alone = [model.generate([ord(c)], **GREEDY).text for c in "abc"]
         before = model.core.steps
         generations = [model.generate([ord(c)], **GREEDY) for c in "abc"]
-        with ThreadPoolExecutor(3) as threads:
-            with model.engine.lock:  # until all of them wait
-                replies = [threads.submit(lambda g=g: g.text) for g in generations]
-            assert [reply.result(timeout=60) for reply in replies] == alone
-        assert model.core.steps - before < sum(len(g.tokens) for g in generations)
+        assert [next(g) for g in generations] == [text[0] for text in alone]
+        assert together(*(lambda g=g: g.text for g in generations)) == alone
+        assert model.core.steps - before == 2 + max(len(g.tokens) for g in generations), "the first three are alone"
         assert (model.engine.pool.held, model.core.scheduler.idle) == (0, True)
 
 
@@ -175,20 +186,20 @@ def test_one_generation_in_two_threads_is_refused(alphabet: Model, monkeypatch: 
 
     def slow(*args: Any) -> Any:
         inside.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(60)
         return run(*args)
 
     monkeypatch.setattr(alphabet.engine.load(), "run", slow)
     generation = alphabet.generate("hi", **GREEDY)
     with ThreadPoolExecutor(1) as threads:
         reply = threads.submit(lambda: list(generation))
-        assert inside.wait(30)
+        assert inside.wait(60)
         try:
             with pytest.raises(UsageError, match="iterated over already"):
                 list(generation)
         finally:
             goes_on.set()
-        assert reply.result(timeout=30) == list(ALPHABET)
+        assert reply.result(timeout=60) == list(ALPHABET)
 
 
 def test_close_ends_a_generation_that_another_thread_reads(alphabet: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,13 +238,13 @@ def test_a_lock_goes_to_who_waits_before_who_had_it() -> None:
     thread = threading.Thread(target=other)
     with lock, lock:
         thread.start()
-        assert waiting.wait(30)
+        assert waiting.wait(60)
         while not lock_is_waited_for(lock):
             pass
     for _ in range(2):
         with lock:
             order.append("first")
-    thread.join(30)
+    thread.join(60)
     assert order == ["other", "first", "first"]
 
 

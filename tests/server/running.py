@@ -33,7 +33,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def send(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -122,7 +122,7 @@ def running(
         yield found[0]
     finally:
         found[0].loop.call_soon_threadsafe(stop[0].cancel)
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 class Fake:
     """How the server behaves, and what it was asked.
 
-    first, gap  seconds before a reply's first text, and between texts
+    first, gap  seconds before a reply's first text, and between texts, at least
+    holds       whether the i-th text of a reply to a request has to wait for something else
+    written     when each text was, by `time.perf_counter`
     n_vocab     what /v1/models says, if it says it
     status      of each answer to a completion
     broken      "cut": the connection ends in the middle; "error": an event with an error comes; "text": no JSON comes
@@ -23,6 +26,7 @@ class Fake:
 
     first: float = 0.02
     gap: float = 0.005
+    holds: Callable[[dict[str, Any], int], bool] = lambda request, i: False
     n_vocab: int | None = 1000
     status: int = 200
     broken: str | None = None
@@ -32,6 +36,7 @@ class Fake:
     running: int = 0
     most_running: int = 0
     left: int = 0
+    written: list[float] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -95,6 +100,9 @@ class Fake:
             if i == 2 and self.broken == "text":
                 yield b"data: hello\n\n"
                 return
+            while self.holds(request, i):
+                await asyncio.sleep(0.001)
+            self.written.append(time.perf_counter())
             piece = {"delta": {"content": f"w{i} "}} if chat else {"text": f"w{i} "}
             yield event({"choices": [{"index": 0, **piece}]})
         given = request.get("prompt") or " ".join(m["content"] for m in request["messages"])
@@ -132,3 +140,9 @@ async def end_all() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the server is about to do."""
+    while not condition():
+        time.sleep(0.002)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -80,20 +79,24 @@ def test_a_request_has_key_and_path() -> None:
     assert f"Content-Length: {len(body)}" in head
 
 
-def reply_of(fake: Fake, **body: Any) -> Reply:
-    reply = Reply()
+def reply_of(fake: Fake, reply: Reply) -> Reply:
+    """A reply, filled."""
     with serving(fake):
-        asyncio.run(stream(address(fake.url), "/v1/completions", {"prompt": [1, 2], "max_tokens": 4, **body}, reply))
+        asyncio.run(stream(address(fake.url), "/v1/completions", {"prompt": [1, 2], "max_tokens": 4}, reply))
     return reply
 
 
 def test_times_are_those_of_the_server() -> None:
-    reply = reply_of(Fake(first=0.1, gap=0.03))
+    """The server writes a text when the one before has come, the first when it is known when the request was sent."""
+    reply = Reply()
+    fake = Fake(first=0.1, gap=0.03, holds=lambda request, i: len(reply.arrivals) < i or not reply.sent)
+    reply_of(fake, reply)
     assert reply.error is None
     assert (reply.text, reply.tokens, reply.prompt_tokens, reply.cached_tokens) == ("w0 w1 w2 w3 ", 4, 2, 5)
-    assert 0.1 <= reply.ttft < 0.6
-    assert len(reply.gaps) == 3
-    assert all(0.02 < gap < 0.5 for gap in reply.gaps)
+    assert len(fake.written) == len(reply.arrivals) == 4
+    times = [t for pair in zip(fake.written, reply.arrivals, strict=True) for t in pair]
+    assert [reply.sent, *times, reply.ended] == sorted([reply.sent, *times, reply.ended])
+    assert fake.written[-1] - fake.written[0] >= 3 * fake.gap
     assert reply.tpot == pytest.approx(sum(reply.gaps) / 3)
     assert reply.e2e == pytest.approx(reply.ttft + sum(reply.gaps))
 
@@ -109,7 +112,7 @@ def test_times_are_those_of_the_server() -> None:
     ids=["status", "cut", "error", "text"],
 )
 def test_what_fails_is_kept(fake: Fake, message: str, pieces: int) -> None:
-    reply = reply_of(fake)
+    reply = reply_of(fake, Reply())
     assert message in (reply.error or "")
     assert len(reply.arrivals) == pieces
     assert not reply.good
