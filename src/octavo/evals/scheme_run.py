@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
 
 from octavo.errors import HostMemoryError
 from octavo.evals.layerwise import Journal, Layerwise, Samples
-from octavo.evals.layerwise.needs import Needs, needs
+from octavo.evals.layerwise.needs import Needs, at_work, needs
 from octavo.evals.scheme_weights import made_weights
 from octavo.evals.scheme_work import load_scales, load_stages, save_scales, save_stage
 from octavo.evals.smoothing import smooth_model, with_scales
@@ -27,8 +30,6 @@ from octavo.quantizers.smoothing import METHODS as SCALES
 from octavo.quantizers.smoothing import best_of, tokens_fp8, tokens_int8
 
 Progress = Callable[[str, int, int], None]
-AT_WORK = 12
-"""Arrays of a weight's size in float32 that there are while one is made."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +88,8 @@ class SchemeRun:
             for given in stage.inputs:
                 names = [name for name in given.names if is_linear(name) and scale_of(file, name) is None]
                 for name, weight in made_weights(stage, given, names, self.scheme, self.ways, self.threads):
-                    stage.replace(name, values_of(self.scheme, weight.coded))
+                    values = [values_of(self.scheme, coded) for coded in weight.coded]
+                    stage.replace(name, np.stack(values) if given.experts else values[0])
                     mine[name] = weight
         return made, caches
 
@@ -96,13 +98,12 @@ class SchemeRun:
         run = Layerwise(read_model(self.file), self.backends, self.samples, original=self._original)
         takes = needs(run, hessians=True)
         shapes = [info.shape for name, info in self.file.tensors.items() if is_linear(name)]
-        at_work = max(4 * AT_WORK * n * k + 8 * 6 * k * k for n, k in shapes) if shapes else 0
-        return replace(takes, memory=takes.memory + at_work + self.coded_bytes())
+        return replace(takes, memory=takes.memory + at_work(shapes) + self.coded_bytes())
 
     def coded_bytes(self) -> int:
         """Bytes of the weights in their scheme before they are packed."""
         shapes = [info.shape for name, info in self.file.tensors.items() if is_linear(name)]
-        return sum(n * k + 4 * n * self.scheme.groups(k) for n, k in shapes)
+        return sum(prod(shape) + 4 * prod(shape[:-1]) * self.scheme.groups(shape[-1]) for shape in shapes)
 
     def require_room(self) -> None:
         """Raise HostMemoryError where the memory does not hold what the run takes."""

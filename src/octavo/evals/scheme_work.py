@@ -14,7 +14,7 @@ from octavo.errors import FileError
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.coded import Coded
 from octavo.io.atomic import replace_file
-from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
+from octavo.io.safetensors import SafetensorsFile, StoredTensor, TensorHead, write_safetensors
 from octavo.quantizers.job.prepared import MadeWeight, Scaled
 
 ABOUT = "octavo"
@@ -26,10 +26,10 @@ def save_stage(folder: str, number: int, made: Mapping[str, MadeWeight], caches:
     arrays: dict[str, AnyArray] = {f"cache {name}": values for name, values in caches.items()}
     about: dict[str, list[Any]] = {}
     for name, weight in made.items():
-        coded = weight.coded
-        parts: dict[str, AnyArray | None] = {"q": coded.q, "scales": coded.scales, "zeros": coded.zeros}
-        arrays |= {f"{end} {name}": values for end, values in parts.items() if values is not None}
-        about[name] = [coded.factor, weight.error, weight.before, weight.how]
+        for i, coded in enumerate(weight.coded):
+            parts: dict[str, AnyArray | None] = {"q": coded.q, "scales": coded.scales, "zeros": coded.zeros}
+            arrays |= {f"{end} {i} {name}": values for end, values in parts.items() if values is not None}
+        about[name] = [[coded.factor for coded in weight.coded], weight.error, weight.before, weight.how]
     if arrays:
         _write(_stage_path(folder, number), arrays, about)
 
@@ -41,14 +41,18 @@ def load_stages(folder: str, first: int) -> tuple[dict[str, MadeWeight], dict[st
         if os.path.exists(_stage_path(folder, number)):
             file, about = _read(_stage_path(folder, number))
             tensors = file.tensors
-            for name, (factor, error, before, how) in about.items():
-                zeros = tensors[f"zeros {name}"].array() if f"zeros {name}" in tensors else None
-                coded = Coded(tensors[f"q {name}"].array(), tensors[f"scales {name}"].floats(), zeros, factor)
+            for name, (factors, error, before, how) in about.items():
+                coded = tuple(_coded(tensors, f"{i} {name}", factor) for i, factor in enumerate(factors))
                 made[name] = MadeWeight(coded, error, before, how)
             caches |= {
                 name.removeprefix("cache "): t.floats() for name, t in tensors.items() if name.startswith("cache ")
             }
     return made, caches
+
+
+def _coded(tensors: Mapping[str, StoredTensor], name: str, factor: float) -> Coded:
+    zeros = tensors[f"zeros {name}"].array() if f"zeros {name}" in tensors else None
+    return Coded(tensors[f"q {name}"].array(), tensors[f"scales {name}"].floats(), zeros, factor)
 
 
 def save_scales(folder: str, scales: Mapping[str, F32], chosen: Sequence[Scaled]) -> None:

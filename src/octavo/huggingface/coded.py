@@ -38,7 +38,11 @@ class Coded:
 
 def factor_of(scheme: CheckpointScheme, largest: float) -> float:
     """What values of a tensor are multiplied by, whose largest magnitude is `largest`."""
-    return float(np.float32(NVFP4_TOP / largest)) if scheme.strategy == "tensor_group" and largest > 0 else 1.0
+    if scheme.strategy != "tensor_group" or not largest > 0:
+        return 1.0
+    factor = np.float32(NVFP4_TOP / largest)
+    beyond = factor * np.float32(largest) > NVFP4_TOP  # by rounding
+    return float(np.nextafter(factor, np.float32(0)) if beyond else factor)
 
 
 def nearest(scheme: CheckpointScheme, values: F32, factor: float | None = None) -> Coded:

@@ -7,8 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from octavo.formats import QTensor
+from octavo.formats import BlockFormat, Planes, QTensor, group_format, unpack
+from octavo.formats.float8 import float8_format
+from octavo.formats.group import group_of
+from octavo.formats.rows import fold
 from octavo.formats.spec import AnyArray
+from octavo.huggingface.layouts.module import packed
 from octavo.io.gguf import LazyTensor
 
 Columns = Literal["", "halves", "alternate"]
@@ -23,6 +27,43 @@ def stacked(parts: list[LazyTensor]) -> QTensor:
     for i, part in enumerate(parts):
         data[i] = part.load().data
     return QTensor(fmt, shape, data)
+
+
+def in_groups(rows: LazyTensor) -> LazyTensor | None:
+    """An expert's rows with a scale each as rows of groups of the same values, which products with experts take.
+
+    Weights of two levels of scales become 8-bit codes. None where no group divides a row.
+    """
+    n, k = rows.shape
+    group = group_of(k)
+    if group is None:
+        return None
+    fmt = _groups_of(rows.format, group)
+
+    def load() -> QTensor:
+        planes = unpack(rows.load())
+        return packed(fmt, n, k, lambda part: _in_groups(planes, part, rows.format, fmt))
+
+    return LazyTensor(rows.name, fmt, rows.shape, load)
+
+
+def _groups_of(fmt: BlockFormat, group: int) -> BlockFormat:
+    """The format of groups that holds what rows of `fmt` do."""
+    if fmt.number is not None:
+        return float8_format(group if group == 128 else 32)
+    return group_format(4 if fmt.bits == 4 and not fmt.folds else 8, group, "F32")
+
+
+def _in_groups(planes: Planes, part: slice, was: BlockFormat, fmt: BlockFormat) -> Planes:
+    """Some rows' planes: each group with its row's scale."""
+    assert planes.d is not None
+    codes, k = planes.q[part], planes.q.shape[1]
+    if was.folds:
+        assert planes.sc is not None
+        values = was.code(codes).reshape(len(codes), k // was.group, was.group)
+        fold(values, planes.sc[part])
+        codes = (values.reshape(codes.shape) + np.float32(fmt.offset)).astype(np.uint8)
+    return Planes(codes, d=np.repeat(planes.d[part], k // fmt.group, axis=1))
 
 
 def half(both: LazyTensor, which: int, columns: Columns) -> tuple[Shape, Callable[[], QTensor]] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
-from octavo.huggingface.experts import half, part_of_heads, stacked, transposed
+from octavo.huggingface.experts import half, in_groups, part_of_heads, stacked, transposed
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.huggingface.orders import absorb_orders
 from octavo.io.gguf import LazyTensor
@@ -143,7 +143,12 @@ def _made(
         if len({(t.format, t.shape) for t in rows}) > 1:
             raise _fault(checkpoint, name, "has experts of different shapes or types", "one shape and type")
         if rows[0].format.per_row:
-            raise _fault(checkpoint, name, f"has experts of {rows[0].format.name}", "experts of rows with more scales")
+            parted = [in_groups(row) for row in rows]
+            rows = [row for row in parted if row is not None]
+            if len(rows) < len(parted):
+                raise _fault(checkpoint, name, f"has experts with rows of {want[-1]} values", "multiples of 32")
+        if name.endswith(".scale"):  # of one number each
+            return _source(name, rows[0].format, (len(rows),), lambda: _row(stacked(rows)))
         return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows))
     if name in found.halves:
         both, which = found.halves[name]
@@ -167,8 +172,8 @@ def _made(
 
 
 def _row(tensor: QTensor) -> QTensor:
-    """A matrix of one row as a vector."""
-    return QTensor(tensor.format, tensor.shape[-1:], tensor.data.reshape(-1))
+    """A matrix of one row, or of one column, as a vector."""
+    return QTensor(tensor.format, (tensor.size,), tensor.data.reshape(-1))
 
 
 def _source(name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor]) -> LazyTensor:

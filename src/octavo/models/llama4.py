@@ -119,6 +119,7 @@ ARCH = Architecture(
     names=names.NORMS | names.ATTENTION | {
         "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
         "feed_forward.router": "ffn_gate_inp", "feed_forward.experts.gate_up_proj": names.GATE_UP,
+        **{f"feed_forward.experts.*.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
         "feed_forward.experts.down_proj": "ffn_down_exps", "feed_forward.shared_expert.gate_proj": "ffn_gate_shexp",
         "feed_forward.shared_expert.up_proj": "ffn_up_shexp", "feed_forward.shared_expert.down_proj": "ffn_down_shexp",
     },

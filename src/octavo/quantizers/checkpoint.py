@@ -53,7 +53,7 @@ def quantize_checkpoint(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Quantize the linear layers of a dense model into the new folder `dst`, readable by compressed-tensors and vLLM.
+    """Quantize the linear layers of a model into the new folder `dst`, readable by compressed-tensors and vLLM.
 
     src               a GGUF file, a checkpoint folder, or "demo"
     scheme            "int8-w8a8", "w4a8", "w4a16-g128", ..., see `octavo.huggingface.schemes.CHECKPOINT_SCHEMES`
@@ -62,10 +62,11 @@ def quantize_checkpoint(
     allow_requantize  quantized tensors may be quantized again, at a loss
     dry_run           nothing is written; the report has types and sizes
 
-    The embedding, the output matrix and vectors stay as they are. Holds a tensor at a time, and what a method made;
-    `dst` appears when all of it is written and was read again. Raises what opening `src` and the method raise,
+    The embedding, the output matrix, routers and vectors stay as they are. Holds a tensor at a time, and what a method
+    made; `dst` appears when all of it is written and was read again. Raises what opening `src` and the method raise,
     UsageError for what does not go together, FileError where `dst` has something in it or can't be written, ModelError
-    for a model with experts, NonFiniteError and QuantFormatError for values that can't be stored.
+    for a GGUF file that config.json has no words for, NonFiniteError and QuantFormatError for values that can't be
+    stored.
     """
     writer = find_writer(layout)
     kind = writer.scheme(checkpoint_scheme(scheme))
@@ -108,7 +109,7 @@ def _write(dst: StrPath, job: CheckpointJob, report: Report, kv: str | None) -> 
     source, target = job.target.source, job.target
     scales = cache_scales(job.model, job.prepared.caches, kv) if kv is not None else {}
     require_room(dst, sum(head.nbytes for head in job.heads(scales)))
-    quantized = target.writer.config(job.scheme, ["lm_head"])
+    quantized = target.writer.config(job.scheme, job.ignored)
     if kv is not None:
         quantized["kv_cache_scheme"] = cache_scheme(kv)
     config = _config(source, job.model, target.allow_requantize) | {KEY: quantized}
@@ -137,12 +138,10 @@ def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict
 
     Raises ModelError for a model that has none, UsageError for a quantized one.
     """
-    file, experts = source.file, source.hparams.n_expert
+    file = source.file
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:
         raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more{REQUANTIZE}")
-    if experts:
-        raise UsageError(f"{file.path} has {experts} experts, which schemes are not made for")
     if OUTPUT in model.file.tensors and OUTPUT not in file.tensors:
         config = _untied(config)
     return {key: value for key, value in config.items() if key != KEY}

@@ -12,11 +12,19 @@ import numpy as np
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError, shown
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.codec import chunks
+from octavo.formats.group import GROUPS
 from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface import CheckpointFile
 from octavo.huggingface.coded import Coded, factor_of, nearest, values_of
-from octavo.huggingface.names import as_checkpoint, checkpoint_name, is_linear, rows_apart
+from octavo.huggingface.names import (
+    as_checkpoint,
+    checkpoint_name,
+    checkpoint_shape,
+    is_linear,
+    of_expert,
+    rows_apart,
+)
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.huggingface.writers import Writer
 from octavo.io.gguf import GGUFFile
@@ -36,10 +44,16 @@ SLAB = 1 << 20
 
 @dataclass(frozen=True)
 class Stored:
-    """What becomes of a tensor: its name, and its format in the result."""
+    """What becomes of a tensor: its name, with * for an expert's number, its format in the result, and experts."""
 
     name: str
     format: str
+    experts: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its weights [N, K]: one, or one for each expert."""
+        return [of_expert(self.name, i) for i in range(self.experts)] or [self.name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +101,26 @@ class CheckpointJob:
             raise UsageError(f"{problem}{REQUANTIZE}")
         target = checkpoint_name(name, self.model.architecture)
         if target is None:
-            raise UsageError(
-                f"{self.file.path}: tensor {shown(name)} has no place in a checkpoint, which would lose it"
-            )
+            where = f"a checkpoint of {self.model.hparams.arch}" if len(info.shape) == 3 else "a checkpoint"
+            problem = f"has no place in {where} with a scheme, which would lose it"
+            raise UsageError(f"{self.file.path}: tensor {shown(name)} {problem}")
         if not is_linear(name):
             changed = info.type_name if len(info.shape) == 1 else was  # matrices that were changed keep their type
             return Stored(target, changed if plain else "F16")
         try:
             fmt = self.scheme.format(info.shape[-1])
-            self.writer.require(info.shape)
+            self.writer.require(info.shape[-2:])
+            if len(info.shape) == 3 and info.shape[-1] % GROUPS[-1]:
+                raise QuantFormatError(f"experts with rows of {info.shape[-1]} values (allowed: multiples of 32)")
         except QuantFormatError as error:
             raise QuantFormatError(f"tensor {shown(name)}: {error}") from None
-        return Stored(target, fmt.name)
+        return Stored(target, fmt.name, info.shape[0] if len(info.shape) == 3 else 0)
+
+    @property
+    def ignored(self) -> list[str]:
+        """Linear layers that stay as they are, by their names in the checkpoint: the output matrix, and routers."""
+        routers = (stored.name for name, stored in self.stored.items() if "_gate_inp" in name)
+        return ["lm_head", *(name.removesuffix(".weight") for name in routers if name.endswith(".weight"))]
 
     def heads(self, scales: Mapping[str, F32]) -> list[TensorHead]:
         """The tensors of the file to write, `scales` of caches among them."""
@@ -106,9 +128,9 @@ class CheckpointJob:
         for name, stored in self.stored.items():
             shape = self.file.tensors[name].shape
             if stored.format in FLOATS:
-                heads.append(TensorHead(stored.name, stored.format, shape))
-            else:
-                heads += self.writer.heads(stored.name, self.scheme, shape)
+                heads.append(TensorHead(stored.name, stored.format, checkpoint_shape(name, shape)))
+            for each in () if stored.format in FLOATS else stored.names:
+                heads += self.writer.heads(each, self.scheme, shape[-2:])
         return heads + [TensorHead(name, "F32", values.shape) for name, values in scales.items()]
 
     def arrays(self, report: Report, scales: Mapping[str, F32]) -> Iterator[AnyArray]:
@@ -117,7 +139,8 @@ class CheckpointJob:
             self._advance(name, 0)
             made = self.prepared.made.get(name)
             if made is not None:
-                yield from self.writer.arrays(self.scheme, self._in_order(name, made.coded))
+                for coded in made.coded:
+                    yield from self.writer.arrays(self.scheme, self._in_order(name, coded))
                 report.rows.append(self.row(name, made.error, made.before, made.how))
             else:
                 tensor = as_checkpoint(self.file.tensor(name, copy=True), self.model)
@@ -126,11 +149,18 @@ class CheckpointJob:
                     report.rows.append(self.row(name))
                     yield self._float(tensor, stored.format, scale).data
                 else:
-                    coded, error = self._nearest(tensor, scale)
-                    report.rows.append(self.row(name, error))
-                    yield from self.writer.arrays(self.scheme, coded)
+                    yield from self._rounded(tensor, scale, report)
             self._advance(name, self.file.tensors[name].size)
         yield from scales.values()
+
+    def _rounded(self, tensor: QTensor, scale: F32 | None, report: Report) -> Iterator[AnyArray]:
+        """The arrays of a weight that is rounded to nearest, expert by expert."""
+        off = size = 0.0
+        for part, of in _experts(tensor, scale):
+            coded, wrong, right = self._nearest(part, of)
+            off, size = off + wrong, size + right
+            yield from self.writer.arrays(self.scheme, coded)
+        report.rows.append(self.row(tensor.name, math.sqrt(off / size) if size else 0.0))
 
     def row(
         self, name: str, error: float | None = None, before: float | None = None, how: str | None = None
@@ -139,8 +169,9 @@ class CheckpointJob:
         info, stored = self.file.tensors[name], self.stored[name]
         was = self.source.tensors.get(name, info)
         plain = stored.format in FLOATS
-        heads = [TensorHead("", stored.format, info.shape)] if plain else self.writer.heads("", self.scheme, info.shape)
-        nbytes = sum(head.nbytes for head in heads)
+        shape = info.shape[-2:]
+        heads = [TensorHead("", stored.format, info.shape)] if plain else self.writer.heads("", self.scheme, shape)
+        nbytes = sum(head.nbytes for head in heads) * max(1, stored.experts)
         return TensorRow(
             name, info.shape, was.type_name, stored.format, was.nbytes, nbytes, error, before=before, how=how
         )
@@ -159,8 +190,8 @@ class CheckpointJob:
         values = dequantize(tensor)
         return quantize_reference(values if scale is None else values * scale, by_name(name), tensor.name)
 
-    def _nearest(self, tensor: QTensor, scale: F32 | None) -> tuple[Coded, float]:
-        """Codes and scales as the file has them, and the root of sum (x - x')^2 / sum x^2."""
+    def _nearest(self, tensor: QTensor, scale: F32 | None) -> tuple[Coded, float, float]:
+        """Codes and scales of a weight [N, K] as the file has them, sum (x - x')^2 and sum x^2."""
         values = dequantize(tensor)
         values = values if scale is None else values * scale
         factor = factor_of(self.scheme, float(np.abs(values).max(initial=0)))
@@ -177,8 +208,7 @@ class CheckpointJob:
         except (NonFiniteError, QuantFormatError) as error:
             raise type(error)(f"tensor {shown(tensor.name)}: {error}") from None
         wrong, right = (math.fsum(column) for column in list(zip(*parts, strict=True))[1:])
-        coded = joined([part for part, _, _ in parts])
-        return coded, math.sqrt(wrong / right) if right else 0.0
+        return joined([part for part, _, _ in parts]), wrong, right
 
     def _advance(self, name: str, values: int) -> None:
         self.done += values
@@ -191,6 +221,17 @@ def joined(parts: list[Coded]) -> Coded:
     zeros = [part.zeros for part in parts if part.zeros is not None]
     q, scales = (np.concatenate(columns) for columns in zip(*((part.q, part.scales) for part in parts), strict=True))
     return Coded(q, scales, np.concatenate(zeros) if zeros else None, parts[0].factor)
+
+
+def _experts(tensor: QTensor, scale: F32 | None) -> Iterator[tuple[QTensor, F32 | None]]:
+    """A weight [N, K] and its scale; of a weight [E, N, K] those of each expert."""
+    if len(tensor.shape) == 2:
+        yield tensor, scale
+        return
+    data = tensor.data
+    for i in range(tensor.shape[0]):
+        one = QTensor(tensor.format, tensor.shape[1:], data[i], f"{tensor.name}, expert {i}")
+        yield one, None if scale is None else scale[i : i + 1]
 
 
 def _said(file: GGUFFile, name: str) -> bool:

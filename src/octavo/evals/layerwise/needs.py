@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -20,6 +21,10 @@ MODEL_SHARE, SUM_SHARE = 0.4, 0.7
 """Of what a plain product of floats reaches, what a model's stages and sums of products reach."""
 PROGRAM = 48 << 20
 """Bytes of compiled kernels and what they are made and run with."""
+ARRAYS = 12
+"""Arrays of a weight's size in float32 that there are while one is made."""
+MATRICES = 6
+"""Matrices [K, K] in float64 that there are then."""
 PROBE = 512
 """Rows and columns of the products by which the machine's speed is found."""
 
@@ -49,6 +54,11 @@ def needs(run: Layerwise, *, hessians: bool) -> Needs:
     sums = 2 * hessian_bytes(largest) + 4 * largest**2 if hessians else 0
     memory = PROGRAM + max(sums, *(_stage_bytes(run, stage) for stage in run.stages))
     return Needs(memory, values, sum(written.values()) if hessians else 0, _seconds(run, hessians=hessians))
+
+
+def at_work(shapes: Iterable[tuple[int, ...]]) -> int:
+    """Bytes that making a weight [N, K] takes at most, of experts one at a time: its arrays, and those of Hessians."""
+    return max((4 * ARRAYS * shape[-2] * shape[-1] + 8 * MATRICES * shape[-1] ** 2 for shape in shapes), default=0)
 
 
 def _kept(run: Layerwise, stage: Stage) -> int:

@@ -6,6 +6,7 @@ has it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,11 +21,12 @@ from octavo.io.safetensors import TensorHead
 
 
 def quantization_config(scheme: CheckpointScheme, ignored: list[str]) -> dict[str, Any]:
-    """The value of `quantization_config`. Layers that are not quantized are told by their tensors."""
-    del ignored
+    """The value of `quantization_config`; `dynamic` leaves out the layers of blocks that are not quantized."""
+    routers = {f"-:{re.escape(name)}$": dict[str, Any]() for name in ignored if name != "lm_head"}
     return {
         "quant_method": "gptq", "bits": scheme.bits, "group_size": scheme.group or -1, "sym": True, "desc_act": False,
         "checkpoint_format": "gptq", "pack_dtype": "int32", "lm_head": False,
+        **({"dynamic": routers} if routers else {}),
     }  # fmt: skip
 
 

@@ -16,13 +16,13 @@ from octavo.io.gguf import GGUFFile
 class MadeWeight:
     """A linear layer's weight in a scheme.
 
-    coded   codes and scales of its rows [N, K], in GGUF's order
+    coded   codes and scales of its rows [N, K], in GGUF's order; of experts' those of each
     error   the root of sum |y' - y|^2 / sum |y|^2 of the outputs y over the calibration text
     before  the same with the weight rounded to nearest
-    how     what was chosen for it, as in "qronos"
+    how     what was chosen for it, as in "qronos"; for experts what was chosen for any
     """
 
-    coded: Coded
+    coded: tuple[Coded, ...]
     error: float
     before: float
     how: str
