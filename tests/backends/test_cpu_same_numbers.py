@@ -126,11 +126,15 @@ def test_products_of_experts(name: str) -> None:
     run(OpCase("mul_mat_id", 33, {"n": 48, "k": 512, "experts": 8, "used": 2, "shared": 1}, (name,)))
 
 
+@pytest.mark.parametrize("rows", [24, 1047])
 @pytest.mark.parametrize("name", ["Q8_0", slow("IQ4_NL"), slow("Q4_0"), slow("Q5_1"), slow("MXFP4")])
-def test_products_of_many_tokens_and_of_few(name: str) -> None:
-    """71 tokens are more than have their sums kept at a time, and 288 values more than are unpacked at a time."""
+def test_products_of_many_tokens_and_of_few(name: str, rows: int) -> None:
+    """71 tokens are more than have their sums kept at a time, and 288 values more than are unpacked at a time.
+
+    1,047 rows are enough for tasks of 64 rows, and the last task has 23.
+    """
     rng = np.random.default_rng(0)
-    node = apply("mul_mat", weight(random_matrix("w", by_name(name), (24, 288), rng)), leaf("x", ("tokens", 288)))
+    node = apply("mul_mat", weight(random_matrix("w", by_name(name), (rows, 288), rng)), leaf("x", ("tokens", 288)))
     backend, limits = CpuBackend(threads=2), {"tokens": 71}
     executor = Executor(schedule(lower(Graph.of(node), [backend]), [backend], limits), [backend], limits)
     x = rng.standard_normal((71, 288)).astype(np.float32)
