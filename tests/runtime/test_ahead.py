@@ -74,6 +74,61 @@ def test_replies_end_and_begin_while_others_go_on(architecture: ModelSpec, pages
     assert {end for _, end in outcomes[1]} == {"stop", "length"}
 
 
+def long_requests() -> list[Request]:
+    """Prompts of several steps, two of which begin alike, beside replies."""
+    prompts = [PROMPTS[6] + PROMPTS[5], PROMPTS[1], PROMPTS[6] + PROMPTS[4], PROMPTS[5] + PROMPTS[6]]
+    kinds = ({"seed": 2}, {"temperature": 0}, {"temperature": 0}, {"seed": 3, "temperature": 1.2})
+    params = [SamplingParams(**kind) for kind in kinds]
+    return [Request(p, make_sampler(how), 12 + i) for i, (p, how) in enumerate(zip(prompts, params, strict=True))]
+
+
+def test_prompts_are_read_while_the_step_before_is_under_way(architecture: ModelSpec) -> None:
+    """In steps of few tokens, with requests that are asked for more than their tokens in between."""
+    texts = []
+    for backend in (ReferenceBackend(), Eager()):
+        core, given = core_on(architecture, backend, n_batch=20), long_requests()
+        slow = Request(PROMPTS[2], make_sampler(SamplingParams(repeat_penalty=1.3, seed=9)), 6)
+        chunks = 0
+        for request in (*given, slow):
+            core.add(request)
+            for _ in range(4):
+                core.step()
+                chunks += core._under_way is not None and core._under_way.plan.chunk > 0
+        core.engine.step([Feed(other := Sequence(), [7, 8])])
+        core.engine.pool.release(other)
+        run(core, [])
+        texts.append([list(r.chosen) for r in (*given, slow)])
+        assert (chunks > 5) == core.engine.runs_ahead
+    assert texts[0] == texts[1]
+
+
+def test_a_step_that_is_interrupted_while_another_is_under_way(
+    architecture: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Neither of the two is taken; both are computed again."""
+    core, given, want = core_on(architecture, Eager(), n_batch=20), long_requests(), long_requests()
+    run(core_on(architecture, ReferenceBackend(), n_batch=20), want)
+    for request in given:
+        core.add(request)
+    there, times = core.chooser.chosen_there, iter(range(1000))
+
+    def interrupted(*step: Any) -> Any:
+        if next(times) % 5 == 3:
+            raise KeyboardInterrupt
+        return there(*step)
+
+    monkeypatch.setattr(core.chooser, "chosen_there", interrupted)
+    caught = 0
+    while not core.scheduler.idle:
+        try:
+            core.step()
+        except KeyboardInterrupt:
+            caught += 1
+    assert caught > 5
+    assert [list(r.chosen) for r in given] == [list(r.chosen) for r in want]
+    assert core.stats().held == 0
+
+
 def test_cancelled_while_a_step_is_under_way(architecture: ModelSpec) -> None:
     core, given, want = core_on(architecture, Eager()), requests(), requests()
     run(core_on(architecture, ReferenceBackend()), want)

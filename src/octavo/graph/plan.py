@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ INPUT_ALIGNMENT = 64
 INPUT_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
 
 Fed = tuple[Any, Sequence[int] | None]
-"""A value of a step, and which of its elements are taken; None for all."""
+"""A value of a step, and which of its elements are the first ones of an input; None for all."""
 
 Watch = Callable[[Node, Callable[[int], AnyArray]], None]
 """Is given a node before its call is made, and a function that reads its i-th input to the host."""
@@ -165,14 +165,13 @@ class Executor:
     ) -> Begun:
         """Begin a step that makes the `wanted` outputs; where these are not on an AsyncBackend, it is done.
 
-        `fed` are values of the step before, by the name of the input, on AsyncBackends, that they take the place of.
-        Of such a value the elements at some places are taken, or all.
+        `fed` are values of the step before, by the name of the input, on AsyncBackends, whose first elements they take
+        the place of. Of such a value the elements at some places are taken, or all.
         """
         plan = self._fill(inputs, sizes, wanted)
         for name, (source, places) in (fed or {}).items():
             for backend, value in plan.inputs[name]:
-                assert isinstance(backend, AsyncBackend)
-                backend.copy(value, source, places)
+                cast(AsyncBackend, backend).copy(value, source, places)
         for step in plan.steps:
             step()
         waits = [self._begin_read(backend, value) for backend, value in plan.outputs]
@@ -208,8 +207,7 @@ class Executor:
     def _begin_read(self, backend: Backend, value: Any) -> Callable[[], AnyArray]:
         """A read of a value that is made when this step is done; what comes of it waits for it."""
         if id(backend) in self._waits:
-            assert isinstance(backend, AsyncBackend)
-            return backend.begin_read(value)
+            return cast(AsyncBackend, backend).begin_read(value)
         return partial(backend.read, value)
 
     def _fill(self, inputs: Mapping[str, AnyArray], sizes: Sizes, wanted: tuple[int, ...] | None = None) -> Plan:

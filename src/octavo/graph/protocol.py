@@ -87,9 +87,9 @@ class AsyncBackend(Backend, Protocol):
         """Copy a value as it is once all calls made so far are done; what is returned waits for it."""
 
     def copy(self, target: Any, source: Any, places: Sequence[int] | None = None) -> None:
-        """Fill a value with another one's elements, of its type, after all calls made so far.
+        """Fill the first elements of a value with another one's, of its type, after all calls made so far.
 
-        These are all elements, or those at some places of a source of one dimension; as many as the target has.
+        These are all elements, or those at some places of a source of one dimension; the target has no fewer.
         """
 
 

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.kv_cache import Sequence, rows
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Feed:
     """Tokens to append to a sequence; `outputs` is how many logits are wanted, of the last tokens.
 
-    ahead  tokens that a step under way appends before
+    ahead  tokens that steps under way append before
     """
 
     sequence: Sequence
@@ -42,49 +43,69 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
     Feeds of one token come before longer ones, and `starts` leaves them out: op `attention` has another way for them.
     Outputs are in the order of the feeds as they are given.
     """
-    order = sorted(range(len(feeds)), key=lambda i: len(feeds[i].tokens) != 1)
+    numbers = [len(f.tokens) for f in feeds]
+    order = [i for i, n in enumerate(numbers) if n == 1]
+    ones = len(order)
+    if ones < len(feeds):
+        order += [i for i, n in enumerate(numbers) if n != 1]
     ordered = [feeds[i] for i in order]
-    counts = [len(f.tokens) for f in ordered]
-    bounds = [0, *accumulate(counts)]
-    ones = counts.count(1)
-    decodes = ones if max(counts) > 1 else 0  # where all have one token, `starts` tells so
-    stops = dict(zip(order, bounds[1:], strict=True))
-    outputs = [at for i, f in enumerate(feeds) for at in range(stops[i] - f.outputs, stops[i])]
+    bounds = [0, *accumulate([numbers[i] for i in order])]
+    decodes = ones if bounds[-1] > ones else 0  # where all have one token, `starts` tells so
+    starts = [len(f.sequence.tokens) + f.ahead for f in ordered]
     inputs: dict[str, AnyArray] = {
         "tokens": np.array([token for f in ordered for token in f.tokens], np.int32),
-        "positions": _positions(ordered, ones),
+        "positions": _positions(ordered, starts, ones),
         "starts": np.array(bounds[decodes:], np.int32),
-        "outputs": np.array(outputs, np.int32),
+        "outputs": np.array(_outputs(feeds, order, bounds), np.int32),
     }
-    inputs["pages"], inputs["rows"] = _places([f.sequence.pages for f in ordered], ordered, ones, max_pages)
+    inputs["pages"] = _table([f.sequence for f in ordered], max_pages)
+    inputs["rows"] = _rows([f.sequence.pages for f in ordered], ordered, starts, ones)
     if any(windows := [f.sequence.window.pages for f in ordered]):  # layers with a window have pages of their own
-        inputs["window_pages"], inputs["window_rows"] = _places(windows, ordered, ones, max_pages)
+        inputs["window_pages"] = np.stack([_row(pages, max_pages) for pages in windows])
+        inputs["window_rows"] = _rows(windows, ordered, starts, ones)
     sizes = {
         "tokens": bounds[-1],
-        "outputs": len(outputs),
+        "outputs": len(inputs["outputs"]),
         "sequences": len(feeds),
         "boundaries": len(inputs["starts"]),
     }
     return inputs, sizes
 
 
-def _positions(feeds: Seq[Feed], ones: int) -> AnyArray:
+def _outputs(feeds: Seq[Feed], order: Seq[int], bounds: Seq[int]) -> list[int]:
+    """The tokens whose logits are wanted, feed by feed, where feed `order[i]` is from `bounds[i]` to the next bound."""
+    stops = [0] * len(feeds)
+    for i, stop in zip(order, bounds[1:], strict=True):
+        stops[i] = stop
+    return [at for stop, f in zip(stops, feeds, strict=True) for at in range(stop - f.outputs, stop)]
+
+
+def _positions(feeds: Seq[Feed], starts: Seq[int], ones: int) -> AnyArray:
     """Positions, int32, of the tokens of feeds, the first of which have one; no arrays for each of these."""
-    at = np.array([f.start for f in feeds[:ones]], np.int32)
+    at = np.array(starts[:ones], np.int32)
     rest = [np.arange(f.start, f.stop, dtype=np.int32) for f in feeds[ones:]]
     return np.concatenate([at, *rest]) if rest else at
 
 
-def _places(lists: Seq[list[int]], feeds: Seq[Feed], ones: int, width: int) -> tuple[AnyArray, AnyArray]:
-    """The pages of feeds, int32 [feeds, width], from a list for each, and the cache's rows, int64, of their tokens.
+def _table(sequences: Seq[Sequence], width: int) -> AnyArray:
+    """The pages of sequences, int32 [sequences, width]. Each keeps its row of it as long as it has the same pages."""
+    for sequence in sequences:
+        if sequence.row is None or len(sequence.row) != width:
+            sequence.row = _row(sequence.pages, width)
+    return np.concatenate([s.row for s in sequences]).reshape(len(sequences), width)
 
-    The first feeds have one token; there are no arrays for each of these.
-    """
-    table = np.zeros((len(feeds), width), np.int32)
-    for row, pages in zip(table, lists, strict=True):
-        row[: len(pages)] = pages
-    at = [f.start for f in feeds[:ones]]
-    of_ones = [pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for pages, p in zip(lists, at, strict=False)]
+
+def _row(pages: Seq[int], width: int) -> npt.NDArray[np.int32]:
+    row = np.zeros(width, np.int32)
+    row[: len(pages)] = pages
+    return row
+
+
+def _rows(lists: Seq[list[int]], feeds: Seq[Feed], starts: Seq[int], ones: int) -> AnyArray:
+    """The cache's rows, int64, of the tokens of feeds, whose pages are in `lists`; see `_positions`."""
+    of_ones = [
+        pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for pages, p in zip(lists[:ones], starts, strict=False)
+    ]
     found = np.array(of_ones, np.int64)
     rest = [rows(pages, f.start, f.stop) for pages, f in zip(lists[ones:], feeds[ones:], strict=True)]
-    return table, np.concatenate([found, *rest]) if rest else found
+    return np.concatenate([found, *rest]) if rest else found

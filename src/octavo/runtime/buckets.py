@@ -81,21 +81,21 @@ def filled(
     prompts = [f for f in feeds if len(f.tokens) > 1]
 
     wanted = replies_beside(len(replies)) if prompts else replies_for(len(replies))
-    more = [thrown_away(1, scratch, windows) for _ in range(wanted - len(replies))] if replies else []
+    more = [thrown_away(1, scratch, windows)] * (wanted - len(replies)) if replies else []
     if prompts:
         tokens = sum(len(f.tokens) for f in prompts)
         left = min(_missing(tokens, sizes), most_pages * PAGE_SIZE)
         rest = min(prompts_for(len(prompts)), tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
         lengths = [left] + [0] * (rest - 1) if left else [0] * rest
         more += [thrown_away(length, scratch, windows) for length in lengths]
-    return [Feed(f.sequence, f.tokens, max(f.outputs, 1), f.ahead) for f in feeds] + more
+    return [f if f.outputs else Feed(f.sequence, f.tokens, 1, f.ahead) for f in feeds] + more
 
 
 def thrown_away(tokens: int, scratch: int, windows: int | None = None) -> Feed:
     """Tokens of nobody's sequence, whose keys and values go to page `scratch`, or `windows` in layers with a window."""
     pages = pages_for(tokens)
     window = WindowPages([] if windows is None else [windows] * pages)
-    return Feed(Sequence([scratch] * pages, window=window), [0] * tokens)
+    return Feed(Sequence([scratch] * pages, window=window, room=tokens), [0] * tokens)
 
 
 def _missing(prompts: int, sizes: Seq[int]) -> int:

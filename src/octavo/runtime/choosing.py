@@ -29,7 +29,7 @@ from octavo.runtime.request import LogProbs, Request, masked
 from octavo.runtime.sampling import NOTHING_LEFT, ChainSampler, largest_first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chosen:
     """A token, and how likely it was, if that was asked for."""
 
@@ -42,18 +42,15 @@ Choices = dict[Request, Chosen | Exception]
 FIRST: Mapping[Request, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wanted:
     """A request that wants a token: the row of its logits, what changes these, and the mask of its constraint."""
 
     request: Request
     row: int
-    changes: Changes
-    mask: AnyArray | None
-
-    @property
-    def changed(self) -> bool:
-        return self.mask is not None or len(self.changes.ids) > 0
+    changes: Changes = NO_CHANGES
+    mask: AnyArray | None = None
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +116,15 @@ class Chooser:
     def chosen_there(self, begun: Begun, output: int, choosing: Seq[tuple[Request, int]]) -> Choices | None:
         """The tokens of a step with output BEST or DRAWN; None where a choice was among unknown ones."""
         (found,) = begun.read()
-        rows = found[[row for _, row in choosing]].tolist()
-        choices: Choices = {}
-        for (request, _), (broken, token, last) in zip(choosing, rows, strict=True):
-            unknown = token >= self.n_known if output == BEST else last > 0
-            if unknown and not broken:
-                return None
-            choices[request] = self.engine.not_finite() if broken else Chosen(token)
+        rows = found[[row for _, row in choosing]]
+        broken = rows[:, 0] != 0
+        unknown = rows[:, 1] >= self.n_known if output == BEST else rows[:, 2] > 0
+        if (unknown & ~broken).any():
+            return None
+        tokens = zip(choosing, rows[:, 1].tolist(), strict=True)
+        choices: Choices = {request: Chosen(token) for (request, _), token in tokens}
+        for i in np.flatnonzero(broken).tolist():
+            choices[choosing[i][0]] = self.engine.not_finite()
         return choices
 
     def _best(self, wanted: Seq[Wanted], found: AnyArray, begun: Begun) -> Choices:
@@ -144,13 +143,16 @@ class Chooser:
         """What is to be chosen; constraints that allow nothing are among the choices, as errors."""
         masks = self._masks([request for request, _ in choosing])
         for request, row in choosing:
+            if request.plain:
+                yield Wanted(request, row)
+                continue
             mask = masks.get(request)
             try:
                 if isinstance(mask, Exception):
                     raise mask
                 sampler = request.sampler
                 changes = sampler.changes(request.tokens) if isinstance(sampler, ChainSampler) else NO_CHANGES
-                yield Wanted(request, row, changes, mask)
+                yield Wanted(request, row, changes, mask, mask is not None or len(changes.ids) > 0)
             except Exception as error:
                 choices[request] = error
 

@@ -69,9 +69,9 @@ class EngineCore:
         start = clock()
         with self.engine.lock:
             for feeds in self.engine.sizes():
-                drawn = DRAWN if self.engine.draws else CANDIDATES
+                drawn = DRAWN if self.engine.draws and self.engine.runs_ahead else CANDIDATES
                 draws = DrawsThere([GREEDY] * len(feeds), [0] * len(feeds), self.n_known)
-                for output in (BEST, drawn) if len(feeds[-1].tokens) == 1 else (CANDIDATES,):
+                for output in (BEST, drawn) if len(feeds[-1].tokens) == 1 else (drawn,):
                     for _ in range(WARM_UP_RUNS):
                         begun = clock()
                         self.engine.begin(feeds, (output,), more=draws if output == DRAWN else None, check=False).read()
@@ -101,6 +101,7 @@ class EngineCore:
             try:
                 return self._step(prompts)
             except BaseException:
+                self._under_way = None
                 self.scheduler.go_back()
                 raise
             finally:
@@ -108,7 +109,7 @@ class EngineCore:
 
     def _step(self, prompts: bool) -> list[Output]:
         start, (last, self._under_way) = clock(), (self._under_way, None)
-        if last is not None and not any(r.state is State.RUNNING for r, _ in last.plan.parts):
+        if last is not None and not last.is_wanted:
             last = None
         plan = self.scheduler.plan(prompts=prompts) if last is None else replace(last.plan, ended=self._ended())
         if not plan.parts:
@@ -120,10 +121,12 @@ class EngineCore:
                 return [*plan.ended, *outputs]
         last, choices = last or self._begun(plan), None
         if last is not None:
-            self._under_way = self.ahead.begin_after(last)
+            self._under_way = self.ahead.begin_after(last, prompts=prompts)
             done, choices = self.ahead.choices(last)
             plan = replace(done, ended=plan.ended)
         if choices is None:
+            if self._under_way is not None:
+                self.ahead.drop(self._under_way)
             self._under_way, choices = None, self._choices(plan)
         return [*plan.ended, *self._taken(plan, choices, start)]
 
@@ -167,7 +170,7 @@ class EngineCore:
     def _taken(self, plan: StepPlan, choices: Choices, start: float) -> list[Output]:
         """Take what came of a step that is computed since `start`, or since the one before it."""
         now = clock()
-        if not self._prepares(plan):
+        if plan.parts and not self._prepares(plan):
             self.scheduler.pace.seen(plan.replies, plan.chunk, now - max(start, self._last), plan.depth)
         self._last = now
         self._counts["steps"] += 1
@@ -178,7 +181,10 @@ class EngineCore:
         chosen = {r: c for r, c in choices.items() if isinstance(c, Chosen)}
         outputs = self.scheduler.commit(plan, {r: c.token for r, c in chosen.items()}, failed)
         self._counts["generated"] += len(chosen)
-        return [_with_logprobs(o, chosen.get(o.request)) for o in outputs]
+        for output in outputs:
+            if output.request.logprobs is not None and output.request in chosen:
+                output.logprobs = chosen[output.request].logprobs
+        return outputs
 
     def _prepares(self, plan: StepPlan) -> bool:
         """Whether a step's time is that of making ready for its size: where it is captured, at its second time."""
@@ -222,7 +228,3 @@ class EngineCore:
             scheduler.preemptions, scheduler.prompt_tokens, scheduler.cached_tokens, counts["generated"],
             counts["drafts"], counts["drafted"], counts["accepted"],
         )  # fmt: skip
-
-
-def _with_logprobs(output: Output, chosen: Chosen | None) -> Output:
-    return output if chosen is None or chosen.logprobs is None else replace(output, logprobs=chosen.logprobs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from octavo.backends.reference.ops import drawn_columns
 from octavo.formats.spec import F32, AnyArray
 
+F64 = np.ndarray[tuple[int], np.dtype[np.float64]]
 WORD = 0xFFFFFFFF
 MULTIPLIERS, WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 
@@ -46,6 +48,11 @@ class Draw:
     min_p: float
     temperature: float
     seed: int
+
+    @cached_property
+    def numbers(self) -> F64:
+        """float64 [5]: the first numbers that op `draw` takes, the random one being 0."""
+        return np.array([self.k, self.top_p, self.min_p, max(self.temperature, 1e-30), 0.0])
 
 
 GREEDY = Draw(1, 1.0, 0.0, 1.0, 0)
@@ -81,8 +88,7 @@ class DrawsThere:
 
 def _numbers(draws: Sequence[Draw], positions: Sequence[int]) -> AnyArray:
     """float64 [n, 5]: the first numbers that op `draw` takes."""
-    rows = [(d.k, d.top_p, d.min_p, max(d.temperature, 1e-30), 0.0) for d in draws]
-    numbers = np.array(rows, np.float64)
+    numbers = np.concatenate([d.numbers for d in draws]).reshape(len(draws), -1)
     numbers[:, 4] = _uniform([d.seed for d in draws], positions)
     return numbers
 

@@ -274,8 +274,8 @@ class Engine:
     ) -> Begun:  # fmt: skip
         """Begin a step that makes some outputs of `candidates`; the sequences get pages, but not yet their tokens.
 
-        `fed` are tokens on the device to take in place of those of `feeds`, all of them or those of some places;
-        `more` is for outputs CHANGED and DRAWN.
+        `fed` are tokens on the device to take in place of the first ones of `feeds`, all of them or those of some
+        places; `more` is for outputs CHANGED and DRAWN.
         """
         if check:
             self._check(feeds)
@@ -310,7 +310,8 @@ class Engine:
     def _batch(self, feeds: Seq[Feed]) -> tuple[dict[str, AnyArray], dict[str, int]]:
         """Pages for the new tokens, and the inputs and sizes of the step."""
         for feed in feeds:
-            self.pool.grow(feed.sequence, feed.stop)
+            if len(feed.sequence.tokens) + feed.ahead + len(feed.tokens) > feed.sequence.room:
+                self.pool.grow(feed.sequence, feed.stop)
         return make_batch(feeds, self._max_pages)
 
     def _check(self, feeds: Seq[Feed]) -> None:

@@ -26,13 +26,14 @@ class Sequence:
     """Tokens whose keys and values are in the cache, and the pages where they lie.
 
     `window` has those of layers with a window, where these have pages of their own. Up to `room` tokens the sequence
-    can go on in pages that nobody else reads.
+    can go on in pages that nobody else reads. `row` has the pages as an array; a pool that changes them drops it.
     """
 
     pages: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     window: WindowPages = field(default_factory=WindowPages)
     room: int = 0
+    row: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -125,6 +126,7 @@ class PagePool:
                 raise CacheFullError(
                     f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
                 )
+            sequence.row = None
             while len(sequence.pages) < pages_for(length):
                 sequence.pages.append(self._take())
             self._make_own(sequence, length)
@@ -221,7 +223,7 @@ class PagePool:
         with self._lock:
             self.hold(page)
             self._let_go(sequence.pages[at])
-            sequence.pages[at], sequence.room = page, 0
+            sequence.pages[at], sequence.room, sequence.row = page, 0, None
 
     def fork(self, sequence: Sequence) -> Sequence:
         """A sequence of the same tokens in the same pages."""
@@ -243,7 +245,7 @@ class PagePool:
                 length = length if self.windows.reaches(sequence.window, length) else 0
                 self.windows.shrink(sequence.window, length)
             del sequence.tokens[length:]
-            sequence.room = 0
+            sequence.room, sequence.row = 0, None
             keep = pages_for(length)
             released = sequence.pages[keep:]
             del sequence.pages[keep:]

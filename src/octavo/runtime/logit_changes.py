@@ -34,30 +34,30 @@ def size_for(n: int) -> int:
 
 @dataclass
 class LogitChanges:
-    """Of a step: changes, with the row of logits that each of them is for, and masks of rows."""
+    """Of a step: changes, with the row of logits that each of them is for, and masks of rows.
+
+    adjusted  logits that are changed
+    """
 
     words: int
     rows: list[int] = field(default_factory=list)
     changes: list[Changes] = field(default_factory=list)
     masked: list[int] = field(default_factory=list)
     masks: list[AnyArray] = field(default_factory=list)
+    adjusted: int = 0
 
     def add(self, row: int, changes: Changes, mask: AnyArray | None) -> None:
         """Change a row of logits, and let only tokens be chosen whose bit is set in `mask`, int32 [words]."""
         if len(changes.ids):
             self.rows.append(row)
             self.changes.append(changes)
+            self.adjusted += len(changes.ids)
         if mask is not None:
             self.masked.append(row)
             self.masks.append(mask)
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.masked)
-
-    @property
-    def adjusted(self) -> int:
-        """Logits that are changed."""
-        return sum(len(c.ids) for c in self.changes)
 
     def sizes(self) -> dict[str, int]:
         return {"adjusted": _adjusted_for(self.adjusted), "masked": size_for(len(self.masked))}

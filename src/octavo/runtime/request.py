@@ -13,7 +13,7 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.lookup import Lookup
 from octavo.runtime.reply import FinishReason
-from octavo.runtime.sampling import Sampler
+from octavo.runtime.sampling import ChainSampler, Sampler
 
 
 class State(Enum):
@@ -78,6 +78,9 @@ class Request:
     lookup      what drafts of its tokens are made from
     paused      whether it is left out of steps for now
     yields      whether it gives way between steps to whoever is short of pages
+    end         the number of tokens that it ends with at the latest, set by the scheduler
+    computing   tokens that steps under way compute
+    coming      tokens that these choose
     """
 
     prompt: Seq[int]
@@ -101,6 +104,9 @@ class Request:
     lookup: Lookup = field(default_factory=Lookup, init=False)
     paused: bool = field(default=False, init=False)
     yields: bool = field(default=False, init=False)
+    end: int = field(default=0, init=False)
+    computing: int = field(default=0, init=False)
+    coming: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
@@ -112,8 +118,19 @@ class Request:
 
     @property
     def left(self) -> int:
-        """Tokens that are to be computed before the next one can be chosen."""
-        return len(self.tokens) - len(self.sequence)
+        """Tokens that are to be computed before the next one can be chosen; no step under way has them."""
+        return len(self.tokens) + self.coming - len(self.sequence.tokens) - self.computing
+
+    @property
+    def length(self) -> int:
+        """Tokens, those that are coming among them."""
+        return len(self.tokens) + self.coming
+
+    @property
+    def plain(self) -> bool:
+        """Whether its token alone is wanted, and follows from logits as they are."""
+        asks = self.constraint is not None or self.logprobs is not None
+        return not asks and isinstance(self.sampler, ChainSampler) and not self.sampler.before
 
     @property
     def n_chosen(self) -> int:
@@ -138,7 +155,7 @@ class LogProbs:
     likely: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Output:
     """What a step brought for a request: a token or, where it ended without one, None."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from secrets import randbits
 
 import numpy as np
@@ -185,11 +186,11 @@ class ChainSampler:
     before: tuple[Adjuster, ...]
     draw: Draw
 
-    @property
+    @cached_property
     def k(self) -> int:
         return self.draw.k
 
-    @property
+    @cached_property
     def among_few(self) -> bool:
         """Whether no more candidates are drawn from than are found on a device."""
         return 0 < self.k <= MAX_CANDIDATES

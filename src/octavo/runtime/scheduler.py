@@ -11,7 +11,7 @@ A request that is paused is in no step. It keeps its pages as long as nobody mak
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -49,12 +49,12 @@ class StepPlan:
     @cached_property
     def replies(self) -> int:
         """Requests of one token."""
-        return sum(n == 1 for _, n in self.parts)
+        return [n for _, n in self.parts].count(1)
 
     @cached_property
     def chunk(self) -> int:
         """Tokens of the others."""
-        return sum(n for _, n in self.parts if n > 1)
+        return sum([n for _, n in self.parts]) - self.replies
 
     @property
     def depth(self) -> int:
@@ -95,6 +95,8 @@ class Scheduler:
             if len(one.prompt) > (most := min(self.n_ctx, self.pool.n_pages * PAGE_SIZE)):
                 raise ContextFullError(f"the prompt of {len(one.prompt)} tokens does not fit the context of {most}")
             one.arrival = next(self._arrivals)
+            last = self.n_ctx + 1  # the token after a full context is chosen, but not computed
+            one.end = last if one.max_tokens is None else min(last, len(one.prompt) + one.max_tokens)
         insort(self.waiting, request, key=RANK)
 
     def plan(self, *, prompts: bool = True) -> StepPlan:
@@ -107,34 +109,64 @@ class Scheduler:
         ended += self._grow()
         if self.preemptions == before:
             self._admit()
-        active = self.active
-        replies = [r for r in active if r.left == 1]
-        depth = next((len(r.sequence) for r in active if r.left > 1), 0) if len(replies) < len(active) else 0
-        room = self.pace.chunk(len(replies), depth) if prompts else 0
-        parts = [*((r, 1) for r in replies), *self._chunks(room)]
-        choosing = [(one, i) for i, (r, n) in enumerate(parts) if n == r.left for one in self._choosing(r)]
-        return StepPlan(tuple(parts), tuple(choosing), tuple(ended))
+        return self._planned(ended, prompts=prompts)
 
-    def plan_ahead(self, plan: StepPlan) -> StepPlan | None:
-        """The step after one of replies whose tokens are not known yet: those of its requests that will not end by it.
+    def plan_ahead(self, *, prompts: bool = True) -> StepPlan | None:
+        """The step after those under way, whose tokens are not known yet; requests that these end are not in it.
 
-        Their pages are there. None where requests end or begin that a plan would see to first.
+        Replies whose token is still to come are before the others. None where nothing is to be computed, or a request
+        has to give way first.
         """
-        going = [r for r, _ in plan.parts if r.state is State.RUNNING and not r.paused]
-        if len(going) < len(self.active) or (self.wanting and len(going) < self.max_running):
-            return None
-        going = [r for r in going if len(r.tokens) < self.n_ctx and r.n_chosen + 1 != r.max_tokens]
-        if not going or any(r.cancelled for r in going):
-            return None
         try:
-            for request in going:
-                self.pool.grow(request.sequence, len(request.tokens) + 1)
+            for request in self._short():
+                self.pool.grow(request.sequence, request.length)
+            self._admit()
         except CacheFullError:
             return None
-        return StepPlan(tuple((r, 1) for r in going), tuple((r, i) for i, r in enumerate(going)))
+        plan = self._planned((), prompts=prompts)
+        return plan if plan.parts else None
 
-    def _choosing(self, request: Request) -> list[Request]:
-        return [request, *(s for s in request.siblings if not s.cancelled)]
+    def _planned(self, ended: Seq[Output], *, prompts: bool) -> StepPlan:
+        coming, replies, others = list[Request](), list[Request](), list[Request]()
+        for request in self.active:
+            length = len(request.tokens) + request.coming
+            if request.coming and length >= request.end:  # it ends whatever comes
+                continue
+            left = length - len(request.sequence.tokens) - request.computing
+            if left > 1:
+                others.append(request)
+            elif left:
+                (coming if request.coming else replies).append(request)
+        replies = coming + replies
+        parts = [(r, 1) for r in replies]
+        if others and prompts:
+            depth = len(others[0].sequence) + others[0].computing
+            parts += self._chunks(others, self.pace.chunk(len(replies), depth))
+        choosing = [*enumerate(replies)]
+        choosing += [(i, r) for i, (r, n) in enumerate(parts[len(replies) :], len(replies)) if n == r.left]
+        return StepPlan(tuple(parts), tuple(self._choosing(choosing)), tuple(ended))
+
+    def _choosing(self, rows: Iterable[tuple[int, Request]]) -> Iterator[tuple[Request, int]]:
+        """Requests with the numbers of their rows, and their siblings with the same."""
+        for i, request in rows:
+            yield request, i
+            for sibling in request.siblings:
+                if not sibling.cancelled:
+                    yield sibling, i
+
+    def begun(self, plan: StepPlan) -> None:
+        """Take down that a step is under way."""
+        for request, n in plan.parts:
+            request.computing += n
+        for request, _ in plan.choosing:
+            request.coming += 1
+
+    def settle(self, plan: StepPlan) -> None:
+        """Undo `begun`, for requests that have not left the steps since."""
+        for request, n in plan.parts:
+            request.computing -= n
+        for request, _ in plan.choosing:
+            request.coming -= 1
 
     def drop_cancelled(self) -> list[Output]:
         """End the requests that are cancelled; their pages are free at once."""
@@ -150,9 +182,13 @@ class Scheduler:
         for sibling in siblings:
             insort(self.waiting, sibling, key=RANK)
 
+    def _short(self) -> list[Request]:
+        """Requests whose next token is to be computed, and needs another page."""
+        return [r for r in self.active if len(r.tokens) + r.coming > r.sequence.room and r.left == 1]
+
     def _grow(self) -> Iterator[Output]:
         """Pages for the next token of all that have one, from those of the newest where there are too few."""
-        for request in self.active:
+        for request in self._short():
             while request.state is State.RUNNING and request.left == 1:
                 try:
                     self.pool.grow(request.sequence, len(request.tokens))
@@ -220,11 +256,10 @@ class Scheduler:
             for r in self.active
         )
 
-    def _chunks(self, room: int) -> Iterator[tuple[Request, int]]:
+    def _chunks(self, prompts: list[Request], room: int) -> Iterator[tuple[Request, int]]:
         """Parts of prompts that together have up to `room` tokens."""
-        prompts = [r for r in self.active if r.left > 1]
-        room = at_most(room, self._sizes) if prompts else 0
-        if prompts and prompts[0].left > room and prompts[0].passed < MOST_PASSED:
+        room = at_most(room, self._sizes)
+        if prompts[0].left > room and prompts[0].passed < MOST_PASSED:
             first = next((r for r in prompts if r.left <= room), None)
             if first is not None:
                 prompts[0].passed += 1
@@ -239,6 +274,7 @@ class Scheduler:
     def go_back(self) -> None:
         """After a step that was interrupted: let requests forget what may be computed, but has no token after it."""
         for request in self.running:
+            request.computing = request.coming = 0
             self.pool.shrink(request.sequence, min(len(request.sequence), len(request.tokens) - 1))
 
     def commit(
@@ -247,11 +283,11 @@ class Scheduler:
         """Take the tokens that were chosen after a step; requests that failed end, the others do not notice."""
         outputs = [self._fail(request, why) for request, why in failed.items()]
         for request, n in plan.parts:
-            if request in failed:
+            if failed and request in failed:
                 continue
-            sequence, before = request.sequence, len(request.sequence)
-            sequence.tokens.extend(request.tokens[before : before + n])
-            if len(sequence) // PAGE_SIZE > before // PAGE_SIZE:
+            sequence, before = request.sequence, len(request.sequence.tokens)
+            sequence.tokens += request.tokens[before : before + n]
+            if (before + n) // PAGE_SIZE > before // PAGE_SIZE:
                 self.tree.publish(sequence, request.space)
         for request, _ in plan.parts:
             if request.siblings and not request.left:
@@ -286,10 +322,8 @@ class Scheduler:
         request.tokens.append(token)
         if token in request.stop_ids or (request.constraint is not None and request.constraint.stopped):
             self._end(request, "stop")
-        elif request.n_chosen == request.max_tokens:
-            self._end(request, "length")
-        elif len(request.tokens) > self.n_ctx:
-            self._end(request, "context")
+        elif len(request.tokens) >= request.end:
+            self._end(request, "length" if request.n_chosen == request.max_tokens else "context")
         return Output(request, token, request.finish_reason)
 
     def _end(self, request: Request, reason: FinishReason) -> Output:
@@ -303,6 +337,7 @@ class Scheduler:
     def _leave(self, request: Request) -> None:
         """Take a request out of the steps; others may find what was computed of it."""
         self.running.remove(request)
+        request.computing = request.coming = 0
         if self.pool.windows is None:
             self.tree.publish(request.sequence, request.space, tail=True)
             self.pool.release(request.sequence)

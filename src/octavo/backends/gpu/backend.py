@@ -202,7 +202,7 @@ class GpuBackend:
         if places is not None:
             at = self._torch.tensor(places, pin_memory=self.target.device == "cuda")
             source = source.index_select(0, at.to(source.device, non_blocking=True))
-        target.view(source.shape).copy_(source, non_blocking=True)
+        target.view(-1)[: source.numel()].copy_(source.reshape(-1), non_blocking=True)
 
     def _host(self, value: torch.Tensor) -> torch.Tensor:
         """Memory of the host like a value, page-locked; torch keeps it from others until copies are done with it."""

@@ -1,0 +1,187 @@
+"""Measures an engine alone with several replies at once; writes bench/results/engine-<model>-<date>.json.
+
+    python bench/engine.py MODEL [-c 1,8,32,128] [--device cpu|gpu] [--sampled] [--workload a] [--tokens N] [-o FOLDER]
+
+Workload a is that of `octavo bench serve`: prompts of 128 tokens and replies of 128; as one ends the next one begins.
+Each number of replies runs twice, and the second time counts. Milliseconds and tokens a second:
+
+    rate      tokens of replies a second, from the first request to the last token
+    ttft      from a request to its first token (p50); it never waits for a place
+    itl       from a token of a reply to the next one (p50, p99)
+    step      of all steps (p50)
+    host      what of a step is not waiting for a device, or computing on the CPU (mean)
+    device    a step of as many replies that have no context, one after the other, the host not waiting for any
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import octavo
+import results_file
+from octavo.graph.plan import Begun
+from octavo.runtime.batch import Feed
+from octavo.runtime.buckets import thrown_away
+from octavo.runtime.candidates import BEST, LOGITS
+from octavo.runtime.core import EngineCore
+from octavo.runtime.engine import Engine
+from octavo.runtime.model import Model
+from octavo.runtime.request import Request
+from octavo.runtime.sampling import SamplingParams, make_sampler
+
+WORKLOADS = {"a": (128, 128)}
+"""Tokens of a prompt, and of a reply."""
+GREEDY, SAMPLED = SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
+ITL_TARGET = {"cpu": 0.25, "gpu": 0.025}
+REPLAYS, TURNS = 10, 5
+
+
+class Apart:
+    """Seconds of an engine's steps that are not the host's: of its kernels on the CPU, or of waiting for a device."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.seconds = 0.0
+        executor = engine.load()
+        if engine.on_device:
+            begin = engine.begin
+            engine.begin = lambda *given, **more: self._read_later(begin(*given, **more))  # type: ignore[method-assign]
+        else:
+            executor.begin = self._timed(executor.begin)  # type: ignore[method-assign]
+            executor.run = self._timed(executor.run)  # type: ignore[method-assign]
+
+    def _read_later(self, begun: Begun) -> Begun:
+        return dataclasses.replace(begun, read=self._timed(begun.read))
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any, **more: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return call(*given, **more)
+            finally:
+                self.seconds += time.perf_counter() - start
+
+        return timed
+
+
+class Times:
+    """When tokens of requests came."""
+
+    def __init__(self) -> None:
+        self.sent: dict[Request, float] = {}
+        self._last: dict[Request, float] = {}
+        self.first: list[float] = []
+        self.gaps: list[float] = []
+        self.steps: list[float] = []
+
+    def token(self, request: Request, now: float) -> None:
+        if request in self._last:
+            self.gaps.append(now - self._last[request])
+        else:
+            self.first.append(now - self.sent[request])
+        self._last[request] = now
+
+
+def requests(model: Model, workload: str, params: SamplingParams, tokens: int | None) -> Iterator[Request]:
+    """Prompts that have no beginning in common."""
+    rng, (n_in, n_out) = np.random.default_rng(0), WORKLOADS[workload]
+    most = min(model.tokenizer.n_vocab, 30000)
+    for i in count():
+        how = dataclasses.replace(params, seed=i)
+        yield Request(rng.integers(most // 4, most, n_in).tolist(), make_sampler(how), tokens or n_out)
+
+
+def run(core: EngineCore, given: Iterator[Request], replies: int, total: int) -> tuple[Times, float]:
+    """So many requests, of which so many are under way at a time; and seconds."""
+    times, left, going = Times(), total, 0
+    start = time.perf_counter()
+    while left or going:
+        while left and going < replies:
+            request = next(given)
+            times.sent[request] = time.perf_counter()
+            core.add(request)
+            left, going = left - 1, going + 1
+        begun = time.perf_counter()
+        outputs = core.step()
+        now = time.perf_counter()
+        times.steps.append(now - begun)
+        for output in outputs:
+            if output.token is not None:
+                times.token(output.request, now)
+            if output.finish_reason == "error":
+                raise SystemExit(f"a reply failed: {output.request.failure}")
+            going -= output.finish_reason is not None
+    return times, time.perf_counter() - start
+
+
+def device_seconds(engine: Engine, replies: int) -> float:
+    """Of a step of so many replies, the least of some turns."""
+    scratch, windows = engine.pool.n_pages, None if engine.pool.windows is None else engine.pool.windows.n_pages
+    if not engine.fills:  # no page is nobody's, but none is in use either
+        scratch, windows = 0, None if windows is None else 0
+    feeds: list[Feed] = [thrown_away(1, scratch, windows)] * replies
+    output, best = (BEST,) if engine.finds_candidates else (LOGITS,), float("inf")
+    for _ in range(TURNS):
+        start = time.perf_counter()
+        for _ in range(REPLAYS):
+            begun = engine.begin(feeds, output, check=False)
+        begun.read()
+        best = min(best, time.perf_counter() - start)
+    return best / REPLAYS
+
+
+def case(core: EngineCore, model: Model, replies: int, asked: argparse.Namespace, apart: Apart) -> dict[str, Any]:
+    given = requests(model, asked.workload, SAMPLED if asked.sampled else GREEDY, asked.tokens)
+    run(core, given, replies, replies)
+    apart.seconds = 0.0
+    times, seconds = run(core, given, replies, max(3 * replies, 4))
+    tokens = len(times.first) + len(times.gaps)
+    host = (sum(times.steps) - apart.seconds) / len(times.steps)
+    p50, p99 = np.percentile(times.gaps, [50, 99])
+    found = {
+        "rate": tokens / seconds, "ttft_p50": 1e3 * statistics.median(times.first), "itl_p50": 1e3 * p50,
+        "itl_p99": 1e3 * p99, "step_p50": 1e3 * statistics.median(times.steps), "host": 1e3 * host,
+        "device": 1e3 * device_seconds(model.engine, replies), "steps": len(times.steps),
+    }  # fmt: skip
+    return {"replies": replies, **{name: round(float(value), 3) for name, value in found.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("-c", "--replies", default="1,8,32,128", help="at a time, several numbers")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--sampled", action="store_true", help="draw tokens (default: the likeliest)")
+    parser.add_argument("--workload", choices=tuple(WORKLOADS), default="a")
+    parser.add_argument("--tokens", type=int, help="of a reply, in place of the workload's")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS, help="folder for the result")
+    asked = parser.parse_args()
+    numbers = [int(n) for n in asked.replies.split(",")]
+    cases = []
+    with octavo.load(
+        asked.model, device=asked.device, threads=asked.threads, n_ctx=512, max_sequences=max(numbers), speculate="off"
+    ) as model:
+        core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=ITL_TARGET[asked.device])
+        core.warm_up()
+        apart = Apart(model.engine)
+        for replies in numbers:
+            cases.append(case(core, model, replies, asked, apart))
+            print(cases[-1], flush=True)
+    described = results_file.described()
+    name = f"engine-{Path(asked.model).stem}" + ("-sampled" if asked.sampled else "")
+    results_file.write(
+        name, {**described, "workload": asked.workload, "sampled": asked.sampled, "cases": cases}, asked.output
+    )
+
+
+if __name__ == "__main__":
+    main()
