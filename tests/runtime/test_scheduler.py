@@ -346,6 +346,36 @@ def test_steps_beside_a_long_prompt_take_as_long_as_they_may(token: float, deep:
     assert max(again) <= max(0.3, least)
 
 
+def gaps_of_a_burst(pace: Pace, seconds: Callable[[int, int], float], n: int) -> list[list[float]]:
+    """Times of steps beside 0 to n replies, as n prompts of 128 tokens come at once and go on as replies of 128."""
+    read, replies, gaps = 0, list[int](), [list[float]() for _ in range(n + 1)]
+    while read < 128 * n or replies:
+        chunk = min(pace.chunk(len(replies)), 128 * n - read)
+        gaps[len(replies)].append(seconds(len(replies), chunk))
+        pace.seen(len(replies), chunk, gaps[len(replies)][-1], 64)
+        ended, read = read // 128, read + chunk
+        replies = [left - 1 for left in replies if left > 1] + [127] * (read // 128 - ended)
+    return gaps
+
+
+@pytest.mark.parametrize("row", [0.002, 0.0155, 0.025])
+@pytest.mark.parametrize("token", [0.004, 0.0155, 0.03])
+def test_prompts_that_come_at_once_get_on_beside_replies(row: float, token: float) -> None:
+    """Steps take up to twice as long as without prompts, where these are slow, and up to 300 ms where they are not."""
+
+    def seconds(replies: int, chunk: int) -> float:
+        return 0.058 + row * replies + token * chunk
+
+    pace = Pace(512, 0.25, LEAST)
+    pace.seen(0, TILE, seconds(0, TILE), TILE // 2)
+    pace.seen(1, 0, seconds(1, 0))
+    gaps = gaps_of_a_burst(pace, seconds, 8)
+    for replies, times in enumerate(gaps[1:], 1):
+        assert max(times, default=0.0) <= max(2 * seconds(replies, 0), 0.3)
+    if (row, token) == (0.0155, 0.0155):
+        assert 8 * 128 / sum(map(sum, gaps)) > 23.4, "tokens a second; all prompts before all replies would be 26"
+
+
 def test_steps_of_times_that_vary_stay_below_the_target() -> None:
     rng = random.Random(3)
 

@@ -89,7 +89,8 @@ class EngineCore:
 
     def room(self) -> int:
         """Tokens that others may compute after a step of replies alone, so that these get on as beside a prompt."""
-        return self.scheduler.pace.chunk(len(self.scheduler.running))
+        pace = self.scheduler.pace
+        return pace.chunk(len(self.scheduler.running)) or pace.least
 
     def step(self, *, prompts: bool = True) -> list[Output]:
         """Compute a step, unless there is nothing to do: the tokens that were chosen, and which requests ended.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Protocol
+
+import numpy as np
 
 from octavo.runtime.buckets import TILE
 
@@ -10,108 +13,174 @@ SHARE, SLOW_SHARE = 0.2, 0.02
 """Of a new measurement in what is believed of times, and of how they grow with the context."""
 FIRST_GUESS = 4 * TILE
 """Tokens of prompts beside replies as long as nothing is known of their time."""
-LEAST = TILE // 4
-"""Of a prompt in a step where any number of tokens may be in one, and TILE take longer than the target."""
+LEAST, FEW = TILE // 4, 2
+"""Of a prompt in a step where any number of tokens may be in one, and TILE take longer than the target; and what
+numbers below TILE are multiples of, for each one is planned anew."""
 CAUTION = 2.0
 """A step is planned below its target by so many mean errors of what was expected, as Jacobson's timer for TCP is."""
 FREE = 1.1
 """Tokens are taken that make a step no longer than so many times that with the least of them, whatever that takes."""
+STRETCH = 1.75
+"""Times that a step without prompts takes, up to which one with them may, where that is more than the target: many
+replies take most of the target, and prompts in small parts hold up those that wait to begin."""
+
+
+class Times(Protocol):
+    """What is known of how long steps take."""
+
+    def expected(self, replies: int, chunk: int, depth: int) -> float:
+        """Seconds of a step with so many replies and tokens of prompts, where `depth` came before these."""
+
+    def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
+        """Tokens of prompts in a step that, with `caution` seconds left, keeps to the target."""
+
+    def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
+        """Learn from a step with tokens of prompts."""
 
 
 class Pace:
     """A step's time is that of its replies and that of each token of its prompts, which grows with what came before it.
 
-    Both are learned from steps, and so is how far off they are. Where steps have few sizes, whose times are measured
-    before the first request (`Measured`), only what contexts add to these is learned.
+    Both are learned from steps (`Learned`), and so is how far off they are. Where steps have few sizes, whose times are
+    measured before the first request (`Measured`), only what contexts add to these is learned.
 
     n_batch  most tokens in a step
     target   seconds that a step may take while there are replies under way; 0 for no bound
-    least    tokens of prompts that a step takes whatever its time is, so that these always get on; TILE where the
-             replies alone take longer than the target
+    least    tokens of prompts that a step takes whatever its time is, so that these always get on
     """
 
     def __init__(self, n_batch: int, target: float = 0.0, least: int = TILE) -> None:
         self.n_batch, self.target, self.least = n_batch, target, least
-        self.measured = Measured()
+        self.measured = Measured(least)
         self.forget()
 
     def forget(self) -> None:
         """Know nothing of steps, as after the first ones, which take longer than others."""
-        self._replies: dict[int, float] = {}  # seconds of a step, by its replies' number in bits
-        self._alone, self._beside = Line(), Line()  # seconds of a token of prompts, without replies and with them
-        self._more = Line()  # seconds of a step with prompts beyond those that were measured
-        self._error = 0.0  # seconds
-        self._largest = FIRST_GUESS // 2  # tokens of prompts beside replies so far; no step has over twice as many
+        self._learned = Learned(self.least)
+        self.measured.forget()
+        self._error, self._compared = 0.0, False  # seconds; and whether steps beside replies were seen
+
+    @property
+    def _times(self) -> Times:
+        return self.measured if self.measured else self._learned
 
     def chunk(self, replies: int, depth: int = 0) -> int:
         """Tokens of prompts for a step with so many replies, where `depth` tokens of a prompt came before."""
         most = max(self.n_batch - replies, 0)
         if not replies or not self.target:
             return most
-        longest = max(self.target - CAUTION * self._error, self.target / 2)
-        if self.measured:
-            longest = max(longest, FREE * self.expected(replies, self.least, depth))
-            fitting = (n for n in self.measured.prompts(replies) if self.expected(replies, n, depth) <= longest)
-            return min(max(fitting), most)
-        left = longest - self.seconds(replies)
-        least = self.least if left > 0 else TILE
-        wanted = min(self.tokens_in(left, depth), 2 * self._largest)
-        wanted -= wanted % (TILE if wanted >= TILE else least)
-        return min(max(wanted, least), most)
-
-    def expected(self, replies: int, chunk: int, depth: int) -> float:
-        """Seconds of a step with so many replies and tokens of prompts, where `depth` came before these."""
-        if self.measured:
-            return self.measured.seconds(replies, chunk) + (self._more.at(depth) if self._more.known else 0.0)
-        line = self._beside if self._beside.known else self._alone
-        return self.seconds(replies) + (chunk * line.at(depth) if line.known else 0.0)
-
-    def tokens_in(self, seconds: float, depth: int = 0) -> int:
-        """Tokens of prompts that take so long, without the replies beside them."""
-        line = self._beside if self._beside.known else self._alone
-        return int(max(seconds, 0.0) / line.at(depth)) if line.known else FIRST_GUESS
+        return min(self._times.fitting(replies, depth, self.target, CAUTION * self._error), most)
 
     def seconds(self, replies: int) -> float:
-        """Of a step with so many replies, as far as is known."""
-        nearest = min(self._replies, key=lambda bits: abs(bits - replies.bit_length()), default=None)
-        return 0.0 if nearest is None else self._replies[nearest]
+        """Of a step with so many replies alone, as far as is known."""
+        return self._learned.replies.at(replies)
 
     def seen(self, replies: int, chunk: int, seconds: float, depth: int = 0) -> None:
         """Learn from a step with so many replies and tokens of prompts, where `depth` came before these on average."""
         if not chunk:
-            bits = replies.bit_length()
-            before = self._replies.get(bits)
-            self._replies[bits] = seconds if before is None else before + SHARE * (seconds - before)
+            self._learned.replies.add(replies, seconds)
         elif chunk >= min(self.least, TILE):
-            if replies and (self._beside.known or self._more.known):
-                self._error += SHARE * (abs(seconds - self.expected(replies, chunk, depth)) - self._error)
-            if self.measured:
-                self._more.add(depth, max(seconds - self.measured.seconds(replies, chunk), 0.0))
-                return
-            if replies:
-                self._largest = max(self._largest, chunk)
-            line = self._beside if replies else self._alone
-            line.add(depth, max(seconds - self.seconds(replies), 0.1 * seconds) / chunk)
+            if replies and self._compared:
+                self._error += SHARE * (abs(seconds - self._times.expected(replies, chunk, depth)) - self._error)
+            self._compared = self._compared or bool(replies or self.measured)
+            self._times.seen(replies, chunk, seconds, depth)
+
+
+class Learned:
+    """Times of steps of any size, as steps were."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self.replies = Replies()
+        self._alone, self._beside = Line(), Line()  # seconds of a token of prompts, without replies and with them
+        self._largest = FIRST_GUESS // 2  # tokens of prompts beside replies so far; no step has over twice as many
+
+    def _token(self, depth: int) -> float | None:
+        """Seconds of a token of prompts; None where none was seen."""
+        line = self._beside if self._beside.known else self._alone
+        return line.at(depth) if line.known else None
+
+    def expected(self, replies: int, chunk: int, depth: int) -> float:
+        return self.replies.at(replies) + chunk * (self._token(depth) or 0.0)
+
+    def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
+        """As many as there is time for; none in the first step of about so many replies, to see how long these take."""
+        if self.replies.lacks(replies):
+            return 0
+        alone, token = self.replies.at(replies), self._token(depth)
+        left = max(max(target, STRETCH * alone) - caution, target / 2) - alone
+        wanted = FIRST_GUESS if token is None else int(max(left, 0.0) / token)
+        wanted = min(wanted, TILE if alone >= target else 2 * self._largest)
+        return max(wanted - wanted % (TILE if wanted >= TILE else FEW), self._least)
+
+    def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
+        if replies:
+            self._largest = max(self._largest, chunk)
+        line = self._beside if replies else self._alone
+        line.add(depth, max(seconds - self.replies.at(replies), 0.1 * seconds) / chunk)
+
+
+class Replies:
+    """Seconds of steps of replies alone, as they were lately for about so many of them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[float, float]] = {}  # by the number in bits: replies, and seconds
+
+    def add(self, replies: int, seconds: float) -> None:
+        n, before = self._seen.get(replies.bit_length(), (replies, seconds))
+        self._seen[replies.bit_length()] = n + SHARE * (replies - n), before + SHARE * (seconds - before)
+
+    def lacks(self, replies: int) -> bool:
+        """Whether about so many were never seen, but others were."""
+        return bool(self._seen) and replies.bit_length() not in self._seen
+
+    def at(self, replies: int) -> float:
+        """Of so many, along lines between those that were seen, and on along the last one; 0 where none were."""
+        if not self._seen:
+            return 0.0
+        numbers, seconds = zip(*sorted(self._seen.values()), strict=True)
+        found = float(np.interp(replies, numbers, seconds))
+        beyond = max(replies - numbers[-1], 0.0)
+        if beyond and len(numbers) > 1:
+            found += beyond * max(seconds[-1] - seconds[-2], 0.0) / (numbers[-1] - numbers[-2])
+        return found
 
 
 class Measured:
-    """Seconds of steps of few sizes, their contexts empty: by replies, and by tokens of prompts beside them."""
+    """Seconds of steps of few sizes, their contexts empty: by replies, and by tokens of prompts beside them.
 
-    def __init__(self) -> None:
+    What contexts and the host add to these is learned.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
         self._seconds: dict[int, dict[int, float]] = {}
+        self.forget()
 
     def __bool__(self) -> bool:
         return bool(self._seconds)
+
+    def forget(self) -> None:
+        """Know nothing of contexts; what was measured stays."""
+        self._more = Line()
 
     def add(self, replies: int, prompts: int, seconds: float) -> None:
         """Take the time of a step."""
         self._seconds.setdefault(replies, {})[prompts] = seconds
 
-    def prompts(self, replies: int) -> list[int]:
-        """Tokens of prompts that there are times of beside so many replies, or the next larger number of these."""
-        return list(self._seconds[_next(self._seconds, replies)])
+    def expected(self, replies: int, chunk: int, depth: int) -> float:
+        return self._of(replies, chunk) + (self._more.at(depth) if self._more.known else 0.0)
 
-    def seconds(self, replies: int, prompts: int) -> float:
+    def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
+        """The largest of the sizes that keeps to the target, or takes hardly longer than the least."""
+        longest = max(target - caution, target / 2, FREE * self.expected(replies, self._least, depth))
+        sizes = self._seconds[_next(self._seconds, replies)]
+        return max(n for n in sizes if self.expected(replies, n, depth) <= longest)
+
+    def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
+        self._more.add(depth, max(seconds - self._of(replies, chunk), 0.0))
+
+    def _of(self, replies: int, prompts: int) -> float:
         """Of a step of so many replies and tokens of prompts, or the next larger one."""
         times = self._seconds[_next(self._seconds, replies)]
         return times[_next(times, prompts)]
