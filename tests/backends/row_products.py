@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from octavo.formats import QTensor, channel_format, dequantize, quantize_reference
-from octavo.formats.activation import activation
+from octavo.formats.activation import STATIC, activation
 from octavo.formats.spec import F32
 from octavo.graph.builder import constant, weight
 from octavo.graph.lower import lower
@@ -48,28 +50,34 @@ def run(backend: Backend, graph: Graph, inputs: dict[str, F32]) -> tuple[list[st
     return [n.title for n in lowered.nodes if not n.is_leaf], results
 
 
-def quantized(op: str, name: str) -> str:
+def quantized(op: str, name: str, *, static: bool = False) -> str:
     """What `run` calls an op whose result is quantized for weights of a format."""
-    return f"{op}:{channel_format(name, 256).activation}"
+    token = channel_format(name, 256).activation
+    return f"{op}:{STATIC[token] if static else token}"
 
 
-def rounded(x: F32, tensor: QTensor) -> F32:
-    quantize = activation(tensor.format.activation).quantize
+def rounded(x: F32, tensor: QTensor, scale: float | None = None) -> F32:
+    token = tensor.format.activation
+    if scale is not None:
+        given = activation(STATIC[token]).given
+        assert given is not None
+        return given(x, scale).dequantize()
+    quantize = activation(token).quantize
     assert quantize is not None
     return quantize(x).dequantize()
 
 
-def product(tensor: QTensor, x: F32) -> Any:
-    """The product with rounded activations, in float64."""
-    return rounded(x, tensor).astype(np.float64) @ dequantize(tensor).astype(np.float64).T
+def product(tensor: QTensor, x: F32, scale: float | None = None) -> Any:
+    """The product with rounded activations, in float64; `scale` is a static one."""
+    return rounded(x, tensor, scale).astype(np.float64) @ dequantize(tensor).astype(np.float64).T
 
 
 def nmse(got: F32, want: Any) -> float:
     return float(((got - want) ** 2).sum() / (np.asarray(want, np.float64) ** 2).sum())
 
 
-def one_product(tensor: QTensor) -> Graph:
-    return Graph.of(apply("mul_mat", weight(tensor), tokens_of(tensor.shape[1])))
+def one_product(tensor: QTensor, scale: float | None = None) -> Graph:
+    return Graph.of(apply("mul_mat", weight(tensor, scale), tokens_of(tensor.shape[1])))
 
 
 def with_terms(tensor: QTensor, bias: F32) -> Graph:
@@ -78,15 +86,15 @@ def with_terms(tensor: QTensor, bias: F32) -> Graph:
     return Graph.of(apply("add", y, tokens_of(tensor.shape[0], "residual")))
 
 
-def normed(tensors: list[QTensor], norm: F32) -> Graph:
-    """Products of one normed activation with several weights."""
+def normed(tensors: list[QTensor], norm: F32, scales: Sequence[float] = ()) -> Graph:
+    """Products of one normed activation with several weights, which may have static scales."""
     h = apply("rms_norm", tokens_of(tensors[0].shape[1]), constant(norm, "norm"), eps=EPS)
-    return Graph.of(*(apply("mul_mat", weight(t), h) for t in tensors))
+    return Graph.of(*(apply("mul_mat", weight(t, s), h) for t, s in zip_longest(tensors, scales)))
 
 
-def gated(tensor: QTensor) -> Graph:
+def gated(tensor: QTensor, scale: float | None = None) -> Graph:
     k = tensor.shape[1]
-    return Graph.of(apply("mul_mat", weight(tensor), apply("swiglu", tokens_of(k, "gate"), tokens_of(k, "up"))))
+    return Graph.of(apply("mul_mat", weight(tensor, scale), apply("swiglu", tokens_of(k, "gate"), tokens_of(k, "up"))))
 
 
 def norm_of(x: F32, weight: F32) -> F32:

@@ -93,6 +93,39 @@ def test_a_token_of_zeros_and_one_with_nan(cpu, name):
     assert np.isfinite(np.delete(y, 5, axis=0)).all()
 
 
+@pytest.mark.parametrize("n_tokens", [1, 20])
+@pytest.mark.parametrize("name", some(["INT8", "FP8", "INT4_G128"], 2))
+def test_a_static_scale_is_that_of_all_tokens(cpu, name, n_tokens):
+    """What is beyond the codes is cut off; of the second weight, which has another scale, elsewhere."""
+    tensors = [rows.matrix(name, n, 256, seed=n) for n in (37, 16)]
+    x, norm = rows.random(n_tokens, 256), 1 + rows.random(256, seed=4) / 10
+    _, (y,) = rows.run(cpu, rows.one_product(tensors[0], 0.01), {"x": x})
+    assert np.abs(x).max() > 0.01 * 127
+    assert rows.nmse(y, rows.product(tensors[0], x, 0.01)) < EXACT
+    ops, made = rows.run(cpu, rows.normed(tensors, norm, (0.01, 0.005)), {"x": x})
+    assert ops.count("quantize") == 2
+    for tensor, scale, found in zip(tensors, (0.01, 0.005), made, strict=True):
+        assert rows.nmse(found, rows.product(tensor, rows.norm_of(x, norm), scale)) < ROUNDED
+
+
+def test_products_of_a_norm_with_one_static_scale_are_one(cpu):
+    tensors = [rows.matrix("INT8", n, 256, seed=n) for n in (37, 16)]
+    x, norm = rows.random(3, 256), 1 + rows.random(256, seed=4) / 10
+    ops, made = rows.run(cpu, rows.normed(tensors, norm, (0.01, 0.01)), {"x": x})
+    assert ops[:2] == ["rms_norm:int8_static", "mul_mat_concat"]
+    for tensor, y in zip(tensors, made, strict=True):
+        assert rows.nmse(y, rows.product(tensor, rows.norm_of(x, norm), 0.01)) < ROUNDED
+
+
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+def test_a_static_scale_does_not_hide_what_is_no_number(cpu, name):
+    tensor, x = rows.matrix(name, 37, 256), rows.random(4, 256)
+    x[0, 3], x[2, 7] = np.inf, np.nan
+    _, (y,) = rows.run(cpu, rows.one_product(tensor, 0.01), {"x": x})
+    assert np.isnan(y[[0, 2]]).all()
+    assert rows.nmse(y[[1, 3]], rows.product(tensor, x[[1, 3]], 0.01)) < EXACT
+
+
 def test_largest_codes_of_the_longest_row_are_summed_exactly(cpu):
     k = (1 << 17) - 1
     tensor = quantize_reference(-np.ones((1, k), np.float32), channel_format("INT8", k))

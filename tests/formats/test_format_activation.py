@@ -8,7 +8,7 @@ from octavo.backends.gpu.backend import GpuBackend
 from octavo.backends.reference.backend import ReferenceBackend
 from octavo.errors import NonFiniteError, QuantFormatError
 from octavo.formats import FORMATS, QTensor, channel_format
-from octavo.formats.activation import ACTIVATIONS, activation
+from octavo.formats.activation import ACTIVATIONS, STATIC, activation
 from octavo.formats.rows import SCHEMES
 
 ROWS = [channel_format(scheme.format, 256) for scheme in SCHEMES.values()]
@@ -70,6 +70,28 @@ def test_uint8_token_by_definition():
     assert q.zeros[:, 0].tolist() == [64, 0, 255]
     assert q.codes.tolist() == [[0, 64, 255, 160], [128, 255, 64, 191], [127, 0, 191, 64]]
     assert q.dequantize()[0, 1] == 0.0
+
+
+def test_a_scale_that_is_given_cuts_off_what_is_beyond():
+    x = np.array([[-200.0, -128.4, -127.6, -0.5, 0.5, 1.5], [0, 127.4, 127.6, 1e30, -1e30, 2.5]], np.float32) * 4
+    q = activation("int8_static").given(x, 4.0)
+    assert q.codes.tolist() == [[-128, -128, -128, 0, 0, 2], [0, 127, 127, 127, -128, 2]]
+    assert q.scales.tolist() == [[4], [4]]
+    x = np.array([[500.0, -448, 0.3, 17, -1e30, 0]], np.float32) / 2
+    q = activation("fp8_static").given(x, 0.5)
+    assert q.codes.tolist() == [[448, -448, 0.3125, 16, -448, 0]]
+    assert q.dequantize().tolist() == [[224, -224, 0.15625, 8, -224, 0]]
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_a_given_scale_that_a_token_has_gives_its_codes(name):
+    row = X[:1, :1]
+    token = activation(name).quantize(row)
+    static = activation(STATIC[name]).given(row, float(token.scales[0, 0, 0]))
+    assert np.array_equal(static.codes, token.codes)
+    assert np.array_equal(static.dequantize(), token.dequantize())
+    with pytest.raises(NonFiniteError, match="inf at"):
+        activation(STATIC[name]).given(np.where(X[0, 0, 0] == X, np.inf, X), 1.0)
 
 
 @pytest.mark.parametrize("a", QUANTIZED, ids=lambda a: a.name)

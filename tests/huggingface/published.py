@@ -104,7 +104,7 @@ PUBLISHED: dict[str, Published] = {
     "ct-w8a16": Published(int8(None, BF16), compressed("int-quantized", num_bits=8, **CHANNEL), "GROUP8_128_BF16"),
     "ct-w8a8": Published(int8(None), compressed("int-quantized", TOKENS, num_bits=8, **CHANNEL), "INT8"),
     "ct-w8a8-static": Published(
-        int8(None),
+        int8(None, static=True),
         compressed("int-quantized", {**TOKENS, "dynamic": False, "strategy": "tensor"}, num_bits=8, **CHANNEL), "INT8"),
     "ct-fp8-dynamic": Published(
         fp8("channel"), compressed("float-quantized", E4M3_TOKENS, num_bits=8, type="float", **CHANNEL), "FP8"),

@@ -187,6 +187,33 @@ def test_modules_that_are_wrong(folder: Path, changed: dict[str, Any], said: lis
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
+        ({"input_scale": None}, ["input_scale'", "is missing"]),
+        ({"input_scale": np.zeros(2, np.float32)}, ["input_scale'", "is F32 [2]", "floats [1] or []"]),
+        ({"input_scale": np.zeros(1, np.float32)}, ["blk.0.ffn_down.input_scale", "is 0.0", "above 0"]),
+    ],
+)
+def test_static_scales_that_are_wrong(tmp_path: Path, changed: dict[str, Any], said: list[str]) -> None:
+    config = quantization()
+    config["config_groups"]["group_0"]["input_activations"] |= {"strategy": "tensor", "dynamic": False}
+
+    def tensors(w: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        parts, values = int8(w)
+        return parts | {"input_scale": np.array([0.02], np.float32)}, values
+
+    save(tmp_path, config, tensors)
+    with open_model_file(tmp_path) as file:
+        found = {n.name: n.static_scale for n in read_model(file).graph().leaves("weight") if n.static_scale}
+    assert len(found) == 14
+    assert set(found.values()) == {np.float32(0.02)}
+    edit_tensors(tmp_path, **changed)
+    with pytest.raises(ModelError) as error:
+        octavo.load(tmp_path, device="reference")
+    assert all(word in str(error.value) for word in said), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
         ({"weight_shape": None}, ["weight_shape'", "is missing"]),
         ({"weight_shape": np.zeros(3, np.int64)}, ["weight_shape'", "is I64 [3]"]),
         ({"weight_packed": np.zeros((256, 60), np.int32)}, ["INT4", "a row of 480 values", "multiples of 128"]),

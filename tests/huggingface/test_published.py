@@ -80,7 +80,10 @@ def test_weights_are_those_that_were_packed(tmp_path: Path, name: str) -> None:
     parts, want = PUBLISHED[name].tensors(w)
     tensors = read_module(tmp_path, PUBLISHED[name], parts)
     assert tensors["weight"].format.name == PUBLISHED[name].rows
-    assert set(tensors) <= {"weight", "scale", "order"}
+    assert set(tensors) - {"input_scale"} <= {"weight", "scale", "order"}
+    assert ("input_scale" in tensors) == ("input_scale" in parts)
+    if "input_scale" in parts:
+        assert dequantize(tensors["input_scale"].load()).tolist() == [np.float32(0.01)]
     np.testing.assert_array_equal(values_of(tensors), want)
     assert np.abs(want - w).max() < 0.1  # the packer packs what it was given
 

@@ -57,6 +57,7 @@ class ActivationFormat:
     group     values that share a scale, or ROW
     stored    what is kept, for the documentation
     quantize  the reference quantizer; None where the layout is a kernel's own and is defined beside it
+    given     the reference quantizer of a format whose scale is given, the same for all tokens
     """
 
     name: str
@@ -64,6 +65,7 @@ class ActivationFormat:
     group: int
     stored: str
     quantize: Callable[[npt.ArrayLike], QuantizedActivation] | None = None
+    given: Callable[[npt.ArrayLike, float], QuantizedActivation] | None = None
 
 
 def _values(x: npt.ArrayLike, group: int = 1) -> F32:
@@ -117,6 +119,22 @@ def _fp8_token(x: npt.ArrayLike) -> QuantizedActivation:
     return QuantizedActivation(activation("fp8_token"), codes, scale[..., None])
 
 
+def _int8_static(x: npt.ArrayLike, scale: float) -> QuantizedActivation:
+    values = _values(x)
+    return QuantizedActivation(activation("int8_static"), rows.static_int8(values, scale), _every_row(values, scale))
+
+
+def _fp8_static(x: npt.ArrayLike, scale: float) -> QuantizedActivation:
+    """Codes are e4m3 numbers, kept as float32."""
+    values, top = _values(x), rows.FP8_TOP["e4m3"]
+    codes = e4m3_to_f32(f32_to_e4m3(rows.in_range(values, np.asarray(scale, np.float32), top)))
+    return QuantizedActivation(activation("fp8_static"), codes, _every_row(values, scale))
+
+
+def _every_row(values: F32, scale: float) -> F32:
+    return np.full((*values.shape[:-1], 1), scale, np.float32)
+
+
 ACTIVATIONS: tuple[ActivationFormat, ...] = (
     ActivationFormat("f32", 32, ROW, "f32 values", _f32),
     ActivationFormat("f16", 16, ROW, "f16 values", _f16),
@@ -125,7 +143,12 @@ ACTIVATIONS: tuple[ActivationFormat, ...] = (
     ActivationFormat("int8_token", 8, ROW, "s8 codes; f32 scale per token", _int8_token),
     ActivationFormat("uint8_token", 8, ROW, "u8 codes; f32 scale and zero point per token", _uint8_token),
     ActivationFormat("fp8_token", 8, ROW, "e4m3 values; f32 scale per token", _fp8_token),
+    ActivationFormat("int8_static", 8, ROW, "s8 codes; one f32 scale, given", given=_int8_static),
+    ActivationFormat("fp8_static", 8, ROW, "e4m3 values; one f32 scale, given", given=_fp8_static),
 )
+
+STATIC = {"int8_token": "int8_static", "fp8_token": "fp8_static"}
+"""Formats with a scale per token, and those with the same codes whose scale is given (a layer's weight has it)."""
 
 _BY_NAME = {row.name: row for row in ACTIVATIONS}
 

@@ -92,6 +92,11 @@ def in_range(groups: AnyArray, scale: AnyArray, top: float) -> F32:
     return cut
 
 
+def static_int8(values: AnyArray, scale: float) -> I8:
+    """Codes int8 from -128 to 127 of values of any shape, with a scale that is given."""
+    return np.clip(np.rint(divide(values, np.asarray(scale, np.float32))), -128, 127).astype(np.int8)
+
+
 def symmetric(groups: AnyArray, top: int) -> tuple[I8, F32]:
     """Codes int8 [..., n] from -top to top, and scales float32 [...], of values [..., n] that share a scale."""
     scale = symmetric_scale(groups, top)

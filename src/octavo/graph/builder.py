@@ -24,9 +24,10 @@ WHOLE = 1 << 30
 """A reach of attention beyond the end of any sequence."""
 
 
-def weight(tensor: QTensor) -> Node:
-    """A leaf for a stored tensor."""
-    return Node("weight", (), tensor.shape, "weight", MappingProxyType({"tensor": tensor}), tensor.name)
+def weight(tensor: QTensor, static_scale: float | None = None) -> Node:
+    """A leaf for a stored tensor; `static_scale` is that of activations which are multiplied with its codes."""
+    attrs: dict[str, Any] = {"tensor": tensor} | ({} if static_scale is None else {"static_scale": static_scale})
+    return Node("weight", (), tensor.shape, "weight", MappingProxyType(attrs), tensor.name)
 
 
 def constant(values: F32, name: str) -> Node:

@@ -7,8 +7,10 @@ backend asks for. The result computes the same numbers, which a test holds every
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import cast
 
 from octavo.formats import QTensor
+from octavo.formats.activation import STATIC
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import VIEWS, apply
 
@@ -57,8 +59,11 @@ def replace(graph: Graph, replacements: Replacements) -> Graph:
 
 
 def quantize_activations(graph: Graph, activation: Callable[[QTensor, str], DType]) -> Graph:
-    """The graph with a `quantize` node before each product whose backend wants its activations quantized."""
-    quantized: dict[tuple[int, DType], Node] = {}
+    """The graph with a `quantize` node before each product whose backend wants its activations quantized.
+
+    Where a weight says what its activations are divided by, that is their scale, in place of one for each token.
+    """
+    quantized: dict[tuple[int, DType, float | None], Node] = {}
     replacements: dict[int, Node] = {}
     for node in graph.nodes:
         if node.op not in ("mul_mat", "mul_mat_id"):
@@ -67,9 +72,12 @@ def quantize_activations(graph: Graph, activation: Callable[[QTensor, str], DTyp
         wanted = activation(weight.tensor, node.op)
         if wanted in ("f32", x.dtype):
             continue
-        key = id(x), wanted
+        scale = weight.static_scale if wanted in STATIC else None
+        if scale is not None:
+            wanted = cast(DType, STATIC[wanted])
+        key = id(x), wanted, scale
         if key not in quantized:
-            quantized[key] = apply("quantize", x, format=wanted, label=x.name)
+            quantized[key] = apply("quantize", x, format=wanted, static_scale=scale, label=x.name)
         replacements[id(node)] = apply(node.op, weight, quantized[key], *rest, label=node.name)
     return replace(graph, replacements)
 
@@ -147,5 +155,7 @@ def quantize_results(graph: Graph) -> Replacements:
         source = node.inputs[0] if node.op == "quantize" else node
         if source is node or source.is_leaf or source.op in VIEWS or len(users[id(source)]) > 1:
             continue
-        found[id(node)] = apply(source.op, *source.inputs, out=node.dtype, label=node.name, **source.attrs)
+        found[id(node)] = apply(
+            source.op, *source.inputs, out=node.dtype, static_scale=node.static_scale, label=node.name, **source.attrs
+        )
     return found

@@ -30,8 +30,11 @@ SYMBOLS = {
 PAGE_SIZE = 64
 """Rows of the KV cache in a page: what a sequence is given at a time, and what kernels of attention read at a time."""
 
-DType = Literal["f32", "f16", "i32", "i64", "q8_0", "int8", "fp8", "q8_1", "int8_token", "fp8_token", "weight"]
-ACTIVATIONS = frozenset({"q8_1", "int8_token", "fp8_token"})
+DType = Literal[
+    "f32", "f16", "i32", "i64", "q8_0", "int8", "fp8", "q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static",
+    "weight",
+]  # fmt: skip
+ACTIVATIONS = frozenset({"q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static"})
 """Types of values that only a product reads; each backend has a layout of its own for them."""
 
 Device = Literal["auto", "cpu", "gpu", "reference"]
@@ -61,6 +64,12 @@ class Node:
     def quantizes(self) -> bool:
         """True where the op's float32 result is quantized on its way out, to `dtype`."""
         return self.dtype in ACTIVATIONS and self.op != "quantize"
+
+    @property
+    def static_scale(self) -> float | None:
+        """What a value is divided by when it is quantized with a given scale; of a weight, what its products say."""
+        scale: float | None = self.attrs.get("static_scale")
+        return scale
 
     @property
     def title(self) -> str:

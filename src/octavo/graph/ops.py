@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from octavo.errors import GraphError
+from octavo.formats.activation import STATIC
 from octavo.graph.node import ACTIVATIONS, DType, Node, Shape
 
 Infer = Callable[..., tuple[Shape, DType]]
@@ -31,8 +32,12 @@ def op(infer: Infer) -> Infer:
     return infer
 
 
-def apply(name: str, *inputs: Node, out: DType | None = None, label: str = "", **attrs: Any) -> Node:
+def apply(
+    name: str, *inputs: Node, out: DType | None = None, static_scale: float | None = None, label: str = "", **attrs: Any
+) -> Node:  # fmt: skip
     """The node of op `name` on `inputs`; with `out`, its float32 result quantized to that activation format.
+
+    static_scale  of formats that are given a scale
 
     Raises GraphError where the shapes do not fit.
     """
@@ -41,6 +46,11 @@ def apply(name: str, *inputs: Node, out: DType | None = None, label: str = "", *
         fits = dtype == "f32" and out in ACTIVATIONS and name not in VIEWS
         require(fits, name, f"what is computed in f32 can be quantized, not {dtype} to {out}", *inputs)
         dtype = out
+    if out is not None or name == "quantize":
+        fits = (dtype in STATIC.values()) == (static_scale is not None)
+        require(fits, name, f"{dtype} with the scale {static_scale}", *inputs)
+    if static_scale is not None:
+        attrs["static_scale"] = static_scale
     return Node(name, inputs, shape, dtype, MappingProxyType(attrs), label)
 
 
@@ -327,7 +337,10 @@ def weighted_sum(x: Node, weights: Node) -> tuple[Shape, DType]:
 
 @op
 def quantize(x: Node, *, format: DType) -> tuple[Shape, DType]:
-    """x in an activation format: the numbers that a product with quantized activations sees."""
+    """x in an activation format: the numbers that a product with quantized activations sees.
+
+    Formats that are given a scale have it in `static_scale`, see `apply`.
+    """
     return x.shape, format
 
 

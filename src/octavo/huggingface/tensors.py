@@ -24,7 +24,7 @@ from octavo.models.hparams import CLASSIFIER
 IGNORED = ("rotary_emb.inv_freq",)
 """Ends of names of tensors that follow from the configuration."""
 
-BESIDE = ("bias", "scale", "order")
+BESIDE = ("bias", "scale", "order", "input_scale")
 """What a layer's weight may have beside it."""
 
 _NUMBER = r"\.(0|[1-9][0-9]{0,4})\.(.+)"
@@ -116,7 +116,10 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
         found.experts.setdefault(f"{prefix}{target}.{kind}", {})[int(expert[2])] = tensor
     elif " " in target:
         for which, name in enumerate(target.split()):
-            found.halves[_full(prefix, name, kind)] = tensor, which
+            if kind == "input_scale":  # of what both are multiplied with
+                found.single[_full(prefix, name, kind)] = tensor
+            else:
+                found.halves[_full(prefix, name, kind)] = tensor, which
     else:
         found.single[_full(prefix, target, kind)] = tensor
     return True

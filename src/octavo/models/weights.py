@@ -13,8 +13,8 @@ from octavo.io.gguf import GGUFFile
 
 SCALE, INPUT_SCALE, BIAS, ORDER = ".scale", ".input_scale", ".bias", ".order"
 """Ends of names of what goes with a weight. Columns of a weight with an order, which only checkpoints have, go with the
-values of an activation that it names. An input scale is one for 4-bit activations, which no backend makes: it
-carries nothing that is computed here."""
+values of an activation that it names. An input scale is what activations are divided by when they become codes of 8
+bits, for weights of rows (`formats.channel`); beside others it carries nothing that is computed here."""
 SHOWN = 3
 """Tensors that an error names beside the first."""
 
@@ -89,6 +89,20 @@ def scale_of(file: GGUFFile, name: str) -> F32 | None:
     return dequantize(file.tensor(scale)) if name.endswith(".weight") and scale in file.tensors else None
 
 
+def input_scale_of(file: GGUFFile, weight: QTensor) -> float | None:
+    """The static scale of what a weight is multiplied with; None where each token gets one of its own.
+
+    Raises ModelError for a scale that is not over 0.
+    """
+    scale = weight.name.removesuffix(".weight") + INPUT_SCALE
+    if not weight.format.per_row or scale not in file.tensors:
+        return None
+    value = float(dequantize(file.tensor(scale))[0])
+    if not 0 < value < float("inf"):
+        raise ModelError(f"is {value}", file=file.path, field=f"tensor {scale}", allowed="above 0")
+    return value
+
+
 class Weights:
     """Leaves by GGUF name: `w["output_norm"]` is output_norm.weight, `w.get` gives None for a missing one."""
 
@@ -103,7 +117,8 @@ class Weights:
     def __getitem__(self, name: str) -> Node:
         full = self._full(name)
         if full not in self._nodes:
-            self._nodes[full] = weight(self._file.tensor(full))
+            tensor = self._file.tensor(full)
+            self._nodes[full] = weight(tensor, input_scale_of(self._file, tensor))
         return self._nodes[full]
 
     def as_matrix(self, name: str) -> Node:

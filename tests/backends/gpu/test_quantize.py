@@ -76,6 +76,18 @@ def test_mmq_refuses_what_it_can_not_do() -> None:
         quantize_mmq_q8_1(x[0], "D4")
 
 
+@pytest.mark.parametrize("kind", ["int8_static", "fp8_static"])
+def test_static(kind: str) -> None:
+    x = drawn(4, 100)
+    out = TokenCodes(on(np.zeros(token_bytes(4, 100), np.uint8)), 4, 100, kind)
+    quantize_tokens(Context(target()), out, Source(matrix(on(x))), "values", 128, 4, 0.25)()
+    quantizer = activation(kind).given
+    assert quantizer is not None
+    expected = quantizer(x, 0.25)
+    np.testing.assert_array_equal(out.codes.float().cpu().numpy(), expected.codes.astype(np.float32))
+    np.testing.assert_array_equal(out.scales.cpu().numpy(), np.float32(0.25))
+
+
 @pytest.mark.parametrize("k", [1, 64, 1500])
 def test_int8_token(k: int) -> None:
     x = drawn(4, k)

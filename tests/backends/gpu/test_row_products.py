@@ -77,6 +77,38 @@ def test_a_token_of_zeros_and_one_with_nan(gpu, name):
     assert np.isfinite(y[[0, 3]]).all()
 
 
+@pytest.mark.parametrize("n_tokens", [3])
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+def test_a_static_scale_is_that_of_all_tokens(gpu, name, n_tokens):
+    """What is beyond the codes is cut off; of the second weight, which has another scale, elsewhere."""
+    tensors = [rows.matrix(name, n, 256, seed=n) for n in (37, 16)]
+    x, norm = rows.random(n_tokens, 256), 1 + rows.random(256, seed=4) / 10
+    _, (y,) = rows.run(gpu, rows.one_product(tensors[0], 0.01), {"x": x})
+    assert np.abs(x).max() > 0.01 * 127
+    assert rows.nmse(y, rows.product(tensors[0], x, 0.01)) < exact(name)
+    ops, made = rows.run(gpu, rows.normed(tensors, norm, (0.01, 0.005)), {"x": x})
+    assert ops.count("quantize") == 2
+    for tensor, scale, found in zip(tensors, (0.01, 0.005), made, strict=True):
+        assert rows.nmse(found, rows.product(tensor, rows.norm_of(x, norm), scale)) < ROUNDED
+
+
+def test_products_of_swiglu_with_a_static_scale(gpu):
+    tensor, gate, up = rows.matrix("INT8", 37, 384), rows.random(3, 384), rows.random(3, 384, seed=5)
+    ops, (y,) = rows.run(gpu, rows.gated(tensor, 0.02), {"gate": gate, "up": up})
+    assert ops == ["swiglu:int8_static", "mul_mat"]
+    assert rows.nmse(y, rows.product(tensor, rows.swiglu_of(gate, up), 0.02)) < ROUNDED
+
+
+@pytest.mark.parametrize("name", ["INT8", "FP8"])
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_a_static_scale_does_not_hide_what_is_no_number(gpu, name):
+    tensor, x = rows.matrix(name, 37, 256), rows.random(4, 256)
+    x[0, 3], x[2, 7] = np.inf, np.nan
+    _, (y,) = rows.run(gpu, rows.one_product(tensor, 0.01), {"x": x})
+    assert np.isnan(y[[0, 2]]).all()
+    assert rows.nmse(y[[1, 3]], rows.product(tensor, x[[1, 3]], 0.01)) < exact(name)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_a_weight_that_is_nan_is_not_lost(gpu, caplog):
     tensor, x = rows.matrix("FP8", 37, 256), rows.random(2, 256)

@@ -9,6 +9,8 @@ import numpy as np
 
 from tests.huggingface.writers.codes import E2M1, Parts, Tensors, affine, e2m1, pairs, stream, symmetric, values
 
+INPUT: Parts = {"input_scale": np.array([0.01], np.float32)}
+
 
 def packed(bits: int, group: int | None, *, sym: bool = True, dtype: Any = np.float32, loose: bool = False,
            ordered: bool = False) -> Tensors:  # fmt: skip
@@ -38,12 +40,13 @@ def packed(bits: int, group: int | None, *, sym: bool = True, dtype: Any = np.fl
     return tensors
 
 
-def int8(group: int | None, dtype: Any = np.float32) -> Tensors:
-    """compressed-tensors' int-quantized."""
+def int8(group: int | None, dtype: Any = np.float32, *, static: bool = False) -> Tensors:
+    """compressed-tensors' int-quantized; `static` with a scale for activations."""
 
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         codes, scale = symmetric(w, 8, group or w.shape[1], dtype)
-        return {"weight": (codes - 128).astype(np.int8), "weight_scale": scale}, values(codes, scale, 128)
+        parts = {"weight": (codes - 128).astype(np.int8), "weight_scale": scale}
+        return parts | (INPUT if static else {}), values(codes, scale, 128)
 
     return tensors
 
@@ -62,9 +65,7 @@ def fp8(strategy: str, end: str = "weight_scale", shape: tuple[int, ...] = (1,),
         spread = np.repeat(np.repeat(scale, rows, axis=0)[:n], columns, axis=1)[:, :k]
         codes = (w / spread).astype(ml_dtypes.float8_e4m3fn)
         parts: Parts = {"weight": codes, end: scale.reshape(shape) if strategy == "tensor" else scale}
-        if static:
-            parts["input_scale"] = np.array([0.01], np.float32)
-        return parts, codes.astype(np.float32) * spread
+        return parts | (INPUT if static else {}), codes.astype(np.float32) * spread
 
     return tensors
 

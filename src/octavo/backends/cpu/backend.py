@@ -23,7 +23,10 @@ from octavo.jit.prepare import end_progress, prepare
 if TYPE_CHECKING:
     from octavo.jit.program import KernelCall, Program
 
-DTYPES = {"f32": np.float32, "fp8_token": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
+INT8_KINDS, FP8_KINDS = ("int8_token", "int8_static"), ("fp8_token", "fp8_static")
+DTYPES = {
+    "f32": np.float32, **dict.fromkeys(FP8_KINDS, np.float32), "f16": np.float16, "i32": np.int32, "i64": np.int64,
+}  # fmt: skip
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
 QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu"})
 
@@ -65,7 +68,7 @@ class CpuBackend(HostMemory):
                 return False, f"heads of {dim} in pages of {page_size} (allowed: multiples of {multiple}, {PAGE_SIZE})"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
-        if node.quantizes and (node.op not in QUANTIZES or node.dtype == "fp8_token"):
+        if node.quantizes and (node.op not in QUANTIZES or node.dtype in FP8_KINDS):
             return False, f"no kernel for {node.op} to {node.dtype}"
         weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
         if any(w.format.per_row and w.format.number is None for w in weights):
@@ -104,7 +107,7 @@ class CpuBackend(HostMemory):
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         size = math.prod(shape)
-        if dtype == "int8_token":
+        if dtype in INT8_KINDS:
             from octavo.backends.cpu.tokens import token_bytes
 
             return token_bytes(*shape)
@@ -121,7 +124,7 @@ class CpuBackend(HostMemory):
 
     def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         raw = memory[offset : offset + self.nbytes(shape, dtype)]
-        if dtype == "int8_token":
+        if dtype in INT8_KINDS:
             from octavo.backends.cpu.tokens import TokenCodes
 
             return TokenCodes(raw, *shape)

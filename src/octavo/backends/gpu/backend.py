@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_DIM = 256  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
-TOKEN_KINDS = ("int8_token", "fp8_token")
+TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
 QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu", "attention"})
 

@@ -17,7 +17,8 @@ from octavo.backends.gpu.values import TokenCodes
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
-TOPS = {"int8_token": 127.0, "fp8_token": 448.0}
+TOPS = {"int8": 127.0, "e4m3": 448.0}
+"""The largest codes."""
 
 
 def supports(node: Node) -> tuple[bool, str]:
@@ -41,9 +42,12 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
     return [run]
 
 
-def quantize_tokens(c: Context, out: TokenCodes, source: Source, kind: str, block: int, warps: int) -> Call:
+def quantize_tokens(
+    c: Context, out: TokenCodes, source: Source, kind: str, block: int, warps: int, static_scale: float | None = None
+) -> Call:  # fmt: skip
     """The call that quantizes a Source [T, K], of which `kind` says what is made; `block` holds K."""
+    code = "int8" if out.is_int8 else "e4m3"
     return c.launch(
-        token_codes_kernel, (out.tokens,), source, Matrix(out.bytes, out.k), out.scales, out.k, TOPS[out.kind],
-        KIND=kind, CODE="int8" if out.kind == "int8_token" else "e4m3", B=block, warps=warps, exact=True,
+        token_codes_kernel, (out.tokens,), source, Matrix(out.bytes, out.k), out.scales, out.k, TOPS[code],
+        static_scale, KIND=kind, CODE=code, B=block, warps=warps, exact=True,
     )  # fmt: skip

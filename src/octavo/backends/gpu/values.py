@@ -105,12 +105,20 @@ def activation_bytes(tokens: int, k: int, arch: str, *, codes: bool = False) -> 
 
 @dataclass(frozen=True, eq=False)
 class TokenCodes:
-    """Activations [tokens, k] of 8 bits with a scale for each token; `kind` is "int8_token" or "fp8_token"."""
+    """Activations [tokens, k] of 8 bits with a scale for each token, or one for all where `kind` is static.
+
+    kind  "int8_token", "fp8_token", "int8_static" or "fp8_static"
+    """
 
     raw: torch.Tensor
     tokens: int
     k: int
     kind: str
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether codes are integers, and not e4m3 numbers."""
+        return self.kind.startswith("int8")
 
     @property
     def bytes(self) -> torch.Tensor:
@@ -124,7 +132,7 @@ class TokenCodes:
         """int8 or float8_e4m3fn [tokens, k]."""
         import torch
 
-        return self.bytes if self.kind == "int8_token" else self.bytes.view(torch.float8_e4m3fn)
+        return self.bytes if self.is_int8 else self.bytes.view(torch.float8_e4m3fn)
 
     @property
     def scales(self) -> torch.Tensor:

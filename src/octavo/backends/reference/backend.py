@@ -102,12 +102,13 @@ class ReferenceBinder:
 
     def bind(self, node: Node, inputs: Sequence[Any], out: AnyArray) -> Call:
         function, attrs = getattr(ops, node.op), dict(node.attrs)
+        scale = attrs.pop("static_scale", None) if node.quantizes else None
 
         def call() -> None:
             with np.errstate(all="ignore"):  # NaN and Inf are looked for in the logits
                 result = function(*inputs, **attrs)
                 if node.quantizes:
-                    result = ops.quantize(result, format=node.dtype)
+                    result = ops.quantize(result, format=node.dtype, static_scale=scale)
                 if result is not out:
                     out[...] = result
 

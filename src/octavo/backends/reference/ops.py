@@ -259,10 +259,13 @@ def weighted_sum(x: F32, weights: F32) -> F32:
     return result
 
 
-def quantize(x: F32, *, format: str) -> F32:
-    quantizer = activation(format).quantize
-    assert quantizer is not None
-    return quantizer(x).dequantize()
+def quantize(x: F32, *, format: str, static_scale: float | None = None) -> F32:
+    kind = activation(format)
+    if static_scale is not None:
+        assert kind.given is not None
+        return kind.given(x, static_scale).dequantize()
+    assert kind.quantize is not None
+    return kind.quantize(x).dequantize()
 
 
 def copy(x: AnyArray) -> AnyArray:

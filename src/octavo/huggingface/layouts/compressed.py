@@ -174,7 +174,7 @@ def _format(group: Settings, top: Any, kind: str, bits: int, strategy: str, toke
 
 
 def _tokens(group: Settings, kind: str) -> Tokens:
-    """What activations are quantized to. Those with a static scale get one for each token, as others do."""
+    """What activations are quantized to."""
     if group.values.get("input_activations") is None:
         return "floats"
     tokens = group.part("input_activations")

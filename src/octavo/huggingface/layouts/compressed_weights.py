@@ -9,6 +9,7 @@ A linear layer called m is stored as
     m.weight_scale       floats [N, 1] or [N], [N, K / G], [1], [N / 128, K / 128]; F8_E4M3 or U8 for E2M1
     m.weight_zero_point  zero points: I8 like the scales, or a stream along N, I32 [N * bits / 32, K / G]
     m.weight_g_idx       the group of each value of a row
+    m.input_scale        [1], the scale of activations where it is static
 
 It has one level of scales. For 4-bit weights beside 8-bit activations two are derived from them, as
 `ops.quantize_w4a8` would derive them.
@@ -48,7 +49,8 @@ class Arguments:
     strategy     what a scale belongs to
     group        values of a row that share a scale, None where the strategy says it
     ordered      groups are given by `weight_g_idx`
-    tokens       what activations are quantized to: "floats", nothing; "codes"; "static", with a scale in the file
+    tokens       what activations are quantized to: "floats", nothing; "codes", with a scale for each token; "static",
+                 with one in the file
     format       how weights lie in the file
     """
 
@@ -88,7 +90,7 @@ def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
         return lambda part: Planes(words_of(words[part], a.bits, k))
 
     if a.rows is not None:
-        return [_rows(module, a, n, k, codes.name, load, middle)]
+        return _rows(module, a, n, k, codes.name, load, middle)
     return _groups(module, a, n, k, load)
 
 
@@ -105,7 +107,7 @@ def plain_integers(module: Module, a: Arguments) -> list[LazyTensor]:
         return lambda part: Planes(raw[part].view(np.uint8) + np.uint8(middle))
 
     if a.rows is not None:
-        return [_rows(module, a, n, k, codes.name, load, np.uint8(middle))]
+        return _rows(module, a, n, k, codes.name, load, np.uint8(middle))
     return _groups(module, a, n, k, load)
 
 
@@ -116,9 +118,9 @@ def naive(module: Module, a: Arguments) -> list[LazyTensor]:
 
 def floats(module: Module, a: Arguments) -> list[LazyTensor]:
     """`float-quantized`."""
-    _drop_scale(module, a, "input_scale")
     block = 128 if a.strategy == "block" else a.group
-    return [float8.weight(module, SCALE, block, square=a.strategy == "block", token_codes=a.tokens != "floats")]
+    weight = float8.weight(module, SCALE, block, square=a.strategy == "block", token_codes=a.tokens != "floats")
+    return _with_input_scale(module, a, weight)
 
 
 def nvfp4(module: Module, a: Arguments) -> list[LazyTensor]:
@@ -134,21 +136,20 @@ def mxfp4(module: Module, a: Arguments) -> list[LazyTensor]:
 
 def _rows(
     module: Module, a: Arguments, n: int, k: int, name: str, load: Callable[[], Part], middle: np.uint8
-) -> LazyTensor:  # fmt: skip
-    """Rows for products of integers with 8-bit tokens."""
+) -> list[LazyTensor]:  # fmt: skip
+    """Rows for products of integers with 8-bit tokens, and the static scale of these."""
     assert a.rows is not None
     try:
         fmt = channel_format(a.rows, k)
     except QuantFormatError as error:
         raise module.error(name.rpartition(".")[2], str(error)) from None
     scale = _scale(module, a, n, k)
-    _drop_scale(module, a, "input_scale")
 
     def made() -> Part:
         planes, d = load(), _per_row(scale, n)
         return lambda part: row_planes(fmt, planes(part).q, d[part])
 
-    return module.weight(fmt, n, k, made)
+    return _with_input_scale(module, a, module.weight(fmt, n, k, made))
 
 
 def _scale(module: Module, a: Arguments, n: int, k: int) -> StoredTensor:
@@ -236,8 +237,16 @@ def _zero_points(zero: StoredTensor, bits: int, n: int) -> U8:
     return raw.view(np.uint8) + np.uint8(middle)
 
 
+def _with_input_scale(module: Module, a: Arguments, weight: LazyTensor) -> list[LazyTensor]:
+    """A weight, with the static scale of its activations if these become codes of 8 bits."""
+    if a.tokens == "static" and weight.format.per_row:
+        return [weight, module.input_scale()]
+    _drop_scale(module, a, "input_scale")
+    return [weight]
+
+
 def _drop_scale(module: Module, a: Arguments, end: str) -> None:
-    """Take the static scale of activations, which get scales of their own in each step."""
+    """Take the static scale of activations that stay as they are beside these weights."""
     if end in module and a.tokens == "static":
         module.take(end, HALVES)
 

@@ -20,6 +20,7 @@ USED = (
 )  # fmt: skip
 OF_THE_WRITER = ("dequantize", "kv_cache_scheme", "is_checkpoint_fp8_serialized", "quantization_type")
 SCALES = ("weight_scale_inv", "weight_scale")
+INPUT_SCALES = ("input_scale", "activation_scale")
 
 
 class Fp8:
@@ -40,8 +41,12 @@ class Fp8:
         named = next((name for name in self._plain if name == module.name), None)
         if named is not None:
             raise module.error(end, "is there, and the configuration leaves the module as it is")
-        for scale in ("input_scale", "activation_scale"):
-            if scale in module and self._static:
-                module.take(scale, HALVES)
         group = float8.SIDE if self._square else None
-        return [float8.weight(module, end, group, square=self._square, token_codes=not self._square)]
+        weight = float8.weight(module, end, group, square=self._square, token_codes=not self._square)
+        given = next((scale for scale in INPUT_SCALES if scale in module), INPUT_SCALES[0])
+        if not self._static:
+            return [weight]
+        if self._square:  # whose activations stay as they are
+            module.take(given, HALVES)
+            return [weight]
+        return [weight, module.input_scale(given)]

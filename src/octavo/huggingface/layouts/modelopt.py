@@ -48,7 +48,7 @@ class ModelOpt:
             return []
         if any(fnmatchcase(module.name, pattern) for pattern in self._plain):
             raise module.error("weight_scale", "is there, and the configuration leaves the module as it is")
-        if "input_scale" in module:
+        if "input_scale" in module and self._algorithm != "FP8":  # whose activations stay as they are
             module.take("input_scale", HALVES)
         if self._algorithm.endswith("NVFP4"):
             return float4.nvfp4(module, "weight", "weight_scale", "weight_scale_2", divides=False)
@@ -56,7 +56,8 @@ class ModelOpt:
         if square:
             module = _flattened(module)
         group = float8.SIDE if square else None
-        return [float8.weight(module, "weight_scale", group, square=square, token_codes=not square)]
+        weight = float8.weight(module, "weight_scale", group, square=square, token_codes=not square)
+        return [weight, module.input_scale()] if "input_scale" in module and not square else [weight]
 
 
 def _flattened(module: Module) -> Module:

@@ -19,6 +19,7 @@ from octavo.io.safetensors.file import FLOATS
 CHUNK_VALUES = 1 << 22
 Part = Callable[[slice], Planes]
 """Planes of some rows."""
+INPUT_SCALE = "input_scale"
 HALVES = ("F16", "BF16", "F32")
 """Types of scales."""
 
@@ -99,6 +100,13 @@ class Module:
     def weight(self, fmt: BlockFormat, n: int, k: int, load: Callable[[], Part]) -> LazyTensor:
         """The weight [n, k] in a format, its planes made some rows at a time when it is loaded."""
         return LazyTensor(f"{self.name}.weight", fmt, (n, k), lambda: packed(fmt, n, k, load()))
+
+    def input_scale(self, end: str = INPUT_SCALE) -> LazyTensor:
+        """The static scale of activations, float32 [1] called input_scale. Raises ModelError where there is no one."""
+        scale = self.take(end, HALVES)
+        if scale.shape not in ((1,), (), (1, 1)):
+            raise self.error(end, f"is {scale.dtype} {list(scale.shape)}", "floats [1] or []")
+        return self.vector(INPUT_SCALE, lambda: scale.floats().reshape(1), 1)
 
     def vector(self, end: str, load: Callable[[], F32], size: int) -> LazyTensor:
         """A vector beside the weight, float32 [size]."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from octavo.errors import ModelError, shown
 from octavo.formats import by_name
 from octavo.huggingface.layouts.kv_scales import is_kv_scale, kv_scale
-from octavo.huggingface.layouts.module import Module
+from octavo.huggingface.layouts.module import INPUT_SCALE, Module
 from octavo.huggingface.layouts.table import find_layout
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint, StoredTensor
@@ -33,6 +33,8 @@ def stored_tensors(checkpoint: Checkpoint, config: Config, left_out: Callable[[s
     for name, parts in modules.items():
         module = Module(checkpoint.folder, name, parts)
         read = [] if layout is None else layout.read(module)
+        if INPUT_SCALE in set(parts) - module.used:
+            raise module.error(INPUT_SCALE, "is not part of this architecture unless activations have static scales")
         made |= {tensor.name: tensor for tensor in read}
         for end, tensor in parts.items():
             if end not in module.used:

@@ -22,8 +22,10 @@ def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -
     """`quantize`, or the op whose result is quantized on its way out."""
     x, *other = inputs
     tokens, k = x.shape
-    if node.dtype == "fp8_token":
-        return [KernelCall(round_fp8_kernel(), tokens, out=out, k=k, x=x, x_stride=stride(x))]
+    scale = node.static_scale
+    if node.dtype in ("fp8_token", "fp8_static"):
+        kernel = round_fp8_kernel(scale is not None)
+        return [KernelCall(kernel, tokens, out=out, k=k, x=x, x_stride=stride(x), given=scale or 0.0)]
     source: quantize.Source = "values"
     more: dict[str, Any] = {"other": 0, "other_stride": 0, "eps": 0.0}
     if node.op == "rms_norm":
@@ -31,7 +33,7 @@ def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -
     elif node.op in ("swiglu", "geglu"):
         source, more = cast("quantize.Source", node.op), more | {"other": other[0], "other_stride": stride(other[0])}
     if isinstance(out, TokenCodes):
-        return [quantize_tokens(out, x, source, **more)]
+        return [quantize_tokens(out, x, source, scale, **more)]
     tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
     return [KernelCall(
         quantize.quantize_kernel(source, TILES[0]), tiles * chunks,

@@ -1,6 +1,7 @@
 """Activations with a scale for each token: int8 codes as `int8_gemm` reads them, or values rounded to e4m3.
 
-Alone, or as the last step of a norm or of SwiGLU. Codes are round(x / scale), halves to even, scale = max|x| / 127.
+Alone, or as the last step of a norm or of SwiGLU. Codes are round(x / scale), halves to even, scale = max|x| / 127;
+or the scale is given, values are read once, and what is beyond the codes is cut off.
 `quantize_groups_kernel` makes those of `octavo.ops.definition`, to the bit.
 """
 
@@ -25,7 +26,9 @@ from octavo.jit.simd import (
     largest_magnitude,
     max_lanes,
     maximum,
+    minimum,
     mul,
+    mul_exact,
     quantize16,
     round16,
     splat,
@@ -40,7 +43,7 @@ CHUNK = 64
 
 
 QUANTIZE_TOKEN = record(
-    "codes wide_tokens tiled", "scales begins_8 begins_4", "k x x_stride", "other other_stride eps:f4"
+    "codes wide_tokens tiled", "scales begins_8 begins_4", "k x x_stride", "other other_stride eps:f4", "given:f4"
 )
 """codes                tiles of n tokens [K / 64, n, 64], K filled up with zeros
 wide_tokens          tokens in wide tiles; the others are in narrow ones
@@ -49,26 +52,24 @@ scales               float32, made: the scale of each token
 begins_8, begins_4   int32, made: -128 and -8 times the sum of each token's codes
 x, x_stride          a token's k values, and bytes from one token's to the next one's
 other, other_stride  the norm's weight, with its `eps`; or what SwiGLU and GeGLU multiply with, a row a token
+given                the scale, where it is static
 """
 
 
 @kernels(QUANTIZE_TOKEN)
-def quantize_token_kernel(source: Source) -> Any:
-    """Task i writes the codes of token i, its scale, and -128 and -8 times the sum of its codes."""
+def quantize_token_kernel(source: Source, static: bool = False) -> Any:
+    """Task i writes the codes of token i, its scale, and -128 and -8 times the sum of its codes.
+
+    A token with NaN has the scale NaN; one with Inf too.
+    """
     normed, gated, wide, narrow, chunk_bytes = source == "rms_norm", source in GATES, WIDE, NARROW, CHUNK
-    value = _value(source)
+    value, largest_of = _value(source), _largest(source)
 
     def quantize(a, task):
         k, x = a.k, a.x + task * a.x_stride
         other = a.other + (task * a.other_stride if gated else 0)
         factor = rms_factor(x, k, a.eps) if normed else 1.0
-        largest = 0.0
-        for i in range(0, k, 32):
-            low, high = value(x, other, i, k, factor), value(x, other, i + 16, k, factor)
-            here = largest_magnitude(low, high)
-            if not math.isnan(largest) and not here <= largest:  # NaN stays
-                largest = here
-        scale = largest / 127.0
+        scale = a.given if static else largest_of(x, other, k, factor) / 127.0
         divisor = splat(scale if scale > 0 else 1.0)
         chunks = (k + chunk_bytes - 1) // chunk_bytes
         first, tile = (task // wide * wide, wide) if task < a.wide_tokens else (0, narrow)
@@ -77,17 +78,37 @@ def quantize_token_kernel(source: Source) -> Any:
         if a.tiled == 0:
             first, tile = task, 1
         out = a.codes + first * chunks * chunk_bytes + (task - first) * chunk_bytes
-        total = 0.0
+        total, none, odd = 0.0, splat(0.0), splat(0.0)
         for chunk in range(chunks):
             for j in range(0, chunk_bytes, 16):
-                at = chunk * chunk_bytes + j
-                total += quantize16(out + j, div(value(x, other, at, k, factor), divisor))
+                v = value(x, other, chunk * chunk_bytes + j, k, factor)
+                code = div(v, divisor)
+                if static:
+                    odd = add_exact(odd, mul_exact(v, none))  # NaN of NaN and of Inf
+                    code = minimum(maximum(code, splat(-128.0)), splat(127.0))
+                total += quantize16(out + j, code)
             out += tile * chunk_bytes
-        f32_pointer(a.scales)[task] = scale
+        f32_pointer(a.scales)[task] = scale + sum_lanes(odd) if static else scale
         i32_pointer(a.begins_8)[task] = -128 * int(total)
         i32_pointer(a.begins_4)[task] = -8 * int(total)
 
     return quantize
+
+
+def _largest(source: Source) -> Any:
+    """A function that gives the largest magnitude of a token's k values, NaN if one is."""
+    value = _value(source)
+
+    def largest_of(x, other, k, factor):
+        largest = 0.0
+        for i in range(0, k, 32):
+            low, high = value(x, other, i, k, factor), value(x, other, i + 16, k, factor)
+            here = largest_magnitude(low, high)
+            if not math.isnan(largest) and not here <= largest:  # NaN stays
+                largest = here
+        return largest
+
+    return inner(largest_of, source)
 
 
 def _value(source: Source) -> Any:
@@ -154,12 +175,15 @@ def quantize_groups_kernel(kind: int) -> Any:
     return quantize
 
 
-ROUND_FP8 = record("out k", "x x_stride")
+ROUND_FP8 = record("out k", "x x_stride", "given:f4")
 
 
 @kernels(ROUND_FP8)
-def round_fp8_kernel() -> Any:
-    """Task i writes token i rounded to e4m3 under a scale of its own, max|x| / 448, to row i of `out` [tokens, k]."""
+def round_fp8_kernel(static: bool = False) -> Any:
+    """Task i writes token i rounded to e4m3 under a scale of its own, max|x| / 448, to row i of `out` [tokens, k].
+
+    static  under the scale that is given; what is beyond the numbers is cut off, and Inf becomes NaN
+    """
     rounded = inner(_rounded_e4m3)
 
     def round_fp8(a, task):
@@ -167,14 +191,17 @@ def round_fp8_kernel() -> Any:
         out = f32_pointer(a.out + task * k * 4)
         largest = f32_pointer(stack(64))
         largest[0] = 0.0
-        for i in range(k):
+        for i in range(0 if static else k):
             here = abs(x[i])
             if not math.isnan(largest[0]) and not here <= largest[0]:  # NaN stays
                 largest[0] = here
-        scale = largest[0] / 448.0
+        scale = a.given if static else largest[0] / 448.0
         divisor = scale if scale > 0 else 1.0
         for i in range(k):
-            out[i] = rounded(x[i] / divisor) * scale
+            v = x[i] / divisor
+            if static:
+                v = min(max(v, -448.0), 448.0) if math.isfinite(v) else math.nan
+            out[i] = rounded(v) * scale
 
     return round_fp8
 

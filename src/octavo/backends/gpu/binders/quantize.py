@@ -28,7 +28,7 @@ def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
     source = Source(matrix(x), matrix(others[0]) if others else None, float(node.attrs.get("eps", 0.0)))
     if isinstance(out, TokenCodes):
         block = next_power_of_2(out.k)
-        return [quantize_tokens(c, out, source, kind, block, warps_of(block))]
+        return [quantize_tokens(c, out, source, kind, block, warps_of(block), node.static_scale)]
     return quantized(c, source, out, kind)
 
 

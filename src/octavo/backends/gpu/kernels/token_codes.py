@@ -12,12 +12,13 @@ from octavo.backends.gpu.kernels.quantize8 import ROUND, fp8_bits
 
 @triton.jit
 def token_codes_kernel(
-    source, codes, scales, k, top, KIND: tl.constexpr, CODE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
+    source, codes, scales, k, top, given, KIND: tl.constexpr, CODE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
 ):
-    """Program token: its codes, bytes [T, K], and its scale, float32 [T]: max|value| / top. B >= K.
+    """Program token: its codes, bytes [T, K], and its scale, float32 [T]: max|value| / top, or `given`. B >= K.
 
     KIND is that of the Source. CODE: "int8", round(value / scale), halves to even; or "e4m3", the nearest number. A
-    token with NaN has the scale NaN, so that it is not lost.
+    token with NaN has the scale NaN, so that it is not lost. With a scale that is given, values beyond the codes are
+    cut off, and one of Inf counts as NaN.
     """
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, B)
@@ -26,10 +27,17 @@ def token_codes_kernel(
         gdc_launch_dependents()
         gdc_wait()
     value = read(source, weight, token, at, at < k, k, KIND)
-    odd = tl.max((value != value).to(tl.int32), 0)  # noqa: PLR0124 - NaN
-    scale = tl.div_rn(tl.max(tl.abs(value), 0), top)
+    low = -top
+    if given is None:
+        odd = tl.max((value != value).to(tl.int32), 0)  # noqa: PLR0124 - NaN
+        scale = tl.div_rn(tl.max(tl.abs(value), 0), top)
+    else:
+        odd = tl.max((value - value != 0).to(tl.int32), 0)
+        scale = given
+        if CODE == "int8":
+            low = low - 1
     value = tl.div_rn(value, tl.where(scale > 0, scale, 1.0))
-    value = tl.minimum(tl.maximum(value, -top), top)
+    value = tl.minimum(tl.maximum(value, low), top)
     if CODE == "int8":
         code = (value + ROUND - ROUND).to(tl.int8)
     else:
