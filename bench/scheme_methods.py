@@ -1,14 +1,18 @@
-"""Measures what methods of checkpoints are worth on the demo model; writes bench/results/scheme-methods-<date>.json.
+"""Measures what methods of checkpoints are worth; writes bench/results/scheme-methods-<date>.json.
 
-    python bench/scheme_methods.py [--orders 1] [--tables w4a16,outliers,w4a8] [--chunks 12] [--samples 16]
+    python bench/scheme_methods.py [MODEL] [--orders 1] [--tables w4a16,...] [--chunks 12] [--samples 16]
+
+MODEL is a GGUF file of floats with the demo model's vocabulary, or demo; the result's name has it, and single tables.
 
 w4a16     w4a16-g128 by each method
 outliers  int8-w8a8 of the model with outliers, and rounded as it is: three channels of each norm are 100 times larger,
           and the columns that read them as much smaller, which changes nothing but what rounding does
 w4a8      w4a8 and w4a8-g128: rounded to nearest, and by QQQ's way, with and without rotation
+static    int8-w8a8 with a scale for each token, with one scale for all that a product is given, with RPTQ's clusters,
+          and with these where they cost little, of the model as it is and with outliers
 
 Divergence is from the model as it is, on questions that it was not trained on; methods see others. With several orders
-each row is of the model with its channels in as many orders. About 8 minutes on two cores for one order.
+each row is of the model with its channels in as many orders. About 12 minutes on two cores for one order.
 """
 
 from __future__ import annotations
@@ -18,9 +22,10 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,12 +37,36 @@ from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
 from octavo.quantizers import quantize_checkpoint
-from octavo.quantizers.fold import ChangedFile, Changes, find_folds, scaled
-from quantizer_kl import CONTEXT, Orders
+from octavo.quantizers.fold import ChangedFile, Changes, find_folds, scaled, shuffle
+from octavo.runtime import resolve
+from quantizer_kl import CONTEXT
 
+TABLES = "w4a16,outliers,w4a8,static"
 FACTOR, CHANNELS = 100.0, (3, 11, 17)
 PLAIN = "rtn"
 WEIGHT_ONLY = (PLAIN, "gptq", "qronos", "awq", "auto")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to quantize a model.
+
+    rotate       the model is turned before
+    outliers     of the model with outliers
+    activations  "static", "mixed" or "dynamic"
+    """
+
+    scheme: str
+    method: str
+    rotate: bool = False
+    outliers: bool = False
+    activations: Literal["static", "mixed", "dynamic"] = "dynamic"
+
+
+def write_order(source: str, out: Path, seed: int) -> None:
+    """A model of floats with its channels in an order drawn by `seed`, 16 bits a weight; as they are for 0."""
+    with GGUFFile.open(source) as file:
+        _write(file, shuffle(file, seed) if seed else file, out, np.float16)
 
 
 def write_outliers(source: Path, out: Path) -> None:
@@ -49,35 +78,45 @@ def write_outliers(source: Path, out: Path) -> None:
                 scales = np.ones(fold.size)
                 scales[list(CHANNELS)] = 1 / FACTOR
                 changes.add_fold(fold, partial(lambda s, part, values: scaled(part, s, values), scales))
-        changed = ChangedFile(file, changes)
-        tensors = {name: dequantize(changed.tensor(name)) for name in changed.tensors}
-        keys = {key: file.metadata.typed(key) for key in file.metadata}
-        write_gguf(out, file.metadata["general.architecture"], keys, tensors)
+        _write(file, ChangedFile(file, changes), out, np.float32)
 
 
-def cases(table: str) -> Iterator[tuple[str, str, bool, bool]]:
-    """Scheme, method, whether the model is turned, and whether it has outliers."""
+def _write(file: GGUFFile, changed: GGUFFile, out: Path, matrices: type[np.floating[Any]]) -> None:
+    tensors = {name: dequantize(changed.tensor(name)) for name in changed.tensors}
+    keys = {key: file.metadata.typed(key) for key in file.metadata}
+    stored = {name: x.astype(matrices) if x.ndim > 1 else x for name, x in tensors.items()}
+    write_gguf(out, file.metadata["general.architecture"], keys, stored)
+
+
+def cases(table: str) -> Iterator[Case]:
+    """The rows of a table."""
     if table == "w4a16":
-        yield from (("w4a16-g128", method, False, False) for method in WEIGHT_ONLY)
+        yield from (Case("w4a16-g128", method) for method in WEIGHT_ONLY)
     elif table == "outliers":
-        yield "int8-w8a8", PLAIN, False, False
-        yield from (("int8-w8a8", method, False, True) for method in (PLAIN, "smoothquant", "auto"))
+        yield Case("int8-w8a8", PLAIN)
+        yield from (Case("int8-w8a8", method, outliers=True) for method in (PLAIN, "smoothquant", "auto"))
+    elif table == "static":
+        yield Case("int8-w8a8", "gptq")
+        for outliers in (False, True):
+            yield Case("int8-w8a8", "gptq", outliers=outliers, activations="static")
+            yield Case("int8-w8a8", "rptq", outliers=outliers, activations="static")
+            yield Case("int8-w8a8", "rptq", outliers=outliers, activations="mixed")
     else:
         for scheme in ("w4a8", "w4a8-g128"):
-            yield from ((scheme, method, False, False) for method in (PLAIN, "gptq", "qqq"))
-            yield scheme, "qqq", True, False
+            yield from (Case(scheme, method) for method in (PLAIN, "gptq", "qqq"))
+            yield Case(scheme, "qqq", rotate=True)
 
 
-def measure(
-    source: Path, base: Path, scheme: str, kind: str, *, turned: bool, options: argparse.Namespace
-) -> dict[str, Any]:
+def measure(source: Path, base: Path, case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """Divergence of a checkpoint from `base`, how large it is and how long it took."""
     method = None
-    if (kind, turned) != (PLAIN, False):
-        method = SchemeMethod("demo", kind, turned, samples=options.samples, device="cpu")
+    if case != Case(case.scheme, PLAIN, outliers=case.outliers):
+        method = SchemeMethod(
+            "demo", case.method, case.rotate, samples=options.samples, device="cpu", activations=case.activations
+        )
     with tempfile.TemporaryDirectory() as folder:
         made, begun = os.path.join(folder, "made"), time.perf_counter()
-        report = quantize_checkpoint(source, made, scheme, method=method)
+        report = quantize_checkpoint(source, made, case.scheme, method=method)
         seconds = time.perf_counter() - begun
         with open_subject(made, CONTEXT, device="cpu") as model, open_subject(base, CONTEXT, device="cpu") as whole:
             tokens = demo_text(whole.tokenizer, "test").tokens
@@ -85,30 +124,35 @@ def measure(
     chosen: dict[str, int] = {}
     for how in [row.how for row in report.rows if row.how] + [f"scales: {row.how}" for row in report.scaled]:
         chosen[how] = chosen.get(how, 0) + 1
-    return {"kl": [kl.value, kl.error], "bytes": report.nbytes, "seconds": seconds, "chosen": chosen}
+    dynamic = [name for found in report.inputs if not found.used for name in found.names]
+    return {
+        "kl": [kl.value, kl.error], "bytes": report.nbytes, "seconds": seconds, "chosen": chosen, "dynamic": dynamic,
+    }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="demo")
     parser.add_argument("--orders", type=int, default=1)
-    parser.add_argument("--tables", default="w4a16,outliers,w4a8")
+    parser.add_argument("--tables", default=TABLES)
     parser.add_argument("--chunks", type=int, default=12, help="windows of the held-out text")
     parser.add_argument("--samples", type=int, default=16, help="windows of the calibration text")
     options = parser.parse_args()
-    rows, orders = [], Orders()
+    rows = []
+    parts = ["scheme-methods"] + [Path(options.model).stem] * (options.model != "demo")
+    name = "-".join(parts + [options.tables.replace(",", "-")] * (options.tables != TABLES))
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(options.orders):
             base, spoiled = Path(folder) / f"{seed}.gguf", Path(folder) / f"{seed}-outliers.gguf"
-            orders.write(base, seed)
+            write_order(resolve(options.model), base, seed)
             write_outliers(base, spoiled)
             for table in options.tables.split(","):
-                for scheme, kind, turned, outliers in cases(table):
-                    found = measure(spoiled if outliers else base, base, scheme, kind, turned=turned, options=options)
-                    row = {"table": table, "scheme": scheme, "method": kind, "rotate": turned, "outliers": outliers}
-                    rows.append({**row, "order": seed, **found})
+                for case in cases(table):
+                    found = measure(spoiled if case.outliers else base, base, case, options)
+                    rows.append({"table": table, **asdict(case), "order": seed, **found})
                     print({key: value for key, value in rows[-1].items() if key != "table"}, flush=True)
                     how = {"chunks": options.chunks, "samples": options.samples, "factor": FACTOR}
-                    results_file.write("scheme-methods", {**results_file.described(), **how, "rows": rows})
+                    results_file.write(name, {**results_file.described(), **how, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import UsageError
-from octavo.evals import calibrate
+from octavo.evals import calibrate, schemes
 from octavo.evals.schemes import KINDS, SchemeMethod
 from octavo.formats import dequantize
 from octavo.huggingface import CheckpointFile, open_model_file
@@ -81,7 +81,7 @@ def test_errors_fall_and_what_is_read_is_what_was_made(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["smoothquant", "auto"])
+@pytest.mark.parametrize("kind", ["smoothquant", "auto", "rptq"])
 def test_channels_with_outliers_are_repaired(kind: str, source: str, text: str, tmp_path: Path) -> None:
     """Three channels of what a norm gives made 100 times larger, and the columns that read them smaller."""
     with open_model_file(source) as file:
@@ -167,6 +167,55 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(at: int, source: str, t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "src.gguf", "text.txt", "whole"]
 
 
+@pytest.mark.parametrize(("scheme", "kind"), [("int8-w8a8", "rptq"), slow(("fp8", "rtn")), slow(("w4a8-g128", "rptq"))])
+def test_static_scales_are_of_what_products_were_given(
+    scheme: str, kind: str, source: str, text: str, tmp_path: Path
+) -> None:
+    report = quantize(source, tmp_path / "made", scheme, text, kind, activations="static", samples=4)
+    said = json.loads((tmp_path / "made/config.json").read_text())["quantization_config"]
+    tokens = said["config_groups"]["group_0"]["input_activations"]
+    assert (tokens["strategy"], tokens["dynamic"], tokens["num_bits"]) == ("tensor", False, 8)
+    assert len(report.inputs) == 8
+    assert sum(len(found.names) for found in report.inputs) == 14
+    with open_model_file(tmp_path / "made") as file:
+        assert isinstance(file, CheckpointFile)
+        graph = read_model(file).graph()
+        for found in report.inputs:
+            assert found.after <= found.before < 0.1
+            assert found.scale <= found.largest / (448 if scheme == "fp8" else 127) * (1 + 1e-6)
+            for name in found.names:
+                assert dequantize(file.tensor(name.replace("weight", "input_scale"))).tolist() == [found.scale]
+        given = {node.name: node.static_scale for node in graph.leaves("weight") if node.static_scale is not None}
+        assert given == {name: found.scale for found in report.inputs for name in found.names}
+    assert rounded_tokens(tmp_path / "made", logits(source)) < 0.05
+
+
+def test_of_mixed_activations_those_are_static_that_err_little(
+    source: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ratios = [
+        found.after / found.dynamic
+        for found in quantize(
+            source, tmp_path / "all", "int8-w8a8", text, "rtn", activations="static", samples=2
+        ).inputs
+    ]
+    monkeypatch.setattr(schemes, "MIXED", float(np.median(ratios)) * (1 + 1e-9))
+    report = quantize(source, tmp_path / "made", "int8-w8a8", text, "rtn", activations="mixed", samples=2)
+    used = [found.used for found in report.inputs]
+    assert used == [ratio <= schemes.MIXED for ratio in ratios]
+    assert 0 < sum(used) < len(used)
+    groups = json.loads((tmp_path / "made/config.json").read_text())["quantization_config"]["config_groups"]
+    rest = [name for found in report.inputs if not found.used for name in found.names]
+    assert len(groups["group_1"]["targets"]) == len(rest)
+    tokens = [groups[f"group_{i}"]["input_activations"] for i in (0, 1)]
+    assert [(part["strategy"], part["dynamic"]) for part in tokens] == [("tensor", False), ("token", True)]
+    with open_model_file(tmp_path / "made") as file:
+        weights = {n.name: n.static_scale for n in read_model(file).graph().leaves("weight") if len(n.shape) == 2}
+    assert {name for name, scale in weights.items() if scale is None} - {"token_embd.weight", "output.weight"} == set(
+        rest
+    )
+
+
 @pytest.mark.parametrize("kv", ["fp8", "int8"])
 def test_scales_of_caches_are_of_what_these_held(kv: Any, source: str, text: str, tmp_path: Path) -> None:
     quantize(source, tmp_path / "made", "w8a16", text, "rtn", kv=kv, samples=2)
@@ -208,6 +257,15 @@ def test_what_does_not_go_together_is_refused(source: str, text: str, tmp_path: 
         UsageError, match=r"method gptq for fp8-block, whose errors are not made .* \(allowed: rtn, awq"
     ):
         quantize(source, tmp_path / "made", "fp8-block", text, "gptq")
+    with pytest.raises(
+        UsageError, match=r"static activations with scheme w4a16 \(allowed: int8-w8a8, w4a8, w4a8-g128, fp8"
+    ):
+        quantize(source, tmp_path / "made", "w4a16", text, "rptq")
+    method = SchemeMethod(text, "rtn", activations="static")
+    with pytest.raises(UsageError, match=r"static activations with layout qqq \(allowed: compressed-tensors\)"):
+        quantize_checkpoint(source, tmp_path / "made", "w4a8", layout="qqq", method=method)
+    with pytest.raises(UsageError, match=r"'dynamic' with method rptq \(allowed: static, mixed\)"):
+        SchemeMethod(text, "rptq", activations="dynamic")
     with pytest.raises(UsageError, match="context is 1000"):
         quantize(source, tmp_path / "made", "w4a8", text, "rtn", context=1000)
     with pytest.raises(UsageError, match=r"kv is 'int4' \(allowed: int8, fp8"):

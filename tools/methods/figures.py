@@ -16,7 +16,9 @@ from octavo.quantizers.smoothing import (
     groups_of_weights,
     outlier_threshold,
     rows_of_weights,
+    rptq,
     smoothquant,
+    tensor_int8,
     tokens_int8,
 )
 
@@ -108,6 +110,10 @@ def qqq_numbers() -> Numbers:
     return _scaled(_pair(rows_of_weights(4), tokens_int8), outlier_threshold)
 
 
+def rptq_numbers() -> Numbers:
+    return _scaled(_pair(rows_of_weights(8), tensor_int8), rptq)
+
+
 def draw_scaled(ax: Any, n: Numbers) -> None:
     at = np.arange(CHANNELS)
     ax.bar(at - 0.2, n["before"], 0.4, color=SECOND, label="max|x| before")
@@ -163,6 +169,7 @@ FIGURES: dict[str, tuple[Callable[[], Numbers], Callable[[Any, Numbers], None]]]
     "smoothquant": (smoothquant_numbers, draw_scaled),
     "awq": (awq_numbers, draw_scaled),
     "qqq": (qqq_numbers, draw_scaled),
+    "rptq": (rptq_numbers, draw_scaled),
     "rotation": (rotation_numbers, draw_rotation),
     "size": (size_numbers, draw_size),
 }

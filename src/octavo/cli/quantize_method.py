@@ -29,7 +29,7 @@ class MethodOptions:
         str | None,
         typer.Option("--method", metavar="METHOD", rich_help_panel=METHOD,
                      help="gptq, or qronos, which also corrects for the errors of layers before; with --scheme also"
-                          " rtn, awq, smoothquant, qqq, or auto, which tries all."),
+                          " rtn, awq, smoothquant, qqq, rptq, or auto, which tries all."),
     ] = None  # fmt: skip
     calibration: Annotated[
         str | None,

@@ -38,6 +38,12 @@ class SchemeOptions:
         typer.Option("--kv", metavar="TYPE", rich_help_panel=SCHEME,
                      help="With --method: also scales for caches of int8 or fp8, of what they hold over the text."),
     ] = None  # fmt: skip
+    activations: Annotated[
+        str | None,
+        typer.Option("--activations", metavar="KIND", rich_help_panel=SCHEME,
+                     help="With --method: dynamic, a scale for each token (default); static, one of what the text gives"
+                          " a product (default of rptq); mixed, static where that costs little."),
+    ] = None  # fmt: skip
     layout: Annotated[
         str | None,
         typer.Option("--layout", metavar="LAYOUT", rich_help_panel=SCHEME,
@@ -46,7 +52,9 @@ class SchemeOptions:
 
     def refuse_alone(self) -> None:
         """Raise UsageError for options of schemes without one."""
-        options = {"--rotate": self.rotate, "--kv": self.kv, "--layout": self.layout}
+        options = {
+            "--rotate": self.rotate, "--kv": self.kv, "--activations": self.activations, "--layout": self.layout,
+        }  # fmt: skip
         given = next((name for name, value in options.items() if value), None)
         if given is not None:
             raise UsageError(f"{given} without --scheme (allowed: together with --scheme SCHEME)")
@@ -64,7 +72,8 @@ class SchemeOptions:
 
         assert self.scheme is not None
         with Bar() as bar:
-            made = method.of_scheme(options["threads"], bar, rotate=self.rotate, kv=self.kv)
+            given = {"rotate": self.rotate, "kv": self.kv, "activations": self.activations}
+            made = method.of_scheme(options["threads"], bar, **given)
             layout = self.layout or "compressed-tensors"
             return quantize_checkpoint(
                 src, dst, self.scheme, method=made, layout=layout, progress=bar.show, **options

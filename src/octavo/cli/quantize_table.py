@@ -20,6 +20,12 @@ def show(report: Report) -> None:
         if scaled.setting is not None:
             gain = f"{scaled.before:.3g} -> {scaled.after:.3g}"
             print(f"{printable(scaled.fold)}: {scaled.how} with {scaled.setting:.3g}, mean square error {gain}")
+    for given in report.inputs:
+        cut = f"{given.cut_off:,} of {given.values:,} values cut off"
+        how = f"scale {given.scale:.4g}, {cut}" if given.used else "a scale for each token"
+        gain = f"{given.before:.3%} -> {given.after:.3%}, of tokens {given.dynamic:.3%}"
+        names = printable(", ".join(given.names))
+        print(f"{names}: inputs up to {given.largest:.4g}, {how}, relative error {gain}")
     if any(row.weighted and row.before is None for row in report.rows):
         print("* weighted by importance")
     if any(row.before is not None for row in report.rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -12,9 +13,9 @@ from octavo.errors import HostMemoryError
 from octavo.evals.layerwise import Journal, Layerwise, Samples
 from octavo.evals.layerwise.needs import Needs, at_work, needs
 from octavo.evals.scheme_weights import made_weights
-from octavo.evals.scheme_work import load_scales, load_stages, save_scales, save_stage
+from octavo.evals.scheme_work import Done, load_scales, load_stages, save_scales, save_stage
 from octavo.evals.smoothing import smooth_model, with_scales
-from octavo.formats.spec import F32
+from octavo.evals.static_inputs import static_input
 from octavo.graph.protocol import Backend
 from octavo.graph.stages import Stage
 from octavo.huggingface.coded import nearest, values_of
@@ -25,11 +26,15 @@ from octavo.io.memory import room
 from octavo.models import read_model
 from octavo.models.weights import scale_of
 from octavo.quantizers.calibration import ChannelStatistics
-from octavo.quantizers.job.prepared import MadeWeight, Scaled
+from octavo.quantizers.job.prepared import Scaled
 from octavo.quantizers.smoothing import METHODS as SCALES
-from octavo.quantizers.smoothing import best_of, tokens_fp8, tokens_int8
+from octavo.quantizers.smoothing import Found, Pair, best_of, tensor_fp8, tensor_int8, tokens_fp8, tokens_int8
 
 Progress = Callable[[str, int, int], None]
+ROUNDINGS = {
+    "int8_token": tokens_int8, "fp8_token": tokens_fp8, "int8_static": tensor_int8, "fp8_static": tensor_fp8,
+}  # fmt: skip
+"""How activations are rounded, by their format."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +44,7 @@ class SchemeRun:
     scales  the way in which scales of channels are chosen, by its name; None: channels stay as they are
     ways    in which weights are made
     kv      whether what caches hold is measured: their type, or None
+    most    times as much as with a scale for each token may products with a static scale err, if these are to be used
     """
 
     file: GGUFFile
@@ -50,6 +56,7 @@ class SchemeRun:
     kv: str | None
     threads: int | None
     progress: Progress | None
+    most: float = math.inf
 
     def scaled(self, journal: Journal) -> tuple[GGUFFile, tuple[Scaled, ...]]:
         """The file with scales of channels, and what was chosen; that of an earlier run, if it went so far."""
@@ -60,25 +67,24 @@ class SchemeRun:
             return with_scales(self.file, found[0]), found[1]
         scheme = self.scheme
         made = smooth_model(
-            self.file, self.backends, self.samples, best_of(SCALES) if self.scales == "auto" else SCALES[self.scales],
-            lambda w: values_of(scheme, nearest(scheme, w)), _tokens(scheme),
+            self.file, self.backends, self.samples, best_of(self._tried()) if self.scales == "auto" else
+            SCALES[self.scales],
+            lambda w: values_of(scheme, nearest(scheme, w)), ROUNDINGS.get(scheme.activation, lambda x: x),
         )  # fmt: skip
         how = self.scales
         choices = tuple(Scaled(c.fold, c.how or how, c.setting, c.before, c.after) for c in made.choices)
         save_scales(journal.folder, made.scales, choices)
         return made.file, choices
 
-    def weights(self, file: GGUFFile, journal: Journal) -> tuple[dict[str, MadeWeight], dict[str, F32]]:
-        """Weights of linear layers in the scheme, and the largest magnitudes of what heads' caches hold."""
-        made, caches = load_stages(journal.folder, journal.stage)
-        mine: dict[str, MadeWeight] = {}
+    def weights(self, file: GGUFFile, journal: Journal) -> Done:
+        """Weights of linear layers in the scheme, and what was measured on the way."""
+        made, mine = load_stages(journal.folder, journal.stage), Done()
 
         def done(stage: Stage, written: Mapping[str, ChannelStatistics]) -> None:
-            largest = {name: found.absmax.max(axis=1) for name, found in written.items()} if self.kv else {}
-            save_stage(journal.folder, stage.number, mine, largest)
-            made.update(mine)
-            caches.update(largest)
-            mine.clear()
+            if self.kv:
+                mine.caches.update((name, found.absmax.max(axis=1)) for name, found in written.items())
+            save_stage(journal.folder, stage.number, mine)
+            made.take(mine)
 
         run = Layerwise(
             read_model(file), self.backends, self.samples, original=self._original, journal=journal, done=done,
@@ -86,12 +92,16 @@ class SchemeRun:
         )  # fmt: skip
         for stage in run.run():
             for given in stage.inputs:
-                names = [name for name in given.names if is_linear(name) and scale_of(file, name) is None]
+                linear = [name for name in given.names if is_linear(name)]
+                if self.scheme.static and linear and not given.experts:
+                    weights = [stage.weight(name) for name in linear]
+                    mine.inputs.append(static_input(given, linear, weights, self.scheme.activation, self.most))
+                names = [name for name in linear if scale_of(file, name) is None]
                 for name, weight in made_weights(stage, given, names, self.scheme, self.ways, self.threads):
                     values = [values_of(self.scheme, coded) for coded in weight.coded]
                     stage.replace(name, np.stack(values) if given.experts else values[0])
-                    mine[name] = weight
-        return made, caches
+                    mine.made[name] = weight
+        return made
 
     def needs(self) -> Needs:
         """What the run takes: memory with all weights that were made, and disk and time without them."""
@@ -112,6 +122,10 @@ class SchemeRun:
             free = f"{there.free + there.swap:,} are free; fewer samples take less"
             raise HostMemoryError(f"the method takes {takes:,} bytes of memory, and {free}")
 
+    def _tried(self) -> dict[str, Callable[[Pair], Found]]:
+        """Ways to choose scales for `auto`."""
+        return {name: way for name, way in SCALES.items() if self.scheme.static or name != "rptq"}
+
     @property
     def _original(self) -> bool:
         return "qronos" in self.ways
@@ -119,10 +133,3 @@ class SchemeRun:
     def _tell(self, done: int, total: int) -> None:
         assert self.progress is not None
         self.progress("calibration", done, total)
-
-
-def _tokens(scheme: CheckpointScheme) -> Callable[[F32], F32]:
-    """How a scheme rounds activations."""
-    if not scheme.tokens or scheme.square:
-        return lambda x: x
-    return tokens_int8 if scheme.kind == "int" else tokens_fp8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,39 +15,64 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.coded import Coded
 from octavo.io.atomic import replace_file
 from octavo.io.safetensors import SafetensorsFile, StoredTensor, TensorHead, write_safetensors
-from octavo.quantizers.job.prepared import MadeWeight, Scaled
+from octavo.quantizers.job.prepared import MadeWeight, Scaled, StaticInput
 
 ABOUT = "octavo"
 SCALES = "scales.safetensors"
 
 
-def save_stage(folder: str, number: int, made: Mapping[str, MadeWeight], caches: Mapping[str, F32]) -> None:
-    """Write the weights that a stage got, and the largest magnitudes of the caches that it wrote to."""
+@dataclass(frozen=True, eq=False)
+class Done:
+    """What stages have come to.
+
+    made    weights by name
+    inputs  static scales of what they are multiplied with
+    caches  the largest magnitudes of the caches that stages wrote to
+    """
+
+    made: dict[str, MadeWeight] = field(default_factory=dict)
+    inputs: list[StaticInput] = field(default_factory=list)
+    caches: dict[str, F32] = field(default_factory=dict)
+
+    def take(self, other: Done) -> None:
+        """Move what another has here."""
+        self.made.update(other.made)
+        self.inputs.extend(other.inputs)
+        self.caches.update(other.caches)
+        for part in (other.made, other.inputs, other.caches):
+            part.clear()
+
+
+def save_stage(folder: str, number: int, done: Done) -> None:
+    """Write what a stage came to."""
+    made, caches = done.made, done.caches
     arrays: dict[str, AnyArray] = {f"cache {name}": values for name, values in caches.items()}
-    about: dict[str, list[Any]] = {}
+    told: dict[str, list[Any]] = {}
     for name, weight in made.items():
         for i, coded in enumerate(weight.coded):
             parts: dict[str, AnyArray | None] = {"q": coded.q, "scales": coded.scales, "zeros": coded.zeros}
             arrays |= {f"{end} {i} {name}": values for end, values in parts.items() if values is not None}
-        about[name] = [[coded.factor for coded in weight.coded], weight.error, weight.before, weight.how]
+        told[name] = [[coded.factor for coded in weight.coded], weight.error, weight.before, weight.how]
     if arrays:
-        _write(_stage_path(folder, number), arrays, about)
+        inputs = [asdict(found) for found in done.inputs]
+        _write(_stage_path(folder, number), arrays, {"made": told, "inputs": inputs})
 
 
-def load_stages(folder: str, first: int) -> tuple[dict[str, MadeWeight], dict[str, F32]]:
+def load_stages(folder: str, first: int) -> Done:
     """What `save_stage` wrote of the stages before `first`."""
-    made, caches = dict[str, MadeWeight](), dict[str, F32]()
+    done = Done()
     for number in range(first):
         if os.path.exists(_stage_path(folder, number)):
             file, about = _read(_stage_path(folder, number))
             tensors = file.tensors
-            for name, (factors, error, before, how) in about.items():
+            for name, (factors, error, before, how) in about["made"].items():
                 coded = tuple(_coded(tensors, f"{i} {name}", factor) for i, factor in enumerate(factors))
-                made[name] = MadeWeight(coded, error, before, how)
-            caches |= {
-                name.removeprefix("cache "): t.floats() for name, t in tensors.items() if name.startswith("cache ")
-            }
-    return made, caches
+                done.made[name] = MadeWeight(coded, error, before, how)
+            done.inputs.extend(StaticInput(**{**row, "names": tuple(row["names"])}) for row in about["inputs"])
+            done.caches.update(
+                (name.removeprefix("cache "), t.floats()) for name, t in tensors.items() if name.startswith("cache ")
+            )
+    return done
 
 
 def _coded(tensors: Mapping[str, StoredTensor], name: str, factor: float) -> Coded:

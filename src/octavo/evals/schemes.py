@@ -6,6 +6,7 @@ by are the inputs that it will have.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Literal
@@ -23,6 +24,8 @@ from octavo.quantizers.compensation.coded import compensated_row
 from octavo.quantizers.fold import rotate
 from octavo.quantizers.job.prepared import Outline, Prepared
 
+MIXED = 1.25
+"""Times as much as with a scale for each token may products with a static scale err where activations are mixed."""
 SAMPLES, CONTEXT = 32, 512
 """Windows of the text, and tokens of a window, at most."""
 
@@ -33,10 +36,12 @@ class Steps:
 
     scales  the way in which scales of channels are chosen, by its name; None: channels stay as they are
     ways    in which weights are made; of several that is taken which errs least over held-out tokens
+    static  activations have static scales, and can't have others
     """
 
     scales: str | None
     ways: tuple[str, ...]
+    static: bool = False
 
 
 KINDS = {
@@ -46,6 +51,7 @@ KINDS = {
     "awq": Steps("awq", ("clip",)),
     "smoothquant": Steps("smoothquant", ("nearest",)),
     "qqq": Steps("qqq", ("gptq",)),
+    "rptq": Steps("rptq", ("gptq",), static=True),
     "auto": Steps("auto", ("nearest", "gptq", "qronos")),
 }
 """Methods by their names."""
@@ -59,6 +65,9 @@ class SchemeMethod:
     text      a file of UTF-8 text, a JSONL file, or "demo"; apart from what the result is judged by
     kind      one of KINDS
     rotate    turn the residual stream and heads' values by random Hadamard matrices before anything else
+    activations  "static": activations have one scale for all tokens of a product, of what the text gives it; "mixed":
+              where products then err up to MIXED times as much as with a scale for each token; "dynamic": all have one
+              for each token; None: what goes with the kind
     kv        the type of caches that the checkpoint is to have scales for: of what they hold over the text
     samples   windows of the text that are run, at most
     context   tokens of a window (default: CONTEXT, or what the model was made for)
@@ -83,27 +92,39 @@ class SchemeMethod:
     device: str = "auto"
     threads: int | None = None
     progress: Progress | None = None
+    activations: Literal["static", "mixed", "dynamic"] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
         if self.kv not in (None, *TOPS):
             raise UsageError(f"kv is {self.kv!r} (allowed: {', '.join(TOPS)})", argument="kv")
+        allowed = ("static", "mixed") if KINDS[self.kind].static else ("static", "mixed", "dynamic")
+        if self.activations not in (None, *allowed):
+            problem = f"activations are {self.activations!r} with method {self.kind}"
+            raise UsageError(f"{problem} (allowed: {', '.join(allowed)})", argument="activations")
+
+    @property
+    def static(self) -> bool:
+        """Whether activations get static scales."""
+        return self.activations in ("static", "mixed") or KINDS[self.kind].static
 
     def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> Prepared:
         run = self._opened(file, scheme)
         run.require_room()
-        options = (self.kind, self.rotate, self.kv, self.seed, scheme.name, scheme.row)
+        options = (self.kind, self.rotate, self.kv, self.seed, scheme.name, scheme.row, self.activations)
         stored = [(found.st_size, found.st_mtime_ns) for found in map(os.stat, file.files)]
         name = run_name(read_model(run.file), run.samples, *options, *stored, *(b.name for b in run.backends))
         journal = Journal(work, name, resume=self.resume)
         try:
             scaled, choices = run.scaled(journal)
-            made, caches = run.weights(scaled, journal)
+            done = run.weights(scaled, journal)
         except BaseException:
             journal.close(remove=False)
             raise
-        return Prepared(scaled, made, choices, caches, lambda done: journal.close(remove=done))
+        return Prepared(
+            scaled, done.made, choices, done.inputs, done.caches, lambda written: journal.close(remove=written)
+        )
 
     def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:
         run = self._opened(file, scheme)
@@ -116,7 +137,7 @@ class SchemeMethod:
         turned = rotate(file, seed=self.seed) if self.rotate else file
         return SchemeRun(
             turned, scheme, samples, select(self.device, self.threads), KINDS[self.kind].scales, ways, self.kv,
-            self.threads, self.progress,
+            self.threads, self.progress, MIXED if self.activations == "mixed" else math.inf,
         )  # fmt: skip
 
     def _ways(self, scheme: CheckpointScheme) -> tuple[str, ...]:

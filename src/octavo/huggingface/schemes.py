@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.errors import QuantFormatError, UsageError
 from octavo.formats import BlockFormat, channel_format
 from octavo.formats import rows as numbers
+from octavo.formats.activation import STATIC
 from octavo.formats.float8 import float8_format
 from octavo.formats.group import row_named
 from octavo.formats.rows import GROUP
@@ -27,6 +28,7 @@ class CheckpointScheme:
     layouts   the ways in which weights may lie in a file, the first the one that is written
     scale     type of scales in the file
     multiple  what the length of a row has to be a multiple of
+    static    activations have one scale, which is in the file
     """
 
     name: str
@@ -39,6 +41,22 @@ class CheckpointScheme:
     layouts: tuple[str, ...]
     scale: str = "F32"
     multiple: int = 1
+    static: bool = False
+
+    @property
+    def activation(self) -> str:
+        """The format of activations, see `formats.activation`."""
+        if not self.tokens or self.square:
+            return "f32"
+        token = "int8_token" if self.kind == "int" else "fp8_token"
+        return STATIC[token] if self.static else token
+
+    def with_static(self) -> CheckpointScheme:
+        """The scheme with one scale for activations. Raises UsageError where activations have none for each token."""
+        if self.activation == "f32":
+            allowed = ", ".join(s.name for s in CHECKPOINT_SCHEMES.values() if s.activation != "f32")
+            raise UsageError(f"static activations with scheme {self.name} (allowed: {allowed})")
+        return replace(self, static=True)
 
     @property
     def packs(self) -> bool:

@@ -150,7 +150,7 @@ def _made(
             rows = [row for row in parted if row is not None]
             if len(rows) < len(parted):
                 raise _fault(checkpoint, name, f"has experts with rows of {want[-1]} values", "multiples of 32")
-        if name.endswith(".scale"):  # of one number each
+        if name.endswith((".scale", ".input_scale")):  # of one number each
             return _source(name, rows[0].format, (len(rows),), lambda: _row(stacked(rows)))
         return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows))
     if name in found.halves:

@@ -70,6 +70,8 @@ def quantize_checkpoint(
     """
     writer = find_writer(layout)
     kind = writer.scheme(checkpoint_scheme(scheme))
+    if method is not None and method.static:
+        kind = writer.with_static(kind)
     _require_new(dst)
     if method is not None and method.kv is not None and layout != "compressed-tensors":
         raise UsageError(f"--kv {method.kv} with layout {layout} (allowed: compressed-tensors)")
@@ -88,6 +90,7 @@ def quantize_checkpoint(
         prepared, done = method(file, kind, os.fsdecode(dst).rstrip(os.sep) + WORK), False
         try:
             report.scaled.extend(prepared.scaled)
+            report.inputs.extend(prepared.inputs)
             _write(dst, CheckpointJob(target, prepared), report, method.kv)
             done = True
         finally:
@@ -109,7 +112,7 @@ def _write(dst: StrPath, job: CheckpointJob, report: Report, kv: str | None) -> 
     source, target = job.target.source, job.target
     scales = cache_scales(job.model, job.prepared.caches, kv) if kv is not None else {}
     require_room(dst, sum(head.nbytes for head in job.heads(scales)))
-    quantized = target.writer.config(job.scheme, job.ignored)
+    quantized = job.config()
     if kv is not None:
         quantized["kv_cache_scheme"] = cache_scheme(kv)
     config = _config(source, job.model, target.allow_requantize) | {KEY: quantized}

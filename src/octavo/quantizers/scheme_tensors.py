@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface import CheckpointFile
 from octavo.huggingface.coded import Coded, factor_of, nearest, values_of
+from octavo.huggingface.layouts.module import INPUT_SCALE as INPUT
 from octavo.huggingface.names import (
     as_checkpoint,
     checkpoint_name,
@@ -90,6 +92,7 @@ class CheckpointJob:
         self.source, self.file = source, prepared.file
         self.model = target.source if prepared.file is source else read_model(prepared.file)
         self.stored = {name: self._stored(name) for name in self.file.tensors if not _said(source, name)}
+        self.given = {name: found.scale for found in prepared.inputs if found.used for name in found.names}
         self.total, self.done = sum(self.file.tensors[name].size for name in self.stored), 0
 
     def _stored(self, name: str) -> Stored:
@@ -131,7 +134,22 @@ class CheckpointJob:
                 heads.append(TensorHead(stored.name, stored.format, checkpoint_shape(name, shape)))
             for each in () if stored.format in FLOATS else stored.names:
                 heads += self.writer.heads(each, self.scheme, shape[-2:])
+            if name in self.given:
+                heads.append(TensorHead(f"{stored.name.removesuffix('.weight')}.{INPUT}", "F32", (1,)))
         return heads + [TensorHead(name, "F32", values.shape) for name, values in scales.items()]
+
+    def config(self) -> dict[str, Any]:
+        """The value of `quantization_config`: of static activations with a group of those that got no scale."""
+        config, linear = self.writer.config(self.scheme, self.ignored), filter(is_linear, self.stored)
+        rest = [
+            each.removesuffix(".weight")
+            for name in linear if name not in self.given for each in self.stored[name].names
+        ]  # fmt: skip
+        if self.scheme.static and rest:
+            groups = config["config_groups"]
+            tokens = self.writer.config(replace(self.scheme, static=False), self.ignored)["config_groups"]["group_0"]
+            groups["group_1"] = tokens | {"targets": rest}
+        return config
 
     def arrays(self, report: Report, scales: Mapping[str, F32]) -> Iterator[AnyArray]:
         """The values of `heads`, each tensor made when its turn comes; rows are added to the report."""
@@ -142,6 +160,7 @@ class CheckpointJob:
                 for coded in made.coded:
                     yield from self.writer.arrays(self.scheme, self._in_order(name, coded))
                 report.rows.append(self.row(name, made.error, made.before, made.how))
+                yield from self._input_scale(name)
             else:
                 tensor = as_checkpoint(self.file.tensor(name, copy=True), self.model)
                 scale = scale_of(self.file, name)
@@ -150,8 +169,14 @@ class CheckpointJob:
                     yield self._float(tensor, stored.format, scale).data
                 else:
                     yield from self._rounded(tensor, scale, report)
+                    yield from self._input_scale(name)
             self._advance(name, self.file.tensors[name].size)
         yield from scales.values()
+
+    def _input_scale(self, name: str) -> Iterator[F32]:
+        """The static scale of a weight's activations, if it has one."""
+        if name in self.given:
+            yield np.array([self.given[name]], np.float32)
 
     def _rounded(self, tensor: QTensor, scale: F32 | None, report: Report) -> Iterator[AnyArray]:
         """The arrays of a weight that is rounded to nearest, expert by expert."""

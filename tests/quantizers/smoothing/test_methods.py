@@ -15,7 +15,10 @@ from octavo.quantizers.smoothing import (
     groups_of_weights,
     outlier_threshold,
     rows_of_weights,
+    rptq,
     smoothquant,
+    static_scale,
+    tensor_int8,
     tokens_int8,
 )
 from octavo.quantizers.smoothing.rounding import Rounding
@@ -54,6 +57,37 @@ def test_outliers_are_repaired(method: str) -> None:
     assert found.before > 20 * usual
     assert found.after < 1.2 * usual
     assert {7, 90} == set(np.argsort(-found.scales)[:2])
+
+
+def test_clusters_of_channels_are_made_alike() -> None:
+    """One scale for channels of four sizes: their clusters' scales are as far apart as they are."""
+    sizes = np.repeat([1.0, 6.0, 40.0, 300.0], K // 4).astype(np.float32)
+    rng = np.random.default_rng(3)
+    inputs = (rng.normal(size=(64, K)) * sizes).astype(np.float32)
+    weight = (rng.normal(size=(48, K)) / sizes).astype(np.float32)
+    pair = Pair((weight,), inputs, rows_of_weights(8), tensor_int8)
+    found = rptq(pair, counts=(4,), exponents=(1.0,))
+    assert len(np.unique(found.scales)) == 4
+    largest = np.abs(inputs).max(axis=0).reshape(4, -1).max(axis=1)
+    np.testing.assert_array_equal(found.scales.reshape(4, -1).max(axis=1), largest)
+    assert found.after < found.before / 1000
+    assert rptq(pair).after <= found.after
+
+
+def test_a_static_scale_cuts_off_what_is_rare() -> None:
+    rng = np.random.default_rng(4)
+    inputs, weight = rng.normal(size=(256, K)).astype(np.float32), rng.normal(size=(48, K)).astype(np.float32)
+    even = static_scale(inputs, [weight], float(np.abs(inputs).max()), "int8_static")
+    assert even.after <= even.before < 0.02
+    inputs[7, 5] = 8.0
+    found = static_scale(inputs, [weight[:16], weight[16:]], 8.0, "int8_static")
+    assert found.share < 0.9
+    assert found.scale == pytest.approx(8.0 * found.share / 127)
+    assert found.after < found.before
+    codes = np.clip(np.rint(inputs / np.float32(found.scale)), -128, 127) * np.float32(found.scale)
+    wrong, right = (x.astype(np.float64) @ weight.T for x in (codes - inputs, inputs))
+    assert found.after == pytest.approx(np.linalg.norm(wrong) / np.linalg.norm(right), rel=1e-3)
+    assert static_scale(np.zeros((2, K), np.float32), [weight], 0.0, "fp8_static").after == 0
 
 
 def test_awq_helps_channels_with_large_inputs() -> None:

@@ -79,6 +79,8 @@ def quantization_config(scheme: CheckpointScheme, ignored: list[str]) -> dict[st
         "group_size": GROUP if scheme.square else None, "symmetric": True, "dynamic": True, "actorder": None,
         "observer": None,
     }  # fmt: skip
+    if scheme.static:
+        tokens |= {"strategy": "tensor", "dynamic": False, "observer": "minmax"}
     group = {
         "targets": ["Linear"], "weights": weights, "input_activations": tokens if scheme.tokens else None,
         "output_activations": None, "format": scheme.layouts[0],

@@ -41,6 +41,12 @@ class Writer:
             raise UsageError(f"{problem} (allowed: {', '.join(self.rows)} there; layout {others} for {scheme.name})")
         return replace(scheme, row=self.rows[scheme.name])
 
+    def with_static(self, scheme: CheckpointScheme) -> CheckpointScheme:
+        """A scheme with static scales of activations. Raises UsageError where this layout has no place for them."""
+        if self.name != "compressed-tensors":
+            raise UsageError(f"static activations with layout {self.name} (allowed: compressed-tensors)")
+        return scheme.with_static()
+
     def require(self, shape: tuple[int, ...]) -> None:
         """Raise QuantFormatError for a weight [N, K] that the layout has no words for."""
         if shape[0] % self.multiple:

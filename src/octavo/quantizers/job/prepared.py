@@ -45,6 +45,31 @@ class Scaled:
     after: float
 
 
+@dataclass(frozen=True)
+class StaticInput:
+    """The static scale of what some weights are multiplied with, if it is used.
+
+    names    of the weights
+    scale    value = code * scale
+    largest  magnitude over the calibration text
+    cut_off  of `values` over that text, those beyond the largest code
+    before, after  the root of sum |y' - y|^2 / sum |y|^2 of products y, where the largest magnitude becomes the largest
+             code, and with this scale
+    dynamic  the same with a scale for each token
+    used     whether the checkpoint has the scale; else each token gets its own
+    """
+
+    names: tuple[str, ...]
+    scale: float
+    largest: float
+    cut_off: int
+    values: int
+    before: float
+    after: float
+    dynamic: float
+    used: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A model that a method has prepared.
@@ -52,6 +77,7 @@ class Prepared:
     file    the model as it is to be written, folds and rotations in its weights
     made    weights in their scheme, by GGUF's names; others are rounded to nearest
     scaled  channels whose scales were chosen
+    inputs  static scales of activations, of a scheme that has them
     caches  the largest magnitude of each head, float32 [heads], of what caches held, by their names as "blk.0.cache_k"
     end     is to be called when the checkpoint is written, or is not going to be: whether it is
     """
@@ -59,6 +85,7 @@ class Prepared:
     file: GGUFFile
     made: Mapping[str, MadeWeight] = field(default_factory=dict)
     scaled: Sequence[Scaled] = ()
+    inputs: Sequence[StaticInput] = ()
     caches: Mapping[str, F32] = field(default_factory=dict)
     end: Callable[[bool], None] = lambda done: None
 
@@ -85,6 +112,11 @@ class Method(Protocol):
     @property
     def kv(self) -> Literal["int8", "fp8"] | None:
         """The type of caches that the checkpoint has scales for."""
+        ...
+
+    @property
+    def static(self) -> bool:
+        """Whether activations get static scales."""
         ...
 
     def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> Prepared:

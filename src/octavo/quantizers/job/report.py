@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from octavo.quantizers.job.prepared import Scaled
+from octavo.quantizers.job.prepared import Scaled, StaticInput
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Report:
 
     layout  how the quantized weights of a checkpoint lie there, as in "gptq"; None for a model of other weights
     scaled  channels whose scales a method chose
+    inputs  static scales of activations
     memory, disk, seconds  of a dry run with a method: bytes that it takes at most, and about how long
     """
 
@@ -48,6 +49,7 @@ class Report:
     dry_run: bool
     layout: str | None = None
     scaled: list[Scaled] = field(default_factory=list)
+    inputs: list[StaticInput] = field(default_factory=list)
     memory: int | None = None
     disk: int | None = None
     seconds: float | None = None

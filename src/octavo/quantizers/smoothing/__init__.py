@@ -1,11 +1,21 @@
 """Scales of channels with which rounded products err less: SmoothQuant, AWQ, QQQ's threshold; and clipping."""
 
 from octavo.quantizers.smoothing.clip import Clipped, clip
-from octavo.quantizers.smoothing.methods import METHODS, awq, best_of, outlier_threshold, smoothquant
+from octavo.quantizers.smoothing.methods import METHODS, awq, best_of, outlier_threshold, rptq, smoothquant
 from octavo.quantizers.smoothing.pair import Found, Pair, search
-from octavo.quantizers.smoothing.rounding import Rounding, groups_of_weights, rows_of_weights, tokens_fp8, tokens_int8
+from octavo.quantizers.smoothing.rounding import (
+    Rounding,
+    groups_of_weights,
+    rows_of_weights,
+    tensor_fp8,
+    tensor_int8,
+    tokens_fp8,
+    tokens_int8,
+)
+from octavo.quantizers.smoothing.static import StaticScale, static_scale
 
 __all__ = [
-    "METHODS", "Clipped", "Found", "Pair", "Rounding", "awq", "best_of", "clip", "groups_of_weights",
-    "outlier_threshold", "rows_of_weights", "search", "smoothquant", "tokens_fp8", "tokens_int8",
+    "METHODS", "Clipped", "Found", "Pair", "Rounding", "StaticScale", "awq", "best_of", "clip", "groups_of_weights",
+    "outlier_threshold", "rows_of_weights", "rptq", "search", "smoothquant", "static_scale", "tensor_fp8",
+    "tensor_int8", "tokens_fp8", "tokens_int8",
 ]  # fmt: skip

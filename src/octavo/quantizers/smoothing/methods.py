@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from octavo.quantizers.fold import clusters
 from octavo.quantizers.smoothing.pair import F64, Found, Pair, search
 
 ALPHAS = tuple(round(0.3 + 0.05 * i, 2) for i in range(14))
 RATIOS = tuple(round(0.05 * i, 2) for i in range(20))
+CLUSTERS, EXPONENTS = (8, 32), (0.5, 0.7, 0.85, 1.0)
 LEAST = 1e-5
 """Of maxima and scales: channels that are always 0 must not give scales of 0."""
 
@@ -66,7 +68,34 @@ def outlier_threshold(pair: Pair, steps: int = 40, least: float = 0.1) -> Found:
     return search(pair, ((float(t), np.maximum(x / t, 1.0)) for t in thresholds))
 
 
-METHODS: Mapping[str, Callable[[Pair], Found]] = {"smoothquant": smoothquant, "awq": awq, "qqq": outlier_threshold}
+def rptq(
+    pair: Pair, counts: Sequence[int] = CLUSTERS, exponents: Sequence[float] = EXPONENTS
+) -> Found:  # fmt: skip
+    """s = (the largest |x| of a channel's cluster)^e, with clusters of channels of like |x| (arXiv 2304.01089, 4.1).
+
+    RPTQ gives each cluster a static scale of its own. With e = 1 that is what folded scales make of one scale for all;
+    the weights take up the rest, so less is tried, too.
+    """
+    x = np.maximum(pair.largest, LEAST)
+    sizes = np.log(x)[:, None]
+
+    def candidates() -> Iterator[tuple[float, F64]]:
+        for count in counts:
+            labels = clusters(sizes, count, starts=1)
+            largest = np.zeros(labels.max() + 1)
+            np.maximum.at(largest, labels, x)
+            for exponent in exponents:
+                yield exponent, largest[labels] ** exponent
+
+    return search(pair, candidates())
+
+
+METHODS: Mapping[str, Callable[[Pair], Found]] = {
+    "smoothquant": smoothquant,
+    "awq": awq,
+    "qqq": outlier_threshold,
+    "rptq": rptq,
+}
 """By the names of `--method`."""
 
 

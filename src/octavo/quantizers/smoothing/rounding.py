@@ -27,6 +27,16 @@ def tokens_fp8(x: F32) -> F32:
     return e4m3_to_f32(f32_to_e4m3(rows.in_range(x, scale, top))) * scale[..., None]
 
 
+def tensor_int8(x: F32) -> F32:
+    """Activations [T, K] with int8 codes and one scale for all of them, max|x| / 127."""
+    return _symmetric(x.reshape(-1), rows.INT8_TOP).reshape(x.shape)
+
+
+def tensor_fp8(x: F32) -> F32:
+    """Activations [T, K] as e4m3 numbers with one scale for all of them, max|x| / 448."""
+    return tokens_fp8(x.reshape(1, -1)).reshape(x.shape)
+
+
 def rows_of_weights(bits: int) -> Rounding:
     """Weights [N, K] with symmetric codes of `bits` and a scale for each row."""
     return lambda w: _symmetric(w, 2 ** (bits - 1) - 1)
