@@ -18,7 +18,6 @@ from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface import CheckpointFile
 from octavo.huggingface.coded import Coded, factor_of, nearest, values_of
-from octavo.huggingface.layouts.module import INPUT_SCALE as INPUT
 from octavo.huggingface.names import (
     as_checkpoint,
     checkpoint_name,
@@ -135,7 +134,7 @@ class CheckpointJob:
             for each in () if stored.format in FLOATS else stored.names:
                 heads += self.writer.heads(each, self.scheme, shape[-2:])
             if name in self.given:
-                heads.append(TensorHead(f"{stored.name.removesuffix('.weight')}.{INPUT}", "F32", (1,)))
+                heads.append(TensorHead(stored.name.removesuffix(".weight") + INPUT_SCALE, "F32", (1,)))
         return heads + [TensorHead(name, "F32", values.shape) for name, values in scales.items()]
 
     def config(self) -> dict[str, Any]:
