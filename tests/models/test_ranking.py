@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +15,36 @@ import octavo
 from octavo.convert import convert_checkpoint
 from octavo.errors import ContextFullError, ModelError, UsageError
 from octavo.io.gguf import GGUFFile, write_gguf
-from tests.convert.folders import edit, roberta, unigram, write
+from tests.convert.folders import edit, roberta, unigram, word_piece, write
 from tests.models.embedding_checkpoints import ENDS, KINDS, ROBERTA, SIZES, save
 from tests.sampling import slow
 
 QUERY = "What is provided?"
 DOCUMENTS = ["the software", "a notice of copyright, é", "to"]
-TOKENIZERS = {"XLMRoberta": unigram, "Roberta": roberta}
+TOKENIZERS = {"XLMRoberta": unigram, "Roberta": roberta, "Bert": partial(word_piece, 320)}
 TEMPLATE = "<|begin|>Judge: {query}\n<Document>: {document}<|end|>\nno"
 
 
 def encoder(folder: Path, name: str) -> np.ndarray:
     """Save a random reranker to a folder; gives its scores."""
     torch.manual_seed(3)
-    config = getattr(transformers, f"{name}Config")(**SIZES | ROBERTA, num_labels=1)
+    options = SIZES if name == "Bert" else SIZES | ROBERTA
+    config = getattr(transformers, f"{name}Config")(**options, num_labels=1)
     model = getattr(transformers, f"{name}ForSequenceClassification")(config).eval()
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
     tokenizer = TOKENIZERS[name]()
     tokenizer.save(str(folder / "tokenizer.json"))
-    write(folder, "tokenizer_config.json", ENDS)
+    write(folder, "tokenizer_config.json", {} if name == "Bert" else ENDS)
     with torch.no_grad():
-        ids = [tokenizer.encode(QUERY, document).ids for document in DOCUMENTS]
-        return np.array([model(torch.tensor([row])).logits[0, 0].item() for row in ids])
+        pairs = [tokenizer.encode(QUERY, document) for document in DOCUMENTS]
+        return np.array([model(**inputs(pair)).logits[0, 0].item() for pair in pairs])
+
+
+def inputs(pair: Any) -> dict[str, torch.Tensor]:
+    """What a model gets for two encoded texts: the second one's kind of tokens is the tokenizer's."""
+    return {"input_ids": torch.tensor([pair.ids]), "token_type_ids": torch.tensor([pair.type_ids])}
 
 
 @pytest.fixture
@@ -46,7 +53,7 @@ def ranker(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["XLMRoberta", slow("Roberta")])
+@pytest.mark.parametrize("name", ["XLMRoberta", slow("Roberta"), "Bert"])
 def test_scores_of_an_encoder(tmp_path: Path, name: str) -> None:
     want = encoder(tmp_path, name)
     convert_checkpoint(tmp_path, tmp_path / "m.gguf", "F32")
@@ -110,13 +117,23 @@ def test_other_classifiers_are_refused(ranker: Path) -> None:
         octavo.load(ranker, device="reference")
 
 
-def test_two_kinds_of_tokens_are_refused(ranker: Path) -> None:
-    convert_checkpoint(ranker, ranker / "m.gguf", "F32")
-    with GGUFFile.open(ranker / "m.gguf") as file:
+def test_the_kind_of_a_second_text_tells(tmp_path: Path) -> None:
+    encoder(tmp_path, "Bert")
+    with octavo.load(tmp_path, device="reference") as model:
+        ranker, a, b = model.embedder, *model.tokenizer.encode_pair("the software", "the software")
+        assert (a[0], b[-1]) == (model.tokenizer.bos_id, a[-1])
+        one, two = (ranker.vectors_of([a + b], [second])[0] for second in (0, len(b)))
+        assert np.abs(one - two).max() > 0.01
+        assert model.embed("the", pooling="cls").shape == (1, SIZES["hidden_size"])
+
+
+def test_a_file_without_the_pooler_is_refused(tmp_path: Path) -> None:
+    encoder(tmp_path, "Bert")
+    convert_checkpoint(tmp_path, tmp_path / "m.gguf", "F32")
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
         metadata = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
-        tensors: dict[str, Any] = {name: file.tensor(name) for name in file.tensors}
-        tensors["token_types.weight"] = np.ones((2, SIZES["hidden_size"]), np.float32)
-        write_gguf(ranker / "two.gguf", "bert", metadata, tensors)
-    kinds = r"token_types.weight: tells a second text"
-    with octavo.load(ranker / "two.gguf", device="reference") as model, pytest.raises(ModelError, match=kinds):
+        tensors: dict[str, Any] = {n: file.tensor(n) for n in file.tensors if n not in ("cls.weight", "cls.bias")}
+        write_gguf(tmp_path / "without.gguf", "bert", metadata, tensors)
+    missing = r"cls.weight: is missing .allowed: BERT's pooler"
+    with octavo.load(tmp_path / "without.gguf", device="reference") as model, pytest.raises(ModelError, match=missing):
         model.rank("a", ["b"])

@@ -45,6 +45,8 @@ def _label(node: Node) -> str:
 class GraphBuilder:
     """Makes nodes. Inputs of a step are attributes: `tokens`, `positions`, `outputs` and where its sequences lie.
 
+    `kinds` are 1 for tokens of a second text, else 0; few graphs read them.
+
     cache_type and page_size are of the KV cache that the graph reads and writes, n_ctx the longest sequence. With
     `window_pages` the layers with a window have pages of their own. Caches of a layer and kind ("k" or "v") that are in
     `static` have static scales.
@@ -62,6 +64,7 @@ class GraphBuilder:
         self.tokens = self._input("tokens", ("tokens",))
         self.positions = self._input("positions", ("tokens",))
         self.outputs = self._input("outputs", ("outputs",))
+        self.kinds = self._input("kinds", ("tokens",))
         self.starts = self._input("starts", ("boundaries",))
         self._lies = self._tables("pages", "rows")
         self._windows_lie = self._tables("window_pages", "window_rows") if window_pages else self._lies

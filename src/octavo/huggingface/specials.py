@@ -37,6 +37,8 @@ def special_tokens(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, toke
         flag = config.get(f"add_{role}_token")
         if found is not None or isinstance(flag, bool):
             keys[f"tokenizer.ggml.add_{role}_token"] = found == roles.get(role) if found is not None else flag
+    if tokenizer is not None and keys.get("tokenizer.ggml.add_eos_token"):
+        keys["tokenizer.ggml.add_sep_token"] = _separates(tokenizer)
     return keys
 
 
@@ -69,6 +71,13 @@ def _ends(tokenizer: TokenizerJson | None, config: dict[str, Any]) -> tuple[int 
     before = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)
     after = before + len(plain)
     return (full[0] if before else -1), (full[after] if after < len(full) else -1)
+
+
+def _separates(tokenizer: TokenizerJson) -> bool:
+    """Whether two texts have more between them than what ends a text."""
+    plain, one, two = tokenizer.encode("a"), tokenizer.encode("a", special=True), tokenizer.encode_pair("a", "a")
+    before = next((i for i in range(len(one)) if one[i : i + len(plain)] == plain), 0)
+    return len(two) > 2 * len(one) - before
 
 
 def chat_templates(checkpoint: Checkpoint) -> dict[str, Any]:

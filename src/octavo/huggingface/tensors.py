@@ -12,6 +12,7 @@ import numpy as np
 from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
+from octavo.huggingface.config import find_class
 from octavo.huggingface.experts import half, in_groups, part_of_heads, stacked, transposed
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.huggingface.orders import absorb_orders
@@ -60,9 +61,10 @@ def gguf_tensors(
     Raises ModelError for a tensor that is missing, not known, or of another shape than the configuration says.
     """
     tied = config.flag("tie_word_embeddings", architecture.tied)
-    named, left_out = text_name or str, _left_out(architecture, tied)
+    outer = {**architecture.outer, **architecture.heads.get(find_class(config), {})}
+    named, left_out = text_name or str, _left_out(architecture, outer, tied)
     stored = stored_tensors(checkpoint, config, lambda name: (plain := named(name)) is None or left_out(plain))
-    found = _find({named(name) or name: tensor for name, tensor in stored.items()}, architecture)
+    found = _find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, outer)
     found.single |= beside
     absorb_orders(found.single, found.experts)
     expected = architecture.tensors(hp)
@@ -87,19 +89,26 @@ def gguf_tensors(
     return tuple(made)
 
 
-def _left_out(architecture: Architecture[Any], tied: bool) -> Callable[[str], bool]:
+def _left_out(architecture: Architecture[Any], outer: Mapping[str, str], tied: bool) -> Callable[[str], bool]:
     unused = (*architecture.unused, *(("lm_head.",) if tied else ()))
-    return lambda name: name.endswith(IGNORED) or (bool(unused) and architecture.plain_name(name).startswith(unused))
+
+    def left_out(name: str) -> bool:
+        plain = architecture.plain_name(name)
+        return name.endswith(IGNORED) or (bool(unused) and plain.startswith(unused) and plain not in outer)
+
+    return left_out
 
 
-def _find(tensors: Mapping[str, LazyTensor], architecture: Architecture[Any]) -> _Found:
+def _find(
+    tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], outer: Mapping[str, str]
+) -> _Found:
     found = _Found()
     in_layer = re.compile(re.escape(architecture.layer) + _NUMBER)
     for name, tensor in tensors.items():
         plain = architecture.plain_name(name)
         layer = in_layer.fullmatch(plain)
         if layer is None or not _find_in_layer(found, architecture.names, f"blk.{layer[1]}.", layer[2], tensor):
-            found.single[architecture.outer.get(plain, name)] = tensor
+            found.single[outer.get(plain, name)] = tensor
     return found
 
 

@@ -78,6 +78,12 @@ class TokenizerJson:
         with self._faults(f"can't encode {text[:40]!r}"):
             return list(engine.encode(text, add_special_tokens=special).ids)
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """The ids that the tokenizer gives to two texts, with those around and between them. Raises TokenizerError."""
+        engine = self._engine
+        with self._faults(f"can't encode {first[:40]!r} and {second[:40]!r}"):
+            return list(engine.encode(first, second).ids)
+
     def cuts(self, text: str) -> list[tuple[int, int]] | None:
         """Where the pre-tokenizer cuts `text`; None without one. Raises TokenizerError."""
         splitter = self._engine.pre_tokenizer

@@ -42,6 +42,7 @@ class Architecture(Generic[H]):
     outer      whole names of tensors outside of layers, as GGUF names them
     before_positions  of a matrix of positions, the rows before that of the first token
     unused     what names of tensors begin with that have no part in what is computed
+    heads      whole names of tensors that some classes have, as GGUF names them, though `unused` may name them
     words      other words that config.json may have for what the others say with the usual ones
     ropes      kinds of rope scaling
     activation the feed-forward's, as config.json names it
@@ -82,6 +83,7 @@ class Architecture(Generic[H]):
     layer: str = "layers"
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     unused: tuple[str, ...] = ()
+    heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True

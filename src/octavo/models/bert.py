@@ -16,7 +16,7 @@ from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hype
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector
 
 TYPES = 2
-"""Kinds of tokens at most: those of a first text, which all are here, and of a second."""
+"""Kinds of tokens at most: those of a first text, and of the second one that a reranker gets."""
 NORMS = ("attn_output_norm", "layer_output_norm")
 OUTER = {
     "embeddings.word_embeddings.weight": "token_embd.weight",
@@ -33,14 +33,20 @@ OUTER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bert(Hyperparams):
-    """Kinds of tokens that there are vectors for."""
+    """
+    n_types    kinds of tokens that there are vectors for
+    two_texts  a second text's tokens are of the second kind, in a reranker; otherwise all are of the first
+    """
 
     n_types: int
+    two_texts: bool = False
 
 
 def hparams(r: HyperparamReader) -> Bert:
     hp = read_shared(r, has_experts=False, eps=LAYER_NORM_EPS)
-    return hp.extended(Bert, n_types=read_types(r))
+    n_types = read_types(r)
+    two_texts = n_types > 1 and r.integer("pooling_type", 0) == RANK
+    return hp.extended(Bert, n_types=n_types, two_texts=two_texts)
 
 
 def read_types(r: HyperparamReader) -> int:
@@ -74,11 +80,13 @@ def tensors(hp: Bert) -> Tensors:
     )
 
 
-def embedded(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+def embedded(g: GraphBuilder, hp: Bert, w: Weights) -> Node:
     """The vectors that the first layer gets: of tokens, of their kind and of positions, normed: [T, n_embd]."""
     x = g.get_rows(w["token_embd"], g.tokens)
     kinds, positions = w.get("token_types"), w.get("position_embd")
-    if kinds is not None:
+    if kinds is not None and hp.two_texts:
+        x = g.add(x, g.get_rows(kinds, g.kinds))
+    elif kinds is not None:
         first = np.asarray(dequantize(kinds.tensor)[0], np.float32)
         x = g.add(x, constant(first, "token_type"))
     if positions is not None:
@@ -86,7 +94,7 @@ def embedded(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
     return layers.layer_norm(g, hp, w, "token_embd_norm", x)
 
 
-def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+def build(g: GraphBuilder, hp: Bert, w: Weights) -> Node:
     x = embedded(g, hp, w)
     for i in range(hp.n_layer):
         b = w.block(i)
@@ -122,11 +130,16 @@ def roberta(config: Config) -> Keys:
 
 def reranker(config: Config) -> Keys:
     """Raises ModelError for a classifier of more than one score."""
+    require_one_label(config)
+    usual = roberta if config.values.get("model_type") in ROBERTA else config_keys
+    return usual(config) | {"pooling_type": RANK}
+
+
+def require_one_label(config: Config) -> None:
     labels = config.values.get("id2label")
     count = len(labels) if isinstance(labels, dict) else config.values.get("num_labels", 2)
     if count != 1:
         raise config.error("id2label", f"is of {brief(count)} labels", "one, of a reranker")
-    return roberta(config) | {"pooling_type": RANK}
 
 
 def before_positions(config: Config) -> int:
@@ -154,13 +167,20 @@ NO_ROPE: Keys = {"rope.freq_base": None, "rope.dimension_count": None}
 ARCH = Architecture(
     name="bert",
     hparams=hparams,
-    keys=frozenset({LAYER_NORM_EPS, "attention.causal"}),
+    keys=frozenset({LAYER_NORM_EPS, "attention.causal", "pooling_type"}),
     tensors=tensors,
     build=build,
     classes={
         "BertModel": config_keys, "BertForMaskedLM": config_keys, "RobertaModel": roberta,
         "RobertaForMaskedLM": roberta, "XLMRobertaModel": roberta, "XLMRobertaForMaskedLM": roberta,
-        "RobertaForSequenceClassification": reranker, "XLMRobertaForSequenceClassification": reranker,
+        "BertForSequenceClassification": reranker, "RobertaForSequenceClassification": reranker,
+        "XLMRobertaForSequenceClassification": reranker,
+    },
+    heads={
+        "BertForSequenceClassification": {
+            "pooler.dense.weight": "cls.weight", "pooler.dense.bias": "cls.bias",
+            "classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias",
+        },
     },
     names={
         "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",

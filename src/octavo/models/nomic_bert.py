@@ -73,7 +73,7 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="nomic-bert",
     hparams=bert.hparams,
-    keys=frozenset({LAYER_NORM_EPS, "attention.causal"}),
+    keys=frozenset({LAYER_NORM_EPS, "attention.causal", "pooling_type"}),
     tensors=tensors,
     build=build,
     classes={"NomicBertModel": config_keys},

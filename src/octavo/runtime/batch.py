@@ -18,13 +18,16 @@ from octavo.runtime.kv_cache import Sequence, rows
 class Feed:
     """Tokens to append to a sequence; `outputs` is how many logits are wanted, of the last tokens.
 
-    ahead  tokens that steps under way append before
+    ahead   tokens that steps under way append before
+    second  of the tokens those at the end that are of a second text, which some encoders tell from the first; None for
+            models that don't
     """
 
     sequence: Sequence
     tokens: Seq[int]
     outputs: int = 1
     ahead: int = 0
+    second: int | None = None
 
     @property
     def start(self) -> int:
@@ -58,6 +61,10 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
         "starts": np.array(bounds[decodes:], np.int32),
         "outputs": np.array(_outputs(feeds, order, bounds), np.int32),
     }
+    if ordered[0].second is not None:
+        inputs["kinds"] = np.zeros(bounds[-1], np.int32)
+        for feed, stop in zip(ordered, bounds[1:], strict=True):
+            inputs["kinds"][stop - (feed.second or 0) : stop] = 1
     inputs["pages"] = _table([f.sequence for f in ordered], max_pages)
     inputs["rows"] = _rows([f.sequence.pages for f in ordered], ordered, starts, ones)
     if any(windows := [f.sequence.window.pages for f in ordered]):  # layers with a window have pages of their own

@@ -124,17 +124,19 @@ class Embedder:
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.tokenizer.encode(text, parse_special=False) for text in texts]
 
-    def vectors_of(self, tokens: Sequence[list[int]]) -> list[F32]:
-        """The same of texts that are tokens already."""
-        return finished(self._computed(tokens, lambda: self.engine.config.n_batch))
+    def vectors_of(self, tokens: Sequence[list[int]], seconds: Sequence[int] = ()) -> list[F32]:
+        """The same of texts that are tokens already; `seconds`: how many at the end of each are of a second text."""
+        return finished(self._computed(tokens, lambda: self.engine.config.n_batch, seconds))
 
-    def _computed(self, tokens: Sequence[list[int]], room: Callable[[], int]) -> Pieces[list[F32]]:
+    def _computed(
+        self, tokens: Sequence[list[int]], room: Callable[[], int], seconds: Sequence[int] = ()
+    ) -> Pieces[list[F32]]:
         self._require_fitting(tokens)
         if self._shared is not None:
             return (yield from self._shared.computed(tokens, room))
         found: dict[int, F32] = {}
         for group in self._groups([len(t) for t in tokens]):
-            rows = self._step([tokens[i] for i in group])
+            rows = self._step([tokens[i] for i in group], [seconds[i] for i in group] if seconds else [0] * len(group))
             found |= dict(zip(group, rows, strict=True))
             yield
         return [found[i] for i in range(len(tokens))]
@@ -158,9 +160,10 @@ class Embedder:
         if group:
             yield group
 
-    def _step(self, texts: list[list[int]]) -> list[F32]:
+    def _step(self, texts: list[list[int]], seconds: list[int]) -> list[F32]:
         engine, sequences = self.engine, [Tokens() for _ in texts]
-        feeds = [Feed(s, tokens, outputs=len(tokens)) for s, tokens in zip(sequences, texts, strict=True)]
+        parts = zip(sequences, texts, seconds, strict=True)
+        feeds = [Feed(s, tokens, outputs=len(tokens), second=second) for s, tokens, second in parts]
         with engine.lock:  # as long as the sequences have pages
             try:
                 rows = engine.step(feeds)

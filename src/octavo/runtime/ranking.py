@@ -34,16 +34,17 @@ class Ranker:
         scores = model.hparams.n_labels
         if scores != (allowed := 1 if self._encodes else 2):
             raise ModelError(f"gives {scores} scores", file=file.path, field=f"tensor {_LAST[0]}", allowed=str(allowed))
-        if isinstance(model.hparams, Bert) and model.hparams.n_types > 1:
-            problem = "tells a second text from the first by the kind of its tokens, which is not computed"
-            raise ModelError(problem, file=file.path, field="tensor token_types.weight", allowed="one kind of tokens")
+        if isinstance(model.hparams, Bert) and model.hparams.two_texts and self._head[0] is None:
+            allowed = "BERT's pooler; llama.cpp's converter leaves it out, octavo convert doesn't"
+            raise ModelError("is missing", file=file.path, field=f"tensor {_HEAD[0]}", allowed=allowed)
         self._template = file.metadata.get_str(TEMPLATE, default="")
         if not self._encodes and not {"{query}", "{document}"} <= set(_parts(self._template)):
             raise ModelError("has no {query} and {document}", file=file.path, field=TEMPLATE)
 
     def scores(self, query: str, documents: Sequence[str]) -> F32:
         """How well each document answers the query, float32 [n]; see `Model.rank`."""
-        vectors = self._embedder.vectors_of([self._tokens(query, document) for document in documents])
+        pairs = [self._tokens(query, document) for document in documents]
+        vectors = self._embedder.vectors_of([a + b for a, b in pairs], [len(b) for _, b in pairs])
         rows = np.array([v[0 if self._encodes else -1] for v in vectors], np.float32)
         if not documents:
             return np.zeros(0, np.float32)
@@ -55,13 +56,14 @@ class Ranker:
         shares: F32 = (1 / (1 + np.exp(found[:, 1] - found[:, 0]))).astype(np.float32)
         return shares
 
-    def _tokens(self, query: str, document: str) -> list[int]:
+    def _tokens(self, query: str, document: str) -> tuple[list[int], list[int]]:
+        """The tokens of the query and of the document; of a model that generates all are in the first."""
         tokenizer = self._embedder.tokenizer
         if self._encodes:
             return tokenizer.encode_pair(query, document)
         marks = tokenizer.marks({"{query}": query, "{document}": document}, self._template)
         text, foreign = marks.read("".join(marks.data.get(part, part) for part in _parts(self._template)))
-        return tokenizer.encode(text, foreign=foreign)
+        return tokenizer.encode(text, foreign=foreign), []
 
 
 def _parts(template: str) -> list[str]:

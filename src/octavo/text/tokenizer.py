@@ -43,12 +43,14 @@ class Tokenizer:
         self.stop_ids = specials.stop_ids
         self.bos_id, self.eos_id, self.unk_id = map(specials.roles.get, ("bos", "eos", "unk"))
         self.eot_id, self.eom_id, self.pad_id = map(specials.roles.get, ("eot", "eom", "pad"))
-        self._sep = specials.roles.get("sep")
         wants_bos = scheme.always_bos or _flag(fields, "add_bos_token", scheme.add_bos)
         self.add_bos = wants_bos and self.bos_id is not None
         self.add_eos = _flag(fields, "add_eos_token", scheme.add_eos) and self.eos_id is not None
         self.add_space_prefix = _flag(fields, "add_space_prefix", scheme.add_space_prefix)
         self._first, self._last = _ends(fields, scheme, specials.roles, self.add_bos, self.add_eos)
+        separates = scheme.last is None and _flag(fields, "add_sep_token", True)
+        sep = specials.roles.get("sep")
+        self._between = [] if not separates else self._last if sep is None else [sep]
         self._puts_space = self.add_space_prefix and not scheme.spaces
         self._encode_text, self._to_bytes = scheme.encoder(fields, vocab), scheme.to_bytes
         self._known_bytes: dict[int, bytes] = {}
@@ -121,11 +123,14 @@ class Tokenizer:
         """Variables of a template, marked as text from outside."""
         return Marks(self._guard, variables, template)
 
-    def encode_pair(self, first: str, second: str) -> list[int]:
-        """The ids of two texts as RoBERTa takes them, "<s> first </s></s> second </s>", without control tokens."""
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """The ids of two texts as rerankers take them, with what goes around them: those of the one, those of the other.
+
+        As RoBERTa has it, "<s> first </s></s>" and "second </s>", or as BERT, "[CLS] first [SEP]" and "second [SEP]".
+        No control token is found in the texts.
+        """
         a, b = (self.encode(text, add_special=False, parse_special=False) for text in (first, second))
-        between = self._last if self._sep is None else [self._sep]
-        return [*self._first, *a, *self._last, *between, *b, *self._last]
+        return [*self._first, *a, *self._last, *self._between], [*b, *self._last]
 
     def decode(self, ids: Iterable[int], skip_special: bool = False, *, continued: bool = False) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD.
