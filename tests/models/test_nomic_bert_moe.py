@@ -1,4 +1,4 @@
-"""Nomic BERT with experts, which comes as GGUF files, gives what its definition in torch gives."""
+"""Nomic BERT with experts gives what its definition in torch gives, from GGUF files and from a folder as published."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch.nn import functional
 
 import octavo
 from octavo.convert import convert_checkpoint
+from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile, write_gguf
+from tests.convert import folders
 from tests.models.embedding_checkpoints import KINDS, save
 from tests.sampling import slow
 
@@ -77,7 +80,7 @@ def vectors(w: dict[str, torch.Tensor], ids: list[int]) -> torch.Tensor:
         else:
             shares, chosen = functional.softmax(x @ w[f"{b}ffn_gate_inp.weight"].T, -1).topk(USED)
             up, down = w[f"{b}ffn_up_exps.weight"], w[f"{b}ffn_down_exps.weight"]
-            h = torch.zeros_like(x)
+            h = w.get(f"{b}ffn_exps.bias", torch.zeros(D)).repeat(len(x), 1)
             for t in range(len(ids)):
                 for share, e in zip(shares[t], chosen[t], strict=True):
                     h[t] += share * (down[e] @ functional.gelu(up[e] @ x[t]))
@@ -97,6 +100,58 @@ def write(path: Path) -> dict[str, torch.Tensor]:
     metadata |= {f"nomic-bert-moe.{key}": value for key, value in KEYS.items()}
     write_gguf(path, "nomic-bert-moe", metadata, {name: value.numpy() for name, value in made.items()})
     return made
+
+
+OUTSIDE = {
+    "token_embd.weight": "embeddings.word_embeddings.weight", "token_types.weight":
+    "embeddings.token_type_embeddings.weight", "token_embd_norm.weight": "emb_ln.weight", "token_embd_norm.bias":
+    "emb_ln.bias",
+}  # fmt: skip
+MODULES = {
+    "attn_qkv": "attn.Wqkv", "attn_output": "attn.out_proj", "attn_output_norm": "norm1", "layer_output_norm": "norm2",
+    "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2", "ffn_gate_inp": "mlp.router.layer", "ffn_exps": "mlp.experts",
+}  # fmt: skip
+CONFIG = {
+    "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "activation_function": "gelu", "causal": False,
+    "expert_choice_router": False, "ffn_div": 1, "layer_norm_epsilon": 1e-5, "mlp_fc1_bias": True, "mlp_fc2_bias": True,
+    "moe_every_n_layers": 2, "moe_normalize_expert_weights": False, "moe_top_k": USED, "n_embd": D, "n_head": HEADS,
+    "n_inner": FF, "n_layer": LAYERS, "n_positions": 2048, "num_experts": EXPERTS, "num_shared_experts": 0,
+    "prenorm": False, "qkv_proj_bias": True, "rotary_emb_base": 10000, "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "rotary_scaling_factor": None,
+    "type_vocab_size": 1, "vocab_size": VOCAB,
+}  # fmt: skip
+
+
+def publish(folder: Path) -> dict[str, torch.Tensor]:
+    """Write a folder as Nomic Embed 2 is published: its experts in one matrix, a bias for all of them; its weights."""
+    save(folder, KINDS["xlm-roberta"])
+    made = weights() | {"blk.1.ffn_exps.bias": torch.randn(D)}
+    stored = {}
+    for name, value in made.items():
+        block, _, part = name.removeprefix("blk.").partition(".")
+        stem, _, kind = part.rpartition(".")
+        layer = f"encoder.layers.{block}."
+        if "_exps.weight" in name:
+            both = value if "up" in name else value.transpose(1, 2)
+            stored[f"{layer}mlp.experts.mlp.{'w1' if 'up' in name else 'w2'}"] = both.reshape(-1, D).contiguous()
+        else:
+            stored[OUTSIDE.get(name) or f"{layer}{MODULES[stem]}.{kind}"] = value
+    save_file(stored, folder / "model.safetensors")
+    folders.write(folder, "config.json", CONFIG)
+    return made
+
+
+def test_a_folder_as_it_is_published(tmp_path: Path) -> None:
+    made = publish(tmp_path)
+    convert_checkpoint(tmp_path, tmp_path / "m.gguf", "F32")
+    for path in (tmp_path, tmp_path / "m.gguf"):
+        with octavo.load(path, device="reference") as model:
+            for text, rows in zip(TEXTS, model.embed_tokens(TEXTS), strict=True):
+                want = vectors(made, model.tokenizer.encode(text)).numpy()
+                assert np.abs(rows - want).max() < 1e-4 * np.abs(want).max()
+    folders.edit(tmp_path, "config.json", moe_normalize_expert_weights=True)
+    with pytest.raises(ModelError, match=r"moe_normalize_expert_weights: is .*True.* .allowed: False"):
+        octavo.load(tmp_path, device="reference")
 
 
 @pytest.mark.parametrize("device", ["reference", slow("cpu")])

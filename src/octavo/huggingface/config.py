@@ -17,9 +17,15 @@ CLASSES = {name: architecture for architecture in ARCHITECTURES.values() for nam
 
 
 def find_class(config: Config) -> str:
-    """The model's class, one of CLASSES. Raises ModelError for one that is not known."""
+    """The model's class, one of CLASSES. Raises ModelError for one that is not known.
+
+    "A with KEY" in CLASSES is what class A means where config.json gives KEY a value other than 0, false and null.
+    """
     names = config.values.get("architectures")
     name = names[0] if isinstance(names, list) and names else names
+    for other in CLASSES:
+        if other.startswith(f"{name} with ") and config.values.get(other.rpartition(" ")[2]):
+            return other
     if not isinstance(name, str) or name not in CLASSES:
         problem = f"Octavo can't run {brief(name)} yet; it runs {', '.join((*CLASSES, *WRAPPERS))}"
         raise config.error("architectures", problem)

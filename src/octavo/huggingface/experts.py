@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from octavo.formats.rows import fold
 from octavo.formats.spec import AnyArray
 from octavo.huggingface.layouts.module import packed
 from octavo.io.gguf import LazyTensor
+from octavo.models.architecture import Columns
 
-Columns = Literal["", "halves", "alternate"]
 Shape = tuple[int, ...]
 
 
@@ -99,6 +98,20 @@ def part_of_heads(both: LazyTensor, name: str, want: Shape) -> tuple[Shape, Call
     if keys:
         return want, lambda: _of(both.load(), lambda x: x.reshape(heads, rows, k)[:, : want[2]].swapaxes(1, 2))
     return want, lambda: _of(both.load(), lambda x: x.reshape(heads, rows, k)[:, rows - want[1] :])
+
+
+def apart(tensor: LazyTensor, want: Shape, *, columns: bool) -> tuple[Shape, Callable[[], QTensor]] | None:
+    """Experts in one matrix of floats, one after the other, as `want`, [E, N, K]; None where it has no such rows.
+
+    The matrix is [E N, K], with `columns` [E K, N].
+    """
+    rows, width = (want[2], want[1]) if columns else want[1:]
+    if tensor.shape != (want[0] * rows, width) or not tensor.format.is_float:
+        return None
+    stack = (want[0], rows, width)
+    if columns:
+        return want, lambda: _of(tensor.load(), lambda values: values.reshape(stack).swapaxes(1, 2))
+    return want, lambda: _of(tensor.load(), lambda values: values.reshape(stack))
 
 
 def transposed(tensor: LazyTensor) -> tuple[Shape, Callable[[], QTensor]]:

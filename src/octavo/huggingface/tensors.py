@@ -13,7 +13,7 @@ from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
 from octavo.huggingface.config import find_class
-from octavo.huggingface.experts import half, in_groups, part_of_heads, stacked, transposed
+from octavo.huggingface.experts import apart, half, in_groups, part_of_heads, stacked, transposed
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.huggingface.orders import absorb_orders
 from octavo.io.gguf import LazyTensor
@@ -172,6 +172,11 @@ def _made(
     if name not in found.single:
         return None
     tensor = found.single[name]
+    if architecture.columns == "in one" and name.endswith("_exps.weight"):
+        one = apart(tensor, want, columns=name.endswith("down_exps.weight"))
+        if one is None:
+            raise _fault(checkpoint, name, f"has shape {list(tensor.shape)}", f"floats of all experts, {list(want)}")
+        return _source(name, tensor.format, *one)
     if architecture.columns and name.endswith("_exps.weight") and len(tensor.shape) == 3 and tensor.format.is_float:
         return _source(name, tensor.format, *transposed(tensor))
     if name.endswith(("_inp_shexp.weight", CLASSIFIER)):  # one row [1, K], which is a vector in GGUF

@@ -18,6 +18,7 @@ from octavo.models.names import OUTER
 from octavo.models.weights import Tensors, Weights
 
 H = TypeVar("H", bound=Hyperparams)
+Columns = Literal["", "halves", "alternate", "in one"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,8 @@ class Architecture(Generic[H]):
     reordered  whether rows of q and k are in another order in GGUF where that has rope on neighbours
     whole_pairs whether yarn's ramp begins and ends at whole pairs
     columns    how experts that are stacked lie where their outputs are columns [E, K, N], and not rows [E, N, K]: gate
-               and up in one tensor, as halves of its columns or in turn
+               and up in one tensor, as halves of its columns or in turn; or all experts "in one" matrix, up as rows
+               [E N, K], down as columns [E K, N]
 
     When a GGUF file is quantized:
     is_70b     whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls 70B
@@ -74,7 +76,7 @@ class Architecture(Generic[H]):
     norm_shift: float = 0.0
     reordered: bool = True
     whole_pairs: bool = True
-    columns: Literal["", "halves", "alternate"] = ""
+    columns: Columns = ""
     encoder: bool = False
     today: Callable[[GGUFFile], tuple[GGUFFile, Metadata]] = lambda file: (file, file.metadata)
     base: str = "model."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
@@ -58,13 +58,22 @@ def encoded(g: GraphBuilder, hp: bert.Bert, w: Weights, feed_forward: FeedForwar
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for what the published models of 137M parameters do not have, experts among it."""
-    for key, allowed in FIXED.items():
+    """Raises ModelError for what the published models of 137M parameters do not have."""
+    require_fixed(config, FIXED)
+    return encoder_keys(config, TRAINED)
+
+
+def require_fixed(config: Config, fixed: Mapping[str, object]) -> None:
+    for key, allowed in fixed.items():
         if (found := config.values.get(key, allowed)) != allowed:
             raise config.error(key, f"is {brief(found)}", str(allowed))
+
+
+def encoder_keys(config: Config, trained: int) -> Keys:
+    """What both kinds have, of `trained` positions at most."""
     bert.require_types(config)
     keys = layer_norm_keys(config, "layer_norm_eps") | {"attention.causal": False}
-    keys["context_length"] = min(TRAINED, config.size("max_position_embeddings", LIMITS["context_length"], TRAINED))
+    keys["context_length"] = min(trained, config.size("max_position_embeddings", LIMITS["context_length"], trained))
     if config.values.get("rotary_emb_base") is not None:
         keys["rope.freq_base"] = config.real("rotary_emb_base")
     return keys

@@ -8,10 +8,20 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import bert, layers, nomic_bert
 from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, expert_keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, read_shared
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 
 STEP = "moe_every_n_layers"
+BIAS_OF_ALL = "ffn_exps.bias"
+"""What is added to the sum of a token's experts: a name of Octavo's own."""
+TRAINED = 512
+"""Positions that the published model was trained for, whatever more its configuration says."""
+FIXED = {key: value for key, value in nomic_bert.FIXED.items() if "bias" not in key and key != STEP} | {
+    "activation_function": "gelu", "moe_normalize_expert_weights": False, "expert_choice_router": False,
+    "num_shared_experts": 0, "ffn_div": 1,
+}  # fmt: skip
+"""Words of config.json that have no computation here with other values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +44,8 @@ def tensors(hp: NomicBertMoe) -> Tensors:
     rows = (hp.n_head + 2 * hp.n_head_kv) * hp.head_dim
     attention = _biased({"attn_qkv": (rows, hp.n_embd), "attn_output": (hp.n_embd, hp.n_head * hp.head_dim)})
     dense = _biased({"ffn_up": (hp.n_ff, hp.n_embd), "ffn_down": (hp.n_embd, hp.n_ff)})
-    experts = {"ffn_gate_inp.weight": matrix(hp.n_expert, hp.n_embd)} | with_scales({
+    experts = {"ffn_gate_inp.weight": matrix(hp.n_expert, hp.n_embd), BIAS_OF_ALL: vector(hp.n_embd, optional=True)}
+    experts |= with_scales({
         "ffn_up_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
         "ffn_down_exps.weight": Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert)),
     })  # fmt: skip
@@ -60,11 +71,19 @@ def build(g: GraphBuilder, hp: NomicBertMoe, w: Weights) -> Node:
 
 
 def _moe(g: GraphBuilder, hp: NomicBertMoe, b: Weights, x: Node) -> Node:
-    """Shares are of what all experts have. A bias that checkpoints add to the sum is in no GGUF file."""
+    """Shares are of what all experts have. Checkpoints add a bias to the sum, GGUF files of others do not have it."""
     probabilities = g.soft_max(g.mul_mat(b["ffn_gate_inp"], x))
     ids = g.top_k(probabilities, hp.n_expert_used)
     h = layers.experts(g, b, "ffn_down_exps", g.gelu_erf(layers.experts(g, b, "ffn_up_exps", x, ids)), ids)
-    return g.weighted_sum(h, g.gather(probabilities, ids))
+    y, bias = g.weighted_sum(h, g.gather(probabilities, ids)), b.get(BIAS_OF_ALL)
+    return y if bias is None else g.add(y, bias)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for other routing than that of the published model."""
+    nomic_bert.require_fixed(config, FIXED)
+    experts = expert_keys(config, "num_experts", "num_local_experts")
+    return nomic_bert.encoder_keys(config, TRAINED) | experts | {STEP: config.size(STEP, LIMITS["block_count"])}
 
 
 ARCH = Architecture(
@@ -73,9 +92,19 @@ ARCH = Architecture(
     keys=frozenset({LAYER_NORM_EPS, "attention.causal", STEP}),
     tensors=tensors,
     build=build,
-    classes={},
-    names={},
-    outer={},
+    classes={f"NomicBertModel with {STEP}": config_keys},
+    names={
+        **nomic_bert.ARCH.names, "mlp.fc1": "ffn_up", "mlp.router.layer": "ffn_gate_inp", "mlp.experts": "ffn_exps",
+        "mlp.experts.mlp.w1": "ffn_up_exps", "mlp.experts.mlp.w2": "ffn_down_exps",
+    },
+    words={**nomic_bert.ARCH.words, "moe_top_k": "num_experts_per_tok"},
+    base=nomic_bert.ARCH.base,
+    layer=nomic_bert.ARCH.layer,
+    outer=nomic_bert.ARCH.outer,
+    unused=nomic_bert.ARCH.unused,
+    columns="in one",
+    activation="gelu",
+    tied=True,
     encoder=True,
     writable=False,
-)
+)  # fmt: skip

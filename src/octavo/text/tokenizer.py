@@ -124,7 +124,7 @@ class Tokenizer:
         return Marks(self._guard, variables, template)
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """The ids of two texts as rerankers take them, with what goes around them: those of the one, those of the other.
+        """The ids of two texts as rerankers take them, with what goes around each.
 
         As RoBERTa has it, "<s> first </s></s>" and "second </s>", or as BERT, "[CLS] first [SEP]" and "second [SEP]".
         No control token is found in the texts.
