@@ -12,6 +12,7 @@ import tokenizers
 import torch
 import transformers
 from safetensors.torch import save_file
+from tokenizers import normalizers, processors
 
 from tests.convert.folders import byte_level, roberta, unigram, word_piece, write
 
@@ -37,10 +38,28 @@ class Kind:
 ROBERTA = {"max_position_embeddings": 258, "pad_token_id": 1, "type_vocab_size": 1}
 ENDS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
 
+
+def modern_bert() -> tokenizers.Tokenizer:
+    """ModernBERT's kind of tokenizer: byte-level BPE of composed text, one end after each of two texts."""
+    tokenizer = byte_level("gpt-2")
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
+    ends = [(text, tokenizer.token_to_id(text)) for text in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    return tokenizer
+
+
+MODERN = {
+    "num_hidden_layers": 4, "local_attention": 16, "pad_token_id": 0, "bos_token_id": 304, "cls_token_id": 304,
+    "eos_token_id": 305, "sep_token_id": 305,
+}  # fmt: skip
 KINDS = {
     "bert": Kind("BertModel", "BertConfig", "cls_token", tokenizer=partial(word_piece, 320)),
     "nomic-bert": Kind("NomicBertModel", "NomicBertConfig", "mean_tokens", tokenizer=partial(word_piece, 320)),
     "xlm-roberta": Kind("XLMRobertaModel", "XLMRobertaConfig", "mean_tokens", ROBERTA, tokenizer=unigram),
+    "modern-bert": Kind("ModernBertModel", "ModernBertConfig", "cls_token", MODERN, tokenizer=modern_bert),
     "roberta": Kind("RobertaModel", "RobertaConfig", "cls_token", ROBERTA, tokenizer=roberta),
     "gemma-embedding": Kind("Gemma3TextModel", "Gemma3TextConfig", "mean_tokens", {
         "num_key_value_heads": 1, "head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 16,

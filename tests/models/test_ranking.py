@@ -16,35 +16,32 @@ from octavo.convert import convert_checkpoint
 from octavo.errors import ContextFullError, ModelError, UsageError
 from octavo.io.gguf import GGUFFile, write_gguf
 from tests.convert.folders import edit, roberta, unigram, word_piece, write
-from tests.models.embedding_checkpoints import ENDS, KINDS, ROBERTA, SIZES, save
+from tests.models.embedding_checkpoints import ENDS, KINDS, MODERN, ROBERTA, SIZES, modern_bert, save
 from tests.sampling import slow
 
 QUERY = "What is provided?"
 DOCUMENTS = ["the software", "a notice of copyright, é", "to"]
-TOKENIZERS = {"XLMRoberta": unigram, "Roberta": roberta, "Bert": partial(word_piece, 320)}
+TOKENIZERS = {"XLMRoberta": unigram, "Roberta": roberta, "Bert": partial(word_piece, 320), "ModernBert": modern_bert}
+OPTIONS: dict[str, dict[str, Any]] = {"Bert": {}, "ModernBert": MODERN | {"classifier_pooling": "mean"}}
 TEMPLATE = "<|begin|>Judge: {query}\n<Document>: {document}<|end|>\nno"
 
 
 def encoder(folder: Path, name: str) -> np.ndarray:
     """Save a random reranker to a folder; gives its scores."""
     torch.manual_seed(3)
-    options = SIZES if name == "Bert" else SIZES | ROBERTA
-    config = getattr(transformers, f"{name}Config")(**options, num_labels=1)
+    config = getattr(transformers, f"{name}Config")(**SIZES | OPTIONS.get(name, ROBERTA), num_labels=1)
     model = getattr(transformers, f"{name}ForSequenceClassification")(config).eval()
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
     tokenizer = TOKENIZERS[name]()
     tokenizer.save(str(folder / "tokenizer.json"))
-    write(folder, "tokenizer_config.json", {} if name == "Bert" else ENDS)
+    write(folder, "tokenizer_config.json", {} if name in OPTIONS else ENDS)
     with torch.no_grad():
         pairs = [tokenizer.encode(QUERY, document) for document in DOCUMENTS]
-        return np.array([model(**inputs(pair)).logits[0, 0].item() for pair in pairs])
-
-
-def inputs(pair: Any) -> dict[str, torch.Tensor]:
-    """What a model gets for two encoded texts: the second one's kind of tokens is the tokenizer's."""
-    return {"input_ids": torch.tensor([pair.ids]), "token_type_ids": torch.tensor([pair.type_ids])}
+        kinds = [{} if name == "ModernBert" else {"token_type_ids": torch.tensor([pair.type_ids])} for pair in pairs]
+        ids = [torch.tensor([pair.ids]) for pair in pairs]
+        return np.array([model(i, **kind).logits[0, 0].item() for i, kind in zip(ids, kinds, strict=True)])
 
 
 @pytest.fixture
@@ -53,7 +50,7 @@ def ranker(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["XLMRoberta", slow("Roberta"), "Bert"])
+@pytest.mark.parametrize("name", ["XLMRoberta", slow("Roberta"), "Bert", "ModernBert"])
 def test_scores_of_an_encoder(tmp_path: Path, name: str) -> None:
     want = encoder(tmp_path, name)
     convert_checkpoint(tmp_path, tmp_path / "m.gguf", "F32")

@@ -87,7 +87,7 @@ def _sizes(config: Config) -> Keys:
 def _refuse(config: Config, architecture: Architecture[Any], own: Keys) -> None:
     """Raises ModelError for what would change the result and is no part of the architecture."""
     for key in ("hidden_act", "hidden_activation"):
-        if (found := config.values.get(key)) not in (None, architecture.activation):
+        if key not in own and (found := config.values.get(key)) not in (None, architecture.activation):
             raise config.error(key, f"is {brief(found)}", architecture.activation)
     part = config.values.get("partial_rotary_factor", 1.0)
     if "rope.dimension_count" not in own and part not in (None, 1, 1.0):

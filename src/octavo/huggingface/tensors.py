@@ -99,9 +99,7 @@ def _left_out(architecture: Architecture[Any], outer: Mapping[str, str], tied: b
     return left_out
 
 
-def _find(
-    tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], outer: Mapping[str, str]
-) -> _Found:
+def _find(tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], outer: Mapping[str, str]) -> _Found:
     found = _Found()
     in_layer = re.compile(re.escape(architecture.layer) + _NUMBER)
     for name, tensor in tensors.items():

@@ -22,6 +22,18 @@ Columns = Literal["", "halves", "alternate", "in one"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Head:
+    """What a reranker's scores are made of.
+
+    activation  behind the first of its two matrices
+    pooling     of the vectors of tokens, where a file does not say
+    """
+
+    activation: Literal["tanh", "gelu"] = "tanh"
+    pooling: Literal["cls", "mean"] = "cls"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture(Generic[H]):
     """What is known of models that GGUF calls `name`. Each module of this package that is named so has one, `ARCH`.
 
@@ -44,6 +56,7 @@ class Architecture(Generic[H]):
     before_positions  of a matrix of positions, the rows before that of the first token
     unused     what names of tensors begin with that have no part in what is computed
     heads      whole names of tensors that some classes have, as GGUF names them, though `unused` may name them
+    head       what a reranker's scores are made of
     words      other words that config.json may have for what the others say with the usual ones
     ropes      kinds of rope scaling
     activation the feed-forward's, as config.json names it
@@ -86,6 +99,7 @@ class Architecture(Generic[H]):
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     unused: tuple[str, ...] = ()
     heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    head: Head = field(default_factory=Head)
     words: Mapping[str, str] = field(default_factory=dict)
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True

@@ -94,8 +94,9 @@ ARCH = Architecture(
     build=build,
     classes={f"NomicBertModel with {STEP}": config_keys},
     names={
-        **nomic_bert.ARCH.names, "mlp.fc1": "ffn_up", "mlp.router.layer": "ffn_gate_inp", "mlp.experts": "ffn_exps",
-        "mlp.experts.mlp.w1": "ffn_up_exps", "mlp.experts.mlp.w2": "ffn_down_exps",
+        "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm", "mlp.fc1": "ffn_up",
+        "mlp.fc2": "ffn_down", "norm2": "layer_output_norm", "mlp.router.layer": "ffn_gate_inp",
+        "mlp.experts": "ffn_exps", "mlp.experts.mlp.w1": "ffn_up_exps", "mlp.experts.mlp.w2": "ffn_down_exps",
     },
     words={**nomic_bert.ARCH.words, "moe_top_k": "num_experts_per_tok"},
     base=nomic_bert.ARCH.base,

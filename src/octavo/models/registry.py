@@ -20,6 +20,7 @@ from octavo.models import (
     llama,
     llama4,
     mistral3,
+    modern_bert,
     nomic_bert,
     nomic_bert_moe,
     olmo2,
@@ -40,7 +41,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
         gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
-        nomic_bert_moe, gemma_embedding,
+        nomic_bert_moe, modern_bert, gemma_embedding,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -9,10 +9,11 @@ PATTERN = "attention.sliding_window_pattern"
 """The field that says it: a period, or true or false for each layer."""
 
 
-def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int | None) -> tuple[bool, ...]:
+def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int | None, *, first: bool = False) -> tuple[bool, ...]:
     """Whether each layer has the window, of which `period` is what a file means that does not say.
 
-    With None such a file could mean anything: nothing is given, and contexts are no longer than the window.
+    With None such a file could mean anything: nothing is given, and contexts are no longer than the window. `first`:
+    the first layer of each period has none, otherwise the last.
     """
     if not hp.n_window:
         return (False,) * hp.n_layer
@@ -25,7 +26,9 @@ def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int | None) -> t
         period = r.integer(PATTERN, 0)
         if not 1 <= period <= LIMITS["block_count"]:
             raise r.error(PATTERN, f"{period} is out of range", f"1 to {LIMITS['block_count']}")
-    return () if period is None else tuple(periodic(hp.n_layer, period))
+    if period is None:
+        return ()
+    return tuple(i % period != 0 for i in range(hp.n_layer)) if first else tuple(periodic(hp.n_layer, period))
 
 
 def periodic(n: int, period: int) -> list[bool]:
@@ -42,13 +45,13 @@ def window_of_some(config: Config) -> Keys:
     if type(first) is not int:
         raise config.error("max_window_layers", f"is {brief(first)}", "an integer")
     listed = config.values.get("layer_types") is not None
-    windowed = _windowed_layers(config, 0) if listed else [i >= first for i in range(n)]
+    windowed = windowed_layers(config, 0) if listed else [i >= first for i in range(n)]
     return window | {PATTERN: windowed} if any(windowed) else {}
 
 
 def layer_window_keys(config: Config, period: int, default: int = 4096) -> Keys:
     """The window, and which layers have it where that is not what `period` says."""
-    windowed = _windowed_layers(config, period)
+    windowed = windowed_layers(config, period)
     if not any(windowed):
         return {}
     keys = window_keys(config, default)
@@ -60,7 +63,8 @@ def layer_window_keys(config: Config, period: int, default: int = 4096) -> Keys:
     return keys if windowed == periodic(len(windowed), period) else keys | {PATTERN: found}
 
 
-def _windowed_layers(config: Config, period: int) -> list[bool]:
+def windowed_layers(config: Config, period: int) -> list[bool]:
+    """Whether each layer has the window: those that config.json lists, or all but the last of each period."""
     n, kinds = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("layer_types")
     if kinds is None:
         said = config.values.get("sliding_window_pattern") is not None

@@ -94,9 +94,9 @@ class Embedder:
     ) -> Pieces[F32]:
         """The same piece by piece; `room()` is the most tokens of the next one, where the model generates."""
         pooling = self._pooling(pooling)
-        pooled = [_pooled(vectors, pooling) for vectors in (yield from self._computed(texts, room))]
+        rows = [pooled(vectors, pooling) for vectors in (yield from self._computed(texts, room))]
         width = self.engine.model.hparams.n_embd
-        found: F32 = np.array(pooled, np.float32).reshape(len(pooled), width)
+        found: F32 = np.array(rows, np.float32).reshape(len(rows), width)
         for matrix in self._projections:
             found = found @ matrix.T
         return _unit(found) if normalize else found
@@ -173,7 +173,7 @@ class Embedder:
         return np.split(rows, np.cumsum([len(tokens) for tokens in texts])[:-1])
 
 
-def _pooled(vectors: F32, pooling: Pooling) -> F32:
+def pooled(vectors: F32, pooling: Pooling) -> F32:
     """One vector [d] of those of a text's tokens, [tokens, d]."""
     if pooling == "mean":
         mean: F32 = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)

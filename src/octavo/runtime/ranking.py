@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -10,12 +11,13 @@ import numpy as np
 from octavo.errors import ModelError
 from octavo.formats import dequantize
 from octavo.formats.spec import F32
+from octavo.models import ModelSpec
 from octavo.models.bert import Bert
-from octavo.runtime.embedding import Embedder
+from octavo.runtime.embedding import TYPES, Embedder, Pooling, pooled
 
 TEMPLATE = "tokenizer.chat_template.rerank"
 """The key of a text with `{query}` and `{document}`, of models that generate."""
-_HEAD, _LAST = ("cls.weight", "cls.bias"), ("cls.output.weight", "cls.output.bias")
+_HEAD, _LAST, _NORM = ("cls.weight", "cls.bias"), ("cls.output.weight", "cls.output.bias"), "cls.norm.weight"
 
 
 class Ranker:
@@ -25,18 +27,10 @@ class Ranker:
         """Raises ModelError for a file without a classifier, and for one whose scores mean something else."""
         self._embedder, model = embedder, embedder.engine.model
         file, self._encodes = model.file, model.architecture.encoder
-        if _LAST[0] not in file.tensors:
-            raise ModelError("is missing", file=file.path, field=f"tensor {_LAST[0]}", allowed="one in a reranker")
-        self._head, self._output = (
-            [dequantize(file.tensor(name)) if name in file.tensors else None for name in names]
-            for names in (_HEAD, _LAST)
-        )
-        scores = model.hparams.n_labels
-        if scores != (allowed := 1 if self._encodes else 2):
-            raise ModelError(f"gives {scores} scores", file=file.path, field=f"tensor {_LAST[0]}", allowed=str(allowed))
-        if isinstance(model.hparams, Bert) and model.hparams.two_texts and self._head[0] is None:
-            allowed = "BERT's pooler; llama.cpp's converter leaves it out, octavo convert doesn't"
-            raise ModelError("is missing", file=file.path, field=f"tensor {_HEAD[0]}", allowed=allowed)
+        self._classify, self._means = _Classifier(model), _pools_means(model)
+        scores, wanted = model.hparams.n_labels, 1 if self._encodes else 2
+        if scores != wanted:
+            raise ModelError(f"gives {scores} scores", file=file.path, field=f"tensor {_LAST[0]}", allowed=str(wanted))
         self._template = file.metadata.get_str(TEMPLATE, default="")
         if not self._encodes and not {"{query}", "{document}"} <= set(_parts(self._template)):
             raise ModelError("has no {query} and {document}", file=file.path, field=TEMPLATE)
@@ -45,12 +39,10 @@ class Ranker:
         """How well each document answers the query, float32 [n]; see `Model.rank`."""
         pairs = [self._tokens(query, document) for document in documents]
         vectors = self._embedder.vectors_of([a + b for a, b in pairs], [len(b) for _, b in pairs])
-        rows = np.array([v[0 if self._encodes else -1] for v in vectors], np.float32)
         if not documents:
             return np.zeros(0, np.float32)
-        if self._head[0] is not None:
-            rows = np.tanh(_linear(rows, self._head))
-        found = _linear(rows, self._output)
+        pooling: Pooling = "last" if not self._encodes else "mean" if self._means else "cls"
+        found = self._classify(np.array([pooled(v, pooling) for v in vectors], np.float32))
         if self._encodes:
             return found[:, 0]
         shares: F32 = (1 / (1 + np.exp(found[:, 1] - found[:, 0]))).astype(np.float32)
@@ -66,13 +58,52 @@ class Ranker:
         return tokenizer.encode(text, foreign=foreign), []
 
 
+class _Classifier:
+    """What makes scores [n, labels] of vectors [n, K]: perhaps a matrix, an activation and a norm, then a matrix."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        """Raises ModelError for a file without it."""
+        file, self._eps = model.file, model.hparams.eps
+        self._activation = np.tanh if model.architecture.head.activation == "tanh" else _gelu
+        if _LAST[0] not in file.tensors:
+            raise ModelError("is missing", file=file.path, field=f"tensor {_LAST[0]}", allowed="one in a reranker")
+        names = (*_HEAD, *_LAST, _NORM)
+        *first, self._weight, self._bias, self._norm = (
+            dequantize(file.tensor(name)) if name in file.tensors else None for name in names
+        )
+        self._first = first
+        if isinstance(model.hparams, Bert) and model.hparams.two_texts and first[0] is None:
+            allowed = "BERT's pooler; llama.cpp's converter leaves it out, octavo convert doesn't"
+            raise ModelError("is missing", file=file.path, field=f"tensor {_HEAD[0]}", allowed=allowed)
+
+    def __call__(self, x: F32) -> F32:
+        if self._first[0] is not None:
+            x = self._activation(_linear(x, *self._first))
+        if self._norm is not None:
+            x = x - x.mean(axis=1, keepdims=True)
+            x = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + self._eps) * self._norm
+        return _linear(x, self._weight, self._bias)
+
+
+def _pools_means(model: ModelSpec) -> bool:
+    """Whether the classifier gets the mean of tokens' vectors; otherwise that of the first."""
+    usual = TYPES.index(model.architecture.head.pooling)
+    key = f"{model.architecture.name}.classifier.pooling_type"
+    return model.file.metadata.get_int(key, default=usual) == TYPES.index("mean")
+
+
+def _gelu(x: F32) -> F32:
+    erf = np.frompyfunc(math.erf, 1, 1)(x * math.sqrt(0.5)).astype(np.float32)
+    y: F32 = np.float32(0.5) * x * (1 + erf)
+    return y
+
+
 def _parts(template: str) -> list[str]:
     return re.split(r"(\{query\}|\{document\})", template)
 
 
-def _linear(x: F32, layer: Sequence[F32 | None]) -> F32:
+def _linear(x: F32, weight: F32 | None, bias: F32 | None) -> F32:
     """x [n, K] times a matrix [N, K] and plus a bias, if there is one: [n, N]."""
-    weight, bias = layer
     assert weight is not None
     y: F32 = x @ np.atleast_2d(weight).T
     return y if bias is None else y + bias
