@@ -20,7 +20,7 @@ from octavo.quantizers.fit import GUESSED, MEASURED, Fitted, candidates, fit_typ
 from octavo.quantizers.fit.candidates import offers
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target, parse_size
-from octavo.quantizers.imatrix import Imatrix
+from octavo.quantizers.imatrix import Imatrix, SquareSums
 from octavo.quantizers.job.recode import Recoded, recode
 from octavo.quantizers.job.source import gguf_source
 from octavo.quantizers.mix.mixing import Choices
@@ -216,3 +216,37 @@ def test_a_fit_beats_a_preset_that_is_larger(tmp_path: Path, probed: int, scored
     assert got < want
     assert fitted.loss_is == MEASURED
     assert fitted.loss == pytest.approx(got, rel=0.5)
+
+
+def importances(src: Path, *names: str) -> Imatrix:
+    """Random ones of the named matrices, of all without names."""
+    rng = np.random.default_rng(3)
+    with GGUFFile.open(src) as file:
+        shapes = {
+            n: info.shape for n, info in file.tensors.items() if len(info.shape) > 1 and n in (names or types(src))
+        }
+    rows = {name: (*shape[:-2], shape[-1]) if len(shape) > 2 else (1, shape[-1]) for name, shape in shapes.items()}
+    return Imatrix({
+        name: SquareSums(rng.random(shape, np.float32), np.ones(shape[0], np.int64)) for name, shape in rows.items()
+    })  # fmt: skip
+
+
+def test_grids_are_offered_where_importances_are(src: Path) -> None:
+    name, other = "blk.0.ffn_down_exps.weight", "blk.1.ffn_down_exps.weight"
+    with GGUFFile.open(src) as file:
+        source, weights = gguf_source(file), importances(src, name)
+        plain = [fmt.name for fmt in offers(source, Choices())[name]]
+        some, every = offers(source, Choices(), weights, 2.2), offers(source, Choices(), weights, 0)
+    grids = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"]
+    assert [fmt.name for fmt in every[name]] == [*grids, "Q2_K", "IQ3_XXS", "IQ3_S", *plain[1:]]
+    assert [fmt.name for fmt in some[name]] == [*grids[3:], "Q2_K", "IQ3_XXS", "IQ3_S", *plain[1:]]
+    assert [fmt.name for fmt in every[other]] == plain
+
+
+@pytest.mark.slow
+def test_fewer_bits_than_other_types_have(src: Path, dst: Path) -> None:
+    with pytest.raises(UsageError, match=r"can't be: its smallest types take"):
+        quantize_to_size(src, dst, Target(bits_per_weight=2.5))
+    fitted = quantize_to_size(src, dst, Target(bits_per_weight=2.5), imatrix=importances(src))
+    assert set(types(dst).values()) & {"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"}
+    assert fitted.bytes_left >= 0

@@ -18,6 +18,8 @@ from octavo.quantizers.job.source import Source, SourceTensor
 from octavo.quantizers.mix.mixing import Choices, fallback, is_kept, require_matches, target_format
 
 TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
+GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+"""Of tensors with importance weights, without which all but the last are of no use."""
 TYPES_OF_32 = ("Q4_0", "IQ4_NL", "Q5_0", "Q5_1", "Q8_0")
 """Of rows that are not whole blocks of 256."""
 
@@ -28,11 +30,11 @@ Offers = dict[str, list[BlockFormat]]
 """Types that each tensor may be given."""
 
 
-def offers(source: Source, choices: Choices) -> Offers:
+def offers(source: Source, choices: Choices, imatrix: Imatrix | None = None, least_bits: float = 0) -> Offers:
     """The types, smallest first, of each tensor of `source` that `choices` let change; one where they set it.
 
-    A tensor may also stay as it is stored, and gets no type that takes more. Raises UsageError for a choice that is no
-    type or that a row does not fit.
+    A tensor may also stay as it is stored, and gets no type that takes more. Where `imatrix` has its importances, GRIDS
+    of at least `least_bits` are offered too. Raises UsageError for a choice that is no type or that a row does not fit.
     """
     require_matches(choices, [tensor.name for tensor in source.tensors])
     tied = "output.weight" not in {tensor.name for tensor in source.tensors}
@@ -40,7 +42,8 @@ def offers(source: Source, choices: Choices) -> Offers:
     for tensor in source.tensors:
         if not is_kept(tensor.name, tensor.shape, choices):
             wish = _wish(tensor, choices, tied)
-            found[tensor.name] = [wish] if wish else _fitting(tensor)
+            weighted = imatrix is not None and imatrix.importance(tensor.name, tensor.shape) is not None
+            found[tensor.name] = [wish] if wish else _fitting(tensor, least_bits if weighted else math.inf)
     return found
 
 
@@ -114,10 +117,14 @@ def _whole(tensor: SourceTensor, fmt: BlockFormat) -> BlockFormat:
     return fmt
 
 
-def _fitting(tensor: SourceTensor) -> list[BlockFormat]:
+def _fitting(tensor: SourceTensor, least_bits: float) -> list[BlockFormat]:
+    """The types, those of GRIDS among them that have `least_bits`."""
     k = tensor.shape[-1]
     names = TYPES if k % 256 == 0 else TYPES_OF_32 if k % 32 == 0 else ("F16",)
     formats = [by_name(name) for name in names]
+    if k % 256 == 0:
+        grids = [fmt for fmt in map(by_name, GRIDS) if fmt.bits_per_weight >= least_bits]
+        formats = sorted([*grids, *formats], key=lambda fmt: fmt.bits_per_weight)
     if tensor.type_name not in ENCODABLE:
         return formats
     smaller = [fmt for fmt in formats if type_bytes(tensor, fmt) < tensor.nbytes]

@@ -31,6 +31,10 @@ MEASURED, GUESSED = "KL divergence", "relative squared error of the output"
 """What a loss is, by the slopes."""
 
 
+GRIDS_FROM = 0.5
+"""Grids of fewer bits than this part of the wished ones are not tried: they take long, and lose more than they free."""
+
+
 @dataclass(frozen=True)
 class Fit:
     """Types by tensor, the bytes of all of the model's tensors with them, and the loss that is expected."""
@@ -91,7 +95,9 @@ def quantize_to_size(
     with GGUFFile.open(src) as file:
         require_ready(dst, file.files)
         source = gguf_source(file)
-        offered = offers(source, choices or Choices())
+        bits = target.tensor_bytes(source, 0) * 8 / sum(t.size for t in source.tensors)
+        grids_by = weights if method is None else None  # in grids no method makes up for errors
+        offered = offers(source, choices or Choices(), grids_by, bits * GRIDS_FROM)
         stored = {t.name: t.type_name for t in source.tensors}
         changed = {name: kinds[0] for name, kinds in offered.items() if kinds[0].name != stored[name]}
         require_sources(Job(source, str(target), changed, None), allow_requantize)
