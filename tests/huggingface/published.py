@@ -83,7 +83,14 @@ PUBLISHED: dict[str, Published] = {
                             gptq_config(sym=False, group_size=64, pack_dtype="int16"), "GROUP4_64_Z_F16"),
     **{f"gptq-p{bits}": Published(gptq_p(bits, 64, sym=sym), gptqmodel_config(bits=bits, group_size=64, sym=sym), rows)
        for bits, sym, rows in ((3, True, "GROUP3_64_F16"), (5, False, "GROUP5_64_Z_F16"), (6, True, "GROUP6_64_F16"),
-                               (7, False, "GROUP8_64_Z_F16"))},
+                               (7, False, "GROUP8_64_Z_F16"), (2, False, "GROUP2_64_Z_F16"),
+                               (4, False, "GROUP4_64_Z_F16"), (8, True, "GROUP8_64_F16"))},
+    **{f"gptq-words-8-{bits}": Published(gptq(bits, 64, sym=sym, v2=False, word=8),
+                                         gptq_config(bits=bits, sym=sym, group_size=64, pack_dtype="int8"), rows)
+       for bits, sym, rows in ((2, False, "GROUP2_64_Z_F16"), (4, True, "GROUP4_64_F16"),
+                               (8, False, "GROUP8_64_Z_F16"))},
+    "gptq-words-8-v2": Published(gptq(4, 64, sym=False, v2=True, word=8), gptq_config(
+        sym=False, group_size=64, pack_dtype="int8", checkpoint_format="gptq_v2"), "GROUP4_64_Z_F16"),
     "awq-gptqmodel": Published(
         awq_gemm,
         gptqmodel_config(quant_method="awq", method="awq", format="gemm", checkpoint_format="gemm", version="gemm",
@@ -98,6 +105,8 @@ PUBLISHED: dict[str, Published] = {
                                 "GROUP4_128_Z_F32"),
     "ct-act-order": Published(packed(4, 128, ordered=True), compressed("pack-quantized", actorder="group"),
                               "GROUP4_128_F32"),
+    "ct-w8a16-act-order": Published(
+        packed(8, 128, ordered=True), compressed("pack-quantized", num_bits=8, actorder="group"), "GROUP8_128_F32"),
     "ct-w3a16": Published(packed(3, None, dtype=np.float16), compressed("pack-quantized", num_bits=3, **CHANNEL),
                           "GROUP3_128_F16"),
     "ct-w7a16": Published(packed(7, 64), compressed("pack-quantized", num_bits=7, group_size=64), "GROUP8_64_F32"),
@@ -130,6 +139,8 @@ PUBLISHED: dict[str, Published] = {
         fp8("tensor", static=True, shape=()), {}, "FP8", files={"hf_quant_config.json": {
             "producer": {"name": "modelopt", "version": "0.33.0"},
             "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}}),
+    "modelopt-fp8-rows": Published(
+        fp8("channel"), {"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, "FP8"),
     "modelopt-nvfp4": Published(
         nvfp4("weight", "weight_scale", "weight_scale_2", divides=False),
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head", "*norm*"]},
@@ -139,6 +150,9 @@ PUBLISHED: dict[str, Published] = {
     "mlx-4": Published(mlx(4, 64), {"group_size": 64, "bits": 4}, "GROUP4_64_M_F16", "quantization"),
     "mlx-3": Published(mlx(3, 32, np.float32), {"group_size": 32, "bits": 3, "mode": "affine"}, "GROUP3_32_M_F32",
                        "quantization"),
+    **{f"mlx-{bits}": Published(mlx(bits, group), {"group_size": group, "bits": bits, "mode": "affine"},
+                                f"GROUP{bits}_{group}_M_F16", "quantization")
+       for bits, group in ((2, 128), (5, 32), (6, 64), (8, 64))},
     "mlx-mxfp4": Published(mlx_mxfp4, {"group_size": 32, "bits": 4, "mode": "mxfp4"}, "MXFP4", "quantization"),
     "ct-mxfp4": Published(mxfp4(), compressed("mxfp4-pack-quantized", type="float", group_size=32), "MXFP4"),
 }  # fmt: skip

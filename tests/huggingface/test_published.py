@@ -30,7 +30,8 @@ from octavo.runtime.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
 from tests.huggingface.modules import save
 from tests.huggingface.published import PUBLISHED, Published, gptq_config
-from tests.huggingface.writers.compressed import int8, mxfp4, packed
+from tests.huggingface.writers.codes import Tensors
+from tests.huggingface.writers.compressed import fp8, int8, mxfp4, nvfp4, packed
 from tests.huggingface.writers.gptq import gptq
 from tests.huggingface.writers.mlx import mlx
 from tests.models.checkpoints import make
@@ -143,6 +144,40 @@ def test_own_settings_of_modules(tmp_path: Path) -> None:
     config = {"group_size": 64, "bits": 4, "model.layers.0.mlp.down_proj": {"group_size": 32, "bits": 6}}
     read = read_module(tmp_path, Published(int8(None), config, "", "quantization"), parts)
     np.testing.assert_array_equal(dequantize(read["weight"].load()), want)
+
+
+MIXED = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head", "mtp*"]}
+
+
+@pytest.mark.parametrize(("layers", "tensors", "rows"), [
+    ({"model.layers.0.mlp.down_proj": {"quant_algo": "NVFP4", "group_size": 16}, "model.layers.0.mlp": {
+        "quant_algo": "FP8"}}, nvfp4("weight", "weight_scale", "weight_scale_2", divides=False), "NVFP4"),
+    ({"model.layers.0": {"quant_algo": "NVFP4"}, "model.layers.0.mlp": {"quant_algo": "FP8"}}, fp8("tensor"), "FP8"),
+])  # fmt: skip
+@pytest.mark.parametrize("beside", [True, False])
+def test_layers_of_several_algorithms(
+    tmp_path: Path, layers: dict[str, Any], tensors: Tensors, rows: str, beside: bool
+) -> None:
+    """ModelOpt's mixed precision: the nearest module of `quantized_layers` says how a weight lies."""
+    said = MIXED | {"quantized_layers": layers}
+    config = {} if beside else {"quant_method": "modelopt", "producer": {"name": "modelopt"}, **said}
+    files = {"hf_quant_config.json": {"producer": {"name": "modelopt"}, "quantization": said}} if beside else {}
+    parts, want = tensors(np.random.default_rng(3).standard_normal((64, 512)).astype(np.float32) / 20)
+    read = read_module(tmp_path, Published(tensors, config, rows, files=files), parts)
+    assert read["weight"].format.name == rows
+    np.testing.assert_array_equal(values_of(read), want)
+    said["quantized_layers"] = {"model.layers.1.mlp": {"quant_algo": "FP8"}}
+    with pytest.raises(ModelError, match="quantized_layers lacks the module"):
+        read_module(tmp_path, Published(tensors, config and {**config, **said}, rows, files=files), parts)
+
+
+def test_modules_that_are_not_converted(tmp_path: Path) -> None:
+    """A module that fp8's configuration leaves out is as it lies; one of e4m3 without a scale is refused."""
+    w = np.random.default_rng(3).standard_normal((64, 512)).astype(np.float16)
+    layout = PUBLISHED["fp8-block"]
+    config = {**layout.config, "modules_to_not_convert": ["model.layers.0.mlp.down_proj", "lm_head"]}
+    read = read_module(tmp_path, Published(layout.tensors, config, ""), {"weight": w})
+    np.testing.assert_array_equal(dequantize(read["weight"].load()), w.astype(np.float32))
 
 
 def test_zero_points_that_a_writer_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,34 @@ def test_stacked_experts_of_mlx(tmp_path: Path, name: str) -> None:
         logits = model(torch.tensor([TOKENS])).logits[0].numpy()
     with open_model_file(tmp_path) as file:
         assert file.tensors["blk.1.ffn_up_exps.weight"].type_name == "GROUP4_32_M_F16"
+        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
+    assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
+
+
+@pytest.mark.parametrize("name", ["deepseek2-v2", slow("deepseek2-v3")])
+def test_heads_apart_of_mlx(tmp_path: Path, name: str) -> None:
+    """Of latent attention MLX has each head's rows of keys as columns, and those of values, in tensors of their own."""
+    case = TABLE[name]
+    model = make(replace(case, options={**case.options, "qk_nope_head_dim": 32, "kv_lora_rank": 64}))
+    plain, out = model.config.qk_nope_head_dim, {}
+    for key, parameter in model.state_dict().items():
+        module = key.removesuffix("kv_b_proj.weight")
+        if module == key:
+            out[key] = parameter.numpy()
+            continue
+        heads = parameter.numpy().reshape(model.config.num_attention_heads, -1, parameter.shape[1])
+        for part, rows in (("embed_q", heads[:, :plain].swapaxes(1, 2)), ("unembed_out", heads[:, plain:])):
+            parts, values = packed(mlx(8, 32), np.ascontiguousarray(rows))
+            out |= {f"{module}{part}.{kind}": array for kind, array in parts.items()}
+            rows[...] = values  # a view of the parameter
+    safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in out.items()}, tmp_path / "model.safetensors")
+    said = {"architectures": [type(model).__name__], "quantization": {"group_size": 32, "bits": 8}}
+    write(tmp_path, "config.json", {**model.config.to_dict(), **said})
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    with torch.no_grad():
+        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
+    with open_model_file(tmp_path) as file:
+        assert file.tensors["blk.0.attn_k_b.weight"].type_name == "GROUP8_32_M_F16"
         got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
     assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
 

@@ -20,9 +20,10 @@ NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_k_b attn_v_b",
-    "self_attn.o_proj": "attn_output",
+    "self_attn.o_proj": "attn_output", "self_attn.embed_q": "attn_k_b", "self_attn.unembed_out": "attn_v_b",
 }  # fmt: skip
-"""Of modules of a checkpoint. GGUF has each head's rows of keys as columns, and apart those of values."""
+"""Of modules of a checkpoint. GGUF has each head's rows of keys as columns, and apart those of values, as MLX's
+`embed_q` and `unembed_out` are."""
 
 SIZES = {
     "q_rank": "attention.q_lora_rank", "kv_rank": "attention.kv_lora_rank", "key": "attention.key_length_mla",

@@ -6,7 +6,10 @@ import numpy as np
 
 from tests.huggingface.writers.codes import Parts, Tensors, affine, stream, symmetric, values
 
-PLANES = {3: [(2, 0), (1, 2)], 5: [(4, 0), (1, 4)], 6: [(4, 0), (2, 4)], 7: [(4, 0), (2, 4), (1, 6)]}
+PLANES = {
+    2: [(2, 0)], 3: [(2, 0), (1, 2)], 4: [(4, 0)], 5: [(4, 0), (1, 4)], 6: [(4, 0), (2, 4)],
+    7: [(4, 0), (2, 4), (1, 6)], 8: [(8, 0)],
+}  # fmt: skip
 """Width of each plane of codes and the bit that it begins at."""
 
 

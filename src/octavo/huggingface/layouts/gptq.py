@@ -5,8 +5,8 @@
     scales   floats [groups, N]
     g_idx    I32 [K], the group of each value of a row, or absent: value // group_size
 
-With a `pack_dtype` of 16 or 8 bits words are I16 or I8. Format "gptq_p" has codes in planes (`planar_codes_of`), of 5
-to 7 bits too, and true zero points.
+With a `pack_dtype` of 16 or 8 bits words are I16 or I8. Format "gptq_p" has codes in planes
+(`planar_codes_of`) of words of 32 bits, of 5 to 7 bits too, and true zero points.
 
 w = scale * (code - zero). Where groups are no runs of neighbours (activation order), columns are sorted by group, and
 `order` [K] says which values of an activation go with them.
@@ -26,7 +26,7 @@ from octavo.formats.spec import F32, U8, AnyArray
 from octavo.huggingface.layouts.bits import codes_of, planar_codes_of
 from octavo.huggingface.layouts.match import Pattern
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.settings import Settings, brief
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 
@@ -68,12 +68,17 @@ class Gptq:
     """The layout, and what the configuration says of some modules."""
 
     def __init__(self, settings: Settings) -> None:
+        if rotation := settings.values.get("rotation"):
+            problem = f"is {brief(rotation)}: what goes into down_proj is turned in each step, which is not computed"
+            raise settings.error("rotation", problem, "null")
         settings.only(USED, OF_THE_WRITER)
         settings.one_of("method", ("gptq", None), None)
         words = WORDS[settings.one_of("pack_dtype", (*WORDS, None), None) or "int32"]
         said = settings.one_of("checkpoint_format", (*FORMATS, None), None)
         if said is None and settings.values.get("format") in FORMATS:
             said = settings.values["format"]
+        if said == PLANAR:
+            settings.one_of("pack_dtype", ("int32", None), None)
         self._kind = _kind(settings, _Said(0, None, True, said, words))
         self._dynamic: list[tuple[Pattern, _Said | None]] = []
         dynamic = settings.values.get("dynamic") or {}

@@ -1,8 +1,11 @@
-"""NVIDIA's ModelOpt: fp8 with a scale for the tensor, or for blocks, and NVFP4.
+"""NVIDIA's ModelOpt: fp8 with a scale for the tensor, for rows or for blocks, and NVFP4.
 
 FP8        weight F8_E4M3 [N, K], weight_scale F32 [], input_scale
+FP8_PER_CHANNEL_PER_TOKEN  weight F8_E4M3 [N, K], weight_scale F32 [N] or [N, 1]
 FP8_PB_WO  weight F8_E4M3 [N, K], weight_scale F32 [N / 128, 1, K / 128, 1] or [N / 128, K / 128]
 NVFP4      weight U8 [N, K / 2], weight_scale F8_E4M3 [N, K / 16], weight_scale_2 F32 [], which multiplies, input_scale
+
+MIXED_PRECISION has an object for each quantized module, or for one that such modules are in, under `quantized_layers`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from octavo.huggingface.layouts.module import HALVES, Module
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.gguf import LazyTensor
 
-ALGORITHMS = ("FP8", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4")
+ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4")
+MIXED = "MIXED_PRECISION"
 USED = (
     "quant_method",
     "quant_algo",
@@ -24,8 +28,9 @@ USED = (
     "ignore",
     "group_size",
     "kv_cache_scheme",
+    "quantized_layers",
 )
-OF_THE_WRITER = ("producer", "config_groups", "quantized_layers", "has_zero_point", "pre_quant_scale", "version")
+OF_THE_WRITER = ("producer", "config_groups", "has_zero_point", "pre_quant_scale", "version")
 
 
 class ModelOpt:
@@ -36,11 +41,14 @@ class ModelOpt:
             settings.only(("quantization", "quant_method"), OF_THE_WRITER)
             settings = settings.part("quantization")
         settings.only(USED, OF_THE_WRITER)
-        settings.empty("quantized_layers", "has_zero_point", "pre_quant_scale")
-        self._algorithm = settings.one_of("quant_algo", ALGORITHMS)
+        settings.empty("has_zero_point", "pre_quant_scale")
+        mixed = settings.values.get("quant_algo") == MIXED
+        if not mixed:
+            settings.empty("quantized_layers")
+        layers = settings.part("quantized_layers").values if mixed else {}
+        self._mixed = {name: _algorithm(settings.part("quantized_layers").part(name)) for name in layers}
+        self._algorithm = None if mixed else _algorithm(settings)
         settings.one_of("kv_cache_quant_algo", (None, "FP8"), None)
-        if self._algorithm.endswith("NVFP4"):
-            settings.one_of("group_size", (16, None), None)
         self._plain = settings.strings("exclude_modules") + settings.strings("ignore")
 
     def read(self, module: Module) -> list[LazyTensor]:
@@ -50,14 +58,33 @@ class ModelOpt:
             raise module.error("weight_scale", "is there, and the configuration leaves the module as it is")
         if "input_scale" in module and self._algorithm != "FP8":  # whose activations stay as they are
             module.take("input_scale", HALVES)
-        if self._algorithm.endswith("NVFP4"):
+        algorithm = self._algorithm or self._of_module(module)
+        if algorithm.endswith("NVFP4"):
             return float4.nvfp4(module, "weight", "weight_scale", "weight_scale_2", divides=False)
-        square = self._algorithm == "FP8_PB_WO"
+        square = algorithm == "FP8_PB_WO"
         if square:
             module = _flattened(module)
         group = float8.SIDE if square else None
         weight = float8.weight(module, "weight_scale", group, square=square, token_codes=not square)
         return [weight, module.input_scale()] if "input_scale" in module and not square else [weight]
+
+    def _of_module(self, module: Module) -> str:
+        """What `quantized_layers` has for a module, or for the nearest one that it is in."""
+        name = module.name
+        while name and name not in self._mixed:
+            name = name.rpartition(".")[0]
+        if not name:
+            raise module.error("weight_scale", "is there, and the configuration's quantized_layers lacks the module")
+        return self._mixed[name]
+
+
+def _algorithm(settings: Settings) -> str:
+    """What an object says of modules."""
+    settings.only(USED, OF_THE_WRITER)
+    found: str = settings.one_of("quant_algo", ALGORITHMS)
+    if found.endswith("NVFP4"):
+        settings.one_of("group_size", (16, None), None)
+    return found
 
 
 def _flattened(module: Module) -> Module:
