@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ OF_LLAMA4 = {
     "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32,
     "vision_feature_select_strategy": "default",
 }  # fmt: skip
+OF_QWEN = {
+    "hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "patch_size": 14, "out_hidden_size": 128,
+}  # fmt: skip
+MROPE = {"rope_type": "default", "rope_theta": 1e4}
 PIXTRAL = {**VISION, "model_type": "pixtral", "head_dim": 16}
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "gemma3": ("Gemma3", {"head_dim": 64, "sliding_window": WINDOW}, VISION, "gemma3"),
@@ -36,6 +41,12 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "ministral3": ("Mistral3", {"model_type": "ministral3", "head_dim": 64, "rope_parameters": MINISTRAL3_ROPE},
                    PIXTRAL, "mistral3"),
     "llama4": ("Llama4", LLAMA4, {**VISION, **OF_LLAMA4}, "llama4"),
+    "qwen2.5-vl": ("Qwen2_5_VL", {
+        "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": {**MROPE, "mrope_section": [8, 12, 12]}}, {
+        **OF_QWEN, "fullatt_block_indexes": [0]}, "qwen2"),
+    "qwen3-vl": ("Qwen3VL", {"head_dim": 64, "rope_parameters": {
+        **MROPE, "mrope_section": [12, 10, 10], "mrope_interleaved": True}}, {
+        **OF_QWEN, "deepstack_visual_indexes": [0]}, "qwen3"),
 }  # fmt: skip
 
 
@@ -59,12 +70,12 @@ def gemma(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", [kind if kind == "gemma3" else slow(kind) for kind in KINDS])
+@pytest.mark.parametrize("kind", [kind if kind in ("gemma3", "qwen3-vl") else slow(kind) for kind in KINDS])
 def test_logits(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     model = save(tmp_path / "hf", kind)
     convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
     assert "text only, without " in caplog.text
-    assert "multi_modal_projector (" in caplog.text
+    assert ("visual (" if "qwen" in kind else "multi_modal_projector (") in caplog.text
     with torch.no_grad():
         want = model(torch.tensor([TOKENS])).logits[0].numpy()
     for path in (tmp_path / "hf", tmp_path / "m.gguf"):
@@ -83,6 +94,25 @@ def test_the_newer_names_of_tensors(gemma: Path) -> None:
         renamed[f"model.language_model.{name[21:]}" if moved else f"model.{name}"] = tensor
     save_file(renamed, path)
     with open_model_file(gemma) as file:
+        np.testing.assert_array_equal(logits(file, ReferenceBackend(), TOKENS[:9], at_once=True), want)
+
+
+def test_values_of_the_text_model_beside_the_others(tmp_path: Path) -> None:
+    """Older folders of Qwen 2 and 2.5: no text_config, a rope called mrope, and no name for the text model's part."""
+    save(tmp_path, "qwen2.5-vl")
+    with open_model_file(tmp_path) as file:
+        want = logits(file, ReferenceBackend(), TOKENS[:9], at_once=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    text = config.pop("text_config")
+    rope = {"type": "mrope", "mrope_section": text.pop("rope_parameters")["mrope_section"]}
+    flat = {**text, **config, "rope_theta": 1e4, "rope_scaling": rope, "use_sliding_window": False}
+    write(tmp_path, "config.json", {key: value for key, value in flat.items() if key != "layer_types"})
+    path = tmp_path / "model.safetensors"
+    save_file({
+        name.replace("model.language_model.", "model.").replace("model.visual.", "visual."): tensor
+        for name, tensor in load_file(path).items()
+    }, path)  # fmt: skip
+    with open_model_file(tmp_path) as file:
         np.testing.assert_array_equal(logits(file, ReferenceBackend(), TOKENS[:9], at_once=True), want)
 
 

@@ -23,7 +23,8 @@ def rope_kind(config: Config, architecture: Architecture[Any]) -> str:
     """The kind of scaling. Raises ModelError for one that the architecture does not have."""
     found = rope_parameters(config)
     kind = found.get("rope_type", found.get("type", "default"))
-    kind = "longrope" if kind == "su" else kind  # its first name
+    # The first name of longrope; a rope of three positions, which are one where there is nothing but text.
+    kind = {"su": "longrope", "mrope": "default"}.get(str(kind), kind)
     if kind not in architecture.ropes:
         raise config.error("rope_type", f"is {brief(kind)}", ", ".join(architecture.ropes))
     return str(kind)

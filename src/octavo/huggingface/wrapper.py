@@ -14,16 +14,20 @@ from octavo.models.config import Config, Keys, brief
 log = logging.getLogger("octavo")
 
 TEXT = "language_model."
-OTHERS = ("vision_tower.", "vision_model.", "multi_modal_projector.")
+OTHERS = ("vision_tower.", "vision_model.", "multi_modal_projector.", "visual.")
 """What names of the other parts' tensors begin with, perhaps after "model."."""
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """Classes of the text model by its `model_type`, and its values where `text_config` does not say."""
+    """Classes of the text model by its `model_type`, and its values where `text_config` does not say.
+
+    flat  older files have no `text_config`, and its values beside the others
+    """
 
     texts: Mapping[str, str]
     defaults: Keys = field(default_factory=dict)
+    flat: bool = False
 
 
 GEMMA3 = {
@@ -35,6 +39,9 @@ WRAPPERS = {
     "Mistral3ForConditionalGeneration": Wrapper({
         "mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}),
     "Llama4ForConditionalGeneration": Wrapper({"llama4_text": "Llama4ForCausalLM"}),
+    "Qwen2VLForConditionalGeneration": Wrapper({"qwen2_vl_text": "Qwen2ForCausalLM"}, flat=True),
+    "Qwen2_5_VLForConditionalGeneration": Wrapper({"qwen2_5_vl_text": "Qwen2ForCausalLM"}, flat=True),
+    "Qwen3VLForConditionalGeneration": Wrapper({"qwen3_vl_text": "Qwen3ForCausalLM"}),
 }  # fmt: skip
 """By the class that config.json names under `architectures`."""
 
@@ -54,7 +61,7 @@ def text_part(checkpoint: Checkpoint, config: Config) -> Config:
     wrapper = wrapper_of(config)
     if wrapper is None:
         return config
-    text = config.values.get("text_config")
+    text = config.values.get("text_config", {} if wrapper.flat else None)
     kind = text.get("model_type", next(iter(wrapper.texts))) if isinstance(text, dict) else None
     if not isinstance(text, dict) or kind not in wrapper.texts:
         problem = f"is of kind {brief(kind)}" if isinstance(text, dict) else f"is {type(text).__name__}"
