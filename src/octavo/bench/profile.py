@@ -75,7 +75,8 @@ def ready_step(engine: Engine, new: int, depth: int) -> Iterator[tuple[Plan, Loa
         if depth:
             engine.prefill(sequence, tokens(depth, n_vocab))
         engine.pool.grow(sequence, depth + new)
-        inputs, sizes = make_batch([Feed(sequence, tokens(new, n_vocab, seed=1))], -(-engine.n_ctx // PAGE_SIZE))
+        feed = Feed(sequence, tokens(new, n_vocab, seed=1), second=0)
+        inputs, sizes = make_batch([feed], -(-engine.n_ctx // PAGE_SIZE))
         plan = engine.load().plan(sizes)
         for name, values in plan.inputs.items():
             for backend, value in values:

@@ -147,7 +147,7 @@ def activation_sums(model: Model, window: Window, output: bool = False) -> dict[
     try:
         for start in range(0, len(window.tokens), most):
             part = window.tokens[start : start + most]
-            engine.step([Feed(sequence, part, len(part) if output else 0)], watcher)
+            engine.step([Feed(sequence, part, len(part) if output else 0, second=0)], watcher)
     finally:
         engine.pool.release(sequence)
     return watcher.found

@@ -53,7 +53,9 @@ class Samples:
     def _made(self) -> Iterator[Sample]:
         for tokens, end in zip(self.tokens, self._ends, strict=True):
             pages = list(range(pages_for(len(tokens))))
-            inputs, sizes = make_batch([Feed(CachedSequence(pages), tokens, len(tokens))], pages_for(self.longest))
+            inputs, sizes = make_batch(
+                [Feed(CachedSequence(pages), tokens, len(tokens), second=0)], pages_for(self.longest)
+            )
             yield Sample(slice(end - len(tokens), end), inputs, sizes)
 
     @property
