@@ -72,7 +72,7 @@ def process() -> Run:
     def run(*arguments: str, stdin: bytes = b"", **environment: str) -> Result:
         command = [sys.executable, "-m", "octavo", *on_reference(arguments)]
         env = {**users_environment(), **environment}
-        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=60, env=env)
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=250, env=env)
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run

@@ -263,7 +263,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
-    def until(self, text: str, seconds: float = 60) -> str:
+    def until(self, text: str, seconds: float = 250) -> str:
         """What is shown up to `text`, which must come in time."""
         end = time.monotonic() + seconds
         while text not in self.text:
@@ -278,7 +278,7 @@ class Terminal:
         before, _, self.text = self.text.partition(text)
         return before
 
-    def wait_until_it_reads(self, seconds: float = 60) -> None:
+    def wait_until_it_reads(self, seconds: float = 250) -> None:
         """Its main thread does nothing: readline shows its prompt a moment before it waits."""
         of_main_thread = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat")
         if not of_main_thread.exists():
@@ -299,7 +299,7 @@ class Terminal:
             if not data:
                 break
             self.text += data.decode()
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=250)
 
     def close(self) -> None:
         self.process.kill()

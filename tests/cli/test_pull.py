@@ -174,7 +174,7 @@ def test_environment_variables_of_the_hub(hub: Hub, model: bytes, tmp_path: Path
         "HF_HUB_OFFLINE": "0",
     }
     command = [sys.executable, "-m", "octavo", "pull", NAME]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=60, env=env, text=True)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=250, env=env, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path / "hub" / "models--org--alphabet-GGUF"))
 

@@ -19,7 +19,7 @@ def try_out(operation: Any, codes: set[int]) -> None:
     @given(case=operation.as_strategy())
     @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     def one(case: Any) -> None:
-        response = case.call(timeout=30)
+        response = case.call(timeout=60)
         codes.add(response.status_code)
         assert response.status_code < 500, (operation.path, case.body, response.text)
 
@@ -38,5 +38,5 @@ def test_no_request_is_a_fault_of_the_server(model: Model) -> None:
         for found in schema.get_all_operations():
             try_out(found.ok(), tried.setdefault(found.ok().path, set()))
         assert server.get("/health") == {"status": "ok"}
-    assert tried["/tokenize"] == {200}
+    assert 200 in tried["/tokenize"] <= {200, 400}, "a body may lack both names of the text"
     assert len(tried) > 20

@@ -14,10 +14,11 @@ from typing import Any
 
 import openai
 import pytest
+from msgspec.structs import replace
 
 from octavo.runtime import Model
 from octavo.server.client import NO_STATS
-from octavo.server.fake import FakeClient
+from octavo.server.fake import INFO, FakeClient
 from octavo.server.messages import Add, Begun, Cancel, Row, Step
 from octavo.server.options import Limits
 from tests.server.running import Server, events, running
@@ -268,7 +269,7 @@ def test_a_full_queue(model: Model) -> None:
 
 
 def test_a_reader_that_reads_nothing_is_cut_off(model: Model) -> None:
-    fake = FakeClient([300] * 3)
+    fake = FakeClient([300] * 3, info=replace(INFO, n_ctx=1 << 40))
     with running(fake, model, limits=Limits(drain_time=0, write_time=0.4), sent_ahead=4096) as server:
         with closing(socket.socket()) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -413,3 +414,9 @@ def test_litellm_ignores_comments(model: Model, monkeypatch: pytest.MonkeyPatch)
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
         assert text == model.tokenizer.decode([16, 17])
         answer.join()
+
+
+def test_a_fake_reply_ends_with_the_context(model: Model) -> None:
+    with running(FakeClient([300], info=replace(INFO, n_ctx=16)), model) as server:
+        said = server.post("/v1/completions", prompt=[5, 6, 7], max_tokens=1_000_000_000)
+    assert (said["usage"]["completion_tokens"], said["choices"][0]["finish_reason"]) == (13, "length")

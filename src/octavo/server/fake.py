@@ -30,9 +30,10 @@ INFO = Info(n_ctx=4096, n_ctx_train=4096, n_vocab=1024, n_params=1, nbytes=1, n_
 
 
 class FakeClient(EngineClient):
-    """Gives each reply the same tokens again and again, one a step, until `max_tokens`; a step takes `seconds`.
+    """Gives each reply the same tokens again and again, one a step, to `max_tokens` or the context's end.
 
-    Without `tokens` nothing comes by itself: `deliver` a Step for it. `sent` has what a real engine would be told.
+    A step takes `seconds`. Without `tokens` nothing comes by itself: `deliver` a Step for it. `sent` has what a real
+    engine would be told.
     """
 
     def __init__(self, tokens: Sequence[int] = (), seconds: float = 0.0, info: Info = INFO) -> None:
@@ -66,7 +67,8 @@ class FakeClient(EngineClient):
         stream = super().submit(adds)
         for add in adds:
             self._told.update(dict.fromkeys(add.ids, add.logprobs))
-            self._left.update(dict.fromkeys(add.ids, add.max_tokens or self.loaded.n_ctx))
+            room = max(1, self.loaded.n_ctx - len(add.prompt))
+            self._left.update(dict.fromkeys(add.ids, min(add.max_tokens or room, room)))
         if self.tokens and (self._steps is None or self._steps.done()):
             self._steps = asyncio.get_running_loop().create_task(self._step())
         return stream
