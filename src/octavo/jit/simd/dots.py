@@ -12,12 +12,12 @@ from octavo.jit import host
 from octavo.jit.simd.emit import (
     F32,
     I32,
+    V_F32,
     V_I16,
     V_I32,
     V_U8,
     by_parts,
     call_llvm,
-    f32x16,
     fill,
     join_lanes,
     literal,
@@ -39,9 +39,10 @@ FEW = 2
 def fma_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
     """acc[t] += float(dot of 32 codes and token t's 32 bytes) * scale * d[t] [+ bias * s[t]], one token at a time.
 
-    codes are a block, or the address where `store_codes` has put them. x is a block of activations of n tokens; d lies
-    at x + at. kind is a constant: BIASED, with s 4n bytes after d; PRELOADED, with dots that begin at offset / 128 of
-    the int32 12n bytes after d; or PLAIN. `offset`, a power of two, and `most`, the largest code, are constants.
+    codes are a block, or the address where `store_codes` has put them. scale and bias are vectors, or addresses, which
+    are read after the codes. x is a block of activations of n tokens; d lies at x + at. kind is a constant: BIASED,
+    with s 4n bytes after d; PRELOADED, with dots that begin at offset / 128 of the int32 12n bytes after d; or PLAIN.
+    `offset`, a power of two, and `most`, the largest code, are constants.
     """
     mode, shift, run = literal(kind), 8 - literal(offset).bit_length(), host.products_of_16_bits(literal(most))
 
@@ -52,10 +53,11 @@ def fma_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
         vectors = _vectors(b, s.args[1], codes)
         begins = dot_begins(b, d_at, n, 12, shift if mode == PRELOADED else None)
         for t, total in enumerate(_dots(b, begins, vectors, x, 0, run)):
-            acc = b.insert_value(acc, fma_total(b, b.extract_value(acc, t), total, scale, bias, d_at, n, t, mode), t)
+            factor, more = floats_of(b, s.args[2], scale), floats_of(b, s.args[3], bias)
+            acc = b.insert_value(acc, fma_total(b, b.extract_value(acc, t), total, factor, more, d_at, n, t, mode), t)
         return acc
 
-    return acc(acc, codes, f32x16, f32x16, types.intp, types.intp, kind, offset, most), gen
+    return acc(acc, codes, scale, bias, types.intp, types.intp, kind, offset, most), gen
 
 
 @intrinsic(prefer_literal=True)
@@ -75,15 +77,22 @@ def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind, offset
         begins = [dot_begins(b, d_at, n, k, shift if mode == PRELOADED else None) for k in (16, 20)]
         halves = [_dots(b, begins[i], vectors[4 * i : 4 * i + 4], x, 16 * i, run) for i in (0, 1)]
         for t, (first, last) in enumerate(zip(*halves, strict=True)):
-            product = multiply_add(b, to_float(b, last), scale1, b.fmul(to_float(b, first), scale0))
+            factors = [floats_of(b, s.args[i], value) for i, value in ((2, scale0), (3, scale1))]
+            biases = [floats_of(b, s.args[i], value) for i, value in ((4, bias0), (5, bias1))]
+            product = multiply_add(b, to_float(b, last), factors[1], b.fmul(to_float(b, first), factors[0]))
             sums = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
             if mode == BIASED:
-                sums = multiply_add(b, bias1, repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
-                sums = multiply_add(b, bias0, repeat(b, load_at(b, d_at, F32, 8 * n + 4 * t)), sums)
+                sums = multiply_add(b, biases[1], repeat(b, load_at(b, d_at, F32, 4 * n + 4 * t)), sums)
+                sums = multiply_add(b, biases[0], repeat(b, load_at(b, d_at, F32, 8 * n + 4 * t)), sums)
             acc = b.insert_value(acc, sums, t)
         return acc
 
-    return acc(acc, codes, f32x16, f32x16, f32x16, f32x16, types.intp, types.intp, kind, offset, most), gen
+    return acc(acc, codes, scale0, scale1, bias0, bias1, types.intp, types.intp, kind, offset, most), gen
+
+
+def floats_of(b, kind, value):
+    """16 floats: a value that is such a vector, or an address of one."""
+    return load_at(b, value, V_F32) if isinstance(kind, types.Integer) else value
 
 
 def fma_total(b, acc, total, scale, bias, d_at, n, t, mode):

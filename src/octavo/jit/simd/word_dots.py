@@ -9,8 +9,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.jit.simd.dots import FEW, PRELOADED, dot_begins, fma_total, in_order, pair_products
-from octavo.jit.simd.emit import I8, I16, I32, V_I16, f32x16, fill, i64, literal, load_at, repeat, store_at
+from octavo.jit.simd.dots import FEW, PRELOADED, dot_begins, floats_of, fma_total, in_order, pair_products
+from octavo.jit.simd.emit import I8, I16, I32, V_I16, fill, i64, literal, load_at, repeat, store_at
 
 
 @intrinsic
@@ -61,10 +61,11 @@ def fma_word_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
         d_at = b.add(x, at)
         begins = dot_begins(b, d_at, n, 12, shift if mode == PRELOADED else None)
         for t, total in enumerate(_dots(b, list(begins), _parts(b, s.args[1], codes), b.add(d_at, i64(24 * n)))):
-            acc = b.insert_value(acc, fma_total(b, b.extract_value(acc, t), total, scale, bias, d_at, n, t, mode), t)
+            factor, more = floats_of(b, s.args[2], scale), floats_of(b, s.args[3], bias)
+            acc = b.insert_value(acc, fma_total(b, b.extract_value(acc, t), total, factor, more, d_at, n, t, mode), t)
         return acc
 
-    return acc(acc, codes, f32x16, f32x16, types.intp, types.intp, kind, offset, most), gen
+    return acc(acc, codes, scale, bias, types.intp, types.intp, kind, offset, most), gen
 
 
 def _parts(b, kind, codes):

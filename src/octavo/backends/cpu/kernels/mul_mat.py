@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.backends.cpu.kernels.codes import codes_in_dots, keeps_codes_high, unpack_codes
 from octavo.backends.cpu.kernels.points import add_super_of_sizes, multiplies_sizes
 from octavo.backends.cpu.kernels.product import FEW_TOKENS, PRODUCT, bytes_ahead, product
 from octavo.backends.cpu.kernels.quantize import BLOCK_BYTES, TILES, WORD_BLOCK_BYTES, WORDS
 from octavo.backends.cpu.kernels.staged import PIECE, staged_product
-from octavo.backends.cpu.layout import POINTS_AT, ROWS, SCALE_BYTES, STEP, Layout
+from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
@@ -21,25 +22,18 @@ from octavo.jit.simd import (
     fma_dots_2,
     fma_sums,
     fma_word_dots,
-    load_codes,
-    load_digits,
     load_exponent_x16,
     load_f16x16,
     load_f32x16,
-    load_high_codes,
-    load_marked_points,
     load_odd_x16,
-    load_points,
     load_s8x16,
     load_u8x16,
-    look_up,
     lower_codes,
-    mark_codes,
     mul,
     prefetch,
-    raise_codes,
     splat,
     store_codes,
+    store_f32x16,
     store_words,
     sub,
     zeros,
@@ -51,6 +45,9 @@ CALL_MIN_TOKENS = 16
 
 STAGED_MIN_TILES = 4
 """From this number of tiles on, codes are unpacked for all of them, where that is of use."""
+
+ROW_BYTES = ROWS * 4
+"""Of a float32 for each of 16 rows."""
 
 LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, "zero": load_u8x16}
 
@@ -111,6 +108,8 @@ def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
     The offset of codes takes no instruction where it is 128: integer sums begin at -128 times the sum of the
     activation's codes. So codes of fewer bits are kept in the high bits of their bytes.
     """
+    if staged and layout.two_level:
+        return _add_staged(layout, n)
     if layout.minima is not None and layout.super > STEP and not layout.two_level:
         return _add_group(layout, n, staged=staged)
     at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
@@ -139,6 +138,31 @@ def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
         return acc
 
     return inner(add_super, layout, n, staged, inline="always")
+
+
+def _add_staged(layout: Layout, n: int) -> Any:
+    """`_add_super`, to the bit, for two levels of scales that lie in memory with the codes; see `staged_bytes`."""
+    at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
+    x_bytes, x_scales, block_bytes = at.x_bytes, at.x_scales, staged_bytes(layout)
+    add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
+    kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
+    offset, most = codes_in_dots(layout)
+    code_bytes = staged_code_bytes(layout)
+    minima_at = code_bytes + groups * ROW_BYTES
+
+    def add_super(acc, w, x, codes):
+        for _block in range(blocks):
+            scales, minima = codes + code_bytes, codes + minima_at
+            if groups == 1:
+                acc = add_dots(acc, codes, scales, minima, x, x_scales, kind, offset, most)
+            else:
+                last, high = scales + ROW_BYTES, minima + ROW_BYTES
+                acc = fma_dots_2(acc, codes, scales, last, minima, high, x, x_scales, kind, offset, most)
+            codes += block_bytes
+            x += x_bytes
+        return acc
+
+    return inner(add_super, layout, n, inline="always")
 
 
 def _add_group(layout: Layout, n: int, *, staged: bool) -> Any:
@@ -178,7 +202,7 @@ def _codes_of(layout: Layout, n: int, *, staged: bool = False) -> Any:
     It fetches what is read some blocks later. Staged: in place of the table it is given where unpacked codes lie, and
     returns where those of the block do.
     """
-    block_bytes, ahead, unpack = layout.block_bytes, bytes_ahead(n, layout.bits), _unpack_codes(layout)
+    block_bytes, ahead, unpack = layout.block_bytes, bytes_ahead(n, layout.bits), unpack_codes(layout)
     unpacked_bytes = staged_bytes(layout)
 
     def staged_codes(w, block, i, codes):
@@ -196,9 +220,19 @@ def _codes_of(layout: Layout, n: int, *, staged: bool = False) -> Any:
     return inner(codes_of, layout, n, inline="always")
 
 
-def staged_bytes(layout: Layout) -> int:
+def staged_code_bytes(layout: Layout) -> int:
     """Bytes of unpacked codes of 16 rows x 32 values."""
     return ROWS * STEP * (2 if in_words(layout) else 1)
+
+
+def staged_bytes(layout: Layout) -> int:
+    """Bytes of 16 rows x 32 values when they are unpacked.
+
+    Codes; where there are two levels then each group's scales as float32, and minima: of two groups first the first
+    one's less the last one's, as `fma_dots_2` takes them.
+    """
+    kinds = 0 if not layout.two_level else 2 if layout.minima else 1
+    return staged_code_bytes(layout) + kinds * layout.groups * ROW_BYTES
 
 
 def in_words(layout: Layout) -> bool:
@@ -212,69 +246,44 @@ def takes_words(layout: Layout, n: int) -> bool:
 
 
 def _unpack_super(layout: Layout, n: int) -> Any:
-    """A function (super-block, memory, table) that unpacks a super-block's codes to memory."""
+    """A function (super-block, memory, table) that unpacks a super-block to memory; see `staged_bytes`."""
     blocks, block_at, block_bytes = layout.super // STEP, layout.head_bytes, layout.block_bytes
-    codes_of, unpacked_bytes = _unpack_codes(layout), staged_bytes(layout)
+    codes_of, unpacked_bytes, code_bytes = unpack_codes(layout), staged_bytes(layout), staged_code_bytes(layout)
     ahead = PIECE // STEP * block_bytes
-    store = store_words if in_words(layout) else store_codes
+    store, two_level = store_words if in_words(layout) else store_codes, layout.two_level
+    scale_of, bias_of, store_scales = _scale_of(layout), _bias_of(layout), _store_scales(layout)
 
     def unpack_super(w, memory, table):
+        d, less = scale_of(w, 0), bias_of(w, 0)  # [16]
         block = w + block_at
         for i in range(blocks):
             for line in range(0, block_bytes, 64):
                 prefetch(block + ahead + line)
             store(memory, codes_of(w, block, i, table))
+            if two_level:
+                store_scales(memory + code_bytes, w, block, d, less)
             block += block_bytes
             memory += unpacked_bytes
 
     return inner(unpack_super, layout, n)
 
 
-def _unpack_codes(layout: Layout) -> Any:
-    """A function (super-block, block, its number, table) -> codes, as `codes_in_dots` says."""
-    bits, has_table, high = layout.bits, layout.table is not None, _keeps_codes_high(layout)
-    codes_at, up = layout.block_bytes - layout.code_bytes, codes_in_dots(layout)[0] - layout.offset
-    raised = up != 0 and not high
+def _store_scales(layout: Layout) -> Any:
+    """A function (memory, super-block, block, d, less) that stores the scales and minima of a block's groups."""
+    groups, has_min = layout.groups, layout.minima is not None
+    group_scale, group_bias = _group_scale(layout), _group_bias(layout)
 
-    def unpack(w, block, i, table):
-        codes = load_high_codes(block + codes_at, bits) if high else load_codes(block + codes_at, bits)
-        if has_table:
-            return look_up(codes, table)
-        return raise_codes(codes, up) if raised else codes
+    def store_scales(memory, w, block, d, less):
+        for group in range(groups):
+            store_f32x16(memory + group * ROW_BYTES, group_scale(w, block, d, group))
+        if has_min:
+            high = group_bias(w, block, less, groups - 1)  # [16]
+            minima = memory + groups * ROW_BYTES
+            if groups == 2:
+                store_f32x16(minima, sub(group_bias(w, block, less, 0), high))
+            store_f32x16(minima + (groups - 1) * ROW_BYTES, high)
 
-    if layout.base3:
-        return codes_of_digits(layout, up)
-    return codes_of_points(layout) if layout.grid else inner(unpack, layout, inline="always")
-
-
-def codes_of_digits(layout: Layout, first: int) -> Any:
-    """`_unpack_codes` for digits to the base 3, the least of which is `first`."""
-    high_at, codes_at = layout.head_bytes - layout.high_bytes, layout.block_bytes - layout.code_bytes
-
-    def unpack(w, block, i, table):
-        return load_digits(block + codes_at, w + high_at, i, first)
-
-    return inner(unpack, layout, first, inline="always")
-
-
-def codes_of_points(layout: Layout) -> Any:
-    """`_unpack_codes` for numbers of points; their words lie behind the table."""
-    grid, head, codes_at = layout.grid, layout.head_bytes, layout.block_bytes - layout.code_bytes
-    assert grid is not None
-    width, more, marked, mark = grid.width, grid.more, grid.mark is not None, grid.mark or 0
-    high_at, words_at, tables_at = head - grid.high_bytes, POINTS_AT, grid.tables_at
-    low_at = codes_at + 64 if marked else codes_at
-
-    def unpack(w, block, i, table):
-        codes = load_points(block + low_at, w + high_at, i, table + words_at, width, more)
-        if marked:
-            codes = mark_codes(codes, block + codes_at, mark)
-        return look_up(codes, table)
-
-    def permute(w, block, i, table):
-        return load_marked_points(block + low_at, w + high_at, i, block + codes_at, table + tables_at, width, more)
-
-    return inner(permute if marked and host.has_byte_permutation() else unpack, layout, inline="always")
+    return inner(store_scales, layout, inline="always")
 
 
 def small_scales(layout: Layout) -> Any:
@@ -284,29 +293,10 @@ def small_scales(layout: Layout) -> Any:
     return load_s8x16 if layout.signed_scales else load_u8x16
 
 
-def codes_in_dots(layout: Layout) -> tuple[int, int]:
-    """The offset that codes have in dot products, and the largest code.
-
-    128, where they have any, and up to 255; where 16 bits hold sums of codes' products, small ones: the next power of
-    two, and up to as much as they come to.
-    """
-    offset = 1 << (layout.offset - 1).bit_length() if layout.offset else 0
-    most = (max(layout.table) if layout.table else (1 << layout.bits) - 1 - layout.offset) + offset
-    if host.products_of_16_bits(most):
-        return offset, most
-    return 128 if offset else 0, 255
-
-
-def _keeps_codes_high(layout: Layout) -> bool:
-    """Whether codes are taken as multiples of 2^(8 - bits), so that their offset is 128; others are raised to that."""
-    high = layout.offset == 1 << (layout.bits - 1) and layout.table is None
-    return high and codes_in_dots(layout)[0] == 128
-
-
 def _scale_of(layout: Layout) -> Any:
     """A function (super-block, set) -> the scales d of 16 rows, for codes as `_codes_of` has them."""
     load, nbytes = LOADS[layout.scale], SCALE_BYTES[layout.scale] * ROWS
-    factor = layout.step * (2.0 ** -(8 - layout.bits) if _keeps_codes_high(layout) else 1.0)
+    factor = layout.step * (2.0 ** -(8 - layout.bits) if keeps_codes_high(layout) else 1.0)
     scaled = factor != 1.0
 
     def scale_of(w, i):

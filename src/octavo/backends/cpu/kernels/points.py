@@ -1,6 +1,6 @@
 """Products of weights with a grid where signs go to the activations: for few tokens, on CPUs of 256 bits.
 
-Elsewhere numbers of points become codes of the format's table, as other weights have them (`mul_mat.codes_of_points`).
+Elsewhere numbers of points become codes of the format's table, as other weights have them (`codes.codes_of_points`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.kernels.mul_mat import LOADS, codes_of_digits, codes_of_points, small_scales
+from octavo.backends.cpu.kernels.codes import codes_of_digits, codes_of_points
+from octavo.backends.cpu.kernels.mul_mat import LOADS, small_scales
 from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit.compile import kernels
 from octavo.jit.record import record
