@@ -5,8 +5,8 @@
 The engine is that of the demo model on a backend whose kernels do nothing, but whose results say a token. So what is
 left of a step is the host's: the scheduler, a step's arrays, the choice of tokens, what a server is told. On a
 "device" steps run ahead as they do on a GPU, "host" reads each result as on a CPU. A round is 64 steps, in which each
-reply fills a page; of many rounds the least counts, in the thread's own time, which other programs hardly change.
-What a GPU's driver takes to copy and to launch is not in it.
+reply fills a page; of many rounds the least counts, in the thread's own time. `calls` are those of functions in Python
+and C in a step, which other programs do not change. What a GPU's driver takes to copy and to launch is in neither.
 
     greedy     replies of the likeliest tokens
     sampled    drawn among 40 candidates
@@ -20,8 +20,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
+from cProfile import Profile
 from itertools import count, pairwise
 from pathlib import Path
+from pstats import Stats
 from typing import Any
 
 import numpy as np
@@ -156,29 +158,37 @@ def times_told(model: Model, rows: int, rounds: int) -> list[float]:
     return found
 
 
-def microseconds(where: str, kind: str, rows: int, rounds: int) -> float:
-    """Of a step, in the quickest of some rounds, the first of which does not count."""
+def cost(where: str, kind: str, rows: int, rounds: int) -> tuple[float, int | None]:
+    """Of a step, in the quickest of some rounds, the first of which does not count; and calls, but of kind "told"."""
     with model_on(where == "device", rows) as model:
         if kind == "told":
-            found = times_told(model, rows, rounds)
+            found, calls = times_told(model, rows, rounds), None
         else:
-            core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab)
-            found = list(times(stepping(kind, core, rows), rounds))
-    return round(1e6 * min(b - a for a, b in pairwise(found[1:])) / STEPS, 1)
+            step = stepping(kind, EngineCore(model.engine, n_known=model.tokenizer.n_vocab), rows)
+            found = list(times(step, rounds))
+            with Profile() as profile:
+                for _ in range(STEPS):
+                    step()
+            calls = Stats(profile).total_calls // STEPS  # type: ignore[attr-defined]
+    return round(1e6 * min(b - a for a, b in pairwise(found[1:])) / STEPS, 1), calls
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="1,8,32,128")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS, help="folder for the result")
     asked = parser.parse_args()
     cases = []
     for where in ("device", "host"):
         for kind in KINDS:
-            found = {rows: microseconds(where, kind, int(rows), asked.rounds) for rows in asked.rows.split(",")}
-            cases.append({"where": where, "kind": kind, "microseconds": found})
-            print(where, kind, found, flush=True)
+            found = {rows: cost(where, kind, int(rows), asked.rounds) for rows in asked.rows.split(",")}
+            each = {
+                "microseconds": {n: us for n, (us, _) in found.items()},
+                "calls": {n: c for n, (_, c) in found.items()},
+            }
+            cases.append({"where": where, "kind": kind, **each})
+            print(cases[-1], flush=True)
     results_file.write("host-step", {**results_file.described(), "cases": cases}, asked.output)
 
 

@@ -11,6 +11,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed
+from octavo.runtime.candidates import DRAWN
 from octavo.runtime.core import EngineCore
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.request import Request
@@ -127,6 +128,24 @@ def test_a_step_that_is_interrupted_while_another_is_under_way(
     assert caught > 5
     assert [list(r.chosen) for r in given] == [list(r.chosen) for r in want]
     assert core.stats().held == 0
+
+
+def test_a_step_that_does_not_begin_ahead_is_computed_later(
+    architecture: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    core, given, want = core_on(architecture, Eager(), n_batch=20), long_requests()[1:], long_requests()[1:]
+    run(core_on(architecture, ReferenceBackend(), n_batch=20), want)
+    begin, times = core.engine.begin, iter(range(1000))
+
+    def fails(feeds: Any, outputs: tuple[int, ...], *more: Any, **options: Any) -> Any:
+        if outputs == (DRAWN,) and next(times) % 4 == 1:
+            raise RuntimeError("no")
+        return begin(feeds, outputs, *more, **options)
+
+    monkeypatch.setattr(core.engine, "begin", fails)
+    run(core, given)
+    assert next(times) > 8
+    assert [list(r.chosen) for r in given] == [list(r.chosen) for r in want]
 
 
 def test_cancelled_while_a_step_is_under_way(architecture: ModelSpec) -> None:

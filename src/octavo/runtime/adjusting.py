@@ -71,7 +71,7 @@ def repeat_penalty(penalty: float, last_n: int) -> Adjuster:
     """Make tokens that came before less likely (CTRL, arXiv 1909.05858)."""
 
     def changes(tokens: Sequence[int]) -> Changes:
-        recent = np.unique(np.asarray(tokens[-last_n:] if last_n else [], np.int64))
+        recent = np.array(sorted(set(tokens[-last_n:])) if last_n else [], np.int64)
         return Changes(recent, np.full(len(recent), penalty, np.float32), np.zeros(len(recent), np.float32))
 
     return Adjuster(changes)

@@ -58,7 +58,7 @@ class Ahead:
         self.scheduler, self.chooser, self.engine = scheduler, chooser, chooser.engine
 
     def begin(self, plan: StepPlan) -> UnderWay | None:
-        """Begin a step, if it is one that others may follow before it is read."""
+        """Begin a step, if it is one that others may follow before it is read; None where that fails, too."""
         return self._begun(plan) if self.engine.runs_ahead and self._may(plan) else None
 
     def begin_after(self, last: UnderWay, *, prompts: bool = True) -> UnderWay | None:
@@ -66,13 +66,7 @@ class Ahead:
         if self.engine.load().begun != last.count:  # what it left on the device may be overwritten
             return None
         plan = self.scheduler.plan_ahead(prompts=prompts)
-        if plan is None or not self._may(plan):
-            return None
-        try:
-            return self._begun(plan, last)
-        except Exception as error:
-            log.warning("a step did not begin ahead of time: %s", error)
-            return None
+        return self._begun(plan, last) if plan is not None and self._may(plan) else None
 
     def _may(self, plan: StepPlan) -> bool:
         """Whether all tokens of a step are chosen where the logits are; a step that chooses none has to be filled."""
@@ -86,7 +80,16 @@ class Ahead:
         sampler = cast(ChainSampler, request.sampler)
         return sampler.k == 1 or (self.engine.draws and sampler.among_few)
 
-    def _begun(self, plan: StepPlan, last: UnderWay | None = None) -> UnderWay:
+    def _begun(self, plan: StepPlan, last: UnderWay | None = None) -> UnderWay | None:
+        try:
+            begun = self._under_way(plan, last)
+        except Exception as error:
+            log.warning("a step did not begin ahead of time: %s", error)
+            return None
+        self.scheduler.begun(plan)
+        return begun
+
+    def _under_way(self, plan: StepPlan, last: UnderWay | None) -> UnderWay:
         sequences, feeds = [r.sequence for r, _ in plan.parts], list[Feed]()
         for (request, n), sequence in zip(plan.parts, sequences, strict=True):
             start = len(sequence.tokens) + request.computing
@@ -96,7 +99,6 @@ class Ahead:
         output, draws = self._drawn(plan, len(step))
         fed = None if last is None else _fed(plan, last)
         begun = self.engine.begin(step, (output,), fed, draws, check=False)
-        self.scheduler.begun(plan)
         return UnderWay(plan, begun, output, self.engine.load().begun, sequences)
 
     def _drawn(self, plan: StepPlan, rows: int) -> tuple[int, DrawsThere | None]:

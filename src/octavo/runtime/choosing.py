@@ -94,14 +94,17 @@ class Chooser:
         The sequences get pages, but not yet their tokens. Raises what makes the step fail.
         """
         step = self.engine.filled(feeds)
-        rows = list(accumulate((f.outputs for f in step), initial=0))
+        rows = list(accumulate([f.outputs for f in step], initial=0))
+        asked = [(r, rows[i] + places.get(r, 0)) for r, i in choosing]
+        if asked and not self._mixed(step) and self.engine.finds_candidates and all(_is_likeliest(r) for r, _ in asked):
+            return self._likeliest(step, asked)
         choices: Choices = {}
-        wanted = list(self._wanted([(r, rows[i] + places.get(r, 0)) for r, i in choosing], choices))
+        wanted = list(self._wanted(asked, choices))
         few, whole, changes = self._divided(wanted)
         if not few and (whole or not (self.engine.fills and self.engine.finds_candidates)):
             logits = self.engine.compute(step)  # [outputs, n_vocab]
             return choices | {w.request: self._from_row(w, logits[w.row]) for w in whole}
-        outputs = _outputs(few, mixed=self.engine.fills and len(step[-1].tokens) != 1)
+        outputs = _outputs(few, mixed=self._mixed(step))
         begun = self.engine.begin(step, outputs, more=changes or None, check=False)
         found = dict(zip(outputs, begun.read(), strict=True))
         if outputs == (BEST,):
@@ -112,6 +115,16 @@ class Chooser:
                 if some:
                     choices |= self._from_few(some, found, begun)
         return choices | {w.request: self._from_row(w, begun.row(LOGITS, w.row)[0]) for w in whole}
+
+    def _likeliest(self, step: Seq[Feed], asked: Seq[tuple[Request, int]]) -> Choices:
+        """Compute a step, and choose the likeliest tokens of requests with the numbers of their rows."""
+        begun = self.engine.begin(step, (BEST,), check=False)
+        choices = self.chosen_there(begun, BEST, asked)
+        return choices or self._best([Wanted(r, row) for r, row in asked], begun.read()[0], begun)
+
+    def _mixed(self, step: Seq[Feed]) -> bool:
+        """Whether a step is one of those with prompts that are filled up to sizes that repeat."""
+        return self.engine.fills and len(step[-1].tokens) != 1
 
     def chosen_there(self, begun: Begun, output: int, choosing: Seq[tuple[Request, int]]) -> Choices | None:
         """The tokens of a step with output BEST or DRAWN; None where a choice was among unknown ones."""
@@ -223,6 +236,11 @@ class Chooser:
             return error
         n = request.logprobs
         return _accepted(request, Chosen(token, None if n is None else _logprobs_of_row(logits, token, n)))
+
+
+def _is_likeliest(request: Request) -> bool:
+    """Whether a request's token is the likeliest one, and nothing else is asked of it."""
+    return request.plain and cast(ChainSampler, request.sampler).k == 1
 
 
 def _takes_few(wanted: Wanted) -> bool:

@@ -68,8 +68,9 @@ class EngineCore:
             return
         start = clock()
         with self.engine.lock:
+            ahead = self.engine.runs_ahead and self.speculator is None
+            drawn = DRAWN if self.engine.draws and ahead else CANDIDATES
             for feeds in self.engine.sizes():
-                drawn = DRAWN if self.engine.draws and self.engine.runs_ahead else CANDIDATES
                 draws = DrawsThere([GREEDY] * len(feeds), [0] * len(feeds), self.n_known)
                 for output in (BEST, drawn) if len(feeds[-1].tokens) == 1 else (drawn,):
                     for _ in range(WARM_UP_RUNS):

@@ -223,6 +223,8 @@ class Engine:
 
         Raises HostMemoryError, before any weight is read, where the system's memory does not hold them.
         """
+        if self._executor is not None:
+            return self._executor
         with self.lock:
             if self._executor is None:
                 self.require_memory()

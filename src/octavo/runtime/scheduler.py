@@ -59,8 +59,10 @@ class StepPlan:
     @property
     def depth(self) -> int:
         """Tokens before each of these on average, until the step is committed."""
+        if not self.chunk:
+            return 0
         before = sum(n * (len(r.sequence) + n // 2) for r, n in self.parts if n > 1)
-        return before // max(self.chunk, 1)
+        return before // self.chunk
 
 
 @dataclass
