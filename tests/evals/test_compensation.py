@@ -28,17 +28,13 @@ LEFT = ("token_embd.weight",)
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    rng = np.random.default_rng(0)
-    path = tmp_path / "text.txt"
-    path.write_bytes(bytes(rng.choice(np.arange(97, 123), 400, p=np.arange(26, 0, -1) / 351).astype(np.uint8)))
-    return str(path)
+    return tiny.write_letters(tmp_path / "text.txt", 400)
 
 
 @pytest.fixture
 def whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models whose rows are all 256 values."""
-    for name, value in (("N_EMBD", 256), ("HEAD_DIM", 64), ("N_FF", 256)):
-        monkeypatch.setattr(tiny, name, value)
+    tiny.widen(monkeypatch)
 
 
 def method(text: str, **options: Any) -> Compensation:

@@ -39,8 +39,7 @@ OUTER = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight":
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of a tiny Qwen3-MoE, a tensor for each expert's weight, all rows of 256 values."""
-    for name, value in (("N_EMBD", 256), ("HEAD_DIM", 64), ("N_FF", 256)):
-        monkeypatch.setattr(tiny, name, value)
+    tiny.widen(monkeypatch)
     weights, out = tiny.tensors("qwen3moe"), dict[str, np.ndarray]()
     for name, values in weights.items():
         if name in OUTER:
@@ -68,10 +67,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    rng = np.random.default_rng(0)
-    path = tmp_path / "text.txt"
-    path.write_bytes(bytes(rng.choice(np.arange(97, 123), 900, p=np.arange(26, 0, -1) / 351).astype(np.uint8)))
-    return str(path)
+    return tiny.write_letters(tmp_path / "text.txt", 900)
 
 
 def stored(model: Path, name: str) -> np.ndarray:

@@ -30,17 +30,13 @@ MADE_UP = {name for name, scheme in CHECKPOINT_SCHEMES.items() if compensated_ro
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    rng = np.random.default_rng(0)
-    path = tmp_path / "text.txt"
-    path.write_bytes(bytes(rng.choice(np.arange(97, 123), 600, p=np.arange(26, 0, -1) / 351).astype(np.uint8)))
-    return str(path)
+    return tiny.write_letters(tmp_path / "text.txt", 600)
 
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A tiny model whose rows are all 256 values."""
-    for name, value in (("N_EMBD", 256), ("HEAD_DIM", 64), ("N_FF", 256)):
-        monkeypatch.setattr(tiny, name, value)
+    tiny.widen(monkeypatch)
     return str(tiny.write(tmp_path / "src.gguf"))
 
 

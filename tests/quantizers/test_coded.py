@@ -25,8 +25,7 @@ BITS = {"w4a16-g128": 4.125, "w4a16": 4.125, "w8a16": 8.125, "fp8-block": 8.01, 
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, value in (("N_EMBD", 256), ("HEAD_DIM", 64), ("N_FF", 256)):
-        monkeypatch.setattr(tiny, name, value)
+    tiny.widen(monkeypatch)
     return tiny.write(tmp_path / "src.gguf")
 
 

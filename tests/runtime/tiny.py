@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from octavo.io.gguf import write_gguf
 from octavo.text.bytelevel import BYTE_TO_CHAR
@@ -119,4 +120,17 @@ def write(
         {k: v for k, v in pairs.items() if v is not None},
         {name: value for name, value in stored.items() if name not in without},
     )
+    return str(path)
+
+
+def widen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make models whose rows are all 256 values."""
+    for name, value in (("N_EMBD", 256), ("HEAD_DIM", 64), ("N_FF", 256)):
+        monkeypatch.setitem(globals(), name, value)
+
+
+def write_letters(path: Path, count: int) -> str:
+    """Write letters at random, early ones of the alphabet the most often."""
+    rng = np.random.default_rng(0)
+    path.write_bytes(bytes(rng.choice(np.array(LETTERS), count, p=np.arange(26, 0, -1) / 351).astype(np.uint8)))
     return str(path)
