@@ -70,7 +70,7 @@ def gemma(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", [kind if kind in ("gemma3", "qwen3-vl") else slow(kind) for kind in KINDS])
+@pytest.mark.parametrize("kind", [kind if kind == "gemma3" else slow(kind) for kind in KINDS])
 def test_logits(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     model = save(tmp_path / "hf", kind)
     convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")

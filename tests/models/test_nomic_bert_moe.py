@@ -154,7 +154,7 @@ def test_a_folder_as_it_is_published(tmp_path: Path) -> None:
         octavo.load(tmp_path, device="reference")
 
 
-@pytest.mark.parametrize("device", ["reference", slow("cpu")])
+@pytest.mark.parametrize("device", [slow("reference"), slow("cpu")])
 def test_vectors_of_texts(tmp_path: Path, device: str) -> None:
     made = write(tmp_path / "m.gguf")
     with octavo.load(tmp_path / "m.gguf", device=device, threads=2, strict=True) as model:
