@@ -56,9 +56,9 @@ class ModelOpt:
             return []
         if any(fnmatchcase(module.name, pattern) for pattern in self._plain):
             raise module.error("weight_scale", "is there, and the configuration leaves the module as it is")
-        if "input_scale" in module and self._algorithm != "FP8":  # whose activations stay as they are
-            module.take("input_scale", HALVES)
         algorithm = self._algorithm or self._of_module(module)
+        if "input_scale" in module and algorithm != "FP8":  # whose activations stay as they are
+            module.take("input_scale", HALVES)
         if algorithm.endswith("NVFP4"):
             return float4.nvfp4(module, "weight", "weight_scale", "weight_scale_2", divides=False)
         square = algorithm == "FP8_PB_WO"
