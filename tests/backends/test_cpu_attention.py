@@ -106,12 +106,15 @@ def test_quantized_cache(step: str, dim: int) -> None:
     assert difference.nmse < 1e-7, difference
 
 
-SCALED = [(*kind, step) for kind in (("int8", 0), ("int8", 1), ("fp8", 0), ("fp8", 1)) for step in STEPS]
+KINDS = (("int8", 0), ("int8", 1), ("fp8", 0), ("fp8", 1), ("int4", 0))
+SCALED = [(*kind, step) for kind in KINDS for step in STEPS]
 DECODING = {step for step, (tokens, past) in STEPS.items() if tokens == len(past)}
+QUICK = {("int4", "one after 700"), *(("int8", step) for step in DECODING)}
 
 
 @pytest.mark.parametrize(
-    ("cache", "static", "step"), [c if c[:2] == ("int8", 0) and c[2] in DECODING else slow(c) for c in SCALED]
+    ("cache", "static", "step"),
+    [c if (c[0], c[2]) in QUICK and not c[1] else slow(c) for c in SCALED],
 )
 def test_scales_of_heads(cache: str, static: int, step: str) -> None:
     """By default as they are read token by token; a prompt's kernel is made of the same functions."""

@@ -65,7 +65,7 @@ class Attention:
         return np.array(out)
 
 
-@pytest.mark.parametrize("kind", ["f16", *map(slow, ("f32", "q8_0", "int8", "fp8"))])
+@pytest.mark.parametrize("kind", ["f16", *map(slow, ("f32", "q8_0", "int8", "fp8", "int4"))])
 @pytest.mark.parametrize("attrs", [{}, slow({"window": 200}), slow({"cap": 5.0})])
 def test_attention_in_prompts_and_replies(kind: DType, attrs: dict[str, float]) -> None:
     attention = Attention(kind, **attrs)

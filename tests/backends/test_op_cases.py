@@ -48,7 +48,7 @@ def is_slow(case: OpCase) -> bool:
         return (
             shape["norms"] == shape["interleaved"] == 0
             or (shape.get("cache") == "q8_0" and shape["norms"] != shape["interleaved"])
-            or shape.get("cache") in ("int8", "fp8")
+            or shape.get("cache") in ("int8", "fp8", "int4")
         )
     return False
 

@@ -171,6 +171,22 @@ def _scales_of_heads() -> Iterator[OpCase]:
             yield OpCase("attention", 11, {**shape, "decodes": 1, "sinks": 1}, past=(90, 40))
 
 
+def _rotated() -> Iterator[OpCase]:
+    """Attention to caches of int4, also of heads that are rotated in blocks, and with centers."""
+    for h, kv, dim in ((4, 2, 128), (7, 1, 64), (3, 1, 96), (4, 1, 256)):
+        shape = {"heads": h, "kv_heads": kv, "dim": dim, "cache": "int4"}
+        yield from (OpCase("attention", 1, shape, past=(n,)) for n in (1, 64, 700))
+        yield OpCase("attention", 40, shape, past=(100,))
+        yield OpCase("attention", 22, {**shape, "decodes": 2}, past=(130, 5, 70, 0))
+        yield OpCase("attention", 11, {**shape, "decodes": 1, "window": 20, "cap": 1}, past=(90, 40))
+        yield OpCase("attention", 11, {**shape, "decodes": 1, "sinks": 1}, past=(90, 40))
+        rotated = {**shape, "norms": 1, "interleaved": 0}
+        yield from (OpCase("rope_set_rows", t, rotated, past=(30, 64)) for t in (2, 70))
+        yield OpCase("rope_set_rows", 5, {**rotated, "static": 1}, past=(30, 64))
+    shape = {"heads": 4, "kv_heads": 2, "dim": 128, "n": 48, "cache": "int4"}
+    yield from (OpCase("quantized_attention", t, shape, ("Q4_K",)) for t in (1, 9))
+
+
 def _small() -> Iterator[OpCase]:
     yield from _each("get_rows", (1, 9, 33), WEIGHTS, n=50, k=512)
     yield from _each("rms_norm", (1, 5, 33), k=264)
@@ -219,7 +235,15 @@ def _speed() -> Iterator[OpCase]:
     yield OpCase("attention", 512, heads)
 
 
-CASES: tuple[OpCase, ...] = (*_products(), *_experts(), *_attention(), *_prompts(), *_scales_of_heads(), *_small())
+CASES: tuple[OpCase, ...] = (
+    *_products(),
+    *_experts(),
+    *_attention(),
+    *_prompts(),
+    *_scales_of_heads(),
+    *_rotated(),
+    *_small(),
+)
 SPEED_CASES: tuple[OpCase, ...] = tuple(_speed())
 
 

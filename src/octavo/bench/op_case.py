@@ -20,7 +20,7 @@ from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.kv_cache import PagePool
 from octavo.runtime.kv_cache import Sequence as Tokens
 
-PLAIN, QUANTIZED, EXPONENTIAL, FLOAT32, EXACT, STEPS = 1e-7, 5e-4, 1e-6, 1e-10, 0.0, 1e-6
+PLAIN, QUANTIZED, EXPONENTIAL, FLOAT32, EXACT, STEPS, BYTES = 1e-7, 5e-4, 1e-6, 1e-10, 0.0, 1e-6, 1e-4
 """Tolerances (NMSE): plain numbers; products with quantized activations; exp of a row; attention to a cache of float32,
 which is there to be exact; integers; keys that are rounded after rope to so few numbers that one can be the next."""
 
@@ -74,6 +74,8 @@ class OpCase:
             return QUANTIZED
         if self.op == "attention" and self.shape.get("cache") == "f32":
             return FLOAT32
+        if self.shape.get("cache") == "int4" and self.op in ("attention", "rope_set_rows"):
+            return BYTES
         if self.op == "rope_set_rows" and self.shape.get("cache") in ("int8", "fp8"):
             return STEPS
         return EXPONENTIAL if self.op in ("soft_max", "normalize") else PLAIN

@@ -80,11 +80,13 @@ class Sketch:
 
 
 def _static(cache: str, shape: Mapping[str, Any]) -> dict[tuple[int, str], CacheConstants]:
-    """Static scales for keys and values from -1 to 1, of which the last head's largest eighth is cut off, and a center
-    of keys for every second channel."""
+    """Static scales for keys and values from -1 to 1, of which the last head's largest eighth is cut off, if the type
+    takes them, and a center of keys for every second channel."""
     largest = np.linspace(1, 0.875, shape["kv_heads"], dtype=np.float32)
     scale = largest / np.float32(CACHE_FORMATS[cache].top)
     center = np.tile(np.array([0, 0.25], np.float32), (shape["kv_heads"], shape["dim"] // 2))
+    if not CACHE_FORMATS[cache].can_be_static:
+        return {(0, "k"): CacheConstants(None, center)}
     return {(0, "k"): CacheConstants(scale, center), (0, "v"): CacheConstants(scale)}
 
 

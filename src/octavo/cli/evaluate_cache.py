@@ -24,7 +24,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def cache(
     model: ModelName,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`.")],
-    types: Annotated[str, typer.Option(help="Types of the cache, with commas between them.")] = "f16,q8_0,int8,fp8",
+    types: Annotated[
+        str, typer.Option(help="Types of the cache, with commas between them.")
+    ] = "f16,q8_0,int8,fp8,int4",
     context: Context = None,
     chunks: Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")] = None,
     *,

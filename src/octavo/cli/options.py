@@ -21,7 +21,7 @@ Device = Annotated[
     Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run; auto: the GPU if there is one.")
 ]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="Threads to use (default: all cores).")]
-CacheName = Literal["f16", "f32", "q8_0", "int8", "fp8"]
+CacheName = Literal["f16", "f32", "q8_0", "int8", "fp8", "int4"]
 Kv = Annotated[
     CacheName,
     typer.Option("--cache-type", "-ctk", help="How keys and values are kept."),

@@ -4,8 +4,11 @@ A stored number times its scale is the value. `fp8` numbers are e4m3, cut off at
 dynamic, float32, one beside each key and each value; or static, one for all keys (or values) of a layer's head, and
 larger magnitudes than the largest number's are cut off.
 
+`int4` numbers are -8 to 7; the value of a group that is largest becomes -8, so that a scale can be negative. Heads are
+rotated before (`rotation.py`), and queries with them; what attention makes of values is rotated back.
+
 Keys can be stored less a center, a vector of their head: all scores of a query change by the same number, which softmax
-does not see. It takes away what all keys have in common, for smaller scales.
+does not see. It takes away what all keys have in common, for smaller scales. It is taken before keys are rotated.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy.typing as npt
 
 from octavo.formats import rows
 from octavo.formats.codec import dequantize, quantize_reference
+from octavo.formats.rotation import rotate, rotate_back
 from octavo.formats.scalars import e4m3_to_f32, f32_to_e4m3
 from octavo.formats.spec import F32
 from octavo.formats.table import by_name
@@ -30,17 +34,19 @@ HEAD = 0
 class CacheFormat:
     """A row of the table of cache types.
 
-    number      what is stored: "f32", "f16", "s8" or "e4m3"
+    number      what is stored: "f32", "f16", "s8", "e4m3" or "s4"
     bits        of a number
     group       values that share a scale, or HEAD; None: there are no scales
     scale_bits  of a scale
+    rotated     heads are rotated before they are stored
     """
 
     name: str
-    number: Literal["f32", "f16", "s8", "e4m3"]
+    number: Literal["f32", "f16", "s8", "e4m3", "s4"]
     bits: int
     group: int | None = None
     scale_bits: int = 0
+    rotated: bool = False
 
     @property
     def can_be_static(self) -> bool:
@@ -51,6 +57,11 @@ class CacheFormat:
     def can_be_centered(self) -> bool:
         """Whether keys can be stored less a center: floats gain nothing by it."""
         return self.group is not None
+
+    @property
+    def can_be_shared(self) -> bool:
+        """Whether keys that are values too can be stored."""
+        return self.group != HEAD and not self.rotated
 
     @property
     def top(self) -> float:
@@ -78,12 +89,26 @@ class CacheFormat:
         if self.group is None:
             with np.errstate(over="ignore"):
                 return x.astype(np.float16).astype(np.float32) if self.number == "f16" else x
+        if self.number == "s4":
+            groups = rotate(x).reshape(*x.shape[:-1], -1, self.group)
+            return rotate_back(_in_four_bits(groups).reshape(x.shape))
         if self.group != HEAD:
             return dequantize(quantize_reference(x, by_name(self.name.upper())))
         scales = rows.symmetric_scale(x, self.top) if scale is None else np.broadcast_to(scale, x.shape[:-1])
         numbers = rows.in_range(x, scales, self.top)
         kept = np.rint(numbers) if self.number == "s8" else e4m3_to_f32(f32_to_e4m3(numbers))
         return kept * scales[..., None]
+
+
+def _in_four_bits(groups: F32) -> F32:
+    """What is left of values [..., n] as numbers from -8 to 7 times an f16 scale of them all."""
+    largest = np.abs(groups).max(axis=-1, keepdims=True)
+    sign = np.where(groups.max(axis=-1, keepdims=True) == largest, np.float32(-1), np.float32(1))
+    with np.errstate(over="ignore"):
+        scale = (largest * sign / np.float32(8)).astype(np.float16).astype(np.float32)
+    numbers = groups / np.where(scale == 0, np.float32(1), scale)
+    kept: F32 = np.clip(np.rint(numbers), -8, 7) * scale
+    return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,5 +131,6 @@ CACHE_FORMATS: dict[str, CacheFormat] = {
         CacheFormat("q8_0", "s8", 8, 32, 16),
         CacheFormat("int8", "s8", 8, HEAD, 32),
         CacheFormat("fp8", "e4m3", 8, HEAD, 32),
+        CacheFormat("int4", "s4", 4, 32, 16, rotated=True),
     )
 }

@@ -17,7 +17,7 @@ from octavo.graph import choice_ops, fused_ops  # noqa: F401  (register their op
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
 
-CacheType = Literal["f32", "f16", "q8_0", "int8", "fp8"]
+CacheType = Literal["f32", "f16", "q8_0", "int8", "fp8", "int4"]
 """Names of rows of `formats.cache`."""
 
 WHOLE = 1 << 30

@@ -31,8 +31,8 @@ PAGE_SIZE = 64
 """Rows of the KV cache in a page: what a sequence is given at a time, and what kernels of attention read at a time."""
 
 DType = Literal[
-    "f32", "f16", "i32", "i64", "q8_0", "int8", "fp8", "q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static",
-    "weight",
+    "f32", "f16", "i32", "i64", "q8_0", "int8", "fp8", "int4",
+    "q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static", "weight",
 ]  # fmt: skip
 ACTIVATIONS = frozenset({"q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static"})
 """Types of values that only a product reads; each backend has a layout of its own for them."""

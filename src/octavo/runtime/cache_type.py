@@ -11,4 +11,5 @@ def require_heads(cache_type: CacheType, dim: int) -> None:
     """Raise UsageError unless heads of `dim` values can be kept so."""
     kept = CACHE_FORMATS[cache_type]
     if not kept.fits(dim):
-        raise UsageError(f"a {cache_type} cache needs heads of a multiple of {kept.group} values; these have {dim}")
+        kind = f"{'an' if cache_type.startswith('i') else 'a'} {cache_type} cache"
+        raise UsageError(f"{kind} needs heads of a multiple of {kept.group} values; these have {dim}")

@@ -275,7 +275,7 @@ def load(
     device         "auto" (the GPU if there is one, else the CPU), "cpu", "gpu" (or "cuda") or "reference"
     n_ctx          tokens that a conversation may hold (default: what the model was made for, at most 4096)
     threads        that products use (default: all cores)
-    cache_type     how keys and values are kept: "f16", "f32", "q8_0", "int8" or "fp8"
+    cache_type     how keys and values are kept: "f16", "f32", "q8_0", "int8", "fp8" or "int4"
     strict         a part that can't run on the device is an error instead of running elsewhere
     gpu_layers     how many of the last layers run on the GPU, the others on the CPU: a number, "all", or "auto" for as
                    many as its memory holds (default: auto with device "auto", all with "gpu")

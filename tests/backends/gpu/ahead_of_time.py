@@ -87,8 +87,10 @@ Q8_CACHE = PagedCache("*i8", "*i8", "*fp16", "*fp16", "i32", "*i32", "i32")
 DECODING = {"q": ROWS, "sinks": None, "out": None, "partial": PartialAttention("*fp32", "*fp32", "*fp32")}
 DECODE = {"shape": AttentionShape(128, 128, 4, 16, 33)}
 DECODE_Q8 = {"shape": AttentionShape(128, 128, 4, 16, 33, kind="q8_0")}
+DECODE_INT4 = {"shape": AttentionShape(128, 128, 4, 16, 33, kind="int4")}
 CODE_CACHE = PagedCache("*i8", "*i8", "*fp32", "*fp32", "i32", "*i32", "i32")
 CODE_ROWS = CacheRows("*i8", "*fp32", "i32")
+INT4_ROWS = CacheRows("*i8", "*fp16", "i32", "*fp32")
 
 
 def of_codes(kind: str, scales: str) -> dict[str, dict[str, AttentionShape]]:
@@ -151,6 +153,13 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
             "q": ROWS, "k": ROWS, "v": ROWS, "k_cache": CODE_ROWS, "v_cache": CODE_ROWS, "rows": "*i64",
             "rotation": ROTATION, "norms": None, "out": ROWS,
         }),
+    "set_rows_int4": (rope.set_rows_kernel, {"shape": HeadShape(128, 128, kind="int4")}, 1,
+                      {"x": ROWS, "cache": INT4_ROWS}),
+    "decode_int4": (attention_decode.decode_kernel, DECODE_INT4, 4, {**DECODING, "cache": Q8_CACHE}),
+    "combine_int4": (attention_decode.combine_kernel, DECODE_INT4, 4,
+                     {**DECODING, "sinks": None, "out": ROWS, "quantized": None, "ordered": None}),
+    "prefill_int4": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64, kind="int4")}, 4,
+                     {"q": ROWS, "cache": Q8_CACHE, "sinks": None, "out": ROWS}),
     "decode_q8": (attention_decode.decode_kernel, DECODE_Q8, 4, {**DECODING, "cache": Q8_CACHE}),
     "combine": (attention_decode.combine_kernel, {"shape": AttentionShape(128, 128, 4, 16, 8)}, 4,
                 {**DECODING, "sinks": "*fp32", "out": None, "quantized": Q8, "ordered": None}),
@@ -302,9 +311,9 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
     if name.startswith("latent"):
         tile = dispatch.latent(4096 if name == "latent_many" else shape.group, target, exact, "q8" in name)
     elif decodes:
-        tile = dispatch.decode(shape.block_d, shape.group, target, exact, bool(shape.scales))
+        tile = dispatch.decode(shape.block_d, shape.group, target, exact, shape.kind)
     else:
-        tile = dispatch.prefill(shape.block_d, target, exact, bool(shape.scales))
+        tile = dispatch.prefill(shape.block_d, target, exact, shape.kind)
     ahead = decodes and target in ("sm_90", "sm_100")
     shape = replace(
         shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision, part=tile.part

@@ -35,6 +35,8 @@ def _kind(case: OpCase) -> tuple[Any, ...] | None:
         return None
     if case.shape.get("cache") in ("int8", "fp8") and (case.op, case.tokens, case.past) != ("attention", 1, (64,)):
         return None
+    if case.shape.get("cache") == "int4" and (case.op, case.past, case.shape["dim"]) != ("attention", (64,), 96):
+        return None
     if (case.shape.get("cache"), case.shape.get("static")) in (("int8", 1), ("fp8", None)):
         return None
     if case.op == "attention" and case.tokens > 9 and (case.shape.get("cache") != "f16" or "shared" in case.shape):

@@ -15,7 +15,7 @@ from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.backends.cpu.shared import Shared
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CACHE_FORMATS, HEAD, CacheConstants
+from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
 from octavo.jit.prepare import end_progress, prepare
@@ -61,7 +61,7 @@ class CpuBackend(HostMemory):
         if node.op == "attention":
             dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
             kept = CACHE_FORMATS[node.inputs[1].dtype]
-            if kept.group == HEAD and node.inputs[1] is node.inputs[2]:
+            if not kept.can_be_shared and node.inputs[1] is node.inputs[2]:
                 return False, f"keys that are values too in a cache of {kept.name} (allowed: f16, f32, q8_0)"
             multiple = kept.group or 16
             if not isinstance(dim, int) or dim % multiple or page_size != PAGE_SIZE:

@@ -97,7 +97,7 @@ def _portable_prefill(
 ) -> Launch:  # fmt: skip
     tokens, heads, dim = q.shape
     block = triton.next_power_of_2(dim)
-    tile = dispatch.prefill(block, c.target.arch, cache.k.dtype == torch.float32, codes=bool(limits.get("scales")))
+    tile = dispatch.prefill(block, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))
     shape = AttentionShape(
         dim, block, heads // cache.heads, tile.block_m, block_n=tile.block_n, precision=tile.precision, **limits
     )
@@ -130,9 +130,7 @@ def _portable_decode(
     shares = partial_attention(c, tokens * heads, splits, block) if given is None else None
     places = (None if given is None else sinks, given, shares)
     ahead = c.target.pdl or c.target.arch == "interpreter"
-    tile = dispatch.decode(
-        block, group, c.target.arch, cache.k.dtype == torch.float32, codes=bool(limits.get("scales"))
-    )
+    tile = dispatch.decode(block, group, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))
     shape = AttentionShape(
         dim, block, group, tile.block_m, splits, ahead, block_n=tile.block_n, precision=tile.precision, **limits
     )

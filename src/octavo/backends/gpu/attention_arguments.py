@@ -10,7 +10,8 @@ import torch
 
 from octavo.backends.gpu.arguments import Constant, Pointer
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.values import parts
+from octavo.backends.gpu.values import GROUPED, parts
+from octavo.formats.cache import CACHE_FORMATS
 from octavo.graph.node import PAGE_SIZE
 
 
@@ -18,8 +19,8 @@ class PagedCache(NamedTuple):
     """Keys and values [rows, heads, dim] of all sequences, in pages.
 
     k, v                floats, or bytes of codes
-    k_scales, v_scales  of codes: float16 [rows, heads, dim / 32] of q8_0, dynamic float32 [pages, heads, PAGE_SIZE] or
-                        static float32 [heads] of int8 and fp8; None for floats
+    k_scales, v_scales  of codes: float16 [rows, heads, dim / 32] of q8_0 and int4, dynamic float32
+                        [pages, heads, PAGE_SIZE] or static float32 [heads] of int8 and fp8; None for floats
     heads               of keys and values
     pages               int32 [sequences, width], the pages of each sequence
     width               most pages of a sequence
@@ -77,7 +78,7 @@ class AttentionShape(Constant):
     value_dim  where keys are values too, how many values of a key are; block_d then holds only these
     block_r    the power of two, at least 16, that holds the others
     part       values of queries and keys that are multiplied at a time, or whose splits are summed; 0: all
-    kind       of a cache of codes: "q8_0", "int8" or "fp8"
+    kind       of a cache of codes: "q8_0", "int8", "fp8" or "int4"
     scales     "dynamic" or "static" where heads have scales
     """
 
@@ -103,6 +104,16 @@ class AttentionShape(Constant):
     def unit(self) -> float:
         """What scales are multiplied with: e4m3 numbers become float16 over 256."""
         return 256.0 if self.kind == "fp8" else 1.0
+
+    @property
+    def grouped(self) -> bool:
+        """Whether 32 codes share a scale."""
+        return self.kind in GROUPED
+
+    @property
+    def rotated(self) -> bool:
+        """Whether keys and values are rotated, so that queries have to be, and results back."""
+        return bool(self.kind) and CACHE_FORMATS[self.kind].rotated
 
     @property
     def parts(self) -> int:

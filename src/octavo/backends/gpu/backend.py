@@ -11,7 +11,7 @@ import numpy as np
 from octavo.backends.gpu.device import interpreted, target
 from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
-from octavo.formats.cache import CACHE_FORMATS, HEAD, CacheConstants
+from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
 from octavo.graph.protocol import Call
@@ -63,7 +63,7 @@ class GpuBackend:
             if not isinstance(dim, int) or dim > most or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: up to {most}, {PAGE_SIZE})"
             values = node.attrs.get("value_dim", 0)
-            if node.inputs[1] is node.inputs[2] and CACHE_FORMATS[node.inputs[1].dtype].group == HEAD:
+            if node.inputs[1] is node.inputs[2] and not CACHE_FORMATS[node.inputs[1].dtype].can_be_shared:
                 return False, f"keys that are values too in a cache of {node.inputs[1].dtype} (allowed: f16, f32, q8_0)"
             if node.inputs[1].dtype == "q8_0" and values % 32:
                 return False, f"{values} of keys that are values too, in a q8_0 cache (allowed: multiples of 32)"
@@ -133,26 +133,27 @@ class GpuBackend:
         return raw.view(self._dtypes[dtype]).view(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> Any:
-        from octavo.backends.gpu.values import Cache
+        from octavo.backends.gpu.values import GROUPED, Cache
 
         with self._enough_memory("a layer's KV cache; a smaller context needs less"):
             (rows, heads, dim), torch, device = shape, self._torch, self.target.device
             if dtype in self._dtypes:
                 return Cache(torch.zeros(shape, dtype=self._dtypes[dtype], device=device))
-            if dtype == "q8_0":
+            if dtype in GROUPED:
                 scales = torch.zeros((rows, heads, dim // 32), dtype=torch.float16, device=device)
             elif static is None or static.scale is None:
                 scales = torch.zeros((rows // PAGE_SIZE, heads, PAGE_SIZE), dtype=torch.float32, device=device)
             else:
                 scales = torch.from_numpy(static.scale).to(device)
             center = None if static is None or static.center is None else torch.from_numpy(static.center).to(device)
-            return Cache(torch.zeros(shape, dtype=torch.int8, device=device), scales, dtype, center)
+            packed = dim * CACHE_FORMATS[dtype].bits // 8
+            return Cache(torch.zeros((rows, heads, packed), dtype=torch.int8, device=device), scales, dtype, center)
 
     def copy_page(self, cache: Any, target: int, source: int) -> None:
         pages = [cache.data.unflatten(0, (-1, PAGE_SIZE))]
         if cache.scaling == "dynamic":
             pages.append(cache.scales)
-        elif cache.kind == "q8_0":
+        elif cache.scales is not None and not cache.scaling:
             pages.append(cache.scales.unflatten(0, (-1, PAGE_SIZE)))
         for of_pages in pages:
             of_pages[target].copy_(of_pages[source])

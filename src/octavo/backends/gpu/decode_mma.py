@@ -105,6 +105,8 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     """The shape for such a call, or None: the portable kernel computes it."""
     arch, (sequences, heads, dim) = c.target.arch, q.shape
     group = heads // cache.heads
+    if limits.get("kind") == "int4":
+        return None
     if not arch.startswith("sm_") or cache.k.dtype == torch.float32 or dim not in (64, 128) or group > MOST_ROWS:
         return None
     seen = pages_seen(cache, limits) * PAGE_SIZE

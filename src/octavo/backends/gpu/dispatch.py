@@ -309,27 +309,32 @@ class AttentionTile:
     part: int = 0
 
 
-def prefill(dim: int, arch: str, exact: bool, codes: bool = False) -> AttentionTile:
+def prefill(dim: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     """The tile of attention with many queries, heads of `dim` values (a power of two); exact: all in float32.
 
-    Twice the bytes, and each value in two parts, leave room for fewer. codes: of int8 or fp8.
+    Twice the bytes, and each value in two parts, leave room for fewer. kind: of a cache of codes.
     """
+    codes = kind in ("int8", "fp8", "int4")
+    if kind == "int4" and arch.startswith("sm_8"):  # whose tensor cores take them after each has a register
+        return AttentionTile(32, 4, 32)
     few = ("sm_8", "sm_90", "gfx11") if codes else ("sm_8", "gfx11")
     warps = 8 if arch.startswith(few) else 4  # with four, registers spill
     if codes and arch.startswith("gfx11"):
-        return AttentionTile(32, warps, 16)
+        return AttentionTile(16 if kind == "int4" else 32, warps, 16)
     if not exact:
-        return AttentionTile(64 if dim <= 128 else 32, warps)
+        return AttentionTile(64 if dim <= 128 else 32, warps, 32 if kind == "int4" else PAGE_SIZE)
     if dim <= 128 and arch in ("sm_90", "gfx942", "interpreter"):
         return AttentionTile(64, 4, 32, _precision(arch))
     return AttentionTile(16, 8 if dim > 128 else warps, 16, _precision(arch))
 
 
-def decode(dim: int, group: int, arch: str, exact: bool, codes: bool = False) -> AttentionTile:
+def decode(dim: int, group: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     """The tile of decoding attention, for `group` query heads of a head of keys and values; otherwise as `prefill`."""
     rows, few_registers = max(16, next_power_of_2(group)), arch.startswith("gfx11")
     if not exact:
-        return AttentionTile(rows, 8 if few_registers else 4, 32 if few_registers and codes else PAGE_SIZE)
+        if few_registers:
+            return AttentionTile(rows, 8, {"int8": 32, "fp8": 32, "int4": 16}.get(kind, PAGE_SIZE))
+        return AttentionTile(rows, 4, 32 if kind == "int4" else PAGE_SIZE)
     if few_registers or dim > 128:
         return AttentionTile(rows, 8, 16, _precision(arch))
     return AttentionTile(rows, 4, 32, _precision(arch))

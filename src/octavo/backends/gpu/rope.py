@@ -60,7 +60,7 @@ class HeadShape(Constant):
     block_d      the power of two that holds them
     half         pairs of values that are turned: the first 2 * half
     interleaved  a pair is two neighbours; otherwise values i and half + i
-    kind         of the caches that it goes to, if they have codes: "q8_0", "int8" or "fp8"
+    kind         of the caches that it goes to, if they have codes: "q8_0", "int8", "fp8" or "int4"
     static       those codes have static scales
     """
 

@@ -152,14 +152,18 @@ def _after_codes(tokens: int, k: int) -> int:
     return -(-tokens * k // 16) * 16
 
 
+GROUPED = ("q8_0", "int4")
+"""Kinds of caches of which 32 codes share a scale."""
+
+
 @dataclass(frozen=True, eq=False)
 class Cache:
     """A KV cache [rows, heads, dim].
 
-    data    floats, or bytes of codes
-    scales  of codes: float16 [rows, heads, dim / 32] of q8_0, float32 [pages, heads, PAGE_SIZE] of int8 and fp8, or
-            [heads] where they are static
-    kind    of codes: "q8_0", "int8" or "fp8"
+    data    floats, or bytes of codes: [rows, heads, dim / 2] of int4, two to a byte
+    scales  of codes: float16 [rows, heads, dim / 32] of q8_0 and int4, float32 [pages, heads, PAGE_SIZE] of int8 and
+            fp8, or [heads] where they are static
+    kind    of codes: "q8_0", "int8", "fp8" or "int4"
     center  float32 [heads, dim], what keys are stored less; None for nothing
     """
 
@@ -171,7 +175,7 @@ class Cache:
     @property
     def scaling(self) -> str:
         """ "dynamic" or "static" where heads have scales."""
-        if self.scales is None or self.kind == "q8_0":
+        if self.scales is None or self.kind in GROUPED:
             return ""
         return "static" if self.scales.ndim == 1 else "dynamic"
 

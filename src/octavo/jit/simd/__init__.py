@@ -84,6 +84,7 @@ from octavo.jit.simd.memory import (
     u8_pointer,
     u32_pointer,
 )
+from octavo.jit.simd.nibbles import add_nibble_dots, add_nibble_pairs, load_sums
 from octavo.jit.simd.pairs import add_pairs, store_s16x16, to_floats, zero_sums
 from octavo.jit.simd.panels import (
     fma_columns_f16,
@@ -106,6 +107,8 @@ __all__ = [
     "add",
     "add_blocks",
     "add_exact",
+    "add_nibble_dots",
+    "add_nibble_pairs",
     "add_pairs",
     "advance",
     "atomic_add",
@@ -155,6 +158,7 @@ __all__ = [
     "load_panel",
     "load_points",
     "load_s8x16",
+    "load_sums",
     "load_u8x16",
     "load_u32",
     "look_up",

@@ -56,14 +56,14 @@ def add_pairs(ty, sums, row, width, x, stride):
             pair = b.bitcast(repeat(b, load_at(b, b.add(a[3], b.mul(a[4], i64(t))), I32)), V_I16)
             for j, vector in enumerate(vectors):
                 i = t * columns + j
-                value = b.insert_value(value, _add(b, b.extract_value(value, i), vector, pair), i)
+                value = b.insert_value(value, add_products(b, b.extract_value(value, i), vector, pair), i)
         return value
 
     return sums(sums, types.intp, width, types.intp, types.intp), gen
 
 
-def _add(b, total, x, y):
-    """total + x[2i] y[2i] + x[2i + 1] y[2i + 1]."""
+def add_products(b, total, x, y):
+    """total + x[2i] y[2i] + x[2i + 1] y[2i + 1], of 16-bit numbers; emitted, not called."""
     level = host.level()
     if level == "avx512vnni":
         words = (b.bitcast(v, V_I32) for v in (x, y))

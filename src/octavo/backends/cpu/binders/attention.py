@@ -134,12 +134,14 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         calls[0].overlaps = decodes > 0
     if decodes:
         kernel = attention.decode_kernel(kind, group, dim, *kinds)
-        calls += _decoding(kernel, decodes * kv_heads, group, dim, {**given, "pages": pages, "part": part}, shared)
+        calls += _decoding(
+            kernel, kind, decodes * kv_heads, group, dim, {**given, "pages": pages, "part": part}, shared
+        )
     return calls
 
 
 def _decoding(
-    kernel: Any, pairs: int, group: int, dim: int, given: Mapping[str, Any], shared: Shared
+    kernel: Any, kind: Any, pairs: int, group: int, dim: int, given: Mapping[str, Any], shared: Shared
 ) -> list[KernelCall]:  # fmt: skip
     """Attention of as many pairs of a token and a head of keys, with a task for each part of a sequence."""
     splits = -(-given["pages_width"] // given["part"])
@@ -148,7 +150,7 @@ def _decoding(
     calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, partial=partial)]
     if splits > 1:
         calls.append(KernelCall(
-            attention.combine_kernel(group, dim), pairs, out=given["out"], partial=partial, splits=splits,
+            attention.combine_kernel(kind, group, dim), pairs, out=given["out"], partial=partial, splits=splits,
             sinks=given["sinks"], kv_heads=given["kv_heads"], v_scales=given["v_scales"],
         ))  # fmt: skip
     return calls

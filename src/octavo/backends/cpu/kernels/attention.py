@@ -16,6 +16,7 @@ from typing import Any
 from numba import float32
 
 from octavo.backends.cpu.kernels.kv import (
+    is_rotated,
     query_bytes,
     query_function,
     score_function,
@@ -23,6 +24,7 @@ from octavo.backends.cpu.kernels.kv import (
 )
 from octavo.backends.cpu.kernels.kv_layout import Kind, head_bytes
 from octavo.backends.cpu.kernels.math import soft_cap
+from octavo.backends.cpu.kernels.rotation import rotate_back
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import exact, inner, kernels
 from octavo.jit.record import record
@@ -87,7 +89,7 @@ def scale_of(scales, head):
 @kernels(ATTENTION)
 def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
     """One task for each token, key head and split. `group` query heads share a key head of `dim` values."""
-    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False), _finish(group, dim, 1)
+    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False), _finish(kind, group, dim, 1)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(a, task):
@@ -121,9 +123,9 @@ COMBINE = record("out partial splits", "sinks kv_heads v_scales")
 
 
 @kernels(COMBINE)
-def combine_kernel(group: int, dim: int) -> Any:
+def combine_kernel(kind: Kind, group: int, dim: int) -> Any:
     """Joins the splits of one token and key head; the fields are those of `ATTENTION`."""
-    finish, join = _finish(group, dim, 1), _join(dim)
+    finish, join = _finish(kind, group, dim, 1), _join(dim)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_combine(a, task):
@@ -158,7 +160,7 @@ def _join(dim: int) -> Any:
 @kernels(ATTENTION)
 def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching: bool) -> Any:
     """One task for each tile of `TILE` tokens and query head, however many share a key head; it uses no splits."""
-    attend, finish = _attend(kind, TILE, dim, windowed, capped, 1, reaching), _finish(TILE, dim, 0)
+    attend, finish = _attend(kind, TILE, dim, windowed, capped, 1, reaching), _finish(kind, TILE, dim, 0)
     join = _join(dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
@@ -199,12 +201,13 @@ def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching:
     return attention_prefill
 
 
-def _finish(n: int, dim: int, step: int) -> Any:
+def _finish(kind: Kind, n: int, dim: int, step: int) -> Any:
     """A function that divides the first `count` of n sums [n, dim] by their totals and writes them out.
 
     Where there are sinks, the i-th total has that of `head` + i * step in it. `unit` is what values are multiplied
-    with.
+    with; those that are rotated are rotated back.
     """
+    rotated = is_rotated(kind)
 
     def finish(out, out_stride, sums, states, count, sinks, head, unit):
         for i in range(count):
@@ -216,8 +219,10 @@ def _finish(n: int, dim: int, step: int) -> Any:
             factor = unit / weight
             for d in range(dim):
                 y[d] = total[d] * factor
+            if rotated:
+                rotate_back(out + i * out_stride, dim)
 
-    return inner(finish, n, dim, step)
+    return inner(finish, rotated, n, dim, step)
 
 
 def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from numba import float32
 
-from octavo.backends.cpu.kernels import kv_pairs
+from octavo.backends.cpu.kernels import kv_nibbles, kv_pairs
 from octavo.backends.cpu.kernels.kv_layout import (
     ROW_SCALES,
     SCALES,
@@ -69,13 +69,22 @@ def is_static(kind: Kind) -> bool:
     return kind.endswith("_static")
 
 
+def is_rotated(kind: Kind) -> bool:
+    """Whether keys and values are rotated, queries too, and results to be rotated back."""
+    return kind == "int4"
+
+
 def query_bytes(kind: Kind, dim: int) -> int:
     """Bytes of a query as `score_function` reads it."""
+    if kind == "int4":
+        return kv_nibbles.nibble_query_bytes(dim)
     return kv_pairs.QUERY_HEADER + 2 * dim if kind.startswith("int8") else 4 * dim
 
 
 def query_function(kind: Kind, dim: int) -> Any:
     """A function (target, source, scale): a query as `score_function` reads it of D floats, times a static scale."""
+    if kind == "int4":
+        return kv_nibbles.nibble_query_function(kind, dim)
     if kind.startswith("int8"):
         return kv_pairs.pair_query_function(kind, dim)
     static = is_static(kind)
@@ -103,6 +112,8 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
             rest(scores + score_bytes, q + those, page, page, rows)
 
         return inner(scores_of_all, kind, n, dim)
+    if kind == "int4":
+        return kv_nibbles.nibble_score_function(kind, n, dim)
     if kind.startswith("int8"):
         return kv_pairs.pair_score_function(kind, n, dim)
     width = min(4, max(1, SUMS // n))
@@ -153,6 +164,8 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
             others(sums + sum_bytes, weights + these, factors + factor_bytes, at, at, rows)
 
         return inner(add_all_values, kind, n, dim)
+    if kind == "int4":
+        return kv_nibbles.nibble_value_function(kind, n, dim)
     if kind.startswith("int8"):
         return kv_pairs.pair_value_function(kind, n, dim)
     size = n * width
@@ -212,6 +225,8 @@ def set_key_function(kind: Kind, dim: int) -> Any:
 
     A static scale is used, any other is not.
     """
+    if kind == "int4":
+        return kv_nibbles.set_nibble_key_function(kind, dim)
     if kind.startswith("int8"):
         return kv_pairs.set_pair_key_function(kind, dim)
     piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"
@@ -248,6 +263,8 @@ def set_key_function(kind: Kind, dim: int) -> Any:
 
 def set_value_function(kind: Kind, dim: int) -> Any:
     """A function (values, value, row, kv_head, kv_heads, scale) that writes the float32 value [D] of one head."""
+    if kind == "int4":
+        return kv_nibbles.set_nibble_value_function(kind, dim)
     if kind.startswith("int8"):
         return kv_pairs.set_pair_value_function(kind, dim)
     piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"

@@ -9,7 +9,7 @@ int8 and fp8 have one for a head's key or value at a position, 64 before all cod
                values [pages, Hkv, 64 f32 scales and D / 32 x 64 x 32 e4m3]
     q8_0       keys [pages, Hkv, D / 32, 64 f16 scales and 32 x 64 s8],
                values [pages, Hkv, D / 32, 64 f16 scales and 64 x 32 s8]
-    int8       as `kv_pairs.py` says
+    int8, int4  as `kv_pairs.py` and `kv_nibbles.py` say
 
 So a head's part of a page is in one piece that is read from its first byte to its last.
 """
@@ -27,6 +27,7 @@ from octavo.jit.compile import exact
 from octavo.jit.simd import (
     f32_pointer,
     largest_magnitude,
+    load_f16x16,
     load_f32x16,
     mul,
     prefetch,
@@ -35,14 +36,14 @@ from octavo.jit.simd import (
 
 assert PAGE_SIZE == 64  # a page's scores are four vectors of 16
 
-Kind = Literal["f16", "f32", "q8_0", "int8", "int8_static", "fp8", "fp8_static"]
+Kind = Literal["f16", "f32", "q8_0", "int8", "int8_static", "fp8", "fp8_static", "int4"]
 SUMS = 16 if "avx512f" in host.features() else 4
 """Vectors of sums that a loop keeps: as many as leave registers for the rest. With AVX2 each is two of 16 registers."""
 
 WIDTH = {"f16": 2, "f32": 4, "q8_0": 1, "int8": 1, "int8_static": 1, "fp8": 1, "fp8_static": 1}
 """Bytes of a number."""
 SCALES = 2 * PAGE_SIZE
-"""Bytes of the scales before the codes of 32 of D, in q8_0."""
+"""Bytes of the scales before the codes of 32 of D, in q8_0 and int4."""
 ROW_SCALES = 4 * PAGE_SIZE
 """Bytes of the scales before all codes, in int8 and fp8."""
 
@@ -54,6 +55,8 @@ def kind_of(dtype: str, static: CacheConstants | None) -> Kind:
 
 def head_bytes(kind: Kind, dim: int) -> int:
     """Bytes of a head's keys, or values, in a page."""
+    if kind == "int4":
+        return dim // 32 * (SCALES + PAGE_SIZE * 16)
     scales = {"q8_0": SCALES * (dim // 32), "int8": ROW_SCALES, "fp8": ROW_SCALES}
     return PAGE_SIZE * dim * WIDTH[kind] + scales.get(kind, 0)
 
@@ -94,3 +97,12 @@ def scale_row(weights, scales, rows):
         store_f32x16(weights + i, mul(load_f32x16(weights + i), load_f32x16(scales + i)))
     for i in range(rows, PAGE_SIZE):
         f32_pointer(weights)[i] = float32(0.0)
+
+
+@exact
+def scale_row_f16(out, weights, scales, rows):
+    """out [64] = weights times 64 f16 scales, those from `rows` on 0."""
+    for i in range(4):
+        store_f32x16(out + 64 * i, mul(load_f32x16(weights + 64 * i), load_f16x16(scales + 32 * i)))
+    for i in range(rows, PAGE_SIZE):
+        f32_pointer(out)[i] = float32(0.0)

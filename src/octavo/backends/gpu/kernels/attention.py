@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.backends.gpu.kernels.rotation import rotate, rotate_back
 from octavo.graph.node import PAGE_SIZE
 
 PAGE = tl.constexpr(PAGE_SIZE)
@@ -17,8 +18,9 @@ LEAST_SCALE = tl.constexpr(1e-30)
 def rows_of(data, scales, rows, seen, head, heads, shape: tl.constexpr):
     """[BLOCK_N, block_d] of a head of a cache `data` [all rows, heads, dim]; zeros for rows not `seen`, [BLOCK_N].
 
-    They are float16 or float32 as the cache is. Of kind "q8_0", with `scales` float16 [all rows, heads, dim / 32], the
-    cache is codes, and they are float16; so they are of kinds "int8" and "fp8", as numbers without their scales.
+    They are float16 or float32 as the cache is. Of kinds "q8_0" and "int4", with `scales` float16
+    [all rows, heads, dim / 32], the cache is codes, and they are float16; so they are of kinds "int8" and "fp8", as
+    numbers without their scales. A byte of int4 has two codes that are 16 values apart, the first in its low bits.
     """
     DIM: tl.constexpr = shape.dim
     BLOCK_D: tl.constexpr = shape.block_d
@@ -26,13 +28,19 @@ def rows_of(data, scales, rows, seen, head, heads, shape: tl.constexpr):
     at = tl.arange(0, BLOCK_D)
     mask = seen[:, None] if DIM == BLOCK_D else seen[:, None] & (at < DIM)[None, :]
     place = rows.to(tl.int64) * heads * DIM
-    data += head * DIM
-    value = tl.load(data + place[:, None] + at[None, :], mask=mask, other=0)  # [BLOCK_N, BLOCK_D]
+    if shape.kind == "int4":
+        data += head * (DIM // 2)
+        pair = at // 32 * 16 + at % 16
+        both = tl.load(data + place[:, None] // 2 + pair[None, :], mask=mask, other=0)  # [BLOCK_N, BLOCK_D]
+        value = tl.where((at % 32 < 16)[None, :], both << 4, both) >> 4
+    else:
+        data += head * DIM
+        value = tl.load(data + place[:, None] + at[None, :], mask=mask, other=0)  # [BLOCK_N, BLOCK_D]
     if shape.kind == "int8":
         value = value.to(tl.float16)
     elif shape.kind == "fp8":
         value = halves_of(value)
-    elif shape.kind == "q8_0":
+    elif shape.grouped:
         group = tl.arange(0, BLOCK_D // 32)[None, :]
         exists = seen[:, None] & (group < DIM // 32)
         scales += head * (DIM // 32)
@@ -193,7 +201,7 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
     BLOCK_D: tl.constexpr = shape.block_d
     BLOCK_M: tl.constexpr = shape.block_m
     BLOCK_N: tl.constexpr = shape.block_n
-    CODES: tl.constexpr = shape.kind == "q8_0"
+    CODES: tl.constexpr = shape.grouped
     tile, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
     token = begin + tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -203,6 +211,8 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
         mask = inside[:, None] & (at < DIM)[None, :]
         q_at = q.data + token.to(tl.int64)[:, None] * q.stride + head * DIM + at[None, :]
         q_tile = tl.load(q_at, mask=mask, other=0.0)  # [BLOCK_M, BLOCK_D]
+        if shape.rotated:
+            q_tile = rotate(q_tile, BLOCK_M, BLOCK_D, DIM)
         limit, end_seen, last, earliest = seen_by(
             positions, token, inside, begin + tile * BLOCK_M, end, shape
         )  # [BLOCK_M] twice
@@ -235,4 +245,7 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
         if sinks is not None:
             total += tl.exp2(tl.load(sinks + head) * LOG2E - m)
         o_at = out.data + token.to(tl.int64)[:, None] * out.stride + head * DIM + at[None, :]
-        tl.store(o_at, acc * unit / total[:, None], mask=mask)  # [BLOCK_M, BLOCK_D]
+        value = acc * unit / total[:, None]  # [BLOCK_M, BLOCK_D]
+        if shape.rotated:
+            value = rotate_back(value, BLOCK_M, BLOCK_D, DIM)
+        tl.store(o_at, value, mask=mask)

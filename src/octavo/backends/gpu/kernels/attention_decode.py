@@ -25,6 +25,7 @@ from octavo.backends.gpu.kernels.attention import (
     weigh,
     weighted_by_scales,
 )
+from octavo.backends.gpu.kernels.rotation import rotate, rotate_back
 
 
 @triton.jit
@@ -42,7 +43,7 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
     BLOCK_N: tl.constexpr = shape.block_n
     GROUP: tl.constexpr = shape.group
     SPLITS: tl.constexpr = shape.splits
-    CODES: tl.constexpr = shape.kind == "q8_0"
+    CODES: tl.constexpr = shape.grouped
     DYNAMIC: tl.constexpr = shape.scales == "dynamic"
     sequence, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     last = tl.load(positions + sequence)
@@ -65,6 +66,8 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
         q_at = q.data + sequence * q.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
         q_mask = (member < GROUP)[:, None] & (at < DIM)[None, :]
         q_tile = tl.load(q_at, mask=q_mask, other=0.0)  # [BLOCK_M, BLOCK_D]
+        if shape.rotated:
+            q_tile = rotate(q_tile, BLOCK_M, BLOCK_D, DIM)
         now = (position == last) if shape.ahead else (position <= last)
         k = keys_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
         v = values_of(cache, place + row, now, head, shape)  # [BLOCK_N, BLOCK_D]
@@ -99,7 +102,10 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
             if sinks is not None:
                 total += tl.exp2(tl.load(sinks + head * GROUP + member, mask=inside, other=0.0) * LOG2E - m)
             o_at = out.data + sequence * out.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
-            tl.store(o_at, acc * unit / total[:, None], mask=q_mask)  # [BLOCK_M, BLOCK_D]
+            value = acc * unit / total[:, None]  # [BLOCK_M, BLOCK_D]
+            if shape.rotated:
+                value = rotate_back(value, BLOCK_M, BLOCK_D, DIM)
+            tl.store(o_at, value, mask=q_mask)
         else:
             line = (sequence * cache.heads * GROUP + head * GROUP + member) * SPLITS + split
             o_at = partial.outputs + line[:, None] * BLOCK_D + at[None, :]
@@ -140,7 +146,9 @@ def combine_kernel(
     whole = tl.sum(weight * total)
     if sinks is not None:
         whole += tl.exp2(tl.load(sinks + head) * LOG2E - most)
-    value = tl.sum(values * weight[:, None], 0) / whole
+    value = tl.sum(values * weight[:, None], 0) / whole  # [SIZE]
+    if shape.rotated:
+        value = tl.reshape(rotate_back(tl.reshape(value, (1, SIZE)), 1, SIZE, DIM), (SIZE,))
     if quantized is not None:
         first = head * (DIM // 32)
         groups = tl.reshape(value, (SIZE // 32, 32))

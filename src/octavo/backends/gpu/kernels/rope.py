@@ -8,6 +8,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.activations import nearest
 from octavo.backends.gpu.kernels.quantize8 import ROUND, fp8_bits
+from octavo.backends.gpu.kernels.rotation import rotate
 from octavo.graph.node import PAGE_SIZE
 
 PAGE = tl.constexpr(PAGE_SIZE)
@@ -97,6 +98,19 @@ def _write(cache, row, head, value, shape: tl.constexpr):
         which = tl.arange(0, BLOCK_D // 32)
         tl.store(cache.scales + place // 32 + which, scale.to(tl.float16), mask=which < DIM // 32)
         tl.store(cache.data + place + at, tl.reshape(code, (BLOCK_D,)).to(tl.int8), mask=at < DIM)
+    elif shape.kind == "int4":
+        groups = tl.reshape(rotate(tl.reshape(value, (1, BLOCK_D)), 1, BLOCK_D, DIM), (BLOCK_D // 32, 32))
+        largest = tl.max(tl.abs(groups), 1)
+        scale = tl.where(tl.max(groups, 1) == largest, largest * -0.125, largest * 0.125).to(tl.float16)
+        odd = tl.max((groups != groups).to(tl.int32), 1)  # noqa: PLR0124 - NaN
+        scale = tl.where(odd > 0, float("nan"), scale.to(tl.float32))  # [BLOCK_D / 32]
+        number = tl.div_rn(groups, tl.where(scale == 0, 1.0, scale)[:, None])
+        code = (tl.minimum(tl.maximum(number, -8.0), 7.0) + ROUND - ROUND).to(tl.int8)  # [BLOCK_D / 32, 32]
+        low, high = tl.split(tl.permute(tl.reshape(code, (BLOCK_D // 32, 2, 16)), (0, 2, 1)))  # [BLOCK_D / 32, 16] each
+        which = tl.arange(0, BLOCK_D // 32)
+        tl.store(cache.scales + place // 32 + which, scale.to(tl.float16), mask=which < DIM // 32)
+        pair = which[:, None] * 16 + tl.arange(0, 16)[None, :]  # [BLOCK_D / 32, 16]
+        tl.store(cache.data + place // 2 + pair, (low & 15) | (high << 4), mask=pair < DIM // 2)
     else:
         tl.store(cache.data + place + at, value.to(cache.data.dtype.element_ty), mask=at < DIM)
 
