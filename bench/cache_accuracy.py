@@ -40,13 +40,17 @@ def with_constants(folder: str, threads: int | None) -> dict[str, str]:
     return files
 
 
-def types_of(name: str, types: list[str]) -> list[str]:
+def types_of(name: str, types: list[Any]) -> list[Any]:
     """Those that such a file changes."""
-    able = {"dynamic": lambda _: True, "centers": lambda t: t.can_be_centered, "static": lambda t: t.can_be_static}
+    able: dict[str, Any] = {
+        "dynamic": lambda _: True,
+        "centers": lambda t: t.can_be_centered,
+        "static": lambda t: t.can_be_static,
+    }
     return [kv for kv in types if able[name](CACHE_FORMATS[kv])]
 
 
-def divergences(types: list[str], chunks: int | None, threads: int | None) -> dict[str, dict[str, Any]]:
+def divergences(types: list[Any], chunks: int | None, threads: int | None) -> dict[str, dict[str, Any]]:
     """Of each type, as each file has it."""
     found: dict[str, dict[str, Any]] = {}
     place: Any = {"device": "cpu", "threads": threads}
@@ -62,7 +66,7 @@ def divergences(types: list[str], chunks: int | None, threads: int | None) -> di
     return found
 
 
-def retrieved(path: str, types: list[str], rows: int, threads: int | None) -> dict[str, Any]:
+def retrieved(path: str, types: list[Any], rows: int, threads: int | None) -> dict[str, Any]:
     """Of each type, what is found."""
     found: dict[str, Any] = {}
     for kv in types:
