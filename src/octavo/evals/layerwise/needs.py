@@ -15,7 +15,7 @@ from octavo.graph.node import Node, bind
 from octavo.graph.protocol import HostBackend
 from octavo.graph.stages import Stage
 from octavo.quantizers.calibration.hessian import hessian_bytes
-from octavo.quantizers.calibration.tiles import TILE, run_tiles
+from octavo.quantizers.tiles import TILE, run_tiles
 
 MODEL_SHARE, SUM_SHARE = 0.4, 0.7
 """Of what a plain product of floats reaches, what a model's stages and sums of products reach."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32, AnyArray
-from octavo.quantizers.calibration.tiles import run_tiles, spans
+from octavo.quantizers.tiles import run_tiles, spans
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

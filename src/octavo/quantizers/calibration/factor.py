@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
-from octavo.quantizers.calibration.tiles import run_tiles, spans
+from octavo.quantizers.tiles import run_tiles, spans
 
 Matrix = npt.NDArray[np.floating[Any]]
 Order = Literal["act", "natural"]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
 from octavo.quantizers.calibration.factor import Matrix
-from octavo.quantizers.calibration.tiles import run_tiles, spans
+from octavo.quantizers.tiles import run_tiles, spans
 
 LARGEST_DOUBLE = 8192
 """Inputs of a product up to which sums are float64; beyond it they would take more than 512 MiB."""
