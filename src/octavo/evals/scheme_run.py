@@ -28,7 +28,16 @@ from octavo.models.weights import scale_of
 from octavo.quantizers.calibration import ChannelStatistics
 from octavo.quantizers.job.prepared import Scaled
 from octavo.quantizers.smoothing import METHODS as SCALES
-from octavo.quantizers.smoothing import Found, Pair, best_of, tensor_fp8, tensor_int8, tokens_fp8, tokens_int8
+from octavo.quantizers.smoothing import (
+    Found,
+    Pair,
+    as_they_are,
+    best_of,
+    tensor_fp8,
+    tensor_int8,
+    tokens_fp8,
+    tokens_int8,
+)
 
 Progress = Callable[[str, int, int], None]
 ROUNDINGS = {
@@ -69,7 +78,7 @@ class SchemeRun:
         made = smooth_model(
             self.file, self.backends, self.samples, best_of(self._tried()) if self.scales == "auto" else
             SCALES[self.scales],
-            lambda w: values_of(scheme, nearest(scheme, w)), ROUNDINGS.get(scheme.activation, lambda x: x),
+            lambda w: values_of(scheme, nearest(scheme, w)), ROUNDINGS.get(scheme.activation, as_they_are),
         )  # fmt: skip
         how = self.scales
         choices = tuple(Scaled(c.fold, c.how or how, c.setting, c.before, c.after) for c in made.choices)

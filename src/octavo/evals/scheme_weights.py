@@ -87,11 +87,17 @@ class _Maker:
         """The weight [N, K] by the way that errs least."""
         plain = nearest(self._scheme, weight)
         tried = {way: plain if way == "nearest" else self._make(way, name, weight) for way in self._ways}
-        wanted = _Outputs(self._judged, self._expert, weight)
+        wanted = self._wanted(weight)
         wrong = {way: wanted.wrong(values_of(self._scheme, coded)) for way, coded in tried.items()}
         best = min(wrong, key=lambda way: wrong[way])
         before = wrong["nearest"] if "nearest" in wrong else wanted.wrong(values_of(self._scheme, plain))
         return _Part(tried[best], best, before, wrong[best], wanted.power)
+
+    def _wanted(self, weight: F32) -> _Outputs | _Sums:
+        """What tells errors: a Hessian, where it is of the tokens that judge and no larger than they are."""
+        if self._judged is self._given and self._given.original is None and self._tokens >= self._given.size:
+            return _Sums(self._sums[0], self._tokens, weight)
+        return _Outputs(self._judged, self._expert, weight)
 
     def _has_enough(self, way: str) -> bool:
         """Whether an expert met the tokens that a way takes: of Hessians as many as there are inputs."""
@@ -153,6 +159,20 @@ class _Outputs:
     def wrong(self, values: F32) -> float:
         """The sum of |y' - y|^2 of outputs y' with `values` for the weight."""
         return sum(_squares(now @ values.T - then @ self._weight.T) for now, then in self._pairs)
+
+
+class _Sums:
+    """The same by a Hessian [K, K]: the sum over tokens of |E x|^2 is their number times the trace of E H E^T."""
+
+    def __init__(self, hessian: Matrix, tokens: int, weight: F32) -> None:
+        self._hessian, self._tokens, self._weight = hessian.astype(np.float32), tokens, weight
+        self.power = self._of(weight)
+
+    def wrong(self, values: F32) -> float:
+        return self._of(values - self._weight)
+
+    def _of(self, rows: F32) -> float:
+        return self._tokens * float(np.multiply(rows @ self._hessian, rows).sum(dtype=np.float64))
 
 
 def held_out(given: ProductInput) -> tuple[ProductInput, ProductInput]:

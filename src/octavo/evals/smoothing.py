@@ -14,7 +14,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.fold import ChangedFile, Changes, Fold, Part, find_folds, scaled
 from octavo.quantizers.fold.fold import F64, NONE
-from octavo.quantizers.smoothing import Found, Pair, Rounding
+from octavo.quantizers.smoothing import Found, Pair, Rounding, as_they_are
 
 TOKENS = 512
 """Of an input, with which scales are tried."""
@@ -68,7 +68,7 @@ class _Reader:
 
 def smooth_model(
     file: GGUFFile, backends: Sequence[Backend], samples: Samples, method: Method, weight: Rounding,
-    activation: Rounding = lambda x: x,
+    activation: Rounding = as_they_are,
 ) -> Smoothed:  # fmt: skip
     """Choose scales for all folds of a model, each by the error of the products that read it, rounded.
 

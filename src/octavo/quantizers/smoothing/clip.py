@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
 from octavo.quantizers.smoothing.rounding import Rounding
+from octavo.quantizers.tiles import run_tiles
 
 STEPS = 10
 """Limits that are tried, each a twentieth of the largest magnitude below the one before."""
@@ -39,18 +41,21 @@ def clip(weight: F32, inputs: F32, rounding: Rounding, group: int = 128) -> Clip
     if k % group:
         raise UsageError(f"group is {group} for rows of {k} values (allowed: what divides them)")
     shape = n, k // group, group
-    x = inputs.reshape(len(inputs), *shape[1:]).astype(np.float64)
-    grams = np.einsum("tgi,tgj->gij", x, x)
+    x = inputs.reshape(len(inputs), *shape[1:]).swapaxes(0, 1).astype(np.float64)
+    grams = np.asarray(x.swapaxes(1, 2) @ x, np.float32)  # [groups, group, group]
     whole = np.abs(weight.reshape(shape)).max(axis=-1)
-    best, limits, before = np.full(shape[:2], np.inf), whole, np.zeros(shape[:2])
-    for step in range(STEPS):
-        tried = whole * np.float32(1 - step / (2 * STEPS))
-        wrong = rounding(_cut(weight, tried, group)).astype(np.float64) - weight
-        error = np.einsum("ngi,gij,ngj->ng", wrong.reshape(shape), grams, wrong.reshape(shape), optimize=True)
-        before = error if step == 0 else before
-        limits = np.where(error < best, tried, limits)
-        best = np.minimum(best, error)
-    return Clipped(_cut(weight, limits, group), limits, float(before.sum()), float(best.sum()))
+    limits = [whole * np.float32(1 - step / (2 * STEPS)) for step in range(STEPS)]
+    errors = np.empty((STEPS, *shape[:2]))
+
+    def one(step: int) -> None:
+        wrong = (rounding(_cut(weight, limits[step], group)) - weight).reshape(shape).swapaxes(0, 1)
+        errors[step] = np.multiply(wrong @ grams, wrong).sum(axis=2, dtype=np.float64).T
+
+    run_tiles(partial(one, step) for step in range(STEPS))
+    best = errors.argmin(axis=0)  # the first of equals
+    chosen = np.take_along_axis(np.stack(limits), best[None], axis=0)[0]
+    before, after = errors[0].sum(), errors.min(axis=0).sum()
+    return Clipped(_cut(weight, chosen, group), chosen, float(before), float(after))
 
 
 def _cut(weight: F32, limits: F32, group: int) -> F32:

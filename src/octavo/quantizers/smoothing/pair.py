@@ -6,23 +6,20 @@ what rounding does. So scales are tried, and those are kept with which rounded p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
-from octavo.quantizers.smoothing.rounding import Rounding
+from octavo.quantizers.smoothing.rounding import Rounding, as_they_are
+from octavo.quantizers.tiles import run_tiles
 
 F64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-def _as_it_is(x: F32) -> F32:
-    return x
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +39,7 @@ class Pair:
     weights: tuple[F32, ...]
     inputs: F32
     weight: Rounding
-    activation: Rounding = _as_it_is
+    activation: Rounding = as_they_are
     index: Ints | None = None
     absmax: npt.ArrayLike | None = None
     mean_abs: npt.ArrayLike | None = None
@@ -91,14 +88,29 @@ class Pair:
         join.at(out, self.places, np.asarray(columns, np.float64))
         return out
 
+    @cached_property
+    def gram(self) -> F32:
+        """The sum of x x^T over the inputs: [K, K]."""
+        return self.inputs.T @ self.inputs
+
     def error(self, scales: npt.ArrayLike) -> float:
         """The mean square of what rounded products err with scales [size]."""
         factors = np.asarray(scales, np.float64)[self.places].astype(np.float32)
+        if self.activation is as_they_are and self.inputs.shape[-1] <= len(self.inputs):
+            return self._error_of_weights(factors)
         x = self.activation(self.inputs / factors)
         wrong = 0.0
         for weight, want in zip(self.weights, self.outputs, strict=True):
             wrong += float(np.square(x @ self.weight(weight * factors).T - want, dtype=np.float64).sum())
         return wrong / sum(want.size for want in self.outputs)
+
+    def _error_of_weights(self, factors: F32) -> float:
+        """The same where only weights are rounded: the sum over tokens of |E x|^2 is the trace of E G E^T."""
+        wrong = 0.0
+        for weight in self.weights:
+            off = self.weight(weight * factors) / factors - weight
+            wrong += float(np.multiply(off @ self.gram, off).sum(dtype=np.float64))
+        return wrong / (len(self.inputs) * sum(len(weight) for weight in self.weights))
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,12 +132,26 @@ class Found:
 
 
 def search(pair: Pair, candidates: Iterable[tuple[float, F64]]) -> Found:
-    """The scales with the least error, of those given with their settings and of ones."""
-    ones = np.ones(pair.size)
-    before = pair.error(ones)
+    """The scales with the least error, of those given with their settings and of ones; the first of equals."""
+    ones, given = np.ones(pair.size), list(candidates)
+    before, *errors = errors_of(pair, [ones, *(scales for _, scales in given)])
     best = Found(ones, None, before, before)
-    for setting, scales in candidates:
-        after = pair.error(scales)
+    for (setting, scales), after in zip(given, errors, strict=True):
         if after < best.after:
             best = Found(scales, setting, before, after)
     return best
+
+
+def errors_of(pair: Pair, tried: Sequence[F64]) -> list[float]:
+    """The pair's error with each of several scales, found in all threads."""
+    if pair.activation is as_they_are:
+        _ = pair.gram  # once, before all threads ask for it
+    else:
+        _ = pair.outputs
+    errors = [0.0] * len(tried)
+
+    def one(i: int) -> None:
+        errors[i] = pair.error(tried[i])
+
+    run_tiles(partial(one, i) for i in range(len(tried)))
+    return errors

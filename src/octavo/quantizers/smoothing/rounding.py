@@ -15,6 +15,11 @@ Rounding = Callable[[F32], F32]
 """Rows of values as they are once they are rounded, of the same shape."""
 
 
+def as_they_are(x: F32) -> F32:
+    """Numbers that are not rounded."""
+    return x
+
+
 def tokens_int8(x: F32) -> F32:
     """Activations [T, K] with int8 codes and a scale for each token, max|x| / 127."""
     return _symmetric(x, rows.INT8_TOP)
