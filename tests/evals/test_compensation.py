@@ -100,6 +100,19 @@ def test_nothing_is_run_where_nothing_is_written(tmp_path: Path) -> None:
     src = tiny.write(tmp_path / "src.gguf")
     report = quantize(src, tmp_path / "made.gguf", method=method("/no/such/text"), dry_run=True)
     assert all(row.error is None for row in report.rows)
+    made = sum(row.nbytes for row in report.rows if row.type != row.source_type and row.name != "token_embd.weight")
+    assert (report.memory or 0) > made
+    assert (report.disk, (report.seconds or 0) > 0) == (0, True)
+    more = quantize(
+        src, tmp_path / "made.gguf", method=method("/no/such/text", samples=64, kind="qronos"), dry_run=True
+    )
+    assert (more.memory or 0) > report.memory
+    kept = {"work": str(tmp_path / "work"), "resume": True}
+    on_disk = quantize(src, tmp_path / "made.gguf", method=method("/no/such/text", **kept), dry_run=True)
+    assert (on_disk.disk or 0) > made
+    values = on_disk.disk - made  # that are kept of all samples
+    assert values <= report.memory - on_disk.memory < 1.2 * values
+    assert [path.name for path in tmp_path.iterdir()] == ["src.gguf"]
 
 
 @pytest.mark.usefixtures("whole")

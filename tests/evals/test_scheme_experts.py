@@ -142,7 +142,7 @@ def test_methods_make_each_expert_by_its_own_tokens(
     assert len(made) == 7 * LAYERS
     before, after = (sum((getattr(row, end) or 0) ** 2 for row in made) for end in ("before", "error"))
     assert after <= before
-    if "gptq" in KINDS[kind].ways:
+    if "gptq" in KINDS[kind].ways and scheme != "fp8-block":
         assert "ffn_gate_exps.weight, expert" in caplog.text
         hows = {row.how for row in made if "_exps" in row.name and row.how}
         assert any("nearest" in how for how in hows)
@@ -188,14 +188,12 @@ def test_architectures(case: str, tmp_path: Path) -> None:
             quantize_checkpoint(tmp_path / "hf", tmp_path / "out", "int8-w8a8")
         assert not (tmp_path / "out").exists()
         return
-    for scheme, most in (("int8-w8a8", 1e-3), ("w4a16-g128", 0.3)):
-        quantize_checkpoint(tmp_path / "hf", tmp_path / scheme, scheme)
-        want, got = (_logits(tmp_path / name) for name in ("hf", scheme))
-        assert np.square(got - want).sum() < most * np.square(want).sum()
+    for scheme, most in (("int8-w8a8", 0.01), ("w4a16-g128", 0.2)):
+        report = quantize_checkpoint(tmp_path / "hf", tmp_path / scheme, scheme)
+        rows = [row for row in report.rows if row.error is not None]
+        assert sum("_exps" in row.name for row in rows) >= 3
+        for row in rows:
+            want, got = (stored(tmp_path / name, row.name) for name in ("hf", scheme))
+            assert np.square(got - want).sum() < most**2 * np.square(want).sum()
     names = set(safetensors.numpy.load_file(tmp_path / "int8-w8a8/model.safetensors"))
     assert sum(".experts.0." in name and name.endswith("weight_scale") for name in names) > 0
-
-
-def _logits(model: Path) -> np.ndarray:
-    with open_model_file(model) as file:
-        return Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64)).logits([3, 17, 250, 4, 4])

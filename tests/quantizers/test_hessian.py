@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from octavo.errors import NonFiniteError, UsageError
-from octavo.quantizers.calibration import CrossHessian, Hessian, factorize, tiles
+from octavo.quantizers import tiles
+from octavo.quantizers.calibration import CrossHessian, Hessian, factorize
 
 
 def vectors(tokens: int, size: int, seed: int = 0) -> np.ndarray:

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from octavo.backends import select
 from octavo.errors import UsageError, shown
 from octavo.evals.kept import Kept, name_of
 from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples, remove_journal
+from octavo.evals.layerwise.needs import kept_in_memory, method_bytes, needs
 from octavo.evals.texts import named_text
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
@@ -29,6 +31,7 @@ from octavo.quantizers.compensation import DAMP, compensate
 from octavo.quantizers.compensation.planes import grid_of
 from octavo.quantizers.encoding.encoder import ENCODABLE, encode
 from octavo.quantizers.job.made import Made
+from octavo.quantizers.job.method import Takes
 from octavo.quantizers.job.plan import Job
 from octavo.text import Tokenizer
 
@@ -82,7 +85,7 @@ class Compensation:
             spec = read_model(file)
             samples = self._samples(spec, Tokenizer.from_gguf(file))
             backends = select(self.device, self.threads)
-            if self.work is None or not (self.resume or job.source.nbytes >= LARGE):
+            if self.work is None or not self._keeps(job):
                 return self._made(job, spec, samples, backends, None)
             name = name_of(spec, samples, job, self.kind, *(b.name for b in backends))
             kept = Kept(self.work, name, resume=self.resume)
@@ -91,10 +94,26 @@ class Compensation:
             finally:
                 kept.close()
 
+    def takes(self, job: Job) -> Takes:
+        """What a call takes, with as many whole windows as are asked for; the text is not read."""
+        with open_model_file(job.source.path) as file:
+            spec = read_model(file)
+            samples = Samples([[0] * self._window(spec)] * self.samples)
+            run = Layerwise(spec, select(self.device, self.threads), samples, original=self.kind == "qronos")
+            shapes = {t.name: t.shape for t in job.tensors if _compensated(job, t.name)}
+            made = sum(job.types[name].row_bytes(shape[-1]) * prod(shape[:-1]) for name, shape in shapes.items())
+            found, keeps = needs(run, hessians=True), self._keeps(job)
+            memory = method_bytes(run, shapes.values(), made if keeps else made + kept_in_memory(run))
+        return Takes(memory, found.values + made if keeps else 0, found.seconds)
+
     def written(self) -> None:
         """Remove what was kept: the file is there."""
         if self.work is not None:
             remove_journal(self.work)
+
+    def _keeps(self, job: Job) -> bool:
+        """Whether what is made is kept in a folder until all is."""
+        return self.work is not None and (self.resume or job.source.nbytes >= LARGE)
 
     def _made(
         self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend], kept: Kept | None
@@ -122,13 +141,18 @@ class Compensation:
         assert self.progress is not None
         self.progress("calibration", done, total)
 
-    def _samples(self, spec: ModelSpec, tokenizer: Tokenizer) -> Samples:
-        """Windows of the text, evenly spaced, each with BOS first where the model wants one."""
+    def _window(self, spec: ModelSpec) -> int:
+        """Tokens of a window. Raises UsageError for more than the model was made for, and for no samples."""
         most = spec.hparams.n_ctx_most
         context = min(CONTEXT, most) if self.context is None else self.context
         if not 1 <= context <= most or self.samples < 1:
             given = f"{self.samples} samples of {context} tokens"
             raise UsageError(f"{given} (allowed: 1 or more, of 1 to {most}, what the model was made for)")
+        return context
+
+    def _samples(self, spec: ModelSpec, tokenizer: Tokenizer) -> Samples:
+        """Windows of the text, evenly spaced, each with BOS first where the model wants one."""
+        context = self._window(spec)
         tokens = named_text(self.text, tokenizer, "train").tokens
         count = len(tokens) // context
         if not count:

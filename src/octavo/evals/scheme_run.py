@@ -11,7 +11,7 @@ import numpy as np
 
 from octavo.errors import HostMemoryError
 from octavo.evals.layerwise import Journal, Layerwise, Samples
-from octavo.evals.layerwise.needs import Needs, at_work, needs
+from octavo.evals.layerwise.needs import Needs, method_bytes, needs
 from octavo.evals.scheme_weights import made_weights
 from octavo.evals.scheme_work import Done, load_scales, load_stages, save_scales, save_stage
 from octavo.evals.smoothing import smooth_model, with_scales
@@ -117,7 +117,7 @@ class SchemeRun:
         run = Layerwise(read_model(self.file), self.backends, self.samples, original=self._original)
         takes = needs(run, hessians=True)
         shapes = [info.shape for name, info in self.file.tensors.items() if is_linear(name)]
-        return replace(takes, memory=takes.memory + at_work(shapes) + self.coded_bytes())
+        return replace(takes, memory=method_bytes(run, shapes, self.coded_bytes()))
 
     def coded_bytes(self) -> int:
         """Bytes of the weights in their scheme before they are packed."""

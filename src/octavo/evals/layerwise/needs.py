@@ -25,6 +25,10 @@ ARRAYS = 12
 """Arrays of a weight's size in float32 that there are while one is made."""
 MATRICES = 6
 """Matrices [K, K] in float64 that there are then."""
+ENCODERS = 12 << 20
+"""Bytes of the kernels that make weights, and of threads that multiply matrices."""
+SLACK = 1.08
+"""Bytes that the system gives for one that is asked for, as measured: what was freed is not all given back."""
 PROBE = 512
 """Rows and columns of the products by which the machine's speed is found."""
 
@@ -56,9 +60,37 @@ def needs(run: Layerwise, *, hessians: bool) -> Needs:
     return Needs(memory, values, sum(written.values()) if hessians else 0, _seconds(run, hessians=hessians))
 
 
-def at_work(shapes: Iterable[tuple[int, ...]]) -> int:
-    """Bytes that making a weight [N, K] takes at most, of experts one at a time: its arrays, and those of Hessians."""
-    return max((4 * ARRAYS * shape[-2] * shape[-1] + 8 * MATRICES * shape[-1] ** 2 for shape in shapes), default=0)
+def method_bytes(run: Layerwise, shapes: Iterable[tuple[int, ...]], kept: int) -> int:
+    """Bytes of the process, beside what it has when it begins, while weights [N, K] are made one after the other.
+
+    shapes  of all weights, of experts [E, N, K]
+    kept    bytes of what is there in any case: values of all samples that are in memory, and weights that were made
+
+    First a Hessian is factorized; then it is there, half as many matrices, beside the weight's arrays.
+    """
+    matrices = MATRICES * (len(run.streams) + 1) // 2
+    made = (8 * max(matrices * k**2, matrices * k**2 // 2 + ARRAYS * n * k // 2) for *_, n, k in shapes)
+    stage = max(_stage_bytes(run, stage) for stage in run.stages)
+    return PROGRAM + ENCODERS + int(SLACK * (stage + max(made, default=0) + kept))
+
+
+def kept_in_memory(run: Layerwise) -> int:
+    """Bytes of the values that are kept of all samples, at most, where there is no journal: as `Values` takes them."""
+    total = top = 0
+    spare, sizes = set[int](), dict[int, int]()
+    item = {name: np.dtype(kind).itemsize for name, kind in DTYPES.items()}
+    for stage in run.stages:
+        for n, node in stage.gives.items():
+            sizes[n] = math.prod(bind(node.shape, run.samples.all)) * item[node.dtype]
+            total += 0 if sizes[n] in spare else sizes[n]
+            spare.discard(sizes[n])
+        top = max(top, total)
+        later = {n for s in run.stages[stage.number + 1 :] for n in s.takes}
+        for n in sizes.keys() - later:
+            size = sizes.pop(n)
+            total -= size if size in spare else 0
+            spare.add(size)
+    return len(run.streams) * top
 
 
 def _kept(run: Layerwise, stage: Stage) -> int:

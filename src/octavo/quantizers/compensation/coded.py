@@ -25,6 +25,8 @@ E4M3_STEP = 2.0**-9
 """The least e4m3 number: all others are multiples of it."""
 HALF = 127
 """Positive e4m3 numbers, 0 among them; bytes from 128 on are their negatives, and 127 is none."""
+ROOM = 2
+"""How much larger than a tensor's values those may be that make up for errors of the layers before."""
 
 
 @cache
@@ -69,7 +71,8 @@ def compensated(
     n, k = values.shape
     fmt = compensated_row(scheme, k)
     assert fmt is not None
-    factor = factor_of(scheme, float(np.abs(values).max(initial=0)))
+    room = 1 if cross is None else ROOM
+    factor = factor_of(scheme, room * float(np.abs(values).max(initial=0)))
     found = compensate(values * np.float32(factor), hessian, fmt, cross=cross, threads=threads)
     planes = unpack(QTensor(fmt, (n, k), found.packed))
     assert planes.d is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from octavo.quantizers.job.made import Made
@@ -20,3 +21,19 @@ class KeepsWork(Protocol):
     """A method that keeps what it has made until the file is there."""
 
     def written(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What a method takes: bytes of memory at most beside what the process has, of files, and about so many seconds."""
+
+    memory: int
+    disk: int
+    seconds: float
+
+
+@runtime_checkable
+class Foretells(Protocol):
+    """A method that says what it takes before it is at work."""
+
+    def takes(self, job: Job, /) -> Takes: ...

@@ -14,7 +14,7 @@ from octavo.io.atomic import require_room
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.ahead import Ahead, worker
-from octavo.quantizers.job.method import KeepsWork, Method
+from octavo.quantizers.job.method import Foretells, KeepsWork, Method
 from octavo.quantizers.job.plan import Job, Progress, StrPath, require_imatrix, require_sources, require_weighted
 from octavo.quantizers.job.recode import Recoded, Slab, checked_copy, read_slabs, recode_slabs
 from octavo.quantizers.job.report import Report, TensorRow
@@ -41,6 +41,9 @@ def write_model(
     report = Report(job.source.path, os.fsdecode(dst), job.name, dry_run)
     if dry_run:
         report.rows.extend(_row(job, tensor) for tensor in job.tensors)
+        if isinstance(method, Foretells):
+            takes = method.takes(job)
+            report.memory, report.disk, report.seconds = takes.memory, takes.disk, takes.seconds
         return report
     require_sources(job, allow_requantize)
     require_weighted(job)
