@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.formats import QTensor, dequantize, quantize_reference
 from octavo.formats.spec import AnyArray
-from octavo.models import Architecture, Hyperparams, ModelSpec
+from octavo.models import Architecture, ModelSpec
 
 _FFN = ("ffn_gate", "ffn_up", "ffn_down")
 EXPERTS = tuple(f"{name}_exps" for name in _FFN)
@@ -57,18 +57,18 @@ def as_checkpoint(tensor: QTensor, model: ModelSpec) -> QTensor:
     if (shape := checkpoint_shape(tensor.name, tensor.shape)) != tensor.shape:
         return QTensor(tensor.format, shape, tensor.data.reshape(shape[0], -1), tensor.name)
     rows = tensor.data.reshape(tensor.shape[0], -1)
-    data = rows_apart(tensor.name, model.hparams, rows).reshape(tensor.data.shape)
+    data = rows_apart(tensor.name, model, rows).reshape(tensor.data.shape)
     return QTensor(tensor.format, tensor.shape, data, tensor.name)
 
 
-def rows_apart(name: str, hp: Hyperparams, rows: AnyArray) -> AnyArray:
+def rows_apart(name: str, model: ModelSpec, rows: AnyArray) -> AnyArray:
     """Rows of q or k, or values of their biases, from rope on neighbours back to rope on halves of a head.
 
     Of other tensors, and of models whose rope is on halves in GGUF too, the rows as they are.
     """
-    found = _IN_BLOCK.fullmatch(name)
+    found, hp = _IN_BLOCK.fullmatch(name), model.hparams
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(found[2]) if found else None
-    if not heads or not hp.rope.interleaved:
+    if not heads or not hp.rope.interleaved or not model.architecture.reordered:
         return rows
     pairs = rows.reshape(heads, len(rows) // heads // 2, 2, -1)
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)

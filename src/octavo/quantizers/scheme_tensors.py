@@ -202,10 +202,10 @@ class CheckpointJob:
 
     def _in_order(self, name: str, coded: Coded) -> Coded:
         """Rows as a checkpoint has them."""
-        parts = (None if x is None else rows_apart(name, self.model.hparams, x) for x in (coded.q, coded.zeros))
+        parts = (None if x is None else rows_apart(name, self.model, x) for x in (coded.q, coded.zeros))
         q, zeros = parts
         assert q is not None
-        scales = coded.scales if self.scheme.square else rows_apart(name, self.model.hparams, coded.scales)
+        scales = coded.scales if self.scheme.square else rows_apart(name, self.model, coded.scales)
         return Coded(q, scales, zeros, coded.factor)
 
     def _float(self, tensor: QTensor, name: str, scale: F32 | None) -> QTensor:
