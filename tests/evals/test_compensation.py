@@ -21,6 +21,7 @@ from octavo.evals.subject import open_subject
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers import Choices, Report, Target, quantize_file, quantize_to_size
+from octavo.quantizers.job.record import KEY, read_record, record_bytes
 from tests.runtime import tiny
 
 LEFT = ("token_embd.weight",)
@@ -62,6 +63,14 @@ def test_types_and_sizes_are_the_presets_and_errors_fall(kind: str, text: str, t
         for name in made:
             near = dequantize(file.tensor(name)) - dequantize(other.tensor(name))
             assert 0 < np.abs(near).max() < 1
+        record = read_record(file)
+        assert record is not None
+        assert (record.about.method, record.about.text, record.target) == (kind, "text.txt", "Q4_K_S")
+        told = {name: row.error for name, row in made.items()}
+        assert {w.name: w.error for w in record.weights} == pytest.approx(told, rel=1e-5)
+        assert all(w.channels is not None and w.channels.size == 256 for w in record.weights)
+        assert len(file.metadata.get_str(KEY)) < record_bytes(w.name for w in record.weights)
+        assert read_record(other) is None
 
 
 @pytest.mark.usefixtures("whole")

@@ -20,6 +20,7 @@ from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.models import read_model
 from octavo.quantizers import Report, quantize_checkpoint
 from octavo.quantizers.compensation.coded import compensated_row
+from octavo.quantizers.job.record import FILE
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.runtime import tiny
 from tests.sampling import slow
@@ -172,7 +173,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(at: int, source: str, t
     assert runs[0][1] > 4  # stages that were done are not run again
     assert len(report.scaled) > 0
     assert sum(row.how is not None for row in report.rows) == 14
-    for name in ("model.safetensors", "config.json"):
+    for name in ("model.safetensors", "config.json", FILE):
         assert (again / name).read_bytes() == (whole / name).read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "src.gguf", "text.txt", "whole"]
 

@@ -27,10 +27,12 @@ from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.calibration.factor import factorize
+from octavo.quantizers.calibration.outliers import channels
 from octavo.quantizers.compensation import DAMP, compensate
 from octavo.quantizers.compensation.planes import grid_of
 from octavo.quantizers.encoding.encoder import ENCODABLE, encode
-from octavo.quantizers.job.made import Made
+from octavo.quantizers.job.about import About
+from octavo.quantizers.job.made import AllMade, Made
 from octavo.quantizers.job.method import Takes
 from octavo.quantizers.job.plan import Job
 from octavo.text import Tokenizer
@@ -77,20 +79,21 @@ class Compensation:
     work: str | None = None
     resume: bool = False
 
-    def __call__(self, job: Job) -> dict[str, Made]:
+    def __call__(self, job: Job) -> AllMade:
         if self.kind not in KINDS:
             raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
         _require_levels(job)
         with open_model_file(job.source.path) as file:
             spec = read_model(file)
             samples = self._samples(spec, Tokenizer.from_gguf(file))
+            about = About.of(self.kind, self.text, samples.tokens)
             backends = select(self.device, self.threads)
             if self.work is None or not self._keeps(job):
-                return self._made(job, spec, samples, backends, None)
+                return AllMade(self._made(job, spec, samples, backends, None), about)
             name = name_of(spec, samples, job, self.kind, *(b.name for b in backends))
             kept = Kept(self.work, name, resume=self.resume)
             try:
-                return self._made(job, spec, samples, backends, kept)
+                return AllMade(self._made(job, spec, samples, backends, kept), about)
             finally:
                 kept.close()
 
@@ -166,6 +169,7 @@ class Compensation:
         for given in stage.inputs:
             wanted = [name for name in given.names if _compensated(job, name)]
             parts: dict[str, list[_Part]] = {name: [] for name in wanted}
+            met = channels(given.statistics().absmax) if wanted else None
             for expert in (range(given.experts) or (None,)) if wanted else ():
                 for name, part in self._of_input(job, stage, given, expert, wanted):
                     parts[name].append(part)
@@ -176,7 +180,7 @@ class Compensation:
                 stage.replace(name, dequantize(QTensor(fmt, shape, packed, name)))
                 sums = [sum(column) for column in zip(*(part.sums for part in found), strict=True)]
                 signal = sums[2] or 1.0
-                yield name, Made(packed, math.sqrt(sums[1] / signal), math.sqrt(sums[0] / signal))
+                yield name, Made(packed, math.sqrt(sums[1] / signal), math.sqrt(sums[0] / signal), met)
 
     def _of_input(
         self, job: Job, stage: OpenStage, given: ProductInput, expert: int | None, names: list[str]

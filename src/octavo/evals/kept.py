@@ -16,6 +16,7 @@ from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.models import ModelSpec
 from octavo.quantizers.job.made import Made
 from octavo.quantizers.job.plan import Job
+from octavo.quantizers.job.record import Fields, channel_values, channels_of
 
 ERRORS = "errors"
 
@@ -45,7 +46,9 @@ class Kept:
         """Keep the tensors of a stage that is about to be run."""
         if made:
             heads = [TensorHead(name, "U8", each.data.shape) for name, each in made.items()]
-            errors = json.dumps({name: [each.error, each.before] for name, each in made.items()})
+            errors = json.dumps(
+                {name: [each.error, each.before, channel_values(each.channels)] for name, each in made.items()}
+            )
             with replace_file(self._path(stage)) as temporary:
                 write_safetensors(temporary, heads, (each.data for each in made.values()), {ERRORS: errors})
 
@@ -60,7 +63,8 @@ def _read(path: str) -> dict[str, Made]:
     file = SafetensorsFile.open(path)
     try:
         errors = {
-            name: (float(error), float(before)) for name, (error, before) in json.loads(file.metadata[ERRORS]).items()
+            name: (float(error), float(before), channels_of(Fields(more, path, "")))
+            for name, (error, before, more) in json.loads(file.metadata[ERRORS]).items()
         }
         return {name: Made(tensor.array(), *errors[name]) for name, tensor in file.tensors.items()}
     except (KeyError, ValueError, TypeError):

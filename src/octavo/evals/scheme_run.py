@@ -26,6 +26,7 @@ from octavo.io.memory import room
 from octavo.models import read_model
 from octavo.models.weights import scale_of
 from octavo.quantizers.calibration import ChannelStatistics
+from octavo.quantizers.calibration.outliers import channels
 from octavo.quantizers.job.prepared import Scaled
 from octavo.quantizers.smoothing import METHODS as SCALES
 from octavo.quantizers.smoothing import (
@@ -81,7 +82,7 @@ class SchemeRun:
             lambda w: values_of(scheme, nearest(scheme, w)), ROUNDINGS.get(scheme.activation, as_they_are),
         )  # fmt: skip
         how = self.scales
-        choices = tuple(Scaled(c.fold, c.how or how, c.setting, c.before, c.after) for c in made.choices)
+        choices = tuple(Scaled(**{**vars(choice), "how": choice.how or how}) for choice in made.choices)
         save_scales(journal.folder, made.scales, choices)
         return made.file, choices
 
@@ -106,10 +107,11 @@ class SchemeRun:
                     weights = [stage.weight(name) for name in linear]
                     mine.inputs.append(static_input(given, linear, weights, self.scheme.activation, self.most))
                 names = [name for name in linear if scale_of(file, name) is None]
+                met = channels(given.statistics().absmax) if names else None
                 for name, weight in made_weights(stage, given, names, self.scheme, self.ways, self.threads):
                     values = [values_of(self.scheme, coded) for coded in weight.coded]
                     stage.replace(name, np.stack(values) if given.experts else values[0])
-                    mine.made[name] = weight
+                    mine.made[name] = replace(weight, channels=met)
         return made
 
     def needs(self) -> Needs:

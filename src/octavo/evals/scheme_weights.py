@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,18 +48,21 @@ def made_weights(
             math.sqrt(sum(wrong) / power) for wrong in ([p.after for p in found], [p.before for p in found])
         )
         how = ", ".join(sorted({part.how for part in found}))
-        yield name, MadeWeight(tuple(part.coded for part in found), error, before, how)
+        ways_of_all = [way for way in ways if all(way in part.tried for part in found)]
+        tried = {way: math.sqrt(sum(part.tried[way] for part in found) / power) for way in ways_of_all}
+        yield name, MadeWeight(tuple(part.coded for part in found), error, before, how, tried)
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A weight [N, K], and sums of squares over its outputs: errors before and after, and the outputs."""
+    """A weight [N, K], and sums of squares over its outputs: errors before, after and of each way, and the outputs."""
 
     coded: Coded
     how: str
     before: float
     after: float
     power: float
+    tried: Mapping[str, float]
 
 
 def _of_expert(tensor: QTensor, expert: int | None) -> F32:
@@ -91,7 +94,7 @@ class _Maker:
         wrong = {way: wanted.wrong(values_of(self._scheme, coded)) for way, coded in tried.items()}
         best = min(wrong, key=lambda way: wrong[way])
         before = wrong["nearest"] if "nearest" in wrong else wanted.wrong(values_of(self._scheme, plain))
-        return _Part(tried[best], best, before, wrong[best], wanted.power)
+        return _Part(tried[best], best, before, wrong[best], wanted.power, wrong)
 
     def _wanted(self, weight: F32) -> _Outputs | _Sums:
         """What tells errors: a Hessian, where it is of the tokens that judge and no larger than they are."""

@@ -16,6 +16,7 @@ from octavo.huggingface.coded import Coded
 from octavo.io.atomic import replace_file
 from octavo.io.safetensors import SafetensorsFile, StoredTensor, TensorHead, write_safetensors
 from octavo.quantizers.job.prepared import MadeWeight, Scaled, StaticInput
+from octavo.quantizers.job.record import Fields, channel_values, channels_of, scaled_of, scaled_values
 
 ABOUT = "octavo"
 SCALES = "scales.safetensors"
@@ -52,7 +53,8 @@ def save_stage(folder: str, number: int, done: Done) -> None:
         for i, coded in enumerate(weight.coded):
             parts: dict[str, AnyArray | None] = {"q": coded.q, "scales": coded.scales, "zeros": coded.zeros}
             arrays |= {f"{end} {i} {name}": values for end, values in parts.items() if values is not None}
-        told[name] = [[coded.factor for coded in weight.coded], weight.error, weight.before, weight.how]
+        seen = {"tried": dict(weight.tried), **channel_values(weight.channels)}
+        told[name] = [[coded.factor for coded in weight.coded], weight.error, weight.before, weight.how, seen]
     if arrays:
         inputs = [asdict(found) for found in done.inputs]
         _write(_stage_path(folder, number), arrays, {"made": told, "inputs": inputs})
@@ -65,9 +67,10 @@ def load_stages(folder: str, first: int) -> Done:
         if os.path.exists(_stage_path(folder, number)):
             file, about = _read(_stage_path(folder, number))
             tensors = file.tensors
-            for name, (factors, error, before, how) in about["made"].items():
+            for name, (factors, error, before, how, seen) in about["made"].items():
                 coded = tuple(_coded(tensors, f"{i} {name}", factor) for i, factor in enumerate(factors))
-                done.made[name] = MadeWeight(coded, error, before, how)
+                met = channels_of(Fields(seen, file.path, ""))
+                done.made[name] = MadeWeight(coded, error, before, how, seen["tried"], met)
             done.inputs.extend(StaticInput(**{**row, "names": tuple(row["names"])}) for row in about["inputs"])
             done.caches.update(
                 (name.removeprefix("cache "), t.floats()) for name, t in tensors.items() if name.startswith("cache ")
@@ -82,7 +85,7 @@ def _coded(tensors: Mapping[str, StoredTensor], name: str, factor: float) -> Cod
 
 def save_scales(folder: str, scales: Mapping[str, F32], chosen: Sequence[Scaled]) -> None:
     """Write the scales of channels, by the names of their folds, and what is told of them."""
-    _write(os.path.join(folder, SCALES), {"none": np.zeros(1, np.float32), **scales}, [asdict(row) for row in chosen])
+    _write(os.path.join(folder, SCALES), {"none": np.zeros(1, np.float32), **scales}, list(map(scaled_values, chosen)))
 
 
 def load_scales(folder: str) -> tuple[dict[str, F32], tuple[Scaled, ...]] | None:
@@ -91,7 +94,7 @@ def load_scales(folder: str) -> tuple[dict[str, F32], tuple[Scaled, ...]] | None
         return None
     file, about = _read(os.path.join(folder, SCALES))
     scales = {name: tensor.floats() for name, tensor in file.tensors.items() if name != "none"}
-    return scales, tuple(Scaled(**row) for row in about)
+    return scales, tuple(scaled_of(Fields(row, file.path, "")) for row in about)
 
 
 def _stage_path(folder: str, number: int) -> str:

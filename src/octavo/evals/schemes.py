@@ -22,6 +22,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.compensation.coded import compensated_row
 from octavo.quantizers.fold import rotate
+from octavo.quantizers.job.about import About
 from octavo.quantizers.job.prepared import Outline, Prepared
 
 MIXED = 1.25
@@ -122,8 +123,9 @@ class SchemeMethod:
         except BaseException:
             journal.close(remove=False)
             raise
+        about = About.of(self.kind, self.text, run.samples.tokens, rotate=self.rotate, kv=self.kv)
         return Prepared(
-            scaled, done.made, choices, done.inputs, done.caches, lambda written: journal.close(remove=written)
+            scaled, done.made, choices, done.inputs, done.caches, lambda written: journal.close(remove=written), about
         )
 
     def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:

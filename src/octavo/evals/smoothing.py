@@ -12,6 +12,7 @@ from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
+from octavo.quantizers.calibration.outliers import Channels, channels
 from octavo.quantizers.fold import ChangedFile, Changes, Fold, Part, find_folds, scaled
 from octavo.quantizers.fold.fold import F64, NONE
 from octavo.quantizers.smoothing import Found, Pair, Rounding, as_they_are
@@ -32,13 +33,20 @@ class Choice:
     setting  of the scales, None: ones
     before, after  errors of the rounded products without scales and with them
     how      the way in which scales were made, where there were several
+    least, largest  of the scales
+    readers  weights that read the channels
+    channels  of what these read, without scales
     """
 
     fold: str
     setting: float | None
     before: float
     after: float
-    how: str = ""
+    how: str
+    least: float
+    largest: float
+    readers: tuple[str, ...]
+    channels: Channels
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +96,23 @@ def smooth_model(
     for stage in Layerwise(model, backends, samples).run():
         for fold, readers in _readers(stage, fold_of, waiting):
             scales = np.ones(fold.size)
-            for name, channels, pair in _pairs(fold, readers, weight, activation):
+            for name, places, pair in _pairs(fold, readers, weight, activation):
                 found = method(pair)
-                scales[channels] = found.scales
-                choices.append(Choice(name, found.setting, found.before, found.after, found.how))
+                scales[places] = found.scales
+                choices.append(_choice(name, found, pair, readers))
                 left.pop(fold.name, None)
             if (scales != 1).any():
                 chosen[fold.name] = scales.astype(np.float32)
     return Smoothed(with_scales(file, chosen), choices, tuple(left), chosen)
+
+
+def _choice(name: str, found: Found, pair: Pair, readers: list[_Reader]) -> Choice:
+    least, largest = float(found.scales.min()), float(found.scales.max())
+    read = tuple(reader.part.tensor for reader in readers)
+    columns = np.abs(pair.inputs).max(axis=0) if pair.absmax is None else pair.absmax
+    return Choice(
+        name, found.setting, found.before, found.after, found.how, least, largest, read, channels(columns)
+    )  # fmt: skip
 
 
 def with_scales(file: GGUFFile, scales: Mapping[str, F32]) -> ChangedFile:

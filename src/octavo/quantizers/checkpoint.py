@@ -27,6 +27,7 @@ from octavo.io.safetensors import write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.job.prepared import Method, Prepared
+from octavo.quantizers.job.record import FILE, Record, WeightRecord, to_values
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.scheme_tensors import REQUANTIZE, CheckpointJob, Progress, Target
 
@@ -119,10 +120,22 @@ def _write(dst: StrPath, job: CheckpointJob, report: Report, kv: str | None) -> 
     try:
         with new_folder(dst) as folder:
             write_safetensors(os.path.join(folder, SINGLE), job.heads(scales), job.arrays(report, scales))
-            _write_others(folder, source.file, {CONFIG: config} | _tokenizer(source.file))
+            others = {CONFIG: config} | _tokenizer(source.file) | _record(report.preset, job.prepared)
+            _write_others(folder, source.file, others)
             read_folder(folder)
     except OSError as error:
         raise FileError(f"can't be written: {error.strerror}", file=dst) from None
+
+
+def _record(scheme: str, prepared: Prepared) -> dict[str, dict[str, Any]]:
+    """What a method did, as a file beside the weights; none where there was no method."""
+    if prepared.about is None:
+        return {}
+    weights = (
+        WeightRecord(name, made.how, made.before, made.error, made.tried, made.channels)
+        for name, made in prepared.made.items()
+    )
+    return {FILE: to_values(Record(prepared.about, scheme, tuple(weights), tuple(prepared.scaled)))}
 
 
 def _require_new(dst: StrPath) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from octavo.evals.report.names import Place, in_flow, place
 from octavo.quantizers.fit.prior import guessed_slopes
+from octavo.quantizers.job.record import Record
 
 I64 = npt.NDArray[np.int64]
 
@@ -112,6 +113,7 @@ class ModelFindings:
                       estimates
     trial             the preset that was tried, where `basis` is "trial"
     imatrix           file of the importance matrix that it was made with, as its metadata name it; None without one
+    record            what a method recorded in it; None without one
     """
 
     path: str
@@ -123,6 +125,7 @@ class ModelFindings:
     trial: str | None
     tensors: tuple[TensorFindings, ...]
     imatrix: str | None = None
+    record: Record | None = None
 
     @property
     def nbytes(self) -> int:

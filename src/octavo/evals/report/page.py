@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from octavo import __version__
 from octavo.errors import shown
-from octavo.evals.report import sections, spreads
+from octavo.evals.report import method, sections, spreads
 from octavo.evals.report.advice import Advice
 from octavo.evals.report.findings import ModelFindings
 from octavo.evals.report.markup import NOTHING, Html, join, paragraph, text
@@ -33,6 +33,7 @@ def render(found: Findings) -> str:
         sections.summary(model, found.quality),
         sections.errors(model),
         sections.worst(model, found.advice, found.text),
+        method.calibration(model),
         sections.quality(found.quality),
         spreads.weights(model),
         spreads.codes(model),

@@ -79,7 +79,7 @@ def scales_picture(steps: dict[str, dict[int, Steps]]) -> str:
                 ax.plot(layers, median, color=ACCENT, marker="o", markersize=4)
             ax.set(title=label(kind), yscale="log", ylim=limits)
             ax.minorticks_off()
-            ax.set_yticks(_round_values(*limits))
+            ax.set_yticks(round_values(*limits))
             ax.xaxis.get_major_locator().set_params(integer=True, nbins=6)
             plain_ticks(ax.yaxis)
         about = (
@@ -89,7 +89,7 @@ def scales_picture(steps: dict[str, dict[int, Steps]]) -> str:
         return to_svg(fig, "scales", "How far codes are apart, by layer", about)
 
 
-def _round_values(low: float, high: float) -> list[float]:
+def round_values(low: float, high: float) -> list[float]:
     """1, 2, 5 times powers of ten between two values; powers of ten only where these are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     fine = [m * 10.0**p for p in powers for m in (1, 2, 5) if low <= m * 10.0**p <= high]

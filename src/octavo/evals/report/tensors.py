@@ -19,6 +19,7 @@ from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, TensorInfo
 from octavo.quantizers.job.plan import plan
 from octavo.quantizers.job.recode import SLAB, recode
+from octavo.quantizers.job.record import read_record
 from octavo.quantizers.job.source import FLOATS, gguf_source
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import PRESETS, find_preset
@@ -108,6 +109,7 @@ def _measure(file: GGUFFile, errors: Errors, progress: Progress | None) -> Model
         trial=TRIAL if errors.basis == "trial" else None,
         tensors=tuple(found),
         imatrix=file.metadata.get_str("quantize.imatrix.file", "") or None,
+        record=read_record(file),
     )
 
 

@@ -101,7 +101,7 @@ def quantize_to_size(
         stored = {t.name: t.type_name for t in source.tensors}
         changed = {name: kinds[0] for name, kinds in offered.items() if kinds[0].name != stored[name]}
         require_sources(Job(source, str(target), changed, None), allow_requantize)
-        header = header_bytes(source, weights)
+        header = header_bytes(source, weights, method=method is not None)
         budget = target.tensor_bytes(source, header)
         least = least_bytes(source, offered)
         if budget < least:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo.formats import BlockFormat, QTensor
 from octavo.formats.spec import U8
+from octavo.quantizers.calibration.outliers import Channels
+from octavo.quantizers.job.about import About
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,12 +19,21 @@ class Made:
     data    packed rows, uint8 [N, bytes] or [experts, N, bytes]
     error   the root of sum |E x|^2 / sum |W x|^2 over the inputs x that were seen
     before  the same of what the format's encoder alone makes
+    channels  of the inputs
     """
 
     data: U8
     error: float
     before: float
+    channels: Channels | None = None
 
     def tensor(self, fmt: BlockFormat, shape: tuple[int, ...]) -> QTensor:
         """As a tensor of the format that it was made in."""
         return QTensor(fmt, shape, self.data)
+
+
+class AllMade(NamedTuple):
+    """Tensors that a method has made, by name, and what its run was."""
+
+    tensors: Mapping[str, Made]
+    about: About

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from octavo.quantizers.job.made import Made
+from octavo.quantizers.job.made import AllMade
 from octavo.quantizers.job.plan import Job
 
 
 class Method(Protocol):
     """What makes tensors of a job that is about to be done, by name; an encoder makes those that it leaves out."""
 
-    def __call__(self, job: Job, /) -> Mapping[str, Made]: ...
+    def __call__(self, job: Job, /) -> AllMade: ...
 
 
 @runtime_checkable

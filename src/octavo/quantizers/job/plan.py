@@ -11,6 +11,7 @@ from octavo.errors import FileError, UsageError, shown
 from octavo.formats import BlockFormat
 from octavo.io.atomic import require_target
 from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.about import About
 from octavo.quantizers.job.made import Made
 from octavo.quantizers.job.source import Source, SourceTensor
 from octavo.quantizers.mix.mixing import Choices, choose_types
@@ -27,7 +28,10 @@ _OFTEN_MISSING = ("token_embd.weight", "output.weight")  # from importance matri
 
 @dataclass(frozen=True)
 class Job:
-    """What to make of a source: the type of each tensor that changes, what the file says of it, and what is made."""
+    """What to make of a source: the type of each tensor that changes, what the file says of it, and what is made.
+
+    about  the run of the method that made it, if one did
+    """
 
     source: Source
     name: str
@@ -35,6 +39,7 @@ class Job:
     file_type: int | None
     imatrix: Imatrix | None = None
     made: Mapping[str, Made] = field(default_factory=dict)
+    about: About | None = None
 
     @property
     def tensors(self) -> list[SourceTensor]:

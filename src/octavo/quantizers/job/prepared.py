@@ -10,6 +10,8 @@ from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
+from octavo.quantizers.calibration.outliers import Channels
+from octavo.quantizers.job.about import About
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,12 +22,16 @@ class MadeWeight:
     error   the root of sum |y' - y|^2 / sum |y|^2 of the outputs y over the calibration text
     before  the same with the weight rounded to nearest
     how     what was chosen for it, as in "qronos"; for experts what was chosen for any
+    tried   the error of each way that was tried; for experts of each that was tried for all
+    channels  of its input
     """
 
     coded: tuple[Coded, ...]
     error: float
     before: float
     how: str
+    tried: Mapping[str, float] = field(default_factory=dict)
+    channels: Channels | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,9 @@ class Scaled:
     how      the way in which scales were made, as in "awq"; "ones" where none were better
     setting  its parameter: an exponent or a threshold; None for ones
     before, after  mean squares of what rounded products err; where there were several ways, over tokens apart
+    least, largest  of the scales
+    readers  weights that read these channels
+    channels  of what they read, before they were scaled
     """
 
     fold: str
@@ -43,6 +52,10 @@ class Scaled:
     setting: float | None
     before: float
     after: float
+    least: float = 1.0
+    largest: float = 1.0
+    readers: tuple[str, ...] = ()
+    channels: Channels | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,7 @@ class Prepared:
     inputs  static scales of activations, of a scheme that has them
     caches  the largest magnitude of each head, float32 [heads], of what caches held, by their names as "blk.0.cache_k"
     end     is to be called when the checkpoint is written, or is not going to be: whether it is
+    about   what the run was
     """
 
     file: GGUFFile
@@ -88,6 +102,7 @@ class Prepared:
     inputs: Sequence[StaticInput] = ()
     caches: Mapping[str, F32] = field(default_factory=dict)
     end: Callable[[bool], None] = lambda done: None
+    about: About | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,12 @@ from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.io.atomic import require_room
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.about import About
 from octavo.quantizers.job.ahead import Ahead, worker
 from octavo.quantizers.job.method import Foretells, KeepsWork, Method
 from octavo.quantizers.job.plan import Job, Progress, StrPath, require_imatrix, require_sources, require_weighted
 from octavo.quantizers.job.recode import Recoded, Slab, checked_copy, read_slabs, recode_slabs
+from octavo.quantizers.job.record import KEY, Record, WeightRecord, record_bytes, to_json
 from octavo.quantizers.job.report import Report, TensorRow
 from octavo.quantizers.job.source import Source, SourceTensor
 
@@ -49,7 +51,8 @@ def write_model(
     require_weighted(job)
     require_room(dst, sum(_row(job, tensor).nbytes for tensor in job.tensors))
     if method is not None:
-        job = replace(job, made=method(job))
+        made = method(job)
+        job = replace(job, made=made.tensors, about=made.about)
     with _Writer(job, report, threads, progress) as writer:
         write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
     if isinstance(method, KeepsWork):
@@ -148,7 +151,15 @@ def _metadata(job: Job) -> dict[str, Any]:
     metadata = {**job.source.metadata, "general.quantization_version": TypedValue(ValueType.U32, QUANTIZATION_VERSION)}
     if job.file_type is not None:
         metadata["general.file_type"] = TypedValue(ValueType.U32, job.file_type)
-    return metadata | (_imatrix_keys(job.imatrix) if job.imatrix else {})
+    metadata |= _imatrix_keys(job.imatrix) if job.imatrix else {}
+    return metadata if job.about is None else metadata | {KEY: to_json(_record(job, job.about))}
+
+
+def _record(job: Job, about: About) -> Record:
+    """What a method did, for the file to keep."""
+    made = ((name, about.method, each.before, each.error) for name, each in job.made.items())
+    weights = (WeightRecord(*row, {}, job.made[row[0]].channels) for row in made)
+    return Record(about, job.name, tuple(weights))
 
 
 def _imatrix_keys(imatrix: Imatrix) -> dict[str, Any]:
@@ -168,8 +179,11 @@ def _cut(text: str) -> str:
     return text.encode("utf-8", "replace")[:_TEXT_BYTES].decode("utf-8", "ignore")
 
 
-def header_bytes(source: Source, imatrix: Imatrix | None = None) -> int:
-    """Bytes of a file made of `source` beside its tensors, at most: metadata, tensor infos, gaps between tensors."""
+def header_bytes(source: Source, imatrix: Imatrix | None = None, *, method: bool = False) -> int:
+    """Bytes of a file made of `source` beside its tensors, at most: metadata, tensor infos, gaps between tensors.
+
+    method  with a record of what a method did
+    """
     with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
         path = os.path.join(folder, "metadata.gguf")
         write_gguf(path, source.arch, _metadata(Job(source, "", {}, 0, imatrix)), [])
@@ -177,4 +191,5 @@ def header_bytes(source: Source, imatrix: Imatrix | None = None) -> int:
     infos = sum(_INFO_BYTES + len(t.name.encode()) + 8 * len(t.shape) for t in source.tensors)
     alignment = source.metadata.get("general.alignment")
     gap = alignment.value if alignment is not None else _ALIGNMENT
-    return pairs + infos + gap * (len(source.tensors) + 1)
+    record = record_bytes(t.name for t in source.tensors) if method else 0
+    return pairs + infos + gap * (len(source.tensors) + 1) + record

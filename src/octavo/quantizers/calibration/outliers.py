@@ -1,0 +1,45 @@
+"""Channels that stand out: the largest magnitudes that the channels of an input reach over a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+MOST = 4
+"""Channels that are told of an input."""
+DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The largest magnitudes of an input's channels, or of all experts' together.
+
+    size     channels
+    median   of the channels' largest magnitudes
+    largest  the channels with the largest ones, and these: at most MOST, the largest first
+    """
+
+    size: int
+    median: float
+    largest: tuple[tuple[int, float], ...]
+
+    @property
+    def peak(self) -> float:
+        """How many times the median the largest channel reaches; 0 where all are 0."""
+        top = self.largest[0][1] if self.largest else 0.0
+        return top / self.median if self.median else float("inf") if top else 0.0
+
+
+def channels(absmax: npt.ArrayLike) -> Channels:
+    """Of max |x| of each channel: [K], or [experts, K]."""
+    values = np.asarray(absmax, np.float64)
+    values = values.reshape(-1, values.shape[-1]).max(axis=0)
+    first = np.argsort(-values, kind="stable")[:MOST]
+    largest = tuple((int(at), _rounded(values[at])) for at in first)
+    return Channels(len(values), _rounded(np.median(values)), largest)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,223 @@
+"""What a method did to a model, as the model itself keeps it: errors before and after, and what was chosen.
+
+A GGUF file has it as JSON under KEY of its metadata, a checkpoint as FILE beside its weights. Only a
+report reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.errors import ModelError
+from octavo.huggingface import CheckpointFile
+from octavo.io.gguf import GGUFFile
+from octavo.quantizers.calibration.outliers import Channels
+from octavo.quantizers.job.about import About
+from octavo.quantizers.job.prepared import Scaled
+
+KEY, FILE = "octavo.calibration", "octavo_calibration.json"
+VERSION = 1
+DIGITS = 6
+"""Of errors and scales."""
+WEIGHT_BYTES, ABOUT_BYTES = 400, 4096
+"""Bytes of JSON that a weight of a GGUF file takes beside its name, and what is told of the run, at most."""
+
+
+@dataclass(frozen=True)
+class WeightRecord:
+    """A weight.
+
+    how      what was chosen for it, as in "qronos"
+    before   the root of sum |y' - y|^2 / sum |y|^2 of its outputs y over the text, with the codes that are nearest
+    error    the same, as it is
+    tried    the same of each way that was tried for it, where there were several
+    channels of its input
+    """
+
+    name: str
+    how: str
+    before: float
+    error: float
+    tried: Mapping[str, float]
+    channels: Channels | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run, and what it did. `target` is the preset or the scheme."""
+
+    about: About
+    target: str
+    weights: tuple[WeightRecord, ...]
+    scales: tuple[Scaled, ...] = ()
+
+
+def to_values(record: Record) -> dict[str, Any]:
+    """A record as JSON has it."""
+    return {
+        "version": VERSION,
+        "target": record.target,
+        **vars(record.about),
+        "weights": [
+            {"name": w.name, "how": w.how, "before": rounded(w.before), "error": rounded(w.error)}
+            | ({"tried": {way: rounded(x) for way, x in w.tried.items()}} if len(w.tried) > 1 else {})
+            | channel_values(w.channels)
+            for w in record.weights
+        ],
+        "scales": [
+            values | {key: rounded(values[key]) for key in ("before", "after", "least", "largest")}
+            for values in map(scaled_values, record.scales)
+        ],
+    }
+
+
+def to_json(record: Record) -> str:
+    """A record as text, without spaces."""
+    return json.dumps(to_values(record), separators=(",", ":"))
+
+
+def record_bytes(names: Iterable[str]) -> int:
+    """Bytes that the record of a GGUF file with these weights takes, at most."""
+    return ABOUT_BYTES + sum(WEIGHT_BYTES + len(json.dumps(name)) for name in names)
+
+
+def scaled_values(row: Scaled) -> dict[str, Any]:
+    """What is told of a fold's scales, as JSON has it."""
+    return {
+        "fold": row.fold, "how": row.how, "setting": row.setting, "before": row.before, "after": row.after,
+        "least": row.least, "largest": row.largest, "readers": list(row.readers),
+        **channel_values(row.channels),
+    }  # fmt: skip
+
+
+def channel_values(found: Channels | None) -> dict[str, Any]:
+    """The channels of an input as a field of JSON; none where they are not known."""
+    if found is None:
+        return {}
+    return {"channels": {"size": found.size, "median": found.median, "largest": list(map(list, found.largest))}}
+
+
+def rounded(x: float) -> float:
+    """A number with as many digits as are kept of it."""
+    return float(f"{x:.{DIGITS}g}")
+
+
+def read_record(file: GGUFFile) -> Record | None:
+    """What a model's file says of how it was made; None where it says nothing.
+
+    Raises ModelError naming the field for what is not as a method writes it, FileError for what is no JSON object.
+    """
+    if isinstance(file, CheckpointFile):
+        checkpoint = file.folder.checkpoint
+        values = checkpoint.json(FILE)
+        return None if values is None else record_of(values, checkpoint.path(FILE))
+    text = file.metadata.get_str(KEY, "")
+    if not text:
+        return None
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ModelError("is no JSON", file=file.path, field=KEY) from None
+    return record_of(values, file.path)
+
+
+def record_of(values: object, file: str) -> Record:
+    """A record of what JSON has. Raises ModelError as `read_record` does."""
+    at = Fields(values, file, "")
+    if (version := at.whole("version")) != VERSION:
+        raise at.error("version", f"is {version}", str(VERSION))
+    kv = at.values.get("kv")
+    about = About(
+        at.text("method"), at.text("text"), at.whole("samples"), at.whole("tokens"), at.text("sha256"),
+        at.values.get("rotate") is True, None if kv is None else at.text("kv"),
+    )  # fmt: skip
+    return Record(
+        about, at.text("target"), tuple(map(_weight, at.parts("weights"))), tuple(map(scaled_of, at.parts("scales")))
+    )
+
+
+def scaled_of(at: Fields) -> Scaled:
+    """What is told of a fold's scales."""
+    setting = None if at.values.get("setting") is None else at.real("setting")
+    return Scaled(
+        at.text("fold"), at.text("how"), setting, at.real("before"), at.real("after"), at.real("least"),
+        at.real("largest"), tuple(at.texts("readers")), channels_of(at),
+    )  # fmt: skip
+
+
+def _weight(at: Fields) -> WeightRecord:
+    tried = at.part("tried") if "tried" in at.values else None
+    return WeightRecord(
+        at.text("name"), at.text("how"), at.real("before"), at.real("error"),
+        {} if tried is None else {way: tried.real(way) for way in tried.values}, channels_of(at),
+    )  # fmt: skip
+
+
+def channels_of(at: Fields) -> Channels | None:
+    """The channels of an input that a part of JSON has; None where it has none."""
+    if "channels" not in at.values:
+        return None
+    part = at.part("channels")
+    return Channels(part.whole("size"), part.real("median"), tuple(part.pairs("largest")))
+
+
+class Fields:
+    """A JSON object; each error names the file, the field and what is allowed."""
+
+    def __init__(self, values: object, file: str, place: str) -> None:
+        self.file, self.place = file, place
+        if not isinstance(values, dict):
+            raise self.error("", "is no JSON object", "an object")
+        self.values: dict[str, Any] = values
+
+    def error(self, key: str, problem: str, allowed: str) -> ModelError:
+        return ModelError(problem, file=self.file, field=f"{KEY}: {self.place}{key}", allowed=allowed)
+
+    def text(self, key: str) -> str:
+        value = self.values.get(key)
+        if not isinstance(value, str):
+            raise self.error(key, "is missing or no text", "text")
+        return value
+
+    def whole(self, key: str) -> int:
+        value = self.values.get(key)
+        if type(value) is not int or value < 0:
+            raise self.error(key, "is missing or no whole number", "0 or more")
+        return value
+
+    def real(self, key: str) -> float:
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+            raise self.error(key, "is missing or no number", "a finite number, 0 or more")
+        return float(value)
+
+    def part(self, key: str) -> Fields:
+        return Fields(self.values.get(key), self.file, f"{self.place}{key}.")
+
+    def parts(self, key: str) -> Iterable[Fields]:
+        return [Fields(value, self.file, f"{self.place}{key}.{i}.") for i, value in enumerate(self._list(key))]
+
+    def texts(self, key: str) -> list[str]:
+        found = self._list(key)
+        if not all(isinstance(value, str) for value in found):
+            raise self.error(key, "has values that are no text", "texts")
+        return found
+
+    def pairs(self, key: str) -> list[tuple[int, float]]:
+        """Channels, each with a number."""
+        found = self._list(key)
+        for i, pair in enumerate(found):
+            values = dict(zip(("channel", "value"), pair, strict=False)) if isinstance(pair, list) else pair
+            at = Fields(values, self.file, f"{self.place}{key}.{i}.")
+            found[i] = at.whole("channel"), at.real("value")
+        return found
+
+    def _list(self, key: str) -> list[Any]:
+        value = self.values.get(key)
+        if not isinstance(value, list):
+            raise self.error(key, "is missing or no list", "a list")
+        return list(value)
