@@ -42,16 +42,15 @@ def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
 @pytest.mark.parametrize("m", [1, 40])
 def test_every_stored_format_passes(name: str, m: int) -> None:
     result = measure.bench_gemm(m, 264, 512, name.upper(), "cpu")
-    bits = stored.STORED[name].bits
     assert result["passed"]
     assert result["scheme"] == name
-    assert result["bound"] / 8 < result["rel_l2"] <= result["bound"] == stored.BOUNDS[bits]
+    assert result["bound"] / 8 < result["rel_l2"] <= result["bound"] == stored.bound(stored.STORED[name])
     assert result["own_error"] < 1e-6
     assert result["library"] == "float32 BLAS"
 
 
 def test_bounds_that_are_promised(octavo: Run) -> None:
-    bounds = {name: stored.BOUNDS[fmt.bits] for name, fmt in stored.STORED.items()}
+    bounds = {name: stored.bound(fmt) for name, fmt in stored.STORED.items()}
     assert bounds["q8_0"] == measure.PRODUCTS["int8"].bound == 0.03
     assert {bounds[name] for name in ("q4_0", "q4_1", "q4_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4")} == {0.15}
     lines = octavo("bench", "gemm", "16", "16", "256", "--scheme", "q8_0", "--device", "cpu").out.splitlines()

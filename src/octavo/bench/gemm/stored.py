@@ -22,7 +22,16 @@ STORED = {name.lower(): by_name(name) for name in WEIGHTS if not by_name(name).i
 """Formats by the name of their scheme."""
 
 BOUNDS = {8: 0.03, 6: 0.05, 5: 0.08, 4: 0.15, 3: 0.25, 2: 0.4}
-"""Of the error against the product of the floats, by bits of a code."""
+"""Of the error against the product of the floats, by bits of a code; see `bound`."""
+
+
+def bound(fmt: BlockFormat) -> float:
+    """How large the error against the product of the floats may be.
+
+    Codes that are numbers of a grid's points, or of three values, say less than their bits: no coder of so many bits a
+    weight has less than 2^-bits of error on normal weights, and these formats have up to twice that.
+    """
+    return max(BOUNDS[fmt.bits], 2.1 * 2**-fmt.bits_per_weight)
 
 
 def subject(fmt: BlockFormat, x: F32, w: F32, device: str) -> GemmSubject:
@@ -51,7 +60,7 @@ def subject(fmt: BlockFormat, x: F32, w: F32, device: str) -> GemmSubject:
 
     n, k = w.shape
     return GemmSubject(
-        BOUNDS[fmt.bits], lambda: np.array(first.run(inputs, sizes)[0]), exact, calls, _operands(x, device),
+        bound(fmt), lambda: np.array(first.run(inputs, sizes)[0]), exact, calls, _operands(x, device),
         tensor.nbytes, tensor.nbytes + len(x) * (k + k // 8 + 4 * n),
     )  # fmt: skip
 
