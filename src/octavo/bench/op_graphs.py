@@ -13,9 +13,10 @@ from typing import Any, cast
 import numpy as np
 
 from octavo.bench.synthetic import random_matrix
-from octavo.formats import by_name, quantize_reference
+from octavo.formats import by_name, channel_format, quantize_reference
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.group import row_named
+from octavo.formats.rows import SCHEMES
 from octavo.formats.spec import AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
 from octavo.graph.node import PAGE_SIZE, DType, Node
@@ -23,6 +24,8 @@ from octavo.graph.ops import apply
 
 Draw = Callable[[int], AnyArray]
 """Tokens in a step -> the values of an input, [tokens, ...]."""
+OF_ROWS = frozenset(scheme.format for scheme in SCHEMES.values())
+"""Formats that have a scale for a whole row, whose length says which they are."""
 
 
 class Sketch:
@@ -65,7 +68,8 @@ class Sketch:
 
     def matrix(self, name: str, *shape: int, number: int = 0) -> Node:
         """A weight [N, K] or [E, N, K] in the case's format of that number (the last one, if it has fewer)."""
-        fmt = row_named(self.formats[min(number, len(self.formats) - 1)])
+        named = self.formats[min(number, len(self.formats) - 1)]
+        fmt = channel_format(named, shape[-1]) if named in OF_ROWS else row_named(named)
         return weight(random_matrix(f"{name}.weight", fmt, shape, self.rng))
 
     def vector(self, name: str, size: int) -> Node:
