@@ -38,14 +38,14 @@ NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
-         ("prefill_int4", "gfx1100"), ("prefill_int4", "sm_80"),
+         *(("prefill_int4", target) for target in ("sm_80", "sm_100", "gfx1100")),
          *(("decode_f32_256", target) for target in ("sm_80", "sm_90", "sm_100", "gfx1100")),
          *(("prefill_f32_256", target) for target in ("sm_90", "sm_100", "gfx1100"))}  # fmt: skip
 """What does not fit the registers of targets yet; see docs/gpu.md."""
 NEWER = tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
 LITTLE = {("decode", "gfx1100"), ("decode_f32", "gfx1100")} if NEWER else set()
 """Where Triton 3.9 spills three registers, and those before it none."""
-SPILL |= {("prefill_f32", "sm_90")} if NEWER else set()
+SPILL |= {("prefill_f32", "sm_90"), ("prefill_int4", "sm_90")} if NEWER else set()
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
 OF_NVIDIA = ("mmq_mma", "mmq_mma_32")
