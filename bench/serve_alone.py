@@ -2,7 +2,7 @@
 
     python bench/serve_alone.py MODEL.gguf ... [--turns N] [--tokens N] [--threads N] [--device cpu|gpu] [-o FOLDER]
 
-Both have a process of their own with the model, and are asked in turns, A B B A: for a greedy reply after the same
+Both have a process of their own with the model, make no drafts, and are asked in turns, A B B A: for a greedy reply after the same
 prompt. `lost` is what share of the engine's tokens a second the server does not reach, by medians; `neighbours` are the
 quartiles of that between neighbours in time. Times are from the first token to the last. `cpu` is the milliseconds of
 CPU time for each token of the engine alone, of the server's engine and of its front, which other load of the machine
@@ -38,7 +38,9 @@ def alone(path: str, device: str, threads: int) -> None:
     from octavo.runtime.request import Request
     from octavo.runtime.sampling import SamplingParams, make_sampler
 
-    with octavo.load(path, device=device, threads=threads or None, n_ctx=CONTEXT, max_sequences=1) as model:
+    with octavo.load(
+        path, device=device, threads=threads or None, n_ctx=CONTEXT, max_sequences=1, speculate="off"
+    ) as model:
         core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab)
         print(json.dumps(0), flush=True)
         for line in sys.stdin:
@@ -138,7 +140,7 @@ def main() -> None:
     cases = []
     for path in asked.models:
         to = Address("127.0.0.1", free_port())
-        options = ["-np", "1", "-c", str(CONTEXT), "--device", asked.device]
+        options = ["--speculate", "off", "-np", "1", "-c", str(CONTEXT), "--device", asked.device]
         options += ["-t", str(asked.threads)] if asked.threads else []
         command = [sys.executable, "-m", "octavo", "serve", path, "--port", str(to.port), *options]
         engine = Alone(path, asked.device, str(asked.threads))
