@@ -3,10 +3,10 @@
     python bench/serve_alone.py MODEL.gguf ... [--turns N] [--tokens N] [--threads N] [--device cpu|gpu] [-o FOLDER]
 
 Both have a process of their own with the model, make no drafts, and are asked in turns, A B B A: for a greedy reply
-after the same prompt. `lost` is what share of the engine's tokens a second the server does not reach, by medians; `neighbours` are the
-quartiles of that between neighbours in time. Times are from the first token to the last. `cpu` is the milliseconds of
-CPU time for each token of the engine alone, of the server's engine and of its front, which other load of the machine
-changes little. Needs Linux.
+after the same prompt. `lost` is what share of the engine's tokens a second the server does not reach, by medians;
+`neighbours` are the quartiles of that between neighbours in time. Times are from the first token to the last. `cpu`
+is the milliseconds of CPU time for each token of the engine alone, of the server's engine and of its front, which
+other load of the machine changes little. Needs Linux.
 """
 
 from __future__ import annotations
