@@ -8,9 +8,14 @@ number. Products of two vectors stay what they were, as the rotation is orthogon
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
+import numpy.typing as npt
 
 from octavo.formats.spec import F32
+
+Float = TypeVar("Float", bound=np.floating)
 
 
 def block_of(dim: int) -> int:
@@ -37,11 +42,17 @@ def rotate_back(x: F32) -> F32:
 
 
 def _mixed(x: F32) -> F32:
-    dim = x.shape[-1]
-    block, apart = block_of(dim), 1
-    while apart < block:
-        pairs = x.reshape(*x.shape[:-1], dim // (2 * apart), 2, apart)
+    block = block_of(x.shape[-1])
+    blocks = hadamard(x.reshape(*x.shape[:-1], -1, block))
+    mixed: F32 = blocks.reshape(x.shape) * np.float32(block**-0.5)
+    return mixed
+
+
+def hadamard(x: npt.NDArray[Float]) -> npt.NDArray[Float]:
+    """Values [..., 2^p] times the Hadamard matrix of 1 and -1: pairs of 1 apart first, then of 2."""
+    n, apart = x.shape[-1], 1
+    while apart < n:
+        pairs = x.reshape(*x.shape[:-1], n // (2 * apart), 2, apart)
         low, high = pairs[..., 0, :], pairs[..., 1, :]
         x, apart = np.stack([low + high, low - high], axis=-2).reshape(x.shape), 2 * apart
-    mixed: F32 = x * np.float32(block**-0.5)
-    return mixed
+    return x

@@ -15,6 +15,7 @@ import numpy as np
 
 from octavo.errors import ModelError
 from octavo.formats import dequantize
+from octavo.formats.rotation import hadamard
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
@@ -56,13 +57,8 @@ class Rotation:
         """x A, or x A^T: A is the Kronecker product of a Hadamard matrix, which is symmetric, and the odd one."""
         m = len(self.odd)
         y = x.reshape(*x.shape[:-1], x.shape[-1] // m, m) @ (self.odd.T if transposed else self.odd)
-        half, count = 1, y.shape[-2]
-        while half < count:
-            pairs = y.reshape(*y.shape[:-2], count // (2 * half), 2, half, m)
-            a, b = pairs[..., 0, :, :], pairs[..., 1, :, :]
-            y = np.stack([a + b, a - b], axis=-3).reshape(*x.shape[:-1], count, m)
-            half *= 2
-        out: F64 = y.reshape(x.shape) / np.sqrt(count)
+        mixed = hadamard(y.swapaxes(-1, -2)).swapaxes(-1, -2)
+        out: F64 = mixed.reshape(x.shape) / np.sqrt(y.shape[-2])
         return out
 
 
