@@ -17,16 +17,14 @@ DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 
 
 def config_json(model: ModelSpec) -> dict[str, Any]:
-    """config.json of a dense model in a GGUF file, without `quantization_config`.
+    """config.json of a model in a GGUF file, without `quantization_config`.
 
-    Raises ModelError for experts, and for a rope that config.json has no exact word for.
+    Raises ModelError for an architecture or a rope that config.json has no exact words for, and for a window.
     """
     file, architecture, hp = model.file, model.architecture, model.hparams
     if not architecture.writable:
         problem = f"is {hp.arch}, of which no checkpoint is made from a GGUF file"
         raise ModelError(problem, file=file.path, field="general.architecture", allowed="the checkpoint itself")
-    if hp.n_expert:
-        raise ModelError(f"has {hp.n_expert} experts", file=file.path, field="expert_count", allowed="dense models")
     if hp.n_window:
         problem = f"has a sliding window of {hp.n_window} tokens, with which no config.json is written"
         raise ModelError(problem, file=file.path, field="attention.sliding_window", allowed="the checkpoint itself")
@@ -48,6 +46,7 @@ def config_json(model: ModelSpec) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "torch_dtype": DTYPES.get(stored, "float16"),
         **_rope(file, hp.rope, hp.head_dim),
+        **architecture.words_of(hp),
     }
     for role in ("bos", "eos"):
         number = file.metadata.get_int(f"tokenizer.ggml.{role}_token_id", None)

@@ -74,6 +74,7 @@ class Architecture(Generic[H]):
     When a checkpoint is made of a GGUF file:
     writable   whether config.json has words for all that the file says
     biases     words of config.json, and the linear layers of a block that each gives biases to
+    words_of   what config.json says of a model beside what it says of all, or in place of that: as `classes` reads it
     """
 
     name: str
@@ -104,6 +105,7 @@ class Architecture(Generic[H]):
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    words_of: Callable[[H], Mapping[str, Any]] = lambda hp: {}
 
     def plain_name(self, name: str) -> str:
         """The name of a checkpoint's tensor without what it may begin with."""

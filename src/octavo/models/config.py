@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import ModelError, shown
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, RMS_EPS
+from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, RMS_EPS, Hyperparams
 
 Keys = dict[str, Any]
 """Fields under a GGUF file's `<arch>.`, and their values."""
@@ -69,6 +69,13 @@ def expert_keys(config: Config, *names: str) -> Keys:
     name = next((n for n in names if config.values.get(n) is not None), names[0])
     experts = config.size(name, LIMITS["expert_count"])
     return {"expert_count": experts, "expert_used_count": config.size("num_experts_per_tok", experts)}
+
+
+def expert_words(hp: Hyperparams, name: str) -> Mapping[str, Any]:
+    """The inverse of `expert_keys`, and how wide a feed-forward is where none but experts' is there."""
+    return {
+        name: hp.n_expert, "num_experts_per_tok": hp.n_expert_used, "intermediate_size": hp.n_ff or hp.n_ff_expert
+    }  # fmt: skip
 
 
 def layer_norm_keys(config: Config, word: str) -> Keys:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, expert_keys, window_keys
+from octavo.models.config import Config, Keys, expert_keys, expert_words, window_keys
 from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
 from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
@@ -47,6 +49,13 @@ def mixtral(config: Config) -> Keys:
     return window_keys(config, 0) | expert_keys(config, "num_local_experts")
 
 
+def words_of(hp: Hyperparams) -> Mapping[str, Any]:
+    """Of a model with experts that it is a Mixtral."""
+    if not hp.n_expert:
+        return {}
+    return {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **expert_words(hp, "num_local_experts")}
+
+
 ARCH = Architecture(
     name="llama",
     hparams=hparams,
@@ -66,4 +75,5 @@ ARCH = Architecture(
         "attention_bias": ("attn_q", "attn_k", "attn_v", "attn_output"),
         "mlp_bias": ("ffn_gate", "ffn_up", "ffn_down"),
     },
+    words_of=words_of,
 )

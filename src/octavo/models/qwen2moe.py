@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, expert_keys
+from octavo.models.config import Config, Keys, expert_keys, expert_words
 from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Expected, Tensors, Weights
 
@@ -63,6 +65,14 @@ def config_keys(config: Config) -> Keys:
     }
 
 
+def words_of(hp: Qwen2Moe) -> Mapping[str, Any]:
+    return {
+        "model_type": "qwen2_moe", **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
+        "shared_expert_intermediate_size": hp.n_ff_shared, "norm_topk_prob": False, "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }  # fmt: skip
+
+
 ARCH = Architecture(
     name="qwen2moe",
     hparams=hparams,
@@ -74,5 +84,6 @@ ARCH = Architecture(
         "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
         "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
     },
-    writable=False,
+    biases={"qkv_bias": ("attn_q", "attn_k", "attn_v")},
+    words_of=words_of,
 )  # fmt: skip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, expert_keys, window_keys
+from octavo.models.config import Config, Keys, expert_keys, expert_words, window_keys
 from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
 from octavo.models.windows import PATTERN, read_windowed
@@ -52,6 +54,13 @@ def config_keys(config: Config) -> Keys:
     return window | experts | {"expert_feed_forward_length": width}
 
 
+def words_of(hp: Hyperparams) -> Mapping[str, Any]:
+    return {
+        "model_type": "qwen3_moe", **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
+        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    }  # fmt: skip
+
+
 ARCH = Architecture(
     name="qwen3moe",
     hparams=hparams,
@@ -61,4 +70,5 @@ ARCH = Architecture(
     classes={"Qwen3MoeForCausalLM": config_keys},
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.moe("mlp", "gate_proj", "up_proj", "down_proj"),
     biases={"attention_bias": ("attn_q", "attn_k", "attn_v", "attn_output")},
+    words_of=words_of,
 )
