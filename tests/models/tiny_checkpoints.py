@@ -48,6 +48,10 @@ DEEPSEEK_ROPE = {
     "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
     "beta_slow": 1.0,
 }  # fmt: skip
+ROUTED = {
+    "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
+}  # fmt: skip
 LLAMA4 = {
     "num_hidden_layers": 4, "head_dim": 64, "intermediate_size_mlp": 80, "num_local_experts": 4, "pad_token_id": None,
     "num_experts_per_tok": 1, "attention_chunk_size": WINDOW, "floor_scale": 8, "attn_scale": 0.3,
@@ -94,6 +98,10 @@ TABLE: dict[str, Case] = {
     "starcoder2-window": small("starcoder2", "Starcoder2Config", {"sliding_window": WINDOW}),
     "glm4": small("glm4", "Glm4Config", {"head_dim": 64, "pad_token_id": None}),
     "glm4-odd": small("glm4", "Glm4Config", {**ODD, "head_dim": 48, "pad_token_id": None}),
+    "glm4moe": small("glm4moe", "Glm4MoeConfig", {
+        **ROUTED, "head_dim": 64, "attention_bias": True, "num_mtp_layers": 0}),
+    "glm4moe-odd": small("glm4moe", "Glm4MoeConfig", {
+        **ROUTED, **ODD, "head_dim": 48, "use_qk_norm": True, "n_group": 3, "topk_group": 2, "num_mtp_layers": 0}),
     "gpt-oss": small("gpt-oss", "GptOssConfig", {**GPT_OSS, "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
         "truncate": False, "original_max_position_embeddings": 64}}),
@@ -106,6 +114,8 @@ TABLE: dict[str, Case] = {
     "deepseek2-v3": small("deepseek2", "DeepseekV3Config", {
         **DEEPSEEK, "q_lora_rank": 24, "n_group": 3, "topk_group": 2, "norm_topk_prob": True,
         "rope_parameters": {**DEEPSEEK_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0}}),
+    "glm4moe-lite": small("deepseek2", "Glm4MoeLiteConfig", {
+        **{key: DEEPSEEK[key] for key in DEEPSEEK if key != "first_k_dense_replace"}, "q_lora_rank": 24}),
     "llama4": small("llama4", "Llama4TextConfig", LLAMA4),
     "llama4-dense": small("llama4", "Llama4TextConfig", {
         **LLAMA4, "interleave_moe_layer_step": 2, "attn_temperature_tuning": False, "rope_parameters": {

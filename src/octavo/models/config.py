@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import ModelError, shown
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, RMS_EPS, Hyperparams
+from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, NEXTN, RMS_EPS, Hyperparams
 
 Keys = dict[str, Any]
 """Fields under a GGUF file's `<arch>.`, and their values."""
@@ -76,6 +76,14 @@ def expert_words(hp: Hyperparams, name: str) -> Mapping[str, Any]:
     return {
         name: hp.n_expert, "num_experts_per_tok": hp.n_expert_used, "intermediate_size": hp.n_ff or hp.n_ff_expert
     }  # fmt: skip
+
+
+def nextn_keys(config: Config) -> Keys:
+    """Layers that guess tokens beyond the next one, by either of their words; GGUF counts them among the others."""
+    word = "num_nextn_predict_layers"
+    guessing = config.count(word if config.values.get(word) is not None else "num_mtp_layers", LIMITS["block_count"])
+    n = config.size("num_hidden_layers", LIMITS["block_count"])
+    return {"block_count": n + guessing, NEXTN: guessing} if guessing else {}
 
 
 def layer_norm_keys(config: Config, word: str) -> Keys:

@@ -15,6 +15,8 @@ from octavo.models.rope import Rope
 RMS_EPS, LAYER_NORM_EPS = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 CLASSIFIER = "cls.output.weight"
+NEXTN = "nextn_predict_layers"
+"""The field that says how many of a file's last layers guess tokens beyond the next one."""
 
 H = TypeVar("H", bound="Hyperparams")
 
@@ -41,6 +43,7 @@ class Hyperparams:
     n_labels  scores that the classifier of a reranker gives
     n_window  tokens that a token of some layers sees, itself among them; None where all layers see all before it
     windowed  whether each layer has the window; empty where the file does not say which do
+    n_next    layers behind these that guess tokens beyond the next one, which are not computed
     """
 
     arch: str
@@ -60,6 +63,7 @@ class Hyperparams:
     n_labels: int = 1
     n_window: int | None = None
     windowed: tuple[bool, ...] = ()
+    n_next: int = 0
 
     def extended(self, kind: type[H], **more: Any) -> H:
         """These and some more of an architecture's own, as its class `kind`."""
@@ -106,6 +110,10 @@ class HyperparamReader:
 
     def has(self, field: str) -> bool:
         return self.key(field) in self.metadata
+
+    def knows(self, field: str) -> bool:
+        """Whether the architecture reads the field."""
+        return field in self._known
 
     def is_array(self, field: str) -> bool:
         return self.has(field) and self.metadata.describe(self.key(field)).startswith("array")
@@ -177,11 +185,12 @@ def read_shared(
     n_expert_used = r.size("expert_used_count") if n_expert else 0
     if n_expert_used > n_expert:
         raise r.error("expert_used_count", f"{n_expert_used} of {n_expert} experts", f"1 to {n_expert}")
-    n_ctx_train = r.size("context_length", 2048)
+    n_ctx_train, n_layer = r.size("context_length", 2048), r.size("block_count")
+    n_next = r.whole(NEXTN, 0, n_layer - 1) if r.knows(NEXTN) else 0
     dense_ff = 0 if n_expert and not r.has("feed_forward_length") else r.size("feed_forward_length")
     return Hyperparams(
         arch=r.arch,
-        n_layer=r.size("block_count"),
+        n_layer=n_layer - n_next,
         n_embd=n_embd,
         n_ff=dense_ff,
         n_head=n_head,
@@ -196,6 +205,7 @@ def read_shared(
         n_ff_expert=r.size("expert_feed_forward_length", dense_ff or None) if n_expert else 0,
         n_labels=_labels(r),
         n_window=r.size("attention.sliding_window") if r.integer("attention.sliding_window", 0) else None,
+        n_next=n_next,
     )
 
 

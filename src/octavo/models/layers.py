@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,10 @@ from octavo.models.weights import BIAS, SCALE, Expected, Tensors, Weights, matri
 
 
 def model_tensors(hp: Hyperparams, block: Tensors | Callable[[int], Tensors], *, output_bias: bool = False) -> Tensors:
-    """The tensors of a model: embedding, output, rope's divisors, and those of layers, the same or by their number."""
+    """The tensors of a model: embedding, output, rope's divisors, and those of layers, the same or by their number.
+
+    A file may have or lack what layers that guess tokens are made of.
+    """
     outer = {
         "token_embd.weight": matrix(hp.n_vocab, hp.n_embd),
         "output_norm.weight": vector(hp.n_embd),
@@ -28,8 +32,17 @@ def model_tensors(hp: Hyperparams, block: Tensors | Callable[[int], Tensors], *,
         outer |= {f"rope_factors_{length}.weight": vector(pairs) for length in ("long", "short")}
     else:
         outer["rope_freqs.weight"] = vector(pairs, optional=True)
-    blocks = [block(i) if callable(block) else block for i in range(hp.n_layer)]
+    blocks = [block(i) if callable(block) else block for i in range(hp.n_layer + hp.n_next)]
+    for i in range(hp.n_layer, len(blocks)):
+        blocks[i] = {name: replace(want, optional=True) for name, want in (blocks[i] | _nextn_tensors(hp)).items()}
     return outer | {f"blk.{i}.{name}": shape for i, here in enumerate(blocks) for name, shape in here.items()}
+
+
+def _nextn_tensors(hp: Hyperparams) -> Tensors:
+    """What a layer that guesses tokens has beside what others have."""
+    norms = {f"nextn.{name}.weight": vector(hp.n_embd) for name in ("enorm", "hnorm", "shared_head_norm")}
+    heads = {f"nextn.{name}.weight": matrix(hp.n_vocab, hp.n_embd) for name in ("embed_tokens", "shared_head_head")}
+    return norms | with_scales({"nextn.eh_proj.weight": matrix(hp.n_embd, 2 * hp.n_embd)} | heads)
 
 
 def attention_tensors(

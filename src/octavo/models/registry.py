@@ -14,6 +14,7 @@ from octavo.models import (
     gemma3,
     gemma_embedding,
     glm4,
+    glm4moe,
     gpt_oss,
     granite,
     granitemoe,
@@ -41,7 +42,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
         gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
-        nomic_bert_moe, modern_bert, gemma_embedding,
+        nomic_bert_moe, modern_bert, gemma_embedding, glm4moe,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
