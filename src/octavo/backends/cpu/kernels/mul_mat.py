@@ -202,7 +202,7 @@ def _codes_of(layout: Layout, n: int, *, staged: bool = False) -> Any:
     It fetches what is read some blocks later. Staged: in place of the table it is given where unpacked codes lie, and
     returns where those of the block do.
     """
-    block_bytes, ahead, unpack = layout.block_bytes, bytes_ahead(n, layout.bits), unpack_codes(layout)
+    block_bytes, ahead, unpack = layout.block_bytes, bytes_ahead(), unpack_codes(layout)
     unpacked_bytes = staged_bytes(layout)
 
     def staged_codes(w, block, i, codes):
@@ -212,9 +212,8 @@ def _codes_of(layout: Layout, n: int, *, staged: bool = False) -> Any:
         return inner(staged_codes, layout, inline="always")
 
     def codes_of(w, block, i, table):
-        if ahead:
-            for line in range(0, block_bytes, 64):
-                prefetch(block + ahead + line)
+        for line in range(0, block_bytes, 64):
+            prefetch(block + ahead + line)
         return unpack(w, block, i, table)
 
     return inner(codes_of, layout, n, inline="always")

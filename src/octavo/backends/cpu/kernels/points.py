@@ -48,7 +48,7 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
         block_bytes - layout.code_bytes if grid.mark is not None else block_at - 64,
     )
     points_at, x_scales, x_bytes = grid.sizes_at, n * STEP, n * BLOCK_BYTES
-    step, stepped, ahead, halves = layout.step, layout.step != 1.0, bytes_ahead(n, layout.bits), layout.groups == 2
+    step, stepped, ahead, halves = layout.step, layout.step != 1.0, bytes_ahead(), layout.groups == 2
 
     def add_super(acc, w, x, table):
         d = mul(load_f16x16(w), splat(step)) if stepped else load_f16x16(w)  # [16]

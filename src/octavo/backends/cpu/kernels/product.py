@@ -38,11 +38,9 @@ FEW_TOKENS = 2
 """Up to this number of tokens a block takes less time than reading it from memory."""
 
 
-def bytes_ahead(n: int, bits: int) -> int:
-    """How far ahead of the block in work weights are fetched, or 0: the hardware's own fetching ends with a page."""
-    if n <= FEW_TOKENS:
-        return 4352 if host.level() == "avx512vnni" else 2176
-    return 2176 if n == 16 or bits < 8 else 0
+def bytes_ahead() -> int:
+    """How far ahead of the block in work weights are fetched: the hardware's own fetching ends with a page."""
+    return 4352 if host.level() == "avx512vnni" else 2176
 
 
 def product(n: int, sums: Any) -> Any:
