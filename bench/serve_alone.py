@@ -58,11 +58,8 @@ class Alone:
     """A process that has the engine alone."""
 
     def __init__(self, *arguments: str) -> None:
-        environment = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", **os.environ}  # as the server's engine
         command = [sys.executable, __file__, "--alone", *arguments]
-        self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._read()
 
     def ask(self, n: int) -> tuple[float, float]:

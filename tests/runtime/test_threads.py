@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +51,60 @@ def test_threads_on_the_cpu_get_right_results() -> None:
 
         assert together(*(computes(i) for i in range(3))) == [True] * 3
         assert together(computes(0), *(says(i) for i in range(3))) == [True] * 4
+
+
+WITHOUT_OPENMP = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+import octavo, octavo.ops
+from octavo.jit import prepare
+
+if sys.argv[1] == "without":
+    sys.modules["numba.np.ufunc.omppool"] = None  # as where the system has no libgomp: importing it fails
+a = np.arange(640, dtype=np.int8).reshape(10, 64)
+one = np.float32(1)
+with octavo.load("demo", device="cpu", threads=2, n_ctx=64) as model:
+    work = [lambda: model.logits(list(range(3, 40))).sum(), lambda: octavo.ops.int8_gemm(a, a, one, one).sum()]
+    with ThreadPoolExecutor(4) as threads:
+        results = [run.result() for run in [threads.submit(work[i % 2]) for i in range(16)]]
+print(prepare.layer(), results)
+"""
+
+
+def printed(script: str, *arguments: str) -> str:
+    """What a process of its own prints."""
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+
+
+def test_without_openmp_threads_are_numbas_own() -> None:
+    def said(how: str) -> tuple[str, str]:
+        layer, _, results = printed(WITHOUT_OPENMP, how).partition(" ")
+        return layer, results
+
+    (layer, results), (usual, wanted) = said("without"), said("with")
+    assert (layer, usual) == ("workqueue", "omp")
+    assert results == wanted
+
+
+IDLE = """
+import time
+import octavo
+
+def idle():
+    model.logits([1, 2, 3])
+    before = time.process_time()
+    time.sleep(0.02)
+    return time.process_time() - before
+
+with octavo.load("demo", device="cpu", threads=2, n_ctx=64) as model:
+    print(min(idle() for _ in range(5)))
+"""
+
+
+def test_threads_that_wait_sleep() -> None:
+    assert float(printed(IDLE)) < 0.001
 
 
 def test_generations_of_one_thread_take_turns(alphabet: Model) -> None:

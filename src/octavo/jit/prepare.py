@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -17,7 +21,7 @@ log = logging.getLogger("octavo")
 
 @cache
 def prepare() -> None:
-    """Make Numba ready: its LLVM and OpenMP. Raises BackendError where Numba or its OpenMP layer is missing.
+    """Make Numba ready: its LLVM and its threads. Raises BackendError where Numba is missing.
 
     LLVM must not write an integer that is used as an address as an offset from a null pointer. It does so late, where
     that is no harm; but Numba optimizes functions once more when it links them into their callers, and by then an
@@ -30,13 +34,43 @@ def prepare() -> None:
         raise BackendError(f"device cpu: Numba can't be imported ({error}); `pip install numba`") from None
     llvmlite.binding.set_option("octavo", "-addr-sink-using-gep=false")
     config: Any = numba.config
-    config.THREADING_LAYER = "omp"
+    config.THREADING_LAYER = layer()
+
+
+@cache
+def layer() -> str:
+    """The layer of Numba's threads: OpenMP's, or Numba's own where the system has no OpenMP (libgomp, libomp)."""
     try:
-        importlib.import_module("numba.np.ufunc.omppool")
+        with _sleeping_threads():
+            importlib.import_module("numba.np.ufunc.omppool")
     except ImportError as error:
-        raise BackendError(
-            f"device cpu: Numba's OpenMP layer is missing ({error}); install libgomp (Linux) or libomp (macOS)"
-        ) from None
+        log.info("threads are Numba's own, for OpenMP is missing (%s)", error)
+        return "workqueue"
+    return "omp"
+
+
+@contextmanager
+def _sleeping_threads() -> Iterator[None]:
+    """OpenMP is loaded so that its threads sleep when they wait, unless the user's environment says how.
+
+    GNU's spin for up to 20 ms otherwise: where other programs run, on cores that a thread which is waited for needs.
+    """
+    theirs = os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
+    ours = {} if theirs else {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
+
+
+_ONE = threading.Lock()
+
+
+def turn() -> AbstractContextManager[object]:
+    """What a parallel region is run under: Numba's own threads serve one at a time, OpenMP's any number."""
+    return nullcontext() if layer() == "omp" else _ONE
 
 
 class _Progress:

@@ -4,7 +4,7 @@ A kernel is `void(arguments, task)`: where its arguments lie, a record, and a nu
 Tasks of one call may run at the same time, in any order; a call starts when all tasks of the one before it are done.
 Threads take tasks from a shared counter, so a thread that the system holds up delays nobody by more than a task.
 
-A process that is forked after OpenMP has begun its threads has none of them, and GNU's OpenMP can't begin new ones: it
+A process that is forked after Numba's threads have begun has none of them, and GNU's OpenMP can't begin new ones: it
 runs programs in the thread that asks.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from octavo.formats.spec import AnyArray
+from octavo.jit.prepare import turn
 
 LINE = 64  # bytes of a cache line
 COUNTERS = 2 * LINE  # of each call: tasks taken, tasks done, on lines of their own
@@ -25,7 +26,7 @@ SHARES = 32  # times that a thread goes for tasks in a call, about
 
 
 class _Forked:
-    """Whether this process was forked after OpenMP's threads had begun."""
+    """Whether this process was forked after Numba's threads had begun."""
 
     alone = False
 
@@ -74,7 +75,7 @@ class Program:
 
         self._run, self._threads, self.calls = run_program, threads, tuple(calls)
         self._system_threads = min(threads, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-        self._set_threads = numba.set_num_threads
+        self._set_threads, self._turn = numba.set_num_threads, turn()
         self._table = np.array(list(self._rows()), np.int64).reshape(-1, 5)
         self._counters = np.zeros((len(calls) + 1) * COUNTERS // 8, np.int64)
         self._first_counter = self._counters.ctypes.data + -self._counters.ctypes.data % LINE
@@ -93,9 +94,10 @@ class Program:
             for call in self.calls:
                 call.run()
         elif self.calls:
-            self._counters.fill(0)
-            self._set_threads(self._system_threads)
-            self._run(self._table, self._first_counter, self._threads)
+            with self._turn:
+                self._counters.fill(0)
+                self._set_threads(self._system_threads)
+                self._run(self._table, self._first_counter, self._threads)
 
 
 def address(array: AnyArray) -> int:

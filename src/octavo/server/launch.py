@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass
-
-QUIET = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
-"""Threads that wait for work sleep, so that a server with nothing to do takes no time of cores."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,6 @@ def launch() -> Launched:
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", "octavo.server.worker", str(theirs.fileno())], pass_fds=[theirs.fileno()],
-            env={**QUIET, **os.environ}, stdin=subprocess.DEVNULL, start_new_session=True,
+            stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     return Launched(process, ours)
