@@ -66,7 +66,7 @@ def test_keys_of_an_architectures_own_are_known(name: str) -> None:
     assert {f"{{arch}}.{key}" for key in ARCHITECTURES[name].keys} <= KEYS
 
 
-ROW = re.compile(r"^\| ([a-z0-9, -]+) \| ([0-9, ]+) \|", re.MULTILINE)
+ROW = re.compile(r"^\| ([a-z0-9_, -]+) \| ([0-9, ]+) \|", re.MULTILINE)
 
 
 def test_contributing_tells_how_long_the_files_are() -> None:

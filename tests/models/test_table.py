@@ -33,6 +33,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
         yield made
 
 
+FORMER = {"Ernie4_5_ForCausalLM"}
+"""Names that folders have from before transformers had the class."""
+
+
 def transformers_class(case: Case) -> str:
     return case.config.removesuffix("Config").removesuffix("Text") + "ForCausalLM"
 
@@ -40,7 +44,8 @@ def transformers_class(case: Case) -> str:
 def test_no_class_is_left_out() -> None:
     """Those that give no logits are in `test_embeddings.py`."""
     generating = {name for name, arch in ARCHITECTURES.items() if not arch.encoder}
-    assert {transformers_class(case) for case in TABLE.values()} == {c for c, a in CLASSES.items() if not a.encoder}
+    classes = {c for c, arch in CLASSES.items() if not arch.encoder} - FORMER
+    assert {transformers_class(case) for case in TABLE.values()} == classes
     assert {case.arch for case in TABLE.values()} == generating
 
 

@@ -52,6 +52,10 @@ ROUTED = {
     "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1,
     "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
 }  # fmt: skip
+ERNIE = {
+    "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 48, "moe_layer_start_index": 1, "pad_token_id": None,
+}  # fmt: skip
+NTK = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
 LLAMA4 = {
     "num_hidden_layers": 4, "head_dim": 64, "intermediate_size_mlp": 80, "num_local_experts": 4, "pad_token_id": None,
     "num_experts_per_tok": 1, "attention_chunk_size": WINDOW, "floor_scale": 8, "attn_scale": 0.3,
@@ -121,6 +125,28 @@ TABLE: dict[str, Case] = {
         **LLAMA4, "interleave_moe_layer_step": 2, "attn_temperature_tuning": False, "rope_parameters": {
             "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 64}}),
+    "seed_oss": small("seed_oss", "SeedOssConfig", {"head_dim": 64, "pad_token_id": None}),
+    "seed_oss-odd": small("seed_oss", "SeedOssConfig", {
+        **ODD, "head_dim": 48, "pad_token_id": None, "attention_out_bias": True, "mlp_bias": True}),
+    "ernie4_5": small("ernie4_5", "Ernie4_5Config", {"head_dim": 64, "pad_token_id": None}),
+    "ernie4_5-odd": small("ernie4_5", "Ernie4_5Config", {
+        **ODD, "head_dim": 48, "pad_token_id": None, "use_bias": True, "tie_word_embeddings": False}),
+    "ernie4_5-moe": small("ernie4_5-moe", "Ernie4_5_MoeConfig", ERNIE),
+    "ernie4_5-moe-odd": small("ernie4_5-moe", "Ernie4_5_MoeConfig", {**ERNIE, **ODD, "moe_num_shared_experts": 0}),
+    "exaone4": small("exaone4", "Exaone4Config", {
+        "sliding_window": WINDOW, "pad_token_id": None, "layer_types": ["sliding_attention", "full_attention"]}),
+    "exaone4-full": small("exaone4", "Exaone4Config", {
+        "sliding_window": None, "pad_token_id": None, "layer_types": ["full_attention"] * 2}),
+    "hunyuan-dense": small("hunyuan-dense", "HunYuanDenseV1Config", {"head_dim": 64, "pad_token_id": None}),
+    "hunyuan-dense-ntk": small("hunyuan-dense", "HunYuanDenseV1Config", {
+        "head_dim": 64, "pad_token_id": None, "rope_parameters": NTK}),
+    "hunyuan-moe": small("hunyuan-moe", "HunYuanMoEV1Config", {
+        "head_dim": 64, "pad_token_id": None, "num_experts": 6, "moe_topk": [2, 2], "rope_parameters": NTK}),
+    "minimax-m2": small("minimax-m2", "MiniMaxM2Config", {
+        "head_dim": 64, "rotary_dim": 32, "num_local_experts": 6, "num_experts_per_tok": 2}),
+    "olmoe": small("olmoe", "OlmoeConfig", {"num_experts": 6, "num_experts_per_tok": 2, "pad_token_id": None}),
+    "dots1": small("dots1", "Dots1Config", ROUTED),
+    "dots1-odd": small("dots1", "Dots1Config", {**ROUTED, **ODD, "n_group": 3, "topk_group": 2}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
 }  # fmt: skip
 """A case or more for each class."""

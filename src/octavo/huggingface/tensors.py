@@ -177,7 +177,9 @@ def _made(
         return _source(name, tensor.format, *one)
     if architecture.columns and name.endswith("_exps.weight") and len(tensor.shape) == 3 and tensor.format.is_float:
         return _source(name, tensor.format, *transposed(tensor))
-    if name.endswith(("_inp_shexp.weight", CLASSIFIER)):  # one row [1, K], which is a vector in GGUF
+    if name.endswith(
+        ("_inp_shexp.weight", "exp_probs_b.bias", CLASSIFIER)
+    ):  # [K] or one row [1, K], which is a vector in GGUF
         return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(name.rpartition(".")[0].rpartition(".")[2])
     reordered = architecture.reordered and name.endswith((".weight", ".bias"))

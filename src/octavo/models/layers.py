@@ -65,6 +65,12 @@ def attention_tensors(
     return tensors
 
 
+def row_norm_tensors(hp: Hyperparams) -> Tensors:
+    """Norms of q and k as whole rows."""
+    sizes = {"attn_q_norm": hp.n_head * hp.head_dim, "attn_k_norm": hp.n_head_kv * hp.head_dim}
+    return {f"{name}.weight": vector(size) for name, size in sizes.items()}
+
+
 def ffn_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
     """A dense SwiGLU feed-forward layer's tensors; with `bias` it may have biases."""
     products = {
@@ -145,6 +151,13 @@ def experts(g: GraphBuilder, b: Weights, name: str, x: Node, ids: Node) -> Node:
 def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
     """The three projections of h [T, n_embd], split into heads."""
     q, k, v = (linear(g, b, f"attn_{n}", h) for n in "qkv")
+    return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
+
+
+def qkv_of_rows(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
+    """The same, q and k normed as whole rows before."""
+    q, k = (g.rms_norm(linear(g, b, n, h), b[f"{n}_norm"], hp.eps) for n in ("attn_q", "attn_k"))
+    v = linear(g, b, "attn_v", h)
     return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
 
 

@@ -39,9 +39,8 @@ def hparams(r: HyperparamReader) -> Olmo2:
 def tensors(hp: Olmo2) -> Tensors:
     block = layers.attention_tensors(hp) | layers.ffn_tensors(hp)
     del block["attn_norm.weight"], block["ffn_norm.weight"]
-    norms = {"attn_q": hp.n_head * hp.head_dim, "attn_k": hp.n_head_kv * hp.head_dim}
-    norms |= {"post_attention": hp.n_embd, "post_ffw": hp.n_embd}
-    return layers.model_tensors(hp, block | {f"{name}_norm.weight": vector(n) for name, n in norms.items()})
+    norms = {f"{part}_norm.weight": vector(hp.n_embd) for part in ("post_attention", "post_ffw")}
+    return layers.model_tensors(hp, block | layers.row_norm_tensors(hp) | norms)
 
 
 def build(g: GraphBuilder, hp: Olmo2, w: Weights) -> Node:
@@ -50,9 +49,7 @@ def build(g: GraphBuilder, hp: Olmo2, w: Weights) -> Node:
     for i in range(hp.n_layer):
         b = w.block(i)
         rope = rope_local if hp.windowed[i] else rope_global
-        q, k = (g.rms_norm(layers.linear(g, b, n, x), b[f"{n}_norm"], hp.eps) for n in ("attn_q", "attn_k"))
-        parts = q, k, layers.linear(g, b, "attn_v", x)
-        q, k, v = map(g.split_heads, parts, (hp.n_head, hp.n_head_kv, hp.n_head_kv))
+        q, k, v = layers.qkv_of_rows(g, hp, b, x)
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
         x = g.add(x, g.rms_norm(layers.linear(g, b, "attn_output", h), b["post_attention_norm"], hp.eps))
         x = g.add(x, g.rms_norm(layers.ffn(g, b, x), b["post_ffw_norm"], hp.eps))

@@ -1,0 +1,55 @@
+"""dots.llm1: norms of q and k, and DeepSeek's experts behind dense layers, chosen by sigmoids."""
+
+from __future__ import annotations
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers, names, routed
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys
+from octavo.models.hparams import HyperparamReader, read_shared
+from octavo.models.routed import SIGMOID, Routed
+from octavo.models.weights import Tensors, Weights
+from octavo.models.windows import window_of_some
+
+
+def hparams(r: HyperparamReader) -> Routed:
+    hp = read_shared(r, has_experts=True)
+    return hp.extended(Routed, **routed.read(r, hp, SIGMOID))
+
+
+def tensors(hp: Routed) -> Tensors:
+    attention = layers.attention_tensors(hp, qk_norm=True)
+    return layers.model_tensors(hp, lambda i: attention | routed.feed_forward_tensors(hp, i))
+
+
+def build(g: GraphBuilder, hp: Routed, w: Weights) -> Node:
+    rope = layers.rotary(g, hp.rope, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
+        q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
+        x = g.add(x, routed.feed_forward(g, hp, b, g.rms_norm(x, b["ffn_norm"], hp.eps), i))
+    return layers.logits(g, hp, w, x)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for layers with a window."""
+    if window_of_some(Config({"use_sliding_window": True, **config.values}, config.file)):
+        raise config.error("sliding_window", "is that of some layers", "full_attention in all")
+    return routed.config_keys(config, SIGMOID, normalized=False) | routed.group_keys(config)
+
+
+ARCH = Architecture(
+    name="dots1",
+    hparams=hparams,
+    keys=routed.KEYS,
+    tensors=tensors,
+    build=build,
+    classes={"Dots1ForCausalLM": config_keys},
+    names=names.LLAMA | names.QK_NORMS | names.ROUTED,
+    writable=False,
+)
