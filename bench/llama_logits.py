@@ -78,7 +78,8 @@ NOTES = {
     "llama4": "llama.cpp has chunks of 8,192 and scores that grow every 8,192 positions, whatever the file says",
     "llama4-dense": "llama.cpp has chunks of 8,192, whatever the file says",
     "deepseek2-v2": "llama.cpp reads such a model by its 27 layers; with F16 a token takes another expert",
-    **dict.fromkeys(("seed_oss-odd", "ernie4_5-odd"), "llama.cpp has no biases of feed-forwards here; without them"),
+    **dict.fromkeys(("seed_oss-odd", "ernie4_5-odd"), "llama.cpp has no such biases here; without them"),
+    **dict.fromkeys(("olmoe", "dots1"), "llama.cpp has as many heads of keys as of queries here; compared with those"),
     "exaone4": "llama.cpp has windows in models of 64 layers only",
     "deepseek2-v2-groups": "llama.cpp takes a group's two best for its score, as V3 does; compared without groups",
 }
@@ -99,8 +100,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "llama4-dense": {"attention_chunk_size": 8192, "floor_scale": 8192},
     "deepseek2-v2": {"num_hidden_layers": 27},
     "deepseek2-v2-groups": {"topk_method": "greedy"},
-    "seed_oss-odd": {"mlp_bias": False},
+    "seed_oss-odd": {"attention_out_bias": False, "mlp_bias": False},
     "ernie4_5-odd": {"use_bias": False},
+    **{name: {"num_key_value_heads": 2} for name in ("olmoe", "dots1")},
     "exaone4": {"num_hidden_layers": 64, "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 16},
 }  # fmt: skip
 """By case, what a checkpoint has in place of what the table has."""

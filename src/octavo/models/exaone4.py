@@ -1,4 +1,4 @@
-"""EXAONE 4: norms behind attention and feed-forward only, norms of q and k, rope only with a window where some have it."""
+"""EXAONE 4: norms behind attention and feed-forward only, norms of q and k, rope only with a window if any have one."""
 
 from __future__ import annotations
 
