@@ -11,6 +11,7 @@ from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu.layout import ROWS, STEP
 from octavo.backends.cpu.pack import FloatWeight, QuantWeight, pack
 from octavo.backends.cpu.pages import Arena
+from octavo.backends.cpu.point_halves import numbers_of
 from octavo.backends.cpu.probe import fields
 from octavo.formats import FORMATS, QTensor, by_name, channel_format, dequantize, quantize_reference, unpack
 from octavo.formats.spec import BlockFormat
@@ -165,20 +166,31 @@ def numbers_lie_as_the_layout_says(fmt: BlockFormat) -> None:
     grid = layout.grid
     if grid is None:
         return  # codes are decoded to bytes there
-    per_row = 32 // grid.width
-    for row, s, b, i in np.ndindex(17, 2, 8, per_row):
-        here = data[row // 16, s]
-        low = layout.head_bytes + (b + 1) * layout.block_bytes - 16 * per_row
-        byte = i // 4 * 64 + row % 16 * 4 + i % 4
-        above = here[layout.head_bytes - grid.high_bytes :]
-        bits = [int(above[i // 4 * 64 * grid.more + 64 * p + row % 16 * 4 + i % 4]) >> b & 1 for p in range(grid.more)]
-        assert int(here[low + byte]) + sum(bit << (8 + p) for p, bit in enumerate(bits)) == index[row, s, b, i]
+    assert fmt.grid is not None
+    numbers = index if grid.halves is None else numbers_of(fmt.grid)[index]
+    high_at = layout.head_bytes - grid.high_bytes
+    if grid.halves is not None:
+        high_at = layout.block_bytes - grid.code_bytes + grid.marks
+    for row, s, b, i in np.ndindex(17, 2, 8, 32 // grid.width):
+        here, byte = data[row // 16, s], row % 16 * 4 + i % 4
+        block = here[layout.head_bytes + b * layout.block_bytes :][: layout.block_bytes]
+        if grid.halves is None:
+            above = [int(here[high_at + 64 * (i // 4 * grid.more + p) + byte]) >> b & 1 for p in range(grid.more)]
+        else:  # of 8 numbers from each 64 in turn, side by side
+            bit = (byte // 8 * 8 * (8 // grid.width) + i // 4 * 8 + byte % 8) * grid.more
+            above = [int(block[high_at + (bit + p) // 8]) >> (bit + p) % 8 & 1 for p in range(grid.more)]
+        number = int(block[layout.block_bytes - grid.low_bytes + i // 4 * 64 + byte])
+        number += sum(up << (8 + p) for p, up in enumerate(above))
+        mark = len(fmt.grid.keys) if fmt.grid.shared and grid.halves is None else 0  # above the bits of a number
+        assert number & ~mark == numbers[row, s, b, i]
 
 
 MOST = {"Q2_K": 1.2, "Q3_K": 1.04, "Q4_K": 1.03, "Q5_K": 1.03, "IQ4_XS": 1.02, "NVFP4": 1.12, "TQ1_0": 1.08,
-        "IQ1_S": 1.08, "IQ1_M": 1.04, "IQ2_XXS": 1.07, "IQ2_XS": 1.06, "IQ3_XXS": 1.05}  # fmt: skip
+        "IQ1_S": 1.08, "IQ1_M": 1.08, "IQ2_XXS": 1.07, "IQ2_XS": 1.06, "IQ2_S": 1.1, "IQ3_XXS": 1.05,
+        "IQ3_S": 1.08}  # fmt: skip
 """How much larger than in the file a matrix may be, 1 for all others: scales of 4 and 6 bits take a byte each there,
-and those of NVFP4 an f16; of 8 signs all are stored; a few digits to the base 3 are left out."""
+and those of NVFP4 an f16; of 8 signs all are stored; a few digits to the base 3 are left out.
+IQ1_M, IQ2_S and IQ3_S are that large where halves of points are looked up: their numbers have a bit or two more."""
 
 
 def size_ratio(fmt: BlockFormat) -> float:

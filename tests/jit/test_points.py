@@ -1,4 +1,4 @@
-"""Numbers of points of a grid, looked up with the instructions of AVX-512 VBMI."""
+"""Points of a grid whose halves are looked up with the instructions of AVX-512 VBMI."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import pytest
 from llvmlite import ir
 from numba.core import cgutils
 
-from octavo.backends.cpu.grid_pack import points_of, with_points
-from octavo.formats import by_name
-from octavo.jit import simd
-from octavo.jit.simd import grids
+from octavo.backends.cpu.kernels.codes import unpack_codes
+from octavo.backends.cpu.kernels.mul_mat import small_scales
+from octavo.backends.cpu.pack import QuantWeight, pack
+from octavo.backends.cpu.pages import Arena
+from octavo.backends.cpu.point_halves import halves_of, numbers_of, tables_of
+from octavo.backends.cpu.point_halves import packed as packed_halves
+from octavo.formats import QTensor, by_name, grid, unpack
+from octavo.jit import host, simd
+from octavo.jit.simd import halves
 from octavo.jit.simd.emit import I8, I64, call_llvm
 from tests.jit.compiled import compiled
 from tests.sampling import slow
@@ -41,29 +46,45 @@ def permuted(b: Any, name: str, result: Any, *args: Any) -> Any:
     return b.load(places[2])
 
 
-@pytest.mark.parametrize("name", [*map(slow, ("IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ3_S")), "IQ2_S"])
+@pytest.mark.parametrize("name", [*map(slow, ("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")), "IQ1_M", "IQ3_S"])
 def test_permuted_bytes_are_the_values_of_points(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With AVX-512 VBMI as with the other instructions, and as the row of the format says."""
+    """What the layout for AVX-512 VBMI holds, looked up with its instructions, is what the row of the format says."""
+    monkeypatch.setattr(host, "has_byte_permutation", lambda: True)
+    monkeypatch.setattr(halves, "call_llvm", permuted)
     fmt, rng = by_name(name), np.random.default_rng(0)
-    assert fmt.grid is not None
     assert fmt.table is not None
-    points, width = points_of(fmt.grid), fmt.grid.width
-    more, tables, vectors = points.more, points.tables_at, 8 // width
-    table = with_points(fmt.table, 128, fmt.grid)
-    low, marks = rng.integers(0, 256, 64 * vectors).astype(np.uint8), rng.integers(0, 256, 64).astype(np.uint8)
-    high = rng.integers(0, 256, 64 * vectors * max(more, 1)).astype(np.uint8)
-    monkeypatch.setattr(grids, "call_llvm", permuted)
-    out = np.empty((8, 16, 4), np.uint8)
+    stored = QTensor(fmt, (17, 512), rng.integers(0, 256, (17, 2 * fmt.block_bytes), np.uint8))
+    packed, planes = pack(stored, 1, Arena()), unpack(stored)
+    assert isinstance(packed, QuantWeight)
+    assert planes.sc is not None
+    layout = packed.layout
+    block_bytes, small_bytes, groups = layout.block_bytes, layout.small_bytes, layout.groups
+    codes_of, scales_of = unpack_codes(layout), small_scales(layout)
 
     @compiled
-    def run(low, high, marks, table, out):
-        simd.store_codes(out, simd.load_marked_points(low, high, 5, marks, table + tables, width, more))
+    def run(w, block, table, codes, scales):
+        for i in range(8):
+            simd.store_codes(codes + 512 * i, codes_of(w, block + i * block_bytes, i, table))
+            for g in range(groups):
+                here = scales_of(block + i * block_bytes + g * small_bytes)
+                simd.store_f32x16(scales + 64 * (i * groups + g), here)
 
-    run(low, high, marks, table, out)
-    bits = (high.reshape(vectors, max(more, 1), 64) >> 5 & 1).astype(int)[:, :more]
-    numbers = low.reshape(vectors, 64) + sum(256 << p & -bits[:, p] for p in range(more))
-    sizes = fmt.grid.points[numbers.reshape(vectors, 16, 4)]  # [vectors, rows, points, width]
-    codes = sizes.transpose(0, 2, 1, 3).reshape(-1, 16, width // 4, 4).transpose(0, 2, 1, 3).reshape(8, 16, 4)
-    marked = marks.reshape(16, 4) >> np.arange(8)[:, None, None] & 1
-    values = np.array(fmt.table)[codes | marked << fmt.grid.bits]
-    np.testing.assert_array_equal(out.astype(int) - 128, values)
+    codes, scales = np.empty((8, 8, 16, 4), np.uint8), np.empty((8 * groups, 16), np.float32)
+    for tile, part in np.ndindex(2, 2):
+        rows, columns = slice(16 * tile, 17), slice(256 * part, 256 * (part + 1))
+        w = packed.data[0, tile, part * layout.super_bytes :]
+        run(w, w[layout.head_bytes :], packed.table, codes, scales)
+        values = codes.transpose(2, 0, 1, 3).reshape(16, 256).astype(int) - layout.offset
+        np.testing.assert_array_equal(values[: 17 - 16 * tile], np.array(fmt.table)[planes.q[rows, columns]][:16])
+        of_groups = planes.sc[rows, 8 * groups * part : 8 * groups * (part + 1)][:16]
+        np.testing.assert_array_equal(scales.T[: 17 - 16 * tile], of_groups)
+
+
+@pytest.mark.parametrize("points", [grid.IQ1, grid.IQ2_XXS, grid.IQ2_XS, grid.IQ2_S, grid.IQ3_XXS, grid.IQ3_S], ids=str)
+def test_halves_of_numbers_are_those_of_points(points: grid.Grid) -> None:
+    numbers, places = numbers_of(points), halves_of(points).places()
+    assert len(set(numbers.tolist())) == len(points.keys)
+    looked_up = [table[place[numbers]] for table, place in zip(tables_of(points), places, strict=True)]
+    np.testing.assert_array_equal(looked_up, packed_halves(points.points))
+    if points.even:  # those that a file stores in few bits keep their numbers
+        np.testing.assert_array_equal(numbers, np.arange(len(numbers)))

@@ -3,50 +3,56 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.backends.cpu.grid_map import grid_map
-from octavo.backends.cpu.kernels.pack_points import pack_points_kernel
+from octavo.backends.cpu.kernels.pack_points import SHARED_MARK, pack_points_kernel
 from octavo.backends.cpu.layout import POINTS_AT, Layout, Points
+from octavo.backends.cpu.point_halves import halves_of, numbers_of, tables_of
 from octavo.formats.grid import Grid
 from octavo.formats.spec import U8, BlockFormat
+from octavo.jit import host
 from octavo.jit.program import LINE, KernelCall
 
 
-def points_of(grid: Grid) -> Points:
-    """What a layout says of a grid."""
+def points_of(grid: Grid, group: int, *, by_halves: bool | None = None) -> Points:
+    """What a layout says of a grid whose values have a scale for `group`; by halves where the CPU is fast at that."""
+    if host.has_byte_permutation() if by_halves is None else by_halves:
+        halves = halves_of(grid)
+        if grid.shared:
+            return Points(grid.width, halves.more, None, halves, marks=0 if group > 16 else 4)
+        return Points(grid.width, halves.more, grid.bits, halves, marks=64)
     numbers = len(grid.keys) << grid.shared  # a shared mark is the highest bit of a number
-    return Points(grid.width, (numbers - 1).bit_length() - 8, None if grid.shared else grid.bits)
+    more = (numbers - 1).bit_length() - 8
+    return Points(grid.width, more, None if grid.shared else grid.bits, None, marks=0 if grid.shared else 64)
 
 
-def with_points(values: tuple[int, ...], offset: int, grid: Grid) -> U8:
-    """What kernels look points up in: values, words, sizes and, with marks of values, tables; see `layout.Points`."""
+def with_points(values: tuple[int, ...], offset: int, grid: Grid, points: Points) -> U8:
+    """What kernels look points up in: values, then words and sizes, or tables of halves; see `layout.Points`."""
     codes = grid.points
     if grid.shared:
         codes = np.concatenate([codes, codes | np.uint8(1 << grid.bits)])
     table = np.zeros(POINTS_AT, np.uint8)
     table[:16] = np.resize(np.array(values, np.int16) + offset, 16)
     sizes = _sizes(values, grid)[grid.points]
-    if grid.width == 8:
+    parts: list[U8]
+    if points.halves is not None:
+        parts = [*tables_of(grid), _meanings(table[: 2 << grid.bits], grid)]
+    elif grid.width == 8:
         parts = [codes[:, :4] | (codes[:, 4:] << np.uint8(4)), sizes]
     else:
         parts = [codes, np.tile(sizes, 2)]
-    if not grid.shared:
-        parts += [_halves(codes), _meanings(table[: 2 << grid.bits])]
     return _aligned(np.concatenate([table, *(part.reshape(-1) for part in parts)]))
 
 
-def _halves(codes: U8) -> U8:
-    """Bytes of the first half of each point's codes, then of the last: [2, points]."""
-    half = codes.shape[1] // 2
-    shifts = (np.arange(half) * (8 // half)).astype(np.uint8)
-    halves: U8 = np.bitwise_or.reduce(codes.reshape(-1, 2, half) << shifts, axis=2).T
-    return halves
-
-
-def _meanings(values: U8) -> U8:
-    """What numbers of six bits stand for whose low bits are a size, and whose bit 3, 4 or 5 is the mark: [3, 64]."""
-    numbers, bits = np.arange(64), len(values) // 2
-    return np.stack([values[numbers % bits + bits * (numbers >> mark & 1)] for mark in (3, 4, 5)])
+def _meanings(values: U8, grid: Grid) -> U8:
+    """What numbers of six bits stand for, by their low bits; see `simd.load_halves_of`: [tables, 64]."""
+    numbers, sizes = np.arange(64), len(values) // 2
+    if grid.shared:  # without a mark
+        return values[None, numbers % sizes]
+    if grid.width == 4:
+        return values[None, numbers % len(values)]
+    return np.stack([values[numbers % sizes + sizes * (numbers >> mark & 1)] for mark in (3, 4, 5)])
 
 
 def _aligned(table: U8) -> U8:
@@ -74,5 +80,15 @@ def pack_points(fmt: BlockFormat, layout: Layout, rows: U8, out: U8) -> bool:
         tiles=out, rows=len(rows), k=rows.shape[1] // fmt.block_bytes * fmt.block,
         source=rows, row_bytes=rows.shape[1], block_bytes=fmt.block_bytes,
         numbers=found.numbers, marks=found.marks, scales=found.scales, d=found.d, odd=odd,
+        renumbered=_renumbered(fmt.grid, layout),
     ).run()  # fmt: skip
     return not odd[0]
+
+
+def _renumbered(grid: Grid, layout: Layout) -> npt.NDArray[np.uint32]:
+    """What a layout has for each number of a grid, with a mark that is shared above its bits: uint32 [numbers]."""
+    assert layout.grid is not None
+    if layout.grid.halves is None:
+        return np.arange(len(grid.keys) << grid.shared, dtype=np.uint32)
+    numbers = numbers_of(grid).astype(np.uint32)
+    return np.concatenate([numbers, numbers | np.uint32(SHARED_MARK)]) if grid.shared else numbers

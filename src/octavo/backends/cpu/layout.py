@@ -18,6 +18,16 @@ With a grid there are numbers of points instead of codes, and scales take four b
             where each value has a mark: 64 bytes, bit j for vector j of codes
             the low eight bits of numbers: 64 bytes for points of 8 values, 128 for those of 4
 
+Where halves of points are looked up (see `point_halves`, `simd.load_halves_of`), the bits of numbers above eight lie
+before the low ones, and marks that values share in the highest bit of scales:
+
+        for each 32 values of K:
+            8 bytes of scales for each group; the highest bit of each is the mark of the group's first point
+            where each value has a mark: 64 bytes, a bit of each byte for a vector of codes, or for halves of two
+            where a group has two points that have marks: a bit for each row, 2 bytes for each second point
+            the bits above eight, side by side: 8 bytes a bit for each 64 bytes that follow
+            the low eight bits of numbers, as above
+
 Digits to the base 3 are bytes of five of them, number * 256 / 243 rounded up, less 128:
 
     for each super-block of 256 values:
@@ -34,6 +44,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from octavo.backends.cpu.point_halves import Halves
+
 ROWS = 16  # rows of a tile
 STEP = 32  # values of K in a block of codes
 
@@ -48,26 +60,36 @@ SCALE_BYTES: dict[MinimumKind, int] = {"f16": 2, "f32": 4, "exponent": 1, "zero"
 class Points:
     """The points of a grid.
 
-    width  values of a point, 8 or 4
-    more   bits of a number above eight; the mark is the highest where values share it
-    mark   the bit of a code that a value's own mark is, or None where they share it
+    width   values of a point, 8 or 4
+    more    bits of a number above eight; the mark is the highest where values share it, unless halves are looked up
+    mark    the bit of a code that a value's own mark is, or None where they share it
+    halves  how halves of points are looked up, or None where whole points are
+    marks   bytes of marks in a block, but for those beside scales
 
     Kernels look points up in one table:
 
         the 16 bytes that codes stand for
         from byte 64 on, words of codes, one for each number (see `simd.load_points`)
         sizes, 8 bytes for each point (see `simd.fma_points_of`)
-        where values have marks of their own, tables of 64 bytes (see `simd.load_marked_points`)
+
+    or, from byte 64 on, tables of 64 bytes (see `simd.load_halves_of`).
     """
 
     width: int
     more: int
     mark: int | None
+    halves: Halves | None
+    marks: int
 
     @property
     def high_bytes(self) -> int:
-        """Bytes of the upper bits of numbers in a super-block of 256 values."""
-        return 64 * self.more * (8 // self.width)
+        """Bytes of the upper bits of numbers in the head of a super-block of 256 values."""
+        return 0 if self.halves else 64 * self.more * (8 // self.width)
+
+    @property
+    def low_bytes(self) -> int:
+        """Bytes of the low eight bits of numbers of 16 rows x 32 values."""
+        return 64 * (8 // self.width)
 
     @property
     def sizes_at(self) -> int:
@@ -75,14 +97,10 @@ class Points:
         return POINTS_AT + (4 << 8 + self.more)
 
     @property
-    def tables_at(self) -> int:
-        """Where tables of 64 bytes begin in their table."""
-        return self.sizes_at + (8 << 8 + self.more)
-
-    @property
     def code_bytes(self) -> int:
-        """Bytes of marks and of low bits of 16 rows x 32 values."""
-        return 64 * (8 // self.width) + (0 if self.mark is None else 64)
+        """Bytes of marks and numbers of 16 rows x 32 values."""
+        upper = self.more * self.low_bytes // 8 if self.halves else 0
+        return self.marks + upper + self.low_bytes
 
 
 @dataclass(frozen=True)

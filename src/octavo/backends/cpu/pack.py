@@ -184,8 +184,8 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
         layout = _with_scales(fmt, _smallest_kind(tensor))
     if layout.table is None:
         return layout, None
-    if fmt.grid is not None:
-        return layout, with_points(layout.table, layout.offset, fmt.grid)
+    if fmt.grid is not None and layout.grid is not None:
+        return layout, with_points(layout.table, layout.offset, fmt.grid, layout.grid)
     return layout, np.resize(np.array(layout.table, np.int16) + layout.offset, 16).astype(np.uint8)
 
 
@@ -211,7 +211,7 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         offset=_table_offset(fmt) if keeps_table else 128 if fmt.table else fmt.offset,
         table=tuple(fmt.table) if keeps_table and fmt.table else None,
         step=fmt.step,
-        grid=points_of(fmt.grid) if keeps_table and fmt.grid else None,
+        grid=points_of(fmt.grid, fmt.group) if keeps_table and fmt.grid else None,
         base3=fmt.base3,
     )
 

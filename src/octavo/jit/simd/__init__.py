@@ -55,7 +55,8 @@ from octavo.jit.simd.floats import (
     sub_exact,
     sum_lanes,
 )
-from octavo.jit.simd.grids import load_marked_points, load_odd_x16, load_points, mark_codes
+from octavo.jit.simd.grids import load_odd_x16, load_points, mark_codes
+from octavo.jit.simd.halves import HalvesForm, load_halves_of, lower_marked
 from octavo.jit.simd.memory import (
     advance,
     f32_pointer,
@@ -102,6 +103,7 @@ from octavo.jit.simd.word_dots import fma_word_dots, store_token_words, store_wo
 
 __all__ = [
     "Block",
+    "HalvesForm",
     "PointForm",
     "Vec",
     "add",
@@ -152,8 +154,8 @@ __all__ = [
     "load_f16x16",
     "load_f32x16",
     "load_finite_e4m3x16",
+    "load_halves_of",
     "load_high_codes",
-    "load_marked_points",
     "load_odd_x16",
     "load_panel",
     "load_points",
@@ -163,6 +165,7 @@ __all__ = [
     "load_u32",
     "look_up",
     "lower_codes",
+    "lower_marked",
     "mark_codes",
     "max_lanes",
     "maximum",

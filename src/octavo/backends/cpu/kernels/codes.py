@@ -8,12 +8,14 @@ from octavo.backends.cpu.layout import POINTS_AT, Layout
 from octavo.jit import host
 from octavo.jit.compile import inner
 from octavo.jit.simd import (
+    HalvesForm,
     load_codes,
     load_digits,
+    load_halves_of,
     load_high_codes,
-    load_marked_points,
     load_points,
     look_up,
+    lower_marked,
     mark_codes,
     raise_codes,
 )
@@ -50,9 +52,10 @@ def codes_of_points(layout: Layout) -> Any:
     """`unpack_codes` for numbers of points; their words lie behind the table."""
     grid, head, codes_at = layout.grid, layout.head_bytes, layout.block_bytes - layout.code_bytes
     assert grid is not None
+    if grid.halves is not None:
+        return _codes_of_halves(layout)
     width, more, marked, mark = grid.width, grid.more, grid.mark is not None, grid.mark or 0
-    high_at, words_at, tables_at = head - grid.high_bytes, POINTS_AT, grid.tables_at
-    low_at = codes_at + 64 if marked else codes_at
+    high_at, words_at, low_at = head - grid.high_bytes, POINTS_AT, codes_at + grid.marks
 
     def unpack(w, block, i, table):
         codes = load_points(block + low_at, w + high_at, i, table + words_at, width, more)
@@ -60,10 +63,26 @@ def codes_of_points(layout: Layout) -> Any:
             codes = mark_codes(codes, block + codes_at, mark)
         return look_up(codes, table)
 
-    def permute(w, block, i, table):
-        return load_marked_points(block + low_at, w + high_at, i, block + codes_at, table + tables_at, width, more)
+    return inner(unpack, layout, inline="always")
 
-    return inner(permute if marked and host.has_byte_permutation() else unpack, layout, inline="always")
+
+def _codes_of_halves(layout: Layout) -> Any:
+    """`codes_of_points` where their halves are looked up, in tables behind that of values."""
+    grid, values = layout.grid, layout.table
+    assert grid is not None
+    assert grid.halves is not None
+    assert values is not None
+    halves, marked, groups, tables_at = grid.halves, grid.mark is not None, layout.groups, POINTS_AT
+    form = HalvesForm(grid.width, halves.more, halves.own, halves.first, halves.last, marked)
+    load_halves, by = load_halves_of(form), values[0] - values[len(values) // 2]
+    marks_at = layout.block_bytes - layout.code_bytes
+    high_at, low_at = marks_at + grid.marks, layout.block_bytes - grid.low_bytes
+
+    def unpack(w, block, i, table):
+        codes = load_halves(block + low_at, block + high_at, block + marks_at, table + tables_at)
+        return codes if marked else lower_marked(codes, block, block + marks_at, groups, by)
+
+    return inner(unpack, layout, inline="always")
 
 
 def codes_in_dots(layout: Layout) -> tuple[int, int]:

@@ -288,7 +288,12 @@ def _store_scales(layout: Layout) -> Any:
 def small_scales(layout: Layout) -> Any:
     """What loads 16 small scales."""
     if layout.grid:
-        return load_odd_x16
+        bits = 3 if layout.grid.halves and layout.grid.mark is None else 4  # the highest may be a mark
+
+        def load_odd(address):
+            return load_odd_x16(address, bits)
+
+        return inner(load_odd, layout, inline="always")
     return load_s8x16 if layout.signed_scales else load_u8x16
 
 

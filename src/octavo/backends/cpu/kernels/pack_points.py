@@ -11,12 +11,17 @@ from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import load_u32, u8_pointer, u32_pointer
 
-PACK_POINTS = record("tiles rows k", "source row_bytes block_bytes", "numbers marks scales d", "odd")
+PACK_POINTS = record("tiles rows k", "source row_bytes block_bytes", "numbers marks scales d", "renumbered", "odd")
 """tiles                      made: the layout of rows [rows, k]
 source                     their packed blocks of 256 values, `row_bytes` a row, `block_bytes` a block
 numbers, marks, scales, d  where their pieces lie (`grid_map.GridMap`)
+renumbered                 uint32 for each number: what the layout has for it, and bit 15 for a mark that values share
 odd                        a byte, set to 1 where d is NaN or Inf
 """
+
+
+SHARED_MARK = 1 << 15
+"""The bit of what stands for a number that is its mark, where halves of points are looked up."""
 
 
 @kernels(PACK_POINTS)
@@ -46,29 +51,67 @@ def _move_block(layout: Layout, even: bool) -> Any:
     """A function (a, super-block, block, source, lane, b) for what block b of a row's super-block is made of."""
     grid = layout.grid
     assert grid is not None
-    groups, small_bytes, more, marked = layout.groups, layout.small_bytes, grid.more, grid.mark is not None
-    codes_at, high_at = layout.block_bytes - layout.code_bytes, layout.head_bytes - grid.high_bytes
-    count, low_at = STEP // grid.width, layout.block_bytes - 16 * (STEP // grid.width)
+    groups, small_bytes, marked = layout.groups, layout.small_bytes, grid.mark is not None
+    codes_at, low_at = layout.block_bytes - layout.code_bytes, layout.block_bytes - grid.low_bytes
+    count, in_fours = STEP // grid.width, bool(grid.halves) and grid.width == 4
+    place_high = _place_in_block(layout) if grid.halves else _place_in_head(layout)
 
     def move_block(a, here, block, source, lane, b):
         for g in range(groups):
             scale = value_of(a.scales, b * groups + g, source)
             u8_pointer(block)[g * small_bytes + lane // 2] |= scale << (lane % 2 * 4)
         for i in range(count):
-            number, vector, place = value_of(a.numbers, b * count + i, source), i // 4, lane * 4 + i % 4
-            u8_pointer(block + low_at)[64 * vector + place] = number & 255
-            for p in range(more):
-                high = u8_pointer(here + high_at + 64 * (vector * more + p))
-                high[place] |= (number >> (8 + p) & 1) << b
+            number = load_u32(a.renumbered + 4 * value_of(a.numbers, b * count + i, source))
+            u8_pointer(block + low_at)[i // 4 * 64 + lane * 4 + i % 4] = number & 255
+            place_high(here, block, number, lane, b, i)
         if marked:
             word, marks = 0, u8_pointer(block + codes_at + 4 * lane)
             for i in range(4):
                 eight = value_of(a.marks, b * 4 + i, source)
                 word |= (eight | parity(eight) << 7 if even else eight) << (8 * i)
             for i in range(4):
-                marks[i] = every_fourth(word >> i)
+                if in_fours:
+                    first = i % 2 * 4 + i // 2 * 2
+                    marks[i] = every_eighth(word >> first) | every_eighth(word >> (first + 1)) << 4
+                else:
+                    marks[i] = every_fourth(word >> i)
 
     return inner(move_block, layout, even, inline="always")
+
+
+def _place_in_head(layout: Layout) -> Any:
+    """A function (super-block, block, number, lane, b, i) for what number i of block b has above eight bits."""
+    grid = layout.grid
+    assert grid is not None
+    more, high_at = grid.more, layout.head_bytes - grid.high_bytes
+
+    def place_high(here, block, number, lane, b, i):
+        for p in range(more):
+            high = u8_pointer(here + high_at + 64 * (i // 4 * more + p))
+            high[lane * 4 + i % 4] |= (number >> (8 + p) & 1) << b
+
+    return inner(place_high, layout, inline="always")
+
+
+def _place_in_block(layout: Layout) -> Any:
+    """`_place_in_head` for numbers by which halves are looked up: all is in the block, and so is a mark of a point."""
+    grid = layout.grid
+    assert grid is not None
+    more, shared, groups, small_bytes = grid.more, grid.mark is None, layout.groups, layout.small_bytes
+    marks_at = layout.block_bytes - layout.code_bytes
+    high_at, above, vectors = marks_at + grid.marks, (1 << grid.more) - 1, 8 // grid.width
+
+    def place_high(here, block, number, lane, b, i):
+        place = lane * 4 + i % 4
+        bit = (place // 8 * 8 * vectors + i // 4 * 8 + place % 8) * more
+        u8_pointer(block + high_at)[bit // 8] |= (number >> 8 & above) << (bit % 8)
+        if shared and number & SHARED_MARK:
+            if i * groups % 4 == 0:
+                u8_pointer(block + i * groups // 4 * small_bytes)[lane // 2] |= 8 << (lane % 2 * 4)
+            elif groups == 2:
+                u8_pointer(block + marks_at + i // 2 * 2)[lane // 8] |= 1 << (lane % 8)
+
+    return inner(place_high, layout, inline="always")
 
 
 PIECE_BYTES = PIECE.itemsize
@@ -101,3 +144,11 @@ def every_fourth(word):
     word = (word | word >> 3) & 0x03030303
     word = (word | word >> 6) & 0x000F000F
     return (word | word >> 12) & 0xFF
+
+
+@inner
+def every_eighth(word):
+    """Bits 0, 8, 16 and 24 of 32, side by side."""
+    word &= 0x01010101
+    word |= word >> 7
+    return (word | word >> 14) & 15

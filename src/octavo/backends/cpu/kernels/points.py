@@ -62,8 +62,8 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
             for line in range(0, block_bytes, 64):
                 prefetch(block + ahead + line)
             numbers = made + i * number_bytes if planes else block + low_at
-            first = mul(load_odd_x16(block), d)  # [16]
-            last = mul(load_odd_x16(block + small_bytes), d) if halves else first  # [16]
+            first = mul(load_odd_x16(block, 4), d)  # [16]
+            last = mul(load_odd_x16(block + small_bytes, 4), d) if halves else first  # [16]
             marks = block + marks_at if signed else w + marks_at
             acc = fma_points(acc, numbers, points, marks, i, first, last, x, x_scales)  # n x [16]
             block += block_bytes
