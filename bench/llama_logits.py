@@ -72,8 +72,10 @@ GELU = "GELU of llama.cpp is a table of F16 values; it takes the form with tanh 
 NOTES = {
     **dict.fromkeys(WINDOWLESS, "llama.cpp has no windows here; compared with one longer than the prompt"),
     **dict.fromkeys(("starcoder2", "gemma3", "gemma2", "bert", "xlm-roberta", "roberta", "gemma-embedding"), GELU),
+    **dict.fromkeys(("gemma4", "gemma4-unified", "gemma4-e"), GELU),
     "starcoder2-window": f"llama.cpp has no windows here; compared with one longer than the prompt. {GELU}",
     "gemma2-uncapped": f"llama.cpp caps always; compared with caps. {GELU}",
+    "gemma4-moe": f"a token takes another expert of llama.cpp's for it; compared with all experts. {GELU}",
     "gpt-oss": "llama.cpp rounds the ends of yarn's ramp to whole pairs; compared with ends that are nearly whole",
     "llama4": "llama.cpp has chunks of 8,192 and scores that grow every 8,192 positions, whatever the file says",
     "llama4-dense": "llama.cpp has chunks of 8,192, whatever the file says",
@@ -93,6 +95,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gemma3": OWN_SCALE,
     "gemma2": OWN_SCALE,
     "gemma2-uncapped": {**OWN_SCALE, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "gemma4-moe": {"top_k_experts": TABLE["gemma4-moe"].options["num_experts"]},
     "gpt-oss": {"rope_parameters": {
         **TABLE["gpt-oss"].options["rope_parameters"], "rope_theta": 224860.0,
         "original_max_position_embeddings": 4379}},

@@ -17,10 +17,12 @@ from octavo.errors import TokenizerError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.exact import as_type, exact_type
 from octavo.formats.spec import F32
+from octavo.graph.names import split_layer
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.table import layout_name
 from octavo.io.gguf import LazyTensor
+from octavo.models import Hyperparams
 from octavo.models.weights import ORDER, SCALE, weight_of
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.plan import Job, Progress, StrPath, plan, require_ready
@@ -81,7 +83,7 @@ def checkpoint_source(found: Folder, exact: Mapping[str, BlockFormat] | None = N
     hp, beside = found.hparams, {t.name: t for t in found.tensors if t.name.endswith((ORDER, SCALE))}
     kept = exact or {}
     tensors = tuple(_tensor(t, kept, beside) for t in found.tensors if not t.name.endswith(ORDER))
-    tensors += tuple(_magnitudes(name, values, hp.n_head_kv) for name, values in _cache_magnitudes(found).items())
+    tensors += tuple(_magnitudes(name, values, hp) for name, values in _cache_magnitudes(found).items())
     facts = model_facts(hp.arch, hp.n_layer, hp.n_head, hp.n_head_kv, hp.n_expert)
     return Source(found.checkpoint.folder, hp.arch, found.metadata, tensors, facts)
 
@@ -114,7 +116,8 @@ def _cache_magnitudes(found: Folder) -> dict[str, F32]:
     return CheckpointFile(found.checkpoint.folder, found).cache_magnitudes()
 
 
-def _magnitudes(name: str, values: F32, heads: int) -> SourceTensor:
+def _magnitudes(name: str, values: F32, hp: Hyperparams) -> SourceTensor:
+    heads, _ = hp.kv_heads(split_layer(name)[0] or 0)
     of_heads = np.ascontiguousarray(np.broadcast_to(values, max(heads, len(values))))
     return SourceTensor(name, of_heads.shape, "F32", lambda: quantize_reference(of_heads, by_name("F32"), name))
 

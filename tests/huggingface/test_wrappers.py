@@ -19,7 +19,7 @@ from octavo.huggingface import open_model_file
 from octavo.huggingface.wrapper import GEMMA3, WRAPPERS
 from tests.convert.folders import byte_level, edit, write
 from tests.models.table import TOKENS, error, logits
-from tests.models.tiny_checkpoints import LLAMA4, MINISTRAL3_ROPE, SMALL, WINDOW
+from tests.models.tiny_checkpoints import GEMMA4_SMALL, LLAMA4, MINISTRAL3_ROPE, SMALL, WINDOW
 from tests.sampling import slow
 
 VISION = {
@@ -41,6 +41,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "ministral3": ("Mistral3", {"model_type": "ministral3", "head_dim": 64, "rope_parameters": MINISTRAL3_ROPE},
                    PIXTRAL, "mistral3"),
     "llama4": ("Llama4", LLAMA4, {**VISION, **OF_LLAMA4}, "llama4"),
+    "gemma4": ("Gemma4", GEMMA4_SMALL, {**VISION, "num_key_value_heads": 2, "head_dim": 16}, "gemma4"),
     "qwen2.5-vl": ("Qwen2_5_VL", {
         "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": {**MROPE, "mrope_section": [8, 12, 12]}}, {
         **OF_QWEN, "fullatt_block_indexes": [0]}, "qwen2"),
@@ -75,7 +76,8 @@ def test_logits(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> 
     model = save(tmp_path / "hf", kind)
     convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
     assert "text only, without " in caplog.text
-    assert ("visual (" if "qwen" in kind else "multi_modal_projector (") in caplog.text
+    part = {"gemma4": "vision_tower", "qwen2.5-vl": "visual", "qwen3-vl": "visual"}.get(kind, "multi_modal_projector")
+    assert f"{part} (" in caplog.text
     with torch.no_grad():
         want = model(torch.tensor([TOKENS])).logits[0].numpy()
     for path in (tmp_path / "hf", tmp_path / "m.gguf"):
@@ -136,8 +138,8 @@ def test_what_is_no_text_model(gemma: Path, config: dict[str, Any], says: str) -
 
 def test_tensors_of_no_part_are_refused(gemma: Path) -> None:
     path = gemma / "model.safetensors"
-    save_file({**load_file(path), "audio_tower.weight": torch.zeros(1)}, path)
-    with pytest.raises(ModelError, match=r"audio_tower.weight.*not part of this architecture"):
+    save_file({**load_file(path), "video_tower.weight": torch.zeros(1)}, path)
+    with pytest.raises(ModelError, match=r"video_tower.weight.*not part of this architecture"):
         open_model_file(gemma)
 
 

@@ -116,8 +116,8 @@ def make(case: Case, seed: int = 0) -> Any:
             elif "embed" not in name:
                 p.copy_(torch.randn_like(p) / p.shape[-1] ** 0.5)
         for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
-                buffer.copy_(torch.randn_like(buffer) * 0.2)
+            if name.endswith(("correction_bias", "layer_scalar")):
+                buffer.add_(torch.randn_like(buffer) * 0.2)
     return model
 
 

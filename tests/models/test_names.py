@@ -30,7 +30,7 @@ def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str) -> 
         of_mlx = ("switch_mlp", "embed_q", "unembed_out")  # which converters do not read
         newer = name == "deepseek2" and part.startswith("nextn.")  # of llama.cpp, newer than the package
         apart = newer or "experts" in module or any(name in module for name in of_mlx)
-        if not apart and " " not in part and not part.endswith(".bias"):
+        if not apart and " " not in part and not part.endswith((".bias", ".scale")):
             found = {names.get_name(f"{base}{arch.layer}.1.{module}") for base in (arch.base, "")}
             assert f"blk.1.{part}" in found, module
     known = {template(part) for part in tensors_of(NUMBERS[name])}

@@ -60,6 +60,22 @@ LLAMA4 = {
     "num_hidden_layers": 4, "head_dim": 64, "intermediate_size_mlp": 80, "num_local_experts": 4, "pad_token_id": None,
     "num_experts_per_tok": 1, "attention_chunk_size": WINDOW, "floor_scale": 8, "attn_scale": 0.3,
 }  # fmt: skip
+GEMMA4 = {
+    "num_hidden_layers": 6, "head_dim": 64, "global_head_dim": 128, "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2, "num_key_value_heads": 2,
+    "attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 3.0,
+}  # fmt: skip
+"""As the dense model of 31B."""
+GEMMA4_SMALL = {
+    **GEMMA4, "attention_k_eq_v": False, "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 320,
+    "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "final_logit_softcapping": None, "num_key_value_heads": 1,
+}  # fmt: skip
+"""As E2B."""
+GEMMA4_EXPERTS = {
+    **GEMMA4, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 48,
+}  # fmt: skip
+"""As the model of 26B of which a token takes 4."""
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
 
 
@@ -148,6 +164,11 @@ TABLE: dict[str, Case] = {
     "dots1": small("dots1", "Dots1Config", ROUTED),
     "dots1-odd": small("dots1", "Dots1Config", {**ROUTED, **ODD, "n_group": 3, "topk_group": 2}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
+    "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
+    "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {
+        key: value for key, value in GEMMA4.items() if key != "hidden_size_per_layer_input"}),
+    "gemma4-e": small("gemma4", "Gemma4TextConfig", GEMMA4_SMALL),
+    "gemma4-moe": small("gemma4", "Gemma4TextConfig", GEMMA4_EXPERTS),
 }  # fmt: skip
 """A case or more for each class."""
 
@@ -155,7 +176,8 @@ TABLE: dict[str, Case] = {
 _WIDE = {
     "num_attention_heads": 4, "v_head_dim": 64, **dict.fromkeys((
         "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "kv_lora_rank",
-        "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank", "qk_nope_head_dim"), 256),
+        "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank", "qk_nope_head_dim",
+        "hidden_size_per_layer_input"), 256),
 }  # fmt: skip
 """Sizes of which every row of a matrix is whole blocks of 256."""
 
@@ -163,7 +185,7 @@ _WIDE = {
 def wide(options: dict[str, Any]) -> dict[str, Any]:
     """A case's options with other sizes, as far as it has these."""
     heads = {"num_key_value_heads": 4} if options.get("num_key_value_heads") == options["num_attention_heads"] else {}
-    sizes = {key: size for key, size in _WIDE.items() if options.get(key) is not None}
+    sizes = {key: size for key, size in _WIDE.items() if options.get(key)}
     return options | sizes | heads
 
 

@@ -152,6 +152,15 @@ def _prompts() -> Iterator[OpCase]:
         yield OpCase("attention", 300, {**shape, "decodes": 2}, past=(130, 5, 70, 0))
 
 
+def _gemma4() -> Iterator[OpCase]:
+    """Heads of layers without a window, and a layer that reads the cache of another."""
+    shape: dict[str, Any] = {"heads": 8, "kv_heads": 1, "dim": 512}
+    yield from (OpCase("attention", t, shape, past=past) for t, past in ((1, (70,)), (20, (0, 70, 3))))
+    rotated = {**shape, "norms": 1, "interleaved": 0}
+    yield OpCase("rope_set_rows", 3, rotated)
+    yield OpCase("rope_set_rows", 2, {**rotated, "heads": 4, "kv_heads": 2, "dim": 64, "readers": 1}, past=(30, 64))
+
+
 def _scales_of_heads() -> Iterator[OpCase]:
     """Attention to caches of codes, whose heads have scales."""
     for cache in ("int8", "fp8"):
@@ -240,6 +249,7 @@ CASES: tuple[OpCase, ...] = (
     *_experts(),
     *_attention(),
     *_prompts(),
+    *_gemma4(),
     *_scales_of_heads(),
     *_rotated(),
     *_small(),

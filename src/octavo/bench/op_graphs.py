@@ -218,14 +218,21 @@ def keep_groups(s: Sketch) -> Node:
 
 @_graph
 def rope_set_rows(s: Sketch) -> Node:
-    """q/k norm (unless `norms` is 0), rope, the cache's writes, attention."""
+    """q/k norm (unless `norms` is 0), rope, the cache's writes, attention; with `readers` that of a second layer, too.
+
+    The second one reads the cache of the first.
+    """
     g, freqs = s.builder, s.freqs()
     q = s.given("q", s["heads"], s["dim"])
     k, v = (s.given(name, s["kv_heads"], s["dim"]) for name in "kv")
     if s["norms"]:
         q, k = (g.rms_norm(x, s.vector(f"{x.name}_norm", s["dim"]), 1e-6) for x in (q, k))
     q, k = (g.rope(x, freqs, 1.0, bool(s["interleaved"])) for x in (q, k))
-    return g.attention(q, k, v, 0, s["dim"] ** -0.5)
+    first = g.attention(q, k, v, 0, s["dim"] ** -0.5)
+    if not s.shape.get("readers"):
+        return first
+    other = g.rope(s.given("other", s["heads"], s["dim"]), freqs, 1.0, bool(s["interleaved"]))
+    return g.add(first, g.attention_to(0, other, 1, s["dim"] ** -0.5))
 
 
 @_graph

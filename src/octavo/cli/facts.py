@@ -105,9 +105,12 @@ def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
 
     windows = [hparams.window(i) for i in range(hparams.n_layer)]
     kept = most_pages(max(windows, default=0), EngineConfig.n_batch, n_ctx) * PAGE_SIZE
-    rows = sum(min(kept, n_ctx) if window else n_ctx for window in windows)
-    heads = hparams.cached_values / hparams.head_dim
-    return int(rows * heads * CACHE_FORMATS[cache_type].row_bytes(hparams.head_dim))
+    total = 0.0
+    for i, window in enumerate(windows):
+        heads, dim = hparams.kv_heads(i)
+        rows = min(kept, n_ctx) if window else n_ctx
+        total += rows * hparams.n_caches * heads * CACHE_FORMATS[cache_type].row_bytes(dim)
+    return int(total)
 
 
 def _hyperparams(file: GGUFFile) -> tuple[Hyperparams | None, str | None]:

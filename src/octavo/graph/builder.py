@@ -61,6 +61,7 @@ class GraphBuilder:
         self.n_ctx = n_ctx
         self._static = static or {}
         self._caches: dict[tuple[int, str], Node] = {}
+        self._filled: dict[int, tuple[Node, Node]] = {}
         self.tokens = self._input("tokens", ("tokens",))
         self.positions = self._input("positions", ("tokens",))
         self.outputs = self._input("outputs", ("outputs",))
@@ -128,6 +129,12 @@ class GraphBuilder:
     def slice_heads(self, x: Node, start: int, size: int) -> Node:
         return apply("slice_heads", x, start=start, size=size, label=x.name)
 
+    def halves(self, x: Node) -> tuple[Node, Node]:
+        """[T, H, 2 D] -> the first D values of each head, and the others, [T, H, D] each."""
+        width = x.shape[2]
+        assert isinstance(width, int)
+        return self.slice_heads(x, 0, width // 2), self.slice_heads(x, width // 2, width // 2)
+
     def join_heads(self, a: Node, b: Node) -> Node:
         return apply("join_heads", a, b, label=a.name)
 
@@ -154,9 +161,19 @@ class GraphBuilder:
         pages, rows = self._windows_lie if window and not reach else self._lies
         keys = self._written(shared, layer, "k", k, rows)
         values = keys if v is None else self._written(shared, layer, "v", v, rows)
+        self._filled[layer] = keys, values
         return apply("attention", q, keys, values, self.positions, self.starts, pages, *last,
                      scale=scale, page_size=self.page_size, window=window, cap=cap, **rare,
                      label=f"blk.{layer}.attn")  # fmt: skip
+
+    def attention_to(self, source: int, q: Node, layer: int, scale: float, window: int = 0) -> Node:
+        """Attends with q [T, H, D] -> [T, H * D] to the keys and values of an earlier layer, `source`.
+
+        The window is that of `source`.
+        """
+        pages, _ = self._windows_lie if window else self._lies
+        return apply("attention", q, *self._filled[source], self.positions, self.starts, pages, scale=scale,
+                     page_size=self.page_size, window=window, cap=0.0, label=f"blk.{layer}.attn")  # fmt: skip
 
     def attention_of_all(self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0) -> Node:
         """Attention where each token sees its whole sequence, or with a `window` as many before it as after it.

@@ -123,12 +123,17 @@ def mul_mat_add(graph: Graph) -> Replacements:
 
 @_rule
 def rope_set_rows(graph: Graph) -> Replacements:
-    """q/k norm, rope and the writes of k and v to the cache -> one op, where q and k are turned alike."""
+    """q/k norm, rope and the writes of k and v to the cache -> one op, where q and k are turned alike.
+
+    Later layers that read the same cache read it after that op, too.
+    """
     found: dict[int, Node] = {}
+    seen: set[int] = set()
     for node in graph.nodes:
-        if node.op != "attention":
+        if node.op != "attention" or id(node.inputs[1]) in seen:
             continue
         q, k, v, *batch = node.inputs
+        seen.add(id(k))
         if not (q.op == "rope" and k.op == v.op == "set_rows" and k.inputs[1].op == "rope"):
             continue
         k_rope, rows = k.inputs[1], k.inputs[2]
@@ -143,6 +148,7 @@ def rope_set_rows(graph: Graph) -> Replacements:
         done = apply("rope_set_rows", *sources, v.inputs[1], *caches, q.inputs[1], rows, q.inputs[2], *norms,
                      label=node.name, **attrs)  # fmt: skip
         written = [apply("after", c, done, label=c.name) for c in caches]
+        found |= dict(zip((id(k), id(v)), written, strict=True))
         found[id(node)] = apply("attention", done, *written, *batch, label=node.name, **node.attrs)
     return found
 

@@ -32,11 +32,19 @@ def lower(graph: Graph, backends: Sequence[Backend], place: Place = lambda weigh
 def _replaced(
     graph: Graph, found: Replacements, backends: Sequence[Backend], place: Place, wants: Callable[[Backend, Node], bool]
 ) -> Graph:
-    """The graph with those replacements that the backend of the old node wants."""
+    """The graph with those replacements that the backend of the old node wants.
+
+    Attention whose cache another layer has elsewhere stays as it is.
+    """
     if not found:
         return graph
     where, _ = assign(graph, backends, place)
-    return replace(graph, {old: new for old, new in found.items() if wants(backends[where[old]], new)})
+
+    def fits(at: int, new: Node) -> bool:
+        caches = new.inputs[1:3] if new.op == "attention" else ()
+        return wants(backends[at], new) and all(where.get(id(cache), at) == at for cache in caches)
+
+    return replace(graph, {old: new for old, new in found.items() if fits(where[old], new)})
 
 
 def _fuses(name: str, backend: Backend, new: Node) -> bool:

@@ -93,9 +93,11 @@ def root(node: Node) -> Node:
 def assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dict[int, int], list[str]]:
     """The backend of each node by its id, and the reasons for nodes that run elsewhere than meant.
 
-    Raises GraphError for a node that no backend runs.
+    A layer that reads the cache of another attends where that one does. Raises GraphError for a node that no backend
+    runs.
     """
     chosen: dict[int, int] = {}
+    read: dict[int, int] = {}  # caches with something written to them, and where attention reads them
     fallbacks: dict[str, None] = {}
     step = {id(n): i for i, n in enumerate(graph.nodes)}
     users = graph.users()
@@ -105,11 +107,15 @@ def assign(graph: Graph, backends: Sequence[Backend], place: Place) -> tuple[dic
         readers = [] if node.dtype in PLAIN or node.op in ("set_rows", "after") else users[id(node)]
         together = (node, *readers, *_cache_writers(node))
         meant = _meant(readers[0] if readers else node, chosen, step, place)
+        if node.op == "attention":
+            meant = read.get(id(node.inputs[1]), meant)
         reasons = {}
         for candidate in sorted(range(len(backends)), key=lambda b: b != meant):
             refused = _refused(backends[candidate], together)
             if refused is None:
                 chosen |= dict.fromkeys(map(id, together), candidate)
+                if node.op == "attention":
+                    read.setdefault(id(node.inputs[1]), candidate)
                 break
             reasons[candidate] = refused
         else:

@@ -16,6 +16,8 @@ from octavo.models.rope import LOG_MULTIPLIER, Rope
 
 ORIGINAL = "original_max_position_embeddings"
 LENGTHS = ("long", "short")
+UNTURNED = 1e30
+"""What llama.cpp's converter divides frequencies by of pairs that stay as they are."""
 _UNSAID = ("attention_factor", "mscale", "mscale_all_dim", "truncate")
 
 
@@ -73,6 +75,8 @@ def rope_tensors(config: Config, architecture: Architecture[Any], rope: Rope) ->
     """What config.json says of the rope that is a tensor in GGUF: divisors of the frequencies, float32 [dims / 2]."""
     if rope_kind(config, architecture) == "llama3":
         return {"rope_freqs.weight": _llama3_divisors(config, rope)}
+    if rope_kind(config, architecture) == "proportional":
+        return {"rope_freqs.weight": _proportional_divisors(config, rope)}
     if rope_kind(config, architecture) == "longrope":
         return {f"rope_factors_{length}.weight": _factors(config, f"{length}_factor", rope) for length in LENGTHS}
     return {}
@@ -99,6 +103,17 @@ def _factors(config: Config, key: str, rope: Rope) -> F32:
 
 def _is_divisor(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def _proportional_divisors(config: Config, rope: Rope) -> F32:
+    """1 for the first pairs, and so much for the others that they turn no further than float32 tells."""
+    found = rope_parameters(config)
+    part = config.real("partial_rotary_factor", 1.0, of=found)
+    if part > 1:
+        raise config.error("partial_rotary_factor", f"is {part:g}", "over 0, up to 1")
+    divisors = np.full(rope.dims // 2, UNTURNED, np.float32)
+    divisors[: int(part * rope.dims // 2)] = config.real("factor", 1.0, of=found)
+    return divisors
 
 
 def _llama3_divisors(config: Config, rope: Rope) -> F32:

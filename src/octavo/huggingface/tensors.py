@@ -113,7 +113,7 @@ def _find(tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], ou
 def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: str, tensor: LazyTensor) -> bool:
     """Put a layer's tensor where it belongs; whether it is known."""
     stem, _, kind = part.rpartition(".")
-    if kind not in ("weight", *BESIDE):  # stacked experts may go without
+    if kind not in ("weight", *BESIDE) or part in names:  # stacked experts may go without
         stem, kind = part, "weight"
     expert = _EXPERT.fullmatch(stem)
     target = names.get(f"{expert[1]}.*.{expert[3]}" if expert else stem)
@@ -133,8 +133,8 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
 
 
 def _full(prefix: str, target: str, kind: str) -> str:
-    """The whole name of a tensor, which says itself that it is a bias or is of that kind."""
-    return f"{prefix}{target}" if target.endswith(".bias") else f"{prefix}{target}.{kind}"
+    """The whole name of a tensor, which says itself that it is a bias or a scale, or is of that kind."""
+    return f"{prefix}{target}" if target.endswith((".bias", ".scale")) else f"{prefix}{target}.{kind}"
 
 
 def _made(

@@ -14,7 +14,10 @@ from octavo.models.config import Config, Keys, brief
 log = logging.getLogger("octavo")
 
 TEXT = "language_model."
-OTHERS = ("vision_tower.", "vision_model.", "multi_modal_projector.", "visual.")
+OTHERS = (
+    "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.", "visual.", "audio_tower.",
+    "embed_vision.", "embed_audio.",
+)  # fmt: skip
 """What names of the other parts' tensors begin with, perhaps after "model."."""
 
 
@@ -36,6 +39,8 @@ GEMMA3 = {
 }  # fmt: skip
 WRAPPERS = {
     "Gemma3ForConditionalGeneration": Wrapper({"gemma3_text": "Gemma3ForCausalLM"}, GEMMA3),
+    "Gemma4ForConditionalGeneration": Wrapper({"gemma4_text": "Gemma4ForCausalLM"}),
+    "Gemma4UnifiedForConditionalGeneration": Wrapper({"gemma4_unified_text": "Gemma4UnifiedForCausalLM"}),
     "Mistral3ForConditionalGeneration": Wrapper({
         "mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}),
     "Llama4ForConditionalGeneration": Wrapper({"llama4_text": "Llama4ForCausalLM"}),

@@ -1,8 +1,8 @@
 """Static scales of the KV cache that a model file has: the largest magnitudes of keys and values, measured before.
 
-    blk.N.cache_k.max     float32 [n_head_kv], the largest magnitude of a head's keys, after rope and less the center
-    blk.N.cache_v.max     float32 [n_head_kv], that of its values
-    blk.N.cache_k.center  float32 [n_head_kv * head_dim], what keys are stored less; a file can be without
+    blk.N.cache_k.max     float32 [heads], the largest magnitude of a head's keys, after rope and less the center
+    blk.N.cache_v.max     float32 [heads], that of its values
+    blk.N.cache_k.center  float32 [heads * values of each], what keys are stored less; a file can be without
 
 As magnitudes they do for all types whose heads have scales: a scale is the magnitude over the type's largest number. A
 checkpoint's scales of caches do for tensors too. Centers are for all types with scales, also where there are no
@@ -11,6 +11,7 @@ magnitudes and scales are dynamic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -28,8 +29,8 @@ from octavo.models.weights import Tensors, vector
 def cache_tensors(hp: Hyperparams) -> Tensors:
     """The tensors that say how large keys and values become and where keys lie; a file has those of all layers, or
     none."""
-    found = {name: vector(hp.n_head_kv, optional=True) for names in _names(hp) for name in names}
-    return found | {name: vector(hp.n_head_kv * hp.head_dim, optional=True) for name in _centers(hp)}
+    found = {name: vector(hp.kv_heads(i)[0], optional=True) for i, names in _names(hp).items() for name in names}
+    return found | {name: vector(math.prod(hp.kv_heads(i)), optional=True) for i, name in _centers(hp).items()}
 
 
 def static_scales(file: GGUFFile, hp: Hyperparams, cache_type: CacheType) -> Mapping[tuple[int, str], CacheConstants]:
@@ -41,13 +42,13 @@ def static_scales(file: GGUFFile, hp: Hyperparams, cache_type: CacheType) -> Map
     names = _names(hp)
     kept = CACHE_FORMATS[cache_type]
     beside = file.cache_magnitudes() if kept.can_be_static else {}
-    has_scales = _are_there(file, [name for of_layer in names for name in of_layer], "magnitudes", beside)
-    has_centers = _are_there(file, _centers(hp), "centers")
-    largest = {(layer, kind): _magnitudes(file, name, beside, hp.n_head_kv) for layer, of_layer in enumerate(names)
+    has_scales = _are_there(file, [name for of_layer in names.values() for name in of_layer], "magnitudes", beside)
+    has_centers = _are_there(file, list(_centers(hp).values()), "centers")
+    largest = {(layer, kind): _magnitudes(file, name, beside, hp.kv_heads(layer)[0])
+               for layer, of_layer in names.items()
                for kind, name in zip("kv", of_layer, strict=True) if has_scales}  # fmt: skip
-    shape = hp.n_head_kv, hp.head_dim
-    centers = {(layer, "k"): _finite(file, name).reshape(shape) for layer, name in enumerate(_centers(hp))
-               if has_centers}  # fmt: skip
+    centers = {(layer, "k"): _finite(file, name).reshape(hp.kv_heads(layer))
+               for layer, name in _centers(hp).items() if has_centers}  # fmt: skip
     scales = {key: values / np.float32(kept.top) for key, values in largest.items() if kept.can_be_static}
     centers = centers if kept.can_be_centered else {}
     return {key: CacheConstants(scales.get(key), centers.get(key)) for key in scales | centers}
@@ -63,12 +64,13 @@ def _are_there(file: GGUFFile, names: list[str], what: str, beside: Collection[s
     return not missing
 
 
-def _names(hp: Hyperparams) -> list[tuple[str, str]]:
-    return [(f"blk.{i}.cache_k.max", f"blk.{i}.cache_v.max") for i in range(hp.n_layer)]
+def _names(hp: Hyperparams) -> dict[int, tuple[str, str]]:
+    """By layers that have a cache."""
+    return {i: (f"blk.{i}.cache_k.max", f"blk.{i}.cache_v.max") for i in range(hp.n_layer) if hp.kv_heads(i)[0]}
 
 
-def _centers(hp: Hyperparams) -> list[str]:
-    return [f"blk.{i}.cache_k.center" for i in range(hp.n_layer)]
+def _centers(hp: Hyperparams) -> dict[int, str]:
+    return {i: f"blk.{i}.cache_k.center" for i in range(hp.n_layer) if hp.kv_heads(i)[0]}
 
 
 def _finite(file: GGUFFile, name: str) -> F32:

@@ -27,6 +27,7 @@ LIMITS = {
     "attention.head_count": 1 << 14,
     "attention.head_count_kv": 1 << 14,
     "attention.key_length": 1 << 14,
+    "attention.key_length_swa": 1 << 14,
     "attention.sliding_window": 1 << 30,
     "context_length": 1 << 30,
     "expert_count": 1 << 16,
@@ -70,9 +71,13 @@ class Hyperparams:
         return kind(**(vars(self) | more))
 
     @property
-    def cached_values(self) -> int:
-        """Values of a layer's cache for a token."""
-        return 2 * self.n_head_kv * self.head_dim
+    def n_caches(self) -> int:
+        """Caches of a layer: one of keys and one of values."""
+        return 2
+
+    def kv_heads(self, layer: int) -> tuple[int, int]:
+        """Heads of keys of a layer and values of each; no heads where it reads the cache of another."""
+        return self.n_head_kv, self.head_dim
 
     def window(self, layer: int) -> int:
         """Tokens that a token of a layer sees, 0 for all."""
@@ -128,22 +133,30 @@ class HyperparamReader:
             raise self.error(field, f"{number} is out of range", f"0 to {most}")
         return number
 
-    def size(self, field: str, default: int | None = None) -> int:
-        """A size from 1 to its limit; an array, one a layer, must be the same everywhere."""
+    def size(self, field: str, default: int | None = None, *, largest: bool = False) -> int:
+        """A size from 1 to its limit; an array, one a layer, must be the same everywhere, unless `largest` will do."""
         key = self.key(field)
         if default is not None and key not in self.metadata:
             return default
         if self.is_array(field):
             values = self.metadata.get_ints(key)
-            number, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-            if number != high:
-                raise self.error(field, f"differs from layer to layer ({number} to {high})", "one value for all layers")
+            low, number = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+            if low != number and not largest:
+                raise self.error(field, f"differs from layer to layer ({low} to {number})", "one value for all layers")
         else:
-            number = self.metadata.get_int(key)
+            low = number = self.metadata.get_int(key)
         limit = LIMITS[field]
-        if not 1 <= number <= limit:
-            raise self.error(field, f"{number} is out of range", f"1 to {limit}")
+        if not 1 <= low <= number <= limit:
+            raise self.error(field, f"{number if low > 0 else low} is out of range", f"1 to {limit}")
         return number
+
+    def sizes(self, field: str, n_layer: int) -> tuple[int, ...]:
+        """A size for each layer, from 1 to its limit: an array, or one number for all."""
+        most = self.size(field, largest=True)
+        values = self.metadata.get_ints(self.key(field)).tolist() if self.is_array(field) else [most] * n_layer
+        if len(values) != n_layer:
+            raise self.error(field, f"has {len(values)} values", f"one for each of {n_layer} layers")
+        return tuple(map(int, values))
 
     def real(self, field: str, default: float, low: float = 0.0, high: float = 1e12) -> float:
         """A finite number over `low` and up to `high`."""
@@ -160,7 +173,7 @@ class HyperparamReader:
 
 def read_shared(
     r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS,
-    equal_lengths: bool = True,
+    equal_lengths: bool = True, by_layer: bool = False,
 ) -> Hyperparams:  # fmt: skip
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
@@ -168,9 +181,10 @@ def read_shared(
     has_experts  what the architecture wants: experts (True), none (False), or as the file says (None)
     eps          the field that says what norms add to the mean square
     equal_lengths  heads of values are as long as those of keys
+    by_layer     heads of keys and the width of the feed-forward may differ by layer; given are the most
     """
     n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count")
-    n_head_kv = r.size("attention.head_count_kv", n_head)
+    n_head_kv = r.size("attention.head_count_kv", n_head, largest=by_layer)
     if n_head % n_head_kv:
         raise r.error("attention.head_count_kv", f"{n_head_kv} does not divide {n_head} heads")
     if not r.has("attention.key_length") and n_embd % n_head:
@@ -187,7 +201,7 @@ def read_shared(
         raise r.error("expert_used_count", f"{n_expert_used} of {n_expert} experts", f"1 to {n_expert}")
     n_ctx_train, n_layer = r.size("context_length", 2048), r.size("block_count")
     n_next = r.whole(NEXTN, 0, n_layer - 1) if r.knows(NEXTN) else 0
-    dense_ff = 0 if n_expert and not r.has("feed_forward_length") else r.size("feed_forward_length")
+    dense_ff = 0 if n_expert and not r.has("feed_forward_length") else r.size("feed_forward_length", largest=by_layer)
     return Hyperparams(
         arch=r.arch,
         n_layer=n_layer - n_next,

@@ -49,8 +49,9 @@ class Latent(Hyperparams):
     query_scale: float
 
     @property
-    def cached_values(self) -> int:
-        return self.head_dim
+    def n_caches(self) -> int:
+        """Keys are values too."""
+        return 1
 
     @property
     def plain(self) -> int:

@@ -98,13 +98,15 @@ def shared_expert_tensors(hp: Hyperparams, width: int) -> Tensors:
     return with_scales(products | {"ffn_down_shexp.weight": matrix(hp.n_embd, width)})
 
 
-def moe_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
-    """A mixture-of-experts layer's tensors: a router, and stacked feed-forwards of experts; with `bias` all biased."""
-    products = {
-        "ffn_gate_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
-        "ffn_up_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
-        "ffn_down_exps.weight": Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert)),
-    }
+def moe_tensors(hp: Hyperparams, *, bias: bool = False, joined: bool = False) -> Tensors:
+    """A mixture-of-experts layer's tensors: a router, and stacked feed-forwards of experts; with `bias` all biased.
+
+    joined  each expert's rows of the gate and then those of up are one tensor
+    """
+    heads = {"ffn_gate_up_exps": 2 * hp.n_ff_expert} if joined else dict.fromkeys(
+        ("ffn_gate_exps", "ffn_up_exps"), hp.n_ff_expert)  # fmt: skip
+    products = {f"{name}.weight": Expected((hp.n_expert, rows, hp.n_embd)) for name, rows in heads.items()}
+    products["ffn_down_exps.weight"] = Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert))
     router = matrix(hp.n_expert, hp.n_embd)
     tensors = {"ffn_norm.weight": vector(hp.n_embd), "ffn_gate_inp.weight": router, **with_scales(products)}
     if bias:
@@ -116,10 +118,10 @@ def moe_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
 Turn = Callable[[Node], Node]
 
 
-def rotary(g: GraphBuilder, rope: Rope, w: Weights) -> Turn:
-    """A rope as a function of x [T, H, D]; its frequencies are worked out once."""
-    factors = w.get("rope_freqs")
-    if factors is None and rope.kind == "longrope":
+def rotary(g: GraphBuilder, rope: Rope, w: Weights | None) -> Turn:
+    """A rope as a function of x [T, H, D]; its frequencies are worked out once. `w` may have divisors of these."""
+    factors = None if w is None else w.get("rope_freqs")
+    if w is not None and factors is None and rope.kind == "longrope":
         factors = w.get("rope_factors_long" if g.n_ctx > rope.n_ctx_original else "rope_factors_short")
     divisors = None if factors is None else dequantize(factors.tensor)
     freqs = constant(np.asarray(rope.frequencies(divisors)), "rope_frequencies")
@@ -194,7 +196,10 @@ def through_experts(
     g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Node, gated: Callable[[Node, Node], Node] | None = None
 ) -> Node:
     """Each token of h [T, K] through its experts `ids`, weighted by `shares`, both [T, k]; `gated` is SwiGLU or so."""
-    gate, up = (experts(g, b, f"ffn_{n}_exps", h, ids) for n in ("gate", "up"))
+    if b.get("ffn_gate_up_exps") is None:
+        gate, up = (experts(g, b, f"ffn_{n}_exps", h, ids) for n in ("gate", "up"))
+    else:
+        gate, up = g.halves(experts(g, b, "ffn_gate_up_exps", h, ids))
     return g.weighted_sum(experts(g, b, "ffn_down_exps", (gated or g.swiglu)(gate, up), ids), shares)
 
 

@@ -16,6 +16,7 @@ from octavo.models import (
     exaone4,
     gemma2,
     gemma3,
+    gemma4,
     gemma_embedding,
     glm4,
     glm4moe,
@@ -52,7 +53,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
         gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
         nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
-        ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1,
+        ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

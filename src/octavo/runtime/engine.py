@@ -116,7 +116,8 @@ class Engine:
         for name, value in {"n_ctx": self.n_ctx, **sizes}.items():
             integer(name, value, 1)
         require_context(model, self.n_ctx)
-        require_heads(config.cache_type, model.hparams.head_dim)
+        for layer in range(model.hparams.n_layer):
+            require_heads(config.cache_type, model.hparams.kv_heads(layer)[1])
         self.lock = FairLock()
         self._max_pages = pages_for(self.n_ctx)
         graph, windows = self._parted(partial(

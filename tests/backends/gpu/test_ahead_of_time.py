@@ -38,6 +38,7 @@ NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
+         ("decode_512", "gfx1100"), ("prefill_512", "gfx1100"),
          *(("prefill_int4", target) for target in ("sm_80", "sm_100", "gfx1100")),
          *(("decode_f32_256", target) for target in ("sm_80", "sm_90", "sm_100", "gfx1100")),
          *(("prefill_f32_256", target) for target in ("sm_90", "sm_100", "gfx1100"))}  # fmt: skip
@@ -57,6 +58,7 @@ OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
 OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine", "combine_parts",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
           "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
+          "decode_512", "prefill_512",
           "rope", "set_rows", "rope_set_rows", "rms_norm",
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
           "draw", "topk_parts", "topk_merge", *(f"{step}_{kind}{static}" for step in ("decode", "prefill")

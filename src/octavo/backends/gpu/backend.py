@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from octavo.backends.gpu.context import Context
 
-MOST_DIM = 256  # values of a head
+MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
 TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})

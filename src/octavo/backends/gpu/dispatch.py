@@ -309,12 +309,18 @@ class AttentionTile:
     part: int = 0
 
 
+WIDE = 256
+"""Heads of more values have tiles of their own: in others, keys and values do not fit the shared memory."""
+
+
 def prefill(dim: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     """The tile of attention with many queries, heads of `dim` values (a power of two); exact: all in float32.
 
     Twice the bytes, and each value in two parts, leave room for fewer. kind: of a cache of codes.
     """
     codes = kind in ("int8", "fp8", "int4")
+    if dim > WIDE:
+        return _wide(16, arch, exact)
     if kind == "int4" and arch.startswith("sm_8"):  # whose tensor cores take them after each has a register
         return AttentionTile(32, 4, 32)
     few = ("sm_8", "sm_90", "gfx11") if codes else ("sm_8", "gfx11")
@@ -331,6 +337,8 @@ def prefill(dim: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
 def decode(dim: int, group: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     """The tile of decoding attention, for `group` query heads of a head of keys and values; otherwise as `prefill`."""
     rows, few_registers = max(16, next_power_of_2(group)), arch.startswith("gfx11")
+    if dim > WIDE:
+        return _wide(rows, arch, exact)
     if not exact:
         if few_registers:
             return AttentionTile(rows, 8, {"int8": 32, "fp8": 32, "int4": 16}.get(kind, PAGE_SIZE))
@@ -338,6 +346,11 @@ def decode(dim: int, group: int, arch: str, exact: bool, kind: str = "") -> Atte
     if few_registers or dim > 128:
         return AttentionTile(rows, 8, 16, _precision(arch))
     return AttentionTile(rows, 4, 32, _precision(arch))
+
+
+def _wide(rows: int, arch: str, exact: bool) -> AttentionTile:
+    block_n = 16 if exact or arch.startswith("gfx11") else 32
+    return AttentionTile(rows, 8, block_n, _precision(arch) if exact else None)
 
 
 TRITON_SPILLS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
