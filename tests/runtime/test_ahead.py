@@ -75,6 +75,29 @@ def test_replies_end_and_begin_while_others_go_on(architecture: ModelSpec, pages
     assert {end for _, end in outcomes[1]} == {"stop", "length"}
 
 
+def test_greedy_replies_that_leave_tokens_out_go_ahead(architecture: ModelSpec) -> None:
+    """And are what they are on the host, where such a token is the likeliest one, too."""
+    greedy = requests()[0]
+    run(core_on(architecture, ReferenceBackend()), [greedy])
+    others = sorted({*range(tiny.N_VOCAB)} - {*greedy.chosen})
+    texts, went = [], []
+    for ends in (others[:2], [greedy.chosen[3], greedy.chosen[30]]):
+        kinds: list[dict[str, Any]] = [{"ignore_eos": True}, {"min_tokens": 9}, {"logit_bias": {ends[0]: -100}}]
+        for backend in (ReferenceBackend(), Eager()):
+            given = [
+                Request(PROMPTS[0], make_sampler(SamplingParams(temperature=0, **kind), n_prompt=3, end_ids=ends), 40)
+                for kind in kinds
+            ]
+            went.append(run(core_on(architecture, backend), given, every=1))
+            texts.append([list(r.chosen) for r in given])
+    assert texts[0] == texts[1]
+    assert texts[2] == texts[3] != texts[0]
+    assert not set(ends) & set(texts[3][0]), "what is left out does not come"
+    assert went[0] == went[2] == 0
+    assert went[1] > 25
+    assert went[3] > 1, "until the first of these tokens would be chosen"
+
+
 def long_requests() -> list[Request]:
     """Prompts of several steps, two of which begin alike, beside replies."""
     prompts = [PROMPTS[6] + PROMPTS[5], PROMPTS[1], PROMPTS[6] + PROMPTS[4], PROMPTS[5] + PROMPTS[6]]

@@ -71,11 +71,11 @@ def _free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Speculator, "_cost_in_tokens", lambda *_: 0.0)
 
 
-PENALTY = SamplingParams(temperature=0.0, presence_penalty=1.0)
+PENALTY = SamplingParams(temperature=0.0, repeat_penalty=1.05, presence_penalty=0.01, frequency_penalty=0.01)
 
 
 @pytest.mark.usefixtures("_free")
-@pytest.mark.parametrize(("params", "pages", "most"), [(GREEDY, 3, 45), (DRAWN, 32, 30), (PENALTY, 32, 8)])
+@pytest.mark.parametrize(("params", "pages", "most"), [(GREEDY, 3, 45), (DRAWN, 32, 30), (PENALTY, 32, 24)])
 def test_the_same_tokens_in_fewer_steps(make_engine: MakeEngine, params: SamplingParams, pages: int, most: int) -> None:
     plain, drafting = (make_engine(max_sequences=3, n_pages=pages, speculate=how) for how in ("off", "lookup"))
     for prompts in (PROMPTS[:1], PROMPTS):
@@ -84,13 +84,22 @@ def test_the_same_tokens_in_fewer_steps(make_engine: MakeEngine, params: Samplin
         assert got == want
         stats = other.stats()
         assert stats.generated_tokens == core.stats().generated_tokens
-        if params.presence_penalty:
-            assert stats.drafts == 0
-            continue
         assert stats.drafted_tokens == 3 * stats.drafts
         assert stats.accepted_tokens > 0
         if params is GREEDY:
             assert stats.steps < core.stats().steps
+
+
+@pytest.mark.usefixtures("_free")
+def test_drafts_where_tokens_are_left_out(make_engine: MakeEngine) -> None:
+    _, (text,) = replies(make_engine(), request(PROMPTS[0]))
+    found = []
+    for how in ("off", "lookup"):
+        sampler = make_sampler(SamplingParams(temperature=0.0, ignore_eos=True), end_ids={text[4], text[9]})
+        core, got = replies(make_engine(speculate=how), Request(list(PROMPTS[0]), sampler, 24))
+        found.append(got)
+        assert (core.stats().drafts > 0) == (how == "lookup")
+    assert found[0] == found[1] != [text]
 
 
 def test_where_a_reply_ends(make_engine: MakeEngine) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from octavo.errors import GrammarError, UsageError
-from octavo.runtime.adjusting import repeat_penalty
+from octavo.runtime.adjusting import RepeatPenalty, changes_of
 from octavo.runtime.draws import draw, philox, uniform
 from octavo.runtime.sampling import (
     SamplingParams,
@@ -85,9 +86,9 @@ def test_smallest_temperatures_are_greedy(t: float) -> None:
 
 def test_repeat_penalty_hits_recent_tokens_once() -> None:
     x = logits(2, -2, 2, 0)
-    np.testing.assert_array_equal(repeat_penalty(2.0, 3)(x, [2, 0, 0, 1]), logits(1, -4, 2, 0))
-    np.testing.assert_array_equal(repeat_penalty(2.0, 0)(x, [0, 1, 2]), x)
-    np.testing.assert_array_equal(repeat_penalty(2.0, 64)(x, []), x)
+    np.testing.assert_array_equal(RepeatPenalty(2.0, 3)(x, [2, 0, 0, 1]), logits(1, -4, 2, 0))
+    np.testing.assert_array_equal(RepeatPenalty(2.0, 0)(x, [0, 1, 2]), x)
+    np.testing.assert_array_equal(RepeatPenalty(2.0, 64)(x, []), x)
     np.testing.assert_array_equal(x, logits(2, -2, 2, 0), "the model's logits stay as they are")
 
 
@@ -180,6 +181,26 @@ def test_changes_of_several_kinds_are_one() -> None:
     assert sample(x, [2, 1, 1]) == 0
     with pytest.raises(GrammarError, match="no token is left"):
         sample(logits(-INF, -INF, -INF, 9), [])
+
+
+def test_changes_of_several_replies_are_those_of_each() -> None:
+    rng = np.random.default_rng(5)
+    kinds: list[dict[str, Any]] = [
+        {"repeat_penalty": 1.3}, {}, {"logit_bias": {9: 1.5, 2: -100, 5: 0.25}, "repeat_penalty": 0.7},
+        {"presence_penalty": 0.3, "frequency_penalty": 0.1}, {"repeat_penalty": 1.1, "repeat_last_n": 0},
+        {"min_tokens": 3, "frequency_penalty": -0.7, "logit_bias": {3: 2}}, {"ignore_eos": True},
+    ]  # fmt: skip
+    samplers = [make_sampler(SamplingParams(**k), n_prompt=4, end_ids=[3, 1]) for k in kinds]
+    for length in (0, 5, 40):
+        texts = [rng.integers(0, 20, length).tolist() for _ in kinds]
+        found = changes_of([s.before for s in samplers], texts)
+        for sampler, text, changes in zip(samplers, texts, found, strict=True):
+            x = logits(*rng.standard_normal(20))
+            want = x
+            for adjust in sampler.before:  # one after the other: of one token each makes at most one change
+                want = adjust(want, text)
+            np.testing.assert_allclose(changes(x), want, rtol=1e-6)
+            np.testing.assert_array_equal(changes(x), sampler.changes(text)(x))
 
 
 def test_filters_are_chained() -> None:

@@ -169,9 +169,10 @@ class Executor:
         the place of. Of such a value the elements at some places are taken, or all.
         """
         plan = self._fill(inputs, sizes, wanted)
-        for name, (source, places) in (fed or {}).items():
-            for backend, value in plan.inputs[name]:
-                cast(AsyncBackend, backend).copy(value, source, places)
+        if fed:
+            for name, (source, places) in fed.items():
+                for backend, value in plan.inputs[name]:
+                    cast(AsyncBackend, backend).copy(value, source, places)
         for step in plan.steps:
             step()
         waits = [self._begin_read(backend, value) for backend, value in plan.outputs]

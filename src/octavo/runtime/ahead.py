@@ -75,10 +75,10 @@ class Ahead:
 
     def _goes_ahead(self, request: Request) -> bool:
         """Whether a request's token is chosen where the logits are, and nothing else is asked of it."""
-        if request.siblings or not request.plain:
+        if request.siblings:
             return False
-        sampler = cast(ChainSampler, request.sampler)
-        return sampler.k == 1 or (self.engine.draws and sampler.among_few)
+        drawn = self.engine.draws and request.plain and cast(ChainSampler, request.sampler).among_few
+        return drawn or request.likeliest
 
     def _begun(self, plan: StepPlan, last: UnderWay | None = None) -> UnderWay | None:
         try:

@@ -47,12 +47,13 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
     Outputs are in the order of the feeds as they are given.
     """
     numbers = [len(f.tokens) for f in feeds]
-    order = [i for i, n in enumerate(numbers) if n == 1]
-    ones = len(order)
+    ones, ordered = numbers.count(1), feeds
+    order: Seq[int] = range(len(feeds))
+    bounds: Seq[int] = range(len(feeds) + 1)
     if ones < len(feeds):
-        order += [i for i, n in enumerate(numbers) if n != 1]
-    ordered = [feeds[i] for i in order]
-    bounds = [0, *accumulate([numbers[i] for i in order])]
+        order = sorted(order, key=lambda i: numbers[i] != 1)
+        ordered = [feeds[i] for i in order]
+        bounds = [0, *accumulate([numbers[i] for i in order])]
     decodes = ones if bounds[-1] > ones else 0  # where all have one token, `starts` tells so
     starts = [len(f.sequence.tokens) + f.ahead for f in ordered]
     inputs: dict[str, AnyArray] = {

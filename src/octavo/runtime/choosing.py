@@ -18,7 +18,7 @@ import numpy as np
 from octavo.errors import GrammarError
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.plan import Begun
-from octavo.runtime.adjusting import NO_CHANGES, Changes
+from octavo.runtime.adjusting import NO_CHANGES, Changes, changes_of
 from octavo.runtime.batch import Feed
 from octavo.runtime.candidates import BEST, CANDIDATES, CHANGED, LOGITS, MAX_CANDIDATES, TOTAL
 from octavo.runtime.draws import draw
@@ -96,7 +96,12 @@ class Chooser:
         step = self.engine.filled(feeds)
         rows = list(accumulate([f.outputs for f in step], initial=0))
         asked = [(r, rows[i] + places.get(r, 0)) for r, i in choosing]
-        if asked and not self._mixed(step) and self.engine.finds_candidates and all(_is_likeliest(r) for r, _ in asked):
+        if (
+            asked
+            and not self._mixed(step)
+            and self.engine.finds_candidates
+            and not [r for r, _ in asked if not r.likeliest]
+        ):
             return self._likeliest(step, asked)
         choices: Choices = {}
         wanted = list(self._wanted(asked, choices))
@@ -127,18 +132,19 @@ class Chooser:
         return self.engine.fills and len(step[-1].tokens) != 1
 
     def chosen_there(self, begun: Begun, output: int, choosing: Seq[tuple[Request, int]]) -> Choices | None:
-        """The tokens of a step with output BEST or DRAWN; None where a choice was among unknown ones."""
+        """The tokens of a step with output BEST or DRAWN; None where one was among unknown ones, or is left out."""
         (found,) = begun.read()
-        rows = found[[row for _, row in choosing]]
-        broken = rows[:, 0] != 0
-        unknown = rows[:, 1] >= self.n_known if output == BEST else rows[:, 2] > 0
-        if (unknown & ~broken).any():
+        rows: list[list[int]] = found[[row for _, row in choosing], :3].tolist()
+        if output == BEST:
+            unknown = [token for broken, token, _ in rows if not broken and token >= self.n_known]
+        else:
+            unknown = [token for broken, token, others in rows if not broken and others > 0]
+        if unknown:
             return None
-        tokens = zip(choosing, rows[:, 1].tolist(), strict=True)
-        choices: Choices = {request: Chosen(token) for (request, _), token in tokens}
-        for i in np.flatnonzero(broken).tolist():
-            choices[choosing[i][0]] = self.engine.not_finite()
-        return choices
+        tokens = [(request, broken, token) for (request, _), (broken, token, _) in zip(choosing, rows, strict=True)]
+        if [token for request, _, token in tokens if request.adjusts and request.leaves_out(token)]:
+            return None
+        return {r: self.engine.not_finite() if broken else Chosen(token) for r, broken, token in tokens}
 
     def _best(self, wanted: Seq[Wanted], found: AnyArray, begun: Begun) -> Choices:
         """The likeliest tokens, from output BEST of a step."""
@@ -146,7 +152,7 @@ class Chooser:
         for w, (broken, token, _) in zip(wanted, found[[w.row for w in wanted]].tolist(), strict=True):
             if broken:
                 choices[w.request] = self.engine.not_finite()
-            elif token < self.n_known:
+            elif token < self.n_known and not w.request.leaves_out(token):
                 choices[w.request] = Chosen(token)
             else:
                 choices[w.request] = self._from_row(w, begun.row(LOGITS, w.row)[0])
@@ -154,20 +160,14 @@ class Chooser:
 
     def _wanted(self, choosing: Seq[tuple[Request, int]], choices: Choices) -> Iterable[Wanted]:
         """What is to be chosen; constraints that allow nothing are among the choices, as errors."""
-        masks = self._masks([request for request, _ in choosing])
+        masks, changes = self._masks([request for request, _ in choosing]), _changes(choosing)
         for request, row in choosing:
-            if request.plain:
-                yield Wanted(request, row)
-                continue
-            mask = masks.get(request)
-            try:
-                if isinstance(mask, Exception):
-                    raise mask
-                sampler = request.sampler
-                changes = sampler.changes(request.tokens) if isinstance(sampler, ChainSampler) else NO_CHANGES
-                yield Wanted(request, row, changes, mask, mask is not None or len(changes.ids) > 0)
-            except Exception as error:
-                choices[request] = error
+            mask = masks[request] if request.constraint is not None else None
+            found = changes[request] if request.adjusts else NO_CHANGES
+            if mask is not None and isinstance(mask, Exception):
+                choices[request] = mask
+            else:
+                yield Wanted(request, row, found, mask, mask is not None or (request.adjusts and len(found.ids) > 0))
 
     def _masks(self, requests: Seq[Request]) -> dict[Request, AnyArray | Exception]:
         """Masks of requests' constraints, int32 [ceil(n_vocab / 32)]: tokens that may come; or why there is none."""
@@ -238,9 +238,13 @@ class Chooser:
         return _accepted(request, Chosen(token, None if n is None else _logprobs_of_row(logits, token, n)))
 
 
-def _is_likeliest(request: Request) -> bool:
-    """Whether a request's token is the likeliest one, and nothing else is asked of it."""
-    return request.plain and cast(ChainSampler, request.sampler).k == 1
+def _changes(choosing: Seq[tuple[Request, int]]) -> dict[Request, Changes]:
+    """What the samplers of requests do to their logits before anything else, found for all of them together."""
+    samplers = {r: cast(ChainSampler, r.sampler) for r, _ in choosing if r.adjusts}
+    if not samplers:
+        return {}
+    found = changes_of([s.before for s in samplers.values()], [r.tokens for r in samplers])
+    return dict(zip(samplers, found, strict=True))
 
 
 def _takes_few(wanted: Wanted) -> bool:

@@ -50,16 +50,16 @@ class Conversation:
 
         Raises what `EngineCore.add` and `EngineCore.step` raise.
         """
-        asked = self._asked.get(request) or Asked()
+        asked, length = self._asked.get(request) or Asked(), len(request.prompt) + n
         asked.thread, asked.waits = get_ident(), True
         try:
-            while _is_going(request, n):
+            while len(request.tokens) < length and not request.over:
                 with self.core.engine.lock:
-                    if _is_going(request, n):  # unless the step that was waited for has brought it
+                    if len(request.tokens) < length and not request.over:  # or the step waited for has brought it
                         self._step_for(request, asked)
         finally:
             asked.waits, asked.last = False, time.monotonic()
-        return request.n_chosen >= n
+        return len(request.tokens) >= length
 
     def _step_for(self, request: Request, asked: Asked) -> None:
         if request not in self._asked:
@@ -88,8 +88,3 @@ class Conversation:
     def forked(self) -> None:
         for asked in self._asked.values():
             asked.waits = asked.waits and asked.thread == get_ident()
-
-
-def _is_going(request: Request, n: int) -> bool:
-    """Whether an n-th token of a request may still come."""
-    return request.n_chosen < n and request.finish_reason is None and not request.cancelled

@@ -121,7 +121,9 @@ class EngineCore:
             outputs = self._verified(self.speculator, plan, drafts) if drafts else None
             if outputs is not None:
                 return [*plan.ended, *outputs]
-        last, choices = last or self._begun(plan), None
+        if last is None and self.speculator is None:  # drafts are made of tokens, which have to be known
+            last = self.ahead.begin(plan)
+        choices = None
         if last is not None:
             self._under_way = self.ahead.begin_after(last, prompts=prompts)
             done, choices = self.ahead.choices(last)
@@ -138,10 +140,6 @@ class EngineCore:
         for request in list(self.scheduler.running):
             if request.sequence is not sequence and (request.paused if self._in_step else request.yields):
                 self.scheduler.give_way(request)
-
-    def _begun(self, plan: StepPlan) -> UnderWay | None:
-        """A step that others may follow before it is read; where drafts are made of tokens, these have to be known."""
-        return self.ahead.begin(plan) if self.speculator is None else None
 
     def _verified(self, speculator: Speculator, plan: StepPlan, drafts: Drafts) -> list[Output] | None:
         """Take what came of a step that verifies drafts; None where it fails."""
@@ -172,15 +170,17 @@ class EngineCore:
     def _taken(self, plan: StepPlan, choices: Choices, start: float) -> list[Output]:
         """Take what came of a step that is computed since `start`, or since the one before it."""
         now = clock()
-        if plan.parts and not self._prepares(plan):
+        if plan.parts and not (self.engine.fills and self._prepares(plan)):
             self.scheduler.pace.seen(plan.replies, plan.chunk, now - max(start, self._last), plan.depth)
         self._last = now
         self._counts["steps"] += 1
         return self._committed(plan, choices)
 
     def _committed(self, plan: StepPlan, choices: Choices) -> list[Output]:
-        failed = {r: c for r, c in choices.items() if isinstance(c, Exception)}
         chosen = {r: c for r, c in choices.items() if isinstance(c, Chosen)}
+        failed = {}
+        if len(chosen) < len(choices):
+            failed = {r: c for r, c in choices.items() if isinstance(c, Exception)}
         outputs = self.scheduler.commit(plan, {r: c.token for r, c in chosen.items()}, failed)
         self._counts["generated"] += len(chosen)
         for output in outputs:
@@ -190,8 +190,6 @@ class EngineCore:
 
     def _prepares(self, plan: StepPlan) -> bool:
         """Whether a step's time is that of making ready for its size: where it is captured, at its second time."""
-        if not self.engine.fills:
-            return False
         size = self.engine.size_of(plan.replies, len(plan.parts) - plan.replies, plan.chunk)
         self._sizes[size] += 1
         return self._sizes[size] <= 2

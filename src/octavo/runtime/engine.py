@@ -157,6 +157,7 @@ class Engine:
             sequences, pages = most_filled(sequences), pages + 1
             window_pages += 1
             tokens, outputs = config.n_batch + sequences, max(outputs, sequences)
+        changed = sequences if config.speculate == "off" else outputs  # rows whose logits are changed, drafts' too
         return {
             "tokens": tokens,
             "outputs": outputs,
@@ -165,8 +166,8 @@ class Engine:
             "pages": self._max_pages,
             "rows": pages * PAGE_SIZE,
             "window_rows": window_pages * PAGE_SIZE,
-            "adjusted": most_adjusted(sequences),
-            "masked": size_for(sequences),
+            "adjusted": most_adjusted(changed),
+            "masked": size_for(changed),
         }
 
     def sizes(self) -> Iterator[list[Feed]]:
@@ -285,7 +286,8 @@ class Engine:
         inputs, sizes = self._batch(feeds)
         if more is not None:
             inputs, sizes = inputs | more.inputs(), sizes | more.sizes()
-        return self.load().begin(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
+        executor = self._executor or self.load()
+        return executor.begin(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
 
     @contextmanager
     def appending(self, feeds: Seq[Feed]) -> Iterator[None]:

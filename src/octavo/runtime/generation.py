@@ -138,7 +138,7 @@ class Generation(Reply):
             if wants_none or (not has_one and request.cancelled):
                 return
             shown = self.add(request.tokens[len(request.prompt) + n - 1]) if has_one else ""
-            if self.finish_reason is None and request.n_chosen <= n and request.finish_reason is not None:
+            if self.finish_reason is None and request.finish_reason is not None and request.n_chosen <= n:
                 shown += self.end(request.finish_reason)
             self._count(start)
             yield shown
@@ -153,6 +153,6 @@ class Generation(Reply):
 
     def _count(self, start: float) -> None:
         """Add to the timings what was generated since `start`."""
-        if len(self.tokens) > 1:
+        self.timings.generated_tokens = n = len(self.tokens)
+        if n > 1:
             self.timings.decode_seconds += clock() - start
-        self.timings.generated_tokens = len(self.tokens)

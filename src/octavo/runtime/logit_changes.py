@@ -48,10 +48,10 @@ class LogitChanges:
 
     def add(self, row: int, changes: Changes, mask: AnyArray | None) -> None:
         """Change a row of logits, and let only tokens be chosen whose bit is set in `mask`, int32 [words]."""
-        if len(changes.ids):
+        if n := len(changes.ids):
             self.rows.append(row)
             self.changes.append(changes)
-            self.adjusted += len(changes.ids)
+            self.adjusted += n
         if mask is not None:
             self.masked.append(row)
             self.masks.append(mask)

@@ -31,9 +31,10 @@ class Lookup:
 
         Where the text from there on is shorter than n, it goes on with the draft itself.
         """
-        for end in range(self._read, len(tokens)):
+        n_tokens = len(tokens)
+        for end in range(self._read, n_tokens):
             self._ends[tuple(tokens[end - LENGTH : end])] = end
-        self._read = max(len(tokens), LENGTH)
+        self._read = max(n_tokens, LENGTH)
         at = self._ends.get(tuple(tokens[-LENGTH:]))
         if at is None:
             return []

@@ -127,8 +127,9 @@ class Replies:
         self._seen: dict[int, tuple[float, float]] = {}  # by the number in bits: replies, and seconds
 
     def add(self, replies: int, seconds: float) -> None:
-        n, before = self._seen.get(replies.bit_length(), (replies, seconds))
-        self._seen[replies.bit_length()] = n + SHARE * (replies - n), before + SHARE * (seconds - before)
+        size = replies.bit_length()
+        n, before = self._seen.get(size, (replies, seconds))
+        self._seen[size] = n + SHARE * (replies - n), before + SHARE * (seconds - before)
 
     def lacks(self, replies: int) -> bool:
         """Whether about so many were never seen, but others were."""

@@ -79,6 +79,8 @@ class Request:
     paused      whether it is left out of steps for now
     yields      whether it gives way between steps to whoever is short of pages
     end         the number of tokens that it ends with at the latest, set by the scheduler
+    adjusts     whether its sampler changes logits before it looks at them
+    insists     whether a token that it leaves out was the likeliest one, and may be so again
     computing   tokens that steps under way compute
     coming      tokens that these choose
     """
@@ -105,11 +107,14 @@ class Request:
     paused: bool = field(default=False, init=False)
     yields: bool = field(default=False, init=False)
     end: int = field(default=0, init=False)
+    adjusts: bool = field(init=False)
+    insists: bool = field(default=False, init=False)
     computing: int = field(default=0, init=False)
     coming: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
+        self.adjusts = isinstance(self.sampler, ChainSampler) and len(self.sampler.before) > 0
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -130,7 +135,24 @@ class Request:
     def plain(self) -> bool:
         """Whether its token alone is wanted, and follows from logits as they are."""
         asks = self.constraint is not None or self.logprobs is not None
-        return not asks and isinstance(self.sampler, ChainSampler) and not self.sampler.before
+        return not asks and isinstance(self.sampler, ChainSampler) and not self.adjusts
+
+    @property
+    def likeliest(self) -> bool:
+        """Whether its token is the likeliest one of logits as they are, unless that is one that it leaves out."""
+        asks = self.constraint is not None or self.logprobs is not None or self.insists
+        return not asks and isinstance(self.sampler, ChainSampler) and self.sampler.takes_likeliest
+
+    def leaves_out(self, token: int) -> bool:
+        """Whether the likeliest token is one that it leaves out; its logits are changed from then on."""
+        found = isinstance(self.sampler, ChainSampler) and token in (self.sampler.left_out or ())
+        self.insists = self.insists or found
+        return found
+
+    @property
+    def over(self) -> bool:
+        """Whether no more tokens may come."""
+        return self.finish_reason is not None or self.cancelled
 
     @property
     def n_chosen(self) -> int:

@@ -19,12 +19,12 @@ from octavo.formats.spec import F32
 from octavo.runtime.adjusting import (
     NEVER,
     Adjuster,
+    Biases,
     Changes,
     Ids,
-    all_changes,
-    biased,
-    repeat_penalty,
-    reply_penalties,
+    RepeatPenalty,
+    ReplyPenalties,
+    changes_of,
     without,
 )
 from octavo.runtime.arguments import flag, integer, number, wrong
@@ -195,13 +195,24 @@ class ChainSampler:
         """Whether no more candidates are drawn from than are found on a device."""
         return 0 < self.k <= MAX_CANDIDATES
 
+    @cached_property
+    def left_out(self) -> frozenset[int] | None:
+        """Tokens that may not be chosen, where nothing else is done to logits; None where more is."""
+        sets = [adjuster.left_out for adjuster in self.before]
+        return None if None in sets else frozenset().union(*filter(None, sets))
+
+    @cached_property
+    def takes_likeliest(self) -> bool:
+        """Whether the likeliest token is chosen, of logits as they are, unless it is left out."""
+        return self.k == 1 and self.left_out is not None
+
     @property
     def device_k(self) -> int | None:
         return None if self.before or self.k == 0 else self.k
 
     def changes(self, tokens: Sequence[int]) -> Changes:
         """What is done to logits before anything else."""
-        return all_changes(self.before, tokens)
+        return changes_of([self.before], [tokens])[0]
 
     def __call__(self, logits: F32, tokens: Sequence[int]) -> int:
         logits = self.changes(tokens)(logits)
@@ -247,11 +258,11 @@ def make_sampler(params: SamplingParams, *, n_prompt: int = 0, end_ids: Collecti
 def _adjusting(params: SamplingParams, n_prompt: int, end_ids: Collection[int]) -> Iterator[Adjuster]:
     """What changes logits, as far as it is wanted."""
     if params.repeat_penalty != 1:
-        yield repeat_penalty(params.repeat_penalty, params.repeat_last_n)
+        yield RepeatPenalty(params.repeat_penalty, params.repeat_last_n)
     if params.presence_penalty or params.frequency_penalty:
-        yield reply_penalties(params.presence_penalty, params.frequency_penalty, n_prompt)
+        yield ReplyPenalties(params.presence_penalty, params.frequency_penalty, n_prompt)
     if params.logit_bias:
-        yield biased(params.logit_bias)
+        yield Biases(params.logit_bias)
     if params.ignore_eos and end_ids:
         yield without(end_ids, math.inf)
     ends = {*end_ids, *params.stop_token_ids}

@@ -11,10 +11,9 @@ A request that is paused is in no step. It keeps its pages as long as nobody mak
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import count
 from operator import attrgetter
 
@@ -34,27 +33,26 @@ RANK = attrgetter("rank")
 NONE: Mapping[Request, Exception] = {}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class StepPlan:
     """A step: each request with the tokens that are computed of it. Those of one token come first.
 
     choosing  requests that a token is chosen for after it, each with the number of its row: its place in `parts`
     ended     what ended before the step
+    replies   requests of one token
+    chunk     tokens of the others
     """
 
     parts: tuple[tuple[Request, int], ...]
     choosing: tuple[tuple[Request, int], ...]
     ended: tuple[Output, ...] = ()
+    replies: int = field(init=False)
+    chunk: int = field(init=False)
 
-    @cached_property
-    def replies(self) -> int:
-        """Requests of one token."""
-        return [n for _, n in self.parts].count(1)
-
-    @cached_property
-    def chunk(self) -> int:
-        """Tokens of the others."""
-        return sum([n for _, n in self.parts]) - self.replies
+    def __post_init__(self) -> None:
+        numbers = [n for _, n in self.parts]
+        self.replies = numbers.count(1)
+        self.chunk = sum(numbers) - self.replies
 
     @property
     def depth(self) -> int:
@@ -108,7 +106,8 @@ class Scheduler:
         """
         ended = self.drop_cancelled()
         before = self.preemptions
-        ended += self._grow()
+        if short := self._short():
+            ended += self._grow(short)
         if self.preemptions == before:
             self._admit()
         return self._planned(ended, prompts=prompts)
@@ -130,9 +129,9 @@ class Scheduler:
 
     def _planned(self, ended: Seq[Output], *, prompts: bool) -> StepPlan:
         coming, replies, others = list[Request](), list[Request](), list[Request]()
-        for request in self.active:
+        for request in self.running:
             length = len(request.tokens) + request.coming
-            if request.coming and length >= request.end:  # it ends whatever comes
+            if request.paused or (request.coming and length >= request.end):  # it ends whatever comes
                 continue
             left = length - len(request.sequence.tokens) - request.computing
             if left > 1:
@@ -144,17 +143,10 @@ class Scheduler:
         if others and prompts:
             depth = len(others[0].sequence) + others[0].computing
             parts += self._chunks(others, self.pace.chunk(len(replies), depth))
-        choosing = [*enumerate(replies)]
-        choosing += [(i, r) for i, (r, n) in enumerate(parts[len(replies) :], len(replies)) if n == r.left]
-        return StepPlan(tuple(parts), tuple(self._choosing(choosing)), tuple(ended))
-
-    def _choosing(self, rows: Iterable[tuple[int, Request]]) -> Iterator[tuple[Request, int]]:
-        """Requests with the numbers of their rows, and their siblings with the same."""
-        for i, request in rows:
-            yield request, i
-            for sibling in request.siblings:
-                if not sibling.cancelled:
-                    yield sibling, i
+        choosing = [(r, i) for i, r in enumerate(replies)]
+        choosing += [(r, i) for i, (r, n) in enumerate(parts[len(replies) :], len(replies)) if n == r.left]
+        choosing += [(s, i) for r, i in choosing for s in r.siblings if not s.cancelled]  # of their request's row
+        return StepPlan(tuple(parts), tuple(choosing), tuple(ended))
 
     def begun(self, plan: StepPlan) -> None:
         """Take down that a step is under way."""
@@ -186,11 +178,12 @@ class Scheduler:
 
     def _short(self) -> list[Request]:
         """Requests whose next token is to be computed, and needs another page."""
-        return [r for r in self.active if len(r.tokens) + r.coming > r.sequence.room and r.left == 1]
+        short = [r for r in self.running if len(r.tokens) + r.coming > r.sequence.room]
+        return short and [r for r in short if r.left == 1 and not r.paused]
 
-    def _grow(self) -> Iterator[Output]:
-        """Pages for the next token of all that have one, from those of the newest where there are too few."""
-        for request in self._short():
+    def _grow(self, short: Seq[Request]) -> Iterator[Output]:
+        """Pages for the next token of these requests, from those of the newest where there are too few."""
+        for request in short:
             while request.state is State.RUNNING and request.left == 1:
                 try:
                     self.pool.grow(request.sequence, len(request.tokens))
@@ -283,7 +276,7 @@ class Scheduler:
         self, plan: StepPlan, chosen: Mapping[Request, int], failed: Mapping[Request, Exception] = NONE
     ) -> list[Output]:
         """Take the tokens that were chosen after a step; requests that failed end, the others do not notice."""
-        outputs = [self._fail(request, why) for request, why in failed.items()]
+        outputs = [self._fail(request, why) for request, why in failed.items()] if failed else []
         for request, n in plan.parts:
             if failed and request in failed:
                 continue
@@ -376,6 +369,6 @@ def feeds_of(plan: StepPlan) -> Seq[tuple[Sequence, Seq[int], bool]]:
     """Of each part its sequence, the tokens to compute, and whether a token is chosen after them."""
     choosing = {i for _, i in plan.choosing}
     return [
-        (r.sequence, r.tokens[len(r.sequence) : len(r.sequence) + n], i in choosing)
+        (r.sequence, r.tokens[(at := len(r.sequence.tokens)) : at + n], i in choosing)
         for i, (r, n) in enumerate(plan.parts)
     ]

@@ -66,35 +66,33 @@ class Speculator:
         """Drafts for a step of replies, whose pages are there; none where they don't pay."""
         if plan.chunk or not plan.replies or plan.replies > self.most_replies:
             return {}
-        cost, found = self._cost_in_tokens(plan.replies), dict[Request, Draft]()
+        found = dict[Request, Draft]()
         if len(plan.choosing) > len(plan.parts):  # siblings begin after this step
             return {}
         left = self.engine.limits["outputs"] - plan.replies
-        masks = self.engine.limits["masked"] - sum(r.constraint is not None for r, _ in plan.parts)
         for request, _ in plan.parts:
-            held = request.constraint is not None
-            if left < self.n or (held and masks < self.n) or not self._may(request):
+            if left < self.n or not self._may(request):
                 continue
-            draft = self._draft(request, cost)
+            draft = self._draft(request, plan.replies)
             if draft.tokens and self._grown(request):
                 found[request] = draft
-                left, masks = left - self.n, masks - held * self.n
+                left -= self.n
         return found
 
-    def _draft(self, request: Request, cost: float) -> Draft:
-        """Tokens that a request may go on with; none where they don't pay."""
-        forced = request.constraint.forced() if isinstance(request.constraint, Foreseeing) else []
-        if len(forced) > cost:
+    def _draft(self, request: Request, replies: int) -> Draft:
+        """Tokens that a request in a step of so many replies may go on with; none where they don't pay."""
+        constraint = request.constraint
+        forced = constraint.forced() if constraint is not None and isinstance(constraint, Foreseeing) else []
+        if forced and len(forced) > self._cost_in_tokens(replies):
             return Draft([*forced, *forced[-1:] * self.n][: self.n], forced=True)
         found = request.lookup.draft(request.tokens, self.n)
-        return Draft(found) if found and request.lookup.pays(cost) else NONE
+        return Draft(found) if found and request.lookup.pays(self._cost_in_tokens(replies)) else NONE
 
     def _may(self, request: Request) -> bool:
         """Whether a request's tokens can be chosen before those before them are known to be right."""
-        sampler = request.sampler
         foreseen = request.constraint is None or isinstance(request.constraint, Foreseeing)
-        plain = foreseen and isinstance(sampler, ChainSampler) and not sampler.before
-        return plain and (request.max_tokens is None or request.max_tokens > request.n_chosen + 1)
+        goes_on = len(request.tokens) + 1 < request.end
+        return foreseen and goes_on and isinstance(request.sampler, ChainSampler)
 
     def _grown(self, request: Request) -> bool:
         """Whether there is room for a draft; its pages are there then."""
