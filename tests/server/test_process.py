@@ -26,6 +26,18 @@ ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 time
 LONG = {**ASK, "stream": True, "ignore_eos": True}
 
 
+WITHOUT_FRONT = """
+import multiprocessing, socket, sys
+multiprocessing.set_start_method("forkserver")  # as Python 3.14 has it
+ours, theirs = socket.socketpair()
+ours.close()
+sys.argv[1:] = [str(theirs.detach())]
+from octavo.server.worker import main
+main()
+print(multiprocessing.get_start_method())
+"""
+
+
 def engine(path: str = "demo") -> ProcessClient:
     return ProcessClient(EngineOptions(path, device="cpu", max_sequences=8, threads=1))
 
@@ -50,6 +62,13 @@ def talking(server: Server, body: dict[str, Any]) -> Iterator[Reader]:
 def answer(server: Server) -> str:
     text: str = server.post("/v1/chat/completions", **ASK)["choices"][0]["message"]["content"]
     return text
+
+
+def test_an_engine_makes_no_semaphore_that_has_a_name() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FRONT], check=True, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    assert run.stdout == "fork\n"
 
 
 def test_an_engine_that_is_killed_is_started_again(served: tuple[Server, ProcessClient]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import socket
@@ -285,6 +286,8 @@ def main() -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if "fork" in multiprocessing.get_all_start_methods():  # else Numba's lock has a name, and outlives the process
+        multiprocessing.set_start_method("fork", force=True)
     logging.basicConfig(format="octavo: %(levelname)s: engine: %(message)s", level=logging.WARNING)
     serve_engine(socket.socket(fileno=int(sys.argv[1])))
 
