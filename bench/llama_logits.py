@@ -71,7 +71,9 @@ WINDOWLESS = ("mistral", "qwen2-window", "qwen3-window", "qwen3moe-window", "min
 GELU = "GELU of llama.cpp is a table of F16 values; it takes the form with tanh also where a model has that with erf"
 NOTES = {
     **dict.fromkeys(WINDOWLESS, "llama.cpp has no windows here; compared with one longer than the prompt"),
-    **dict.fromkeys(("starcoder2", "gemma3", "gemma2", "bert", "xlm-roberta", "roberta", "gemma-embedding"), GELU),
+    **dict.fromkeys(
+        ("starcoder2", "gemma3", "gemma2", "bert", "xlm-roberta", "roberta", "gemma-embedding", "jina-bert-v2"), GELU
+    ),
     **dict.fromkeys(("gemma4", "gemma4-unified", "gemma4-e"), GELU),
     "starcoder2-window": f"llama.cpp has no windows here; compared with one longer than the prompt. {GELU}",
     "gemma2-uncapped": f"llama.cpp caps always; compared with caps. {GELU}",

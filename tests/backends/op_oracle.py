@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -72,6 +73,16 @@ def capped_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, 
         scores = [cap * math.tanh(float(q[t, h].astype(float) @ k[i, h]) * scale / cap) for i in range(t + 1)]
         weights = np.exp(np.array(scores) - max(scores))
         out[t, h] = weights @ v[: t + 1, h].astype(float) / weights.sum()
+    return out.reshape(len(q), -1)
+
+
+def sloped_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, slopes: Sequence[float]) -> F64:
+    """Attention of one sequence to all of itself, q, k and v [T, H, D], a slope for each head, number by number."""
+    out = np.zeros(q.shape)
+    for t, h in np.ndindex(*q.shape[:2]):
+        scores = [float(q[t, h].astype(float) @ k[i, h]) * scale - slopes[h] * abs(t - i) for i in range(len(q))]
+        weights = np.exp(np.array(scores) - max(scores))
+        out[t, h] = weights @ v[:, h].astype(float) / weights.sum()
     return out.reshape(len(q), -1)
 
 

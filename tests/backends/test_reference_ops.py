@@ -194,6 +194,17 @@ def test_attention_with_a_cap() -> None:
     assert error(case.run(), want) > 1e-3
 
 
+@pytest.mark.parametrize(("heads", "slopes"), [
+    (2, [1 / 16, 1 / 256]), (4, [1 / 4, 1 / 16, 1 / 64, 1 / 256]),
+    (6, [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]),
+])  # fmt: skip
+def test_attention_that_falls_with_the_distance(heads: int, slopes: list[float]) -> None:
+    case = Paged([0], [9], heads=heads, kv_heads=heads)
+    want = op_oracle.sloped_attention(case.q, case.keys[0], case.values[0], case.scale, slopes)
+    assert error(case.run(reach=99, alibi=8.0), want) < NMSE
+    assert error(case.run(reach=99), want) > 1e-3
+
+
 def test_attention_whose_values_begin_keys() -> None:
     case = Paged([5, 0], [3, 7], heads=4, kv_heads=1)
     size = case.q.shape[2] // 2

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from tokenizers import normalizers, processors
 
 from tests.convert.folders import byte_level, roberta, unigram, word_piece, write
+from tests.models import jina_bert
 
 SIZES = {
     "hidden_size": 128, "intermediate_size": 96, "num_attention_heads": 2, "vocab_size": 320, "num_hidden_layers": 2,
@@ -25,7 +26,8 @@ MODULE = "sentence_transformers.models."
 
 @dataclass
 class Kind:
-    """A model of `transformers`, its configuration, how it pools, its projections [out, in], and its tokenizer."""
+    """A model of `transformers` or of `tests.models.jina_bert`, its configuration, how it pools, its projections
+    [out, in], and its tokenizer."""
 
     model: str
     config: str
@@ -58,6 +60,9 @@ MODERN = {
 KINDS = {
     "bert": Kind("BertModel", "BertConfig", "cls_token", tokenizer=partial(word_piece, 320)),
     "nomic-bert": Kind("NomicBertModel", "NomicBertConfig", "mean_tokens", tokenizer=partial(word_piece, 320)),
+    "jina-bert-v2": Kind("JinaBertModel", "BertConfig", "mean_tokens", {
+        "num_attention_heads": 6, "hidden_size": 96, "position_embedding_type": "alibi",
+    }, tokenizer=partial(word_piece, 320)),
     "xlm-roberta": Kind("XLMRobertaModel", "XLMRobertaConfig", "mean_tokens", ROBERTA, tokenizer=unigram),
     "modern-bert": Kind("ModernBertModel", "ModernBertConfig", "cls_token", MODERN, tokenizer=modern_bert),
     "roberta": Kind("RobertaModel", "RobertaConfig", "cls_token", ROBERTA, tokenizer=roberta),
@@ -98,7 +103,9 @@ class Saved:
 def save(folder: Path, kind: Kind) -> Saved:
     """Save a random model of a kind to `folder`."""
     torch.manual_seed(1)
-    model = getattr(transformers, kind.model)(getattr(transformers, kind.config)(**SIZES | kind.options)).eval()
+    model = (getattr(transformers, kind.model, None) or getattr(jina_bert, kind.model))(
+        getattr(transformers, kind.config)(**SIZES | kind.options)
+    ).eval()
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     model.save_pretrained(folder)

@@ -146,6 +146,8 @@ def _attention() -> Iterator[OpCase]:
 
 def _prompts() -> Iterator[OpCase]:
     """Attention to many tokens of several sequences."""
+    shape = {"heads": 6, "kv_heads": 3, "dim": 64, "cache": "f16", "reach": WHOLE, "alibi": 8}
+    yield from (OpCase("attention", t, shape, past=(0,) * n) for t, n in ((1, 1), (127, 1), (20, 3), (100, 3)))
     for dim in (64, 128):
         shape = {"heads": 4, "kv_heads": 2, "dim": dim, "cache": "f16"}
         yield OpCase("attention", 530, shape, past=(0, 70, 3, 200))

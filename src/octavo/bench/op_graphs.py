@@ -177,7 +177,8 @@ def rope(s: Sketch) -> Node:
 
 @_graph
 def attention(s: Sketch) -> Node:
-    """Writes k and v to the cache, then reads it. A shape may have a `window`, a `cap` for scores, `sinks`, a `reach`.
+    """Writes k and v to the cache, then reads it. A shape may have a `window`, a `cap` for scores, `sinks`, a `reach`,
+    and slopes of `alibi`.
     With `shared`, the first so many values of keys are values too. A window below 0 is a chunk.
     With `static`, scales of the cache are.
 
@@ -188,7 +189,8 @@ def attention(s: Sketch) -> Node:
     shared = int(s.shape.get("shared", 0))
     limits = s.shape.get("window", 0), s.shape.get("cap", 0)
     sinks, reach = s.vector("sinks", s["heads"]) if s.shape.get("sinks") else None, s.shape.get("reach", 0)
-    return s.builder.attention(q, k, None if shared else v, 0, s["dim"] ** -0.5, *limits, sinks, reach, shared)
+    alibi = float(s.shape.get("alibi", 0))
+    return s.builder.attention(q, k, None if shared else v, 0, s["dim"] ** -0.5, *limits, sinks, reach, shared, alibi)
 
 
 @_graph

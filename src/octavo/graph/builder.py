@@ -146,17 +146,17 @@ class GraphBuilder:
 
     def attention(
         self, q: Node, k: Node, v: Node | None, layer: int, scale: float, window: int = 0, cap: float = 0.0,
-        sinks: Node | None = None, reach: int = 0, value_dim: int = 0,
+        sinks: Node | None = None, reach: int = 0, value_dim: int = 0, alibi: float = 0.0,
     ) -> Node:  # fmt: skip
         """Writes k and v [T, Hkv, D] to the layer's cache, then attends with q [T, H, D] -> [T, H * D].
 
         Without v, keys are values too (their first `value_dim` values, 0: all), and the cache has them once.
 
-        window, cap, sinks and reach are those of op `attention`, 0 and None for none.
+        window, cap, sinks, reach and alibi are those of op `attention`, 0 and None for none.
         """
         self._require_plain_scores(layer, cap > 0 or sinks is not None or v is None)
         last = () if sinks is None else (sinks,)
-        rare: dict[str, Any] = {n: x for n, x in (("reach", reach), ("value_dim", value_dim)) if x}
+        rare: dict[str, Any] = {n: x for n, x in (("reach", reach), ("value_dim", value_dim), ("alibi", alibi)) if x}
         shared = 0 if reach else layer  # what no later step reads needs no memory of its own
         pages, rows = self._windows_lie if window and not reach else self._lies
         keys = self._written(shared, layer, "k", k, rows)
@@ -175,12 +175,15 @@ class GraphBuilder:
         return apply("attention", q, *self._filled[source], self.positions, self.starts, pages, scale=scale,
                      page_size=self.page_size, window=window, cap=0.0, label=f"blk.{layer}.attn")  # fmt: skip
 
-    def attention_of_all(self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0) -> Node:
+    def attention_of_all(
+        self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0, alibi: float = 0.0
+    ) -> Node:
         """Attention where each token sees its whole sequence, or with a `window` as many before it as after it.
 
         `window` counts those before it and the token itself. All layers write to the same cache.
         """
-        return self.attention(q, k, v, layer, scale, window=window, reach=window - 1 if window else WHOLE)
+        reach = window - 1 if window else WHOLE
+        return self.attention(q, k, v, layer, scale, window=window, reach=reach, alibi=alibi)
 
     def _require_plain_scores(self, layer: int, unlike: bool) -> None:
         """Refuse a center of a layer whose attention is not the same when all scores of a query change alike."""

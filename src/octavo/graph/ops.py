@@ -152,7 +152,7 @@ def set_rows(cache: Node, values: Node, rows: Node) -> tuple[Shape, DType]:
 @op
 def attention(
     q: Node, k: Node, v: Node, *where: Node, scale: float, page_size: int,
-    window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0,
+    window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0, alibi: float = 0.0,
 ) -> tuple[Shape, DType]:  # fmt: skip
     """q [T, H, D], caches k and v [rows, Hkv, D] -> [T, H * D]: softmax(q k^T * scale) v, causal, by sequence.
 
@@ -167,11 +167,13 @@ def attention(
     cap     a score x = q k^T * scale becomes cap * tanh(x / cap); 0: it stays
     sinks   [H] or none: a score more for each head, which takes a share of the softmax and has no value
     reach   positions after its own that a query sees too, as far as its sequence goes, all of which is in the step
+    alibi   what the slopes are made of by which scores fall with the distance, see `octavo.graph.alibi`; 0: they don't
 
     v may be k itself: the first `value_dim` values of a key (0: all) are its value; the result is [T, H * value_dim].
     """
     _, _, _, *sinks = where
     require(min(cap, reach) >= 0 and not (window < 0 < reach), "attention", "no cap below 0, no chunks that reach", q)
+    require(not alibi or (reach > 0 and not cap and not sinks), "attention", "alibi has a reach only", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]

@@ -25,6 +25,7 @@ from octavo.models import (
     granitemoe,
     hunyuan_dense,
     hunyuan_moe,
+    jina_bert_v2,
     llama,
     llama4,
     minimax_m2,
@@ -53,7 +54,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
         gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
         nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
-        ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4,
+        ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

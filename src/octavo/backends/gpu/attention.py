@@ -58,6 +58,9 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
     if limits.get("window", 0) < 0:
         limits |= {"window": -limits["window"], "chunked": True}
     sink = sinks[0] if sinks else None
+    if attrs.get("alibi"):
+        heads = 1 << q.shape[1].bit_length() - 1
+        limits |= {"alibi": attrs["alibi"] / heads, "sloped": heads}
     if keys is values:
         limits["value_dim"] = attrs.get("value_dim", 0) or q.shape[2]
     n, shared = decodes(q, starts, pages), "value_dim" in limits

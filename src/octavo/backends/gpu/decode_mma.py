@@ -113,7 +113,8 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     few = sequences * seen < CODES if "kind" in limits else seen < FLOATS
     if few or not gluon.usable("decode"):
         return None
-    given = {name: value for name, value in limits.items() if name != "reach"}  # nothing is after the last token
+    of_prompts = ("reach", "alibi", "sloped")  # nothing is after the last token, nor before where these are
+    given = {name: value for name, value in limits.items() if name not in of_prompts}
     converts = divmod(int(arch.removeprefix("sm_").rstrip("a")), 10) >= CONVERT
     positions = tokens(limits.get("kind", ""), converts)
     blocks = -(-seen // (WARPS * positions))

@@ -13,6 +13,7 @@ import numpy as np
 
 from octavo.formats.activation import activation
 from octavo.formats.spec import F32, AnyArray
+from octavo.graph.alibi import alibi_slopes
 from octavo.graph.node import Shape
 
 Weight = Any
@@ -78,7 +79,7 @@ def set_rows(cache: AnyArray, values: F32, rows: AnyArray) -> AnyArray:
 
 def attention(
     q: F32, k: AnyArray, v: AnyArray, *where: AnyArray, scale: float, page_size: int,
-    window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0,
+    window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0, alibi: float = 0.0,
 ) -> F32:  # fmt: skip
     positions, starts, pages, *sinks = where
     tokens, heads, dim = q.shape
@@ -94,6 +95,8 @@ def attention(
         keys, values = (np.repeat(c[rows].astype(np.float32), group, axis=1) for c in (k, v))
         scores = np.einsum("thd,shd->hts", q[start:stop], keys, optimize=True) * np.float32(scale)
         scores = soft_cap(scores, cap=cap) if cap else scores
+        if alibi:
+            scores -= alibi_slopes(heads, alibi)[:, None, None] * np.abs(seen - at[:, None])
         first = at // -window * -window if window < 0 else at + 1 - (window or len(seen))
         visible = (seen <= at[:, None] + reach) & (seen >= first[:, None])
         scores = np.where(visible, scores, -np.inf)

@@ -14,6 +14,7 @@ from octavo.backends.cpu.kernels.kv import UNIT
 from octavo.backends.cpu.kernels.kv_layout import kind_of
 from octavo.backends.cpu.shared import Shared
 from octavo.formats.spec import AnyArray
+from octavo.graph.alibi import alibi_slopes
 from octavo.graph.node import Node
 from octavo.graph.schedule import root
 from octavo.jit.program import KernelCall, address
@@ -106,6 +107,15 @@ def _read_scales(cache: Node, shared: Shared) -> Any:
     return scales
 
 
+def _slopes(heads: int, most: float, shared: Shared) -> Any:
+    """What each head's scores lose for each position between, float32 [heads]; 0 for nothing."""
+    if not most:
+        return 0
+    slopes = shared.memory(("slopes", heads, most), (heads,), np.float32)
+    slopes[...] = alibi_slopes(heads, most)
+    return slopes
+
+
 @binds("attention")
 def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     """Sequences of one token, which are the first ones, by one kernel; prompts by another one, at the same time."""
@@ -121,6 +131,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         "sinks": sinks[0] if sinks else 0,
         "reach": int(node.attrs.get("reach", 0)),
         "k_scales": _read_scales(node.inputs[1], shared), "v_scales": _read_scales(node.inputs[2], shared),
+        "slopes": _slopes(heads, float(node.attrs.get("alibi", 0.0)), shared),
     }  # fmt: skip
     kinds, reaching = (given["window"] > 0, given["cap"] > 0), given["reach"] > 0
     kind, group, calls = _kind(node.inputs[1]), heads // kv_heads, list[KernelCall]()
@@ -129,7 +140,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     part = max(PART, -(-pages.shape[1] // MOST_PARTS))
     if decodes < tokens:
         tasks = -(-(tokens - decodes) // attention.TILE) * heads
-        kernel = attention.prefill_kernel(kind, dim, *kinds, reaching)
+        kernel = attention.prefill_kernel(kind, dim, *kinds, reaching, "alibi" in node.attrs)
         calls.append(KernelCall(kernel, tasks, **given, pages=pages[decodes:], splits=1, part=part, partial=0))
         calls[0].overlaps = decodes > 0
     if decodes:

@@ -54,7 +54,7 @@ ATTENTION = record(
     "splits part partial",
     "window cap:f4 reach",
     "sinks chunked",
-    "k_scales v_scales",
+    "k_scales v_scales slopes",
 )
 """out, q           float32 [tokens, heads, D]; a token of q begins q_stride bytes after the one before
 heads            of queries
@@ -71,6 +71,7 @@ reach            positions after its own that a token sees, if kernels are made 
 sinks            float32 [heads], scores that have no values, or 0
 chunked          1 where windows are fixed, and a token sees its own one's positions
 k_scales         float32 [kv_heads], static scales of keys as they are loaded, or 0; v_scales those of values
+slopes           float32 [heads], what scores lose for each position between, if kernels are made for that
 """
 
 
@@ -89,7 +90,7 @@ def scale_of(scales, head):
 @kernels(ATTENTION)
 def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
     """One task for each token, key head and split. `group` query heads share a key head of `dim` values."""
-    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False), _finish(kind, group, dim, 1)
+    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False, False), _finish(kind, group, dim, 1)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(a, task):
@@ -158,10 +159,10 @@ def _join(dim: int) -> Any:
 
 
 @kernels(ATTENTION)
-def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching: bool) -> Any:
+def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching: bool, sloped: bool) -> Any:
     """One task for each tile of `TILE` tokens and query head, however many share a key head; it uses no splits."""
-    attend, finish = _attend(kind, TILE, dim, windowed, capped, 1, reaching), _finish(kind, TILE, dim, 0)
-    join = _join(dim)
+    attend = _attend(kind, TILE, dim, windowed, capped, 1, reaching, sloped)
+    finish, join = _finish(kind, TILE, dim, 0), _join(dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
 
     def attention_prefill(a, task):
@@ -185,11 +186,11 @@ def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching:
                 if windowed:
                     first_page = max(0, position + 1 - behind(position, a.window, a.chunked)) // PAGE_SIZE
                 end_page = min(last_page, (first_page // a.part + 1) * a.part)
-                attend(sums, states, q, q_stride, a, pages, kv_head, position, final, count, first_page, end_page)
+                attend(sums, states, q, q_stride, a, pages, head, position, final, count, first_page, end_page)
                 while end_page < last_page:
                     from_page, end_page = end_page, min(last_page, end_page + a.part)
                     attend(
-                        part_sums, part_states, q, q_stride, a, pages, kv_head, position, final, count,
+                        part_sums, part_states, q, q_stride, a, pages, head, position, final, count,
                         from_page, end_page,
                     )  # fmt: skip
                     for i in range(count):
@@ -225,10 +226,11 @@ def _finish(kind: Kind, n: int, dim: int, step: int) -> Any:
     return inner(finish, rotated, n, dim, step)
 
 
-def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool) -> Any:
+def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: int, reaching: bool, sloped: bool) -> Any:
     """A function that attends to pages `first` to `stop` with `count` of n queries, the i-th at position p + i * step.
 
-    If kernels are made for a reach, a query sees that much further, up to position `final`.
+    The `head` is that of queries, and where `step` is 0 that of keys. If kernels are made for a reach, a query sees
+    that much further, up to position `final`; if for slopes, scores lose for each position between query and key.
 
     It leaves sums [n, dim] of weighted values, and in states for each query the largest score and the sum of weights.
     """
@@ -275,8 +277,10 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
 
     weigh = inner(weigh, windowed, capped)
 
-    def attend(sums, states, q, q_stride, a, pages, kv_head, position, final, count, first, stop):
+    def attend(sums, states, q, q_stride, a, pages, head, position, final, count, first, stop):
         kv_heads, scale = a.kv_heads, a.scale
+        kv_head = head // (a.heads // kv_heads) if step else head
+        slope = float32(f32_pointer(a.slopes)[head] / scale) if sloped else float32(0.0)
         window, cap = (a.window if windowed else 0), (a.cap if capped else float32(0.0))
         scores, queries = stack(score_bytes), stack(all_bytes)
         state, total, table = f32_pointer(states), f32_pointer(sums), i32_pointer(pages)
@@ -300,9 +304,13 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
                 here = position + min(i, count - 1) * step
                 seen, state_of_query = here + 1 - page * page_floats, f32_pointer(states + 16 * i)
                 hidden = seen - (behind(here, window, a.chunked) if windowed else 0)
+                if sloped:
+                    xs, place = f32_pointer(scores + i * 256), here - page * page_floats
+                    for j in range(page_floats):
+                        xs[j] -= slope * float32(abs(j - place))
                 if reaching:
                     seen = min(seen + a.reach, final + 1 - page * page_floats)
                 weigh(scores + i * 256, hidden, min(seen, page_floats), scale, cap, state_of_query)
             add_values(sums, scores, states + 8, values, next_keys, rows)  # [n, dim]
 
-    return inner(attend, kind, n, dim, windowed, capped, step, reaching)
+    return inner(attend, kind, n, dim, windowed, capped, step, reaching, sloped)

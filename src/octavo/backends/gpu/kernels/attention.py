@@ -153,6 +153,13 @@ def scores_of(q, k, shape: tl.constexpr, CODES: tl.constexpr):
 
 
 @triton.jit
+def slope_of(head, shape: tl.constexpr):
+    """What the scores of a head lose for each position between query and key."""
+    after = head - shape.sloped
+    return tl.exp2(-shape.alibi * tl.where(after < 0, head + 1.0, after + 0.5))
+
+
+@triton.jit
 def weigh(scores, position, limit, end, m, total, acc, scale, shape: tl.constexpr):
     """Weights of a block with `scores` [BLOCK_M, BLOCK_N], and maxima, totals and sums rescaled for them.
 
@@ -234,6 +241,9 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
                     cache.k_scales, rows, seen, head // shape.group, cache.heads, shape
                 )  # [BLOCK_N]
                 scores *= k_scale[None, :]
+            if shape.alibi > 0:
+                between = tl.abs(position[None, :] - limit[:, None]).to(tl.float32)  # [BLOCK_M, BLOCK_N]
+                scores -= between * (slope_of(head, shape) * LOG2E / scale)
             p, m, total, acc = weigh(scores, position, limit, end_seen, m, total, acc, scale, shape)
             v = values_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
             if shape.scales == "dynamic":
