@@ -51,6 +51,18 @@ def test_a_text_and_presets(
     assert "KL divergence</dt>" not in Path(out).read_text(encoding="utf-8")
 
 
+def test_methods_next_to_presets(
+    octavo: Run, models: tuple[str, str], out: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_out_pictures(monkeypatch)
+    options = ("--text", text, "-c", "64", "--chunks", "2", *REFERENCE)
+    made = ("--presets", "F16", "--methods", "gptq,awq", "--calibration", text)
+    assert octavo("report", models[0], *made, *options, "-o", out).status == 0
+    page = Path(out).read_text(encoding="utf-8")
+    rows = re.findall(r">F16</t[dh]>\s*<td[^>]*>(preset[^<]*)<", page[page.index("Models on the text") :])
+    assert rows == ["preset", "preset, gptq"]  # presets have no awq
+
+
 def test_the_demo_has_a_text(octavo: Run, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_out_pictures(monkeypatch)
     done = octavo("report", "demo", "-o", out, "--presets", "", "--chunks", "1", *REFERENCE)
@@ -106,6 +118,10 @@ def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path, monkeypatch:
         (("MODEL", "-o", "OUT", "--base", "none.gguf"), "none.gguf"),
         (("MODEL", "-o", "OUT", "--presets", "Q8_0"), "--presets needs --text"),
         (("MODEL", "-o", "OUT", "--text", "demo", "--presets", "Q9_0"), "'Q9_0'"),
+        (("MODEL", "-o", "OUT", "--text", "demo", "--schemes", "w9"), "scheme 'w9'"),
+        (("MODEL", "-o", "OUT", "--text", "demo", "--presets", "Q8_0", "--methods", "best"), "method 'best'"),
+        (("MODEL", "-o", "OUT", "--text", "MODEL", "--presets", "Q8_0", "--methods", "gptq"), "with --calibration"),
+        (("MODEL", "-o", "OUT", "--methods", "gptq"), "--methods needs --text"),
         (("MODEL", "-o", "OUT", "--text", "none.txt"), "none.txt: can't be opened"),
         (("MODEL", "-o", "OUT", "--base", "MODEL", "--text", "demo", "-c", "3"), "context is 3"),
     ],

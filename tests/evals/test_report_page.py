@@ -276,6 +276,15 @@ def test_labels_of_points_keep_apart() -> None:
     assert len(set(spots)) == 8
 
 
+def test_each_method_has_a_line_of_its_own() -> None:
+    by_method = [_point("Q4_K_M", f"preset, {way}", 4.8, 0.01 * i) for i, way in enumerate(("gptq", "qronos"), start=1)]
+    svg = quality_picture(replace(QUALITY, points=(*QUALITY.points, *by_method)))
+    assert svg is not None
+    names = re.findall(r">(preset(?:, \w+)?)</text>", svg)
+    assert names == ["preset", "preset, gptq", "preset, qronos"]
+    assert len(re.findall(r">Q4_K_M</text>", svg)) == 2  # once in each chart: the others lie above or below
+
+
 def test_write(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_out_pictures(monkeypatch)
     out = tmp_path / "report.html"

@@ -73,7 +73,7 @@ app.command("quantize")(grouped(quantize.quantize))
 app.command("convert")(grouped(convert.convert))
 app.command("imatrix")(imatrix.imatrix)
 app.command("calibrate")(grouped(calibrate.calibrate))
-app.command("report")(report.report)
+app.command("report")(grouped(report.report))
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(bench.app, name="bench")
 

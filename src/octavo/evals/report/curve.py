@@ -11,6 +11,10 @@ from octavo.evals.report.svg import ACCENT, INK, MUTED, SECOND, figure, plain_ti
 
 Box = tuple[float, float, float, float]
 
+MARKERS = "o^sDvPX<>*"
+"""Of ways to quantize, in order."""
+LINES = ("", "-", "--", "-.", ":")
+"""Of the model, which is one point, and of ways to quantize."""
 LABEL = 8.0
 """Size of a point's label, in points, of which a letter takes about 0.6."""
 
@@ -33,6 +37,8 @@ def quality_picture(quality: Quality) -> str | None:
         axes = fig.subplots(len(charts), 1, squeeze=False, sharex=True).reshape(-1)
         for ax, (what, estimates) in zip(axes, charts.items(), strict=True):
             _points(ax, points, [e.value for e in estimates], [e.error for e in estimates])
+            if ax is axes[0] and len(_roles(points)) > 1:
+                ax.legend(loc="upper right", frameon=False, fontsize=LABEL)
             ax.set(title=what, xlim=(min(sizes) - margin, max(sizes) + 1.5 * margin))
             if what == "perplexity" and base is not None:
                 ax.axhline(base.perplexity.value, color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
@@ -43,7 +49,9 @@ def quality_picture(quality: Quality) -> str | None:
         fig.draw_without_rendering()  # so that it is known where points lie
         for ax, estimates in zip(axes, charts.values(), strict=True):
             _labels(ax, points, [e.value for e in estimates])
-        said = "; ".join(f"{label(p.name, 60)} at {p.bits:.2f} bits per weight {_figures(p)}" for p in points)
+        said = "; ".join(
+            f"{label(p.name, 60)}, {p.role}, at {p.bits:.2f} bits per weight {_figures(p)}" for p in points
+        )
         return to_svg(fig, "quality", "Size against quality", f"{said}.")
 
 
@@ -53,18 +61,25 @@ def _figures(point: Point) -> str:
 
 
 def _points(ax: Any, points: Sequence[Point], values: Sequence[float], errors: Sequence[float]) -> None:
-    """Presets as dots, the model as a diamond, each with its standard error."""
+    """Each way to quantize with a mark and a line of its own, the model as a diamond, each with its standard error."""
     if min(values) > 0 and max(values) > 8 * min(values):
         ax.set_yscale("log")
         ax.minorticks_off()
-    for point, value, error in zip(points, values, errors, strict=True):
-        colour, marker, size = (SECOND, "D", 6) if point.role == "model" else (ACCENT, "o", 5)
-        ax.errorbar(point.bits, value, yerr=min(error, value * 0.99), color=colour, marker=marker, markersize=size,
-                    elinewidth=1, linestyle="")  # fmt: skip
     order = sorted(range(len(points)), key=lambda i: points[i].bits)
-    line = [i for i in order if points[i].role == "preset"]
-    ax.plot([points[i].bits for i in line], [values[i] for i in line], color=ACCENT, alpha=0.35, linewidth=1, zorder=0)
+    for at, role in enumerate(["model", *_roles(points)]):
+        line = [i for i in order if points[i].role == role]
+        bits, found = [points[i].bits for i in line], [values[i] for i in line]
+        colour, marker, size = (SECOND, "D", 6) if role == "model" else (ACCENT, MARKERS[(at - 1) % len(MARKERS)], 5)
+        wide = [min(errors[i], values[i] * 0.99) for i in line]
+        ax.errorbar(bits, found, yerr=wide, color=colour, marker=marker, markersize=size, elinewidth=1, linestyle="",
+                    label=None if role == "model" else role)  # fmt: skip
+        ax.plot(bits, found, color=colour, alpha=0.35, linewidth=1, zorder=0, linestyle=LINES[at % len(LINES)])
     plain_ticks(ax.yaxis)
+
+
+def _roles(points: Sequence[Point]) -> list[str]:
+    """Ways to quantize, each once."""
+    return list(dict.fromkeys(p.role for p in points if p.role != "model"))
 
 
 def _labels(ax: Any, points: Sequence[Point], values: Sequence[float]) -> None:
@@ -78,6 +93,8 @@ def _labels(ax: Any, points: Sequence[Point], values: Sequence[float]) -> None:
     inside = ax.get_window_extent()
     left, right = inside.x0 / scale, inside.x1 / scale
     for point, (x, y) in zip(points, at, strict=True):
+        if "," in point.role:
+            continue  # it lies above or below the same without a method
         text = label(point.name, 22)
         wide, high = 0.6 * LABEL * len(text), LABEL + 1
         boxes = {

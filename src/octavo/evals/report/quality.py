@@ -1,4 +1,4 @@
-"""Size against quality: what a model, its base, and presets of the base predict on a text."""
+"""Size against quality: what a model, its base, and the base quantized in several ways predict on a text."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from octavo.errors import UsageError
 from octavo.evals.kl import divergence
 from octavo.evals.likelihood import Perplexity, perplexity
+from octavo.evals.report.compared import Way, ways
 from octavo.evals.stats import Estimate
 from octavo.evals.subject import context_for, open_subject
 from octavo.evals.texts import Text, named_text
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.regular import open_regular
-from octavo.quantizers.job.quantize import quantize_file
 from octavo.quantizers.job.source import FLOATS
-from octavo.quantizers.mix.presets import find_preset
 from octavo.runtime import Model
 
 CHUNKS = 20
@@ -30,7 +29,7 @@ CHUNKS = 20
 class Point:
     """A model on the text.
 
-    role        the base, the model that the report is on, or a preset of the base
+    role        the base, the model that the report is on, or how the base was quantized (`Way.role`)
     kl          mean KL divergence from the base, nats; None for the base, and without one
     same_top    share of tokens where it and the base find the same one likeliest
     """
@@ -60,42 +59,55 @@ class Quality:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: the text ("demo" or a file's path), presets, and how.
+    """What to run: the text ("demo" or a file's path), what to compare with, and how.
 
+    presets, schemes  of the base
+    methods      by which each of these is made too, where it has them
+    calibration  the text that methods go by, apart from `text`; None: "demo", with that text
     context, chunks, device, threads  as of `octavo eval`; no context: that of `subject.context_for`
     """
 
     text: str
     presets: Sequence[str] = ()
+    schemes: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    calibration: str | None = None
     context: int | None = None
     chunks: int = CHUNKS
     device: str = "auto"
     threads: int | None = None
     progress: Callable[[int, int, str], None] = field(default=lambda done, total, note: None)
 
+    @property
+    def ways(self) -> list[Way]:
+        """Ways to quantize the base. Raises UsageError for names that are not known."""
+        return ways(self.presets, self.schemes, self.methods)
+
 
 def check(plan: Plan) -> None:
-    """Raises UsageError for presets that are not known, FileError for a text that can't be read."""
-    for name in plan.presets:
-        find_preset(name)
-    if plan.text != "demo":
-        open_regular(plan.text, "a text").close()
+    """Raises UsageError for names that are not known and methods without a text, FileError for unreadable texts."""
+    if any(way.method for way in plan.ways) and plan.calibration is None and plan.text != "demo":
+        raise UsageError(f"methods {', '.join(plan.methods)} without a text (allowed: together with --calibration)")
+    for text in (plan.text, plan.calibration):
+        if text not in (None, "demo"):
+            open_regular(text, "a text").close()
 
 
 def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
-    """Run `plan.text` through the model, its base, and the base quantized to each preset, one after another.
+    """Run `plan.text` through the model, its base, and the base quantized in each way, one after another.
 
-    Presets are written to a temporary folder (TMPDIR), one at a time. Without a base a model of floats is its own.
-    Raises UsageError for presets of a quantized model without a base, and what `divergence` and `quantize_file` raise.
+    They are written to a temporary folder (TMPDIR), one at a time. Without a base a model of floats is its own.
+    Raises UsageError for presets of a quantized model without a base, and what `divergence`, `quantize_file` and
+    `quantize_checkpoint` raise.
     """
-    presets = [find_preset(name).name for name in plan.presets]
-    if presets and base is None:
+    found = plan.ways
+    if found and base is None:
         with open_model_file(model) as file:
             if any(info.type_name not in FLOATS for info in file.tensors.values()):
                 raise UsageError("presets of a quantized model (allowed: with a base, a model of floats)")
         base = model
     context = context_for(plan.context, model, *([base] if base else []))
-    run = _Run(plan, context, total=len(presets) + 1 + (base is not None and base != model))
+    run = _Run(plan, context, total=len(found) + 1 + (base is not None and base != model))
     with ExitStack() as stack:
         reference = stack.enter_context(run.open(base)) if base else None
         if reference is not None:
@@ -103,14 +115,12 @@ def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
         if model != base:
             with run.open(model) as loaded:
                 run.add(os.path.basename(model), "model", loaded, reference)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="octavo-")) if presets else ""
-        for name in presets:
+        for way in found:
             assert base is not None
-            path = os.path.join(folder, f"{name}.gguf")
-            quantize_file(base, path, name, threads=plan.threads)
-            with run.open(path) as loaded:
-                run.add(name, "preset", loaded, reference)
-            os.unlink(path)
+            with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+                path = way.write(base, folder, plan.calibration or "demo", plan.device, plan.threads)
+                with run.open(path) as loaded:
+                    run.add(way.name, way.role, loaded, reference)
     return run.quality()
 
 
