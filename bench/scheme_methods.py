@@ -9,7 +9,8 @@ outliers  int8-w8a8 of the model with outliers, and rounded as it is: three chan
           and the columns that read them as much smaller, which changes nothing but what rounding does
 w4a8      w4a8 and w4a8-g128: rounded to nearest, and by QQQ's way, with and without rotation
 static    int8-w8a8 with a scale for each token, with one scale for all that a product is given, with RPTQ's clusters,
-          and with these where they cost little, of the model as it is and with outliers; fp8 with both kinds
+          and with these where they cost little and a scale for each token or e4m3 numbers elsewhere, of the model as
+          it is and with outliers; w4a8 with both kinds of scales; fp8 with both
 
 Divergence is from the model as it is, on questions that it was not trained on; methods see others. With several orders
 each row is of the model with its channels in as many orders. About 12 minutes on two cores for one order.
@@ -53,14 +54,14 @@ class Case:
 
     rotate       the model is turned before
     outliers     of the model with outliers
-    activations  "static", "mixed" or "dynamic"
+    activations  "static", "mixed", "static-fp8" or "dynamic"
     """
 
     scheme: str
     method: str
     rotate: bool = False
     outliers: bool = False
-    activations: Literal["static", "mixed", "dynamic"] = "dynamic"
+    activations: Literal["static", "mixed", "static-fp8", "dynamic"] = "dynamic"
 
 
 def write_order(source: str, out: Path, seed: int) -> None:
@@ -101,6 +102,9 @@ def cases(table: str) -> Iterator[Case]:
             yield Case("int8-w8a8", "gptq", outliers=outliers, activations="static")
             yield Case("int8-w8a8", "rptq", outliers=outliers, activations="static")
             yield Case("int8-w8a8", "rptq", outliers=outliers, activations="mixed")
+            yield Case("int8-w8a8", "rptq", outliers=outliers, activations="static-fp8")
+        yield Case("w4a8", "gptq")
+        yield Case("w4a8", "rptq", activations="static")
         yield Case("fp8", PLAIN)
         yield Case("fp8", PLAIN, activations="static")
     else:

@@ -13,6 +13,7 @@ from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import UsageError
 from octavo.evals import calibrate, schemes
+from octavo.evals.report.compared import ways
 from octavo.evals.schemes import KINDS, SchemeMethod
 from octavo.formats import dequantize
 from octavo.huggingface import CheckpointFile, open_model_file
@@ -184,6 +185,7 @@ def test_static_scales_are_of_what_products_were_given(
     scheme: str, kind: str, source: str, text: str, tmp_path: Path
 ) -> None:
     report = quantize(source, tmp_path / "made", scheme, text, kind, activations="static", samples=4)
+    assert {found.scheme for found in report.inputs} == {scheme}
     said = json.loads((tmp_path / "made/config.json").read_text())["quantization_config"]
     tokens = said["config_groups"]["group_0"]["input_activations"]
     assert (tokens["strategy"], tokens["dynamic"], tokens["num_bits"]) == ("tensor", False, 8)
@@ -194,7 +196,7 @@ def test_static_scales_are_of_what_products_were_given(
         graph = read_model(file).graph()
         for found in report.inputs:
             assert found.after <= found.before < 0.1
-            assert found.scale <= found.largest / (448 if scheme == "fp8" else 127) * (1 + 1e-6)
+            assert found.scale <= found.largest * (4 / 448 if scheme == "fp8" else 1 / 127) * (1 + 1e-6)
             for name in found.names:
                 assert dequantize(file.tensor(name.replace("weight", "input_scale"))).tolist() == [found.scale]
         given = {node.name: node.static_scale for node in graph.leaves("weight") if node.static_scale is not None}
@@ -224,6 +226,37 @@ def test_of_mixed_activations_those_are_static_that_err_little(
     assert given == {name: found.scale for found in report.inputs if found.used for name in found.names}
 
 
+def test_inputs_that_static_codes_spoil_become_e4m3_numbers(
+    source: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels that are 100 times larger leave the others a few codes of 8 bits, and e4m3 numbers as many as before."""
+    spoiled, want = with_outliers(source, tmp_path), logits(source)
+    monkeypatch.setattr(schemes, "MIXED", 0.0)  # a scale for each token is spoiled, too
+    report = quantize(spoiled, tmp_path / "made", "int8-w8a8", text, "rtn", activations="static-fp8", samples=1)
+    found_in = {name: found.scheme for found in report.inputs for name in found.names}
+    numbers = {name for name, scheme in found_in.items() if scheme == "fp8"}
+    assert {name.split(".")[2] for name in numbers} == {"attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"}
+    assert len(found_in) == 14
+    said = json.loads((tmp_path / "made/config.json").read_text())["quantization_config"]
+    first, second = (said["config_groups"][f"group_{i}"] for i in (0, 1))
+    assert (said["format"], first["format"], second["format"]) == (
+        "mixed-precision",
+        "int-quantized",
+        "float-quantized",
+    )
+    assert (second["weights"]["type"], second["input_activations"]["dynamic"]) == ("float", False)
+    assert len(second["targets"]) == len(numbers) == 10
+    with open_model_file(tmp_path / "made") as file:
+        assert {name for name, info in file.tensors.items() if info.type_name == "FP8"} == numbers
+        given = {n.name: n.static_scale for n in read_model(file).graph().leaves("weight") if n.static_scale}
+    assert given == {name: found.scale for found in report.inputs for name in found.names}
+    quantize(spoiled, tmp_path / "codes", "int8-w8a8", text, "rtn", activations="static", samples=1)
+    lost, spoilt = (rounded_tokens(tmp_path / name, want) for name in ("made", "codes"))
+    assert lost < 0.1 * spoilt
+    with pytest.raises(UsageError, match=r"'static-fp8' with w4a8 \(allowed: with int8-w8a8\)"):
+        quantize(source, tmp_path / "no", "w4a8", text, "gptq", activations="static-fp8")
+
+
 @pytest.mark.parametrize("kv", ["fp8", "int8"])
 def test_scales_of_caches_are_of_what_these_held(kv: Any, source: str, text: str, tmp_path: Path) -> None:
     quantize(source, tmp_path / "made", "w8a16", text, "rtn", kv=kv, samples=2)
@@ -241,6 +274,25 @@ def test_scales_of_caches_are_of_what_these_held(kv: Any, source: str, text: str
     assert (config["type"], config["num_bits"], config["dynamic"]) == ({"fp8": "float", "int8": "int"}[kv], 8, False)
     with pytest.raises(UsageError, match=r"--kv .* with layout gptq"):
         quantize_checkpoint(source, tmp_path / "no", "w8a16", layout="gptq", method=SchemeMethod(text, "rtn", kv=kv))
+
+
+@pytest.mark.slow
+def test_what_a_report_compares_is_written_as_it_says(source: str, text: str, tmp_path: Path) -> None:
+    found = ways(["q4_0"], ["int8-w8a8"], ["rtn", "gptq", "smoothquant"])
+    assert [(way.name, way.role) for way in found] == [
+        ("Q4_0", "preset"), ("Q4_0", "preset, gptq"), ("int8-w8a8", "scheme"), ("int8-w8a8", "scheme, gptq"),
+        ("int8-w8a8", "scheme, smoothquant"),
+    ]  # fmt: skip
+    made = {}
+    for way in found:
+        folder = tmp_path / way.role
+        folder.mkdir()
+        with open_model_file(way.write(source, str(folder), text, "reference", 1)) as file:
+            made[way.role] = {name: file.tensor(name, copy=True).data for name in file.tensors}
+            assert file.tensors["blk.1.ffn_up.weight"].type_name == ("INT8" if way.kind == "scheme" else "Q4_0")
+    by_kind = [[made[role]["blk.1.ffn_up.weight"].tobytes() for role in made if role.startswith(kind)]
+               for kind in ("preset", "scheme")]  # fmt: skip
+    assert [len(set(bytes_)) for bytes_ in by_kind] == [2, 3]
 
 
 def test_a_dry_run_says_what_it_takes_and_writes_nothing(source: str, text: str, tmp_path: Path) -> None:
@@ -272,7 +324,7 @@ def test_what_does_not_go_together_is_refused(source: str, text: str, tmp_path: 
     method = SchemeMethod(text, "rtn", activations="static")
     with pytest.raises(UsageError, match=r"static activations with layout qqq \(allowed: compressed-tensors\)"):
         quantize_checkpoint(source, tmp_path / "made", "w4a8", layout="qqq", method=method)
-    with pytest.raises(UsageError, match=r"'dynamic' with method rptq \(allowed: static, mixed\)"):
+    with pytest.raises(UsageError, match=r"'dynamic' with method rptq \(allowed: static, mixed, static-fp8\)"):
         SchemeMethod(text, "rptq", activations="dynamic")
     with pytest.raises(UsageError, match="context is 1000"):
         quantize(source, tmp_path / "made", "w4a8", text, "rtn", context=1000)

@@ -42,7 +42,8 @@ class SchemeOptions:
         str | None,
         typer.Option("--activations", metavar="KIND", rich_help_panel=SCHEME,
                      help="With --method: dynamic, a scale for each token (default); static, one of what the text gives"
-                          " a product (default of rptq); mixed, static where that costs little."),
+                          " a product; mixed, static where that costs little; static-fp8, e4m3 numbers where it does"
+                          " not (default of rptq with int8-w8a8)."),
     ] = None  # fmt: skip
     layout: Annotated[
         str | None,

@@ -23,6 +23,7 @@ def show(report: Report) -> None:
     for given in report.inputs:
         cut = f"{given.cut_off:,} of {given.values:,} values cut off"
         how = f"scale {given.scale:.4g}, {cut}" if given.used else "a scale for each token"
+        how += "" if given.scheme == report.preset else f", {given.scheme}"
         gain = f"{given.before:.3%} -> {given.after:.3%}, of tokens {given.dynamic:.3%}"
         names = printable(", ".join(given.names))
         print(f"{names}: inputs up to {given.largest:.4g}, {how}, relative error {gain}")

@@ -55,6 +55,7 @@ class SchemeRun:
     ways    in which weights are made
     kv      whether what caches hold is measured: their type, or None
     most    times as much as with a scale for each token may products with a static scale err, if these are to be used
+    other   the scheme of products that err more; None: they keep a scale for each token
     """
 
     file: GGUFFile
@@ -67,6 +68,7 @@ class SchemeRun:
     threads: int | None
     progress: Progress | None
     most: float = math.inf
+    other: CheckpointScheme | None = None
 
     def scaled(self, journal: Journal) -> tuple[GGUFFile, tuple[Scaled, ...]]:
         """The file with scales of channels, and what was chosen; that of an earlier run, if it went so far."""
@@ -102,17 +104,22 @@ class SchemeRun:
         )  # fmt: skip
         for stage in run.run():
             for given in stage.inputs:
-                linear = [name for name in given.names if is_linear(name)]
-                if self.scheme.static and linear and not given.experts:
+                linear, scheme = [name for name in given.names if is_linear(name)], self.scheme
+                if scheme.static and linear and not given.experts:
                     weights = [stage.weight(name) for name in linear]
-                    mine.inputs.append(static_input(given, linear, weights, self.scheme.activation, self.most))
+                    mine.inputs.append(static_input(given, linear, weights, scheme, self.most, self.other))
+                    scheme = self._named(mine.inputs[-1].scheme)
                 names = [name for name in linear if scale_of(file, name) is None]
                 met = channels(given.statistics().absmax) if names else None
-                for name, weight in made_weights(stage, given, names, self.scheme, self.ways, self.threads):
-                    values = [values_of(self.scheme, coded) for coded in weight.coded]
+                for name, weight in made_weights(stage, given, names, scheme, self.ways, self.threads):
+                    values = [values_of(scheme, coded) for coded in weight.coded]
                     stage.replace(name, np.stack(values) if given.experts else values[0])
                     mine.made[name] = replace(weight, channels=met)
         return made
+
+    def _named(self, name: str) -> CheckpointScheme:
+        """The scheme of an input's products."""
+        return self.other if self.other is not None and self.other.name == name else self.scheme
 
     def needs(self) -> Needs:
         """What the run takes: memory with all weights that were made, and disk and time without them."""

@@ -17,7 +17,7 @@ from octavo.evals.calibration import samples_of
 from octavo.evals.layerwise import Journal, run_name
 from octavo.evals.scheme_run import Progress, SchemeRun
 from octavo.huggingface.kv_out import TOPS
-from octavo.huggingface.schemes import CheckpointScheme
+from octavo.huggingface.schemes import CHECKPOINT_SCHEMES, CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.compensation.coded import compensated_row
@@ -27,6 +27,8 @@ from octavo.quantizers.job.prepared import Outline, Prepared
 
 MIXED = 1.25
 """Times as much as with a scale for each token may products with a static scale err where activations are mixed."""
+E4M3, NUMBERS = "static-fp8", CHECKPOINT_SCHEMES["fp8"].with_static()
+"""Activations that become e4m3 numbers where they err more, and the scheme of products with those."""
 SAMPLES, CONTEXT = 32, 512
 """Windows of the text, and tokens of a window, at most."""
 
@@ -67,8 +69,9 @@ class SchemeMethod:
     kind      one of KINDS
     rotate    turn the residual stream and heads' values by random Hadamard matrices before anything else
     activations  "static": activations have one scale for all tokens of a product, of what the text gives it; "mixed":
-              where products then err up to MIXED times as much as with a scale for each token; "dynamic": all have one
-              for each token; None: what goes with the kind
+              where products then err up to MIXED times as much as with a scale for each token; "static-fp8": where
+              they err more, and less with e4m3 numbers, weights and activations are these, for int8-w8a8; "dynamic":
+              all have one for each token; None: what goes with the kind
     kv        the type of caches that the checkpoint is to have scales for: of what they hold over the text
     samples   windows of the text that are run, at most
     context   tokens of a window (default: CONTEXT, or what the model was made for)
@@ -93,14 +96,14 @@ class SchemeMethod:
     device: str = "auto"
     threads: int | None = None
     progress: Progress | None = None
-    activations: Literal["static", "mixed", "dynamic"] | None = None
+    activations: Literal["static", "mixed", "static-fp8", "dynamic"] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
         if self.kv not in (None, *TOPS):
             raise UsageError(f"kv is {self.kv!r} (allowed: {', '.join(TOPS)})", argument="kv")
-        allowed = ("static", "mixed") if KINDS[self.kind].static else ("static", "mixed", "dynamic")
+        allowed = ("static", "mixed", E4M3) if KINDS[self.kind].static else ("static", "mixed", E4M3, "dynamic")
         if self.activations not in (None, *allowed):
             problem = f"activations are {self.activations!r} with method {self.kind}"
             raise UsageError(f"{problem} (allowed: {', '.join(allowed)})", argument="activations")
@@ -108,7 +111,7 @@ class SchemeMethod:
     @property
     def static(self) -> bool:
         """Whether activations get static scales."""
-        return self.activations in ("static", "mixed") or KINDS[self.kind].static
+        return self.activations in ("static", "mixed", E4M3) or KINDS[self.kind].static
 
     def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> Prepared:
         run = self._opened(file, scheme)
@@ -134,13 +137,21 @@ class SchemeMethod:
         return Outline(run.file, takes.memory, takes.values + run.coded_bytes(), takes.seconds)
 
     def _opened(self, file: GGUFFile, scheme: CheckpointScheme) -> SchemeRun:
-        ways = self._ways(scheme)
+        ways, activations = self._ways(scheme), self._activations(scheme)
         samples = samples_of(file, self.text, self.samples, self.context, CONTEXT, self.seed)
         turned = rotate(file, seed=self.seed) if self.rotate else file
         return SchemeRun(
             turned, scheme, samples, select(self.device, self.threads), KINDS[self.kind].scales, ways, self.kv,
-            self.threads, self.progress, MIXED if self.activations == "mixed" else math.inf,
+            self.threads, self.progress, MIXED if activations in ("mixed", E4M3) else math.inf,
+            NUMBERS if activations == E4M3 else None,
         )  # fmt: skip
+
+    def _activations(self, scheme: CheckpointScheme) -> str | None:
+        """Those that were asked for, or that go with the kind. Raises UsageError for a scheme that has none such."""
+        integers = scheme.activation.startswith("int8") and scheme.bits == 8
+        if self.activations == E4M3 and not integers:
+            raise UsageError(f"activations are {E4M3!r} with {scheme.name} (allowed: with int8-w8a8)")
+        return E4M3 if self.activations is None and KINDS[self.kind].static and integers else self.activations
 
     def _ways(self, scheme: CheckpointScheme) -> tuple[str, ...]:
         """Those of the kind that the scheme has. Raises UsageError where there is none."""

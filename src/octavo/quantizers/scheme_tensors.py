@@ -26,7 +26,7 @@ from octavo.huggingface.names import (
     of_expert,
     rows_apart,
 )
-from octavo.huggingface.schemes import CheckpointScheme
+from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.huggingface.writers import Writer
 from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors import TensorHead
@@ -90,6 +90,7 @@ class CheckpointJob:
         self.target, self.prepared, self.scheme, self.writer = target, prepared, target.scheme, target.writer
         self.source, self.file = source, prepared.file
         self.model = target.source if prepared.file is source else read_model(prepared.file)
+        self.schemes = _schemes(prepared, target.scheme)
         self.stored = {name: self._stored(name) for name in self.file.tensors if not _said(source, name)}
         self.given = {name: found.scale for found in prepared.inputs if found.used for name in found.names}
         self.total, self.done = sum(self.file.tensors[name].size for name in self.stored), 0
@@ -110,13 +111,17 @@ class CheckpointJob:
             changed = info.type_name if len(info.shape) == 1 else was  # matrices that were changed keep their type
             return Stored(target, changed if plain else "F16")
         try:
-            fmt = self.scheme.format(info.shape[-1])
+            fmt = self.scheme_of(name).format(info.shape[-1])
             self.writer.require(info.shape[-2:])
             if len(info.shape) == 3 and info.shape[-1] % GROUPS[-1]:
                 raise QuantFormatError(f"experts with rows of {info.shape[-1]} values (allowed: multiples of 32)")
         except QuantFormatError as error:
             raise QuantFormatError(f"tensor {shown(name)}: {error}") from None
         return Stored(target, fmt.name, info.shape[0] if len(info.shape) == 3 else 0)
+
+    def scheme_of(self, name: str) -> CheckpointScheme:
+        """A linear layer's."""
+        return self.schemes.get(name, self.scheme)
 
     @property
     def ignored(self) -> list[str]:
@@ -132,22 +137,25 @@ class CheckpointJob:
             if stored.format in FLOATS:
                 heads.append(TensorHead(stored.name, stored.format, checkpoint_shape(name, shape)))
             for each in () if stored.format in FLOATS else stored.names:
-                heads += self.writer.heads(each, self.scheme, shape[-2:])
+                heads += self.writer.heads(each, self.scheme_of(name), shape[-2:])
             if name in self.given:
                 heads.append(TensorHead(stored.name.removesuffix(".weight") + INPUT_SCALE, "F32", (1,)))
         return heads + [TensorHead(name, "F32", values.shape) for name, values in scales.items()]
 
     def config(self) -> dict[str, Any]:
-        """The value of `quantization_config`: of static activations with a group of those that got no scale."""
-        config, linear = self.writer.config(self.scheme, self.ignored), filter(is_linear, self.stored)
-        rest = [
-            each.removesuffix(".weight")
-            for name in linear if name not in self.given for each in self.stored[name].names
-        ]  # fmt: skip
-        if self.scheme.static and rest:
-            groups = config["config_groups"]
-            tokens = self.writer.config(replace(self.scheme, static=False), self.ignored)["config_groups"]["group_0"]
-            groups["group_1"] = tokens | {"targets": rest}
+        """The value of `quantization_config`: of static activations with groups of those that have none, or others."""
+        config, linear = self.writer.config(self.scheme, self.ignored), list(filter(is_linear, self.stored))
+        if not self.scheme.static:
+            return config
+        groups, others = config["config_groups"], dict.fromkeys(self.schemes.values())
+        tokens = (replace(self.scheme, static=False), [name for name in linear if name not in self.given])
+        for scheme, names in [tokens, *((each, [n for n in linear if self.schemes.get(n) == each]) for each in others)]:
+            if names:
+                group = self.writer.config(scheme, self.ignored)["config_groups"]["group_0"]
+                targets = [each.removesuffix(".weight") for name in names for each in self.stored[name].names]
+                groups[f"group_{len(groups)}"] = group | {"targets": targets}
+        if len({group["format"] for group in groups.values()}) > 1:
+            config["format"] = "mixed-precision"
         return config
 
     def arrays(self, report: Report, scales: Mapping[str, F32]) -> Iterator[AnyArray]:
@@ -157,7 +165,7 @@ class CheckpointJob:
             made = self.prepared.made.get(name)
             if made is not None:
                 for coded in made.coded:
-                    yield from self.writer.arrays(self.scheme, self._in_order(name, coded))
+                    yield from self.writer.arrays(self.scheme_of(name), self._in_order(name, coded))
                 report.rows.append(self.row(name, made.error, made.before, made.how))
                 yield from self._input_scale(name)
             else:
@@ -183,7 +191,7 @@ class CheckpointJob:
         for part, of in _experts(tensor, scale):
             coded, wrong, right = self._nearest(part, of)
             off, size = off + wrong, size + right
-            yield from self.writer.arrays(self.scheme, coded)
+            yield from self.writer.arrays(self.scheme_of(tensor.name), coded)
         report.rows.append(self.row(tensor.name, math.sqrt(off / size) if size else 0.0))
 
     def row(
@@ -194,7 +202,10 @@ class CheckpointJob:
         was = self.source.tensors.get(name, info)
         plain = stored.format in FLOATS
         shape = info.shape[-2:]
-        heads = [TensorHead("", stored.format, info.shape)] if plain else self.writer.heads("", self.scheme, shape)
+        heads = (
+            [TensorHead("", stored.format, info.shape)] if plain else
+            self.writer.heads("", self.scheme_of(name), shape)
+        )  # fmt: skip
         nbytes = sum(head.nbytes for head in heads) * max(1, stored.experts)
         return TensorRow(
             name, info.shape, was.type_name, stored.format, was.nbytes, nbytes, error, before=before, how=how
@@ -218,11 +229,12 @@ class CheckpointJob:
         """Codes and scales of a weight [N, K] as the file has them, sum (x - x')^2 and sum x^2."""
         values = dequantize(tensor)
         values = values if scale is None else values * scale
-        factor = factor_of(self.scheme, float(np.abs(values).max(initial=0)))
+        scheme = self.scheme_of(tensor.name)
+        factor = factor_of(scheme, float(np.abs(values).max(initial=0)))
 
         def encode(part: slice) -> tuple[Coded, float, float]:
-            coded = nearest(self.scheme, values[part], factor)
-            off = values_of(self.scheme, coded) - values[part]
+            coded = nearest(scheme, values[part], factor)
+            off = values_of(scheme, coded) - values[part]
             return coded, _square_sum(off), _square_sum(values[part])
 
         blocks = chunks(-(-len(values) // GROUP), GROUP * values.shape[1], SLAB)  # whole squares
@@ -238,6 +250,13 @@ class CheckpointJob:
         self.done += values
         if self.target.progress is not None:
             self.target.progress(name, self.done, self.total)
+
+
+def _schemes(prepared: Prepared, scheme: CheckpointScheme) -> dict[str, CheckpointScheme]:
+    """The schemes of linear layers whose scheme is not that of the checkpoint, by name."""
+    others = {found.scheme for found in prepared.inputs} - {scheme.name}
+    kinds = {name: checkpoint_scheme(name).with_static() for name in others}
+    return {name: kinds[found.scheme] for found in prepared.inputs if found.scheme in kinds for name in found.names}
 
 
 def joined(parts: list[Coded]) -> Coded:

@@ -66,10 +66,11 @@ class StaticInput:
     scale    value = code * scale
     largest  magnitude over the calibration text
     cut_off  of `values` over that text, those beyond the largest code
-    before, after  the root of sum |y' - y|^2 / sum |y|^2 of products y, where the largest magnitude becomes the largest
-             code, and with this scale
+    before, after  the root of the mean of |y' - y|^2 / |y|^2 of products y of tokens, with the largest scale that was
+             tried, and with this one
     dynamic  the same with a scale for each token
     used     whether the checkpoint has the scale; else each token gets its own
+    scheme   of the weights, by its name: that of the checkpoint, or another one whose codes lose less here
     """
 
     names: tuple[str, ...]
@@ -81,6 +82,7 @@ class StaticInput:
     after: float
     dynamic: float
     used: bool
+    scheme: str
 
 
 @dataclass(frozen=True, eq=False)

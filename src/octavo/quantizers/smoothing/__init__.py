@@ -13,10 +13,10 @@ from octavo.quantizers.smoothing.rounding import (
     tokens_fp8,
     tokens_int8,
 )
-from octavo.quantizers.smoothing.static import StaticScale, static_scale
+from octavo.quantizers.smoothing.static import StaticScale, rounded_error, static_scale
 
 __all__ = [
     "METHODS", "Clipped", "Found", "Pair", "Rounding", "StaticScale", "as_they_are", "awq", "best_of", "clip",
-    "groups_of_weights", "outlier_threshold", "rows_of_weights", "rptq", "search", "smoothquant", "static_scale",
-    "tensor_fp8", "tensor_int8", "tokens_fp8", "tokens_int8",
+    "groups_of_weights", "outlier_threshold", "rounded_error", "rows_of_weights", "rptq", "search", "smoothquant",
+    "static_scale", "tensor_fp8", "tensor_int8", "tokens_fp8", "tokens_int8",
 ]  # fmt: skip

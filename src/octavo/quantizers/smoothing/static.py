@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +10,19 @@ import numpy as np
 from octavo.formats import rows
 from octavo.formats.activation import STATIC, QuantizedActivation, activation
 from octavo.formats.spec import F32
+from octavo.quantizers.smoothing.pair import F64
 
-SHARES = tuple(1 - 0.05 * i for i in range(15))
-"""Of the largest magnitude, which become the largest code."""
+ROOM = 4.0
+"""Times the largest magnitude of a text that e4m3 numbers reach, at little cost: their steps grow with the values."""
+SHARES: Mapping[str, tuple[float, ...]] = {
+    "int8_static": tuple(1 - 0.05 * i for i in range(15)), "fp8_static": (ROOM,)
+}  # fmt: skip
+"""Of the largest magnitude, which become the largest code; by format, the widest first."""
 TOPS = {"int8_static": float(rows.INT8_TOP), "fp8_static": rows.FP8_TOP["e4m3"]}
 """The largest codes of formats."""
 DYNAMIC = {static: token for token, static in STATIC.items()}
+FLOOR = 0.1
+"""Of the mean over tokens, which keeps tokens with hardly any output from being all that counts."""
 TINY = float(np.finfo(np.float32).tiny)
 """The least scale: that of inputs which are all 0."""
 
@@ -26,7 +33,7 @@ class StaticScale:
 
     scale    value = code * scale
     share    of the largest magnitude that becomes the largest code; what is beyond is cut off
-    before   the root of sum |y' - y|^2 / sum |y|^2 of products y, with a share of 1
+    before   the error of products, see `relative`, with the widest share
     after    the same with this share, never above `before`
     dynamic  the same with a scale for each token
     """
@@ -49,17 +56,38 @@ def static_scale(inputs: F32, weights: Sequence[F32], largest: float, kind: str)
     assert given is not None
     assert of_tokens is not None
     assert isinstance(gram, np.ndarray)
-    power = _power(inputs, gram) or 1.0
+    power = _power(inputs, gram)
 
     def error(made: QuantizedActivation) -> float:
-        return float((_power(made.dequantize() - inputs, gram) / power) ** 0.5)
+        return relative(_power(made.dequantize() - inputs, gram), power)
 
-    scales = [max(float(np.float32(largest * share / TOPS[kind])), TINY) for share in SHARES]
+    scales = [max(float(np.float32(largest * share / TOPS[kind])), TINY) for share in SHARES[kind]]
     errors = [error(given(inputs, scale)) for scale in scales]
     best = int(np.argmin(errors))
-    return StaticScale(scales[best], SHARES[best], errors[0], errors[best], error(of_tokens(inputs)))
+    return StaticScale(scales[best], SHARES[kind][best], errors[0], errors[best], error(of_tokens(inputs)))
 
 
-def _power(x: F32, gram: F32) -> float:
-    """Sum |x W^T|^2 over rows of x [T, K], for W^T W [K, K]."""
-    return max(float(np.einsum("tk,tk->", x @ gram, x, dtype=np.float64)), 0.0)
+def rounded_error(inputs: F32, weights: Sequence[F32], rounded: Sequence[F32], scale: float, kind: str) -> float:
+    """The error of products of inputs [T, K] with `weights` [N, K], both rounded, inputs by a scale; see `relative`."""
+    given = activation(kind).given
+    assert given is not None
+    x, wrong, power = given(inputs, scale).dequantize(), np.zeros(len(inputs)), np.zeros(len(inputs))
+    for weight, made in zip(weights, rounded, strict=True):
+        want = inputs @ weight.T
+        wrong += np.square(x @ made.T - want, dtype=np.float64).sum(axis=1)
+        power += np.square(want, dtype=np.float64).sum(axis=1)
+    return relative(wrong, power)
+
+
+def relative(wrong: F64, power: F64) -> float:
+    """The root of the mean over tokens of |y' - y|^2 / (|y|^2 + FLOOR of its mean), of squares over tokens [T].
+
+    Each token counts alike: what follows is a norm, and few tokens with large outputs say little of the others.
+    """
+    floor = FLOOR * float(power.mean()) or 1.0
+    return float(np.mean(wrong / (power + floor)) ** 0.5)
+
+
+def _power(x: F32, gram: F32) -> F64:
+    """|x W^T|^2 of rows of x [T, K], for W^T W [K, K]."""
+    return np.asarray(np.einsum("tk,tk->t", x @ gram, x, dtype=np.float64)).clip(min=0.0)
