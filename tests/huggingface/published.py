@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.huggingface.writers.awq import awq_gemm, awq_gemv
 from tests.huggingface.writers.codes import Tensors
-from tests.huggingface.writers.compressed import fp8, int8, mxfp4, nvfp4, packed
+from tests.huggingface.writers.compressed import fp8, int8, mxfp4, mxfp8, nvfp4, packed
 from tests.huggingface.writers.gptq import gptq, gptq_p, qqq
 from tests.huggingface.writers.mlx import mlx, mlx_mxfp4
 
@@ -141,6 +141,11 @@ PUBLISHED: dict[str, Published] = {
             "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}}),
     "modelopt-fp8-rows": Published(
         fp8("channel"), {"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, "FP8"),
+    "modelopt-fp8-blocks": Published(
+        fp8("block", "weight_scale_inv"),
+        {"quant_method": "modelopt", "quant_algo": "FP8_BLOCK_SCALES", "group_size": 128}, "FP8_128"),
+    "modelopt-mxfp8": Published(
+        mxfp8, {"quant_method": "modelopt", "quant_algo": "MXFP8", "group_size": 32, "ignore": ["lm_head"]}, "FP8_32"),
     "modelopt-nvfp4": Published(
         nvfp4("weight", "weight_scale", "weight_scale_2", divides=False),
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head", "*norm*"]},

@@ -70,6 +70,16 @@ def fp8(strategy: str, end: str = "weight_scale", shape: tuple[int, ...] = (1,),
     return tensors
 
 
+def mxfp8(w: np.ndarray) -> tuple[Parts, np.ndarray]:
+    """e4m3 numbers, with a power of two for each 32 of a row."""
+    groups = w.reshape(len(w), -1, 32)
+    exponent = np.ceil(np.log2(np.abs(groups).max(-1) / 448))
+    each = np.exp2(exponent).astype(np.float32)[..., None]
+    codes = (groups / each).astype(ml_dtypes.float8_e4m3fn)
+    parts = {"weight": codes.reshape(w.shape), "weight_scale": (exponent + 127).astype(np.uint8)}
+    return parts, (codes.astype(np.float32) * each).reshape(w.shape)
+
+
 def mxfp4(codes_end: str = "weight_packed", scale_end: str = "weight_scale") -> Tensors:
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         groups = w.reshape(*w.shape[:-1], -1, 32)

@@ -6,6 +6,7 @@ import numpy as np
 
 from octavo.formats import Planes, channel_format
 from octavo.formats.float8 import float8_format
+from octavo.formats.scalars import e8m0_half_to_f32
 from octavo.formats.spec import F32
 from octavo.huggingface.layouts.module import HALVES, Module, Part
 from octavo.io.gguf import LazyTensor
@@ -37,6 +38,31 @@ def weight(module: Module, end: str, group: int | None, *, square: bool, token_c
         return lambda part: Planes(raw[part], d=d[part])
 
     return module.weight(fmt, n, k, load)
+
+
+def microscaled(module: Module, end: str) -> LazyTensor:
+    """The weight of `weight` F8_E4M3 [N, K] times powers of two for each 32 values, U8 [N, K / 32] called `end`."""
+    codes = module.take("weight", ("F8_E4M3",), (None, None))
+    n, k = codes.shape
+    fmt = float8_format(32)
+    if k % fmt.block:
+        raise module.error("weight", f"has rows of {k} values", f"multiples of {fmt.block}")
+    scales = module.take(end, ("U8",), (n, k // fmt.block))
+
+    def load() -> Part:
+        raw, d = codes.array(), powers_of_two(module, end, scales)
+        return lambda part: Planes(raw[part], d=d[part])
+
+    return module.weight(fmt, n, k, load)
+
+
+def powers_of_two(module: Module, end: str, scales: StoredTensor) -> F32:
+    """Scales of exponents less 127, of bytes of which 255 is no number."""
+    bits = scales.array()
+    if (bits == 0xFF).any():
+        raise module.error(end, "has scales of 255, which are no numbers")
+    half = e8m0_half_to_f32(bits)
+    return half + half
 
 
 def _scale(module: Module, end: str, n: int, k: int, group: int | None, square: bool) -> StoredTensor:

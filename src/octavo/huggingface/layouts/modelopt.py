@@ -1,8 +1,10 @@
-"""NVIDIA's ModelOpt: fp8 with a scale for the tensor, for rows or for blocks, and NVFP4.
+"""NVIDIA's ModelOpt: fp8 with a scale for the tensor, for rows or for blocks, MXFP8 and NVFP4.
 
 FP8        weight F8_E4M3 [N, K], weight_scale F32 [], input_scale
 FP8_PER_CHANNEL_PER_TOKEN  weight F8_E4M3 [N, K], weight_scale F32 [N] or [N, 1]
 FP8_PB_WO  weight F8_E4M3 [N, K], weight_scale F32 [N / 128, 1, K / 128, 1] or [N / 128, K / 128]
+FP8_BLOCK_SCALES  TensorRT-LLM's word for that; there are folders where it is weight_scale_inv, which multiplies, too
+MXFP8      weight F8_E4M3 [N, K], weight_scale U8 [N, K / 32], exponents of 2 less 127
 NVFP4      weight U8 [N, K / 2], weight_scale F8_E4M3 [N, K / 16], weight_scale_2 F32 [], which multiplies, input_scale
 
 MIXED_PRECISION has an object for each quantized module, or for one that such modules are in, under `quantized_layers`.
@@ -18,7 +20,11 @@ from octavo.huggingface.layouts.module import HALVES, Module
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.gguf import LazyTensor
 
-ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4")
+GROUPS = {"NVFP4": 16, "W4A16_NVFP4": 16, "MXFP8": 32, "FP8_PB_WO": float8.SIDE, "FP8_BLOCK_SCALES": float8.SIDE}
+"""What `group_size` is where it is there."""
+ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", *GROUPS)
+SQUARE = ("FP8_PB_WO", "FP8_BLOCK_SCALES")
+SCALES = ("weight_scale", "weight_scale_inv")
 MIXED = "MIXED_PRECISION"
 USED = (
     "quant_method",
@@ -52,29 +58,33 @@ class ModelOpt:
         self._plain = settings.strings("exclude_modules") + settings.strings("ignore")
 
     def read(self, module: Module) -> list[LazyTensor]:
-        if "weight_scale" not in module:
+        end = next((end for end in SCALES if end in module), None)
+        if end is None:
             return []
         if any(fnmatchcase(module.name, pattern) for pattern in self._plain):
-            raise module.error("weight_scale", "is there, and the configuration leaves the module as it is")
-        algorithm = self._algorithm or self._of_module(module)
+            raise module.error(end, "is there, and the configuration leaves the module as it is")
+        algorithm = self._algorithm or self._of_module(module, end)
         if "input_scale" in module and algorithm != "FP8":  # whose activations stay as they are
             module.take("input_scale", HALVES)
         if algorithm.endswith("NVFP4"):
             return float4.nvfp4(module, "weight", "weight_scale", "weight_scale_2", divides=False)
-        square = algorithm == "FP8_PB_WO"
+        if algorithm == "MXFP8":
+            return [float8.microscaled(module, "weight_scale")]
+        square = algorithm in SQUARE
         if square:
-            module = _flattened(module)
+            module = _flattened(module, end)
         group = float8.SIDE if square else None
-        weight = float8.weight(module, "weight_scale", group, square=square, token_codes=not square)
+        end = end if algorithm == "FP8_BLOCK_SCALES" else SCALES[0]
+        weight = float8.weight(module, end, group, square=square, token_codes=not square)
         return [weight, module.input_scale()] if "input_scale" in module and not square else [weight]
 
-    def _of_module(self, module: Module) -> str:
+    def _of_module(self, module: Module, end: str) -> str:
         """What `quantized_layers` has for a module, or for the nearest one that it is in."""
         name = module.name
         while name and name not in self._mixed:
             name = name.rpartition(".")[0]
         if not name:
-            raise module.error("weight_scale", "is there, and the configuration's quantized_layers lacks the module")
+            raise module.error(end, "is there, and the configuration's quantized_layers lacks the module")
         return self._mixed[name]
 
 
@@ -82,15 +92,15 @@ def _algorithm(settings: Settings) -> str:
     """What an object says of modules."""
     settings.only(USED, OF_THE_WRITER)
     found: str = settings.one_of("quant_algo", ALGORITHMS)
-    if found.endswith("NVFP4"):
-        settings.one_of("group_size", (16, None), None)
+    if found in GROUPS:
+        settings.one_of("group_size", (GROUPS[found], None), None)
     return found
 
 
-def _flattened(module: Module) -> Module:
+def _flattened(module: Module, end: str) -> Module:
     """The module with the scales of blocks in two dimensions."""
-    scale = module.parts["weight_scale"]
+    scale = module.parts[end]
     if len(scale.shape) == 4 and scale.shape[1] == scale.shape[3] == 1:
         flat = replace(scale, shape=(scale.shape[0], scale.shape[2]))
-        return Module(module.folder, module.name, {**module.parts, "weight_scale": flat}, module.used)
+        return Module(module.folder, module.name, {**module.parts, end: flat}, module.used)
     return module
