@@ -9,6 +9,7 @@ import pytest
 from llvmlite import ir
 from numba.core import cgutils
 
+from octavo.backends.cpu.grid_pack import points_of, with_points
 from octavo.backends.cpu.kernels.codes import unpack_codes
 from octavo.backends.cpu.kernels.mul_mat import small_scales
 from octavo.backends.cpu.pack import QuantWeight, pack
@@ -88,3 +89,11 @@ def test_halves_of_numbers_are_those_of_points(points: grid.Grid) -> None:
     np.testing.assert_array_equal(looked_up, packed_halves(points.points))
     if points.even:  # those that a file stores in few bits keep their numbers
         np.testing.assert_array_equal(numbers, np.arange(len(numbers)))
+
+
+@pytest.mark.parametrize("points", [grid.IQ1, grid.IQ2_XXS, grid.IQ3_S], ids=str)
+def test_sizes_may_be_read_16_bytes_at_a_time(points: grid.Grid) -> None:
+    """As AVX2's products with few tokens do it."""
+    found = points_of(points, 32, by_halves=False)
+    table = with_points(tuple(range(-8, 8)), 8, points, found)
+    assert len(table) >= found.sizes_at + 8 * (len(points.keys) - 1) + 16

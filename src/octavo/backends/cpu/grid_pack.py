@@ -14,6 +14,9 @@ from octavo.formats.spec import U8, BlockFormat
 from octavo.jit import host
 from octavo.jit.program import LINE, KernelCall
 
+BEHIND_SIZES = np.zeros(8, np.uint8)
+"""What may be read behind the sizes of the last point."""
+
 
 def points_of(grid: Grid, group: int, *, by_halves: bool | None = None) -> Points:
     """What a layout says of a grid whose values have a scale for `group`; by halves where the CPU is fast at that."""
@@ -39,9 +42,9 @@ def with_points(values: tuple[int, ...], offset: int, grid: Grid, points: Points
     if points.halves is not None:
         parts = [*tables_of(grid), _meanings(table[: 2 << grid.bits], grid)]
     elif grid.width == 8:
-        parts = [codes[:, :4] | (codes[:, 4:] << np.uint8(4)), sizes]
+        parts = [codes[:, :4] | (codes[:, 4:] << np.uint8(4)), sizes, BEHIND_SIZES]
     else:
-        parts = [codes, np.tile(sizes, 2)]
+        parts = [codes, np.tile(sizes, 2), BEHIND_SIZES]
     return _aligned(np.concatenate([table, *(part.reshape(-1) for part in parts)]))
 
 

@@ -70,7 +70,7 @@ class Points:
 
         the 16 bytes that codes stand for
         from byte 64 on, words of codes, one for each number (see `simd.load_points`)
-        sizes, 8 bytes for each point (see `simd.fma_points_of`)
+        sizes, 8 bytes for each point (see `simd.fma_points_of`), and 8 bytes more
 
     or, from byte 64 on, tables of 64 bytes (see `simd.load_halves_of`).
     """

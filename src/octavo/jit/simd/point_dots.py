@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from octavo.jit.simd.codes import shift
 from octavo.jit.simd.emit import (
     F32,
     I8,
@@ -194,11 +195,9 @@ def _place(b, points, number):
 
 
 def _signs(b, marks):
-    """For each vector of values, bytes whose highest bit says that a value is negative."""
-    signs = [load_at(b, marks, V_U8)]
-    for _ in range(7):
-        signs.append(b.add(signs[-1], signs[-1]))
-    return signs[::-1]
+    """For each vector of values, bytes that are negative where a value is, and nowhere 0."""
+    bytes_ = load_at(b, marks, V_U8)
+    return [b.or_(shift(b, bytes_, 7 - j), fill(V_U8, 1)) for j in range(8)]
 
 
 def _raised(b, marks, block, by):
@@ -228,8 +227,7 @@ class _Sums:
         for t in range(len(self.short)):
             four = b.bitcast(repeat(b, load_at(b, x, I32, 32 * t + offset)), V_U8)
             if sign is not None:
-                negative = b.sub(fill(V_U8, 0), four)
-                four = by_parts(b, "llvm.x86.avx2.pblendvb", V_U8, 32, four, negative, sign)
+                four = by_parts(b, "llvm.x86.avx2.psign.b", V_U8, 32, four, sign)
             products = by_parts(b, "llvm.x86.avx2.pmadd.ub.sw", V_I16, 16, sizes, four)
             self.short[t] = products if self.short[t] is None else b.add(self.short[t], products)
         self.count += 1
