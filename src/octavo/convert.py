@@ -23,7 +23,7 @@ from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.table import layout_name
 from octavo.io.gguf import LazyTensor
 from octavo.models import Hyperparams
-from octavo.models.weights import ORDER, SCALE, weight_of
+from octavo.models.weights import ORDER, SCALE, scale_name, weight_of
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.plan import Job, Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
@@ -123,8 +123,7 @@ def _magnitudes(name: str, values: F32, hp: Hyperparams) -> SourceTensor:
 
 
 def _tensor(t: LazyTensor, exact: Mapping[str, BlockFormat], beside: Mapping[str, LazyTensor]) -> SourceTensor:
-    stem = t.name.removesuffix(".weight")
-    scale = beside.get(stem + SCALE) if stem != t.name else None
+    stem, scale = t.name.removesuffix(".weight"), beside.get(scale_name(t.name))
     factor, names = (None, ()) if scale is None else (dequantize(scale.load()), (scale.name,))
     if t.name in exact:
         fmt = exact[t.name]

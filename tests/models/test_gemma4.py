@@ -18,6 +18,7 @@ from octavo.graph.node import Graph
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
+from octavo.quantizers import quantize_file
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import page_bytes
 from tests.convert.folders import edit
@@ -86,6 +87,16 @@ def test_experts_in_one_tensor(models: Models, rewritten: Rewrite) -> None:
         joined |= {f"blk.{i}.ffn_gate_up_exps.weight": both, gate: None, up: None}
     got = logits(rewritten(file, **joined), ReferenceBackend(), FEW, at_once=True)
     assert error(got, models["gemma4-moe"].want[: len(FEW)]) < 1e-4
+
+
+def test_the_scale_of_what_a_router_is_given_is_kept(models: Models, tmp_path: Path) -> None:
+    """It is none of the router's products; that of experts is, and goes into their weights."""
+    model = models["gemma4-moe"]
+    quantize_file(model.file.path, tmp_path / "m.gguf", "F16")
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        assert "blk.0.ffn_gate_inp.scale" in file.tensors
+        assert "blk.0.ffn_down_exps.scale" not in file.tensors
+        assert error(logits(file, ReferenceBackend(), FEW[:9], at_once=True), model.want[:9]) < 0.05
 
 
 def test_projections_of_keys_that_are_not_used(models: Models, rewritten: Rewrite) -> None:

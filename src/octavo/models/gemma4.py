@@ -146,9 +146,8 @@ def _attention(g: GraphBuilder, hp: Gemma4, b: Weights, h: Node, layer: int, rop
 
 def _experts(g: GraphBuilder, hp: Gemma4, b: Weights, x: Node) -> Node:
     """Tokens through their experts, chosen by what the feed-forward is given, normed otherwise."""
-    scale = b.scale("ffn_gate_inp")
-    assert scale is not None
-    chooses = constant(scale * np.float32(hp.n_embd**-0.5), f"{x.name}.scale")
+    scale = b["ffn_gate_inp.scale"].tensor
+    chooses = constant(dequantize(scale) * np.float32(hp.n_embd**-0.5), f"{x.name}.scale")
     router = g.mul_mat(b["ffn_gate_inp"], g.rms_norm(x, chooses, hp.eps))
     ids = g.top_k(router, hp.n_expert_used)
     h, shares = g.rms_norm(x, b["pre_ffw_norm_2"], hp.eps), g.soft_max(g.gather(router, ids))

@@ -83,10 +83,19 @@ def weight_of(name: str) -> str:
     return name.rpartition(".")[0] + ".weight"
 
 
+def scale_name(name: str) -> str:
+    """The name of what the products of the weight `name` are multiplied by; none for what has no such thing.
+
+    The scale of a router is of what it is given.
+    """
+    has_scale = name.endswith(".weight") and not name.endswith("ffn_gate_inp.weight")
+    return name.removesuffix(".weight") + SCALE if has_scale else ""
+
+
 def scale_of(file: GGUFFile, name: str) -> F32 | None:
     """What the products of the weight `name` are multiplied by, float32 [1] or [E]; None where there is nothing."""
-    scale = name.removesuffix(".weight") + SCALE
-    return dequantize(file.tensor(scale)) if name.endswith(".weight") and scale in file.tensors else None
+    scale = scale_name(name)
+    return dequantize(file.tensor(scale)) if scale in file.tensors else None
 
 
 def input_scale_of(file: GGUFFile, weight: QTensor) -> float | None:
@@ -139,4 +148,4 @@ class Weights:
         return dequantize(self._file.tensor(full)) if full in self._file.tensors else None
 
     def _full(self, name: str) -> str:
-        return self._prefix + (name if name.endswith(BIAS) else f"{name}.weight")
+        return self._prefix + (name if name.endswith((BIAS, SCALE)) else f"{name}.weight")

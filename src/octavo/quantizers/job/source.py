@@ -16,7 +16,7 @@ from octavo.formats.spec import F32
 from octavo.formats.table import FORMATS
 from octavo.io.gguf import GGUFFile, TensorInfo
 from octavo.models import ARCHITECTURES
-from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
+from octavo.models.weights import INPUT_SCALE, SCALE, scale_name, scale_of
 from octavo.quantizers.mix.mixing import Facts
 
 FLOATS = ("F32", "F16", "BF16", "F64")
@@ -105,7 +105,7 @@ def _scale(file: GGUFFile, info: TensorInfo) -> tuple[F32 | None, tuple[str, ...
                          allowed=f"[{count}]")  # fmt: skip
     if stem == info.name:
         return None, ()
-    return scale, tuple(name for name in (stem + SCALE, stem + INPUT_SCALE) if name in file.tensors)
+    return scale, tuple(name for name in (scale_name(info.name), stem + INPUT_SCALE) if name in file.tensors)
 
 
 def _facts(file: GGUFFile, arch: str) -> Facts:
