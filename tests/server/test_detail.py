@@ -197,6 +197,20 @@ REPLIES: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {
         "",
         [("add", {"a": 1}), ("say", {"text": "x </invoke>"})],
     ),
+    "gemma": (
+        "gemma4",
+        "Let me.<|tool_call>call:add{a:1,b:-2}<tool_call|>"
+        '<|tool_call>call:say{text:<|"|>x}, "<b>" \\<|"|>}<tool_call|>',
+        "Let me.",
+        [("add", {"a": 1, "b": -2}), ("say", {"text": 'x}, "<b>" \\'})],
+    ),
+    "gemma, nested": (
+        "gemma4",
+        '<|tool_call>call:say{text:bare words,o:{l:[<|"|>a<|"|>,true,{}],<|"|>k<|"|>:null},e:[]}<tool_call|>'
+        "<|tool_call>call:ns.now{}<tool_call|>",
+        "",
+        [("say", {"text": "bare words", "o": {"l": ["a", True, {}], "k": None}, "e": []}), ("ns.now", {})],
+    ),
     "seed": (
         "seed_oss",
         "<seed:tool_call>\n<function=add>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
@@ -242,6 +256,8 @@ TEXTS = {
     "python": ("mistral", "[TOOL_CALLS] none"),
     "no name of deepseek": ("deepseek_v31", "<｜tool▁calls▁begin｜>{}"),
     "unknown tool of glm": ("glm", "<tool_call>rm\n<arg_key>a</arg_key>"),
+    "unknown tool of gemma": ("gemma4", "<|tool_call>call:rm{a:1}<tool_call|>"),
+    "no call of gemma": ("gemma4", "<|tool_call>add{a:1}"),
     "no array": ("granite", '<|tool_call|>{"name": "add"}'),
     "xml text": ("xml", "<function=rm><parameter=a>1</parameter></function> and <function"),
 }
@@ -344,7 +360,7 @@ def test_stop_strings() -> None:
 WORDS = [
     ADD, SAY, "<tool_call>", "</tool_call>", "<think>", "</think>", "\n", " ", "[TOOL_CALLS]", "[", "]", "}", '"', ";",
     '{"name": "add", ', "<function=add>", "<parameter=a>", "1", "</parameter>", "</function>", "add[ARGS]",
-    "[add(a=1)]",
+    "[add(a=1)]", "<|tool_call>", "call:add{", '<|"|>',
     "ü", "<|python_tag|>", "<", ",",
 ]  # fmt: skip
 
@@ -375,6 +391,7 @@ def test_formats_are_told_by_templates() -> None:
         "tool_calls '<｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'": "deepseek_v31",
         "{{ tools }}<|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>": "kimi_k2",
         "{% set toolcall_begin_token = '<minimax:tool_call>' %}{{ tools }}": "minimax_m2",
+        "{{ tools }}'<|tool_call>call:' + function['name'] + '{'": "gemma4",
         "{{ tools }}<seed:tool_call>\n<function=example_function_name>": "seed_oss",
         "{{ tools }}'<|tool_call|>' followed by a JSON list of tools": "granite",
         '{{ tools }}\'<TOOLCALL>[{{"name": "tool_name1"': "nemotron",

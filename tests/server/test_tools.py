@@ -12,6 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from octavo.errors import GrammarError
 from octavo.runtime.grammar import Grammar, Grammars
 from octavo.runtime.request import Constraint
 from octavo.runtime.thinking import MARKERS, Thinking
@@ -107,6 +108,42 @@ def test_a_call_that_a_reply_opens_is_one(form: ToolFormat, tokenizer: Tokenizer
         require_valid(found.calls)
         assert form.thinks[0] or found.content == "Let me see: <tool {1}"
     assert ended > 3
+
+
+NESTED = {
+    "type": "object", "required": ["list", "inner", "choice"], "additionalProperties": False,
+    "properties": {
+        "list": {"type": "array", "items": {"type": "string", "maxLength": 4}},
+        "inner": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "any": {}}},
+        "choice": {"enum": ["a", 1, None]},
+    },
+}  # fmt: skip
+
+
+def test_values_in_values_between_marks() -> None:
+    """Lists and objects of Gemma 4 are held to their schemas."""
+    (form,) = (form for form in FORMATS if form.mark)
+    use, ended = ToolUse(form, [Tool("f", NESTED)], "required"), 0
+    for seed in range(12):
+        grammar = use.grammar(PLAIN)
+        assert grammar is not None
+        tokens = walk(Grammars(PLAIN).constraint(grammar), PLAIN, Random(seed), 450)
+        if tokens is not None:
+            detail, found = Detail(PLAIN, (), None, use.parser(), use.call_id()), Result()
+            found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
+            assert found.calls
+            for _, arguments in found.calls:
+                jsonschema.validate(json.loads(arguments), NESTED)
+            ended += 1
+    assert ended > 3
+
+
+def test_strict_tools_whose_schemas_a_format_has_no_words_for() -> None:
+    (form,) = (form for form in FORMATS if form.mark)
+    wrong = {"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}
+    with pytest.raises(GrammarError, match="anyOf can't be kept to"):
+        tools_grammar(form, [Tool("f", wrong, strict=True)], PLAIN, several=False)
+    tools_grammar(form, [Tool("f", wrong)], PLAIN, several=False)
 
 
 def step(constraint: Constraint, tokenizer: Tokenizer, rng: Random) -> list[int]:

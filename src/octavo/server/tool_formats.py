@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from octavo.server import tool_readers as readers
+from octavo.server.marked_reader import MARK, MarkedReader
 from octavo.server.tag_reader import GLM, INVOKE, TagReader
 from octavo.server.tool_readers import ArrayReader, MistralReader, NamedReader, ObjectReader, PythonReader
 
@@ -32,6 +33,7 @@ class ToolFormat:
     parameter  where ARGUMENTS are not JSON, one of them: KEY and VALUE stand for what differs
     comma      what is written between two of these
     raw        values that are texts are written as they are, not as JSON
+    mark       what is written around texts in values, whose names of members have nothing around them
     thinks     what is written around thinking that comes before calls, where calls are not in the reply's answer
     answers    what is written before an answer that is no call
     """
@@ -51,6 +53,7 @@ class ToolFormat:
     parameter: str = ""
     comma: str = ""
     raw: bool = False
+    mark: str = ""
     thinks: tuple[str, str] = ("", "")
     answers: str = ""
 
@@ -99,6 +102,9 @@ FORMATS = (
                call='<invoke name="NAME">\nARGUMENTS</invoke>\n', joint="", raw=True,
                around=("<minimax:tool_call>\n", "</minimax:tool_call>"),
                parameter='<parameter name="KEY">VALUE</parameter>\n'),
+    ToolFormat("gemma4", MarkedReader, tells=("<|tool_call>call:",), opens=("<|tool_call>",), closes=("<tool_call|>",),
+               call="<|tool_call>call:NAME{ARGUMENTS}<tool_call|>", joint="", parameter="KEY:VALUE", comma=",",
+               mark=MARK),
     ToolFormat("mistral", MistralReader, tells=("[TOOL_CALLS]",), also="[ARGS]", opens=("[TOOL_CALLS]",),
                call="[TOOL_CALLS]NAME[ARGS]ARGUMENTS", joint=""),
     ToolFormat("mistral_list", MistralReader, tells=("[TOOL_CALLS]",), opens=("[TOOL_CALLS]",),

@@ -73,6 +73,8 @@ class _Writer:
         begin, end = self.form.thinks
         if begin:
             rules.append(f"thinking: {self.text(begin)} thought\nthought[lazy]: {_regex('', end)}\n")
+        if self.form.mark:
+            rules.append(f"mark: {self.text(self.form.mark)}\n{ANY_MARKED}")
         return "".join(rules)
 
     def section(self, several: bool) -> str:
@@ -224,7 +226,7 @@ def _parameter(form: ToolFormat, name: str, schema: Mapping[str, Any]) -> str:
     """A parameter; a text that is written as it is goes on up to the next tag of an end."""
     before, after = (part.replace("KEY", name) for part in form.parameter.split("VALUE"))
     raw = form.raw and schema.get("type") == "string" and "enum" not in schema
-    value = _raw(schema) if raw else _json(schema)
+    value = _marked(schema, form) if form.mark else _raw(schema) if raw else _json(schema)
     return f"{_text(before)} {value} {_text(after)}" if after else f"{_text(before)} {value}"
 
 
@@ -232,3 +234,34 @@ def _raw(schema: Mapping[str, Any]) -> str:
     """A text as it is; one of a given length has no "<"."""
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
     return rf"/[^<]{{{least},{most}}}/" if least or most != "" else r"/([^<]|<[^\/])*/"
+
+
+ANY_MARKED = (
+    'any: MARKED | %json {"type": ["number", "boolean", "null"]} | "[" (any ("," any)*)? "]"'
+    ' | "{" (member ("," member)*)? "}"\nmember: /[A-Za-z_][A-Za-z0-9_]*/ ":" any\n'
+).replace("MARKED", r"mark /([^<]|<+[^<|])*/ mark")
+"""A value of which nothing is said, with texts between marks."""
+
+
+def _marked(schema: Mapping[str, Any], form: ToolFormat) -> str:
+    """A value with texts between marks. Raises GrammarError for what can't be kept to and has to be."""
+    kind, options = schema.get("type"), schema.get("enum")
+    if isinstance(options, list) and all(option is None or isinstance(option, str | int | float) for option in options):
+        return (
+            f"({' | '.join(f'mark {_text(o)} mark' if isinstance(o, str) else _text(json.dumps(o)) for o in options)})"
+        )
+    if kind == "string":
+        least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+        text = rf"/[^<]{{{least},{most}}}/" if least or most != "" else r"/([^<]|<+[^<|])*/"
+        return f"mark {text} mark"
+    if kind in ("integer", "number", "boolean", "null"):
+        return _json(schema)
+    shared = {key: schema[key] for key in ("$defs", "definitions", "x-guidance") if key in schema}
+    if kind == "array" and isinstance(schema.get("items"), Mapping):
+        item = _marked({**shared, **schema["items"]}, form)
+        return f'"[" ({item} ("," {item})*)? "]"'
+    if kind == "object" and schema.get("properties"):
+        return f'"{{" {_by_name(Tool("", schema, strict=True), form)} "}}"'
+    if "x-guidance" not in schema and (unkept := {"anyOf", "oneOf", "allOf", "not", "$ref"} & set(schema)):
+        raise GrammarError(f"{min(unkept)} can't be kept to in calls as this model writes them")
+    return "any"
