@@ -84,6 +84,7 @@ NOTES = {
     "deepseek2-v2": "llama.cpp reads such a model by its 27 layers; with F16 a token takes another expert",
     **dict.fromkeys(("seed_oss-odd", "ernie4_5-odd"), "llama.cpp has no such biases here; without them"),
     **dict.fromkeys(("olmoe", "dots1"), "llama.cpp has as many heads of keys as of queries here; compared with those"),
+    "afmoe": "llama.cpp has rope in all layers but each fourth, whatever the windows are; compared with these",
     "exaone4": "llama.cpp has windows in models of 64 layers only",
     "deepseek2-v2-groups": "llama.cpp takes a group's two best for its score, as V3 does; compared without groups",
 }
@@ -108,6 +109,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "seed_oss-odd": {"attention_out_bias": False, "mlp_bias": False},
     "ernie4_5-odd": {"use_bias": False},
     **{name: {"num_key_value_heads": 2} for name in ("olmoe", "dots1")},
+    "afmoe": {"num_hidden_layers": 4, "layer_types": [*["sliding_attention"] * 3, "full_attention"]},
     "exaone4": {"num_hidden_layers": 64, "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 16},
 }  # fmt: skip
 """By case, what a checkpoint has in place of what the table has."""

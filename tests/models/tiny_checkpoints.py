@@ -163,6 +163,10 @@ TABLE: dict[str, Case] = {
     "olmoe": small("olmoe", "OlmoeConfig", {"num_experts": 6, "num_experts_per_tok": 2, "pad_token_id": None}),
     "dots1": small("dots1", "Dots1Config", ROUTED),
     "dots1-odd": small("dots1", "Dots1Config", {**ROUTED, **ODD, "n_group": 3, "topk_group": 2}),
+    "afmoe": small("afmoe", "AfmoeConfig", {
+        "head_dim": 64, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_dense_layers": 1,
+        "num_shared_experts": 1, "route_scale": 2.5, "mup_enabled": True, "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"]}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
     "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
     "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {

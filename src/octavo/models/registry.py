@@ -7,6 +7,7 @@ from typing import Any
 from octavo.errors import ModelError, shown
 from octavo.io.gguf import GGUFFile
 from octavo.models import (
+    afmoe,
     bert,
     cohere2,
     deepseek2,
@@ -54,7 +55,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
         gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
         nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
-        ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2,
+        ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -34,7 +34,8 @@ NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec
          "decode": "float", "decode_q8": "float", "prefill": "wide",
          **{f"{step}_{kind}{static}": needs for step, needs in (("decode", "float"), ("prefill", "wide"))
             for kind in ("int8", "fp8") for static in ("", "_static")}, "decode_int4": "float", "prefill_int4": "wide",
-         "decode_window": "float", "prefill_window": "wide", "latent": "wide", "latent_many": "wide",
+         "decode_window": "float", "prefill_window": "wide", "prefill_alibi": "wide",
+         "latent": "wide", "latent_many": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
@@ -58,7 +59,7 @@ OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
 OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine", "combine_parts",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
           "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
-          "decode_512", "prefill_512",
+          "decode_512", "prefill_512", "prefill_alibi",
           "rope", "set_rows", "rope_set_rows", "rms_norm",
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
           "draw", "topk_parts", "topk_merge", *(f"{step}_{kind}{static}" for step in ("decode", "prefill")
