@@ -21,6 +21,7 @@ LATENT = {
     "kv_lora_rank": 64, "qk_rope_head_dim": 16,
 }  # fmt: skip
 CHUNKS = {"num_experts_per_tok": 1, "attention_chunk_size": 64, "intermediate_size_mlp": 64}
+ERNIE = {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 64}
 REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("Olmo3", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, ["sliding_attention", "yarn"]),
     ("Olmo3", {"layer_types": ["full_attention"]}, ["layer_types", "2 of"]),
@@ -71,6 +72,27 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("Glm4", {"partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5"]),
     ("Glm4", {"rope_parameters": YARN}, ["rope_type", "yarn", "default"]),
     ("Ministral", {"sliding_window": 64, "layer_types": ["chunked"] * 2}, ["layer_types", "chunked"]),
+    ("Glm4Moe", {**LATENT, "scoring_func": "softmax"}, ["scoring_func", "softmax", "sigmoid"]),
+    ("Glm4Moe", {**LATENT, "num_nextn_predict_layers": -1}, ["num_nextn_predict_layers", "-1"]),
+    ("Glm4Moe", {**LATENT, "n_group": 2, "topk_group": 3}, ["topk_group", "3"]),
+    ("Glm4MoeLite", {**LATENT, "mlp_layer_types": ["sparse", "dense"]}, ["mlp_layer_types", "dense, then sparse"]),
+    ("Ernie4_5_Moe", {**ERNIE, "use_bias": True}, ["use_bias", "true"]),
+    ("Ernie4_5_Moe", {**ERNIE, "moe_layer_interval": 2}, ["moe_layer_interval", "2"]),
+    ("Ernie4_5_Moe", {**ERNIE, "moe_layer_end_index": 0}, ["moe_layer_end_index", "1, the last layer"]),
+    ("Exaone4", {"sliding_window": 8, "layer_types": ["full_attention"] * 2}, ["sliding_window", "not null"]),
+    ("Exaone4", {"sliding_window": 8, "sliding_window_pattern": "LGL"}, ["sliding_window_pattern", "LGL"]),
+    ("HunYuanDenseV1", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, ["alpha", "missing"]),
+    ("HunYuanDenseV1", {"use_cla": True}, ["use_cla", "true"]),
+    ("HunYuanDenseV1", {"use_qk_norm": False}, ["use_qk_norm", "false"]),
+    ("HunYuanMoEV1", {"moe_topk": [1, 2]}, ["moe_topk", "[1, 2]", "one value"]),
+    ("HunYuanMoEV1", {"moe_topk": 2, "num_shared_expert": [2, 2]}, ["num_shared_expert", "2"]),
+    ("MiniMaxM2", {"scoring_func": "softmax"}, ["scoring_func", "softmax", "sigmoid"]),
+    ("MiniMaxM2", {"attn_type_list": [1, 0]}, ["attn_type_list", "[1, 0]"]),
+    ("Olmoe", {"clip_qkv": 8.0}, ["clip_qkv", "8.0", "null"]),
+    ("Olmoe", {"norm_topk_prob": True}, ["norm_topk_prob", "true"]),
+    ("Dots1", {**LATENT, "sliding_window": 8, "max_window_layers": 1}, ["sliding_window", "some layers"]),
+    ("Afmoe", {"mup_enabled": False}, ["mup_enabled", "false"]),
+    ("Afmoe", {"mup_enabled": True, "route_norm": False}, ["route_norm", "False"]),
 ]
 
 
