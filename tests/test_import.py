@@ -19,11 +19,16 @@ HEAVY = {
 }  # fmt: skip
 
 
-def imported(code: str) -> set[str]:
-    """The modules that are there after `code`, by their first names."""
+def modules_after(code: str) -> set[str]:
+    """The modules that are there after `code`."""
     listing = "import sys; print(*sys.modules, file=sys.stderr)"
     result = subprocess.run([sys.executable, "-c", f"{code}\n{listing}"], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in result.stderr.split()}
+    return set(result.stderr.split())
+
+
+def imported(code: str) -> set[str]:
+    """The modules that are there after `code`, by their first names."""
+    return {name.partition(".")[0] for name in modules_after(code)}
 
 
 def test_import_octavo() -> None:
@@ -40,6 +45,12 @@ def test_modules_come_when_they_are_used() -> None:
     modules = "bench errors evals formats huggingface io ops quantizers runtime text".split()
     code = f"import octavo, pydoc; [getattr(octavo, m) for m in {modules}]; pydoc.render_doc(octavo); dir(octavo)"
     assert not imported(code) & HEAVY
+
+
+def test_what_reads_folders_comes_for_folders_alone() -> None:
+    loaded = modules_after("import octavo; octavo.load('demo', device='reference').close()")
+    assert "octavo.huggingface.model_file" in loaded
+    assert not loaded & {"octavo.huggingface.folder", "octavo.io.safetensors.file", "huggingface_hub", "numba"}
 
 
 def test_dir_lists_what_is_public() -> None:

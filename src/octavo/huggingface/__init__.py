@@ -13,7 +13,8 @@ from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.formats.rows import SCHEMES, Scheme
-    from octavo.huggingface.file import CheckpointFile, open_model_file
+    from octavo.huggingface.file import CheckpointFile
+    from octavo.huggingface.model_file import open_model_file
 
 __all__ = ["SCHEMES", "CheckpointFile", "Scheme", "open_model_file"]
 

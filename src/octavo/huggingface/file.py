@@ -15,7 +15,6 @@ from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.kv_scales import cache_magnitudes, is_kv_scale, kv_scale
 from octavo.huggingface.layouts.table import layout_name
 from octavo.io.gguf import GGUFFile, LazyTensor, PlainMetadata, TensorInfo
-from octavo.io.missing import require_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,3 @@ def _info(tensor: LazyTensor, path: str) -> CheckpointTensor:
     nbytes = prod(tensor.shape[:-1]) * tensor.format.row_bytes(tensor.shape[-1])
     number = -1 if tensor.format.gguf is None else tensor.format.gguf
     return CheckpointTensor(tensor.name, tensor.shape, number, 0, nbytes, path, tensor.format, tensor.load)
-
-
-def open_model_file(path: str | os.PathLike[str]) -> GGUFFile:
-    """A GGUF file, or a checkpoint folder. Raises a FileError for what is neither, and for what is not there."""
-    require_there(path)
-    return CheckpointFile.open(path) if os.path.isdir(path) else GGUFFile.open(path)

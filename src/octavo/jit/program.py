@@ -77,6 +77,7 @@ class Program:
         self._system_threads = min(threads, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         self._set_threads, self._turn = numba.set_num_threads, turn()
         self._table = np.array(list(self._rows()), np.int64).reshape(-1, 5)
+        self._first_row = self._table.ctypes.data  # an address takes no array's type to look up
         self._counters = np.zeros((len(calls) + 1) * COUNTERS // 8, np.int64)
         self._first_counter = self._counters.ctypes.data + -self._counters.ctypes.data % LINE
 
@@ -97,7 +98,7 @@ class Program:
             with self._turn:
                 self._counters.fill(0)
                 self._set_threads(self._system_threads)
-                self._run(self._table, self._first_counter, self._threads)
+                self._run(self._first_row, len(self.calls), self._first_counter, self._threads)
 
 
 def address(array: AnyArray) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 import llvmlite
 import numba
 from numba.core.compiler import CompileResult
+from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
 from octavo.io.locks import try_lock
@@ -47,7 +48,9 @@ class FunctionStore:
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """The compiled function, or None: then it is ours to compile, and `release` must follow."""
-        target.refresh()
+        rtsys.initialize(
+            target
+        )  # all that a compiled function is linked with; `refresh` takes a quarter of a second more
         path = self._path(signature, target.codegen())
         if path is None:
             return None
