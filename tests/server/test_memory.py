@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from octavo.backends.reference import ReferenceBackend
+from octavo.graph.node import Node, Sizes
 from octavo.io.memory import Room
 from octavo.runtime import Model
 from octavo.runtime.kv_cache import page_bytes
@@ -15,14 +18,18 @@ from octavo.server.options import EngineOptions
 GIB = 1 << 30
 
 
-class Card:
+class Card(ReferenceBackend):
     """A backend with so much memory of its own."""
 
     def __init__(self, free: int) -> None:
+        super().__init__()
         self._free = free
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: self._free
+    def free(self) -> int:
+        return self._free
+
+    def needs(self, nodes: Sequence[Node], limits: Sizes) -> int:
+        return 0
 
 
 def usual(model: Model, backend: object, **options: Any) -> int | None:
