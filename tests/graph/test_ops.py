@@ -31,6 +31,15 @@ POSITIONS, STARTS, PAGES = (
 )
 
 SHARED = value("rows", 1, 8)
+SLOTS = (POSITIONS, STARTS, value("sequences", dtype="i32"))
+
+
+def delta(
+    heads: int = 4, keys: tuple[int, ...] = (2, 8), gate: int = 4, state: tuple[int, ...] = (4, 8, 6)
+) -> tuple[Node, ...]:
+    q, v, alpha = value(T, *keys), value(T, heads, 6), value(T, gate)
+    return (q, q, v, alpha, alpha, w(heads), w(heads), value("states", *state), *SLOTS)
+
 
 GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("get_rows", (w(9, 4), value(T, dtype="i32")), {}, (T, 4)),
@@ -52,6 +61,8 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("numbers", (POSITIONS,), {"count": 3}, (T, 3)),
     ("clamped_swiglu", (value(T, 2, 4), value(T, 2, 4)), CLAMPED, (T, 2, 4)),
     ("add_rows", (value(T, 2, 4), w(12), value(T, 2)), {}, (T, 2, 4)),
+    ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS), {"silu": True}, (T, 4)),
+    ("gated_delta_rule", delta(), {"tiled": False}, (T, 24)),
     ("swiglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("geglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("add", (value(T, 4), w(4)), {}, (T, 4)),
@@ -125,6 +136,13 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("clamped_swiglu", (value(T, 4), value(T, 4)), {**CLAMPED, "limit": 0.0}),
     ("add_rows", (value(T, 2, 4), w(13), value(T, 2)), {}),
     ("add_rows", (value(T, 2, 4), w(12), value(T, 3)), {}),
+    ("causal_conv", (value(T, 5), w(12), value("states", 2, 4), *SLOTS), {}),
+    ("causal_conv", (value(T, 4), w(16), value("states", 2, 4), *SLOTS), {}),
+    ("causal_conv", (value(T, 4), w(4), value("states", 0, 4), *SLOTS), {}),
+    ("gated_delta_rule", delta(heads=3, gate=3, state=(3, 8, 6)), {"tiled": False}),
+    ("gated_delta_rule", delta(keys=(8,)), {"tiled": False}),
+    ("gated_delta_rule", delta(gate=2), {"tiled": False}),
+    ("gated_delta_rule", delta(state=(4, 6, 8)), {"tiled": False}),
     ("swiglu", (value(T, 4), value(T, 5)), {}),
     ("geglu", (value(T, 4), value(T, 5)), {}),
     ("add", (value(T, 4), w(5)), {}),

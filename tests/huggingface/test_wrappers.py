@@ -19,7 +19,15 @@ from octavo.huggingface import open_model_file
 from octavo.huggingface.wrapper import GEMMA3, WRAPPERS
 from tests.convert.folders import byte_level, edit, write
 from tests.models.table import TOKENS, error, logits
-from tests.models.tiny_checkpoints import GEMMA4_SMALL, LLAMA4, MINISTRAL3_ROPE, SMALL, WINDOW
+from tests.models.tiny_checkpoints import (
+    DELTA_NET,
+    DELTA_NET_EXPERTS,
+    GEMMA4_SMALL,
+    LLAMA4,
+    MINISTRAL3_ROPE,
+    SMALL,
+    WINDOW,
+)
 from tests.sampling import slow
 
 VISION = {
@@ -45,6 +53,8 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "qwen2.5-vl": ("Qwen2_5_VL", {
         "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": {**MROPE, "mrope_section": [8, 12, 12]}}, {
         **OF_QWEN, "fullatt_block_indexes": [0]}, "qwen2"),
+    "qwen3.5": ("Qwen3_5", DELTA_NET, OF_QWEN, "qwen35"),
+    "qwen3.5-moe": ("Qwen3_5Moe", DELTA_NET_EXPERTS, OF_QWEN, "qwen35moe"),
     "qwen3-vl": ("Qwen3VL", {"head_dim": 64, "rope_parameters": {
         **MROPE, "mrope_section": [12, 10, 10], "mrope_interleaved": True}}, {
         **OF_QWEN, "deepstack_visual_indexes": [0]}, "qwen3"),

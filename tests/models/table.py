@@ -26,6 +26,8 @@ from tests.models.tiny_checkpoints import TABLE
 
 TOKENS = np.random.default_rng(7).integers(0, 256, 90).tolist()
 TOKENIZER = byte_level()
+PLAIN = (".bias", "ffn_gate_inp.weight", "token_types.weight", "conv.weight", "conv1d.weight")
+"""Ends of names of matrices that no product quantizes."""
 
 
 @dataclass
@@ -75,7 +77,7 @@ def in_format(file: GGUFFile, path: Path, format_name: str) -> tuple[Path, Path]
     stored, values = {}, {}
     for name in file.tensors:
         tensor = file.tensor(name)
-        is_matrix = len(tensor.shape) > 1 and not name.endswith((".bias", "ffn_gate_inp.weight", "token_types.weight"))
+        is_matrix = len(tensor.shape) > 1 and not name.endswith(PLAIN)
         stored[name] = quantize_reference(dequantize(tensor), fmt, name) if is_matrix else tensor
         values[name] = dequantize(stored[name])
     architecture = file.metadata.get_str("general.architecture")

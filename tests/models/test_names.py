@@ -20,7 +20,9 @@ KEYS = {
     for group in GROUPS
     for value in vars(group).values()
     if isinstance(value, str)
-} | {"{arch}.hidden_activation", "{arch}.classifier.pooling_type"}  # of llama.cpp, newer than the package
+} | {f"{{arch}}.{key}" for key in (  # of llama.cpp, newer than the package
+    "hidden_activation", "classifier.pooling_type", "attention.recurrent_layers",
+)}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -77,6 +77,23 @@ GEMMA4_EXPERTS = {
 }  # fmt: skip
 """As the model of 26B of which a token takes 4."""
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
+LFM2 = {
+    "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+    "block_auto_adjust_ff_dim": False, "pad_token_id": None,
+}  # fmt: skip
+LFM2_MOE = {
+    "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 6,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 48, "pad_token_id": None,
+}  # fmt: skip
+DELTA_NET = {
+    "num_hidden_layers": 3, "layer_types": [f"{kind}_attention" for kind in ("linear", "full", "linear")],
+    "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "head_dim": 64, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25},
+}  # fmt: skip
+DELTA_NET_EXPERTS = {
+    **DELTA_NET, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 80,
+}  # fmt: skip
 
 
 def small(arch: str, config: str, options: dict[str, Any] | None = None) -> Case:
@@ -167,6 +184,17 @@ TABLE: dict[str, Case] = {
         "head_dim": 64, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_dense_layers": 1,
         "num_shared_experts": 1, "route_scale": 2.5, "mup_enabled": True, "sliding_window": WINDOW,
         "layer_types": ["sliding_attention", "full_attention"]}),
+    "lfm2": small("lfm2", "Lfm2Config", LFM2),
+    "lfm2-odd": small("lfm2", "Lfm2Config", {**LFM2, **ODD, "conv_L_cache": 4, "block_auto_adjust_ff_dim": True,
+                                             "block_multiple_of": 8, "tie_word_embeddings": False}),
+    "lfm2moe": small("lfm2moe", "Lfm2MoeConfig", LFM2_MOE),
+    "qwen35": small("qwen35", "Qwen3_5TextConfig", DELTA_NET),
+    "qwen35-odd": small("qwen35", "Qwen3_5TextConfig", {
+        **DELTA_NET, **ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
+        "linear_value_head_dim": 48, "linear_conv_kernel_dim": 3}),
+    "qwen35moe": small("qwen35moe", "Qwen3_5MoeTextConfig",
+                       DELTA_NET_EXPERTS | {"num_hidden_layers": 4, "layer_types": None}),
+    "qwen3next": small("qwen3next", "Qwen3NextConfig", DELTA_NET_EXPERTS),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
     "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
     "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {
@@ -178,7 +206,7 @@ TABLE: dict[str, Case] = {
 
 
 _WIDE = {
-    "num_attention_heads": 4, "v_head_dim": 64, **dict.fromkeys((
+    "num_attention_heads": 4, "v_head_dim": 64, "linear_value_head_dim": 64, **dict.fromkeys((
         "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "kv_lora_rank",
         "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank", "qk_nope_head_dim",
         "hidden_size_per_layer_input"), 256),
@@ -193,7 +221,7 @@ def wide(options: dict[str, Any]) -> dict[str, Any]:
     return options | sizes | heads
 
 
-REPEATED = ("qwen2-window", "qwen3moe-window")
+REPEATED = ("qwen2-window", "qwen3moe-window", "lfm2moe", "qwen35moe", "qwen3next")
 """Cases that differ from others in what is read only."""
 
 

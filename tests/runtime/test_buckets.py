@@ -12,6 +12,7 @@ from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.buckets import (
     REPLIES,
     TILE,
+    Scratch,
     at_most,
     chunk_sizes,
     filled,
@@ -51,7 +52,7 @@ def test_sizes_are_few() -> None:
 )
 def test_steps_are_filled_up(counts: list[int], wanted: list[int], sizes: tuple[int, ...]) -> None:
     feeds = [Feed(Sequence([0, 1]), [5] * n, outputs) for n, outputs in zip(counts, wanted, strict=True)]
-    made = filled(feeds, chunk_sizes(512), scratch=9, most_pages=4)
+    made = filled(feeds, chunk_sizes(512), scratch=Scratch(9), most_pages=4)
     assert [f.sequence for f in made[: len(feeds)]] == [f.sequence for f in feeds]
     assert all(made[i].outputs for i, n in enumerate(wanted) if n)
     inputs, found = make_batch(made, 4)
@@ -72,7 +73,7 @@ def test_a_filled_step_has_as_many_sequences_as_memory_is_made_for(n_batch: int)
             if 2 * prompts <= left:
                 first = [2] * (prompts - 1) + [left - 2 * (prompts - 1)] if prompts else []
                 feeds = [Feed(Sequence([0] * 9), [5] * k) for k in [1] * (n - prompts) + first]
-                made = filled(feeds, chunk_sizes(n_batch), scratch=9, most_pages=8)
+                made = filled(feeds, chunk_sizes(n_batch), scratch=Scratch(9), most_pages=8)
                 assert len(made) <= most_filled(n)
                 assert sum(len(f.tokens) for f in made) <= n_batch + most_filled(n)
 
@@ -80,7 +81,7 @@ def test_a_filled_step_has_as_many_sequences_as_memory_is_made_for(n_batch: int)
 def test_prompts_are_not_taken_for_replies() -> None:
     """A step with as many tokens as sequences is one of replies."""
     for n in (1, 2, 3, 4, 7, 8):
-        made = filled([Feed(Sequence([0]), [5, 6])] * n, chunk_sizes(2 * n), scratch=9, most_pages=4)
+        made = filled([Feed(Sequence([0]), [5, 6])] * n, chunk_sizes(2 * n), scratch=Scratch(9), most_pages=4)
         _, found = make_batch(made, 4)
         assert found["tokens"] > found["sequences"]
 

@@ -20,6 +20,9 @@ class HostMemory:
     def copy_page(self, cache: Any, target: int, source: int) -> None:
         cache[_rows_of(target)] = cache[_rows_of(source)]
 
+    def copy_state(self, states: AnyArray, target: int, source: int) -> None:
+        states[target] = states[source]
+
     def synchronize(self) -> None:
         return
 

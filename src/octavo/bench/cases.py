@@ -18,7 +18,7 @@ Tests and benchmarks use it alike. A case builds its graph on the plain ops, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from octavo.bench.op_case import Built, Difference, OpCase, compare, executor, run
@@ -198,6 +198,20 @@ def _rotated() -> Iterator[OpCase]:
     yield from (OpCase("quantized_attention", t, shape, ("Q4_K",)) for t in (1, 9))
 
 
+def _states() -> Iterator[OpCase]:
+    """Steps that go on with the states of several sequences, or begin some; prompts shorter than what is kept."""
+    lies: tuple[tuple[int, Mapping[str, int], tuple[int, ...]], ...] = (
+        (1, {}, ()), (9, {}, ()), (33, {}, ()), (1, {}, (5,)), (3, {}, (5, 1, 70)), (20, {}, (0, 70, 3)),
+        (11, {"decodes": 2}, (9, 0, 40)), (2, {}, (1,)),
+    )  # fmt: skip
+    for width, channels, silu in ((3, 144, 0), (4, 48, 1)):
+        shape = {"width": width, "channels": channels, "silu": silu}
+        yield from (OpCase("causal_conv", t, {**shape, **more}, past=past) for t, more, past in lies)
+    for heads, key_heads, keys, size, tiled in ((4, 2, 16, 16, 0), (6, 2, 32, 64, 1)):
+        shape = {"heads": heads, "key_heads": key_heads, "keys": keys, "size": size, "tiled": tiled}
+        yield from (OpCase("gated_delta_rule", t, {**shape, **more}, past=past) for t, more, past in lies)
+
+
 def _small() -> Iterator[OpCase]:
     yield from _each("get_rows", (1, 9, 33), WEIGHTS, n=50, k=512)
     yield from _each("rms_norm", (1, 5, 33), k=264)
@@ -254,6 +268,7 @@ CASES: tuple[OpCase, ...] = (
     *_gemma4(),
     *_scales_of_heads(),
     *_rotated(),
+    *_states(),
     *_small(),
 )
 SPEED_CASES: tuple[OpCase, ...] = tuple(_speed())

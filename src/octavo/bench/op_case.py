@@ -19,6 +19,7 @@ from octavo.graph.schedule import schedule
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.kv_cache import PagePool
 from octavo.runtime.kv_cache import Sequence as Tokens
+from octavo.runtime.state_pool import StatePool
 
 PLAIN, QUANTIZED, EXPONENTIAL, FLOAT32, EXACT, STEPS, BYTES = 1e-7, 5e-4, 1e-6, 1e-10, 0.0, 1e-6, 1e-4
 """Tolerances (NMSE): plain numbers; products with quantized activations; exp of a row; attention to a cache of float32,
@@ -90,7 +91,8 @@ class OpCase:
             steps.append(({**inputs, **drawn}, sizes))
             rows = cache_rows
         most = {name: max(sizes[name] for _, sizes in steps) for name in steps[0][1]}
-        return Built(graph, tuple(steps), {**most, "pages": max(rows // PAGE_SIZE, 1), "rows": max(rows, 1)})
+        limits = {"pages": max(rows // PAGE_SIZE, 1), "rows": max(rows, 1), "states": len(self.past or (0,))}
+        return Built(graph, tuple(steps), {**most, **limits})
 
     @property
     def sequences(self) -> tuple[list[int], list[int]]:
@@ -123,7 +125,7 @@ PRODUCTS = frozenset({
 def _scattered(lengths: Sequence[int]) -> list[Tokens]:
     """Empty sequences with pages for these lengths; pages are given out in turn, so none has its own in a row."""
     sequences = [Tokens() for _ in lengths]
-    pool = PagePool(sum(-(-n // PAGE_SIZE) for n in lengths))
+    pool = PagePool(sum(-(-n // PAGE_SIZE) for n in lengths), states=StatePool(len(lengths)))
     for size in range(PAGE_SIZE, max(lengths) + PAGE_SIZE, PAGE_SIZE):
         for sequence, length in zip(sequences, lengths, strict=True):
             pool.grow(sequence, min(size, length))

@@ -307,6 +307,24 @@ def scale_by_position(s: Sketch) -> Node:
 
 
 @_graph
+def causal_conv(s: Sketch) -> Node:
+    taps = s.rng.uniform(-1, 1, (s["width"], s["channels"])).astype(np.float32)
+    return s.builder.causal_conv(s.given("x", s["channels"]), taps, 0, silu=bool(s["silu"]))
+
+
+@_graph
+def gated_delta_rule(s: Sketch) -> Node:
+    """With keys of length 1 or so, as models have them, for others a state grows without end."""
+    g, heads, size = s.builder, s["heads"], s["size"]
+    even = constant(np.full(s["keys"], s["keys"] ** -0.5, np.float32), "even")
+    q, k = (g.rms_norm(s.given(name, s["key_heads"], s["keys"]), even, 1e-6) for name in "qk")
+    alpha, beta = (s.given(name, heads) for name in ("alpha", "beta"))
+    rates = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "rates")
+    bias, tiled = s.vector("bias", heads), bool(s["tiled"])
+    return g.gated_delta_rule(q, k, s.given("v", heads, size), alpha, beta, rates, bias, 0, tiled=tiled)
+
+
+@_graph
 def soft_max(s: Sketch) -> Node:
     return s.builder.soft_max(s.given("x", s["k"]))
 

@@ -54,6 +54,16 @@ SHAPES = {
         "qwen3moe", 48, 2048, 6144, 32, 4, 128, 151936, False,
         keys={"expert_count": 128, "expert_used_count": 8, "expert_feed_forward_length": 768},
     ),
+    "lfm2-1.2b": ModelShape(
+        "lfm2", 16, 2048, 8192, 32, 8, 64, 65536, True,
+        keys={"shortconv.l_cache": 3,
+              "attention.head_count_kv": [8 if i in (2, 5, 8, 10, 12, 14) else 0 for i in range(16)]},
+    ),
+    "qwen3.5-9b": ModelShape(
+        "qwen35", 32, 4096, 12288, 16, 4, 256, 248320, False, 1e7,
+        keys={"rope.dimension_count": 64, "rope.dimension_sections": [11, 11, 10, 0], "ssm.conv_kernel": 4,
+              "ssm.state_size": 128, "ssm.group_count": 16, "ssm.time_step_rank": 32, "ssm.inner_size": 4096},
+    ),
     "llama3-8b": ModelShape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5),
     "gemma3-4b": ModelShape(
         "gemma3", 34, 2560, 10240, 8, 4, 256, 262144, True,
@@ -85,7 +95,8 @@ BETTER = {"Q4_K_M": ("Q4_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K"), "MXFP4_MOE": (
 EXPERTS = {"MXFP4_MOE": "MXFP4"}
 """Presets whose experts have a type of their own."""
 BETTER_PARTS = ("attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight")
-
+CONVOLUTIONS = ("shortconv.conv.weight", "ssm_conv1d.weight")
+"""Taps of convolutions over time, which stay float32."""
 
 Progress = Callable[[int, int], None]
 """Bytes of tensors made so far, and of all."""
@@ -142,6 +153,10 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
             yield near(name, want.shape, 1.0)
         elif len(want.shape) == 1 or part.endswith(".bias"):
             yield near(name, want.shape, 0.0)
+        elif part == "ssm_a":
+            yield near(name, want.shape, -1.0)
+        elif part.endswith(CONVOLUTIONS):
+            yield near(name, want.shape, 0.5)
         elif layer is None:
             yield matrix(name, want.shape, outer)
         elif part == "ffn_gate_inp.weight":

@@ -97,7 +97,8 @@ def _why_not_here(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, devi
 
 
 def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
-    """Bytes of the keys and values of `n_ctx` tokens; layers with a window keep those that it reaches."""
+    """Bytes of the keys and values of `n_ctx` tokens, of which layers with a window keep those that it reaches, and of
+    states."""
     from octavo.formats.cache import CACHE_FORMATS
     from octavo.graph.node import PAGE_SIZE
     from octavo.runtime.engine import EngineConfig
@@ -105,7 +106,7 @@ def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
 
     windows = [hparams.window(i) for i in range(hparams.n_layer)]
     kept = most_pages(max(windows, default=0), EngineConfig.n_batch, n_ctx) * PAGE_SIZE
-    total = 0.0
+    total = 4.0 * hparams.state_values
     for i, window in enumerate(windows):
         heads, dim = hparams.kv_heads(i)
         rows = min(kept, n_ctx) if window else n_ctx

@@ -13,7 +13,7 @@ from octavo.errors import ModelError
 from octavo.formats import QTensor, by_name
 from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import F32
-from octavo.graph import choice_ops, fused_ops  # noqa: F401  (register their ops)
+from octavo.graph import choice_ops, fused_ops, state_ops  # noqa: F401  (register their ops)
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
 
@@ -67,6 +67,7 @@ class GraphBuilder:
         self.outputs = self._input("outputs", ("outputs",))
         self.kinds = self._input("kinds", ("tokens",))
         self.starts = self._input("starts", ("boundaries",))
+        self.slots = self._input("slots", ("sequences",))
         self._lies = self._tables("pages", "rows")
         self._windows_lie = self._tables("window_pages", "window_rows") if window_pages else self._lies
         self._taken: dict[tuple[int, bytes], Node] = {}
@@ -205,6 +206,26 @@ class GraphBuilder:
             node = Node("cache", (), shape, self.cache_type, attrs, f"blk.{layer}.cache_{kind}")
             self._caches[layer, kind] = node
         return self._caches[layer, kind]
+
+    def causal_conv(self, x: Node, taps: F32, layer: int, *, silu: bool = False) -> Node:
+        """x [T, C] convolved over time with taps [K, C], the last of which is a token's own."""
+        state = self._state(layer, "conv", len(taps) - 1, taps.shape[1])
+        given = constant(taps.reshape(-1), f"blk.{layer}.taps")
+        return apply("causal_conv", x, given, state, self.positions, self.starts, self.slots, silu=silu, label=x.name)
+
+    def gated_delta_rule(
+        self, q: Node, k: Node, v: Node, alpha: Node, beta: Node, rates: Node, bias: Node, layer: int, *, tiled: bool
+    ) -> Node:  # fmt: skip
+        """As the op, with a state of the layer's own."""
+        (heads, size), keys = v.shape[1:], k.shape[2]
+        state = self._state(layer, "delta", heads, keys, size)
+        return apply("gated_delta_rule", q, k, v, alpha, beta, rates, bias, state, self.positions, self.starts,
+                     self.slots, tiled=tiled, label=f"blk.{layer}.delta")  # fmt: skip
+
+    @staticmethod
+    def _state(layer: int, kind: str, *shape: Dim) -> Node:
+        attrs = MappingProxyType({"layer": layer, "kind": kind})
+        return Node("state", (), ("states", *shape), "f32", attrs, f"blk.{layer}.state_{kind}")
 
     def swiglu(self, gate: Node, up: Node) -> Node:
         return apply("swiglu", gate, up, label=gate.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,6 +26,7 @@ SYMBOLS = {
     "window_rows": "rows of the KV cache of layers with a window, where these have pages of their own",
     "adjusted": "logits that are changed before a token is chosen",
     "masked": "tokens whose logits have a mask",
+    "states": "slots for the states of sequences",
 }
 
 PAGE_SIZE = 64
@@ -57,8 +59,8 @@ class Node:
 
     @property
     def is_leaf(self) -> bool:
-        """True for what a step is given: inputs, weights and caches."""
-        return self.op in ("input", "weight", "cache")
+        """True for what a step is given: inputs, weights, caches and states."""
+        return self.op in ("input", "weight", "cache", "state")
 
     @property
     def quantizes(self) -> bool:
@@ -104,6 +106,12 @@ def cache_bytes(cache: Node, sizes: Sizes) -> int:
     return int(bind(cache.shape[:1], sizes)[0] * row_bytes(cache))
 
 
+def kept_bytes(nodes: Iterable[Node], sizes: Sizes) -> int:
+    """Bytes of the caches and states that `nodes` read, which last from step to step; each once."""
+    leaves = {id(i): i for n in nodes for i in n.inputs if i.op in ("cache", "state")}.values()
+    return sum(4 * math.prod(bind(i.shape, sizes)) if i.op == "state" else cache_bytes(i, sizes) for i in leaves)
+
+
 def bind(shape: Shape, sizes: Sizes) -> tuple[int, ...]:
     """The shape in numbers, symbols replaced by `sizes`."""
     return tuple(d if isinstance(d, int) else sizes[d] for d in shape)
@@ -144,5 +152,5 @@ class Graph:
         return users
 
     def leaves(self, op: str) -> Iterable[Node]:
-        """The leaves of one kind: "input", "weight" or "cache"."""
+        """The leaves of one kind: "input", "weight", "cache" or "state"."""
         return (n for n in self.nodes if n.op == op)

@@ -73,7 +73,7 @@ class Executor:
     """Runs a schedule. `limits` are the sizes that the schedule was made for; `rows` of the caches is fixed by them.
 
     `outputs` are the numbers of the graph's outputs that a step makes unless others are asked for; by default all.
-    Weights and caches that `shares`, on the same backends, has by the same names are taken from it.
+    Weights, caches and states that `shares`, on the same backends, has by the same names are taken from it.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Executor:
         self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]
         self._leaves: dict[tuple[int, int], Any] = {}
         self._caches: dict[tuple[int, int], tuple[Dim, Any]] = {}
+        self._states: dict[tuple[int, int], Any] = {}
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._waits = {id(b) for b in backends if isinstance(b, AsyncBackend)}  # to ask that takes longer than a read
         self._kept = CAPTURED_KEPT if self._waits else PLANS_KEPT
@@ -111,13 +112,15 @@ class Executor:
                     bind(leaf.shape, limits), leaf.dtype, leaf.attrs.get("static")
                 )
                 self._caches[key] = leaf.shape[0], cache
+            elif leaf.op == "state":
+                self._leaves[key] = self._states[key] = backend.states(bind(leaf.shape, limits))
             else:
                 self._leaves[key] = None  # where it lies is up to each plan
                 input_bytes[where] += self._input_bytes(leaf, where, limits)
         self._inputs = [b.allocate(max(n, INPUT_ALIGNMENT)) for b, n in zip(self.backends, input_bytes, strict=True)]
 
     def _by_name(self) -> dict[tuple[int, str, tuple[Dim, ...]], Any]:
-        """Weights and caches by backend, name and shape."""
+        """Weights, caches and states by backend, name and shape."""
         return {(where, leaf.name, leaf.shape): self._leaves[where, id(leaf)] for leaf, where in self._leaf_uses()}
 
     def _leaf_uses(self, graph: Graph | None = None) -> list[tuple[Node, int]]:
@@ -196,6 +199,11 @@ class Executor:
         for (where, _), (size, cache) in self._caches.items():
             if size == rows:
                 self.backends[where].copy_page(cache, target, source)
+
+    def copy_state(self, target: int, source: int) -> None:
+        """Copy the slot of a sequence over another one, in the states of all layers."""
+        for (where, _), states in self._states.items():
+            self.backends[where].copy_state(states, target, source)
 
     def replace(self, tensor: QTensor) -> None:
         """Compute with `tensor` from now on where the weight of its name was, which is of its format and shape."""

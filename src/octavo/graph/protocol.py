@@ -63,6 +63,12 @@ class Backend(Protocol):
     def copy_page(self, cache: Any, target: int, source: int) -> None:
         """Copy a page of a cache, PAGE_SIZE rows, over another one, after all calls made so far."""
 
+    def states(self, shape: tuple[int, ...]) -> Any:
+        """The states of a layer, float32 [slots, ...]; what they hold before they are written is not read."""
+
+    def copy_state(self, states: Any, target: int, source: int) -> None:
+        """Copy a slot over another one, after all calls made so far."""
+
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
         """`value`, the first input of an alias op, as its result: no copy."""
 
@@ -112,4 +118,4 @@ class HostBackend(Backend, Protocol):
         """Bytes of the weights that `nodes` read, as they are loaded."""
 
     def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
-        """Bytes of the caches that `nodes` read, when they are full."""
+        """Bytes of the caches, when they are full, and of the states that `nodes` read."""

@@ -21,6 +21,7 @@ from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config
 from octavo.models.hparams import CLASSIFIER
+from octavo.models.weights import WHOLE
 
 IGNORED = ("rotary_emb.inv_freq",)
 """Ends of names of tensors that follow from the configuration."""
@@ -133,8 +134,8 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
 
 
 def _full(prefix: str, target: str, kind: str) -> str:
-    """The whole name of a tensor, which says itself that it is a bias or a scale, or is of that kind."""
-    return f"{prefix}{target}" if target.endswith((".bias", ".scale")) else f"{prefix}{target}.{kind}"
+    """The whole name of a tensor, which is the target itself or of that kind."""
+    return f"{prefix}{target}" if target.endswith(WHOLE) else f"{prefix}{target}.{kind}"
 
 
 def _made(
@@ -162,6 +163,8 @@ def _made(
         return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows))
     if name in found.halves:
         both, which = found.halves[name]
+        if (remade := architecture.remade(name, both, hp)) is not both:
+            return _source(name, remade.format, remade.shape, remade.load)
         of_heads = name.endswith(("attn_k_b.weight", "attn_v_b.weight"))
         part = part_of_heads(both, name, want) if of_heads else half(both, which, architecture.columns)
         if part is None:
@@ -169,7 +172,7 @@ def _made(
         return _source(name, both.format, *part)
     if name not in found.single:
         return None
-    tensor = found.single[name]
+    tensor = architecture.remade(name, found.single[name], hp)
     if architecture.columns == "in one" and name.endswith("_exps.weight"):
         one = apart(tensor, want, columns=name.endswith("down_exps.weight"))
         if one is None:

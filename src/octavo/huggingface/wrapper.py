@@ -46,6 +46,8 @@ WRAPPERS = {
     "Llama4ForConditionalGeneration": Wrapper({"llama4_text": "Llama4ForCausalLM"}),
     "Qwen2VLForConditionalGeneration": Wrapper({"qwen2_vl_text": "Qwen2ForCausalLM"}, flat=True),
     "Qwen2_5_VLForConditionalGeneration": Wrapper({"qwen2_5_vl_text": "Qwen2ForCausalLM"}, flat=True),
+    "Qwen3_5ForConditionalGeneration": Wrapper({"qwen3_5_text": "Qwen3_5ForCausalLM"}),
+    "Qwen3_5MoeForConditionalGeneration": Wrapper({"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}),
     "Qwen3VLForConditionalGeneration": Wrapper({"qwen3_vl_text": "Qwen3ForCausalLM"}),
 }  # fmt: skip
 """By the class that config.json names under `architectures`."""

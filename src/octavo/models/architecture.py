@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import PAGE_SIZE, Graph, Node
-from octavo.io.gguf import GGUFFile
+from octavo.io.gguf import GGUFFile, LazyTensor
 from octavo.io.gguf.metadata import Metadata
 from octavo.models.cache_scales import static_scales
 from octavo.models.config import Config, Keys
@@ -53,6 +53,7 @@ class Architecture(Generic[H]):
     base       what names of tensors may begin with or not; `other_bases` what they may begin with instead
     layer      where a layer is, before its number
     outer      whole names of tensors outside of layers, as GGUF names them
+    remade     a tensor, by GGUF's name, as GGUF has it where that is not as the checkpoint does
     before_positions  of a matrix of positions, the rows before that of the first token
     unused     what names of tensors begin with that have no part in what is computed
     heads      whole names of tensors that some classes have, as GGUF names them, though `unused` may name them
@@ -95,6 +96,7 @@ class Architecture(Generic[H]):
     today: Callable[[GGUFFile], tuple[GGUFFile, Metadata]] = lambda file: (file, file.metadata)
     base: str = "model."
     other_bases: tuple[str, ...] = ()
+    remade: Callable[[str, LazyTensor, H], LazyTensor] = lambda name, tensor, hp: tensor
     before_positions: Callable[[Config], int] = lambda config: 0
     layer: str = "layers"
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)

@@ -76,7 +76,7 @@ class Hyperparams:
         return 2
 
     def kv_heads(self, layer: int) -> tuple[int, int]:
-        """Heads of keys of a layer and values of each; no heads where it reads the cache of another."""
+        """Heads of keys of a layer and values of each; no heads where it has no cache of its own."""
         return self.n_head_kv, self.head_dim
 
     def window(self, layer: int) -> int:
@@ -87,6 +87,11 @@ class Hyperparams:
     def n_ctx_most(self) -> int:
         """The longest context that is computed as the model was made: one of a window, if any layer might have it."""
         return self.n_ctx_train if self.windowed else min(self.n_ctx_train, self.n_window or self.n_ctx_train)
+
+    @property
+    def state_values(self) -> int:
+        """Float32 numbers that all layers keep of a sequence, however long it is."""
+        return 0
 
     @property
     def attention_scale(self) -> float:
@@ -133,13 +138,19 @@ class HyperparamReader:
             raise self.error(field, f"{number} is out of range", f"0 to {most}")
         return number
 
-    def size(self, field: str, default: int | None = None, *, largest: bool = False) -> int:
-        """A size from 1 to its limit; an array, one a layer, must be the same everywhere, unless `largest` will do."""
+    def size(
+        self, field: str, default: int | None = None, *, largest: bool = False, some: bool = False
+    ) -> int:  # fmt: skip
+        """A size from 1 to its limit; an array, one a layer, must be the same everywhere, unless `largest` will do.
+
+        With `some` layers may have 0.
+        """
         key = self.key(field)
         if default is not None and key not in self.metadata:
             return default
         if self.is_array(field):
             values = self.metadata.get_ints(key)
+            values = values[values != 0] if some else values
             low, number = (int(values.min()), int(values.max())) if len(values) else (0, 0)
             if low != number and not largest:
                 raise self.error(field, f"differs from layer to layer ({low} to {number})", "one value for all layers")
@@ -173,7 +184,7 @@ class HyperparamReader:
 
 def read_shared(
     r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS,
-    equal_lengths: bool = True, by_layer: bool = False,
+    equal_lengths: bool = True, by_layer: bool = False, some_attend: bool = False,
 ) -> Hyperparams:  # fmt: skip
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
@@ -182,9 +193,10 @@ def read_shared(
     eps          the field that says what norms add to the mean square
     equal_lengths  heads of values are as long as those of keys
     by_layer     heads of keys and the width of the feed-forward may differ by layer; given are the most
+    some_attend  layers may have no heads of keys
     """
     n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count")
-    n_head_kv = r.size("attention.head_count_kv", n_head, largest=by_layer)
+    n_head_kv = r.size("attention.head_count_kv", n_head, largest=by_layer, some=some_attend)
     if n_head % n_head_kv:
         raise r.error("attention.head_count_kv", f"{n_head_kv} does not divide {n_head} heads")
     if not r.has("attention.key_length") and n_embd % n_head:

@@ -208,13 +208,15 @@ def layer_norm(g: GraphBuilder, hp: Hyperparams, w: Weights, name: str, x: Node)
     return g.layer_norm(x, w[name], w.get(f"{name}{BIAS}"), hp.eps)
 
 
-def logits(g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node, *, around_mean: bool = False) -> Node:
+def logits(
+    g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node, *, around_mean: bool = False, norm: str = "output_norm"
+) -> Node:
     """[T, n_embd] -> [outputs, n_vocab]; a model without `output` uses its embedding (tied weights).
 
-    around_mean  the last norm is a layer norm, otherwise an RMS norm
+    around_mean  the last norm, called `norm`, is a layer norm, otherwise an RMS norm
     """
     x = g.last(x)
-    h = layer_norm(g, hp, w, "output_norm", x) if around_mean else g.rms_norm(x, w["output_norm"], hp.eps)
+    h = layer_norm(g, hp, w, norm, x) if around_mean else g.rms_norm(x, w[norm], hp.eps)
     if w.get("output") is not None:
         return linear(g, w, "output", h)
     return g.mul_mat(w["token_embd"], h, w.get("output.bias"))

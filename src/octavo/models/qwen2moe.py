@@ -30,10 +30,12 @@ def hparams(r: HyperparamReader) -> Qwen2Moe:
 
 
 def tensors(hp: Qwen2Moe) -> Tensors:
-    shared = layers.shared_expert_tensors(hp, hp.n_ff_shared) | {
-        "ffn_gate_inp_shexp.weight": Expected((hp.n_embd,), row=True)
-    }
-    return layers.model_tensors(hp, layers.attention_tensors(hp) | layers.moe_tensors(hp) | shared)
+    return layers.model_tensors(hp, layers.attention_tensors(hp) | layers.moe_tensors(hp) | shared_tensors(hp))
+
+
+def shared_tensors(hp: Qwen2Moe) -> Tensors:
+    gate = {"ffn_gate_inp_shexp.weight": Expected((hp.n_embd,), row=True)}
+    return layers.shared_expert_tensors(hp, hp.n_ff_shared) | gate
 
 
 def build(g: GraphBuilder, hp: Qwen2Moe, w: Weights) -> Node:
@@ -45,10 +47,14 @@ def build(g: GraphBuilder, hp: Qwen2Moe, w: Weights) -> Node:
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
         x = g.add(x, layers.linear(g, b, "attn_output", h))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
-        gate = g.sigmoid(g.mul_mat(b.as_matrix("ffn_gate_inp_shexp"), h))
-        shared = g.weighted_sum(g.as_one_row(layers.ffn(g, b, h, "_shexp")), gate)
-        x = g.add(x, g.add(layers.moe(g, hp, b, h, normalized=False), shared))
+        x = g.add(x, g.add(layers.moe(g, hp, b, h, normalized=False), shared_expert(g, b, h)))
     return layers.logits(g, hp, w, x)
+
+
+def shared_expert(g: GraphBuilder, b: Weights, h: Node) -> Node:
+    """The expert that all tokens go through, as far as its gate says."""
+    gate = g.sigmoid(g.mul_mat(b.as_matrix("ffn_gate_inp_shexp"), h))
+    return g.weighted_sum(g.as_one_row(layers.ffn(g, b, h, "_shexp")), gate)
 
 
 def config_keys(config: Config) -> Keys:
@@ -56,6 +62,11 @@ def config_keys(config: Config) -> Keys:
     for key in ("use_sliding_window", "norm_topk_prob"):
         if config.flag(key, False):
             raise config.error(key, "is true", "false")
+    return width_keys(config)
+
+
+def width_keys(config: Config) -> Keys:
+    """Experts, how wide they are, and the shared one. Raises ModelError for dense layers between the others."""
     if config.values.get("decoder_sparse_step", 1) != 1 or config.values.get("mlp_only_layers"):
         raise config.error("mlp_only_layers", "has dense layers between those of experts", "experts in all layers")
     width = LIMITS["expert_feed_forward_length"]
@@ -73,6 +84,12 @@ def words_of(hp: Qwen2Moe) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
+MODULES = names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+"""The router, experts and the shared one."""
+
 ARCH = Architecture(
     name="qwen2moe",
     hparams=hparams,
@@ -80,10 +97,7 @@ ARCH = Architecture(
     tensors=tensors,
     build=build,
     classes={"Qwen2MoeForCausalLM": config_keys},
-    names=names.NORMS | names.ATTENTION | names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
-        "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-        "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
-    },
+    names=names.NORMS | names.ATTENTION | MODULES,
     biases={"qkv_bias": ("attn_q", "attn_k", "attn_v")},
     words_of=words_of,
 )  # fmt: skip

@@ -27,6 +27,8 @@ from octavo.models import (
     hunyuan_dense,
     hunyuan_moe,
     jina_bert_v2,
+    lfm2,
+    lfm2moe,
     llama,
     llama4,
     minimax_m2,
@@ -41,6 +43,9 @@ from octavo.models import (
     qwen2moe,
     qwen3,
     qwen3moe,
+    qwen3next,
+    qwen35,
+    qwen35moe,
     seed_oss,
     smollm3,
     starcoder2,
@@ -56,6 +61,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
         nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
         ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,
+        lfm2, lfm2moe, qwen3next, qwen35, qwen35moe,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -15,6 +15,8 @@ SCALE, INPUT_SCALE, BIAS, ORDER = ".scale", ".input_scale", ".bias", ".order"
 """Ends of names of what goes with a weight. Columns of a weight with an order, which only checkpoints have, go with the
 values of an activation that it names. An input scale is what activations are divided by when they become codes of 8
 bits, for weights of rows (`formats.channel`); beside others it carries nothing that is computed here."""
+WHOLE = (BIAS, SCALE, "ssm_a")
+"""Ends of names that do not go on with ".weight"."""
 SHOWN = 3
 """Tensors that an error names beside the first."""
 
@@ -148,4 +150,4 @@ class Weights:
         return dequantize(self._file.tensor(full)) if full in self._file.tensors else None
 
     def _full(self, name: str) -> str:
-        return self._prefix + (name if name.endswith((BIAS, SCALE)) else f"{name}.weight")
+        return self._prefix + (name if name.endswith(WHOLE) else f"{name}.weight")

@@ -71,6 +71,8 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
     if any(windows := [f.sequence.window.pages for f in ordered]):  # layers with a window have pages of their own
         inputs["window_pages"] = np.stack([_row(pages, max_pages) for pages in windows])
         inputs["window_rows"] = _rows(windows, ordered, starts, ones)
+    if ordered[0].sequence.slot is not None:
+        inputs["slots"] = np.array([f.sequence.slot for f in ordered], np.int32)
     sizes = {
         "tokens": bounds[-1],
         "outputs": len(inputs["outputs"]),

@@ -3,18 +3,29 @@
 Replies are filled up to a number of REPLIES with rows that are thrown away, beside prompts to one of BESIDE. Prompts
 are divided so that a step has one of `chunk_sizes` tokens of them; what is missing at the end of the last prompt is
 filled up with a sequence of its own. How many prompts share these tokens hardly matters to a step's time, so that
-sequences of no tokens fill up their number to PROMPTS. All of these write to one page that nobody reads.
+sequences of no tokens fill up their number to PROMPTS. All of these write to one page, or slot, that nobody reads.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.batch import Feed
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.window_pool import WindowPages, pages_for
+
+
+class Scratch(NamedTuple):
+    """A page that nobody reads, one of layers with a window where these have pages of their own, and a slot for states
+    where layers have some."""
+
+    page: int
+    window: int | None = None
+    slot: int | None = None
+
 
 REPLIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 BESIDE = (8, 32, 64, 128)
@@ -68,34 +79,27 @@ def at_most(n: int, sizes: Seq[int]) -> int:
     return sizes[at - 1] if at else n
 
 
-def filled(
-    feeds: Seq[Feed], sizes: Seq[int], scratch: int, most_pages: int, windows: int | None = None
-) -> list[Feed]:  # fmt: skip
-    """Feeds of a step, and after them others that fill it up; their keys and values go to page `scratch`.
-
-    That is page `windows` in layers with a window, where these have pages of their own.
-
-    All have an output.
-    """
+def filled(feeds: Seq[Feed], sizes: Seq[int], scratch: Scratch, most_pages: int) -> list[Feed]:
+    """Feeds of a step, and after them others that fill it up and write to `scratch`. All have an output."""
     replies = [f for f in feeds if len(f.tokens) == 1]
     prompts = [f for f in feeds if len(f.tokens) > 1]
 
     wanted = replies_beside(len(replies)) if prompts else replies_for(len(replies))
-    more = [thrown_away(1, scratch, windows)] * (wanted - len(replies)) if replies else []
+    more = [thrown_away(1, scratch)] * (wanted - len(replies)) if replies else []
     if prompts:
         tokens = sum(len(f.tokens) for f in prompts)
         left = min(_missing(tokens, sizes), most_pages * PAGE_SIZE)
         rest = min(prompts_for(len(prompts)), tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
         lengths = [left] + [0] * (rest - 1) if left else [0] * rest
-        more += [thrown_away(length, scratch, windows) for length in lengths]
+        more += [thrown_away(length, scratch) for length in lengths]
     return [f if f.outputs else Feed(f.sequence, f.tokens, 1, f.ahead) for f in feeds] + more
 
 
-def thrown_away(tokens: int, scratch: int, windows: int | None = None) -> Feed:
-    """Tokens of nobody's sequence, whose keys and values go to page `scratch`, or `windows` in layers with a window."""
+def thrown_away(tokens: int, scratch: Scratch) -> Feed:
+    """Tokens of nobody's sequence, which write to `scratch`."""
     pages = pages_for(tokens)
-    window = WindowPages([] if windows is None else [windows] * pages)
-    return Feed(Sequence([scratch] * pages, window=window, room=tokens), [0] * tokens)
+    window = WindowPages([] if scratch.window is None else [scratch.window] * pages)
+    return Feed(Sequence([scratch.page] * pages, window=window, room=tokens, slot=scratch.slot), [0] * tokens)
 
 
 def _missing(prompts: int, sizes: Seq[int]) -> int:

@@ -46,7 +46,8 @@ class EngineCore:
         self.scheduler = Scheduler(engine.pool, engine.prefixes, pace, engine.n_ctx, engine.config.max_sequences)
         engine.pool.call_when_short(self._make_room)
         self.ahead = Ahead(self.scheduler, self.chooser)
-        self.speculator = Speculator(self.chooser, pace) if engine.config.speculate == "lookup" else None
+        drafts = engine.config.speculate == "lookup" and engine.pool.states is None  # which take no token back
+        self.speculator = Speculator(self.chooser, pace) if drafts else None
         self.draining = False
         self._under_way: UnderWay | None = None
         self._last = 0.0

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
@@ -21,7 +19,6 @@ from octavo.errors import (
     UsageError,
 )
 from octavo.formats.spec import F32, AnyArray
-from octavo.graph.builder import CacheType
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.plan import Begun, Executor, Fed, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
@@ -32,6 +29,7 @@ from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.buckets import (
     BESIDE,
     REPLIES,
+    Scratch,
     chunk_sizes,
     filled,
     most_filled,
@@ -44,51 +42,17 @@ from octavo.runtime.cache_type import require_heads
 from octavo.runtime.candidates import DRAWN, LOGITS
 from octavo.runtime.context import default_context, require_context
 from octavo.runtime.draws import DrawsThere
-from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes
+from octavo.runtime.engine_config import EngineConfig, Speculate, usual_speculation
+from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes, state_bytes
 from octavo.runtime.lock import FairLock
 from octavo.runtime.logit_changes import LogitChanges, most_adjusted, size_for
 from octavo.runtime.memory import require_memory
-from octavo.runtime.placement import GpuLayers, Placement
+from octavo.runtime.placement import Placement
 from octavo.runtime.prefix import PageTree
+from octavo.runtime.state_pool import SPARE, StatePool
 from octavo.runtime.window_pool import WindowPool, most_pages, pages_for, window_of
 
-Speculate = Literal["lookup", "off"]
-
-
-def usual_speculation(backend: Backend) -> Speculate:
-    """Where drafts come from if nobody says: on a GPU from nowhere, for there steps begin before tokens are known."""
-    return "off" if isinstance(backend, AsyncBackend) else "lookup"
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """Sizes of an engine.
-
-    n_ctx          tokens that a sequence may hold (default: the model's, or its sliding window's; at most 4096)
-    n_batch        most tokens in a step; a longer prompt takes several
-    max_sequences  sequences that may be in one step; the cache holds n_ctx tokens for each
-    cache_type     how keys and values are stored
-    n_outputs      most logits in a step, at least one a sequence; of a large vocabulary they take much memory
-    fuse           take the backend's fused ops; without, a watcher sees every value of the graph
-    gpu_layers     how many of the last layers lie on the first backend, the others on the second; see `placement`
-    embeds         steps give what logits are made of, [outputs, n_embd], in their place
-    n_pages        of the cache (default: n_ctx tokens for each sequence)
-    kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
-    speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, or "off"
-    """
-
-    n_ctx: int | None = None
-    n_batch: int = 512
-    max_sequences: int = 1
-    cache_type: CacheType = "f16"
-    strict: bool = False
-    n_outputs: int = 64
-    fuse: bool = True
-    gpu_layers: GpuLayers = "all"
-    embeds: bool = False
-    n_pages: int | None = None
-    kv_memory: int | None = None
-    speculate: Speculate = "off"
+__all__ = ["Engine", "EngineConfig", "Speculate", "usual_speculation"]
 
 
 class Engine:
@@ -123,8 +87,11 @@ class Engine:
         graph, windows = self._parted(partial(
             model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=config.embeds,
         ))  # fmt: skip
-        self.pool = PagePool(self._pages(graph, windows), windows)
+        states = StatePool(config.max_sequences + SPARE) if any(graph.leaves("state")) else None
+        self.pool = PagePool(self._pages(graph, windows, states), windows, states)
         self.pool.copy_with(self._copy_page)
+        if states is not None:
+            states.copy_with(self._copy_state)
         self.prefixes = PageTree(self.pool)
         self.on_device = isinstance(backends[0], AsyncBackend)
         """Steps run on a device of their own, beside the host."""
@@ -143,8 +110,13 @@ class Engine:
         self.draws = len(self.graph.outputs) > DRAWN
         """It draws tokens among these."""
         (first, *others) = {self.schedule.backends[id(n)] for n in self.graph.nodes if not n.is_leaf}
-        self.runs_ahead = self.finds_candidates and not others and isinstance(backends[first], AsyncBackend)
-        """A step can begin with tokens that the one before it chose, before these are read."""
+        self.runs_ahead = (
+            self.finds_candidates and not others and isinstance(backends[first], AsyncBackend) and states is None
+        )
+        """A step can begin with tokens that the one before it chose, before these are read.
+
+        Not where there are states, which forget no step that turns out to be one too many.
+        """
         self._sizes = chunk_sizes(config.n_batch)
         self._executor: Executor | None = None
 
@@ -153,8 +125,9 @@ class Engine:
         config, sequences, pages = self.config, self.config.max_sequences, self.pool.n_pages
         tokens, outputs = max(config.n_batch, sequences), max(min(config.n_batch, config.n_outputs), sequences)
         window_pages = self.pool.windows.n_pages if self.pool.windows is not None else 0
+        states = self.pool.states.n_slots if self.pool.states is not None else 0
         if self.fills:
-            sequences, pages = most_filled(sequences), pages + 1
+            sequences, pages, states = most_filled(sequences), pages + 1, states + 1
             window_pages += 1
             tokens, outputs = config.n_batch + sequences, max(outputs, sequences)
         changed = sequences if config.speculate == "off" else outputs  # rows whose logits are changed, drafts' too
@@ -166,26 +139,35 @@ class Engine:
             "pages": self._max_pages,
             "rows": pages * PAGE_SIZE,
             "window_rows": window_pages * PAGE_SIZE,
+            "states": states,
             "adjusted": most_adjusted(changed),
             "masked": size_for(changed),
         }
 
     def sizes(self) -> Iterator[list[Feed]]:
         """Steps of nobody's tokens, of the sizes that steps are filled up to: all of replies, some with a prompt."""
-        scratch, windows = self.pool.n_pages, None if self.pool.windows is None else self.pool.windows.n_pages
+        scratch = self._scratch()
         most = replies_for(self.config.max_sequences)
         for replies in (n for n in REPLIES if n <= most):
-            yield [thrown_away(1, scratch, windows)] * replies
+            yield [thrown_away(1, scratch)] * replies
         for prompt in (n for n in self._sizes if 1 < n <= self.n_ctx):
             for replies in (0, *(n for n in BESIDE if n <= replies_beside(self.config.max_sequences))):
-                yield self.filled([thrown_away(n, scratch, windows) for n in (*[1] * replies, prompt)])
+                yield self.filled([thrown_away(n, scratch) for n in (*[1] * replies, prompt)])
+
+    def _scratch(self) -> Scratch:
+        """Where the tokens of nobody's sequences go: the page and the slot after the last ones."""
+        windows, states = self.pool.windows, self.pool.states
+        return Scratch(
+            self.pool.n_pages,
+            None if windows is None else windows.n_pages,
+            None if states is None else states.n_slots,
+        )
 
     def filled(self, feeds: Seq[Feed]) -> list[Feed]:
         """Feeds, and others after them, whose outputs are not looked at, that fill a step up where that is wanted."""
         if not self.fills:
             return list(feeds)
-        windows = None if self.pool.windows is None else self.pool.windows.n_pages
-        return filled(feeds, self._sizes, self.pool.n_pages, self._max_pages, windows)
+        return filled(feeds, self._sizes, self._scratch(), self._max_pages)
 
     def size_of(self, replies: int, prompts: int, tokens: int) -> tuple[int, int, int]:
         """The size that `filled` gives a step of so many replies, and prompts of so many tokens."""
@@ -202,15 +184,16 @@ class Engine:
         windows.copy_with(self._copy_window_page)
         return build(window_pages=True), windows
 
-    def _pages(self, graph: Graph, windows: WindowPool | None) -> int:
+    def _pages(self, graph: Graph, windows: WindowPool | None, states: StatePool | None) -> int:
         """Pages of the cache. Raises UsageError where `kv_memory` holds none."""
         config = self.config
         if config.kv_memory is None:
             return config.n_pages or self._max_pages * config.max_sequences
         of_page = page_bytes(graph)
-        of_windows = page_bytes(graph, "window_rows") * windows.n_pages if windows is not None else 0
-        integer("kv_memory", config.kv_memory, of_page + of_windows)
-        return (config.kv_memory - of_windows) // of_page if of_page else self._max_pages * config.max_sequences
+        others = page_bytes(graph, "window_rows") * windows.n_pages if windows is not None else 0
+        others += state_bytes(graph) * states.n_slots if states is not None else 0
+        integer("kv_memory", config.kv_memory, of_page + others)
+        return (config.kv_memory - others) // of_page if of_page else self._max_pages * config.max_sequences
 
     def _copy_page(self, target: int, source: int) -> None:
         with self.lock:
@@ -219,6 +202,10 @@ class Engine:
     def _copy_window_page(self, target: int, source: int) -> None:
         with self.lock:
             self.load().copy_page(target, source, "window_rows")
+
+    def _copy_state(self, target: int, source: int) -> None:
+        with self.lock:
+            self.load().copy_state(target, source)
 
     def load(self) -> Executor:
         """Load the weights and make ready for steps of one token, unless that is done; the first step does it too.
@@ -267,7 +254,7 @@ class Engine:
 
     def compute(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
         """The logits of `step`, finite or not; the sequences get pages, but not yet their tokens."""
-        inputs, sizes = self._batch(feeds)
+        inputs, sizes = self.batch(feeds)
         executor = self.load()
         (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
         return logits
@@ -283,7 +270,7 @@ class Engine:
         """
         if check:
             self._check(feeds)
-        inputs, sizes = self._batch(feeds)
+        inputs, sizes = self.batch(feeds)
         if more is not None:
             inputs, sizes = inputs | more.inputs(), sizes | more.sizes()
         executor = self._executor or self.load()
@@ -312,12 +299,27 @@ class Engine:
             "the weights"
         )
 
-    def _batch(self, feeds: Seq[Feed]) -> tuple[dict[str, AnyArray], dict[str, int]]:
-        """Pages for the new tokens, and the inputs and sizes of the step."""
+    def batch(self, feeds: Seq[Feed]) -> tuple[dict[str, AnyArray], dict[str, int]]:
+        """Pages for the new tokens, and the inputs and sizes of the step, which is to be run."""
         for feed in feeds:
             if len(feed.sequence.tokens) + feed.ahead + len(feed.tokens) > feed.sequence.room:
                 self.pool.grow(feed.sequence, feed.stop)
+        if self.pool.states is not None:
+            for feed in feeds:
+                if feed.sequence.seen != feed.start:
+                    self._see_again(feed.sequence)
+            for feed in feeds:
+                feed.sequence.seen = feed.stop
         return make_batch(feeds, self._max_pages)
+
+    def _see_again(self, sequence: Sequence) -> None:
+        """Compute a sequence's state again, which a step has changed that does not count."""
+        again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot)
+        for start in range(0, len(sequence), self.config.n_batch):
+            chunk = sequence.tokens[start : start + self.config.n_batch]
+            inputs, sizes = make_batch(self.filled([Feed(again, chunk)]), self._max_pages)
+            self.load().run(inputs, sizes)
+            again.tokens += chunk
 
     def _check(self, feeds: Seq[Feed]) -> None:
         if not feeds or len(feeds) > self.config.max_sequences:

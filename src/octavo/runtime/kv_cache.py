@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import CacheFullError
-from octavo.graph.node import PAGE_SIZE, Graph, cache_bytes
+from octavo.graph.node import PAGE_SIZE, Graph, cache_bytes, kept_bytes
+from octavo.runtime.state_pool import StatePool
 from octavo.runtime.window_pool import WindowPages, WindowPool, pages_for
 
 
@@ -27,6 +28,7 @@ class Sequence:
 
     `window` has those of layers with a window, where these have pages of their own. Up to `room` tokens the sequence
     can go on in pages that nobody else reads. `row` has the pages as an array; a pool that changes them drops it.
+    `slot` is where its state lies, which has seen so many tokens, if the model has layers with states.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -34,6 +36,8 @@ class Sequence:
     window: WindowPages = field(default_factory=WindowPages)
     room: int = 0
     row: npt.NDArray[np.int32] | None = None
+    slot: int | None = None
+    seen: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -42,6 +46,11 @@ class Sequence:
 def page_bytes(graph: Graph, rows: str = "rows") -> int:
     """Bytes of a page in all caches of a graph that have so many `rows`."""
     return sum(cache_bytes(c, {rows: PAGE_SIZE}) for c in graph.leaves("cache") if c.shape[0] == rows)
+
+
+def state_bytes(graph: Graph) -> int:
+    """Bytes of a sequence's states in all layers of a graph."""
+    return kept_bytes([n for n in graph.nodes if any(i.op == "state" for i in n.inputs)], {"states": 1, "rows": 0})
 
 
 class Store(Protocol):
@@ -59,11 +68,11 @@ class PagePool:
 
     A page is empty, held by sequences, or cached: kept by a `Store` though no sequence holds it. Sequences may have
     pages that are none of these; they write to them as they are. With `windows` they get and lose pages of layers with
-    a window, too.
+    a window, too, and with `states` a slot for a state.
     """
 
-    def __init__(self, n_pages: int, windows: WindowPool | None = None) -> None:
-        self.n_pages, self.windows = n_pages, windows
+    def __init__(self, n_pages: int, windows: WindowPool | None = None, states: StatePool | None = None) -> None:
+        self.n_pages, self.windows, self.states = n_pages, windows, states
         self.cached = 0
         self.store: Store | None = None
         self._copy: WeakMethod[Callable[[int, int], None]] | None = None
@@ -88,6 +97,11 @@ class PagePool:
     def held(self) -> int:
         """Pages that sequences hold."""
         return len(self._holders)
+
+    @property
+    def shares(self) -> bool:
+        """Whether sequences can share the pages that they begin with: not where more than pages goes with them."""
+        return self.windows is None and self.states is None
 
     def call_when_short(self, method: Callable[[Sequence], None]) -> None:
         """Have a method called with a sequence that too few pages are free for; it may release others.
@@ -121,12 +135,16 @@ class PagePool:
     def _grow(self, sequence: Sequence, length: int, windows: WindowPool | None) -> None:
         with self._lock:
             self._release_idle(sequence, self._lacks(sequence, length, windows))
+            if self._lacks_slot(sequence):
+                raise CacheFullError("the KV cache is full: no slot is left for the state of another sequence")
             if self._lacks(sequence, length, windows):
                 missing = self.wanted(sequence, length)
                 raise CacheFullError(
                     f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
                 )
             sequence.row = None
+            if self.states is not None and sequence.slot is None:
+                sequence.slot = self.states.take()
             while len(sequence.pages) < pages_for(length):
                 sequence.pages.append(self._take())
             self._make_own(sequence, length)
@@ -136,9 +154,14 @@ class PagePool:
                 sequence.room = PAGE_SIZE * pages_for(length)
 
     def _lacks(self, sequence: Sequence, length: int, windows: WindowPool | None) -> bool:
-        """Whether too few pages are free, or too few of `windows`."""
+        """Whether too few pages are free, or too few of `windows`, or no slot."""
+        if self._lacks_slot(sequence):
+            return True
         lacks = windows is not None and windows.missing(sequence.window, len(sequence), length) > windows.free
         return lacks or self.wanted(sequence, length) > self.free
+
+    def _lacks_slot(self, sequence: Sequence) -> bool:
+        return self.states is not None and sequence.slot is None and not self.states.free
 
     def make_room(self, sequence: Sequence, pages: int) -> None:
         """Have pages released that are idle, if fewer than so many are free for a sequence."""
@@ -233,7 +256,14 @@ class PagePool:
                 self.hold(page)
             sequence.room = 0
             window = WindowPages() if self.windows is None else self.windows.fork(sequence.window, len(sequence))
-            return Sequence(pages, list(sequence.tokens), window)
+            made = Sequence(pages, list(sequence.tokens), window, seen=sequence.seen)
+            if self.states is not None and sequence.slot is not None:
+                made.slot = self.states.fork(sequence.slot)
+            return made
+
+    def reached(self, sequence: Sequence, length: int) -> int:
+        """`length`, or 0 where the sequence's state has seen another number of tokens."""
+        return length if self.states is None or sequence.seen == length else 0
 
     def shrink(self, sequence: Sequence, length: int) -> None:
         """Forget what `sequence` holds past `length` tokens, and take back the pages that empties.
@@ -244,6 +274,9 @@ class PagePool:
             if self.windows is not None:
                 length = length if self.windows.reaches(sequence.window, length) else 0
                 self.windows.shrink(sequence.window, length)
+            if self.states is not None and sequence.slot is not None and not length:
+                self.states.give_back(sequence.slot)
+                sequence.slot, sequence.seen = None, 0
             del sequence.tokens[length:]
             sequence.room, sequence.row = 0, None
             keep = pages_for(length)

@@ -81,9 +81,10 @@ class PageTree:
         """Keep the full pages of `sequence`, and with `tail` its last one too, for others to find.
 
         The sequence goes on to hold them. Where a page of the same tokens is here already, it gets that one. Nothing is
-        kept where layers with a window have pages of their own: those at the end of a prefix may be given back.
+        kept where layers with a window have pages of their own, for those at the end of a prefix may be given back,
+        nor where layers have states.
         """
-        if self.pool.windows is not None:
+        if not self.pool.shares:
             return
         if tail:
             sequence.room = 0  # its last page may be read by others from now on

@@ -235,11 +235,11 @@ class Scheduler:
 
     def _begun(self, request: Request) -> Sequence:
         """What is in the cache of a request's tokens, but for the last one."""
-        if self.pool.windows is None:
+        if self.pool.shares:
             return self.tree.match(request.tokens, request.space)
         (space, sequence), self._last = self._last, ("", Sequence())
         wanted = request.tokens[:-1] if space == request.space else []
-        self.pool.shrink(sequence, shared(sequence.tokens, wanted))
+        self.pool.shrink(sequence, self.pool.reached(sequence, shared(sequence.tokens, wanted)))
         return sequence
 
     def _comes_soon(self, request: Request) -> bool:
@@ -333,7 +333,7 @@ class Scheduler:
         """Take a request out of the steps; others may find what was computed of it."""
         self.running.remove(request)
         request.computing = request.coming = 0
-        if self.pool.windows is None:
+        if self.pool.shares:
             self.tree.publish(request.sequence, request.space, tail=True)
             self.pool.release(request.sequence)
         else:

@@ -13,7 +13,7 @@ from octavo.graph.lower import lower
 from octavo.graph.node import PAGE_SIZE, Node
 from octavo.graph.plan import Executor
 from octavo.graph.schedule import schedule
-from octavo.runtime.batch import Feed, make_batch
+from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.window_pool import pages_for
@@ -35,7 +35,7 @@ class VectorSteps:
     def __init__(self, engine: Engine) -> None:
         self.engine, config = engine, engine.config
         tokens, windows = config.n_batch, engine.pool.windows
-        self.texts = min(TEXTS, tokens) if windows is None else config.max_sequences
+        self.texts = min(TEXTS, tokens) if engine.pool.shares else config.max_sequences
         made, backends = engine.schedule, engine.backends
         where = {i.name: made.backends[id(n)] for n in made.graph.nodes if not n.is_leaf for i in n.inputs}
 
@@ -94,9 +94,7 @@ class VectorSteps:
     def _step(self, feeds: list[Feed]) -> list[F32]:
         engine = self.engine
         with engine.lock, engine.appending(feeds):
-            for feed in feeds:
-                engine.pool.grow(feed.sequence, feed.stop)
-            (rows,) = self._executor.run(*make_batch(feeds, engine.limits["pages"]))
+            (rows,) = self._executor.run(*engine.batch(feeds))
             if not np.isfinite(rows).all():
                 raise engine.not_finite()
         return np.split(rows, np.cumsum([feed.outputs for feed in feeds])[:-1])

@@ -37,6 +37,7 @@ from octavo.backends.gpu.kernels import (
     experts,
     mmq,
     rope,
+    states,
     token_codes,
 )
 from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
@@ -49,6 +50,7 @@ from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
 from octavo.backends.gpu.layout import Layout, layout_of, row_layout
 from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
+from octavo.backends.gpu.state_arguments import DeltaShape, Sequences
 from octavo.formats import by_name
 
 TARGETS = {
@@ -81,6 +83,7 @@ ROPE = {"shape": HeadShape(128, 128, 64)}
 ROTATION = Rotation("*i32", "*fp32", "fp32")
 FLOAT_ROWS = CacheRows("*fp16", None, "i32")
 ROWS = Matrix("*fp32", "i32")
+SEQUENCES = Sequences("*i32", "*i32", "*i32", "i32")
 CACHE = PagedCache("*fp16", "*fp16", None, None, "i32", "*i32", "i32")
 F32_CACHE = PagedCache("*fp32", "*fp32", None, None, "i32", "*i32", "i32")
 Q8_CACHE = PagedCache("*i8", "*i8", "*fp16", "*fp16", "i32", "*i32", "i32")
@@ -216,6 +219,11 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "layer_norm": (elementwise.layer_norm_kernel, {"B": 128}, 1, {"bias": "*fp32", "k": "i32"}),
     "binary": (elementwise.binary_kernel, {"OP": "add", "B": 1024}, 4, {"k": "i32"}),
     "row": (elementwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
+    "causal_conv": (states.causal_conv_kernel, {"SILU": True, "K": 4, "B": 128}, 1,
+                    {"x": ROWS, "taps": "*fp32", "state": "*fp32", "where": SEQUENCES, "out": ROWS}),
+    "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
+        **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
+        **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),
     "clamped_swiglu": (elementwise.clamped_swiglu_kernel, {"B": 1024}, 4,
                        {"gate": "*fp32", "up": "*fp32", "slope": "fp32", "limit": "fp32", "k": "i32"}),
     "add_rows": (elementwise.add_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),

@@ -17,7 +17,7 @@ from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.spec import U8, AnyArray
-from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
+from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes, bind, kept_bytes
 from octavo.jit.prepare import end_progress, prepare
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class CpuBackend(HostMemory):
             multiple = kept.group or 16
             if not isinstance(dim, int) or dim % multiple or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: multiples of {multiple}, {PAGE_SIZE})"
+        if node.op == "causal_conv" and bind(node.inputs[2].shape[2:], {})[0] % 16:
+            return False, f"{node.inputs[2].shape[2]} channels (allowed: multiples of 16)"
+        if node.op == "gated_delta_rule" and any(n % 16 for n in bind(node.inputs[7].shape[2:], {})):
+            return False, f"a state of {list(node.inputs[7].shape[2:])} a head (allowed: multiples of 16)"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
         if node.quantizes and (node.op not in QUANTIZES or node.dtype in FP8_KINDS):
@@ -101,9 +105,7 @@ class CpuBackend(HostMemory):
         return weight_bytes(nodes)
 
     def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
-        from octavo.backends.cpu.memory import cache_bytes
-
-        return cache_bytes(nodes, limits)
+        return kept_bytes(nodes, limits)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         size = math.prod(shape)
@@ -137,6 +139,9 @@ class CpuBackend(HostMemory):
         rows, heads, dim = shape
         memory = zeroed(rows // PAGE_SIZE * heads * head_bytes(kind_of(dtype, static), dim))
         return memory.view(DTYPES[dtype]).reshape(shape) if dtype in DTYPES else memory.reshape(rows, heads, -1)
+
+    def states(self, shape: tuple[int, ...]) -> AnyArray:
+        return zeroed(4 * math.prod(shape)).view(np.float32).reshape(shape)
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         if node.op == "reshape":

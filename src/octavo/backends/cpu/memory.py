@@ -8,23 +8,13 @@ from collections.abc import Sequence
 from octavo.backends.cpu.layout import ROWS, STEP
 from octavo.backends.cpu.pack import smallest_layout
 from octavo.formats import QTensor
-from octavo.graph.node import Node, Sizes
-from octavo.graph.node import cache_bytes as leaf_bytes
+from octavo.graph.node import Node
 
 
 def weight_bytes(nodes: Sequence[Node]) -> int:
     """Bytes of the weights that `nodes` read, as they are packed; each once."""
     leaves = (i for n in nodes for i in n.inputs if i.op == "weight")
     return sum(map(_packed_bytes, {id(leaf.tensor): leaf.tensor for leaf in leaves}.values()))
-
-
-def cache_bytes(nodes: Sequence[Node], limits: Sizes) -> int:
-    """Bytes of the caches that `nodes` read, when they are full."""
-    leaves = {id(i): i for n in nodes for i in n.inputs if i.op == "cache"}.values()
-    total = 0
-    for leaf in leaves:
-        total += leaf_bytes(leaf, limits)
-    return total
 
 
 def _packed_bytes(tensor: QTensor) -> int:

@@ -149,6 +149,13 @@ class GpuBackend:
             packed = dim * CACHE_FORMATS[dtype].bits // 8
             return Cache(torch.zeros((rows, heads, packed), dtype=torch.int8, device=device), scales, dtype, center)
 
+    def states(self, shape: tuple[int, ...]) -> torch.Tensor:
+        with self._enough_memory("a layer's states; fewer sequences need less"):
+            return self._torch.zeros(shape, dtype=self._torch.float32, device=self.target.device)
+
+    def copy_state(self, states: torch.Tensor, target: int, source: int) -> None:
+        states[target].copy_(states[source])
+
     def copy_page(self, cache: Any, target: int, source: int) -> None:
         pages = [cache.data.unflatten(0, (-1, PAGE_SIZE))]
         if cache.scaling == "dynamic":

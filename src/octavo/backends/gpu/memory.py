@@ -8,7 +8,7 @@ from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.layout import layout_of, padded, scale_stride
 from octavo.formats import QTensor
-from octavo.graph.node import Node, Sizes, bind, cache_bytes
+from octavo.graph.node import Node, Sizes, bind, kept_bytes
 
 RESERVE = 512 << 20
 """For compiled kernels, captured graphs and the vendor's library."""
@@ -25,13 +25,11 @@ def free(target: Target) -> int:
 
 
 def needs(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
-    """Bytes of the weights and caches that `nodes` read, and of what their kernels need beside their values."""
+    """Bytes of the weights, caches and states that `nodes` read, and of what their kernels need beside their values."""
     leaves = {id(i): i for n in nodes for i in n.inputs if i.is_leaf}.values()
     weights = {id(leaf.tensor): leaf.tensor for leaf in leaves if leaf.op == "weight"}.values()
     total = sum(weight_bytes(w) for w in weights)
-    for leaf in leaves:
-        if leaf.op == "cache":
-            total += cache_bytes(leaf, limits)
+    total += kept_bytes(nodes, limits)
     total += _half_scales(nodes, limits, arch)
     return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
 

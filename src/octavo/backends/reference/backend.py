@@ -82,6 +82,10 @@ class ReferenceBackend(HostMemory):
         rounding = CACHE_FORMATS[dtype]
         return values if rounding.group is None else _RoundedCache(values, rounding, static)
 
+    def states(self, shape: tuple[int, ...]) -> AnyArray:
+        with _enough_memory(self.nbytes(shape, "f32"), "a layer's states; fewer sequences need less"):
+            return np.zeros(shape, np.float32)
+
     def copy_page(self, cache: Any, target: int, source: int) -> None:
         super().copy_page(cache.values if isinstance(cache, _RoundedCache) else cache, target, source)
 

@@ -54,7 +54,7 @@ class Samples:
         for tokens, end in zip(self.tokens, self._ends, strict=True):
             pages = list(range(pages_for(len(tokens))))
             inputs, sizes = make_batch(
-                [Feed(CachedSequence(pages), tokens, len(tokens), second=0)], pages_for(self.longest)
+                [Feed(CachedSequence(pages, slot=0), tokens, len(tokens), second=0)], pages_for(self.longest)
             )
             yield Sample(slice(end - len(tokens), end), inputs, sizes)
 
@@ -72,7 +72,8 @@ class Samples:
         """The largest sizes of a step."""
         pages = pages_for(self.longest)
         sizes = {"tokens": self.longest, "outputs": self.longest, "sequences": 1, "boundaries": 2}
-        return {**sizes, "pages": pages, "rows": pages * PAGE_SIZE, "window_rows": 0, "adjusted": 1, "masked": 1}
+        rows = {"pages": pages, "rows": pages * PAGE_SIZE, "window_rows": 0, "states": 1}
+        return {**sizes, **rows, "adjusted": 1, "masked": 1}
 
     @cached_property
     def digest(self) -> str:

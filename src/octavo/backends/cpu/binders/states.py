@@ -1,0 +1,48 @@
+"""Ops that keep a state of each sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.backends.cpu.binders.registry import binds
+from octavo.backends.cpu.calls import stride
+from octavo.backends.cpu.kernels import states
+from octavo.backends.cpu.shared import Shared
+from octavo.formats.spec import AnyArray
+from octavo.graph.node import Node
+from octavo.jit.program import KernelCall
+
+WIDEST = 2
+"""Vectors of a state's columns that a task has: with its rows they stay in the first level of the cache."""
+
+
+@binds("causal_conv")
+def _causal_conv(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, taps, state, *where = inputs
+    channels = x.shape[1]
+    kernel = states.causal_conv_kernel(state.shape[1] + 1, node.attrs["silu"])
+    return [KernelCall(
+        kernel, len(where[2]) * -(-channels // states.CHANNELS), y=out, y_stride=stride(out), x=x, x_stride=stride(x),
+        taps=taps, state=state, channels=channels, **_where(where),
+    )]  # fmt: skip
+
+
+@binds("gated_delta_rule")
+def _gated_delta_rule(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    q, k, v, alpha, beta, rates, bias, state, *where = inputs
+    _, heads, keys, size = state.shape
+    wide = WIDEST if size % (16 * WIDEST) == 0 else 1
+    kernel = states.gated_delta_rule_kernel(keys, size, wide, node.attrs["tiled"])
+    return [KernelCall(
+        kernel, len(where[2]) * heads * (size // (16 * wide)), y=out, y_stride=stride(out),
+        q=q, q_stride=stride(q), k=k, k_stride=stride(k), v=v, v_stride=stride(v), alpha=alpha,
+        alpha_stride=stride(alpha), beta=beta, beta_stride=stride(beta), rates=rates, bias=bias, state=state,
+        heads=heads, key_heads=q.shape[1], **_where(where),
+    )]  # fmt: skip
+
+
+def _where(where: Sequence[AnyArray]) -> dict[str, int | AnyArray]:
+    positions, starts, slots = where
+    decodes = len(slots) if len(positions) == len(slots) else len(slots) + 1 - len(starts)
+    return {"positions": positions, "starts": starts, "slots": slots, "decodes": decodes}

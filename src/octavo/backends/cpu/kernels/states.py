@@ -1,0 +1,172 @@
+"""Ops that keep a state of each sequence: convolutions over time, and the gated delta rule.
+
+A task goes through the tokens of a sequence in order, for some channels or columns, so that results are to the bit the
+same however a sequence is divided among steps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numba import float32
+
+from octavo.backends.cpu.kernels.math import silu as silu_of
+from octavo.jit.compile import inner, kernels
+from octavo.jit.record import record
+from octavo.jit.simd import (
+    add_blocks,
+    f32_pointer,
+    fma,
+    fma_blocks,
+    i32_pointer,
+    load_block,
+    load_f32x16,
+    splat,
+    stack,
+    store_block,
+    store_f32x16,
+    zeros,
+)
+
+CHANNELS = 256
+"""Of a task of `causal_conv`."""
+ROWS = 4
+"""Of a state whose sums are apart, so that no addition waits for the one before it."""
+
+WHERE = "positions starts slots decodes"
+"""Where sequences lie: the first `decodes` own a token each."""
+
+
+def _begin_of(a: Any, sequence: Any) -> Any:
+    return sequence if sequence < a.decodes else i32_pointer(a.starts)[sequence - a.decodes]
+
+
+def _end_of(a: Any, sequence: Any) -> Any:
+    return sequence + 1 if sequence < a.decodes else i32_pointer(a.starts)[sequence - a.decodes + 1]
+
+
+begin_of, end_of = inner(_begin_of, inline="always"), inner(_end_of, inline="always")
+
+CAUSAL_CONV = record("y y_stride x x_stride", "taps state channels", WHERE)
+
+
+@kernels(CAUSAL_CONV)
+def causal_conv_kernel(width: int, silu: bool) -> Any:
+    """Sums of each channel's last `width` values times taps [width, channels]; the state gets the last ones."""
+    kept, part = width - 1, CHANNELS
+
+    def causal_conv(a, task):
+        parts, row = -(-a.channels // part), a.channels * 4
+        sequence, first = task // parts, task % parts * part
+        start, stop = begin_of(a, sequence), end_of(a, sequence)
+        if start == stop:
+            return
+        state = a.state + i32_pointer(a.slots)[sequence] * kept * row
+        fresh = i32_pointer(a.positions)[start] == 0
+        begin, end = first * 4, min(first + part, a.channels) * 4
+        for t in range(start, stop):
+            for at in range(begin, end, 64):
+                total = splat(0.0)
+                for j in range(width):
+                    source, tap = t - kept + j, load_f32x16(a.taps + j * row + at)
+                    if source >= start:
+                        total = fma(load_f32x16(a.x + source * a.x_stride + at), tap, total)
+                    elif not fresh:
+                        total = fma(load_f32x16(state + (source - start + kept) * row + at), tap, total)
+                store_f32x16(a.y + t * a.y_stride + at, silu_of(total) if silu else total)
+        for i in range(kept):
+            source = stop - kept + i
+            for at in range(begin, end, 64):
+                value = splat(0.0)
+                if source >= start:
+                    value = load_f32x16(a.x + source * a.x_stride + at)
+                elif not fresh:
+                    value = load_f32x16(state + (source - start + kept) * row + at)
+                store_f32x16(state + i * row + at, value)
+
+    return causal_conv
+
+
+def _known_of(keys: int, wide: int) -> Any:
+    """A function of a matrix [keys, 16 * wide] and k: the matrix's rows times k, summed."""
+    row = 64 * wide
+
+    def known_of(matrix, k):
+        ks = f32_pointer(k)
+        u0, u1, u2, u3 = zeros(wide), zeros(wide), zeros(wide), zeros(wide)
+        for i in range(0, keys, ROWS):
+            m = matrix + i * row
+            u0 = fma_blocks(u0, load_block(m, 64, wide), splat(ks[i]))
+            u1 = fma_blocks(u1, load_block(m + row, 64, wide), splat(ks[i + 1]))
+            u2 = fma_blocks(u2, load_block(m + 2 * row, 64, wide), splat(ks[i + 2]))
+            u3 = fma_blocks(u3, load_block(m + 3 * row, 64, wide), splat(ks[i + 3]))
+        return add_blocks(add_blocks(u0, u1), add_blocks(u2, u3))
+
+    return inner(known_of, keys, wide, inline="always")
+
+
+def _changed(keys: int, wide: int) -> Any:
+    """A function that fades a matrix and adds k times a change to it, and gives its rows times q, summed."""
+    row = 64 * wide
+
+    def step(m, faded, change, k):
+        rest = fma_blocks(fma_blocks(zeros(wide), load_block(m, 64, wide), faded), change, splat(k))
+        store_block(m, 64, rest)
+        return rest
+
+    step = inner(step, wide, inline="always")
+
+    def changed(matrix, decay, change, k, q):
+        ks, qs, faded = f32_pointer(k), f32_pointer(q), splat(decay)
+        y0, y1, y2, y3 = zeros(wide), zeros(wide), zeros(wide), zeros(wide)
+        for i in range(0, keys, ROWS):
+            m = matrix + i * row
+            y0 = fma_blocks(y0, step(m, faded, change, ks[i]), splat(qs[i]))
+            y1 = fma_blocks(y1, step(m + row, faded, change, ks[i + 1]), splat(qs[i + 1]))
+            y2 = fma_blocks(y2, step(m + 2 * row, faded, change, ks[i + 2]), splat(qs[i + 2]))
+            y3 = fma_blocks(y3, step(m + 3 * row, faded, change, ks[i + 3]), splat(qs[i + 3]))
+        return add_blocks(add_blocks(y0, y1), add_blocks(y2, y3))
+
+    return inner(changed, keys, wide, inline="always")
+
+
+GATED_DELTA_RULE = record(
+    "y y_stride q q_stride k k_stride v v_stride", "alpha alpha_stride beta beta_stride rates bias state",
+    "heads key_heads", WHERE,
+)  # fmt: skip
+
+
+@kernels(GATED_DELTA_RULE)
+def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool) -> Any:
+    """A sequence's tokens, for a head and `wide` vectors of columns of its state [keys, size], kept on the stack."""
+    row, whole, columns = 64 * wide, 64 * wide * keys, 4 * size
+    known_of, changed = _known_of(keys, wide), _changed(keys, wide)
+
+    def gated_delta_rule(a, task):
+        parts = columns // row
+        pair, part = task // parts, task % parts
+        sequence, head = pair // a.heads, pair % a.heads
+        start, stop = begin_of(a, sequence), end_of(a, sequence)
+        if start == stop:
+            return
+        state = a.state + (i32_pointer(a.slots)[sequence] * a.heads + head) * keys * columns + part * row
+        fresh = i32_pointer(a.positions)[start] == 0
+        matrix = stack(whole)
+        for i in range(keys):
+            rest = zeros(wide) if fresh else load_block(state + i * columns, 64, wide)
+            store_block(matrix + i * row, 64, rest)
+        of_keys = (head % a.key_heads if tiled else head // (a.heads // a.key_heads)) * keys * 4
+        at, rate, bias = head * columns + part * row, f32_pointer(a.rates)[head], f32_pointer(a.bias)[head]
+        for t in range(start, stop):
+            x = f32_pointer(a.alpha + t * a.alpha_stride)[head] + bias
+            decay = math.exp(rate * (max(x, float32(0.0)) + math.log1p(math.exp(-abs(x)))))
+            strength = float32(1.0) / (float32(1.0) + math.exp(-f32_pointer(a.beta + t * a.beta_stride)[head]))
+            k, q = a.k + t * a.k_stride + of_keys, a.q + t * a.q_stride + of_keys
+            change = fma_blocks(zeros(wide), load_block(a.v + t * a.v_stride + at, 64, wide), splat(strength))
+            change = fma_blocks(change, known_of(matrix, k), splat(-strength * decay))
+            store_block(a.y + t * a.y_stride + at, 64, changed(matrix, decay, change, k, q))
+        for i in range(keys):
+            store_block(state + i * columns, 64, load_block(matrix + i * row, 64, wide))
+
+    return gated_delta_rule

@@ -1,0 +1,95 @@
+"""Ops that keep a state of each sequence: convolutions over time, and the gated delta rule.
+
+A program goes through the tokens of a sequence in order, for some channels or columns, so that results are the same
+however a sequence is divided among steps.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from octavo.backends.gpu.kernels.elementwise import begin
+
+
+@triton.jit
+def tokens_of(sequence, where):
+    """The first token of a sequence and the one after its last, int64; the first sequences own a token each."""
+    own = sequence - where.decodes
+    start = tl.load(where.starts + own, mask=own >= 0, other=0)
+    stop = tl.load(where.starts + own + 1, mask=own >= 0, other=0)
+    start, stop = tl.where(own >= 0, start, sequence), tl.where(own >= 0, stop, sequence + 1)
+    return start.to(tl.int64), stop.to(tl.int64)
+
+
+@triton.jit
+def state_of(sequence, start, where):
+    """The slot of a sequence, int64, and whether it goes on with what is there."""
+    return tl.load(where.slots + sequence).to(tl.int64), tl.load(where.positions + start) > 0
+
+
+@triton.jit
+def causal_conv_kernel(
+    x, taps, state, where, out, channels, SILU: tl.constexpr, K: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """A program sums B channels' last K values times taps [K, channels] for the tokens of a sequence.
+
+    state [slots, K - 1, channels] has the values before them, and then the last ones.
+    """
+    begin(PDL)
+    sequence, at = tl.program_id(0), tl.program_id(1) * B + tl.arange(0, B)
+    inside = at < channels
+    start, stop = tokens_of(sequence, where)
+    if start < stop:
+        slot, goes_on = state_of(sequence, start, where)
+        row, rows = state + slot * (K - 1) * channels + at, x.data + at
+        for t in range(start, stop):
+            total = tl.zeros([B], tl.float32)
+            for j in tl.static_range(K):
+                source = t - (K - 1) + j
+                value = tl.load(rows + source * x.stride, mask=inside & (source >= start), other=0.0)  # [B]
+                kept = inside & goes_on & (source < start)
+                value += tl.load(row + (source - start + K - 1) * channels, mask=kept, other=0.0)
+                total += value * tl.load(taps + j * channels + at, mask=inside, other=0.0)
+            if SILU:
+                total = total / (1 + tl.exp(-total))
+            tl.store(out.data + t * out.stride + at, total, mask=inside)
+        for i in tl.static_range(K - 1):
+            source = stop - (K - 1) + i
+            value = tl.load(rows + source * x.stride, mask=inside & (source >= start), other=0.0)  # [B]
+            kept = inside & goes_on & (source < start)
+            value += tl.load(row + (source - start + K - 1) * channels, mask=kept, other=0.0)
+            tl.store(row + i * channels, value, mask=inside)
+
+
+@triton.jit
+def gated_delta_rule_kernel(
+    q, k, v, alpha, beta, rates, bias, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """A program takes `block_v` columns of a head's matrix [keys, size] through the tokens of a sequence."""
+    begin(PDL)
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    i, column = tl.arange(0, shape.block_k), tl.program_id(2) * shape.block_v + tl.arange(0, shape.block_v)
+    has_key, has_column = i < shape.keys, column < shape.size
+    start, stop = tokens_of(sequence, where)
+    if start < stop:
+        of_keys = (head % shape.key_heads if shape.tiled else head // shape.group) * shape.keys + i
+        of_values = head * shape.size + column
+        slot, goes_on = state_of(sequence, start, where)
+        place = (
+            state + (slot * shape.heads + head) * shape.keys * shape.size + i[:, None] * shape.size + column[None, :]
+        )
+        inside = has_key[:, None] & has_column[None, :]
+        matrix = tl.load(place, mask=inside & goes_on, other=0.0)  # [block_k, block_v]
+        rate, more = tl.load(rates + head), tl.load(bias + head)
+        for t in range(start, stop):
+            raw = tl.load(alpha.data + t * alpha.stride + head) + more
+            soft_plus = tl.maximum(raw, 0.0) + tl.log(1 + tl.exp(-tl.abs(raw)))
+            strength = 1 / (1 + tl.exp(-tl.load(beta.data + t * beta.stride + head)))
+            key = tl.load(k.data + t * k.stride + of_keys, mask=has_key, other=0.0)[:, None]  # [block_k, 1]
+            query = tl.load(q.data + t * q.stride + of_keys, mask=has_key, other=0.0)[:, None]
+            value = tl.load(v.data + t * v.stride + of_values, mask=has_column, other=0.0)  # [block_v]
+            matrix = matrix * tl.exp(rate * soft_plus)
+            matrix += key * (strength * (value - tl.sum(matrix * key, 0)))[None, :]
+            tl.store(out.data + t * out.stride + of_values, tl.sum(matrix * query, 0), mask=has_column)
+        tl.store(place, matrix, mask=inside)

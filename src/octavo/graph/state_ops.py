@@ -1,0 +1,51 @@
+"""Ops that keep a state of each sequence, of a fixed size however long the sequence is, which they read and write.
+
+`where` is positions int [T], starts, and slots int [sequences]. As for `attention`, the first D = len(slots) + 1 -
+len(starts) sequences own a token each, and the s-th of the rest those from starts[s] to starts[s + 1]. A sequence's
+state lies in its slot. One whose first token here is at position 0 begins with zeros, whatever lies there.
+"""
+
+from __future__ import annotations
+
+from octavo.graph.node import DType, Node, Shape
+from octavo.graph.ops import op, require
+
+
+@op
+def causal_conv(x: Node, taps: Node, state: Node, *where: Node, silu: bool = False) -> tuple[Shape, DType]:
+    """x [T, C], taps [K * C] -> [T, C]: each channel's last K values, its own last, times taps [K, C], summed.
+
+    With `silu`, y / (1 + exp(-y)) of the sum y. state [slots, K - 1, C] has the last K - 1 values before a step.
+    """
+    kept, channels = state.shape[1:] if len(state.shape) == 3 else (0, 0)
+    assert isinstance(kept, int)
+    assert isinstance(channels, int)
+    fits = kept > 0 and x.shape[1:] == (channels,) and taps.shape == ((kept + 1) * channels,)
+    require(fits, "causal_conv", "x [T, C], taps [K * C], state [slots, K - 1, C]", x, taps, state)
+    return x.shape, "f32"
+
+
+@op
+def gated_delta_rule(
+    q: Node, k: Node, v: Node, alpha: Node, beta: Node, rates: Node, bias: Node, state: Node, *where: Node, tiled: bool
+) -> tuple[Shape, DType]:
+    """q and k [T, Hk, K], v [T, H, V], alpha and beta [T, H], rates and bias [H] -> [T, H * V] (arXiv 2412.06464).
+
+    Each head has a matrix S [K, V], its part of state [slots, H, K, V]. For one token after the other
+
+        S = exp(rate * softplus(alpha + bias)) * S
+        S = S + k (sigmoid(beta) * (v - S^T k))^T
+        y = S^T q
+
+    Head h has the q and k of head h // (H / Hk), or with `tiled` of head h % Hk.
+    """
+    require(len(q.shape) == len(v.shape) == 3 and q.shape == k.shape, "gated_delta_rule", "q and k alike", q, k, v)
+    (tokens, heads, size), (key_heads, keys) = v.shape, k.shape[1:]
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    assert isinstance(key_heads, int)
+    require(heads % key_heads == 0, "gated_delta_rule", "heads of values are a multiple of those of keys", k, v)
+    fits = alpha.shape == beta.shape == (tokens, heads) and rates.shape == bias.shape == (heads,)
+    require(fits, "gated_delta_rule", "a number for each head", alpha, beta, rates, bias)
+    require(state.shape[1:] == (heads, keys, size), "gated_delta_rule", "state [slots, H, K, V]", state, k, v)
+    return (tokens, heads * size), "f32"

@@ -1,0 +1,105 @@
+"""Qwen3.5: layers of the gated delta rule, and gated attention in each fourth."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.errors import ModelError
+from octavo.formats import QTensor
+from octavo.formats.spec import AnyArray
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.io.gguf import LazyTensor
+from octavo.models import delta_net, layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, brief, rope_parameters
+from octavo.models.delta_net import DeltaNet
+from octavo.models.hparams import HyperparamReader, read_shared
+from octavo.models.states import reordered
+from octavo.models.weights import Tensors, Weights
+
+SECTIONS = "rope.dimension_sections"
+"""Of positions in pictures: in a text those of all sections are the same."""
+GATES = ("ssm_alpha", "ssm_beta")
+
+
+def hparams(r: HyperparamReader) -> DeltaNet:
+    hp = read_shared(r, has_experts=False)
+    return hp.extended(DeltaNet, **delta_net.read(r, hp))
+
+
+def tensors(hp: DeltaNet) -> Tensors:
+    def block(i: int) -> Tensors:
+        feed_forward = layers.ffn_tensors(hp)
+        del feed_forward["ffn_norm.weight"]
+        return mixer_tensors(hp, i) | feed_forward
+
+    return layers.model_tensors(hp, block)
+
+
+def mixer_tensors(hp: DeltaNet, layer: int) -> Tensors:
+    return delta_net.mixer_tensors(hp, layer, dict.fromkeys(GATES, hp.heads))
+
+
+def build(g: GraphBuilder, hp: DeltaNet, w: Weights) -> Node:
+    return delta_net.graph(g, hp, w, layers.ffn, gates, tiled=True)
+
+
+def gates(g: GraphBuilder, b: Weights, h: Node) -> tuple[Node, Node]:
+    alpha, beta = (layers.linear(g, b, name, h) for name in GATES)
+    return alpha, beta
+
+
+def config_keys(config: Config) -> Keys:
+    sections = rope_parameters(config).get("mrope_section") or [11, 11, 10]
+    if not isinstance(sections, list) or len(sections) > 4 or not all(type(n) is int and n >= 0 for n in sections):
+        raise config.error("mrope_section", f"is {brief(sections)}", "up to 4 numbers")
+    return delta_net.config_keys(config) | {SECTIONS: sections + [0] * (4 - len(sections))}
+
+
+def remade(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
+    """GGUF has the heads of values that go with one head of keys apart: first the first of each, then the second."""
+    tensor = delta_net.remade(name, tensor, hp)
+    heads = np.arange(hp.heads).reshape(hp.key_heads, -1).T.reshape(-1)
+    size, of_keys = hp.inner // hp.heads, 2 * hp.key_heads * hp.keys
+    of_heads = (heads[:, None] * size + np.arange(size)).reshape(-1)
+    if name.endswith((".ssm_alpha.weight", ".ssm_beta.weight", ".ssm_a", ".ssm_dt.bias")):
+        return reordered(tensor, heads)
+    if name.endswith(".attn_gate.weight"):
+        return reordered(tensor, of_heads)
+    if name.endswith((".attn_qkv.weight", ".ssm_conv1d.weight")):
+        return reordered(tensor, np.concatenate([np.arange(of_keys), of_keys + of_heads]))
+    return _with_columns(tensor, heads, size) if name.endswith(".ssm_out.weight") else tensor
+
+
+def _with_columns(tensor: LazyTensor, heads: AnyArray, size: int) -> LazyTensor:
+    """A matrix whose columns, `size` for each head, are in another order of heads."""
+    if size % tensor.format.block:
+        problem = f"is {tensor.format.name}, whose blocks are longer than the {size} values of a head"
+        raise ModelError(problem, field=f"tensor {tensor.name}", allowed=f"blocks that divide {size}")
+
+    def load() -> QTensor:
+        stored = tensor.load()
+        columns = stored.data.reshape(tensor.shape[0], len(heads), -1)[:, heads]
+        return QTensor(stored.format, stored.shape, columns.reshape(stored.data.shape), stored.name)
+
+    return LazyTensor(tensor.name, tensor.format, tensor.shape, load)
+
+
+NAMES = delta_net.NAMES | {
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_b": "ssm_beta",
+}  # fmt: skip
+
+ARCH = Architecture(
+    name="qwen35",
+    hparams=hparams,
+    keys=delta_net.KEYS | {SECTIONS},
+    tensors=tensors,
+    build=build,
+    classes={"Qwen3_5ForCausalLM": config_keys},
+    names=NAMES | names.FFN,
+    unused=("mtp.",),
+    remade=remade,
+    writable=False,
+)

@@ -1,0 +1,93 @@
+"""Ops with states, run over sequences that are divided into steps in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.formats.spec import F32
+from octavo.graph.builder import GraphBuilder, constant
+from octavo.graph.node import DType, Graph, Node
+from octavo.graph.plan import Executor
+from octavo.graph.protocol import Backend
+from octavo.graph.schedule import schedule
+
+TOKENS, SLOTS = 40, 3
+CHANNELS, TAPS = 64, 4
+HEADS, KEY_HEADS, KEYS, SIZE = 4, 2, 16, 32
+
+Part = tuple[int, int]
+"""The sequence of which a step takes tokens, and how many."""
+
+
+def given(name: str, *shape: int, dtype: DType = "f32") -> Node:
+    return Node("input", (), ("tokens", *shape), dtype, name=name)
+
+
+def conv(g: GraphBuilder) -> Node:
+    taps = np.random.default_rng(1).uniform(-1, 1, (TAPS, CHANNELS)).astype(np.float32)
+    return g.causal_conv(given("x", CHANNELS), taps, 0, silu=True)
+
+
+def delta(g: GraphBuilder) -> Node:
+    q, k, v = given("q", KEY_HEADS, KEYS), given("k", KEY_HEADS, KEYS), given("v", HEADS, SIZE)
+    rates = constant(np.linspace(-4, -0.1, HEADS, dtype=np.float32), "rates")
+    bias = constant(np.linspace(-1, 1, HEADS, dtype=np.float32), "bias")
+    return g.gated_delta_rule(q, k, v, given("alpha", HEADS), given("beta", HEADS), rates, bias, 0, tiled=False)
+
+
+GRAPHS = {"causal_conv": conv, "gated_delta_rule": delta}
+
+
+class Steps:
+    """An op whose inputs are drawn for every token of SLOTS sequences. Slots hold NaN at first."""
+
+    def __init__(self, op: str, backend: Backend) -> None:
+        graph = Graph.of(GRAPHS[op](GraphBuilder()))
+        limits = {"tokens": TOKENS, "sequences": SLOTS, "boundaries": SLOTS + 1, "states": SLOTS}
+        self.executor = Executor(schedule(graph, [backend], limits, strict=True), [backend], limits)
+        rng, named = np.random.default_rng(2), ("positions", "starts", "slots")
+        drawn = [n for n in graph.leaves("input") if n.name not in named]
+        self.values = {n.name: rng.uniform(-0.5, 0.5, (SLOTS, TOKENS, *n.shape[1:])).astype(np.float32) for n in drawn}
+        for states in self.executor._states.values():
+            states[:] = np.nan
+        self.done = [0] * SLOTS
+
+    def step(self, *parts: Part) -> list[F32]:
+        """What comes of the next tokens of some sequences; those of one token come first, as in a batch."""
+        counts = [n for _, n in parts]
+        ones = next((i for i, n in enumerate(counts) if n != 1), len(counts))
+        bounds = np.cumsum([0, *counts])
+        inputs = {
+            name: np.concatenate([values[s, self.done[s] : self.done[s] + n] for s, n in parts])
+            for name, values in self.values.items()
+        }
+        inputs["positions"] = np.concatenate([np.arange(self.done[s], self.done[s] + n) for s, n in parts])
+        inputs["starts"] = bounds[ones:] if ones < len(counts) else bounds
+        inputs["slots"] = np.array([s for s, _ in parts])
+        sizes = {"tokens": int(bounds[-1]), "sequences": len(parts), "boundaries": len(inputs["starts"])}
+        (found,) = self.executor.run(inputs, sizes)
+        for s, n in parts:
+            self.done[s] += n
+        return np.split(found, bounds[1:-1])
+
+
+def whole(op: str, backend: Backend) -> list[F32]:
+    """What comes of each sequence in a step of its own."""
+    steps = Steps(op, backend)
+    return [steps.step((s, TOKENS))[0] for s in range(SLOTS)]
+
+
+def divided(op: str, backend: Backend) -> list[F32]:
+    """The same in steps of several sequences, with one token, a few, many, or none."""
+    steps, found = Steps(op, backend), [list[F32]() for _ in range(SLOTS)]
+    plans: Sequence[tuple[Part, ...]] = (
+        ((0, 2), (1, 7)), ((2, 1), (0, 5)), ((1, 1), (2, 1), (0, 1)), ((1, 0), (2, 3)), ((1, 1), (0, 3), (2, 2)),
+        *[((0, 1), (1, 1))] * 3, ((2, 33), (1, 4)), ((0, TOKENS - 14),), ((1, TOKENS - 16),),
+    )  # fmt: skip
+    for parts in plans:
+        for (sequence, _), rows in zip(parts, steps.step(*parts), strict=True):
+            found[sequence].append(rows)
+    assert steps.done == [TOKENS] * SLOTS
+    return [np.concatenate(rows) for rows in found]

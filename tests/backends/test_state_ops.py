@@ -1,0 +1,56 @@
+"""Ops with states: what they mean, and that steps may divide sequences in any way. Those of GPUs are in `gpu/`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from octavo.backends.cpu import CpuBackend
+from octavo.backends.reference import ReferenceBackend
+from octavo.formats.spec import F32
+from tests.backends.state_ops import GRAPHS, HEADS, KEY_HEADS, TAPS, Steps, divided, whole
+
+
+def test_convolutions_are_those_of_torch() -> None:
+    steps = Steps("causal_conv", ReferenceBackend())
+    taps = np.random.default_rng(1).uniform(-1, 1, (TAPS, steps.values["x"].shape[2]))
+    for x, found in zip(steps.values["x"], whole("causal_conv", ReferenceBackend()), strict=True):
+        padded = torch.nn.functional.pad(torch.from_numpy(x.T.astype(float))[None], (TAPS - 1, 0))
+        y = torch.nn.functional.conv1d(padded, torch.from_numpy(taps.T[:, None].copy()), groups=len(x.T))[0].T
+        np.testing.assert_allclose(found, torch.nn.functional.silu(y).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_delta_rule_number_by_number() -> None:
+    """As one matrix for all that a token does to a state: S = decay (I - strength k k^T) S + strength k v^T."""
+    steps = Steps("gated_delta_rule", ReferenceBackend())
+    found = whole("gated_delta_rule", ReferenceBackend())
+    rates, bias = np.linspace(-4, -0.1, HEADS), np.linspace(-1, 1, HEADS)
+    for sequence, rows in enumerate(found):
+        q, k, v, alpha, beta = (steps.values[n][sequence].astype(float) for n in ("q", "k", "v", "alpha", "beta"))
+        for head in range(HEADS):
+            state = np.zeros((k.shape[2], v.shape[2]))
+            of_keys = head * KEY_HEADS // HEADS
+            for t in range(len(q)):
+                decay = math.exp(rates[head] * math.log(1 + math.exp(alpha[t, head] + bias[head])))
+                strength = 1 / (1 + math.exp(-beta[t, head]))
+                key = k[t, of_keys]
+                forget = np.eye(len(key)) - strength * np.outer(key, key)
+                state = decay * forget @ state + strength * np.outer(key, v[t, head])
+                got = rows[t].reshape(HEADS, -1)[head]
+                np.testing.assert_allclose(got, q[t, of_keys] @ state, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", GRAPHS)
+def test_steps_divide_sequences_in_any_way(op: str) -> None:
+    """On the CPU to the bit."""
+    for found, want in zip(divided(op, CpuBackend(threads=2)), whole(op, CpuBackend(threads=2)), strict=True):
+        np.testing.assert_array_equal(found, want)
+    close(divided(op, ReferenceBackend()), whole(op, ReferenceBackend()))
+
+
+def close(found: list[F32], want: list[F32]) -> None:
+    for rows, expected in zip(found, want, strict=True):
+        np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-6)

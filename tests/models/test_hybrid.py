@@ -1,0 +1,102 @@
+"""Models of which some layers have states: layers that guess tokens, older words, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.errors import ModelError
+from octavo.formats import dequantize
+from octavo.huggingface import open_model_file
+from octavo.io.gguf import GGUFFile, write_gguf
+from octavo.models import read_model
+from tests.convert import folders
+from tests.models.table import TOKENS, error, logits, saved
+from tests.models.test_hostile import refused
+from tests.models.tiny_checkpoints import TABLE
+
+FEW = TOKENS[:20]
+
+
+def written(folder: Path, path: Path, name: str, keys: dict[str, Any], tensors: dict[str, Any] | None = None) -> str:
+    """A GGUF file of a case with other keys, those that are None left out, and more tensors."""
+    saved(folder, TABLE[name])
+    with open_model_file(folder) as file:
+        arch = file.metadata.get_str("general.architecture")
+        values = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
+        values |= {f"{arch}.{key}": value for key, value in keys.items()}
+        stored = {n: dequantize(file.tensor(n)) for n in file.tensors} | (tensors or {})
+        write_gguf(path, arch, {key: value for key, value in values.items() if value is not None}, stored)
+    return str(path)
+
+
+def test_layers_that_guess_tokens_are_left_out(tmp_path: Path) -> None:
+    """They are counted among the layers, and have attention whatever the interval says."""
+    rng, width = np.random.default_rng(0), TABLE["qwen35"].options["hidden_size"]
+    saved(tmp_path / "hf", TABLE["qwen35"])
+    with open_model_file(tmp_path / "hf") as file:
+        plain = logits(file, ReferenceBackend(), FEW, at_once=True)
+        extra = {n.replace("blk.1.", "blk.3."): dequantize(file.tensor(n)) for n in file.tensors if "blk.1." in n}
+    extra["blk.3.nextn.eh_proj.weight"] = rng.standard_normal((width, 2 * width)).astype(np.float32)
+    extra |= {f"blk.3.nextn.{n}.weight": np.ones(width, np.float32) for n in ("enorm", "hnorm", "shared_head_norm")}
+    recurrent = {"attention.recurrent_layers": [True, False, True, False]}
+    keys: dict[str, Any] = {"block_count": 4, "nextn_predict_layers": 1, **recurrent}
+    with GGUFFile.open(written(tmp_path / "hf", tmp_path / "m.gguf", "qwen35", keys, extra)) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), plain) < 1e-5
+
+
+REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("qwen35", {"attention.recurrent_layers": [True, False]}, "recurrent_layers", "has 2 values"),
+    ("qwen35", {"attention.recurrent_layers": None, "full_attention_interval": 0}, "full_attention_interval", "0 is"),
+    ("qwen35", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 does not fit"),
+    ("qwen35", {"ssm.group_count": 3}, "ssm.time_step_rank", "a multiple of key heads"),
+    ("qwen35", {"ssm.inner_size": 130}, "ssm.inner_size", "a multiple of heads"),
+    ("qwen35", {"ssm.state_size": 16}, "tensor blk.0.attn_qkv.weight", "contradicts the hyperparameters"),
+    ("lfm2", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
+    ("lfm2", {"attention.head_count_kv": [0, 1, 2]}, "attention.head_count_kv", "differs from layer to layer"),
+    ("lfm2", {"shortconv.l_cache": 1}, "shortconv.l_cache", "1 is out of range"),
+    ("lfm2moe", {"expert_gating_func": 5}, "expert_gating_func", "5 does not fit"),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "field", "message"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
+def test_keys_that_do_not_fit(
+    tmp_path: Path, name: str, keys: dict[str, Any], field: str, message: str
+) -> None:  # fmt: skip
+    path = written(tmp_path / "hf", tmp_path / "m.gguf", name, keys)
+    refused(path, ModelError, field, message)
+
+
+CONFIGS: list[tuple[str, dict[str, Any], str]] = [
+    ("lfm2", {"conv_bias": True}, "conv_bias"),
+    ("lfm2", {"layer_types": ["conv"]}, "layer_types"),
+    ("lfm2", {"layer_types": None, "full_attn_idxs": [1, 7]}, "full_attn_idxs"),
+    ("lfm2moe", {"routed_scaling_factor": 2.0}, "routed_scaling_factor"),
+    ("lfm2moe", {"use_expert_bias": False}, "use_expert_bias"),
+    ("qwen35", {"attention_bias": True}, "attention_bias"),
+    ("qwen35", {"layer_types": ["mamba"] * 3}, "layer_types"),
+    ("qwen3next", {"norm_topk_prob": False}, "norm_topk_prob"),
+    ("qwen3next", {"mlp_only_layers": [0]}, "mlp_only_layers"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "field"), CONFIGS, ids=[c[2] for c in CONFIGS])
+def test_configurations_that_are_not_computed(tmp_path: Path, name: str, values: dict[str, Any], field: str) -> None:
+    saved(tmp_path / "hf", TABLE[name])
+    folders.edit(tmp_path / "hf", "config.json", **values)
+    with pytest.raises(ModelError) as caught, open_model_file(tmp_path / "hf"):
+        pass
+    assert caught.value.field == field
+
+
+def test_older_words_of_lfm2(tmp_path: Path) -> None:
+    want = saved(tmp_path / "hf", TABLE["lfm2"])
+    older = {"layer_types": None, "full_attn_idxs": [1], "block_ff_dim": 96, "intermediate_size": None}
+    folders.edit(tmp_path / "hf", "config.json", **older)
+    with open_model_file(tmp_path / "hf") as file:
+        assert read_model(file).hparams.n_ff == 96
+        assert error(logits(file, ReferenceBackend(), TOKENS, at_once=True), want) < 1e-4

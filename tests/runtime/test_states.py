@@ -1,0 +1,255 @@
+"""Layers with states: what sequences give together, in steps, as forks and after failures is what each does alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.bench import synthetic
+from octavo.cli.facts import cache_bytes
+from octavo.errors import CacheFullError, UsageError
+from octavo.formats.spec import F32
+from octavo.graph.node import PAGE_SIZE
+from octavo.io.gguf import GGUFFile
+from octavo.models import ModelSpec, read_model
+from octavo.models.states import Hybrid
+from octavo.runtime.batch import Feed
+from octavo.runtime.core import EngineCore
+from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.kv_cache import Sequence, page_bytes
+from octavo.runtime.sampling import SamplingParams
+from octavo.runtime.state_pool import SPARE
+from octavo.runtime.vectors import VectorSteps, finished
+from tests.runtime.test_core import request, run
+from tests.runtime.test_device_sampling import Eager
+
+CONTEXT, BATCH = 320, 48
+TOKENS = np.random.default_rng(0).integers(0, 300, CONTEXT).tolist()
+GREEDY = SamplingParams(temperature=0)
+SMALL = {
+    "qwen3.5-9b": {"n_layer": 3, "n_embd": 32, "keys": {
+        "full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1,
+        "ssm.time_step_rank": 2, "ssm.inner_size": 32, "rope.dimension_count": 8}},
+    "lfm2-1.2b": {"n_layer": 3, "n_embd": 32, "keys": {"attention.head_count_kv": [0, 1, 0], "shortconv.l_cache": 4}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=SMALL)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
+    path: Path = tmp_path_factory.mktemp("states") / "small.gguf"
+    sizes = {"n_ff": 32, "n_head": 2, "n_head_kv": 1, "head_dim": 16, "n_vocab": 300, **SMALL[request.param]}
+    synthetic.SHAPES["small"] = replace(synthetic.SHAPES[request.param], **sizes)
+    try:
+        synthetic.make("small", "F32", path)
+    finally:
+        del synthetic.SHAPES["small"]
+    return read_model(GGUFFile.open(path))
+
+
+def make_engine(model: ModelSpec, sequences: int = 1, backend: type[ReferenceBackend] = ReferenceBackend) -> Engine:
+    config = EngineConfig(
+        n_ctx=CONTEXT, n_batch=BATCH, n_outputs=BATCH, max_sequences=sequences, cache_type="f32", speculate="lookup"
+    )
+    return Engine(model, [backend()], config)
+
+
+def free_slots(engine: Engine) -> int:
+    assert engine.pool.states is not None
+    return engine.pool.states.n_slots - engine.pool.states.free
+
+
+def one_by_one(engine: Engine, tokens: list[int]) -> F32:
+    """The logits after each of `tokens`, in a sequence of their own."""
+    sequence = Sequence()
+    found = [engine.step([Feed(sequence, [token])])[0] for token in tokens]
+    engine.pool.release(sequence)
+    return np.stack(found)
+
+
+def fails(engine: Engine, feeds: list[Feed]) -> None:
+    """A step that is computed, and then ends with an error."""
+    with engine.appending(feeds):
+        engine.compute(feeds)
+        raise UsageError("no")
+
+
+def close(found: F32, want: F32) -> None:
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+
+
+def test_sequences_together_and_in_steps(model: ModelSpec) -> None:
+    """Replies beside prompts, and prompts of a few tokens, which are fewer than a state keeps."""
+    engine = make_engine(model, 3)
+    want = one_by_one(engine, TOKENS[:90]), one_by_one(engine, TOKENS[100:160])
+    first, second = Sequence(), Sequence()
+    found = engine.step([Feed(first, TOKENS[:45], 40), Feed(second, TOKENS[100:102], 2)])
+    close(found, np.concatenate([want[0][5:45], want[1][:2]]))
+    found = engine.step([Feed(second, TOKENS[102:103]), Feed(first, TOKENS[45:48], 3)])
+    close(found, np.concatenate([want[1][2:3], want[0][45:48]]))
+    found = engine.step([Feed(first, TOKENS[48:49]), Feed(second, TOKENS[103:104])])
+    close(found, np.stack([want[0][48], want[1][3]]))
+    found = engine.step([Feed(first, TOKENS[49:72]), Feed(second, TOKENS[104:128])])
+    close(found, np.stack([want[0][71], want[1][27]]))
+
+
+def test_a_sequence_is_as_it_was_after_a_step_that_failed(model: ModelSpec) -> None:
+    engine, sequence = make_engine(model), Sequence()
+    engine.prefill(sequence, TOKENS[:60])
+    with pytest.raises(UsageError):
+        fails(engine, [Feed(sequence, [1, 2, 3])])
+    assert sequence.tokens == TOKENS[:60]
+    close(engine.step([Feed(sequence, TOKENS[60:61])])[0], one_by_one(engine, TOKENS[:61])[-1])
+
+
+def test_going_back_is_going_on_from_there(model: ModelSpec) -> None:
+    engine, sequence = make_engine(model), Sequence()
+    engine.prefill(sequence, TOKENS[:130])
+    engine.pool.shrink(sequence, 70)
+    close(engine.prefill(sequence, [5, 6]), one_by_one(engine, [*TOKENS[:70], 5, 6])[-1])
+
+
+def test_a_slot_given_back_begins_anew(model: ModelSpec) -> None:
+    engine = make_engine(model)
+    want = engine.logits(TOKENS[:20])
+    engine.logits(TOKENS[20:90])
+    np.testing.assert_array_equal(engine.logits(TOKENS[:20]), want)
+    assert free_slots(engine) == 0
+
+
+def test_a_fork_has_a_state_of_its_own(model: ModelSpec) -> None:
+    engine, first = make_engine(model, 2), Sequence()
+    engine.prefill(first, TOKENS[:70])
+    second = engine.pool.fork(first)
+    a, b = engine.step([Feed(first, [1]), Feed(second, [2])])
+    for token, row in ((1, a), (2, b)):
+        close(row, one_by_one(make_engine(model), [*TOKENS[:70], token])[-1])
+
+
+def test_slots_are_as_many_as_there_are(model: ModelSpec) -> None:
+    engine = make_engine(model)
+    held = [Sequence() for _ in range(1 + SPARE)]
+    for sequence in held:
+        engine.step([Feed(sequence, [1])])
+    with pytest.raises(CacheFullError, match="no slot is left"):
+        engine.step([Feed(Sequence(), [1])])
+    engine.pool.release(held[0])
+    engine.step([Feed(Sequence(), [1])])
+
+
+@pytest.mark.parametrize("backend", [ReferenceBackend, Eager])
+def test_requests_together(model: ModelSpec, backend: type[ReferenceBackend]) -> None:
+    """In steps as they are, and in those that are filled up; two prompts begin alike, and one request has a sibling."""
+    prompts = [TOKENS[:130], [*TOKENS[:110], 1, 2], TOKENS[77:90]]
+    alone = [run(EngineCore(make_engine(model)), request(p, params=GREEDY))[0] for p in prompts]
+    core = EngineCore(make_engine(model, 4, backend))
+    core.warm_up()
+    last, sibling = (request(prompts[2], params=GREEDY) for _ in range(2))
+    last.siblings.append(sibling)
+    others = [request(prompt, params=GREEDY) for prompt in prompts[:2]]
+    assert run(core, *others, last) == alone
+    assert list(sibling.chosen) == alone[2]
+    core.scheduler.forget()
+    assert free_slots(core.engine) == 0
+
+
+def test_requests_that_give_way(model: ModelSpec) -> None:
+    """Pages are too few for all, so that some are computed again; one is cancelled."""
+    prompts = [TOKENS[i : i + 60] for i in range(0, 120, 30)]
+    alone = [run(EngineCore(make_engine(model)), request(p, 20, params=GREEDY))[0] for p in prompts]
+    engine = Engine(model, [ReferenceBackend()], EngineConfig(n_ctx=CONTEXT, n_batch=BATCH, max_sequences=4, n_pages=5))
+    core, gone = EngineCore(engine), request(TOKENS[:50], 20, params=GREEDY)
+    core.add(gone)
+    core.step()
+    core.cancel(gone)
+    assert run(core, *(request(p, 20, params=GREEDY) for p in prompts)) == alone
+    assert core.scheduler.preemptions
+    core.scheduler.forget()
+    assert free_slots(engine) == 0
+
+
+@pytest.mark.parametrize("backend", [ReferenceBackend, Eager])
+def test_a_conversation_goes_on(model: ModelSpec, backend: type[ReferenceBackend]) -> None:
+    """With all of it, nothing is computed twice; where its end is another one, everything is."""
+    core = EngineCore(make_engine(model, backend=backend))
+    first = request(TOKENS[:90], params=GREEDY)
+    run(core, first)
+    alone, again = (request([*TOKENS[:90], *first.chosen, 5], params=GREEDY) for _ in range(2))
+    run(core, again)
+    assert again.cached == 90 + len(first.chosen) - 1
+    core.scheduler.forget()
+    run(core, alone)
+    assert (alone.cached, alone.chosen) == (0, again.chosen)
+    other, plain = (request([*TOKENS[:90], 7], params=GREEDY) for _ in range(2))
+    run(core, other)
+    assert other.cached == 0
+    assert run(EngineCore(make_engine(model)), plain)[0] == list(other.chosen)
+
+
+def test_an_interrupted_step_is_computed_again(model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = run(EngineCore(make_engine(model)), request(TOKENS[:70], params=GREEDY))
+    core = EngineCore(make_engine(model))
+    going = request(TOKENS[:70], params=GREEDY)
+    core.add(going)
+    core.step()
+    core.step()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "_committed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            core.step()
+    assert run(core) == []
+    assert [list(going.chosen)] == want
+
+
+def test_a_step_of_several_that_fails_is_computed_one_by_one(
+    model: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """After it has changed their states."""
+    prompts = [TOKENS[:60], TOKENS[90:110]]
+    alone = [run(EngineCore(make_engine(model)), request(p, params=GREEDY))[0] for p in prompts]
+    core = EngineCore(make_engine(model, 2))
+    compute, failures = core.chooser.step, [1]
+
+    def step(feeds: list[Feed], *more: object) -> object:
+        found = compute(feeds, *more)  # type: ignore[arg-type]
+        if failures and len(feeds) == 2 and len(feeds[0].sequence):
+            failures.clear()
+            raise UsageError("no")
+        return found
+
+    monkeypatch.setattr(core.chooser, "step", step)
+    assert run(core, *(request(p, params=GREEDY) for p in prompts)) == alone
+    assert not failures
+
+
+def test_vectors_of_texts(model: ModelSpec) -> None:
+    engine = make_engine(model, 2)
+    texts = [TOKENS[:30], TOKENS[40:130], TOKENS[3:9]]
+    steps = VectorSteps(engine)
+    together = finished(steps.computed(texts, lambda: BATCH))
+    for text, rows in zip(texts, together, strict=True):
+        (alone,) = finished(steps.computed([text], lambda: 7))
+        close(rows, alone)
+    assert free_slots(engine) == 0
+
+
+def test_memory_is_counted(model: ModelSpec) -> None:
+    hp = model.hparams
+    assert isinstance(hp, Hybrid)
+    state = 4 * 2 * hp.layer_state  # of two layers
+    keys_and_values = 2 * hp.n_head_kv * hp.head_dim * 4
+    assert cache_bytes(hp, 128, "f32") == 128 * keys_and_values + state
+    engine = make_engine(model)
+    assert page_bytes(engine.graph) == PAGE_SIZE * keys_and_values
+    least = page_bytes(engine.graph) + state * (1 + SPARE)
+    config = EngineConfig(n_ctx=CONTEXT, n_batch=BATCH, cache_type="f32", kv_memory=least)
+    assert Engine(model, [ReferenceBackend()], config).pool.n_pages == 1
+    with pytest.raises(UsageError, match=f"{least:}"):
+        Engine(model, [ReferenceBackend()], replace(config, kv_memory=least - 1))
