@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from octavo.backends.reference import ReferenceBackend
+from octavo.cli.facts import weight_bytes
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
@@ -48,6 +49,8 @@ def test_they_are_left_out_of_the_graph(name: str, tmp_path: Path) -> None:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want) < 1e-4
         assert file.metadata.get_int(f"{arch}.block_count") == 3
         assert read_model(file).hparams.n_layer == 2
+        left = sum(info.nbytes for info in file.tensors.values() if info.name.startswith("blk.2."))
+        assert weight_bytes(file, 2) == file.nbytes - left < file.nbytes
         assert {f"blk.2.{own}.weight" for own in OWN} <= set(file.tensors)
         values = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
         tensors = {name: file.tensor(name) for name in file.tensors}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.cli.plain import printable
 from octavo.errors import FileError, OctavoError, UsageError
+from octavo.graph.names import split_layer
 
 if TYPE_CHECKING:
     from octavo.graph.builder import CacheType
@@ -68,7 +69,10 @@ def facts(
             "layers": hparams.n_layer, "width": hparams.n_embd,
             "heads": hparams.n_head, "key_heads": hparams.n_head_kv, "experts": hparams.n_expert,
             "experts_used": hparams.n_expert_used, "vocabulary": hparams.n_vocab,
-            "memory": {"ctx_size": n_ctx, "weights": file.nbytes, "cache": cache_bytes(hparams, n_ctx, cache_type)},
+            "memory": {
+                "ctx_size": n_ctx, "weights": weight_bytes(file, hparams.n_layer),
+                "cache": cache_bytes(hparams, n_ctx, cache_type),
+            },
         }  # fmt: skip
     template, other = _template(file)
     problem = problem or other or _why_not_here(file, n_ctx, cache_type, device)
@@ -94,6 +98,11 @@ def _why_not_here(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, devi
     except OctavoError as error:
         return _reason(error, file)
     return None
+
+
+def weight_bytes(file: GGUFFile, n_layer: int) -> int:
+    """Bytes of the tensors outside of layers and of the first `n_layer` ones: those that are computed with."""
+    return sum(info.nbytes for info in file.tensors.values() if (split_layer(info.name)[0] or 0) < n_layer)
 
 
 def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
