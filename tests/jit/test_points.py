@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from octavo.backends.cpu.grid_pack import points_of, with_points
-from octavo.backends.cpu.kernels.codes import unpack_codes
+from octavo.backends.cpu.kernels.codes import codes_across, unpack_codes
 from octavo.backends.cpu.kernels.mul_mat import small_scales
 from octavo.backends.cpu.pack import QuantWeight, pack
 from octavo.backends.cpu.pages import Arena
@@ -48,7 +48,8 @@ def permuted(b: Any, name: str, result: Any, *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [*map(slow, ("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")), "IQ1_M", "IQ3_S"])
-def test_permuted_bytes_are_the_values_of_points(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tokens", [1, slow(8)])
+def test_permuted_bytes_are_the_values_of_points(name: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the layout for AVX-512 VBMI holds, looked up with its instructions, is what the row of the format says."""
     monkeypatch.setattr(host, "has_byte_permutation", lambda: True)
     monkeypatch.setattr(halves, "call_llvm", permuted)
@@ -60,7 +61,8 @@ def test_permuted_bytes_are_the_values_of_points(name: str, monkeypatch: pytest.
     assert planes.sc is not None
     layout = packed.layout
     block_bytes, small_bytes, groups = layout.block_bytes, layout.small_bytes, layout.groups
-    codes_of, scales_of = unpack_codes(layout), small_scales(layout)
+    across = codes_across(layout, tokens)
+    codes_of, scales_of = unpack_codes(layout, across=across), small_scales(layout)
 
     @compiled
     def run(w, block, table, codes, scales):
@@ -75,10 +77,25 @@ def test_permuted_bytes_are_the_values_of_points(name: str, monkeypatch: pytest.
         rows, columns = slice(16 * tile, 17), slice(256 * part, 256 * (part + 1))
         w = packed.data[0, tile, part * layout.super_bytes :]
         run(w, w[layout.head_bytes :], packed.table, codes, scales)
+        if across:  # of each 16 values 0, 4, 8, 12, then 1, 5 and so on
+            codes = codes.reshape(8, 2, 4, 16, 4).transpose(0, 1, 4, 3, 2).reshape(8, 8, 16, 4)
         values = codes.transpose(2, 0, 1, 3).reshape(16, 256).astype(int) - layout.offset
         np.testing.assert_array_equal(values[: 17 - 16 * tile], np.array(fmt.table)[planes.q[rows, columns]][:16])
         of_groups = planes.sc[rows, 8 * groups * part : 8 * groups * (part + 1)][:16]
         np.testing.assert_array_equal(scales.T[: 17 - 16 * tile], of_groups)
+
+
+def test_turned_blocks_keep_what_follows_their_codes() -> None:
+    x = np.random.default_rng(0).integers(0, 256, (3, 2 * 56), np.uint8)
+    out = np.zeros_like(x)
+
+    @compiled
+    def run(out, x):
+        simd.turn_blocks(out, x, 3, 2, 24)
+
+    run(out, x)
+    codes = x[:, :64].reshape(3, 2, 2, 4, 4).transpose(0, 1, 2, 4, 3).reshape(3, 64)
+    np.testing.assert_array_equal(out, np.concatenate([codes, x[:, 64:]], axis=1))
 
 
 @pytest.mark.parametrize("points", [grid.IQ1, grid.IQ2_XXS, grid.IQ2_XS, grid.IQ2_S, grid.IQ3_XXS, grid.IQ3_S], ids=str)

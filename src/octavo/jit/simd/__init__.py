@@ -56,7 +56,7 @@ from octavo.jit.simd.floats import (
     sum_lanes,
 )
 from octavo.jit.simd.grids import load_odd_x16, load_points, mark_codes
-from octavo.jit.simd.halves import HalvesForm, load_halves_of, lower_marked
+from octavo.jit.simd.halves import HalvesForm, load_halves_of, lower_marked, turn_blocks
 from octavo.jit.simd.memory import (
     advance,
     f32_pointer,
@@ -200,6 +200,7 @@ __all__ = [
     "sub_exact",
     "sum_lanes",
     "to_floats",
+    "turn_blocks",
     "u8_pointer",
     "u8x64",
     "u32_pointer",

@@ -12,7 +12,9 @@ from numba.extending import intrinsic
 from octavo.jit.simd.codes import shift
 from octavo.jit.simd.emit import (
     I1,
+    I8,
     I16,
+    I32,
     I64,
     V_I32,
     V_U8,
@@ -22,6 +24,7 @@ from octavo.jit.simd.emit import (
     i64,
     literal,
     load_at,
+    store_at,
     u8x64,
 )
 from octavo.jit.simd.grids import load_nibbles
@@ -36,6 +39,7 @@ class HalvesForm:
     own          so many of the lowest bits are the first half's only; the last half has those from bit 8 on instead
     first, last  bits that say which 64 entries of its table a half is among; the six lowest say which of these it is
     marked       each value has a mark
+    across       vector 4 i + k has value k of points 4 i to 4 i + 3, instead of all values of a point; of 4 values
     """
 
     width: int
@@ -44,6 +48,7 @@ class HalvesForm:
     first: tuple[int, ...]
     last: tuple[int, ...]
     marked: bool
+    across: bool = False
 
 
 def load_halves_of(form: HalvesForm) -> Any:
@@ -57,8 +62,8 @@ def load_halves_of(form: HalvesForm) -> Any:
         low     address of the numbers' low eight bits: for each 16 values, or 32, four bytes for each of 16 rows
         high    address of the bits above them, side by side; of 128 numbers, of 8 from each 64 in turn
         marks   address of 64 bytes, where values are marked: bit j of a value's byte is its mark in vector j. With
-                points of 4 values bit 4 i + j of a row's word is the mark of vector 2 j or 2 j + 1: for i from 0 on
-                of the first two values of either, then of the last two
+                points of 4 values a point's byte has those of values 0 and 2 in its low half and of 1 and 3 in the
+                other one: two bits for a row's first four points, then two for the others
         tables  address of tables of bytes: the codes of points' first halves, then of their last: two bits each of 8
                 values, half a byte of 4; then what codes stand for, repeated to 64. Marks are the bit above a code of
                 4 values; with 8 there are three such tables, for marks in bit 3, 4 or 5
@@ -73,7 +78,8 @@ def load_halves_of(form: HalvesForm) -> Any:
                 bits = _Bits(b, load_at(b, low, V_U8, 64 * v), above)
                 halves += [_look_up(b, tables, bits, form.first, 0), _look_up(b, last, bits, form.last, form.own)]
             if not wide:
-                vectors = _codes_of_fours(b, halves, load_at(b, marks, V_I32))
+                codes = _marked_fours(b, halves, load_at(b, marks, V_U8))
+                vectors = _fours_across(b, codes) if form.across else _codes_of_fours(b, codes)
             else:
                 vectors = _codes_of_eights(b, *halves)
             if wide and form.marked:
@@ -144,8 +150,22 @@ def _codes_of_eights(b, first, last):
     return vectors
 
 
-def _codes_of_fours(b, halves, marks):
-    """Codes and marks of twice 4 points of 4 values a row, half a byte each, in the low bits of bytes: 8 vectors."""
+def _marked_fours(b, halves, marks):
+    """Halves of points of 4 values, two codes a byte, with the marks above these."""
+    marked = []
+    for i, codes in enumerate(halves):
+        moved = b.and_(shift(b, marks, 3 - i), fill(V_U8, 0x88))
+        marked.append(b.or_(b.and_(codes, fill(V_U8, 0x77)), moved))
+    return marked
+
+
+def _fours_across(b, halves):
+    """Codes and marks in the low bits of bytes, a value of 4 points a row in each of 8 vectors."""
+    return [shift(b, half, down) for half in halves for down in (0, -4)]
+
+
+def _codes_of_fours(b, halves):
+    """Codes and marks in the low bits of bytes, a point of each row in each of 8 vectors."""
     vectors, sixteen = [], fill(V_I32, 16)
     for v in range(2):
         first, last = (b.bitcast(half, V_I32) for half in halves[2 * v : 2 * v + 2])
@@ -153,10 +173,8 @@ def _codes_of_fours(b, halves, marks):
             b.or_(b.and_(first, fill(V_I32, 0xFFFF)), b.shl(last, sixteen)),
             b.or_(b.lshr(first, sixteen), b.and_(last, fill(V_I32, 0xFFFF0000))),
         ]  # of points 0 and 1, 2 and 3
-        for i, codes in enumerate(both):
-            moved = b.and_(b.shl(marks, fill(V_I32, 3 - 2 * v - i)), fill(V_I32, 0x88888888))
-            marked = b.or_(b.and_(codes, fill(V_I32, 0x77777777)), moved)
-            vectors += [_bits_of_words(b, marked, [8 * point + k for k in (0, 4, 16, 20)]) for point in range(2)]
+        for codes in both:
+            vectors += [_bits_of_words(b, codes, [8 * point + k for k in (0, 4, 16, 20)]) for point in range(2)]
     return vectors
 
 
@@ -212,3 +230,26 @@ def lower_marked(ty, codes, small, others, groups, by):
         return value
 
     return codes(codes, types.intp, types.intp, groups, by), gen
+
+
+@intrinsic(prefer_literal=True)
+def turn_blocks(ty, to, x, blocks, tokens, after):
+    """Blocks of activations as `load_halves_of` wants them across: of each 16 codes 0, 4, 8, 12, then 1, 5 and so on.
+
+    A block has 32 codes of each token and `after` bytes of each, which stay. Blocks and tokens are constants.
+    """
+    count, n, rest = literal(blocks), literal(tokens), literal(tokens) * literal(after)
+    order = [16 * (i // 16) + i % 4 * 4 + i % 16 // 4 for i in range(32)]
+
+    def gen(c, b, s, a):
+        to, x = a[:2]
+        for block in range(count):
+            at = block * (32 * n + rest)
+            for t in range(n):
+                codes = load_at(b, x, ir.VectorType(I8, 32), at + 32 * t)
+                turned = b.shuffle_vector(codes, codes, ir.Constant(ir.VectorType(I32, 32), order))
+                store_at(b, to, turned, at + 32 * t)
+            store_at(b, to, load_at(b, x, ir.VectorType(I64, rest // 8), at + 32 * n), at + 32 * n)
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, blocks, tokens, after), gen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.backends.cpu.kernels.product import FEW_TOKENS
 from octavo.backends.cpu.layout import POINTS_AT, Layout
 from octavo.jit import host
 from octavo.jit.compile import inner
@@ -21,8 +22,11 @@ from octavo.jit.simd import (
 )
 
 
-def unpack_codes(layout: Layout) -> Any:
-    """A function (super-block, block, its number, table) -> codes, as `codes_in_dots` says."""
+def unpack_codes(layout: Layout, *, across: bool = False) -> Any:
+    """A function (super-block, block, its number, table) -> codes, as `codes_in_dots` says.
+
+    across  in the order of activations that `simd.turn_blocks` has turned; only where `codes_across` says so
+    """
     bits, has_table, high = layout.bits, layout.table is not None, keeps_codes_high(layout)
     codes_at, up = layout.block_bytes - layout.code_bytes, codes_in_dots(layout)[0] - layout.offset
     raised = up != 0 and not high
@@ -35,7 +39,7 @@ def unpack_codes(layout: Layout) -> Any:
 
     if layout.base3:
         return codes_of_digits(layout, up)
-    return codes_of_points(layout) if layout.grid else inner(unpack, layout, inline="always")
+    return codes_of_points(layout, across=across) if layout.grid else inner(unpack, layout, inline="always")
 
 
 def codes_of_digits(layout: Layout, first: int) -> Any:
@@ -48,12 +52,12 @@ def codes_of_digits(layout: Layout, first: int) -> Any:
     return inner(unpack, layout, first, inline="always")
 
 
-def codes_of_points(layout: Layout) -> Any:
+def codes_of_points(layout: Layout, *, across: bool = False) -> Any:
     """`unpack_codes` for numbers of points; their words lie behind the table."""
     grid, head, codes_at = layout.grid, layout.head_bytes, layout.block_bytes - layout.code_bytes
     assert grid is not None
     if grid.halves is not None:
-        return _codes_of_halves(layout)
+        return _codes_of_halves(layout, across)
     width, more, marked, mark = grid.width, grid.more, grid.mark is not None, grid.mark or 0
     high_at, words_at, low_at = head - grid.high_bytes, POINTS_AT, codes_at + grid.marks
 
@@ -66,14 +70,19 @@ def codes_of_points(layout: Layout) -> Any:
     return inner(unpack, layout, inline="always")
 
 
-def _codes_of_halves(layout: Layout) -> Any:
+def codes_across(layout: Layout, n: int) -> bool:
+    """Whether products with n tokens take codes across: halves of points of 4 values are taken apart sooner so."""
+    return n <= FEW_TOKENS and layout.grid is not None and layout.grid.halves is not None and layout.grid.width == 4
+
+
+def _codes_of_halves(layout: Layout, across: bool) -> Any:
     """`codes_of_points` where their halves are looked up, in tables behind that of values."""
     grid, values = layout.grid, layout.table
     assert grid is not None
     assert grid.halves is not None
     assert values is not None
     halves, marked, groups, tables_at = grid.halves, grid.mark is not None, layout.groups, POINTS_AT
-    form = HalvesForm(grid.width, halves.more, halves.own, halves.first, halves.last, marked)
+    form = HalvesForm(grid.width, halves.more, halves.own, halves.first, halves.last, marked, across)
     load_halves, by = load_halves_of(form), values[0] - values[len(values) // 2]
     marks_at = layout.block_bytes - layout.code_bytes
     high_at, low_at = marks_at + grid.marks, layout.block_bytes - grid.low_bytes
@@ -82,7 +91,7 @@ def _codes_of_halves(layout: Layout) -> Any:
         codes = load_halves(block + low_at, block + high_at, block + marks_at, table + tables_at)
         return codes if marked else lower_marked(codes, block, block + marks_at, groups, by)
 
-    return inner(unpack, layout, inline="always")
+    return inner(unpack, layout, across, inline="always")
 
 
 def codes_in_dots(layout: Layout) -> tuple[int, int]:

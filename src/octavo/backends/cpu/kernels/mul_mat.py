@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.kernels.codes import codes_in_dots, keeps_codes_high, unpack_codes
+from octavo.backends.cpu.kernels.codes import codes_across, codes_in_dots, keeps_codes_high, unpack_codes
 from octavo.backends.cpu.kernels.points import add_super_of_sizes, multiplies_sizes
 from octavo.backends.cpu.kernels.product import FEW_TOKENS, PRODUCT, bytes_ahead, product
 from octavo.backends.cpu.kernels.quantize import BLOCK_BYTES, TILES, WORD_BLOCK_BYTES, WORDS
@@ -32,10 +32,12 @@ from octavo.jit.simd import (
     mul,
     prefetch,
     splat,
+    stack,
     store_codes,
     store_f32x16,
     store_words,
     sub,
+    turn_blocks,
     zeros,
 )
 from octavo.jit.simd.dots import BIASED, PLAIN, PRELOADED
@@ -119,11 +121,16 @@ def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
     offset, most = codes_in_dots(layout)
-    few = layout.two_level and n <= FEW_TOKENS
+    few, across = layout.two_level and n <= FEW_TOKENS, codes_across(layout, n)
+    room, after = blocks * x_bytes, BLOCK_BYTES - STEP
 
     def add_super(acc, w, x, table):
         d, less = scale_of(w, 0), bias_of(w, 0)  # [16]
         block = w + block_at
+        if across:
+            turned = stack(room)
+            turn_blocks(turned, x, blocks, n, after)
+            x = turned
         for i in range(blocks):
             codes = codes_of(w, block, i, table)  # [16, 32]
             if groups == 1:
@@ -202,8 +209,8 @@ def _codes_of(layout: Layout, n: int, *, staged: bool = False) -> Any:
     It fetches what is read some blocks later. Staged: in place of the table it is given where unpacked codes lie, and
     returns where those of the block do.
     """
-    block_bytes, ahead, unpack = layout.block_bytes, bytes_ahead(), unpack_codes(layout)
-    unpacked_bytes = staged_bytes(layout)
+    block_bytes, ahead, unpacked_bytes = layout.block_bytes, bytes_ahead(), staged_bytes(layout)
+    unpack = unpack_codes(layout, across=codes_across(layout, n))
 
     def staged_codes(w, block, i, codes):
         return codes + i * unpacked_bytes

@@ -71,8 +71,7 @@ def _move_block(layout: Layout, even: bool) -> Any:
                 word |= (eight | parity(eight) << 7 if even else eight) << (8 * i)
             for i in range(4):
                 if in_fours:
-                    first = i % 2 * 4 + i // 2 * 2
-                    marks[i] = every_eighth(word >> first) | every_eighth(word >> (first + 1)) << 4
+                    marks[i] = of_every_other(word >> 4 * i) | of_every_other(word >> (4 * i + 1)) << 4
                 else:
                     marks[i] = every_fourth(word >> i)
 
@@ -147,8 +146,8 @@ def every_fourth(word):
 
 
 @inner
-def every_eighth(word):
-    """Bits 0, 8, 16 and 24 of 32, side by side."""
-    word &= 0x01010101
-    word |= word >> 7
+def of_every_other(word):
+    """Bits 0, 2, 16 and 18 of 32, side by side."""
+    word &= 0x00050005
+    word = (word | word >> 1) & 0x00030003
     return (word | word >> 14) & 15
