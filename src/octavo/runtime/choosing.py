@@ -95,13 +95,10 @@ class Chooser:
         """
         step = self.engine.filled(feeds)
         rows = list(accumulate([f.outputs for f in step], initial=0))
-        asked = [(r, rows[i] + places.get(r, 0)) for r, i in choosing]
-        if (
-            asked
-            and not self._mixed(step)
-            and self.engine.finds_candidates
-            and not [r for r, _ in asked if not r.likeliest]
-        ):
+        asked = [(r, rows[i] + places[r] if places else rows[i]) for r, i in choosing]
+        mixed = self.engine.fills and len(step[-1].tokens) != 1  # with prompts, filled up to sizes that repeat
+        others = mixed or not self.engine.finds_candidates or [r for r, _ in asked if not r.likeliest]
+        if asked and not others:
             return self._likeliest(step, asked)
         choices: Choices = {}
         wanted = list(self._wanted(asked, choices))
@@ -109,7 +106,7 @@ class Chooser:
         if not few and (whole or not (self.engine.fills and self.engine.finds_candidates)):
             logits = self.engine.compute(step)  # [outputs, n_vocab]
             return choices | {w.request: self._from_row(w, logits[w.row]) for w in whole}
-        outputs = _outputs(few, mixed=self._mixed(step))
+        outputs = _outputs(few, mixed=mixed)
         begun = self.engine.begin(step, outputs, more=changes or None, check=False)
         found = dict(zip(outputs, begun.read(), strict=True))
         if outputs == (BEST,):
@@ -126,10 +123,6 @@ class Chooser:
         begun = self.engine.begin(step, (BEST,), check=False)
         choices = self.chosen_there(begun, BEST, asked)
         return choices or self._best([Wanted(r, row) for r, row in asked], begun.read()[0], begun)
-
-    def _mixed(self, step: Seq[Feed]) -> bool:
-        """Whether a step is one of those with prompts that are filled up to sizes that repeat."""
-        return self.engine.fills and len(step[-1].tokens) != 1
 
     def chosen_there(self, begun: Begun, output: int, choosing: Seq[tuple[Request, int]]) -> Choices | None:
         """The tokens of a step with output BEST or DRAWN; None where one was among unknown ones, or is left out."""

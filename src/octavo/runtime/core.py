@@ -179,11 +179,11 @@ class EngineCore:
 
     def _committed(self, plan: StepPlan, choices: Choices) -> list[Output]:
         chosen = {r: c for r, c in choices.items() if isinstance(c, Chosen)}
-        failed = {}
-        if len(chosen) < len(choices):
+        failed, n = {}, len(chosen)
+        if n < len(choices):
             failed = {r: c for r, c in choices.items() if isinstance(c, Exception)}
         outputs = self.scheduler.commit(plan, {r: c.token for r, c in chosen.items()}, failed)
-        self._counts["generated"] += len(chosen)
+        self._counts["generated"] += n
         for output in outputs:
             if output.request.logprobs is not None and output.request in chosen:
                 output.logprobs = chosen[output.request].logprobs
