@@ -16,7 +16,7 @@ from octavo.huggingface.config_out import config_json
 from octavo.huggingface.names import as_checkpoint, checkpoint_name
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.io.safetensors import TensorHead, write_safetensors
-from octavo.models import read_model
+from octavo.models import ModelSpec, read_model
 
 CONTEXT = 512
 """Tokens of a window, of calibration and of what is measured on."""
@@ -24,20 +24,25 @@ CONTEXT = 512
 
 def write_folder(source: str, folder: Path) -> Path:
     """A model's floats as a checkpoint folder of float32, which libraries of torch read."""
+    with open_model_file(source) as file:
+        return write_floats(read_model(file), folder)
+
+
+def write_floats(model: ModelSpec, folder: Path) -> Path:
+    """The same of a model that is open."""
     import json
 
     folder.mkdir(parents=True)
-    with open_model_file(source) as file:
-        model = read_model(file)
-        names = {name: checkpoint_name(name, model.architecture) for name in file.tensors}
-        values = {
-            mine: dequantize(as_checkpoint(file.tensor(name, copy=True), model))
-            for name, mine in names.items() if mine is not None
-        }  # fmt: skip
-        heads = [TensorHead(name, "F32", x.shape) for name, x in values.items()]
-        write_safetensors(folder / "model.safetensors", heads, values.values())
-        for name, made in ({"config.json": config_json(model)} | tokenizer_files(file)).items():
-            (folder / name).write_text(json.dumps(made), encoding="utf-8")
+    file = model.file
+    names = {name: checkpoint_name(name, model.architecture) for name in file.tensors}
+    values = {
+        mine: dequantize(as_checkpoint(file.tensor(name, copy=True), model))
+        for name, mine in names.items() if mine is not None
+    }  # fmt: skip
+    heads = [TensorHead(name, "F32", x.shape) for name, x in values.items()]
+    write_safetensors(folder / "model.safetensors", heads, values.values())
+    for name, made in ({"config.json": config_json(model)} | tokenizer_files(file)).items():
+        (folder / name).write_text(json.dumps(made), encoding="utf-8")
     return folder
 
 
