@@ -45,6 +45,9 @@ ROUNDINGS = {
     "int8_token": tokens_int8, "fp8_token": tokens_fp8, "int8_static": tensor_int8, "fp8_static": tensor_fp8,
 }  # fmt: skip
 """How activations are rounded, by their format."""
+WORTH = 0.5
+"""Of the error of nearest codes, what scales may leave at most where only weights are rounded and their errors are made
+up for afterwards: what they gain beside that is little, and they are found with few tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +82,7 @@ class SchemeRun:
             return with_scales(self.file, found[0]), found[1]
         scheme = self.scheme
         made = smooth_model(
-            self.file, self.backends, self.samples, best_of(self._tried()) if self.scales == "auto" else
-            SCALES[self.scales],
+            self.file, self.backends, self.samples, self._searching(self.scales),
             lambda w: values_of(scheme, nearest(scheme, w)), ROUNDINGS.get(scheme.activation, as_they_are),
         )  # fmt: skip
         how = self.scales
@@ -140,9 +142,13 @@ class SchemeRun:
             free = f"{there.free + there.swap:,} are free; fewer samples take less"
             raise HostMemoryError(f"the method takes {takes:,} bytes of memory, and {free}")
 
-    def _tried(self) -> dict[str, Callable[[Pair], Found]]:
-        """Ways to choose scales for `auto`."""
-        return {name: way for name, way in SCALES.items() if self.scheme.static or name != "rptq"}
+    def _searching(self, scales: str) -> Callable[[Pair], Found]:
+        """The way to choose scales; of `auto` that of several which errs least."""
+        if scales != "auto":
+            return SCALES[scales]
+        tried = {name: way for name, way in SCALES.items() if self.scheme.static or name != "rptq"}
+        compensated = not self.scheme.tokens and len(self.ways) > 1
+        return best_of(tried, WORTH if compensated else 1.0)
 
     @property
     def _original(self) -> bool:

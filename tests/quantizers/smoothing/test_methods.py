@@ -11,6 +11,7 @@ from octavo.quantizers.smoothing import (
     METHODS,
     Pair,
     awq,
+    best_of,
     clip,
     groups_of_weights,
     outlier_threshold,
@@ -57,6 +58,20 @@ def test_outliers_are_repaired(method: str) -> None:
     assert found.before > 20 * usual
     assert found.after < 1.2 * usual
     assert {7, 90} == set(np.argsort(-found.scales)[:2])
+
+
+def test_of_several_ways_the_best_is_taken_where_it_is_worth_it() -> None:
+    ways = {name: METHODS[name] for name in ("smoothquant", "qqq")}
+    spoiled, even = (pair_of(1, outliers, rows_of_weights(8)) for outliers in ({7: 100.0, 90: 100.0}, {7: 3.0}))
+    for most in (1.0, 0.5):
+        found = best_of(ways, most)(spoiled)
+        assert found.after < 0.1 * found.before
+        assert found.how in ways
+    some = best_of(ways)(even)
+    assert 0.5 * some.before < some.after < some.before
+    none = best_of(ways, 0.5)(even)
+    assert (none.how, none.after) == ("ones", none.before)
+    assert (none.scales == 1).all()
 
 
 def test_clusters_of_channels_are_made_alike() -> None:

@@ -99,10 +99,11 @@ METHODS: Mapping[str, Callable[[Pair], Found]] = {
 """By the names of `--method`."""
 
 
-def best_of(methods: Mapping[str, Callable[[Pair], Found]]) -> Callable[[Pair], Found]:
+def best_of(methods: Mapping[str, Callable[[Pair], Found]], most: float = 1.0) -> Callable[[Pair], Found]:
     """A method that takes the scales of the one that errs least over inputs that the search did not see.
 
-    Every other one of a pair's inputs is for the search, the others judge; ones are taken where nothing is better.
+    Every other one of a pair's inputs is for the search, the others judge; ones are taken where nothing is better than
+    `most` times what they err.
     """
 
     def best(pair: Pair) -> Found:
@@ -114,7 +115,7 @@ def best_of(methods: Mapping[str, Callable[[Pair], Found]]) -> Callable[[Pair], 
         for name, method in methods.items():
             found = method(seen)
             after = judge.error(found.scales)
-            if found.setting is not None and after < chosen.after:
+            if found.setting is not None and after < min(chosen.after, most * before):
                 chosen = Found(found.scales, found.setting, before, after, name)
         return chosen
 
