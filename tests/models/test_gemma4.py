@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.graph.node import Graph
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
+from octavo.io.safetensors import Checkpoint
 from octavo.models import read_model
-from octavo.quantizers import quantize_file
+from octavo.quantizers import quantize_checkpoint, quantize_file
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import page_bytes
 from tests.convert.folders import edit
@@ -97,6 +99,20 @@ def test_the_scale_of_what_a_router_is_given_is_kept(models: Models, tmp_path: P
         assert "blk.0.ffn_gate_inp.scale" in file.tensors
         assert "blk.0.ffn_down_exps.scale" not in file.tensors
         assert error(logits(file, ReferenceBackend(), FEW[:9], at_once=True), model.want[:9]) < 0.05
+
+
+def test_experts_of_a_checkpoint_in_a_scheme(tmp_path: Path) -> None:
+    """Each is a module of its own, with the factor that it had in its weights; the router's own scale is beside it."""
+    case = TABLE["gemma4-moe"]
+    saved(tmp_path / "hf", replace(case, options={**case.options, "moe_intermediate_size": 64}))
+    quantize_checkpoint(tmp_path / "hf", tmp_path / "w8", "w8a16")
+    with open_model_file(tmp_path / "hf") as was, open_model_file(tmp_path / "w8") as made:
+        for name in ("ffn_up_exps.weight", "ffn_down_exps.weight", "ffn_gate_inp.scale", "layer_output_scale.weight"):
+            want, got = dequantize(was.tensor(f"blk.1.{name}")), dequantize(made.tensor(f"blk.1.{name}"))
+            factor = dequantize(was.tensor("blk.1.ffn_down_exps.scale"))[:, None, None] if "down" in name else 1
+            assert error(got, want * factor) < 0.005
+    written = Checkpoint.open(tmp_path / "w8").tensors
+    assert {"model.layers.1.layer_scalar", "model.layers.1.router.scale"} < set(written)
 
 
 def test_projections_of_keys_that_are_not_used(models: Models, rewritten: Rewrite) -> None:

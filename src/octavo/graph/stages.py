@@ -87,7 +87,7 @@ def stages(graph: Graph) -> list[Stage]:
     }
     for node in crossing.values():
         if node.op in IN_PLACE:
-            raise GraphError(f"{node.name} is read by products' stages after the one that writes it")
+            raise GraphError(f"later layers read {node.name}, too, which no run of one layer after the other does yet")
     return [_stage(graph, number, at, crossing) for number in range(max(at.values()) + 1)]
 
 

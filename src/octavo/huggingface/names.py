@@ -19,7 +19,7 @@ LINEAR = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", *_FFN, *(f"{n
 ONE_ROW = "ffn_gate_inp_shexp"
 """A vector that is a matrix of one row in a checkpoint: the gate of the expert that all tokens go through."""
 
-_IN_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_IN_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias|scale)")
 
 
 def checkpoint_name(name: str, architecture: Architecture[Any]) -> str | None:
@@ -28,6 +28,9 @@ def checkpoint_name(name: str, architecture: Architecture[Any]) -> str | None:
     if found is None:
         outer = next((outer for outer, gguf in architecture.outer.items() if gguf == name), None)
         return outer if outer is None or outer.startswith("lm_head.") else architecture.base + outer
+    whole = f"{found[2]}.{found[3]}"
+    if found[3] != "bias" and (named := [part for part, gguf in architecture.names.items() if gguf == whole]):
+        return f"{architecture.base}{architecture.layer}.{found[1]}.{named[0]}"
     modules = (module for module, gguf in architecture.names.items() if gguf == found[2])
     module = next((module for module in modules if ("*" in module) == (found[2] in EXPERTS)), None)
     return f"{architecture.base}{architecture.layer}.{found[1]}.{module}.{found[3]}" if module else None

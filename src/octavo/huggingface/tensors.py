@@ -30,7 +30,7 @@ BESIDE = ("bias", "scale", "order", "input_scale")
 """What a layer's weight may have beside it."""
 
 _NUMBER = r"\.(0|[1-9][0-9]{0,4})\.(.+)"
-_EXPERT = re.compile(r"(.+\.experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
+_EXPERT = re.compile(r"((?:.+\.)?experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
 
 
 @dataclass
@@ -135,7 +135,7 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
 
 def _full(prefix: str, target: str, kind: str) -> str:
     """The whole name of a tensor, which is the target itself or of that kind."""
-    return f"{prefix}{target}" if target.endswith(WHOLE) else f"{prefix}{target}.{kind}"
+    return f"{prefix}{target}" if target.endswith((".weight", *WHOLE)) else f"{prefix}{target}.{kind}"
 
 
 def _made(
@@ -159,7 +159,8 @@ def _made(
             if len(rows) < len(parted):
                 raise _fault(checkpoint, name, f"has experts with rows of {want[-1]} values", "multiples of 32")
         if name.endswith((".scale", ".input_scale")):  # of one number each
-            return _source(name, rows[0].format, (len(rows),), lambda: _row(stacked(rows)))
+            both = found.single.get(name)  # beside those of weights one that the architecture has for each expert
+            return _source(name, rows[0].format, (len(rows),), lambda: _times(_row(stacked(rows)), both))
         return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows))
     if name in found.halves:
         both, which = found.halves[name]
@@ -189,6 +190,14 @@ def _made(
     if reordered and hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0:
         return _source(name, tensor.format, tensor.shape, lambda: _interleaved(tensor.load(), heads))
     return _source(name, tensor.format, tensor.shape, tensor.load)
+
+
+def _times(scales: QTensor, others: LazyTensor | None) -> QTensor:
+    """Scales of experts, each times its other one."""
+    if others is None:
+        return scales
+    values = dequantize(scales) * dequantize(others.load())
+    return QTensor(by_name("F32"), values.shape, values.view(np.uint8), scales.name)
 
 
 def _row(tensor: QTensor) -> QTensor:

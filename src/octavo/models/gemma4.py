@@ -217,11 +217,12 @@ ARCH = Architecture(
     build=build,
     classes=dict.fromkeys(("Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM"), config_keys),
     names=names.POST_NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | per_layer.NAMES | {
-        "layer_scalar": "layer_output_scale", "post_feedforward_layernorm_1": "post_ffw_norm_1",
+        "layer_scalar": "layer_output_scale.weight", "post_feedforward_layernorm_1": "post_ffw_norm_1",
         "post_feedforward_layernorm_2": "post_ffw_norm_2", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
         "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp.scale",
         "router.per_expert_scale": "ffn_down_exps.scale",
         "experts.gate_up_proj": names.GATE_UP, "experts.down_proj": "ffn_down_exps",
+        **{f"experts.*.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
     },
     outer=names.OUTER | per_layer.OUTER,
     words={"top_k_experts": "num_experts_per_tok"},

@@ -32,7 +32,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors import TensorHead
 from octavo.io.safetensors.file import FLOATS
 from octavo.models import ModelSpec, read_model
-from octavo.models.weights import INPUT_SCALE, SCALE, scale_of
+from octavo.models.weights import INPUT_SCALE, SCALE, scale_name, scale_of, weight_of
 from octavo.quantizers.job.prepared import Prepared
 from octavo.quantizers.job.report import Report, TensorRow
 
@@ -280,7 +280,7 @@ def _experts(tensor: QTensor, scale: F32 | None) -> Iterator[tuple[QTensor, F32 
 def _said(file: GGUFFile, name: str) -> bool:
     """Whether the checkpoint says what a tensor says elsewhere: divisors in config.json, scales in their weights."""
     divisors = isinstance(file, CheckpointFile) and name.startswith(("rope_freqs.", "rope_factors_"))
-    return divisors or name.endswith((SCALE, INPUT_SCALE))
+    return divisors or name.endswith(INPUT_SCALE) or (name.endswith(SCALE) and scale_name(weight_of(name)) == name)
 
 
 def _square_sum(x: F32) -> float:
