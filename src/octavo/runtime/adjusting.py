@@ -74,6 +74,8 @@ def changes_of(chains: Sequence[Sequence[Adjuster]], texts: Texts) -> list[Chang
     if not parts:
         return [NO_CHANGES] * len(chains)
     keys, scale, add = parts[0] if len(parts) == 1 else _merged(parts)
+    if len(chains) == 1:
+        return [Changes(keys, scale, add)]
     bounds = np.searchsorted(keys >> ROW_BITS, np.arange(len(chains) + 1)).tolist()
     ids = keys & ((1 << ROW_BITS) - 1)
     return [Changes(ids[a:b], scale[a:b], add[a:b]) for a, b in pairwise(bounds)]
@@ -88,7 +90,9 @@ def _parts(chains: Sequence[Sequence[Adjuster]], texts: Texts) -> Iterator[Chang
                 rows.setdefault(type(adjusters[place]), []).append(row)
         for kind, those in rows.items():
             found = kind.of_all([chains[row][place] for row in those], [texts[row] for row in those])
-            if len(found.ids):
+            if len(those) == len(chains):
+                yield found
+            elif len(found.ids):
                 local, token = found.ids >> ROW_BITS, found.ids & ((1 << ROW_BITS) - 1)
                 yield found._replace(ids=np.array(those)[local] << ROW_BITS | token)
 
@@ -101,11 +105,11 @@ def _merged(parts: Sequence[Changes]) -> Changes:
     return Changes(keys, scale, add)
 
 
-def _keys(tokens: Texts) -> Ids:
+def _keys(tokens: Sequence[Collection[int]]) -> Ids:
     """The tokens of some replies, int64, each with the number of its reply; see `ROW_BITS`."""
     numbers = [len(t) for t in tokens]
     ids = np.fromiter(chain.from_iterable(tokens), np.int64, sum(numbers))
-    return np.repeat(np.arange(len(numbers)) << ROW_BITS, numbers) | ids
+    return ids if len(numbers) == 1 else np.repeat(np.arange(len(numbers)) << ROW_BITS, numbers) | ids
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class RepeatPenalty(Adjuster):
 
     @classmethod
     def of_all(cls, adjusters: Sequence[RepeatPenalty], texts: Texts) -> Changes:  # type: ignore[override]
-        keys = np.unique(_keys([t[-a.last_n :] if a.last_n else () for a, t in zip(adjusters, texts, strict=True)]))
+        keys = _keys([set(t[-a.last_n :]) if a.last_n else () for a, t in zip(adjusters, texts, strict=True)])
         penalties = np.array([a.penalty for a in adjusters], np.float32)
         return Changes(keys, penalties[keys >> ROW_BITS], np.zeros(len(keys), np.float32))
 
