@@ -66,15 +66,25 @@ i8_pointer = _pointer_to(types.int8, I8)
 u8_pointer = _pointer_to(types.uint8, I8)
 
 
-@intrinsic
-def prefetch(ty, address):
-    """Ask for the cache line of an address, for later."""
+def _prefetch_to(level):
+    @intrinsic
+    def prefetch(ty, address):
+        def gen(c, b, s, a):
+            near = 4 - level  # what LLVM calls locality, of a read of data
+            call_llvm(
+                b, "llvm.prefetch.p0", VOID, pointer_at(b, a[0], I8), *(ir.Constant(I32, n) for n in (0, near, 1))
+            )
+            return c.get_dummy_value()
 
-    def gen(c, b, s, a):
-        call_llvm(b, "llvm.prefetch.p0", VOID, pointer_at(b, a[0], I8), *(ir.Constant(I32, n) for n in (0, 3, 1)))
-        return c.get_dummy_value()
+        return types.void(types.intp), gen
 
-    return types.void(types.intp), gen
+    prefetch.__doc__ = f"""Ask for the cache line of an address, for later, as far as the cache's level {level}."""
+    return prefetch
+
+
+prefetch = _prefetch_to(1)
+
+prefetch_to_l2 = _prefetch_to(2)
 
 
 @intrinsic

@@ -62,7 +62,7 @@ def add_nibble_dots(ty, sums, codes, width, x, stride):
                     for j, vector in enumerate(codes):
                         i = t * columns + j
                         totals[i] = _add_bytes(b, totals[i], vector, four, run)
-            totals = in_order(b, totals) if run and n > FEW else totals
+                totals = in_order(b, totals) if run and n > FEW else totals
         if run:
             pairs = (pair_products(b, total, fill(V_I16, 1)) for total in totals)
             totals = [b.add(b.extract_value(a[0], i), more) for i, more in enumerate(pairs)]

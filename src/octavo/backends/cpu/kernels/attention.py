@@ -294,10 +294,11 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
         last = position + (count - 1) * step
         if reaching:
             last = min(last + a.reach, final)
+        last_page = last // page_floats  # from `stop` on it is a task that is likely the next
         for page in range(first, stop):
             keys = a.keys + (table[page] * kv_heads + kv_head) * piece
             values = a.values + (table[page] * kv_heads + kv_head) * piece
-            next_keys = a.keys + (table[min(page + 1, stop - 1)] * kv_heads + kv_head) * piece
+            next_keys = a.keys + (table[min(page + 1, last_page)] * kv_heads + kv_head) * piece
             rows = min(last + 1 - page * page_floats, page_floats)
             scores_of(scores, queries, keys, values, rows)  # [n, PAGE_SIZE]
             for i in range(n):

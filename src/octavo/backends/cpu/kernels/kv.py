@@ -124,18 +124,22 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
     blocks, of_block = (dim // 32, 32) if coded else (1, dim)
     header = ROW_SCALES if scaled else 0
     block_bytes = head_bytes(kind, dim) // blocks
+    fetched = (block_bytes - header) // parts
 
     def scores_of(scores, q, page, ahead, rows):
+        fetch(ahead, header)
         for part in range(min(parts, -(-rows // columns))):
             total = zeros(size)  # [n, columns]
             for block in range(blocks):
                 start = page + header + block * block_bytes
                 at, x = start + part * part_bytes, q + block * of_block * 4
+                next_part = ahead + header + (part * blocks + block) * fetched
                 if coded:
-                    at += SCALES
+                    fetch(next_part, SCALES // parts)
+                    at, next_part = at + SCALES, next_part + SCALES // parts
                 dots = zeros(size)
                 for d in range(of_block):
-                    fetch(ahead + at - page + d * row_bytes, part_bytes)
+                    fetch(next_part + d * part_bytes, part_bytes)
                     dots = fma_panel(dots, at + d * row_bytes, width, x + d * 4, dim * 4)  # [n, columns]
                 if coded:
                     total = fma_columns_f16(total, dots, width, start + part * columns * 2)
@@ -179,11 +183,13 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
         if scaled_rows:
             for t in range(n):
                 scale_row(weights + t * 256, at, rows)
+            fetch(ahead + at, ROW_SCALES)
             at += ROW_SCALES
         for column in range(columns):
             x = weights
             if coded:
                 scale_weights(scaled, weights, at, n)
+                fetch(ahead + at, SCALES)
                 at, x = at + SCALES, scaled
             place = sums + column * 64 * width
             acc = scale_panel(load_panel(place, dim * 4, n, width), width, factors, 16)  # [n, 16 * width]

@@ -30,7 +30,7 @@ from octavo.jit.simd import (
     load_f16x16,
     load_f32x16,
     mul,
-    prefetch,
+    prefetch_to_l2,
     store_f32x16,
 )
 
@@ -68,8 +68,9 @@ def value_columns(dim: int) -> int:
 
 @exact
 def fetch(address, nbytes):
+    """Ask for bytes that are read much later: the first level of the cache would have to wait for each line itself."""
     for i in range(0, nbytes, 64):
-        prefetch(address + i)
+        prefetch_to_l2(address + i)
 
 
 @exact

@@ -88,6 +88,7 @@ def nibble_score_function(kind: Kind, n: int, dim: int) -> Any:
     width = min(4, max(1, SUMS // n))
     size, parts, groups = n * width, 4 // width, dim // GROUP
     columns, part_bytes, group_bytes = 16 * width, 64 * width, SCALES + CODES
+    fetched = group_bytes // parts
     each = nibble_query_bytes(dim)
 
     def scores_of(scores, q, page, ahead, rows):
@@ -95,8 +96,7 @@ def nibble_score_function(kind: Kind, n: int, dim: int) -> Any:
             total = zeros(size)  # [n, columns]
             for group in range(groups):
                 at, codes = page + group * group_bytes, q + QUERY_HEADER + group * 32
-                for i in range(4):
-                    fetch(ahead + at - page + SCALES + 256 * i + part * part_bytes, part_bytes)
+                fetch(ahead + (part * groups + group) * fetched, fetched)
                 sums = load_sums(q + QUERY_HEADER + dim + group * 4, each, n, width)  # [n, columns]
                 sums = add_nibble_dots(sums, at + SCALES + part * part_bytes, width, codes, each)
                 total = fma_columns_f16(total, to_floats(sums), width, at + part * columns * 2)
@@ -114,6 +114,7 @@ def nibble_value_function(kind: Kind, n: int, dim: int) -> Any:
         ahead -= at
         scaled, pairs, scales = stack(weight_bytes), stack(pair_bytes), stack(scale_bytes)
         for group in range(groups):
+            fetch(ahead + at, SCALES)
             for t in range(n):
                 scale_row_f16(scaled + t * 256, weights + t * 256, at, rows)
                 f32_pointer(scales)[4 * t] = pairs_of(pairs + t * 128, scaled + t * 256)

@@ -84,14 +84,16 @@ def pair_score_function(kind: Kind, n: int, dim: int) -> Any:
     size, parts = n * width, 4 // width
     columns, part_bytes = 16 * width, 32 * width
     scaled, query_bytes = kind == "int8", QUERY_HEADER + 2 * dim
-    header = ROW_SCALES if scaled else 0
+    header, fetched = ROW_SCALES if scaled else 0, part_bytes * dim // 2
 
     def scores_of(scores, q, page, ahead, rows):
+        fetch(ahead, header)
         for part in range(min(parts, -(-rows // columns))):
             at = page + header + part * part_bytes
+            next_part = ahead + header + part * fetched
             sums = zero_sums(size)  # [n, columns]
             for d in range(dim // 2):
-                fetch(ahead + at - page + d * 128, part_bytes)
+                fetch(next_part + d * part_bytes, part_bytes)
                 sums = add_pairs(sums, at + d * 128, width, q + QUERY_HEADER + d * 4, query_bytes)
             dots = scale_panel(to_floats(sums), width, q, query_bytes)
             if scaled:
@@ -118,6 +120,7 @@ def pair_value_function(kind: Kind, n: int, dim: int) -> Any:
             if scaled:
                 scale_row(weights + t * 256, at, rows)
             f32_pointer(scales)[4 * t] = pairs_of(pairs + t * 128, weights + t * 256)
+        fetch(ahead + at, header)
         at += header
         for column in range(columns):
             place = sums + column * 64 * width
