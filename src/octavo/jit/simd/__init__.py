@@ -27,7 +27,6 @@ from octavo.jit.simd.codes import (
     load_digits,
     load_high_codes,
     look_up,
-    lower_codes,
     raise_codes,
     store_codes,
 )
@@ -165,7 +164,6 @@ __all__ = [
     "load_u8x16",
     "load_u32",
     "look_up",
-    "lower_codes",
     "lower_marked",
     "mark_codes",
     "max_lanes",

@@ -8,6 +8,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from octavo.jit.simd.emit import (
+    AS_WRITTEN,
     F32,
     I32,
     I64,
@@ -170,11 +171,24 @@ def fma_sums(ty, acc, vec, address, stride, count):
         kind, total = ir.VectorType(F32, n), None
         for i in range(rows):
             row = load_at(b, b.add(a[2], b.mul(a[3], i64(i))), kind)
-            total = row if total is None else b.fadd(total, row)
+            total = row if total is None else b.fadd(total, row, flags=AS_WRITTEN)
+        place = _in_memory(b, total) if n == V_F32.count else None
         value = a[0]
         for t in range(n):
-            x = repeat(b, b.extract_element(total, ir.Constant(I32, t)))
-            value = b.insert_value(value, multiply_add(b, a[1], x, b.extract_value(value, t)), t)
+            x = b.extract_element(total, ir.Constant(I32, t)) if place is None else load_at(b, place, F32, 4 * t)
+            value = b.insert_value(value, multiply_add(b, a[1], repeat(b, x), b.extract_value(value, t)), t)
         return value
 
     return acc(acc, f32x16, types.intp, types.intp, count), gen
+
+
+def _in_memory(b, vector):
+    """The address of a vector's numbers: loaded from there, each is in all lanes without an instruction of its own.
+
+    LLVM would take them from the register if it knew what lies there.
+    """
+    with b.goto_entry_block():
+        memory = b.alloca(vector.type)
+        memory.align = 64
+    b.store(vector, memory)
+    return b.call(ir.InlineAsm(ir.FunctionType(I64, (I64,)), "", "=r,0", side_effect=False), [b.ptrtoint(memory, I64)])

@@ -11,7 +11,6 @@ from octavo.jit.simd.emit import (
     I8,
     I16,
     V_I16,
-    V_I32,
     V_U8,
     Block,
     call_llvm,
@@ -165,21 +164,6 @@ def raise_codes(ty, codes, by):
         return value
 
     return codes(codes, by), gen
-
-
-@intrinsic
-def lower_codes(ty, codes, address):
-    """Each code of a block, 128 more, less the byte of its row among the 16 at `address`; 0 to 255."""
-
-    def gen(c, b, s, a):
-        rows = b.zext(load_at(b, a[1], ir.VectorType(I8, 16)), V_I32)
-        more = b.bitcast(b.sub(fill(V_I32, 0x80808080), b.mul(rows, fill(V_I32, 0x01010101))), V_U8)
-        value = a[0]
-        for j in range(8):
-            value = b.insert_value(value, b.add(b.extract_value(value, j), more), j)
-        return value
-
-    return codes(codes, types.intp), gen
 
 
 @intrinsic

@@ -28,7 +28,6 @@ from octavo.jit.simd import (
     load_odd_x16,
     load_s8x16,
     load_u8x16,
-    lower_codes,
     mul,
     prefetch,
     splat,
@@ -121,7 +120,7 @@ def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
     offset, most = codes_in_dots(layout)
-    few, across = layout.two_level and n <= FEW_TOKENS, codes_across(layout, n)
+    in_steps, across = n <= FEW_TOKENS if layout.two_level else blocks > 1, codes_across(layout, n)
     room, after = blocks * x_bytes, BLOCK_BYTES - STEP
 
     def add_super(acc, w, x, table):
@@ -141,7 +140,7 @@ def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
                 low, high = group_bias(w, block, less, 0), group_bias(w, block, less, 1)
                 acc = fma_dots_2(acc, codes, first, last, sub(low, high), high, x, x_scales, kind, offset, most)
             block += block_bytes
-            x = advance(x, x_bytes) if few else x + x_bytes
+            x = advance(x, x_bytes) if in_steps else x + x_bytes
         return acc
 
     return inner(add_super, layout, n, staged, inline="always")
@@ -173,32 +172,22 @@ def _add_staged(layout: Layout, n: int) -> Any:
 
 
 def _add_group(layout: Layout, n: int, *, staged: bool) -> Any:
-    """`_add_super` for one level of groups of some blocks, with minima: these are added once for all of a group.
-
-    With many tokens zero points of few bits are taken off the codes themselves, which are to be 128 more.
-    """
+    """`_add_super` for one level of groups of some blocks, with minima: these are added once for all of a group."""
     at, blocks = _Places(layout, n), layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales, x_sums = at.block, at.block_bytes, at.x_bytes, at.x_scales, at.x_sums
     codes_of, scale_of, bias_of = _codes_of(layout, n, staged=staged), _scale_of(layout), _bias_of(layout)
-    zeros_at = at.minima
-    raised = layout.minima == "zero" and layout.bits < 8 and n >= CALL_MIN_TOKENS
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
-    kind = PRELOADED if raised else PLAIN
-    offset, most = (128, 255) if raised else codes_in_dots(layout)
+    offset, most = codes_in_dots(layout)
 
     def add_super(acc, w, x, table):
         none, d = splat(0.0), scale_of(w, 0)  # [16]
         block, tokens = w + block_at, x
         for i in range(blocks):
             codes = codes_of(w, block, i, table)  # [16, 32]
-            if raised:
-                codes = lower_codes(codes, w + zeros_at)
-            acc = add_dots(acc, codes, d, none, tokens, x_scales, kind, offset, most)
+            acc = add_dots(acc, codes, d, none, tokens, x_scales, PLAIN, offset, most)
             block += block_bytes
-            tokens += x_bytes
-        if not raised:
-            acc = fma_sums(acc, bias_of(w, 0), x + x_sums, x_bytes, blocks)
-        return acc
+            tokens = advance(tokens, x_bytes)
+        return fma_sums(acc, bias_of(w, 0), x + x_sums, x_bytes, blocks)
 
     return inner(add_super, layout, n, staged, inline="always")
 
