@@ -120,7 +120,8 @@ def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
     offset, most = codes_in_dots(layout)
-    in_steps, across = n <= FEW_TOKENS if layout.two_level else blocks > 1, codes_across(layout, n)
+    across = codes_across(layout, n)
+    in_steps = not layout.two_level or n <= FEW_TOKENS or n >= CALL_MIN_TOKENS
     room, after = blocks * x_bytes, BLOCK_BYTES - STEP
 
     def add_super(acc, w, x, table):
