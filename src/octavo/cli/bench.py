@@ -18,7 +18,10 @@ from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 
-SHAPES = "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, llama3-8b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
+SHAPES = (
+    "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, qwen3.5-9b, lfm2-1.2b, llama3-8b, gemma3-4b, gpt-oss-20b or "
+    "deepseek-v2-lite."
+)
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(gemm)
 app.command("serve")(grouped(serve))
