@@ -3,8 +3,9 @@
     python bench/cache_speed.py MODEL.gguf [--types f16,int8] [--depth N] [--turns N] [--steps N] [--threads N]
 
 Each type has an engine of its own in this process. A turn is that many decode steps of each, one sequence, in the order
-A B B A. What lies in the cache before the first step is zeros, which takes as long to read as keys and values do, so no
-prompt is run. `ratio` is the median over turns of the first type's time over the other's; `quartiles` those of it.
+A B B A. No prompt of that length is run: the keys and values of a page are written to all others, each to memory of its
+own (memory that nothing was written to is one page of zeros, which a cache holds). `ratio` is the median over turns of
+the first type's time over the other's; `quartiles` those of it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import results_file
 from octavo.bench.profile import ready_engine
+from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
 from octavo.runtime import Engine
 from octavo.runtime.batch import Feed
@@ -24,11 +26,13 @@ from octavo.runtime.kv_cache import Sequence
 
 
 def ready(file: GGUFFile, kv: Any, depth: int, steps: int, threads: int | None) -> tuple[Engine, Sequence]:
-    """An engine, and a sequence of `depth` tokens in it."""
+    """An engine, and a sequence of `depth` tokens in it, which are those of a page again and again."""
     engine, sequence = ready_engine(file, "cpu", steps, depth, kv, threads), Sequence()
-    engine.load()
+    engine.prefill(sequence, list(range(1, PAGE_SIZE + 1)))
     engine.pool.grow(sequence, depth)
-    sequence.tokens.extend([0] * depth)
+    for page in sequence.pages[1:]:
+        engine.load().copy_page(page, sequence.pages[0])
+    sequence.tokens.extend([0] * (depth - PAGE_SIZE))
     return engine, sequence
 
 

@@ -9,7 +9,8 @@
 | b | prompts of 2,048 tokens while 4 replies are written |
 | c | a conversation of 8 turns |
 
-Both programs get the same file, threads, type of KV cache, number of sequences and context for each. They take turns:
+Both programs get the same file, threads, type of KV cache, number of sequences and context for each, and neither makes
+drafts: models of random weights repeat themselves, which drafts would gain by. They take turns:
 each is started for a test, measured by the same client, and ended. Of `--rounds` turns the better of each figure
 counts, as what else a machine does can only slow a program down.
 """
@@ -69,7 +70,8 @@ def tests(names: Sequence[str], streams: Sequence[int]) -> Iterator[Test]:
 def started(program: str, model: str, test: Test, threads: int, peer: str) -> Iterator[Address]:
     """One of the two, ready, with room for a test."""
     if program == OURS:
-        options = ["-c", str(test.context), "-np", str(test.sequences), "-t", str(threads), "--device", "cpu"]
+        options = ["-c", str(test.context), "-np", str(test.sequences), "-t", str(threads), "--device", "cpu",
+                   "--speculate", "off"]  # fmt: skip
         with served(model, options) as to:
             yield to
         return
