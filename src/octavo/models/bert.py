@@ -110,9 +110,7 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for positions that are not learned, for a decoder and for other kinds of tokens."""
     if (kind := config.values.get("position_embedding_type")) not in (None, "absolute"):
         raise config.error("position_embedding_type", f"is {brief(kind)}", "absolute")
-    for key in ("is_decoder", "add_cross_attention"):
-        if config.flag(key, False):
-            raise config.error(key, "is true", "false")
+    config.only_flags(dict.fromkeys(("is_decoder", "add_cross_attention"), False))
     require_types(config)
     return layer_norm_keys(config, "layer_norm_eps") | {"attention.causal": False, **NO_ROPE}
 

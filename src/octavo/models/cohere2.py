@@ -53,9 +53,7 @@ def build(g: GraphBuilder, hp: Cohere2, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for norms of q and k, for blocks one after the other, and for biases."""
-    for key, usual in (("use_qk_norm", False), ("use_parallel_block", True), ("attention_bias", False)):
-        if config.flag(key, usual) != usual:
-            raise config.error(key, f"is {str(not usual).lower()}", str(usual).lower())
+    config.only_flags({"use_qk_norm": False, "use_parallel_block": True, "attention_bias": False})
     keys = layer_norm_keys(config, "layer_norm_eps") | {"logit_scale": config.real("logit_scale", 0.0625)}
     return keys | layer_window_keys(config, PERIOD)
 

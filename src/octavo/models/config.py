@@ -35,6 +35,18 @@ class Config:
         """An integer from 0 to `limit`; null and absent are 0."""
         return self.size(key, limit) if self.values.get(key) not in (None, 0) else 0
 
+    def only(self, usual: Mapping[str, object]) -> None:
+        """Raise ModelError for a key with another value than the usual one, which null and absent are."""
+        for key, value in usual.items():
+            if (found := self.values.get(key)) not in (None, value):
+                raise self.error(key, f"is {brief(found)}", str(value).lower())
+
+    def only_flags(self, usual: Mapping[str, bool]) -> None:
+        """Raise ModelError for a flag that is not as usual."""
+        for key, value in usual.items():
+            if self.flag(key, value) != value:
+                raise self.error(key, f"is {str(not value).lower()}", str(value).lower())
+
     def flag(self, key: str, default: bool) -> bool:
         value = self.values.get(key)
         if value is None:

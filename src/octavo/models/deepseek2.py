@@ -56,8 +56,7 @@ def build(g: GraphBuilder, hp: Deepseek2, w: Weights) -> Node:
 
 def v2(config: Config) -> Keys:
     """Raises ModelError for other ways to choose experts, and for normalized shares."""
-    if config.flag("norm_topk_prob", False):
-        raise config.error("norm_topk_prob", "is true", "false")
+    config.only_flags({"norm_topk_prob": False})
     method = config.values.get("topk_method", "greedy")
     if method not in ("greedy", "group_limited_greedy"):
         raise config.error("topk_method", f"is {brief(method)}", "greedy or group_limited_greedy")
@@ -66,16 +65,14 @@ def v2(config: Config) -> Keys:
 
 
 def v3(config: Config) -> Keys:
-    if not config.flag("rope_interleave", True):
-        raise config.error("rope_interleave", "is false", "true")
+    config.only_flags({"rope_interleave": True})
     keys = _config_keys(config) | routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
     return keys | nextn_keys(config)
 
 
 def _config_keys(config: Config) -> Keys:
     """Latent attention. Raises ModelError for its biases, and for yarn that GGUF has no words for."""
-    if config.flag("attention_bias", False):
-        raise config.error("attention_bias", "is true", "false")
+    config.only_flags({"attention_bias": False})
     found = rope_parameters(config)
     if (scale := found.get("mscale")) != found.get("mscale_all_dim"):
         raise config.error("mscale", f"is {brief(scale)}", "mscale_all_dim's value")

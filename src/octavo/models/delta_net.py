@@ -169,8 +169,7 @@ def _of_length(g: GraphBuilder, x: Node, length: float, name: str) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for biases of attention, and kinds of layers that are not known."""
-    if config.flag("attention_bias", False):
-        raise config.error("attention_bias", "is true", "false")
+    config.only_flags({"attention_bias": False})
     most = LIMITS["embedding_length"]
     words = {
         "taps": "conv_kernel_dim",

@@ -27,21 +27,12 @@ def tensors(hp: Routed) -> Tensors:
 
 
 def build(g: GraphBuilder, hp: Routed, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        x = g.add(x, routed.feed_forward(g, hp, b, g.rms_norm(x, b["ffn_norm"], hp.eps), i))
-    return layers.logits(g, hp, w, x)
+    return routed.graph(g, hp, w, layers.qkv)
 
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for biases, and for dense layers behind or between those of experts."""
-    if config.flag("use_bias", False):
-        raise config.error("use_bias", "is true", "false")
+    config.only_flags({"use_bias": False})
     n, experts = config.size("num_hidden_layers", LIMITS["block_count"]), config.size("moe_num_experts", 1 << 16)
     if (step := config.values.get("moe_layer_interval", 1)) != 1:
         raise config.error("moe_layer_interval", f"is {brief(step)}", "1")

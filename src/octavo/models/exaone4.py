@@ -34,8 +34,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
     x = g.get_rows(w["token_embd"], g.tokens)
     for i in range(hp.n_layer):
         b = w.block(i)
-        q, k, v = layers.qkv(g, hp, b, x)
-        q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
+        q, k, v = layers.normed_qkv(g, hp, b, x)
         if hp.n_window is None or hp.windowed[i]:
             q, k = rope(q), rope(k)
         h = g.attention(q, k, v, layer=i, scale=hp.attention_scale, window=hp.window(i))

@@ -67,8 +67,7 @@ def build(g: GraphBuilder, hp: Gemma2, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for attention that looks ahead."""
-    if config.flag("use_bidirectional_attention", False):
-        raise config.error("use_bidirectional_attention", "is true", "false")
+    config.only_flags({"use_bidirectional_attention": False})
     head = config.size("head_dim", LIMITS["attention.key_length"], 256)
     keys: Keys = {f"attention.{part}_length": head for part in ("key", "value")} | {"rope.dimension_count": head}
     keys["attention.scale"] = config.real("query_pre_attn_scalar", 256) ** -0.5

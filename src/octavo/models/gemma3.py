@@ -53,8 +53,7 @@ def build(g: GraphBuilder, hp: Gemma3, w: Weights) -> Node:
         b = w.block(i)
         rope = rope_local if hp.windowed[i] else rope_global
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
-        q, k, v = layers.qkv(g, hp, b, h)
-        q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
+        q, k, v = layers.normed_qkv(g, hp, b, h)
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.query_scale, window=hp.window(i))
         x = g.add(x, g.rms_norm(layers.linear(g, b, "attn_output", h), b["post_attention_norm"], hp.eps))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)
@@ -67,8 +66,7 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for attention that is capped, or that looks ahead."""
     if config.values.get("attn_logit_softcapping") is not None:
         raise config.error("attn_logit_softcapping", f"is {brief(config.values['attn_logit_softcapping'])}", "null")
-    if config.flag("use_bidirectional_attention", False):
-        raise config.error("use_bidirectional_attention", "is true", "false")
+    config.only_flags({"use_bidirectional_attention": False})
     head = config.size("head_dim", LIMITS["attention.key_length"], 256)
     keys: Keys = {f"attention.{part}_length": head for part in ("key", "value")} | {"rope.dimension_count": head}
     keys["attention.scale"] = config.real("query_pre_attn_scalar", 256) ** -0.5

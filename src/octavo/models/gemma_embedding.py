@@ -63,8 +63,7 @@ def build(g: GraphBuilder, hp: GemmaEmbedding, w: Weights) -> Node:
     for i in range(hp.n_layer):
         b = w.block(i)
         rope, window = (rope_local, hp.window(i) // 2 + 1) if hp.windowed[i] else (rope_global, 0)
-        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
+        q, k, v = layers.normed_qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
         h = g.attention_of_all(rope(q), rope(k), v, i, hp.attention_scale, window)
         x = g.add(x, g.rms_norm(layers.linear(g, b, "attn_output", h), b["post_attention_norm"], hp.eps))
         h = layers.geglu_ffn(g, b, g.rms_norm(x, b["ffn_norm"], hp.eps))

@@ -7,7 +7,7 @@ from octavo.graph.node import Node
 from octavo.models import layers, names, routed
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, nextn_keys, rotary_keys
-from octavo.models.hparams import NEXTN, HyperparamReader, read_shared
+from octavo.models.hparams import NEXTN, HyperparamReader, Hyperparams, read_shared
 from octavo.models.routed import SIGMOID, Routed
 from octavo.models.weights import Expected, Tensors, Weights, vector
 
@@ -32,17 +32,10 @@ def tensors(hp: Routed) -> Tensors:
 
 
 def build(g: GraphBuilder, hp: Routed, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        if b.get("attn_q_norm") is not None:
-            q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        x = g.add(x, routed.feed_forward(g, hp, b, g.rms_norm(x, b["post_attention_norm"], hp.eps), i))
-    return layers.logits(g, hp, w, x)
+    def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
+        return (layers.qkv if b.get("attn_q_norm") is None else layers.normed_qkv)(g, hp, b, h)
+
+    return routed.graph(g, hp, w, qkv, norm="post_attention_norm")
 
 
 def config_keys(config: Config) -> Keys:

@@ -54,8 +54,7 @@ def config_keys(config: Config) -> Keys:
     for word, usual in (("swiglu_alpha", SLOPE), ("swiglu_limit", LIMIT)):
         if (found := config.real(word, usual)) != usual:
             raise config.error(word, f"is {found:g}", f"{usual:g}")
-    if not config.flag("attention_bias", True):
-        raise config.error("attention_bias", "is false", "true")
+    config.only_flags({"attention_bias": True})
     width = config.size("intermediate_size", LIMITS["expert_feed_forward_length"])
     keys = expert_keys(config, "num_local_experts") | {"expert_feed_forward_length": width}
     return keys | layer_window_keys(config, PERIOD, 128)

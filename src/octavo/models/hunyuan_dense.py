@@ -46,9 +46,7 @@ def config_keys(config: Config) -> Keys:
 
     Raises ModelError for a rope that follows the length of the text, for heads without norms, and for shared caches.
     """
-    for key, usual in (("use_qk_norm", True), ("use_cla", False)):
-        if config.flag(key, usual) != usual:
-            raise config.error(key, f"is {str(not usual).lower()}", str(usual).lower())
+    config.only_flags({"use_qk_norm": True, "use_cla": False})
     found = rope_parameters(config)
     if found.get("rope_type", found.get("type")) != "dynamic":
         return {}

@@ -65,8 +65,7 @@ def config_keys(config: Config) -> Keys:
     for key, usual in (("position_embedding_type", "alibi"), ("feed_forward_type", "geglu")):
         if (found := config.values.get(key, usual)) != usual:
             raise config.error(key, f"is {brief(found)}", usual)
-    if config.flag("is_decoder", False):
-        raise config.error("is_decoder", "is true", "false")
+    config.only_flags({"is_decoder": False})
     bert.require_types(config)
     return layer_norm_keys(config, "layer_norm_eps") | {"attention.causal": False, **bert.NO_ROPE}
 

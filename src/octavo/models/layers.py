@@ -116,6 +116,8 @@ def moe_tensors(hp: Hyperparams, *, bias: bool = False, joined: bool = False) ->
 
 
 Turn = Callable[[Node], Node]
+Qkv = Callable[[GraphBuilder, Hyperparams, Weights, Node], tuple[Node, Node, Node]]
+"""What makes q, k and v of h [T, n_embd] and a layer's weights, as `qkv` does."""
 
 
 def rotary(g: GraphBuilder, rope: Rope, w: Weights | None) -> Turn:
@@ -154,6 +156,12 @@ def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, No
     """The three projections of h [T, n_embd], split into heads."""
     q, k, v = (linear(g, b, f"attn_{n}", h) for n in "qkv")
     return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
+
+
+def normed_qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
+    """The same, each head of q and k normed."""
+    q, k, v = qkv(g, hp, b, h)
+    return g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps), v
 
 
 def qkv_of_rows(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:

@@ -85,8 +85,7 @@ def graph(g: GraphBuilder, hp: Lfm2, w: Weights, feed_forward: FeedForward) -> N
 
 
 def _attend(g: GraphBuilder, hp: Lfm2, b: Weights, h: Node, i: int, rope: layers.Turn) -> Node:
-    q, k, v = layers.qkv(g, hp, b, h)
-    q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
+    q, k, v = layers.normed_qkv(g, hp, b, h)
     h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
     return layers.linear(g, b, "attn_output", h)
 
@@ -109,8 +108,7 @@ def config_keys(config: Config) -> Keys:
 
 def shared_keys(config: Config) -> Keys:
     """What LFM2 and its models with experts say alike."""
-    if config.flag("conv_bias", False):
-        raise config.error("conv_bias", "is true", "false")
+    config.only_flags({"conv_bias": False})
     heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
     heads = config.size("num_key_value_heads", LIMITS[KV_HEADS], heads)
     base = {} if "rope_theta" in {**config.values, **rope_parameters(config)} else {"rope.freq_base": 1e6}

@@ -8,7 +8,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import lfm2, names, routed
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief, expert_keys
+from octavo.models.config import Config, Keys, expert_keys
 from octavo.models.hparams import LIMITS, HyperparamReader
 from octavo.models.routed import GATE, N_DENSE, SIGMOID, Routed
 from octavo.models.weights import Tensors, Weights
@@ -34,11 +34,8 @@ def build(g: GraphBuilder, hp: Lfm2Moe, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for shares that are not normalized or scaled, and experts that are chosen without a bias."""
-    for key in ("norm_topk_prob", "use_expert_bias"):
-        if not config.flag(key, True):
-            raise config.error(key, "is false", "true")
-    if (scale := config.values.get("routed_scaling_factor")) not in (None, 1):
-        raise config.error("routed_scaling_factor", f"is {brief(scale)}", "1")
+    config.only_flags({"norm_topk_prob": True, "use_expert_bias": True})
+    config.only({"routed_scaling_factor": 1})
     n = config.size("num_hidden_layers", LIMITS["block_count"])
     return lfm2.shared_keys(config) | expert_keys(config, "num_experts") | {
         N_DENSE: config.count("num_dense_layers", n), GATE: SIGMOID,

@@ -23,26 +23,15 @@ def tensors(hp: Routed) -> Tensors:
 
 
 def build(g: GraphBuilder, hp: Routed, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.qkv_of_rows(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        x = g.add(x, routed.feed_forward(g, hp, b, g.rms_norm(x, b["ffn_norm"], hp.eps), i))
-    return layers.logits(g, hp, w, x)
+    return routed.graph(g, hp, w, layers.qkv_of_rows)
 
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for other scores, norms or kinds of attention, and for experts that all tokens go through."""
-    usual = {
+    config.only({
         "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True, "qk_norm_type": "per_layer",
         "shared_intermediate_size": 0,
-    }  # fmt: skip
-    for key, value in usual.items():
-        if (found := config.values.get(key)) not in (None, value):
-            raise config.error(key, f"is {brief(found)}", str(value).lower())
+    })  # fmt: skip
     kinds = config.values.get("attn_type_list")
     if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
         raise config.error("attn_type_list", f"is {brief(kinds)}", "1 for each layer")

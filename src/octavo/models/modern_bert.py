@@ -77,9 +77,7 @@ def build(g: GraphBuilder, hp: ModernBert, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for biases, which no published model has, and for other activations."""
-    for key in ("norm_bias", "attention_bias", "mlp_bias"):
-        if config.flag(key, False):
-            raise config.error(key, "is true", "false")
+    config.only_flags(dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), False))
     if (kind := config.values.get(ACTIVATION, "gelu")) not in ACTIVATIONS:
         raise config.error(ACTIVATION, f"is {brief(kind)}", " or ".join(ACTIVATIONS))
     keys = layer_norm_keys(config, "norm_eps") | {"attention.causal": False, ACTIVATION: kind}
@@ -109,8 +107,7 @@ def _window_keys(config: Config) -> Keys:
 def reranker(config: Config) -> Keys:
     """Raises ModelError for a classifier of more than one score, and one of another kind than GELU and a norm."""
     bert.require_one_label(config)
-    if config.flag("classifier_bias", False):
-        raise config.error("classifier_bias", "is true", "false")
+    config.only_flags({"classifier_bias": False})
     if (kind := config.values.get("classifier_activation", "gelu")) != "gelu":
         raise config.error("classifier_activation", f"is {brief(kind)}", "gelu")
     if (pooling := config.values.get("classifier_pooling", "cls")) not in POOLINGS:

@@ -32,9 +32,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for normalized shares, for biases, and for values of q, k and v that are clipped."""
-    for key in ("norm_topk_prob", "attention_bias"):
-        if config.flag(key, False):
-            raise config.error(key, "is true", "false")
+    config.only_flags({"norm_topk_prob": False, "attention_bias": False})
     if (clip := config.values.get("clip_qkv")) is not None:
         raise config.error("clip_qkv", f"is {brief(clip)}", "null")
     return expert_keys(config, "num_experts")

@@ -59,9 +59,7 @@ def shared_expert(g: GraphBuilder, b: Weights, h: Node) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for windows, normalized shares, and dense layers between the others."""
-    for key in ("use_sliding_window", "norm_topk_prob"):
-        if config.flag(key, False):
-            raise config.error(key, "is true", "false")
+    config.only_flags(dict.fromkeys(("use_sliding_window", "norm_topk_prob"), False))
     return width_keys(config)
 
 

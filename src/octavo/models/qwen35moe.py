@@ -51,8 +51,7 @@ def config_keys(config: Config) -> Keys:
 
 def feed_forward_keys(config: Config) -> Keys:
     """Raises ModelError for shares that are not normalized, and for dense layers between the others."""
-    if not config.flag("norm_topk_prob", True):
-        raise config.error("norm_topk_prob", "is false", "true")
+    config.only_flags({"norm_topk_prob": True})
     return qwen2moe.width_keys(config)
 
 

@@ -33,8 +33,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
     for i in range(hp.n_layer):
         b = w.block(i)
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
-        q, k, v = layers.qkv(g, hp, b, h)
-        q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
+        q, k, v = layers.normed_qkv(g, hp, b, h)
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
         x = g.add(x, layers.linear(g, b, "attn_output", h))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)

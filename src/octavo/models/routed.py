@@ -76,6 +76,19 @@ def feed_forward_tensors(hp: Routed, layer: int) -> Tensors:
     return layers.moe_tensors(hp) | shared | {"exp_probs_b.bias": vector(hp.n_expert, optional=hp.gate == SOFTMAX)}
 
 
+def graph(g: GraphBuilder, hp: Routed, w: Weights, qkv: layers.Qkv, norm: str = "ffn_norm") -> Node:
+    """The graph of a model with these q, k and v; `norm` is what the norm before its experts is called."""
+    rope = layers.rotary(g, hp.rope, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
+        x = g.add(x, feed_forward(g, hp, b, g.rms_norm(x, b[norm], hp.eps), i))
+    return layers.logits(g, hp, w, x)
+
+
 def feed_forward(g: GraphBuilder, hp: Routed, b: Weights, h: Node, layer: int) -> Node:
     """[T, n_embd] normed -> [T, n_embd], of a layer by its number."""
     if layer < hp.n_dense:
@@ -99,9 +112,7 @@ def config_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
 
     Raises ModelError for scores that are not those of `gate`, and for dense layers behind those of experts.
     """
-    for word, usual in (("scoring_func", "sigmoid" if gate == SIGMOID else "softmax"), ("moe_layer_freq", 1)):
-        if (value := config.values.get(word)) not in (None, usual):
-            raise config.error(word, f"is {brief(value)}", str(usual))
+    config.only({"scoring_func": "sigmoid" if gate == SIGMOID else "softmax", "moe_layer_freq": 1})
     experts = config.size("n_routed_experts", LIMITS["expert_count"])
     return {
         N_DENSE: _dense_layers(config),

@@ -36,9 +36,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for windows, for biases of all linear layers, and for other layers without rope."""
-    for key in ("use_sliding_window", "mlp_bias", "attention_bias"):
-        if config.flag(key, False):
-            raise config.error(key, "is true", "false")
+    config.only_flags(dict.fromkeys(("use_sliding_window", "mlp_bias", "attention_bias"), False))
     n = config.size("num_hidden_layers", LIMITS["block_count"])
     period = config.values.get("no_rope_layer_interval", PERIOD)
     usual = [int((i + 1) % PERIOD != 0) for i in range(n)]

@@ -43,8 +43,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for a model without biases."""
-    if not config.flag("use_bias", True):
-        raise config.error("use_bias", "is false", "true")
+    config.only_flags({"use_bias": True})
     return layer_norm_keys(config, "norm_epsilon") | window_keys(config, 0)
 
 
