@@ -22,7 +22,7 @@ class Memory:
         self.pool, self.tree = pool, PageTree(pool)
         self.pages = np.full((pool.n_pages, PAGE_SIZE), -1)
         self.copies = 0
-        pool.copy_with(self.copy)
+        pool.copier.copy_with(self.copy)
 
     def copy(self, target: int, source: int) -> None:
         self.pages[target] = self.pages[source]

@@ -89,9 +89,9 @@ class Engine:
         ))  # fmt: skip
         states = StatePool(config.max_sequences + SPARE) if any(graph.leaves("state")) else None
         self.pool = PagePool(self._pages(graph, windows, states), windows, states)
-        self.pool.copy_with(self._copy_page)
+        self.pool.copier.copy_with(self._copy_page)
         if states is not None:
-            states.copy_with(self._copy_state)
+            states.copier.copy_with(self._copy_state)
         self.prefixes = PageTree(self.pool)
         self.on_device = isinstance(backends[0], AsyncBackend)
         """Steps run on a device of their own, beside the host."""
@@ -181,7 +181,7 @@ class Engine:
         if not window or most >= self._max_pages:
             return graph, None
         windows = WindowPool(window, most * config.max_sequences)
-        windows.copy_with(self._copy_window_page)
+        windows.copier.copy_with(self._copy_window_page)
         return build(window_pages=True), windows
 
     def _pages(self, graph: Graph, windows: WindowPool | None, states: StatePool | None) -> int:

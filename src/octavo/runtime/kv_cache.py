@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from octavo.errors import CacheFullError
 from octavo.graph.node import PAGE_SIZE, Graph, cache_bytes, kept_bytes
+from octavo.runtime.copier import Copier
 from octavo.runtime.state_pool import StatePool
 from octavo.runtime.window_pool import WindowPages, WindowPool, pages_for
 
@@ -75,7 +76,7 @@ class PagePool:
         self.n_pages, self.windows, self.states = n_pages, windows, states
         self.cached = 0
         self.store: Store | None = None
-        self._copy: WeakMethod[Callable[[int, int], None]] | None = None
+        self.copier = Copier()
         self._when_short: WeakMethod[Callable[[Sequence], None]] | None = None
         self._released: list[int] = []
         self._unused = 0  # this page and those after it were never handed out
@@ -109,10 +110,6 @@ class PagePool:
         This does not keep the method's object, which holds the engine and its memory, alive.
         """
         self._when_short = WeakMethod(method)
-
-    def copy_with(self, method: Callable[[int, int], None]) -> None:
-        """Have a method called to copy a page; it is given the number of the new one, then that of the old one."""
-        self._copy = WeakMethod(method)
 
     def wanted(self, sequence: Sequence, length: int) -> int:
         """Pages that `sequence` takes to grow to `length` tokens; a copy of a page that others hold is one."""
@@ -190,9 +187,8 @@ class PagePool:
             assert self.store is not None
             self.store.forget(old)
             return
-        copy, new = None if self._copy is None else self._copy(), self._take()
-        assert copy is not None, "pages are shared where they can be copied"
-        copy(new, old)
+        new = self._take()
+        self.copier.copy(new, old)
         sequence.pages[len(sequence) // PAGE_SIZE] = new
         self._let_go(old)
 

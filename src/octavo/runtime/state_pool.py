@@ -6,8 +6,7 @@ than its own tokens, as after a step that failed, has it computed again when it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from weakref import WeakMethod
+from octavo.runtime.copier import Copier
 
 SPARE = 2
 """Slots beside those of sequences in a step: for one that is kept for a prompt to go on with it, and another."""
@@ -19,15 +18,11 @@ class StatePool:
     def __init__(self, n_slots: int) -> None:
         self.n_slots = n_slots
         self._free = list(reversed(range(n_slots)))
-        self._copy: WeakMethod[Callable[[int, int], None]] | None = None
+        self.copier = Copier()
 
     @property
     def free(self) -> int:
         return len(self._free)
-
-    def copy_with(self, method: Callable[[int, int], None]) -> None:
-        """As `PagePool.copy_with`."""
-        self._copy = WeakMethod(method)
 
     def take(self) -> int:
         """A slot; one is free."""
@@ -38,7 +33,6 @@ class StatePool:
 
     def fork(self, slot: int) -> int:
         """Another slot with the state of this one; one is free."""
-        copy, taken = None if self._copy is None else self._copy(), self.take()
-        assert copy is not None, "states are forked where they can be copied"
-        copy(taken, slot)
+        taken = self.take()
+        self.copier.copy(taken, slot)
         return taken

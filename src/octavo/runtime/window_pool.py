@@ -5,11 +5,10 @@ So a long context takes memory for whole sequences only in layers that see whole
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from weakref import WeakMethod
 
 from octavo.graph.node import PAGE_SIZE, Graph
+from octavo.runtime.copier import Copier
 
 SLACK = 512
 """Tokens that a sequence can go back by without losing what its window holds there."""
@@ -49,15 +48,11 @@ class WindowPool:
     def __init__(self, window: int, n_pages: int) -> None:
         self.window, self.n_pages = window, n_pages
         self._free = list(reversed(range(n_pages)))
-        self._copy: WeakMethod[Callable[[int, int], None]] | None = None
+        self.copier = Copier()
 
     @property
     def free(self) -> int:
         return len(self._free)
-
-    def copy_with(self, method: Callable[[int, int], None]) -> None:
-        """As `PagePool.copy_with`."""
-        self._copy = WeakMethod(method)
 
     def missing(self, mine: WindowPages, held: int, length: int) -> int:
         """Pages that a sequence of `held` tokens lacks to grow to `length`, less those that it gives back then."""
@@ -89,12 +84,10 @@ class WindowPool:
 
     def fork(self, mine: WindowPages, held: int) -> WindowPages:
         """Copies of the pages of `held` tokens; so many are free."""
-        copy = None if self._copy is None else self._copy()
-        assert copy is not None, "pages are forked where they can be copied"
         made = WindowPages([0] * mine.given_back, mine.given_back)
         for page in mine.pages[mine.given_back : pages_for(held)]:
             made.pages.append(self._free.pop())
-            copy(made.pages[-1], page)
+            self.copier.copy(made.pages[-1], page)
         return made
 
     def _first(self, held: int) -> int:
