@@ -34,7 +34,7 @@ NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec
          "decode": "float", "decode_q8": "float", "prefill": "wide",
          **{f"{step}_{kind}{static}": needs for step, needs in (("decode", "float"), ("prefill", "wide"))
             for kind in ("int8", "fp8") for static in ("", "_static")}, "decode_int4": "float", "prefill_int4": "wide",
-         "decode_window": "float", "prefill_window": "wide", "prefill_alibi": "wide",
+         "decode_window": "float", "prefill_window": "wide", "prefill_alibi": "wide", "prefill_int8_own": "wide",
          "latent": "wide", "latent_many": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
@@ -64,7 +64,7 @@ OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "deco
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
           "draw", "topk_parts", "topk_merge", *(f"{step}_{kind}{static}" for step in ("decode", "prefill")
                                         for kind in ("int8", "fp8") for static in ("", "_static")),
-          "decode_int4", "prefill_int4", "combine_int4", "set_rows_int4",
+          "decode_int4", "prefill_int4", "prefill_int8_own", "combine_int4", "set_rows_int4",
           "set_rows_int8", "set_rows_fp8", "rope_set_rows_int8_static")  # fmt: skip
 
 

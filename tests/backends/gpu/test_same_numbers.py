@@ -57,6 +57,15 @@ def test_attention_in_prompts_and_replies(kind: DType, attrs: dict[str, float]) 
     np.testing.assert_array_equal(attention.at(positions, apart=True), alone)
 
 
+@pytest.mark.parametrize("kind", ["int8", slow("fp8")])
+@pytest.mark.parametrize("first", [62, 63])  # in one page, and in two
+def test_larger_values_that_a_token_does_not_see(kind: DType, first: int) -> None:
+    attention = Attention(kind, backend=BACKEND, length=65)
+    attention.x[first + 1] *= 7
+    alone = np.concatenate([attention.at([p]) for p in (first, first + 1)])
+    np.testing.assert_array_equal(attention.at([first, first + 1]), alone)
+
+
 def test_products() -> None:
     case = OpCase("mul_mat", 33, {"n": 16, "k": 256}, ("Q4_K",))
     built = case.build()

@@ -102,11 +102,13 @@ def _portable_prefill(
     block = triton.next_power_of_2(dim)
     tile = dispatch.prefill(block, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))
     shape = AttentionShape(
-        dim, block, heads // cache.heads, tile.block_m, block_n=tile.block_n, precision=tile.precision, **limits
-    )
+        dim, block, heads // cache.heads, tile.block_m, block_n=tile.block_n, precision=tile.precision,
+        own_scales=c.deterministic and limits.get("scales") == "dynamic", **limits,
+    )  # fmt: skip
     return c.launch(
         prefill_kernel, (-(-tokens // tile.block_m), heads, len(starts) - 1), Matrix(q, q.stride(0)), cache, positions,
         starts, sinks, Matrix(out, out.stride(0)), scale, shape=shape, warps=tile.warps, stages=2,
+        exact=c.deterministic,
     )  # fmt: skip
 
 
@@ -168,7 +170,7 @@ def _prefill_latent(
     return c.launch(
         latent_kernel, (-(-rows // shape.block_m), cache.heads, len(starts) - 1), Matrix(q, q.stride(0)), cache,
         positions, starts, sinks, Matrix(out, out.stride(0)), None, scale, shape=shape, warps=tile.warps,
-        stages=tile.stages,
+        stages=tile.stages, exact=c.deterministic,
     )  # fmt: skip
 
 

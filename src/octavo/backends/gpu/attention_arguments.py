@@ -80,6 +80,7 @@ class AttentionShape(Constant):
     part       values of queries and keys that are multiplied at a time, or whose splits are summed; 0: all
     kind       of a cache of codes: "q8_0", "int8", "fp8" or "int4"
     scales     "dynamic" or "static" where heads have scales
+    own_scales of prompts: dynamic scales of values are put over the largest that a query itself sees
     alibi      scores of prompts lose 2^(-alibi (h + 1)) for each position between, of the first `sloped` heads h, and
                2^(-alibi (h - sloped + 1/2)) of those after them; 0: they lose nothing
     """
@@ -101,6 +102,7 @@ class AttentionShape(Constant):
     part: int = 0
     kind: str = ""
     scales: str = ""
+    own_scales: bool = False
     alibi: float = 0.0
     sloped: int = 0
 

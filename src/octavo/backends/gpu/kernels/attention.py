@@ -88,6 +88,14 @@ def weighted_by_scales(p, scales, most, acc):
 
 
 @triton.jit
+def weighted_by_own_scales(p, scales, most, acc):
+    """`weighted_by_scales`, each query over the largest of those that it gives weight to, [BLOCK_M, 1], so that what
+    others see makes no difference."""
+    new = tl.maximum(most, tl.max(tl.where(p > 0, scales[None, :], 0.0), 1)[:, None])
+    return p * scales[None, :] * (1 / new), new, acc * tl.div_rn(most, new)
+
+
+@triton.jit
 def keys_of(cache, rows, seen, head, shape: tl.constexpr):
     """`rows_of` the keys of a PagedCache."""
     return rows_of(cache.k, cache.k_scales, rows, seen, head, cache.heads, shape)
@@ -228,7 +236,9 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         scale *= head_scale_of(cache.k_scales, head // shape.group, shape)
         unit = head_scale_of(cache.v_scales, head // shape.group, shape)
-        if shape.scales == "dynamic":
+        if shape.own_scales:
+            unit = tl.full((BLOCK_M, 1), LEAST_SCALE, tl.float32)
+        elif shape.scales == "dynamic":
             unit = tl.full((), LEAST_SCALE, tl.float32)
         for i in range(earliest, last // BLOCK_N + 1):
             row = row_of_block(cache, sequence, i, True, shape)
@@ -250,7 +260,10 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
                 v_scale = row_scales_of(
                     cache.v_scales, rows, seen, head // shape.group, cache.heads, shape
                 )  # [BLOCK_N]
-                p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
+                if shape.own_scales:
+                    p, unit, acc = weighted_by_own_scales(p, v_scale, unit, acc)
+                else:
+                    p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
             acc = add_values(p, v, acc, shape, CODES)
         if sinks is not None:
             total += tl.exp2(tl.load(sinks + head) * LOG2E - m)
