@@ -1,26 +1,34 @@
 """Measures what errors that make up for each other are worth; writes bench/results/compensation-kl-MODEL-<date>.json.
 
-    python bench/compensation_kl.py [MODEL.gguf] [--orders 8] [--presets Q4_0,...] [--methods gptq,qronos] [--chunks N]
+    python bench/compensation_kl.py [MODEL.gguf ...] [--orders 8] [--first 0] [--presets Q4_0,...]
+                                    [--methods gptq,qronos] [--chunks N] [--jobs N] [--commit HASH] [-o FOLDER]
 
 A model in other orders of its channels, which change nothing but which weights share a block, is quantized by the plain
 encoders, by those with an importance matrix, and by methods that compensate, with the types of the second (Q4_0: of the
-first). Importance and Hessians are of questions that the model was trained on, divergence is of others. What does not
-depend on the order is worked out once: the original's logits, and what errors cost in each tensor (`--target-bpw`).
+first; with a size: the cheapest of those that errors can be made up for in). Importance and Hessians are of questions
+that the model was trained on, divergence is of others. What does not depend on the order is worked out once: the
+original's logits, and what errors cost in each tensor (`--target-bpw`).
+
+Presets are gone through in the order given, each for all models and orders; files are written whenever one is done.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import results_file
+from jobs import results
+from octavo.bench import machine
 from octavo.evals import collect_imatrix, demo_text
 from octavo.evals.compensation import Compensation
 from octavo.evals.scores import Comparison, compare
@@ -33,8 +41,8 @@ from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import Target, quantize_file, quantize_to_size
 from octavo.quantizers.fold import shuffle
 from octavo.quantizers.imatrix import Imatrix
+from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source
-from octavo.quantizers.mix.mixing import Choices
 from octavo.runtime import resolve
 
 CONTEXT, CALIBRATION_WINDOWS = 512, 32
@@ -48,12 +56,14 @@ Found = dict[str, dict[str, Any]]
 
 
 class Subject:
-    """A model, its logits over the held-out text, and what errors cost in its tensors."""
+    """A model, and its logits over the held-out text."""
 
     def __init__(self, name: str, chunks: int | None) -> None:
         self.path, self.chunks = resolve(name), chunks
-        self.base = list(self._logits(self.path))
-        self._slopes: Mapping[str, float] = {}
+
+    @cached_property
+    def base(self) -> list[tuple[Any, Any]]:
+        return list(self._logits(self.path))
 
     def write(self, out: Path, seed: int) -> None:
         """Write the model with its channels in an order drawn by `seed`. Raises where it computes something else."""
@@ -62,7 +72,7 @@ class Subject:
             tensors = {name: _as_stored(file.tensor(name), other.tensor(name)) for name in file.tensors}
             metadata = {key: file.metadata.typed(key) for key in file.metadata}
             write_gguf(out, file.metadata["general.architecture"], metadata, tensors)
-        (rows, _), (base, _) = next(self._logits(out)), self.base[0]
+        (rows, _), (base, _) = next(self._logits(out)), next(self._logits(self.path))
         if np.abs(rows - base).max() > SAME:
             raise ValueError(f"order {seed}: logits are {np.abs(rows - base).max():g} off (allowed: {SAME:g})")
 
@@ -72,57 +82,84 @@ class Subject:
         kl = mean(Comparison.join([compare(rows, base, targets) for (rows, targets), (base, _) in pairs]).kl)
         return [kl.value, kl.error]
 
-    def slopes(self, source: Source, names: list[str]) -> Mapping[str, float]:
-        """What errors cost, measured once: no order changes it."""
-        if not self._slopes:
-            self._slopes = Measured("demo", None)(source, names)
-        return self._slopes
-
     def _logits(self, path: str | Path) -> Iterator[tuple[Any, Any]]:
-        with open_subject(path, CONTEXT) as model:
+        with open_subject(path, CONTEXT, device="cpu") as model:
             text = demo_text(model.tokenizer, "test").tokens
             for window in windows(model, text, CONTEXT, self.chunks):
                 for rows, targets in logits(model.engine, window, *step_sizes(model.engine)):
                     yield rows.copy(), targets
 
 
-class Order:
-    """The subject's channels in one order, written to `source`."""
+subject = cache(Subject)
 
-    def __init__(self, subject: Subject, folder: Path, seed: int) -> None:
-        self.subject, self.source, self.out = subject, folder / "source.gguf", folder / "out.gguf"
-        subject.write(self.source, seed)
 
-    @cached_property
-    def imatrix(self) -> Imatrix:
-        with open_subject(self.source, CONTEXT, fuse=False) as model:
-            text = demo_text(model.tokenizer, "train").tokens
-            return collect_imatrix(model, text, context=CONTEXT, chunks=CALIBRATION_WINDOWS)
+@dataclass(frozen=True)
+class Setting:
+    """What all tasks have in common; `folder` is what files are made in."""
 
-    def measure(self, preset: str, methods: list[str]) -> Found:
-        """Each way to quantize to a preset, or to a size."""
-        choices, found = Choices(), {}
-        if preset[0].isdigit():
-            target, preset = Target(float(preset)), "Q4_K_M"
-            report = quantize_to_size(
-                self.source, self.out, target, slopes=self.subject.slopes, imatrix=self.imatrix
-            ).report
-            choices = Choices(tensor_types=tuple((f"^{row.name}$", row.type) for row in report.rows))
-        else:
-            found["plain"] = self._measured(preset, choices, None, None)
-        found["imatrix"] = self._measured(preset, choices, self.imatrix, None)
-        for kind in methods:
-            weights = None if preset == "Q4_0" else self.imatrix
-            found[kind] = self._measured(preset, choices, weights, Compensation("demo", kind))  # type: ignore[arg-type]
+    folder: Path
+    methods: tuple[str, ...]
+    chunks: int | None
+
+    def file(self, model: str, seed: int, kind: str) -> Path:
+        return self.folder / f"{Path(model).stem}-{seed}.{kind}"
+
+    def slopes(self, model: str) -> Path:
+        """What errors cost in each tensor: no order changes it."""
+        return self.folder / f"{Path(model).stem}.json"
+
+
+def prepare(setting: Setting, task: tuple[str, int | None]) -> None:
+    """Write a model's channels in an order, with the importance matrix; of None what errors cost."""
+    model, seed = task
+    if seed is None:
+        measure_slopes(model, setting.slopes(model))
+        return
+    out = setting.file(model, seed, "gguf")
+    subject(model, setting.chunks).write(out, seed)
+    with open_subject(out, CONTEXT, device="cpu", fuse=False) as opened:
+        text = demo_text(opened.tokenizer, "train").tokens
+        found = collect_imatrix(opened, text, context=CONTEXT, chunks=CALIBRATION_WINDOWS)
+        found.save(setting.file(model, seed, "imatrix"))
+
+
+def measure_slopes(model: str, out: Path) -> None:
+    def kept(source: Source, names: list[str]) -> Mapping[str, float]:
+        found = Measured("demo", None, device="cpu")(source, names)
+        out.write_text(json.dumps(found))
         return found
 
-    def _measured(
-        self, preset: str, choices: Choices, imatrix: Imatrix | None, method: Compensation | None
-    ) -> dict[str, Any]:
-        begun = time.perf_counter()
-        report = quantize_file(self.source, self.out, preset, choices=choices, imatrix=imatrix, method=method)
-        seconds = time.perf_counter() - begun
-        return {"kl": self.subject.divergence(self.out), "bytes": report.nbytes, "seconds": round(seconds, 2)}
+    quantize_to_size(resolve(model), out.with_suffix(".gguf"), Target(4.5), slopes=kept, dry_run=True)
+
+
+def measure(setting: Setting, task: tuple[str, str, int]) -> Found:
+    """Each way to quantize a model in an order to a preset, or to a size."""
+    model, preset, seed = task
+    source, imatrix = setting.file(model, seed, "gguf"), Imatrix.load(setting.file(model, seed, "imatrix"))
+    if preset[0].isdigit():
+        costs = json.loads(setting.slopes(model).read_text())
+        write = partial(to_size, source, float(preset), costs)
+    else:
+        write = partial(quantize_file, source, preset=preset)
+    ways = {} if preset[0].isdigit() else {"plain": write}
+    ways["imatrix"] = partial(write, imatrix=imatrix)
+    for kind in setting.methods:
+        method = Compensation("demo", kind, device="cpu")  # type: ignore[arg-type]
+        ways[kind] = partial(write, imatrix=None if preset == "Q4_0" else imatrix, method=method)
+    with tempfile.TemporaryDirectory() as folder:
+        return {way: _measured(subject(model, setting.chunks), Path(folder) / "out.gguf", ways[way]) for way in ways}
+
+
+def to_size(source: Path, bits: float, costs: Mapping[str, float], out: Path, **how: Any) -> Report:
+    """Of so many bits a weight, with the types that cost least."""
+    return quantize_to_size(source, out, Target(bits), slopes=lambda *_: costs, **how).report
+
+
+def _measured(model: Subject, out: Path, write: Callable[..., Report]) -> dict[str, Any]:
+    begun = time.perf_counter()
+    report = write(out)
+    seconds = time.perf_counter() - begun
+    return {"kl": model.divergence(out), "bytes": report.nbytes, "seconds": round(seconds, 2)}
 
 
 def _as_stored(stored: QTensor, changed: QTensor) -> QTensor | np.ndarray[Any, Any]:
@@ -138,36 +175,48 @@ def ratio(orders: list[Found], way: str, base: str) -> list[float]:
     return [float(np.exp(x)) for x in (logs.mean(), logs.mean() - spread, logs.mean() + spread)]
 
 
-def row(preset: str, orders: list[Found]) -> dict[str, Any]:
+def row(preset: str, found: Mapping[int, Found]) -> dict[str, Any]:
     """What all orders of a preset come to."""
+    orders = [found[seed] for seed in sorted(found)]
     bases = [way for way in ("plain", "imatrix") if way in orders[0]]
     methods = [way for way in orders[0] if way not in ("plain", "imatrix")]
     ratios = {f"{way} over {base}": ratio(orders, way, base) for way in methods for base in bases}
     mean_kl = {way: float(np.mean([order[way]["kl"][0] for order in orders])) for way in orders[0]}
-    return {"preset": preset, "ratios": ratios, "kl": mean_kl, "orders": orders}
+    each = [{"order": seed, **found[seed]} for seed in sorted(found)]
+    return {"preset": preset, "ratios": ratios, "kl": mean_kl, "orders": each}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="demo", help="a GGUF file of floats, or demo")
+    parser.add_argument("models", nargs="*", default=["demo"], help="GGUF files of floats, or demo")
     parser.add_argument("--orders", type=int, default=8)
+    parser.add_argument("--first", type=int, default=0, help="the first order")
     parser.add_argument("--presets", default=PRESETS)
     parser.add_argument("--methods", default="gptq,qronos")
     parser.add_argument("--chunks", type=int, default=24, help="windows of the held-out text")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the cores")
+    parser.add_argument("--commit", default=machine.commit())
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
-    presets, found = options.presets.split(","), {preset: [] for preset in options.presets.split(",")}
-    subject, name = Subject(options.model, options.chunks), f"compensation-kl-{Path(options.model).stem}"
-    for seed in range(options.orders):
-        with tempfile.TemporaryDirectory() as folder:
-            order = Order(subject, Path(folder), seed)
-            for preset in presets:
-                found[preset].append(order.measure(preset, options.methods.split(",")))
-                print(seed, preset, {way: x["kl"][0] for way, x in found[preset][-1].items()}, flush=True)
-        rows = [row(preset, found[preset]) for preset in presets]
-        described = results_file.described(chunks=options.chunks)
-        results_file.write(name, {**described, "model": name, "orders": seed + 1, "rows": rows})
-    for each in rows:
-        print(each["preset"], each["ratios"])
+    presets, seeds = options.presets.split(","), range(options.first, options.first + options.orders)
+    rows: dict[str, dict[str, dict[int, Found]]] = {model: {} for model in options.models}
+    with tempfile.TemporaryDirectory() as folder:
+        setting = Setting(Path(folder), tuple(options.methods.split(",")), options.chunks)
+        costs = [(model, None) for model in rows] if any(preset[0].isdigit() for preset in presets) else []
+        first = [*costs, *((model, seed) for model in rows for seed in seeds)]
+        list(results(partial(prepare, setting), first, options.jobs))
+        tasks = [(model, preset, seed) for preset in presets for model in rows for seed in seeds]
+        for (model, preset, seed), found in results(partial(measure, setting), tasks, options.jobs):
+            rows[model].setdefault(preset, {})[seed] = found
+            print(model, seed, preset, {way: x["kl"][0] for way, x in found.items()}, flush=True)
+            name = f"compensation-kl-{Path(model).stem}"
+            described = results_file.described(commit=options.commit)
+            how = {"model": name, "chunks": options.chunks, "jobs": options.jobs}
+            each = [row(preset, rows[model][preset]) for preset in presets if preset in rows[model]]
+            results_file.write(name, {**described, **how, "rows": each}, options.output)
+    for model, by_preset in rows.items():
+        for preset, orders in by_preset.items():
+            print(model, preset, row(preset, orders)["ratios"])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ def path_of(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
 
 
 def write(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:
-    """Write a result to its file, and say which that is."""
+    """Write a result to its file, all of it or nothing, and say which that is."""
     path = path_of(name, result, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)
     print(path)

@@ -1,8 +1,9 @@
-"""Measures what methods of checkpoints are worth; writes bench/results/scheme-methods-<date>.json.
+"""Measures what methods of checkpoints are worth; writes bench/results/scheme-methods-MODEL-<date>.json.
 
-    python bench/scheme_methods.py [MODEL] [--orders 1] [--tables w4a16,...] [--chunks 12] [--samples 16]
+    python bench/scheme_methods.py [MODEL.gguf ...] [--orders 1] [--first 0] [--tables w4a16,...] [--chunks 12]
+                                   [--samples 16] [--jobs N] [--commit HASH] [-o FOLDER]
 
-MODEL is a GGUF file of floats with the demo model's vocabulary, or demo; the result's name has it, and single tables.
+Models are GGUF files of floats with the demo model's vocabulary, or demo; results' names have single tables too.
 
 w4a16     w4a16-g128 by each method
 outliers  int8-w8a8 of the model with outliers, and rounded as it is: three channels of each norm are 100 times larger,
@@ -13,7 +14,8 @@ static    int8-w8a8 with a scale for each token, with one scale for all that a p
           it is and with outliers; w4a8 with both kinds of scales; fp8 with both
 
 Divergence is from the model as it is, on questions that it was not trained on; methods see others. With several orders
-each row is of the model with its channels in as many orders. About 12 minutes on two cores for one order.
+each row is of the model with its channels in one of them. About 12 minutes on two cores for one order. Tables are gone
+through in the order given, each for all models and orders; files are written whenever a row is done.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from typing import Any, Literal
 import numpy as np
 
 import results_file
+from jobs import results
+from octavo.bench import machine
 from octavo.evals import demo_text, divergence
 from octavo.evals.schemes import SchemeMethod
 from octavo.evals.subject import open_subject
@@ -113,20 +117,44 @@ def cases(table: str) -> Iterator[Case]:
             yield Case(scheme, "qqq", rotate=True)
 
 
-def measure(source: Path, base: Path, case: Case, options: argparse.Namespace) -> dict[str, Any]:
-    """Divergence of a checkpoint from `base`, how large it is and how long it took."""
-    method = None
+@dataclass(frozen=True)
+class Setting:
+    """What all rows have in common; `folder` is what files are made in."""
+
+    folder: Path
+    chunks: int
+    samples: int
+
+    def base(self, model: str, seed: int) -> Path:
+        return self.folder / f"{Path(model).stem}-{seed}.gguf"
+
+    def spoiled(self, model: str, seed: int) -> Path:
+        return self.folder / f"{Path(model).stem}-{seed}-outliers.gguf"
+
+
+def prepare(setting: Setting, task: tuple[str, int]) -> None:
+    """Write a model with its channels in an order, and with outliers."""
+    base = setting.base(*task)
+    write_order(resolve(task[0]), base, task[1])
+    write_outliers(base, setting.spoiled(*task))
+
+
+def measure(setting: Setting, task: tuple[str, str, Case, int]) -> dict[str, Any]:
+    """A checkpoint's divergence from the model as it is, how large it is and how long it took."""
+    _, model, case, seed = task
+    base, method = setting.base(model, seed), None
+    source = setting.spoiled(model, seed) if case.outliers else base
     if case != Case(case.scheme, PLAIN, outliers=case.outliers):
         method = SchemeMethod(
-            "demo", case.method, case.rotate, samples=options.samples, device="cpu", activations=case.activations
+            "demo", case.method, case.rotate, samples=setting.samples, device="cpu", activations=case.activations
         )
     with tempfile.TemporaryDirectory() as folder:
         made, begun = os.path.join(folder, "made"), time.perf_counter()
         report = quantize_checkpoint(source, made, case.scheme, method=method)
         seconds = time.perf_counter() - begun
-        with open_subject(made, CONTEXT, device="cpu") as model, open_subject(base, CONTEXT, device="cpu") as whole:
+        with open_subject(made, CONTEXT, device="cpu") as opened, open_subject(base, CONTEXT, device="cpu") as whole:
             tokens = demo_text(whole.tokenizer, "test").tokens
-            kl = divergence(model, whole, tokens, context=CONTEXT, chunks=options.chunks).kl
+            kl = divergence(opened, whole, tokens, context=CONTEXT, chunks=setting.chunks).kl
     chosen: dict[str, int] = {}
     for how in [row.how for row in report.rows if row.how] + [f"scales: {row.how}" for row in report.scaled]:
         chosen[how] = chosen.get(how, 0) + 1
@@ -138,27 +166,33 @@ def measure(source: Path, base: Path, case: Case, options: argparse.Namespace) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="demo")
+    parser.add_argument("models", nargs="*", default=["demo"])
     parser.add_argument("--orders", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the first order; 0 is as the channels are")
     parser.add_argument("--tables", default=TABLES)
     parser.add_argument("--chunks", type=int, default=12, help="windows of the held-out text")
     parser.add_argument("--samples", type=int, default=16, help="windows of the calibration text")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the cores")
+    parser.add_argument("--commit", default=machine.commit())
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
-    rows = []
-    parts = ["scheme-methods"] + [Path(options.model).stem] * (options.model != "demo")
-    name = "-".join(parts + [options.tables.replace(",", "-")] * (options.tables != TABLES))
+    rows: dict[str, list[dict[str, Any]]] = {model: [] for model in options.models}
+    seeds = range(options.first, options.first + options.orders)
+    how = {"chunks": options.chunks, "samples": options.samples, "jobs": options.jobs, "factor": FACTOR}
+    last = [options.tables.replace(",", "-")] * (options.tables != TABLES)
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(options.orders):
-            base, spoiled = Path(folder) / f"{seed}.gguf", Path(folder) / f"{seed}-outliers.gguf"
-            write_order(resolve(options.model), base, seed)
-            write_outliers(base, spoiled)
-            for table in options.tables.split(","):
-                for case in cases(table):
-                    found = measure(spoiled if case.outliers else base, base, case, options)
-                    rows.append({"table": table, **asdict(case), "order": seed, **found})
-                    print({key: value for key, value in rows[-1].items() if key != "table"}, flush=True)
-                    how = {"chunks": options.chunks, "samples": options.samples, "factor": FACTOR}
-                    results_file.write(name, {**results_file.described(), **how, "rows": rows})
+        setting = Setting(Path(folder), options.chunks, options.samples)
+        list(results(partial(prepare, setting), [(model, seed) for model in rows for seed in seeds], options.jobs))
+        tasks = [
+            (table, model, case, seed)
+            for table in options.tables.split(",") for model in rows for seed in seeds for case in cases(table)
+        ]  # fmt: skip
+        for (table, model, case, seed), found in results(partial(measure, setting), tasks, options.jobs):
+            print(table, Path(model).stem, case, seed, found["kl"], f"{found['seconds']:.0f} s", flush=True)
+            rows[model].append({"table": table, **asdict(case), "order": seed, **found})
+            described = {**results_file.described(commit=options.commit), "model": Path(model).name, **how}
+            name = "-".join(["scheme-methods", Path(model).stem, *last])
+            results_file.write(name, {**described, "rows": rows[model]}, options.output)
 
 
 if __name__ == "__main__":
