@@ -280,6 +280,31 @@ def test_scale_by_position(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
+def test_keep_largest(tokens: int) -> None:
+    x = 5 + 3 * uniform(tokens, 17)
+    wide = op_oracle.t64(x)
+    cut = wide.mean(-1, keepdim=True) + 0.7 * wide.std(-1, unbiased=False, keepdim=True)
+    assert error(ops.keep_largest(x, spread=0.7), torch.relu(wide - cut).numpy()) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_streams(tokens: int) -> None:
+    """AltUp's two steps, written as in the paper, and what goes around them."""
+    x, row, coefs = uniform(tokens, 3, 7), uniform(tokens, 7, seed=1), uniform(tokens, 9, seed=2)
+    wide, one, matrix = (op_oracle.t64(value) for value in (x, row, coefs))
+    want = wide + torch.einsum("tsr,trd->tsd", matrix.reshape(tokens, 3, 3), wide)
+    assert error(ops.predict_streams(x, coefs), want.numpy()) < NMSE
+    want = wide + torch.einsum("ts,td->tsd", matrix[:, :3] + 1, one - wide[:, 0])
+    assert error(ops.correct_streams(x, row, coefs[:, :3]), want.numpy()) < NMSE
+    want = wide + torch.tensor([0.0, 1.0, 1.0])[:, None] * one[:, None]
+    assert error(ops.add_to_others(x, row), want.numpy()) < NMSE
+    small = np.concatenate([x[:, :1] * np.float32(1e-4), x[:, 1:]], axis=1)
+    sizes = torch.linalg.vector_norm(op_oracle.t64(small), dim=-1, keepdim=True).clamp(min=(7 * 1e-3) ** 0.5)
+    want = op_oracle.t64(small) / sizes * torch.linalg.vector_norm(one, dim=-1)[:, None, None]
+    assert error(ops.as_large_as(small, row, least=1e-3), want.numpy()) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
 def test_soft_max_of_large_values(tokens: int) -> None:
     x = 100 * uniform(tokens, 11)
     x[:, 3] = -np.inf

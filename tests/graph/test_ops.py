@@ -74,6 +74,11 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("layer_norm", (value(T, 4), w(4), w(4)), {"eps": 1e-5}, (T, 4)),
     ("sigmoid", (value(T, 4),), {}, (T, 4)),
     ("scale_by_position", (value(T, 2, 4), POSITIONS), SPANS, (T, 2, 4)),
+    ("keep_largest", (value(T, 4),), {"spread": 1.0}, (T, 4)),
+    ("predict_streams", (value(T, 2, 4), value(T, 4)), {}, (T, 2, 4)),
+    ("correct_streams", (value(T, 2, 4), value(T, 4), value(T, 2)), {}, (T, 2, 4)),
+    ("add_to_others", (value(T, 2, 4), value(T, 4)), {}, (T, 2, 4)),
+    ("as_large_as", (value(T, 2, 4), value(T, 4)), {"least": 1e-5}, (T, 2, 4)),
     ("top_k", (value(T, 4),), {"k": 4}, (T, 4)),
     ("top_candidates", (value(T, 4),), {"k": 3}, (T, 7)),
     ("draw", (value(T, 7), value(T, 12)), {}, (T, 3)),
@@ -151,6 +156,12 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("layer_norm", (value(T, 4), w(4), w(5)), {"eps": 1e-5}),
     ("layer_norm", (value(T, 4), w(4), w(4), w(4)), {"eps": 1e-5}),
     ("scale_by_position", (value(T, 4), POSITIONS), SPANS),
+    ("predict_streams", (value(T, 8), value(T, 4)), {}),
+    ("predict_streams", (value(T, 2, 4), value(T, 2)), {}),
+    ("correct_streams", (value(T, 2, 4), value(T, 5), value(T, 2)), {}),
+    ("correct_streams", (value(T, 2, 4), value(T, 4), value(T, 4)), {}),
+    ("add_to_others", (value(T, 2, 4), value(T, 2)), {}),
+    ("as_large_as", (value(T, 8), value(T, 8)), {"least": 1e-5}),
     ("scale_by_position", (value(T, 2, 4), POSITIONS), {**SPANS, "length": 0}),
     ("top_k", (value(T, 4),), {"k": 0}),
     ("top_k", (value(T, 4),), {"k": 5}),
@@ -212,6 +223,7 @@ def test_wrong_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, obje
 def test_every_op_is_tried() -> None:
     assert {g[0] for g in GOOD} == set(OPS)
     without_rules = {"soft_cap", "soft_max", "sigmoid", "gelu", "gelu_erf", "normalize", "quantize", "copy", "after"}
+    without_rules |= {"keep_largest"}
     assert {b[0] for b in BAD if "out" not in b[2]} == set(OPS) - without_rules
 
 

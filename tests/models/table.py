@@ -26,7 +26,7 @@ from tests.models.tiny_checkpoints import TABLE
 
 TOKENS = np.random.default_rng(7).integers(0, 256, 90).tolist()
 TOKENIZER = byte_level()
-PLAIN = (".bias", "ffn_gate_inp.weight", "token_types.weight", "conv.weight", "conv1d.weight")
+PLAIN = (".bias", "ffn_gate_inp.weight", "token_types.weight", "conv.weight", "conv1d.weight", "_coef.weight")
 """Ends of names of matrices that no product quantizes."""
 
 

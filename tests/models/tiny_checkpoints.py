@@ -76,6 +76,12 @@ GEMMA4_EXPERTS = {
     **GEMMA4, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 48,
 }  # fmt: skip
 """As the model of 26B of which a token takes 4."""
+GEMMA3N = {
+    "num_hidden_layers": 6, "head_dim": 64, "sliding_window": WINDOW, "num_kv_shared_layers": 3, "laurel_rank": 32,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 200, "final_logit_softcapping": 3.0,
+    "activation_sparsity_pattern": [0.9, 0.6, 0.0, 0.0, 0.0, 0.3],
+}  # fmt: skip
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
 LFM2 = {
     "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
@@ -200,6 +206,10 @@ TABLE: dict[str, Case] = {
     "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
     "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {
         key: value for key, value in GEMMA4.items() if key != "hidden_size_per_layer_input"}),
+    "gemma3n": small("gemma3n", "Gemma3nTextConfig", GEMMA3N),
+    "gemma3n-odd": small("gemma3n", "Gemma3nTextConfig", {
+        **GEMMA3N, **ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,
+        "intermediate_size": [88, 88, 88, 88, 96, 96]}),
     "gemma4-e": small("gemma4", "Gemma4TextConfig", GEMMA4_SMALL),
     "gemma4-moe": small("gemma4", "Gemma4TextConfig", GEMMA4_EXPERTS),
 }  # fmt: skip
@@ -210,7 +220,7 @@ _WIDE = {
     "num_attention_heads": 4, "v_head_dim": 64, "linear_value_head_dim": 64, **dict.fromkeys((
         "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "kv_lora_rank",
         "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank", "qk_nope_head_dim",
-        "hidden_size_per_layer_input"), 256),
+        "hidden_size_per_layer_input", "laurel_rank"), 256),
 }  # fmt: skip
 """Sizes of which every row of a matrix is whole blocks of 256."""
 

@@ -233,6 +233,9 @@ def _small() -> Iterator[OpCase]:
         yield from _each("normalize", (1, 9), k=k)
         for op in ("add", "mul"):
             yield from (c for row in (0, 1) for c in _each(op, (1, 9, 33), k=k, row=row))
+        yield from _each("keep_largest", (1, 9), k=k)
+        for op in ("predict_streams", "correct_streams", "add_to_others", "as_large_as"):
+            yield from _each(op, (1, 9), streams=4, k=k)
     for experts, used in ((8, 2), (128, 8), (60, 4)):
         yield from _each("top_k", (1, 9), k=experts, used=used)
         yield from _each("gather", (1, 9), k=experts, used=used)

@@ -97,24 +97,24 @@ def _static(cache: str, shape: Mapping[str, Any]) -> dict[tuple[int, str], Cache
 GRAPHS: dict[str, Callable[[Sketch], Node]] = {}
 
 
-def _graph(write: Callable[[Sketch], Node]) -> Callable[[Sketch], Node]:
+def graph(write: Callable[[Sketch], Node]) -> Callable[[Sketch], Node]:
     GRAPHS[write.__name__] = write
     return write
 
 
-@_graph
+@graph
 def mul_mat(s: Sketch) -> Node:
     return s.builder.mul_mat(s.matrix("w", s["n"], s["k"]), s.given("x", s["k"]))
 
 
-@_graph
+@graph
 def mul_mat_add(s: Sketch) -> Node:
     """A bias and a residual."""
     y = s.builder.mul_mat(s.matrix("w", s["n"], s["k"]), s.given("x", s["k"]), s.vector("bias", s["n"]))
     return s.builder.add(s.given("residual", s["n"]), y)
 
 
-@_graph
+@graph
 def mul_mat_concat(s: Sketch) -> Node:
     """Three products of x, the last as wide as the first; their results are read apart, so views are too."""
     x, g = s.given("x", s["k"]), s.builder
@@ -123,7 +123,7 @@ def mul_mat_concat(s: Sketch) -> Node:
     return g.add(g.mul(a, c), second)
 
 
-@_graph
+@graph
 def mul_mat_id(s: Sketch) -> Node:
     """`shared`: the experts of a token see one row of x; else a row each."""
     ids = s.chosen("ids", s["used"], below=s["experts"])
@@ -131,37 +131,37 @@ def mul_mat_id(s: Sketch) -> Node:
     return s.builder.mul_mat_id(s.matrix("w", s["experts"], s["n"], s["k"]), x, ids)
 
 
-@_graph
+@graph
 def quantized_rms_norm(s: Sketch) -> Node:
     g = s.builder
     return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.rms_norm(s.given("x", s["k"]), s.vector("norm", s["k"]), 1e-6))
 
 
-@_graph
+@graph
 def quantized_swiglu(s: Sketch) -> Node:
     g = s.builder
     return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.swiglu(s.given("gate", s["k"]), s.given("up", s["k"])))
 
 
-@_graph
+@graph
 def quantized_geglu(s: Sketch) -> Node:
     g = s.builder
     return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.geglu(s.given("gate", s["k"]), s.given("up", s["k"])))
 
 
-@_graph
+@graph
 def get_rows(s: Sketch) -> Node:
     return s.builder.get_rows(s.matrix("table", s["n"], s["k"]), s.chosen("rows_wanted", below=s["n"]))
 
 
-@_graph
+@graph
 def rms_norm(s: Sketch) -> Node:
     """Over rows, or over each head where there are `heads`."""
     heads = (s["heads"],) if "heads" in s.shape else ()
     return s.builder.rms_norm(s.given("x", *heads, s["k"]), s.vector("norm", s["k"]), 1e-5)
 
 
-@_graph
+@graph
 def layer_norm(s: Sketch) -> Node:
     """Of values around 1 rather than 0; with `biased`, and a bias."""
     g, k = s.builder, s["k"]
@@ -169,13 +169,13 @@ def layer_norm(s: Sketch) -> Node:
     return g.layer_norm(x, s.vector("norm", k), s.vector("bias", k) if s["biased"] else None, 1e-5)
 
 
-@_graph
+@graph
 def rope(s: Sketch) -> Node:
     x, positions = s.given("x", s["heads"], s["dim"]), s.positions(4096)
     return apply("rope", x, positions, s.freqs(), scale=1.1, interleaved=bool(s["interleaved"]))
 
 
-@_graph
+@graph
 def attention(s: Sketch) -> Node:
     """Writes k and v to the cache, then reads it. A shape may have a `window`, a `cap` for scores, `sinks`, a `reach`,
     and slopes of `alibi`.
@@ -193,17 +193,17 @@ def attention(s: Sketch) -> Node:
     return s.builder.attention(q, k, None if shared else v, 0, s["dim"] ** -0.5, *limits, sinks, reach, shared, alibi)
 
 
-@_graph
+@graph
 def slice_heads(s: Sketch) -> Node:
     return s.builder.slice_heads(s.given("x", s["heads"], s["dim"]), s["start"], s["size"])
 
 
-@_graph
+@graph
 def join_heads(s: Sketch) -> Node:
     return s.builder.join_heads(s.given("a", s["heads"], s["dim"]), s.given("b", s["heads"], s["size"]))
 
 
-@_graph
+@graph
 def numbers(s: Sketch) -> Node:
     """As the numbers of experts, one for each head."""
     x, g = s.given("x", s["heads"], s["k"]), s.builder
@@ -211,14 +211,14 @@ def numbers(s: Sketch) -> Node:
     return g.mul_mat_id(s.matrix("w", s["heads"], s["n"], s["k"]), x, g.numbers(s["heads"]))
 
 
-@_graph
+@graph
 def keep_groups(s: Sketch) -> Node:
     """Softmax over what is left."""
     g = s.builder
     return g.soft_max(g.keep_groups(s.given("x", s["k"]), s["groups"], s["used"], s["best"]))
 
 
-@_graph
+@graph
 def rope_set_rows(s: Sketch) -> Node:
     """q/k norm (unless `norms` is 0), rope, the cache's writes, attention; with `readers` that of a second layer, too.
 
@@ -237,40 +237,40 @@ def rope_set_rows(s: Sketch) -> Node:
     return g.add(first, g.attention_to(0, other, 1, s["dim"] ** -0.5))
 
 
-@_graph
+@graph
 def quantized_attention(s: Sketch) -> Node:
     """Attention, and a product of its result."""
     return s.builder.mul_mat(s.matrix("w", s["n"], s["heads"] * s["dim"]), attention(s))
 
 
-@_graph
+@graph
 def swiglu(s: Sketch) -> Node:
     return s.builder.swiglu(s.given("gate", s["k"]), s.given("up", s["k"]))
 
 
-@_graph
+@graph
 def geglu(s: Sketch) -> Node:
     return s.builder.geglu(s.given("gate", s["k"]), s.given("up", s["k"]))
 
 
-@_graph
+@graph
 def clamped_swiglu(s: Sketch) -> Node:
     """Values from -1 to 1, of which a limit of 0.5 clamps half."""
     return s.builder.clamped_swiglu(s.given("gate", s["used"], s["k"]), s.given("up", s["used"], s["k"]), 1.702, 0.5)
 
 
-@_graph
+@graph
 def add_rows(s: Sketch) -> Node:
     rows, ids = s.vector("rows", s["experts"] * s["k"]), s.chosen("ids", s["used"], below=s["experts"])
     return s.builder.add_rows(s.given("x", s["used"], s["k"]), rows, ids)
 
 
-@_graph
+@graph
 def add(s: Sketch) -> Node:
     return s.builder.add(s.given("a", s["k"]), s.vector("b", s["k"]) if s["row"] else s.given("b", s["k"]))
 
 
-@_graph
+@graph
 def mul(s: Sketch) -> Node:
     """With `used`, a number for each of a token's rows."""
     if "used" in s.shape:
@@ -278,41 +278,41 @@ def mul(s: Sketch) -> Node:
     return s.builder.mul(s.given("a", s["k"]), s.vector("b", s["k"]) if s["row"] else s.given("b", s["k"]))
 
 
-@_graph
+@graph
 def soft_cap(s: Sketch) -> Node:
     return s.builder.soft_cap(s.given("x", s["k"]), 0.5)
 
 
-@_graph
+@graph
 def gelu_erf(s: Sketch) -> Node:
     """With `used`, of a token's rows."""
     return s.builder.gelu_erf(s.given("x", *([s["used"]] if "used" in s.shape else []), s["k"]))
 
 
-@_graph
+@graph
 def gelu(s: Sketch) -> Node:
     return s.builder.gelu(s.given("x", s["k"]))
 
 
-@_graph
+@graph
 def sigmoid(s: Sketch) -> Node:
     return s.builder.sigmoid(s.given("x", s["k"]))
 
 
-@_graph
+@graph
 def scale_by_position(s: Sketch) -> Node:
     """Positions up to 16 times the length."""
     s.positions(16 * s["length"])
     return s.builder.scale_by_position(s.given("x", s["heads"], s["dim"]), s["length"], 0.1, s["offset"])
 
 
-@_graph
+@graph
 def causal_conv(s: Sketch) -> Node:
     taps = s.rng.uniform(-1, 1, (s["width"], s["channels"])).astype(np.float32)
     return s.builder.causal_conv(s.given("x", s["channels"]), taps, 0, silu=bool(s["silu"]))
 
 
-@_graph
+@graph
 def gated_delta_rule(s: Sketch) -> Node:
     """With keys of length 1 or so, as models have them, for others a state grows without end."""
     g, heads, size = s.builder, s["heads"], s["size"]
@@ -324,40 +324,40 @@ def gated_delta_rule(s: Sketch) -> Node:
     return g.gated_delta_rule(q, k, s.given("v", heads, size), alpha, beta, rates, bias, 0, tiled=tiled)
 
 
-@_graph
+@graph
 def soft_max(s: Sketch) -> Node:
     return s.builder.soft_max(s.given("x", s["k"]))
 
 
-@_graph
+@graph
 def top_k(s: Sketch) -> Node:
     return s.builder.top_k(s.given("x", s["k"]), s["used"])
 
 
-@_graph
+@graph
 def gather(s: Sketch) -> Node:
     """With `row`, from one row for all tokens."""
     x = s.vector("x", s["k"]) if "row" in s.shape else s.given("x", s["k"])
     return s.builder.gather(x, s.chosen("ids", s["used"], below=s["k"]))
 
 
-@_graph
+@graph
 def take_columns(s: Sketch) -> Node:
     return s.builder.take_columns(s.given("x", s["k"]), s.rng.permutation(s["k"]).astype(np.float32))
 
 
-@_graph
+@graph
 def take_columns_id(s: Sketch) -> Node:
     orders = np.stack([s.rng.permutation(s["k"]) for _ in range(s["experts"])]).astype(np.float32)
     ids = s.chosen("ids", s["used"], below=s["experts"])
     return s.builder.take_columns_id(s.given("x", s["k"]), orders, ids)
 
 
-@_graph
+@graph
 def normalize(s: Sketch) -> Node:
     return s.builder.normalize(s.builder.soft_max(s.given("x", s["k"])))
 
 
-@_graph
+@graph
 def weighted_sum(s: Sketch) -> Node:
     return s.builder.weighted_sum(s.given("x", s["used"], s["k"]), s.given("weights", s["used"]))

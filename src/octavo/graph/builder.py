@@ -13,7 +13,7 @@ from octavo.errors import ModelError
 from octavo.formats import QTensor, by_name
 from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import F32
-from octavo.graph import choice_ops, fused_ops, state_ops  # noqa: F401  (register their ops)
+from octavo.graph import activation_ops, choice_ops, fused_ops, state_ops, stream_ops  # noqa: F401  (register their ops)
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
 
@@ -244,6 +244,21 @@ class GraphBuilder:
 
     def gelu_erf(self, x: Node) -> Node:
         return apply("gelu_erf", x, label=x.name)
+
+    def keep_largest(self, x: Node, spread: float) -> Node:
+        return apply("keep_largest", x, spread=spread, label=x.name)
+
+    def predict_streams(self, x: Node, coefs: Node) -> Node:
+        return apply("predict_streams", x, coefs, label=coefs.name)
+
+    def correct_streams(self, x: Node, first: Node, coefs: Node) -> Node:
+        return apply("correct_streams", x, first, coefs, label=coefs.name)
+
+    def add_to_others(self, x: Node, row: Node) -> Node:
+        return apply("add_to_others", x, row, label=row.name)
+
+    def as_large_as(self, x: Node, like: Node, least: float) -> Node:
+        return apply("as_large_as", x, like, least=least, label=x.name)
 
     def add(self, a: Node, b: Node) -> Node:
         return apply("add", a, b, label=_label(b) or _label(a))

@@ -12,6 +12,7 @@ from octavo.models import ARCHITECTURES, Architecture, Hyperparams
 from octavo.models.config import Config, Keys, brief
 from octavo.models.hparams import LIMITS
 
+FF = "feed_forward_length"
 CLASSES = {name: architecture for architecture in ARCHITECTURES.values() for name in architecture.classes}
 """Architectures by the class that config.json names under `architectures`."""
 
@@ -45,7 +46,7 @@ def read_keys(config: Config) -> Keys:
     architecture = CLASSES[name]
     own = architecture.classes[name](config)
     _refuse(config, architecture, own)
-    keys = {**_sizes(config), **own, **rope_keys(config, architecture), **own}
+    keys = {**_sizes(config, own), **own, **rope_keys(config, architecture), **own}
     return {field: value for field, value in keys.items() if value is not None}
 
 
@@ -55,14 +56,16 @@ def read_hyperparams(config: Config, keys: Keys) -> Hyperparams:
     name = architecture.name
     metadata = PlainMetadata(config.file, {f"{name}.{field}": value for field, value in keys.items()})
     shapes = {"token_embd.weight": (keys["vocab_size"], keys["embedding_length"])}
+    if type(rank := config.values.get("laurel_rank")) is int:
+        shapes["blk.0.laurel_l.weight"] = rank, keys["embedding_length"]
     if (types := config.values.get("type_vocab_size")) is not None:
         shapes["token_types.weight"] = types, keys["embedding_length"]
     hparams: Hyperparams = architecture.read(metadata, config.file, shapes)
     return hparams
 
 
-def _sizes(config: Config) -> Keys:
-    """The fields that all architectures have."""
+def _sizes(config: Config, own: Keys) -> Keys:
+    """The fields that all architectures have; the width of the feed-forward where it is none of their own."""
     width = config.size("hidden_size", LIMITS["embedding_length"])
     heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
     kv_heads = config.size("num_key_value_heads", LIMITS["attention.head_count_kv"], heads)
@@ -73,7 +76,7 @@ def _sizes(config: Config) -> Keys:
         "block_count": config.size("num_hidden_layers", LIMITS["block_count"]),
         "context_length": config.size("max_position_embeddings", LIMITS["context_length"]),
         "embedding_length": width,
-        "feed_forward_length": config.size("intermediate_size", LIMITS["feed_forward_length"]),
+        "feed_forward_length": own.get(FF) or config.size("intermediate_size", LIMITS[FF]),
         "attention.head_count": heads,
         "attention.head_count_kv": kv_heads,
         "attention.layer_norm_rms_epsilon": config.real("rms_norm_eps", 1e-6),

@@ -30,6 +30,7 @@ BESIDE = ("bias", "scale", "order", "input_scale")
 """What a layer's weight may have beside it."""
 
 _NUMBER = r"\.(0|[1-9][0-9]{0,4})\.(.+)"
+_ONE_OF = re.compile(r"(\w+)\.(0|[1-9][0-9]?)\.(weight|bias)")
 _EXPERT = re.compile(r"((?:.+\.)?experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
 
 
@@ -106,7 +107,12 @@ def _find(tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], ou
     for name, tensor in tensors.items():
         plain = architecture.plain_name(name)
         layer = in_layer.fullmatch(plain)
-        if layer is None or not _find_in_layer(found, architecture.names, f"blk.{layer[1]}.", layer[2], tensor):
+        if layer is not None and _find_in_layer(found, architecture.names, f"blk.{layer[1]}.", layer[2], tensor):
+            continue
+        one = _ONE_OF.fullmatch(plain)
+        if one is not None and (stack := outer.get(f"{one[1]}.*.{one[3]}")) is not None:
+            found.experts.setdefault(stack, {})[int(one[2])] = tensor
+        else:
             found.single[outer.get(plain, name)] = tensor
     return found
 
@@ -148,9 +154,10 @@ def _made(
     """
     if name in found.experts:
         parts = found.experts[name]
-        rows = [parts[i] for i in range(hp.n_expert) if i in parts]
-        if len(rows) < hp.n_expert or len(parts) > hp.n_expert:
-            raise _fault(checkpoint, name, f"has experts {_few(sorted(parts))}", f"0 to {hp.n_expert - 1}")
+        rows = [parts[i] for i in range(want[0]) if i in parts]
+        if len(rows) < want[0] or len(parts) > want[0]:
+            what = "experts" if "_exps." in name else "parts"
+            raise _fault(checkpoint, name, f"has {what} {_few(sorted(parts))}", f"0 to {want[0] - 1}")
         if len({(t.format, t.shape) for t in rows}) > 1:
             raise _fault(checkpoint, name, "has experts of different shapes or types", "one shape and type")
         if rows[0].format.per_row:

@@ -39,6 +39,7 @@ GEMMA3 = {
 }  # fmt: skip
 WRAPPERS = {
     "Gemma3ForConditionalGeneration": Wrapper({"gemma3_text": "Gemma3ForCausalLM"}, GEMMA3),
+    "Gemma3nForConditionalGeneration": Wrapper({"gemma3n_text": "Gemma3nForCausalLM"}),
     "Gemma4ForConditionalGeneration": Wrapper({"gemma4_text": "Gemma4ForCausalLM"}),
     "Gemma4UnifiedForConditionalGeneration": Wrapper({"gemma4_unified_text": "Gemma4UnifiedForCausalLM"}),
     "Mistral3ForConditionalGeneration": Wrapper({

@@ -73,9 +73,7 @@ def hparams(r: HyperparamReader) -> Gemma4:
     windowed, kv = read_windowed(r, found, None), r.sizes(KV, hp.n_layer)
     if wrong := [n for n in kv if hp.n_head % n]:
         raise r.error(KV, f"{wrong[0]} does not divide {hp.n_head} heads")
-    readers = r.whole(READERS, 0, hp.n_layer - 1)
-    if set(windowed) != set(windowed[: hp.n_layer - readers]):
-        raise r.error(READERS, f"is {readers}, which leaves layers without one to read from")
+    readers = readers_of(r, windowed, 0)
     return found.extended(
         Gemma4,
         windowed=windowed,
@@ -90,11 +88,20 @@ def hparams(r: HyperparamReader) -> Gemma4:
     )
 
 
+def readers_of(r: HyperparamReader, windowed: tuple[bool, ...], default: int) -> int:
+    """How many last layers read the cache of another. Raises ModelError where there is none for them."""
+    readers = r.whole(READERS, default, len(windowed) - 1)
+    if set(windowed) != set(windowed[: len(windowed) - readers]):
+        raise r.error(READERS, f"is {readers}, which leaves layers without one to read from")
+    return readers
+
+
 def tensors(hp: Gemma4) -> Tensors:
-    return layers.model_tensors(hp, partial(_block, hp)) | (per_layer.tensors(hp, hp.n_each) if hp.n_each else {})
+    outer = per_layer.tensors(hp, hp.n_each) if hp.n_each else {}
+    return layers.model_tensors(hp, partial(block_tensors, hp)) | outer
 
 
-def _block(hp: Gemma4, layer: int) -> Tensors:
+def block_tensors(hp: Gemma4, layer: int) -> Tensors:
     """The tensors of a layer. Of one that reads another's cache, those of keys and values may be there unused."""
     here, width = hp.at(layer), vector(hp.n_embd)
     block = layers.attention_tensors(here, qk_norm=True) | layers.ffn_tensors(here)
@@ -115,7 +122,7 @@ def build(g: GraphBuilder, hp: Gemma4, w: Weights) -> Node:
     given = per_layer.embeddings(g, hp, w, x, hp.n_each) if hp.n_each else []
     for i in range(hp.n_layer):
         b = w.block(i)
-        h = _attention(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i, ropes[hp.windowed[i]])
+        h = attention(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i, ropes[hp.windowed[i]])
         x = g.add(x, g.rms_norm(layers.linear(g, b, "attn_output", h), b["post_attention_norm"], hp.eps))
         h = layers.geglu_ffn(g, b, g.rms_norm(x, b["ffn_norm"], hp.eps))
         if hp.n_expert:
@@ -129,7 +136,7 @@ def build(g: GraphBuilder, hp: Gemma4, w: Weights) -> Node:
     return g.soft_cap(logits, hp.logit_cap) if hp.logit_cap else logits
 
 
-def _attention(g: GraphBuilder, hp: Gemma4, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
+def attention(g: GraphBuilder, hp: Gemma4, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
     """Where a layer has no projection of values, its keys are values too, before they are normed and turned."""
     here, source, window = hp.at(layer), hp.source(layer), hp.window(layer)
     q = g.split_heads(layers.linear(g, b, "attn_q", h), hp.n_head)

@@ -17,6 +17,7 @@ from octavo.models import (
     exaone4,
     gemma2,
     gemma3,
+    gemma3n,
     gemma4,
     gemma_embedding,
     glm4,
@@ -61,7 +62,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
         nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
         ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,
-        lfm2, lfm2moe, qwen3next, qwen35, qwen35moe,
+        lfm2, lfm2moe, qwen3next, qwen35, qwen35moe, gemma3n,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

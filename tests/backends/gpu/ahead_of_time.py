@@ -38,6 +38,7 @@ from octavo.backends.gpu.kernels import (
     mmq,
     rope,
     states,
+    streams,
     token_codes,
 )
 from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
@@ -234,6 +235,12 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "numbers": (elementwise.numbers_kernel, {"B": 16}, 1, {"out": "*i32"}),
     "copy_heads": (elementwise.copy_heads_kernel, {"B": 64}, 1, {"k": "i32"}),
     "scale_by_position": (elementwise.scale_by_position_kernel, {"B": 1024}, 4, {"k": "i32"}),
+    "keep_largest": (elementwise.keep_largest_kernel, {"B": 16384}, 16, {"spread": "fp32", "k": "i32"}),
+    "predict_streams": (streams.predict_streams_kernel, {"S": 4, "B": 1024}, 4, {"coefs": "*fp32", "k": "i32"}),
+    "correct_streams": (streams.correct_streams_kernel, {"S": 4, "B": 1024}, 4,
+                        {"first": "*fp32", "coefs": "*fp32", "k": "i32"}),
+    "add_to_others": (streams.add_to_others_kernel, {"S": 4, "B": 1024}, 4, {"row": "*fp32", "k": "i32"}),
+    "as_large_as": (streams.as_large_as_kernel, {"S": 4, "B": 2048}, 8, {"like": "*fp32", "least": "fp32", "k": "i32"}),
     "top_k": (elementwise.top_k_kernel, {"B": 128}, 1, {"out": "*i32", "k": "i32"}),
     "gather": (elementwise.gather_kernel, {"B": 8}, 1, {}),
     "take_columns": (elementwise.take_columns_kernel, {"B": 1024}, 4,

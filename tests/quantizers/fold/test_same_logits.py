@@ -43,7 +43,7 @@ QUICK = [("mixtral", "scales"), ("glm4-odd", "orders"), ("deepseek2-v3", "scales
 """Experts and K/V heads that several share; biases, fused matrices and three K/V heads; latent attention."""
 QUICK_ROTATED = ("glm4-odd", "starcoder2")
 """Heads only, of a size that is no power of two; layer norms, and an output matrix that is the embedding."""
-BEHIND = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4", "afmoe")
+BEHIND = ("gemma2", "gemma3", "gemma3n", "olmo2", "glm4", "exaone4", "afmoe")
 """Architectures with norms behind attention and feed-forward."""
 GATED = ("afmoe",)
 """Those of BEHIND with a gate behind attention, so that heads can't be turned either."""

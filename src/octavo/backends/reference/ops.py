@@ -12,6 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from octavo.backends.reference.stream_ops import (  # noqa: F401  (ops too)
+    add_to_others,
+    as_large_as,
+    correct_streams,
+    keep_largest,
+    predict_streams,
+)
 from octavo.formats.activation import activation
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.alibi import alibi_slopes

@@ -216,7 +216,8 @@ _LINEAR: dict[str, Rule] = {
     "columns": _columns, "slice_heads": _slice_heads, "join_heads": _join_heads, "take_columns": _take_columns,
     "take_columns_id": _take_columns, "scale_by_position": _through,
     **dict.fromkeys(("soft_cap", "sigmoid", "soft_max", "top_k", "keep_groups", "numbers", "gather", "normalize",
-                     "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu"), _keep),
+                     "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu", "keep_largest", "predict_streams",
+                     "correct_streams", "add_to_others", "as_large_as"), _keep),
 }  # fmt: skip
 
 SCALES: dict[str, Rule] = _LINEAR | {

@@ -87,6 +87,12 @@ def _soft_cap(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     return [rows_call(elementwise.soft_cap_kernel(), out, inputs[0], k=out.shape[1], cap=float(node.attrs["cap"]))]
 
 
+@binds("keep_largest")
+def _keep_largest(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    kernel, k = elementwise.keep_largest_kernel(), out.shape[1]
+    return [rows_call(kernel, out, inputs[0], k=k, spread=float(node.attrs["spread"]))]
+
+
 @binds("scale_by_position")
 def _scale_by_position(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, positions = inputs

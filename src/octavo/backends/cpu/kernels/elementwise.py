@@ -204,6 +204,31 @@ def soft_cap_kernel() -> Any:
     return soft_cap
 
 
+KEEP_LARGEST = record(ROW, "k spread:f4")
+
+
+@kernels(KEEP_LARGEST)
+def keep_largest_kernel() -> Any:
+    """What of each value lies over mean + spread * deviation, otherwise 0."""
+
+    def keep_largest(a, task):
+        k = a.k
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        total = 0.0
+        for i in range(k):
+            total += xs[i]
+        mean = total / k
+        squares = 0.0
+        for i in range(k):
+            squares += (xs[i] - mean) * (xs[i] - mean)
+        least = mean + a.spread * math.sqrt(squares / k)
+        for i in range(k):
+            over = xs[i] - least
+            ys[i] = 0.0 if over < 0.0 else over  # not a maximum, which would lose a NaN
+
+    return keep_largest
+
+
 @kernels(ROWS_OF_K)
 def sigmoid_kernel() -> Any:
     """y = 1 / (1 + exp(-x))."""

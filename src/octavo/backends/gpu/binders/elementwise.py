@@ -69,6 +69,14 @@ def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
                      float(node.attrs.get("cap", 1.0)), OP=node.op, B=block, warps=warps_of(block))]  # fmt: skip
 
 
+@binds("keep_largest")
+def _keep_largest(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (x,), k = inputs, out.shape[1]
+    block = next_power_of_2(k)
+    return [c.launch(elementwise.keep_largest_kernel, (len(x),), x, out, x.stride(0), out.stride(0), k,
+                     float(node.attrs["spread"]), B=block, warps=warps_of(block))]  # fmt: skip
+
+
 @binds("scale_by_position")
 def _scale_by_position(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, positions = inputs

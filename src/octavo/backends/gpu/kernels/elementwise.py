@@ -125,6 +125,16 @@ def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.con
 
 
 @triton.jit
+def keep_largest_kernel(x, out, x_stride, out_stride, k, spread, B: tl.constexpr, PDL: tl.constexpr):
+    """What of each value of a row lies over mean + spread * deviation, otherwise 0."""
+    token, at, inside = whole_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    around = tl.where(inside, value - tl.sum(value) / k, 0.0)
+    over = around - spread * tl.sqrt_rn(tl.sum(around * around) / k)
+    tl.store(out + token * out_stride + at, tl.where(over < 0, 0.0, over), mask=inside)
+
+
+@triton.jit
 def scale_by_position_kernel(
     x, positions, out, x_stride, out_stride, k, length, factor, offset, B: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
