@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.reference import ReferenceBackend
 from octavo.huggingface import SCHEMES, open_model_file
 from octavo.models import read_model
 from octavo.quantizers.checkpoint import quantize_checkpoint
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
+from tests.backends.gpu.nudged import reference
+from tests.backends.row_products import nmse
 from tests.convert.folders import save
 from tests.models.checkpoints import CASES
 
@@ -29,12 +29,10 @@ TOKENS = [5, 3, 60, 7, 21]
 def test_prompt_and_token_by_token(tmp_path: Path, scheme: str, case: str) -> None:
     save(tmp_path / "hf", CASES[case])
     quantize_checkpoint(tmp_path / "hf", tmp_path / "out", scheme)
+    expected, allowed = reference(tmp_path / "out", TOKENS)
     with open_model_file(tmp_path / "out") as file:
-        reference = ReferenceBackend(quantize_activations=True)
-        expected = Engine(read_model(file), [reference], EngineConfig(n_ctx=64)).logits(TOKENS)
         engine = Engine(read_model(file), [GpuBackend()], EngineConfig(n_ctx=64, strict=True))
         at_once = engine.logits(TOKENS)
         one_by_one = engine.step([Feed(Sequence(), TOKENS[:1])])
-    scale = float((expected.astype(np.float64) ** 2).mean())
-    assert float(((at_once - expected) ** 2).mean()) / scale < 1e-3
-    assert float(((one_by_one - expected[:1]) ** 2).mean()) / scale < 1e-3
+    assert nmse(at_once, expected) < allowed
+    assert nmse(one_by_one, expected[:1]) < allowed
