@@ -280,6 +280,16 @@ def test_scale_by_position(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
+def test_rare_activations(tokens: int) -> None:
+    x = 3 * uniform(tokens, 17)
+    wide = op_oracle.t64(x)
+    assert error(ops.relu_squared(x), torch.relu(wide).square().numpy()) < NMSE
+    below = 0.7 * (torch.expm1(wide.clamp(max=-1e-3)) - wide)
+    want = torch.where(wide > 0, 0.8 * wide**2, below) + 0.5 * wide
+    assert error(ops.xielu(x, positive=0.8, negative=0.7, beta=0.5, least=-1e-3), want.numpy()) < NMSE
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
 def test_keep_largest(tokens: int) -> None:
     x = 5 + 3 * uniform(tokens, 17)
     wide = op_oracle.t64(x)

@@ -74,6 +74,8 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("layer_norm", (value(T, 4), w(4), w(4)), {"eps": 1e-5}, (T, 4)),
     ("sigmoid", (value(T, 4),), {}, (T, 4)),
     ("scale_by_position", (value(T, 2, 4), POSITIONS), SPANS, (T, 2, 4)),
+    ("relu_squared", (value(T, 4),), {}, (T, 4)),
+    ("xielu", (value(T, 4),), {"positive": 0.8, "negative": 0.7, "beta": 0.5, "least": -1e-6}, (T, 4)),
     ("keep_largest", (value(T, 4),), {"spread": 1.0}, (T, 4)),
     ("predict_streams", (value(T, 2, 4), value(T, 4)), {}, (T, 2, 4)),
     ("correct_streams", (value(T, 2, 4), value(T, 4), value(T, 2)), {}, (T, 2, 4)),
@@ -223,7 +225,7 @@ def test_wrong_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, obje
 def test_every_op_is_tried() -> None:
     assert {g[0] for g in GOOD} == set(OPS)
     without_rules = {"soft_cap", "soft_max", "sigmoid", "gelu", "gelu_erf", "normalize", "quantize", "copy", "after"}
-    without_rules |= {"keep_largest"}
+    without_rules |= {"keep_largest", "relu_squared", "xielu"}
     assert {b[0] for b in BAD if "out" not in b[2]} == set(OPS) - without_rules
 
 

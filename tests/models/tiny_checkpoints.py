@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.models.checkpoints import CASES, Case
+from tests.models.checkpoints import CASES, LLAMA3_ROPE, Case
 
 SMALL = {
     "hidden_size": 128, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -206,6 +206,13 @@ TABLE: dict[str, Case] = {
     "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
     "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {
         key: value for key, value in GEMMA4.items() if key != "hidden_size_per_layer_input"}),
+    "apertus": small("apertus", "ApertusConfig", {
+        "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE}}),
+    "arcee": small("arcee", "ArceeConfig", {"head_dim": 64}),
+    "arcee-odd": small("arcee", "ArceeConfig", {**ODD, "head_dim": 48, "attention_bias": True, "mlp_bias": True}),
+    "nemotron": small("nemotron", "NemotronConfig", {"head_dim": 64}),
+    "nemotron-odd": small("nemotron", "NemotronConfig", {
+        **ODD, "head_dim": 48, "attention_bias": True, "mlp_bias": True}),
     "gemma3n": small("gemma3n", "Gemma3nTextConfig", GEMMA3N),
     "gemma3n-odd": small("gemma3n", "Gemma3nTextConfig", {
         **GEMMA3N, **ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,

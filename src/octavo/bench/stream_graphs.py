@@ -12,6 +12,16 @@ def keep_largest(s: Sketch) -> Node:
 
 
 @graph
+def relu_squared(s: Sketch) -> Node:
+    return s.builder.relu_squared(s.given("x", s["k"]))
+
+
+@graph
+def xielu(s: Sketch) -> Node:
+    return s.builder.xielu(s.given("x", s["k"]), 0.8, 0.7, 0.5, -1e-6)
+
+
+@graph
 def predict_streams(s: Sketch) -> Node:
     return s.builder.predict_streams(s.given("x", s["streams"], s["k"]), s.given("coefs", s["streams"] ** 2))
 

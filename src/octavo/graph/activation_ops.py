@@ -13,3 +13,18 @@ def keep_largest(x: Node, *, spread: float) -> tuple[Shape, DType]:
     Of values that are distributed normally as large a part stays as lies over `spread` standard deviations.
     """
     return x.shape, "f32"
+
+
+@op
+def relu_squared(x: Node) -> tuple[Shape, DType]:
+    """max(0, x)^2 (arXiv 2109.08668)."""
+    return x.shape, "f32"
+
+
+@op
+def xielu(x: Node, *, positive: float, negative: float, beta: float, least: float) -> tuple[Shape, DType]:
+    """beta * x + positive * x^2 over 0, and beta * x + negative * (exp(min(x, least)) - 1 - x) elsewhere.
+
+    arXiv 2411.13010.
+    """
+    return x.shape, "f32"

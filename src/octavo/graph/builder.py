@@ -248,6 +248,12 @@ class GraphBuilder:
     def keep_largest(self, x: Node, spread: float) -> Node:
         return apply("keep_largest", x, spread=spread, label=x.name)
 
+    def relu_squared(self, x: Node) -> Node:
+        return apply("relu_squared", x, label=x.name)
+
+    def xielu(self, x: Node, positive: float, negative: float, beta: float, least: float) -> Node:
+        return apply("xielu", x, positive=positive, negative=negative, beta=beta, least=least, label=x.name)
+
     def predict_streams(self, x: Node, coefs: Node) -> Node:
         return apply("predict_streams", x, coefs, label=coefs.name)
 

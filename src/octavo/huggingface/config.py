@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from octavo.huggingface.rope import rope_keys
@@ -50,11 +51,11 @@ def read_keys(config: Config) -> Keys:
     return {field: value for field, value in keys.items() if value is not None}
 
 
-def read_hyperparams(config: Config, keys: Keys) -> Hyperparams:
-    """The hyperparameters that `keys`, those of a config.json, give."""
+def read_hyperparams(config: Config, keys: Keys, numbers: Mapping[str, list[float]]) -> Hyperparams:
+    """The hyperparameters that `keys`, those of a config.json, and whole keys of metadata, `numbers`, give."""
     architecture = CLASSES[find_class(config)]
     name = architecture.name
-    metadata = PlainMetadata(config.file, {f"{name}.{field}": value for field, value in keys.items()})
+    metadata = PlainMetadata(config.file, {f"{name}.{field}": value for field, value in keys.items()} | {**numbers})
     shapes = {"token_embd.weight": (keys["vocab_size"], keys["embedding_length"])}
     if type(rank := config.values.get("laurel_rank")) is int:
         shapes["blk.0.laurel_l.weight"] = rank, keys["embedding_length"]

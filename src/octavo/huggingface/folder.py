@@ -11,7 +11,7 @@ from octavo.huggingface.config import CLASSES, find_class, in_usual_words, read_
 from octavo.huggingface.rope import rope_tensors
 from octavo.huggingface.sentence import read_sentence
 from octavo.huggingface.specials import chat_templates, special_tokens
-from octavo.huggingface.tensors import gguf_tensors
+from octavo.huggingface.tensors import gguf_tensors, layer_numbers
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
 from octavo.huggingface.wrapper import log_others, text_name, text_part, wrapper_of
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType
@@ -48,7 +48,8 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     config = in_usual_words(text_part(checkpoint, whole))
     architecture, sentence = CLASSES[find_class(config)], read_sentence(checkpoint)
     keys = read_keys(config) | sentence.keys
-    hp = read_hyperparams(config, keys)
+    numbers = layer_numbers(checkpoint, architecture, keys["block_count"])
+    hp = read_hyperparams(config, keys, numbers)
     constants = rope_tensors(config, architecture, hp.rope)
     named = None if wrapper_of(whole) is None else text_name
     tensors = gguf_tensors(checkpoint, config, architecture, hp, constants, sentence.tensors, named)
@@ -62,6 +63,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
         "general.name": shown_name(checkpoint.folder) or "model",
         "general.size_label": _size_label(tensors, hp.n_expert),
         **{f"{hp.arch}.{field}": value for field, value in keys.items()},
+        **numbers,
         **words,
         **_token_types(tensors),
         **special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"]),

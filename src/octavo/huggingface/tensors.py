@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -91,12 +93,29 @@ def gguf_tensors(
     return tuple(made)
 
 
+def layer_numbers(checkpoint: Checkpoint, architecture: Architecture[Any], n_layer: int) -> dict[str, list[float]]:
+    """Keys of metadata that have a number for each layer, of the tensors that hold them.
+
+    Raises ModelError for one that is missing or no number, FileError for one that can't be read.
+    """
+    found: dict[str, list[float]] = {key: [] for key in architecture.numbers.values()}
+    for (module, key), i in product(architecture.numbers.items(), range(n_layer)):
+        name = f"{architecture.base}{architecture.layer}.{i}.{module}"
+        tensor = checkpoint.tensors.get(name)
+        if tensor is None or math.prod(tensor.shape) != 1:
+            raise _fault(checkpoint, name, "is missing" if tensor is None else f"has {list(tensor.shape)}", "a number")
+        found[key].append(float(tensor.floats().reshape(-1)[0]))
+    return found
+
+
 def _left_out(architecture: Architecture[Any], outer: Mapping[str, str], tied: bool) -> Callable[[str], bool]:
     unused = (*architecture.unused, *(("lm_head.",) if tied else ()))
 
     def left_out(name: str) -> bool:
         plain = architecture.plain_name(name)
-        return name.endswith(IGNORED) or (bool(unused) and plain.startswith(unused) and plain not in outer)
+        return name.endswith((*IGNORED, *architecture.numbers)) or (
+            bool(unused) and plain.startswith(unused) and plain not in outer
+        )
 
     return left_out
 

@@ -58,6 +58,7 @@ class Architecture(Generic[H]):
     unused     what names of tensors begin with that have no part in what is computed
     heads      whole names of tensors that some classes have, as GGUF names them, though `unused` may name them
     head       what a reranker's scores are made of
+    numbers    what a layer's modules of one number each are called, and keys of metadata that have those of all layers
     words      other words that config.json may have for what the others say with the usual ones
     ropes      kinds of rope scaling
     activation the feed-forward's, as config.json names it
@@ -103,6 +104,7 @@ class Architecture(Generic[H]):
     unused: tuple[str, ...] = ()
     heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     head: Head = field(default_factory=Head)
+    numbers: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True

@@ -12,8 +12,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from octavo.formats import QTensor, dequantize
-from octavo.graph.builder import GraphBuilder, constant
+from octavo.formats import QTensor
+from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models import gemma3, gemma4, layers, names, per_layer
@@ -150,9 +150,8 @@ def _mean(g: GraphBuilder, hp: Gemma3n, w: Weights, streams: Node) -> Node:
 
 def _coefs(g: GraphBuilder, hp: Gemma3n, b: Weights, name: str, x: Node) -> Node:
     """What a layer's weights `name` make of a router's view of x [T, n_embd]."""
-    norm = dequantize(b["altup_router_norm"].tensor) / np.float32(hp.n_embd)
-    routed = g.mul_mat(b["altup_router"], g.rms_norm(x, constant(norm, f"{x.name}.router"), hp.eps))
-    return g.mul_mat(b[name], g.soft_cap(routed, 1.0))
+    routed = g.mul_mat(b["altup_router"], g.rms_norm(x, b["altup_router_norm"], hp.eps))
+    return g.mul_mat(b[name], g.soft_cap(layers.scaled(g, routed, 1 / hp.n_embd), 1.0))
 
 
 def _ffn(g: GraphBuilder, b: Weights, h: Node, spread: float) -> Node:

@@ -86,6 +86,11 @@ def ffn_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
     return tensors
 
 
+def plain_ffn_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
+    """Those of a feed-forward of two matrices."""
+    return {name: want for name, want in ffn_tensors(hp, bias=bias).items() if not name.startswith("ffn_gate")}
+
+
 def classifier_tensors(hp: Hyperparams) -> Tensors:
     """What a reranker has to score two texts with."""
     shape = (hp.n_embd,) if hp.n_labels == 1 else (hp.n_labels, hp.n_embd)
@@ -175,6 +180,11 @@ def ffn(g: GraphBuilder, b: Weights, h: Node, kind: str = "") -> Node:
     """Down(silu(gate(h)) * up(h)); of the shared expert where `kind` is "_shexp"."""
     gate, up = (linear(g, b, f"ffn_{n}{kind}", h) for n in ("gate", "up"))
     return linear(g, b, f"ffn_down{kind}", g.swiglu(gate, up))
+
+
+def plain_ffn(g: GraphBuilder, b: Weights, h: Node, act: Turn) -> Node:
+    """Down(act(up(h))), of two matrices."""
+    return linear(g, b, "ffn_down", act(linear(g, b, "ffn_up", h)))
 
 
 def geglu_ffn(g: GraphBuilder, b: Weights, h: Node) -> Node:

@@ -8,6 +8,8 @@ from octavo.errors import ModelError, shown
 from octavo.io.gguf import GGUFFile
 from octavo.models import (
     afmoe,
+    apertus,
+    arcee,
     bert,
     cohere2,
     deepseek2,
@@ -35,6 +37,7 @@ from octavo.models import (
     minimax_m2,
     mistral3,
     modern_bert,
+    nemotron,
     nomic_bert,
     nomic_bert_moe,
     olmo2,
@@ -63,6 +66,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
         ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,
         lfm2, lfm2moe, qwen3next, qwen35, qwen35moe, gemma3n,
+        apertus, arcee, nemotron,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

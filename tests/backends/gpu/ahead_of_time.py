@@ -235,6 +235,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "numbers": (elementwise.numbers_kernel, {"B": 16}, 1, {"out": "*i32"}),
     "copy_heads": (elementwise.copy_heads_kernel, {"B": 64}, 1, {"k": "i32"}),
     "scale_by_position": (elementwise.scale_by_position_kernel, {"B": 1024}, 4, {"k": "i32"}),
+    "xielu": (elementwise.xielu_kernel, {"B": 1024}, 4,
+              {"k": "i32", **dict.fromkeys(("positive", "negative", "beta", "least"), "fp32")}),
     "keep_largest": (elementwise.keep_largest_kernel, {"B": 16384}, 16, {"spread": "fp32", "k": "i32"}),
     "predict_streams": (streams.predict_streams_kernel, {"S": 4, "B": 1024}, 4, {"coefs": "*fp32", "k": "i32"}),
     "correct_streams": (streams.correct_streams_kernel, {"S": 4, "B": 1024}, 4,

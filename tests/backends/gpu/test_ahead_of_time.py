@@ -61,7 +61,7 @@ OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "deco
           "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
           "decode_512", "prefill_512", "prefill_alibi",
           "rope", "set_rows", "rope_set_rows", "rms_norm",
-          "keep_largest", "predict_streams", "correct_streams", "add_to_others", "as_large_as",
+          "xielu", "keep_largest", "predict_streams", "correct_streams", "add_to_others", "as_large_as",
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
           "draw", "topk_parts", "topk_merge", *(f"{step}_{kind}{static}" for step in ("decode", "prefill")
                                         for kind in ("int8", "fp8") for static in ("", "_static")),

@@ -18,6 +18,8 @@ from octavo.backends.reference.stream_ops import (  # noqa: F401  (ops too)
     correct_streams,
     keep_largest,
     predict_streams,
+    relu_squared,
+    xielu,
 )
 from octavo.formats.activation import activation
 from octavo.formats.spec import F32, AnyArray

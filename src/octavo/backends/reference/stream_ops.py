@@ -14,6 +14,18 @@ def keep_largest(x: F32, *, spread: float) -> F32:
     return result
 
 
+def relu_squared(x: F32) -> F32:
+    result: F32 = np.maximum(x, 0) ** 2
+    return result
+
+
+def xielu(x: F32, *, positive: float, negative: float, beta: float, least: float) -> F32:
+    above = np.float32(positive) * x * x
+    below = np.float32(negative) * (np.expm1(np.minimum(x, np.float32(least))) - x)
+    result: F32 = np.where(x > 0, above, below) + np.float32(beta) * x
+    return result
+
+
 def predict_streams(x: F32, coefs: F32) -> F32:
     tokens, streams, _ = x.shape
     result: F32 = x + coefs.reshape(tokens, streams, streams) @ x

@@ -119,6 +119,28 @@ def _weighted_sum(r: Region, n: Node) -> None:
     r.fix(r.flow.value(weights))
 
 
+def _streams(r: Region, n: Node) -> None:
+    """A token's streams change alike, and as a row that has a part in them; coefficients stay."""
+    x, *others = n.inputs
+    at = np.arange(r.flow.value(x).size)
+    r.link(r.flow.value(x), r.flow.value(x), at, at % _heads(x)[1])
+    _through(r, n)
+    for other in others:
+        if other.shape[1:] == x.shape[2:]:
+            _spread(r, r.flow.value(n), r.flow.value(other))
+        else:
+            r.fix(r.flow.value(other))
+
+
+def _mul_in_order(r: Region, n: Node) -> None:
+    """Also by a vector of weights, whose values go along."""
+    b = n.inputs[1]
+    if b.op == "weight" and not b.attrs.get("constant"):
+        _add(r, n)
+    else:
+        _mul(r, n)
+
+
 def _add_rows(r: Region, n: Node) -> None:
     _through(r, n)
     r.link(r.flow.value(n), r.flow.vector(n.inputs[1]))
@@ -216,8 +238,9 @@ _LINEAR: dict[str, Rule] = {
     "columns": _columns, "slice_heads": _slice_heads, "join_heads": _join_heads, "take_columns": _take_columns,
     "take_columns_id": _take_columns, "scale_by_position": _through,
     **dict.fromkeys(("soft_cap", "sigmoid", "soft_max", "top_k", "keep_groups", "numbers", "gather", "normalize",
-                     "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu", "keep_largest", "predict_streams",
-                     "correct_streams", "add_to_others", "as_large_as"), _keep),
+                     "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu", "relu_squared", "xielu", "keep_largest",
+                     "as_large_as"), _keep),
+    **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
 }  # fmt: skip
 
 SCALES: dict[str, Rule] = _LINEAR | {
@@ -227,11 +250,14 @@ SCALES: dict[str, Rule] = _LINEAR | {
 
 ORDERS: dict[str, Rule] = _LINEAR | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _attention,
-    **dict.fromkeys(("swiglu", "geglu", "clamped_swiglu", "gelu", "gelu_erf", "soft_cap"), _elementwise),
+    "mul": _mul_in_order, "as_large_as": _streams,
+    **dict.fromkeys(("swiglu", "geglu", "clamped_swiglu", "gelu", "gelu_erf", "soft_cap", "relu_squared", "xielu",
+                     "keep_largest"), _elementwise),
 }  # fmt: skip
 """Channels in another order, among those of one block."""
 
 ROTATIONS: dict[str, Rule] = _LINEAR | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _mixed_values,
+    "as_large_as": _streams,
 }  # fmt: skip
 """Channels of a block times an orthogonal matrix; norms' weights must be 1, and a layer norm's mean must stay."""

@@ -20,6 +20,7 @@ OF_A_ROW = {
     "soft_max": elementwise.soft_max_kernel,
     "normalize": elementwise.normalize_kernel,
     "sigmoid": elementwise.sigmoid_kernel,
+    "relu_squared": elementwise.relu_squared_kernel,
     "gelu": elementwise.gelu_kernel,
     "gelu_erf": elementwise.gelu_erf_kernel,
 }
@@ -85,6 +86,12 @@ def _row(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> li
 @binds("soft_cap")
 def _soft_cap(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     return [rows_call(elementwise.soft_cap_kernel(), out, inputs[0], k=out.shape[1], cap=float(node.attrs["cap"]))]
+
+
+@binds("xielu")
+def _xielu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    numbers = {name: float(value) for name, value in node.attrs.items()}
+    return [rows_call(elementwise.xielu_kernel(), out, inputs[0], k=out.shape[1], **numbers)]
 
 
 @binds("keep_largest")

@@ -204,6 +204,39 @@ def soft_cap_kernel() -> Any:
     return soft_cap
 
 
+@kernels(ROWS_OF_K)
+def relu_squared_kernel() -> Any:
+    """y = max(0, x)^2."""
+
+    def relu_squared(a, task):
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        for i in range(a.k):
+            value = xs[i]
+            ys[i] = 0.0 if value < 0.0 else value * value  # not a maximum, which would lose a NaN
+
+    return relu_squared
+
+
+XIELU = record(ROW, "k", "positive:f4 negative:f4 beta:f4 least:f4")
+
+
+@kernels(XIELU)
+def xielu_kernel() -> Any:
+    """y = positive x^2 + beta x over 0, and negative (exp(min(x, least)) - 1 - x) + beta x elsewhere."""
+
+    def xielu(a, task):
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        for i in range(a.k):
+            value = xs[i]
+            if value > 0.0:
+                ys[i] = a.positive * value * value + a.beta * value
+            else:
+                low = a.least if value > a.least else value
+                ys[i] = a.negative * (math.expm1(low) - value) + a.beta * value
+
+    return xielu
+
+
 KEEP_LARGEST = record(ROW, "k spread:f4")
 
 

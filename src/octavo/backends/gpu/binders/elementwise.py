@@ -60,13 +60,21 @@ def _clamped_swiglu(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
                      up.stride(0), y.stride(0), k, by["slope"], by["limit"], B=block_of(k))]  # fmt: skip
 
 
-@binds("soft_max", "normalize", "soft_cap", "sigmoid", "gelu", "gelu_erf")
+@binds("soft_max", "normalize", "soft_cap", "sigmoid", "relu_squared", "gelu", "gelu_erf")
 def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs
     k = out.numel() // len(out)  # of a token's experts together, where those are activated
     block = next_power_of_2(k)
     return [c.launch(elementwise.row_kernel, (len(x),), x, out, x.stride(0), out.stride(0), k,
                      float(node.attrs.get("cap", 1.0)), OP=node.op, B=block, warps=warps_of(block))]  # fmt: skip
+
+
+@binds("xielu")
+def _xielu(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (x,), k = inputs, out.shape[1]
+    block, numbers = block_of(k), (float(node.attrs[name]) for name in ("positive", "negative", "beta", "least"))
+    return [c.launch(elementwise.xielu_kernel, (len(x), -(-k // block)), x, out, x.stride(0), out.stride(0), k,
+                     *numbers, B=block)]  # fmt: skip
 
 
 @binds("keep_largest")

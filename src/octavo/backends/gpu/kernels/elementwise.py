@@ -103,7 +103,7 @@ def add_rows_kernel(x, table, ids, out, k, B: tl.constexpr, PDL: tl.constexpr):
 
 @triton.jit
 def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """soft_max, normalize, sigmoid, gelu, gelu_erf or soft_cap of whole rows."""
+    """soft_max, normalize, sigmoid, relu_squared, gelu, gelu_erf or soft_cap of whole rows."""
     token, at, inside = whole_row(k, B, PDL)
     value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
     if OP == "soft_max":
@@ -113,6 +113,8 @@ def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.con
         value = value / tl.sum(value)
     elif OP == "sigmoid":
         value = 1 / (1 + tl.exp(-value))
+    elif OP == "relu_squared":
+        value = tl.where(value < 0, 0.0, value * value)
     elif OP == "gelu":
         value = gelu(value)
     elif OP == "gelu_erf":
@@ -121,6 +123,18 @@ def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.con
         doubled = tl.exp(-2 * tl.abs(value / cap))
         size = (1 - doubled) / (1 + doubled) * cap
         value = tl.where(value < 0, -size, size)
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def xielu_kernel(
+    x, out, x_stride, out_stride, k, positive, negative, beta, least, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """positive x^2 + beta x over 0, and negative (exp(min(x, least)) - 1 - x) + beta x elsewhere."""
+    token, at, inside = part_of_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    below = negative * (tl.exp(tl.where(value > least, least, value)) - 1 - value)
+    value = tl.where(value > 0, positive * value * value, below) + beta * value
     tl.store(out + token * out_stride + at, value, mask=inside)
 
 

@@ -1,0 +1,52 @@
+"""Nemotron 4 and Minitron: layer norms, rope on a part of each head, and a squared ReLU between two matrices."""
+
+from __future__ import annotations
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, layer_norm_keys, rotary_keys
+from octavo.models.hparams import LAYER_NORM_EPS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.weights import Tensors, Weights, vector
+
+
+def hparams(r: HyperparamReader) -> Hyperparams:
+    return read_shared(r, has_experts=False, eps=LAYER_NORM_EPS)
+
+
+def tensors(hp: Hyperparams) -> Tensors:
+    block = layers.attention_tensors(hp, output_bias=True) | layers.plain_ffn_tensors(hp, bias=True)
+    block |= {f"{norm}.bias": vector(hp.n_embd) for norm in ("attn_norm", "ffn_norm")}
+    return layers.model_tensors(hp, block) | {"output_norm.bias": vector(hp.n_embd)}
+
+
+def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+    rope = layers.rotary(g, hp.rope, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = layers.qkv(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x))
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
+        x = g.add(x, layers.plain_ffn(g, b, layers.layer_norm(g, hp, b, "ffn_norm", x), g.relu_squared))
+    return layers.logits(g, hp, w, x, around_mean=True)
+
+
+def config_keys(config: Config) -> Keys:
+    return layer_norm_keys(config, "norm_eps") | rotary_keys(config, default=0.5)
+
+
+ARCH = Architecture(
+    name="nemotron",
+    hparams=hparams,
+    keys=frozenset({LAYER_NORM_EPS}),
+    tensors=tensors,
+    build=build,
+    classes={"NemotronForCausalLM": config_keys},
+    names=names.NORMS | names.ATTENTION | {"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"},
+    ropes=("default", "linear"),
+    activation="relu2",
+    norm_shift=1.0,
+    writable=False,
+)
