@@ -1,6 +1,7 @@
 """Measures what types of the KV cache cost, to bench/results/cache-accuracy-<day>.json.
 
     python bench/cache_accuracy.py RETRIEVAL.gguf [--types f16,q8_0] [--chunks N] [--rows N] [--threads N]
+                                   [--commit HASH] [-o FOLDER]
 
 RETRIEVAL.gguf is made by tools/demo/retrieval.py. Both parts run on the CPU.
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import results_file
+from octavo.bench import machine
 from octavo.evals.cache_scales import write_scales
 from octavo.evals.calibration import Calibration, Options
 from octavo.evals.kl import divergence
@@ -85,11 +87,13 @@ def main() -> None:
     parser.add_argument("--chunks", type=int)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     types = options.types.split(",")
     result = {
-        **results_file.described(), "context": CONTEXT, "chunks": options.chunks, "rows": options.rows,
+        **results_file.described(commit=options.commit),
+        "context": CONTEXT, "chunks": options.chunks, "rows": options.rows,
         "divergence": divergences(types, options.chunks, options.threads),
         "retrieval": retrieved(options.retrieval, types, options.rows, options.threads),
     }  # fmt: skip
