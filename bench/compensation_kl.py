@@ -5,9 +5,9 @@
 
 A model in other orders of its channels, which change nothing but which weights share a block, is quantized by the plain
 encoders, by those with an importance matrix, and by methods that compensate, with the types of the second (Q4_0: of the
-first; with a size: the cheapest of those that errors can be made up for in). Importance and Hessians are of questions
-that the model was trained on, divergence is of others. What does not depend on the order is worked out once: the
-original's logits, and what errors cost in each tensor (`--target-bpw`).
+first; with a size: the cheapest of those that errors can be made up for in). Importance and Hessians are of one text,
+questions that the model was trained on, and divergence is of others (`texts.py`). What does not depend on the order is
+worked out once: the original's logits, and what errors cost in each tensor (`--target-bpw`).
 
 Presets are gone through in the order given, each for all models and orders; files are written whenever one is done.
 """
@@ -29,7 +29,7 @@ import numpy as np
 import results_file
 from jobs import results
 from octavo.bench import machine
-from octavo.evals import collect_imatrix, demo_text
+from octavo.evals import collect_imatrix
 from octavo.evals.compensation import Compensation
 from octavo.evals.scores import Comparison, compare
 from octavo.evals.sensitivity import Measured
@@ -44,6 +44,7 @@ from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source
 from octavo.runtime import resolve
+from texts import calibration, tokens_of
 
 CONTEXT, CALIBRATION_WINDOWS = 512, 32
 PRESETS = "Q4_0,Q4_K_M,IQ4_XS,Q3_K_M,Q2_K,4.5"
@@ -84,7 +85,7 @@ class Subject:
 
     def _logits(self, path: str | Path) -> Iterator[tuple[Any, Any]]:
         with open_subject(path, CONTEXT, device="cpu") as model:
-            text = demo_text(model.tokenizer, "test").tokens
+            text = tokens_of(model.tokenizer, "test")
             for window in windows(model, text, CONTEXT, self.chunks):
                 for rows, targets in logits(model.engine, window, *step_sizes(model.engine)):
                     yield rows.copy(), targets
@@ -95,9 +96,10 @@ subject = cache(Subject)
 
 @dataclass(frozen=True)
 class Setting:
-    """What all tasks have in common; `folder` is what files are made in."""
+    """What all tasks have in common; `folder` is what files are made in, `texts` what models are calibrated with."""
 
     folder: Path
+    texts: Mapping[str, str]
     methods: tuple[str, ...]
     chunks: int | None
 
@@ -113,19 +115,21 @@ def prepare(setting: Setting, task: tuple[str, int | None]) -> None:
     """Write a model's channels in an order, with the importance matrix; of None what errors cost."""
     model, seed = task
     if seed is None:
-        measure_slopes(model, setting.slopes(model))
+        measure_slopes(model, setting)
         return
     out = setting.file(model, seed, "gguf")
     subject(model, setting.chunks).write(out, seed)
     with open_subject(out, CONTEXT, device="cpu", fuse=False) as opened:
-        text = demo_text(opened.tokenizer, "train").tokens
+        text = tokens_of(opened.tokenizer, "train")
         found = collect_imatrix(opened, text, context=CONTEXT, chunks=CALIBRATION_WINDOWS)
         found.save(setting.file(model, seed, "imatrix"))
 
 
-def measure_slopes(model: str, out: Path) -> None:
+def measure_slopes(model: str, setting: Setting) -> None:
+    out, text = setting.slopes(model), setting.texts[model]
+
     def kept(source: Source, names: list[str]) -> Mapping[str, float]:
-        found = Measured("demo", None, device="cpu")(source, names)
+        found = Measured(text, None, device="cpu")(source, names)
         out.write_text(json.dumps(found))
         return found
 
@@ -141,10 +145,10 @@ def measure(setting: Setting, task: tuple[str, str, int]) -> Found:
         write = partial(to_size, source, float(preset), costs)
     else:
         write = partial(quantize_file, source, preset=preset)
-    ways = {} if preset[0].isdigit() else {"plain": write}
+    text, ways = setting.texts[model], {} if preset[0].isdigit() else {"plain": write}
     ways["imatrix"] = partial(write, imatrix=imatrix)
     for kind in setting.methods:
-        method = Compensation("demo", kind, device="cpu")  # type: ignore[arg-type]
+        method = Compensation(text, kind, device="cpu")  # type: ignore[arg-type]
         ways[kind] = partial(write, imatrix=None if preset == "Q4_0" else imatrix, method=method)
     with tempfile.TemporaryDirectory() as folder:
         return {way: _measured(subject(model, setting.chunks), Path(folder) / "out.gguf", ways[way]) for way in ways}
@@ -201,7 +205,8 @@ def main() -> None:
     presets, seeds = options.presets.split(","), range(options.first, options.first + options.orders)
     rows: dict[str, dict[str, dict[int, Found]]] = {model: {} for model in options.models}
     with tempfile.TemporaryDirectory() as folder:
-        setting = Setting(Path(folder), tuple(options.methods.split(",")), options.chunks)
+        texts = {model: calibration(model, Path(folder)) for model in rows}
+        setting = Setting(Path(folder), texts, tuple(options.methods.split(",")), options.chunks)
         costs = [(model, None) for model in rows] if any(preset[0].isdigit() for preset in presets) else []
         first = [*costs, *((model, seed) for model in rows for seed in seeds)]
         list(results(partial(prepare, setting), first, options.jobs))

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -53,7 +54,8 @@ def _by_processes(found: Callable[[Task], Any], tasks: Sequence[Task], jobs: int
 
 
 def _stay(counter: Any, cores: Sequence[int], share: int) -> None:
-    """Keep this process to its cores."""
+    """Keep this process to its cores, where the system does so."""
     with counter.get_lock():
         at, counter.value = counter.value * share, counter.value + 1
-    os.sched_setaffinity(0, {cores[(at + i) % len(cores)] for i in range(share)})
+    with suppress(OSError):
+        os.sched_setaffinity(0, {cores[(at + i) % len(cores)] for i in range(share)})

@@ -3,7 +3,7 @@
     python bench/scheme_methods.py [MODEL.gguf ...] [--orders 1] [--first 0] [--tables w4a16,...] [--chunks 12]
                                    [--samples 16] [--jobs N] [--commit HASH] [-o FOLDER]
 
-Models are GGUF files of floats with the demo model's vocabulary, or demo; results' names have single tables too.
+Models are GGUF files of floats that know the text (`texts.py`), or demo; results' names have single tables too.
 
 w4a16     w4a16-g128 by each method
 outliers  int8-w8a8 of the model with outliers, and rounded as it is: three channels of each norm are 100 times larger,
@@ -13,9 +13,9 @@ static    int8-w8a8 with a scale for each token, with one scale for all that a p
           and with these where they cost little and a scale for each token or e4m3 numbers elsewhere, of the model as
           it is and with outliers; w4a8 with both kinds of scales; fp8 with both
 
-Divergence is from the model as it is, on questions that it was not trained on; methods see others. With several orders
-each row is of the model with its channels in one of them. About 12 minutes on two cores for one order. Tables are gone
-through in the order given, each for all models and orders; files are written whenever a row is done.
+Divergence is from the model as it is, on a text that methods do not see. With several orders each row is of the model
+with its channels in one of them. About 12 minutes on two cores for one order. Tables are gone through in the order
+given, each for all models and orders; files are written whenever a row is done.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ import numpy as np
 import results_file
 from jobs import results
 from octavo.bench import machine
-from octavo.evals import demo_text, divergence
+from octavo.evals import divergence
 from octavo.evals.schemes import SchemeMethod
 from octavo.evals.subject import open_subject
 from octavo.formats import dequantize
@@ -45,6 +45,7 @@ from octavo.quantizers import quantize_checkpoint
 from octavo.quantizers.fold import ChangedFile, Changes, find_folds, scaled, shuffle
 from octavo.runtime import resolve
 from quantizer_kl import CONTEXT
+from texts import calibration, tokens_of
 
 TABLES = "w4a16,outliers,w4a8,static"
 FACTOR, CHANNELS = 100.0, (3, 11, 17)
@@ -119,9 +120,10 @@ def cases(table: str) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all rows have in common; `folder` is what files are made in."""
+    """What all rows have in common; `folder` is what files are made in, `texts` what models are calibrated with."""
 
     folder: Path
+    texts: Mapping[str, str]
     chunks: int
     samples: int
 
@@ -146,14 +148,15 @@ def measure(setting: Setting, task: tuple[str, str, Case, int]) -> dict[str, Any
     source = setting.spoiled(model, seed) if case.outliers else base
     if case != Case(case.scheme, PLAIN, outliers=case.outliers):
         method = SchemeMethod(
-            "demo", case.method, case.rotate, samples=setting.samples, device="cpu", activations=case.activations
-        )
+            setting.texts[model], case.method, case.rotate, samples=setting.samples, device="cpu",
+            activations=case.activations,
+        )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         made, begun = os.path.join(folder, "made"), time.perf_counter()
         report = quantize_checkpoint(source, made, case.scheme, method=method)
         seconds = time.perf_counter() - begun
         with open_subject(made, CONTEXT, device="cpu") as opened, open_subject(base, CONTEXT, device="cpu") as whole:
-            tokens = demo_text(whole.tokenizer, "test").tokens
+            tokens = tokens_of(whole.tokenizer, "test")
             kl = divergence(opened, whole, tokens, context=CONTEXT, chunks=setting.chunks).kl
     chosen: dict[str, int] = {}
     for how in [row.how for row in report.rows if row.how] + [f"scales: {row.how}" for row in report.scaled]:
@@ -181,7 +184,8 @@ def main() -> None:
     how = {"chunks": options.chunks, "samples": options.samples, "jobs": options.jobs, "factor": FACTOR}
     last = [options.tables.replace(",", "-")] * (options.tables != TABLES)
     with tempfile.TemporaryDirectory() as folder:
-        setting = Setting(Path(folder), options.chunks, options.samples)
+        texts = {model: calibration(model, Path(folder)) for model in rows}
+        setting = Setting(Path(folder), texts, options.chunks, options.samples)
         list(results(partial(prepare, setting), [(model, seed) for model in rows for seed in seeds], options.jobs))
         tasks = [
             (table, model, case, seed)
