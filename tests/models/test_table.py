@@ -37,8 +37,11 @@ FORMER = {"Ernie4_5_ForCausalLM"}
 """Names that folders have from before transformers had the class."""
 
 
+OTHER_NAMES = {"GPT2Config": "GPT2LMHeadModel"}
+
+
 def transformers_class(case: Case) -> str:
-    return case.config.removesuffix("Config").removesuffix("Text") + "ForCausalLM"
+    return OTHER_NAMES.get(case.config) or case.config.removesuffix("Config").removesuffix("Text") + "ForCausalLM"
 
 
 def test_no_class_is_left_out() -> None:

@@ -213,6 +213,14 @@ TABLE: dict[str, Case] = {
     "nemotron": small("nemotron", "NemotronConfig", {"head_dim": 64}),
     "nemotron-odd": small("nemotron", "NemotronConfig", {
         **ODD, "head_dim": 48, "attention_bias": True, "mlp_bias": True}),
+    "phi2": small("phi2", "PhiConfig"),
+    "phi2-odd": small("phi2", "PhiConfig", {**ODD, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}}),
+    "stablelm": small("stablelm", "StableLmConfig", {"use_qkv_bias": True}),
+    "stablelm-odd": small("stablelm", "StableLmConfig", {**ODD, "use_parallel_residual": True}),
+    "command-r": small("command-r", "CohereConfig", {"logit_scale": 0.25}),
+    "gpt2": small("gpt2", "GPT2Config", {"num_key_value_heads": 2}),
+    "gpt2-odd": small("gpt2", "GPT2Config", {**ODD, "n_inner": 88}),
     "gemma3n": small("gemma3n", "Gemma3nTextConfig", GEMMA3N),
     "gemma3n-odd": small("gemma3n", "Gemma3nTextConfig", {
         **GEMMA3N, **ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,

@@ -113,7 +113,7 @@ def _left_out(architecture: Architecture[Any], outer: Mapping[str, str], tied: b
 
     def left_out(name: str) -> bool:
         plain = architecture.plain_name(name)
-        return name.endswith((*IGNORED, *architecture.numbers)) or (
+        return name.endswith((*IGNORED, *architecture.ignored, *architecture.numbers)) or (
             bool(unused) and plain.startswith(unused) and plain not in outer
         )
 

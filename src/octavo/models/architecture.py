@@ -56,6 +56,7 @@ class Architecture(Generic[H]):
     remade     a tensor, by GGUF's name, as GGUF has it where that is not as the checkpoint does
     before_positions  of a matrix of positions, the rows before that of the first token
     unused     what names of tensors begin with that have no part in what is computed
+    ignored    ends of names of tensors that follow from config.json
     heads      whole names of tensors that some classes have, as GGUF names them, though `unused` may name them
     head       what a reranker's scores are made of
     numbers    what a layer's modules of one number each are called, and keys of metadata that have those of all layers
@@ -102,6 +103,7 @@ class Architecture(Generic[H]):
     layer: str = "layers"
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     unused: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     head: Head = field(default_factory=Head)
     numbers: Mapping[str, str] = field(default_factory=dict)

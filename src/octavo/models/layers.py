@@ -65,6 +65,17 @@ def attention_tensors(
     return tensors
 
 
+def joined_qkv_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
+    """An attention layer's tensors where q, k and v are rows of one; with `bias` it must have biases, else it may."""
+    q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
+    products = {"attn_qkv.weight": matrix(q + 2 * kv, hp.n_embd), "attn_output.weight": matrix(hp.n_embd, q)}
+    biases = {"attn_qkv.bias": q + 2 * kv, "attn_output.bias": hp.n_embd}
+    return {
+        "attn_norm.weight": vector(hp.n_embd), **with_scales(products),
+        **{name: vector(size, optional=not bias) for name, size in biases.items()},
+    }  # fmt: skip
+
+
 def row_norm_tensors(hp: Hyperparams) -> Tensors:
     """Norms of q and k as whole rows."""
     sizes = {"attn_q_norm": hp.n_head * hp.head_dim, "attn_k_norm": hp.n_head_kv * hp.head_dim}
@@ -161,6 +172,14 @@ def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, No
     """The three projections of h [T, n_embd], split into heads."""
     q, k, v = (linear(g, b, f"attn_{n}", h) for n in "qkv")
     return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
+
+
+def joined_qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
+    """The same, of one matrix with the rows of all."""
+    q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
+    parts = g.columns(linear(g, b, "attn_qkv", h), q, kv, kv)
+    q_heads, k_heads, v_heads = map(g.split_heads, parts, (hp.n_head, hp.n_head_kv, hp.n_head_kv))
+    return q_heads, k_heads, v_heads
 
 
 def normed_qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:

@@ -35,13 +35,11 @@ def tensors(hp: Hyperparams) -> Tensors:
 
 def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
     rope = layers.rotary(g, hp.rope, w)
-    q_size, kv_size = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
     x = g.get_rows(w["token_embd"], g.tokens)
     for i in range(hp.n_layer):
         b = w.block(i)
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
-        parts = g.columns(layers.linear(g, b, "attn_qkv", h), q_size, kv_size, kv_size)
-        q, k, v = map(g.split_heads, parts, (hp.n_head, hp.n_head_kv, hp.n_head_kv))
+        q, k, v = layers.joined_qkv(g, hp, b, h)
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
         x = g.add(x, layers.linear(g, b, "attn_output", h))
         h = g.rms_norm(x, b["ffn_norm"], hp.eps)

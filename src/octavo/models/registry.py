@@ -12,6 +12,7 @@ from octavo.models import (
     arcee,
     bert,
     cohere2,
+    command_r,
     deepseek2,
     dots1,
     ernie4_5,
@@ -24,6 +25,7 @@ from octavo.models import (
     gemma_embedding,
     glm4,
     glm4moe,
+    gpt2,
     gpt_oss,
     granite,
     granitemoe,
@@ -42,6 +44,7 @@ from octavo.models import (
     nomic_bert_moe,
     olmo2,
     olmoe,
+    phi2,
     phi3,
     qwen2,
     qwen2moe,
@@ -52,6 +55,7 @@ from octavo.models import (
     qwen35moe,
     seed_oss,
     smollm3,
+    stablelm,
     starcoder2,
 )
 from octavo.models.architecture import Architecture, ModelSpec
@@ -66,7 +70,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
         ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,
         lfm2, lfm2moe, qwen3next, qwen35, qwen35moe, gemma3n,
-        apertus, arcee, nemotron,
+        apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -1,0 +1,113 @@
+"""Older architectures beyond the table: how else files and folders have their tensors, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.errors import ModelError, OctavoError
+from octavo.formats import by_name, dequantize, quantize_reference
+from octavo.huggingface import open_model_file
+from octavo.io.gguf import GGUFFile, write_gguf
+from octavo.models import read_model
+from octavo.runtime import EngineConfig
+from octavo.runtime.model import model_of
+from tests.convert.folders import edit
+from tests.models.table import TOKENS, Models, error, logits, made_in, saved
+from tests.models.tiny_checkpoints import TABLE
+
+FEW = TOKENS[:24]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    with made_in(tmp_path_factory.mktemp("classic")) as made:
+        yield made
+
+
+def rewritten(file: GGUFFile, path: Path, keys: dict[str, Any], tensors: dict[str, np.ndarray | None]) -> Path:
+    """A file with other keys (None: without) and tensors (None: without)."""
+    arch = file.metadata.get_str("general.architecture")
+    metadata = {key: file.metadata.typed(key) for key in file.metadata if key != "general.architecture"}
+    metadata |= {f"{arch}.{key}": value for key, value in keys.items()}
+    stored = {n: file.tensor(n, copy=True) for n in file.tensors if n not in tensors}
+    stored |= {n: quantize_reference(x, by_name("F32"), n) for n, x in tensors.items() if x is not None}
+    write_gguf(path, arch, {key: value for key, value in metadata.items() if value is not None}, stored)
+    return path
+
+
+def test_phi2_with_one_matrix_for_q_k_and_v(models: Models, tmp_path: Path) -> None:
+    """As the first converters wrote it."""
+    model, tensors = models["phi2"], dict[str, np.ndarray | None]()
+    for i in range(2):
+        for part in ("weight", "bias"):
+            names = [f"blk.{i}.attn_{n}.{part}" for n in "qkv"]
+            tensors[f"blk.{i}.attn_qkv.{part}"] = np.concatenate([dequantize(model.file.tensor(n)) for n in names])
+            tensors |= dict.fromkeys(names)
+    with GGUFFile.open(rewritten(model.file, tmp_path / "m.gguf", {}, tensors)) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), model.want[: len(FEW)]) < 1e-4
+
+
+def test_stablelm_says_little_with_its_key(models: Models, tmp_path: Path) -> None:
+    model = models["stablelm"]
+    path = rewritten(model.file, tmp_path / "m.gguf", {"use_parallel_residual": True}, {})
+    with GGUFFile.open(path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), model.want[: len(FEW)]) < 1e-4
+
+
+def test_masks_of_gpt2_are_left_out(tmp_path: Path) -> None:
+    """Published checkpoints have them, and names without what newer ones begin with."""
+    want, path = saved(tmp_path, TABLE["gpt2"]), tmp_path / "model.safetensors"
+    tensors = {name.removeprefix("transformer."): x for name, x in load_file(path).items()}
+    masks = {"h.0.attn.bias": torch.ones(1, 1, 8, 8), "h.1.attn.masked_bias": torch.zeros(1)}
+    save_file(tensors | masks, path)
+    with open_model_file(tmp_path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_gpt2_has_no_positions_beyond_those_it_learned(models: Models) -> None:
+    with GGUFFile.open(models["gpt2"].file.path) as file, pytest.raises(OctavoError, match="made for 256 tokens"):
+        model_of(file, [ReferenceBackend()], EngineConfig(n_ctx=257, cache_type="f32"))
+
+
+KEYS: list[tuple[str, dict[str, Any], str]] = [
+    ("gpt2", {"context_length": 128}, "tensor position_embd.weight: shape"),
+    ("gpt2", {"attention.layer_norm_epsilon": 2.0}, "layer_norm_epsilon: 2.0 is out of range"),
+    ("phi2", {"rope.dimension_count": 63}, "dimension_count: 63 is out of range"),
+    ("command-r", {"logit_scale": -1.0}, "logit_scale: -1.0 is out of range"),
+    ("stablelm", {"attention.clamp_kqv": 1.0}, "clamp_kqv: is 1.0"),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "problem"), KEYS)
+def test_keys_that_are_refused(
+    name: str, keys: dict[str, Any], problem: str, models: Models, tmp_path: Path
+) -> None:  # fmt: skip
+    path = rewritten(models[name].file, tmp_path / "m.gguf", keys, {})
+    with GGUFFile.open(path) as file, pytest.raises(OctavoError, match=problem):
+        read_model(file)
+
+
+WORDS: list[tuple[str, dict[str, Any], str]] = [
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: is true"),
+    ("gpt2", {"activation_function": "relu"}, "hidden_act: is 'relu'"),
+    ("phi2", {"qk_layernorm": True}, "qk_layernorm: is true"),
+    ("stablelm", {"qk_layernorm": True}, "qk_layernorm: is true"),
+    ("command-r", {"use_qk_norm": True}, "use_qk_norm: is true"),
+    ("command-r", {"attention_bias": True}, "attention_bias: is true"),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "problem"), WORDS)
+def test_configurations_that_are_refused(name: str, words: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    saved(tmp_path, TABLE[name])
+    edit(tmp_path, "config.json", **words)
+    with pytest.raises(ModelError, match=problem):
+        open_model_file(tmp_path)
