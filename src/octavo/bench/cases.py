@@ -210,6 +210,7 @@ def _states() -> Iterator[OpCase]:
     for heads, key_heads, keys, size, tiled in ((4, 2, 16, 16, 0), (6, 2, 32, 64, 1)):
         shape = {"heads": heads, "key_heads": key_heads, "keys": keys, "size": size, "tiled": tiled}
         yield from (OpCase("gated_delta_rule", t, {**shape, **more}, past=past) for t, more, past in lies)
+        yield OpCase("gated_delta_rule", 150, {**shape, "decodes": 1}, past=(3, 0, 70))
 
 
 def _small() -> Iterator[OpCase]:

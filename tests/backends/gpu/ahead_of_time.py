@@ -21,7 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from octavo.backends.gpu import dispatch
+from octavo.backends.gpu import delta_tiles, dispatch
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, Source, SplitK, marked
 from octavo.backends.gpu.attention_arguments import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
@@ -33,6 +33,7 @@ from octavo.backends.gpu.kernels import (
     attention_decode,
     attention_latent,
     choice,
+    delta_chunks,
     elementwise,
     experts,
     mmq,
@@ -51,7 +52,7 @@ from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
 from octavo.backends.gpu.layout import Layout, layout_of, row_layout
 from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
-from octavo.backends.gpu.state_arguments import DeltaShape, Sequences
+from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, Sequences
 from octavo.formats import by_name
 
 TARGETS = {
@@ -85,6 +86,7 @@ ROTATION = Rotation("*i32", "*fp32", "fp32")
 FLOAT_ROWS = CacheRows("*fp16", None, "i32")
 ROWS = Matrix("*fp32", "i32")
 SEQUENCES = Sequences("*i32", "*i32", "*i32", "i32")
+CHUNKS = DeltaChunks(*(Halves("*bf16", "*bf16"),) * 4, "*fp32", "*fp32")
 CACHE = PagedCache("*fp16", "*fp16", None, None, "i32", "*i32", "i32")
 F32_CACHE = PagedCache("*fp32", "*fp32", None, None, "i32", "*i32", "i32")
 Q8_CACHE = PagedCache("*i8", "*i8", "*fp16", "*fp16", "i32", "*i32", "i32")
@@ -228,6 +230,11 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
         **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),
+    **{name: (kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
+        **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS), "chunks": CHUNKS,
+        **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES})
+       for name, kernel in (("solve_delta", delta_chunks.solve_delta_kernel),
+                            ("gated_delta_chunks", delta_chunks.gated_delta_chunks_kernel))},
     "clamped_swiglu": (elementwise.clamped_swiglu_kernel, {"B": 1024}, 4,
                        {"gate": "*fp32", "up": "*fp32", "slope": "fp32", "limit": "fp32", "k": "i32"}),
     "add_rows": (elementwise.add_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
@@ -324,6 +331,8 @@ def case_of(name: str, layout: str, target: str) -> Case:
     stages = 2
     if name.startswith(("decode", "prefill", "latent")):
         fixed["shape"], warps, stages = _attention(fixed["shape"], name, target)
+    if name in ("solve_delta", "gated_delta_chunks"):
+        fixed["shape"], warps, stages = _delta(fixed["shape"], name, target)
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
@@ -346,6 +355,14 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
         shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision, part=tile.part
     )
     return shape, tile.warps, tile.stages
+
+
+def _delta(shape: DeltaShape, name: str, target: str) -> tuple[DeltaShape, int, int]:
+    """The shape, the warps and the stages that prompts go through the gated delta rule with."""
+    tile = delta_tiles.delta_tile(512, shape.keys, target)
+    assert tile is not None
+    warps, stages = (tile.solving_warps, 1) if name == "solve_delta" else (tile.warps, tile.stages)
+    return replace(shape, block_v=tile.block_v, chunk=tile.chunk, part=tile.part), warps, stages
 
 
 def compiled(name: str, layout: str, target: str) -> dict[str, Any]:

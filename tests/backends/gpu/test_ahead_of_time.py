@@ -36,6 +36,7 @@ NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec
             for kind in ("int8", "fp8") for static in ("", "_static")}, "decode_int4": "float", "prefill_int4": "wide",
          "decode_window": "float", "prefill_window": "wide", "prefill_alibi": "wide", "prefill_int8_own": "wide",
          "latent": "wide", "latent_many": "wide",
+         "solve_delta": "wide", "gated_delta_chunks": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
@@ -65,8 +66,17 @@ OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "deco
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
           "draw", "topk_parts", "topk_merge", *(f"{step}_{kind}{static}" for step in ("decode", "prefill")
                                         for kind in ("int8", "fp8") for static in ("", "_static")),
-          "decode_int4", "prefill_int4", "prefill_int8_own", "combine_int4", "set_rows_int4",
+          "decode_int4", "prefill_int4", "prefill_int8_own", "combine_int4", "set_rows_int4", "causal_conv",
+          "gated_delta_rule",
           "set_rows_int8", "set_rows_fp8", "rope_set_rows_int8_static")  # fmt: skip
+
+
+CHUNKS = ("solve_delta", "gated_delta_chunks")  # gfx1100 has too few registers for them
+
+
+def others(target: str) -> tuple[str, ...]:
+    """Kernels that take no layout and that a target has."""
+    return OTHERS if target == "gfx1100" else (*OTHERS, *CHUNKS)
 
 
 def rows_of(program: str, wanted: list[str]) -> list[dict[str, Any]]:
@@ -95,7 +105,7 @@ QUICK = {
     "dots": ["matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "mmq_dot:Q8_0:sm_100"],
     "mmq_mma": ["mmq_mma:Q4_0:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
-    "others": [f"{name}::sm_90" for name in OTHERS if name not in ("prefill", "decode")],
+    "others": [f"{name}::sm_90" for name in others("sm_90") if name not in ("prefill", "decode")],
     "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K", "grid_matvec:IQ2_XS")],
     "weight only": [f"weight_only:{layout}:sm_90" for layout in ("MXFP4",)],
 }
@@ -116,5 +126,5 @@ def test_every_kernel(target: str) -> None:
         for layout in LAYOUTS
         for name in (*(OF_LAYOUT if by_name(layout).grid is None else OF_GRID), *nvidia)
     ]
-    for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in OTHERS)]):
+    for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in others(target))]):
         check(row)

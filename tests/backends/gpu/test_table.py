@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.delta_tiles import MIN_TOKENS
 from tests.models.table import TOKENS, Models, error, logits, made_in
 from tests.models.tiny_checkpoints import TABLE, WINDOW
 
@@ -29,3 +30,15 @@ def test_logits(name: str, models: Models) -> None:
     want = model.want[:FEW]
     assert error(logits(model.folder, GpuBackend(), TOKENS[:FEW], at_once=True), want) < 1e-4
     assert error(logits(model.file, GpuBackend(), TOKENS[:2], at_once=False), want[:2]) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["qwen35", "qwen3next"])
+def test_prompts_in_chunks(name: str, models: Models) -> None:
+    """Of the gated delta rule, which fewer tokens go through one by one.
+
+    Numbers are right to 17 bits there, and a norm after it makes errors larger where a query happens to see little.
+    """
+    model, n = models[name], MIN_TOKENS + 3
+    assert error(logits(model.folder, GpuBackend(), TOKENS[:n], at_once=True), model.want[:n]) < 5e-4

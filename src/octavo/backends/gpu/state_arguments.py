@@ -29,11 +29,39 @@ def sequences(positions: Any, starts: Any, slots: Any) -> Sequences:
     return Sequences(positions, starts, slots, decodes)
 
 
+class Halves(NamedTuple):
+    """Numbers as sums of two bfloat16."""
+
+    upper: Pointer
+    lower: Pointer
+
+
+class DeltaChunks(NamedTuple):
+    """What the tokens of chunks are to each other.
+
+    keys, queries  [T, Hk, K]
+    solved         [T, H, chunk]: what values of a chunk do to a token's change
+    scores         [T, H, chunk]: what changes of a chunk do to a token's output
+    since          float32 [T, H]: the decay from a chunk's beginning to a token, the token's with it
+    until          float32 [T, H]: the decay from after a token to the chunk's end
+    """
+
+    keys: Halves
+    queries: Halves
+    solved: Halves
+    scores: Halves
+    since: Pointer
+    until: Pointer
+
+
 @dataclass(frozen=True)
 class DeltaShape(Constant):
     """Heads of values and of keys, the matrix [keys, size] of each, and how many of its columns a program has.
 
-    tiled  heads of keys are taken in turn, and not by a group of heads of values each
+    tiled        heads of keys are taken in turn, and not by a group of heads of values each
+    chunk        tokens of prompts that are computed at once
+    part         numbers of keys that are multiplied at once to compare tokens of a chunk
+    interpreted  by Triton's interpreter
     """
 
     heads: int
@@ -42,6 +70,9 @@ class DeltaShape(Constant):
     size: int
     tiled: bool
     block_v: int
+    chunk: int = 0
+    part: int = 0
+    interpreted: bool = False
 
     @property
     def group(self) -> int:

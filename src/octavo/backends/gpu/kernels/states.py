@@ -29,6 +29,23 @@ def state_of(sequence, start, where):
 
 
 @triton.jit
+def key_head_of(head, shape: tl.constexpr):
+    """The head of q and k of a head of values, and which of those that share it this one is."""
+    if shape.tiled:
+        return head % shape.key_heads, head // shape.key_heads
+    return head // shape.group, head % shape.group
+
+
+@triton.jit
+def gates_of(alpha, beta, rates, bias, t, live, head):
+    """The logarithm of a head's decay at tokens t, and how strongly they change its matrix; 0 where there is none."""
+    raw = tl.load(alpha.data + t * alpha.stride + head, mask=live, other=0.0) + tl.load(bias + head)
+    soft_plus = tl.maximum(raw, 0.0) + tl.log(1 + tl.exp(-tl.abs(raw)))
+    strength = 1 / (1 + tl.exp(-tl.load(beta.data + t * beta.stride + head, mask=live, other=0.0)))
+    return tl.where(live, tl.load(rates + head) * soft_plus, 0.0), tl.where(live, strength, 0.0)
+
+
+@triton.jit
 def causal_conv_kernel(
     x, taps, state, where, out, channels, SILU: tl.constexpr, K: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
@@ -73,7 +90,7 @@ def gated_delta_rule_kernel(
     has_key, has_column = i < shape.keys, column < shape.size
     start, stop = tokens_of(sequence, where)
     if start < stop:
-        of_keys = (head % shape.key_heads if shape.tiled else head // shape.group) * shape.keys + i
+        of_keys = key_head_of(head, shape)[0] * shape.keys + i
         of_values = head * shape.size + column
         slot, goes_on = state_of(sequence, start, where)
         place = (
@@ -81,15 +98,12 @@ def gated_delta_rule_kernel(
         )
         inside = has_key[:, None] & has_column[None, :]
         matrix = tl.load(place, mask=inside & goes_on, other=0.0)  # [block_k, block_v]
-        rate, more = tl.load(rates + head), tl.load(bias + head)
         for t in range(start, stop):
-            raw = tl.load(alpha.data + t * alpha.stride + head) + more
-            soft_plus = tl.maximum(raw, 0.0) + tl.log(1 + tl.exp(-tl.abs(raw)))
-            strength = 1 / (1 + tl.exp(-tl.load(beta.data + t * beta.stride + head)))
+            fade, strength = gates_of(alpha, beta, rates, bias, t, True, head)
             key = tl.load(k.data + t * k.stride + of_keys, mask=has_key, other=0.0)[:, None]  # [block_k, 1]
             query = tl.load(q.data + t * q.stride + of_keys, mask=has_key, other=0.0)[:, None]
             value = tl.load(v.data + t * v.stride + of_values, mask=has_column, other=0.0)  # [block_v]
-            matrix = matrix * tl.exp(rate * soft_plus)
+            matrix = matrix * tl.exp(fade)
             matrix += key * (strength * (value - tl.sum(matrix * key, 0)))[None, :]
             tl.store(out.data + t * out.stride + of_values, tl.sum(matrix * query, 0), mask=has_column)
         tl.store(place, matrix, mask=inside)
