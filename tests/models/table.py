@@ -22,6 +22,7 @@ from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
 from tests.convert.folders import byte_level, save
 from tests.models.checkpoints import Case
+from tests.models.published_layouts import remake
 from tests.models.tiny_checkpoints import TABLE
 
 TOKENS = np.random.default_rng(7).integers(0, 256, 90).tolist()
@@ -59,6 +60,7 @@ class Models:
 def saved(folder: Path, case: Case) -> F32:
     """Save a checkpoint of a case; gives the logits that transformers computes of it."""
     model = save(folder, case, tokenizer=TOKENIZER)
+    remake(folder, case.arch)
     with torch.no_grad():
         want: F32 = model(torch.tensor([TOKENS])).logits[0].numpy()
     return want

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from octavo.backends.reference import ReferenceBackend
+from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError, OctavoError
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import open_model_file
@@ -72,6 +73,29 @@ def test_masks_of_gpt2_are_left_out(tmp_path: Path) -> None:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
+def test_layers_of_ling_that_guess_tokens(tmp_path: Path) -> None:
+    """They are kept in files, and not computed."""
+    want, path = saved(tmp_path / "hf", TABLE["bailingmoe2"]), tmp_path / "hf" / "model.safetensors"
+    tensors = load_file(path)
+    last = {name.replace("layers.1.", "layers.2."): x.clone() for name, x in tensors.items() if ".layers.1." in name}
+    norms = {f"model.layers.2.{name}.weight": torch.ones(128) for name in ("enorm", "hnorm", "final_layernorm")}
+    save_file(tensors | last | norms | {"model.layers.2.eh_proj.weight": torch.ones(128, 256)}, path)
+    edit(tmp_path / "hf", "config.json", num_nextn_predict_layers=1)
+    convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        assert {"blk.2.nextn.eh_proj.weight", "blk.2.layer_output_norm.weight"} < set(file.tensors)
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_masks_and_older_words_of_pythia(tmp_path: Path) -> None:
+    want, path = saved(tmp_path, TABLE["gptneox"]), tmp_path / "model.safetensors"
+    masks = {"attention.bias": torch.ones(1, 1, 8, 8), "attention.masked_bias": torch.zeros(1)}
+    save_file(load_file(path) | {f"gpt_neox.layers.0.{name}": x for name, x in masks.items()}, path)
+    edit(tmp_path, "config.json", rope_parameters=None, rotary_pct=0.25, rotary_emb_base=10000)
+    with open_model_file(tmp_path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
 def test_gpt2_has_no_positions_beyond_those_it_learned(models: Models) -> None:
     with GGUFFile.open(models["gpt2"].file.path) as file, pytest.raises(OctavoError, match="made for 256 tokens"):
         model_of(file, [ReferenceBackend()], EngineConfig(n_ctx=257, cache_type="f32"))
@@ -83,6 +107,10 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("phi2", {"rope.dimension_count": 63}, "dimension_count: 63 is out of range"),
     ("command-r", {"logit_scale": -1.0}, "logit_scale: -1.0 is out of range"),
     ("stablelm", {"attention.clamp_kqv": 1.0}, "clamp_kqv: is 1.0"),
+    ("gptneox", {"use_parallel_residual": 2}, "use_parallel_residual"),
+    ("falcon", {"attention.head_count_kv": 2}, "tensor blk.0.attn_qkv.weight: shape"),
+    ("bailingmoe2", {"expert_group_count": 4}, "expert_group_count: 4 does not fit"),
+    ("internlm2", {"expert_count": 2}, "expert_count: 2 experts in internlm2"),
 ]
 
 
@@ -102,6 +130,16 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("stablelm", {"qk_layernorm": True}, "qk_layernorm: is true"),
     ("command-r", {"use_qk_norm": True}, "use_qk_norm: is true"),
     ("command-r", {"attention_bias": True}, "attention_bias: is true"),
+    ("gptneox", {"attention_bias": False}, "attention_bias: is false"),
+    ("gptneox", {"hidden_act": "gelu_fast"}, "hidden_act: is 'gelu_fast'"),
+    ("falcon", {"alibi": True}, "alibi: is true"),
+    ("falcon", {"parallel_attn": False}, "parallel_attn: is false"),
+    ("falcon", {"multi_query": False}, "multi_query: is false"),
+    ("bailingmoe2", {"use_qkv_bias": True}, "use_qkv_bias: is true"),
+    ("bailingmoe2", {"score_function": "softmax"}, "scoring_func: is 'softmax'"),
+    ("bailingmoe2", {"moe_shared_expert_intermediate_size": 7}, "moe_shared_expert_intermediate_size: is '7'"),
+    ("internlm2", {"bias": True}, "bias: is true"),
+    ("exaone", {"activation_function": "gelu"}, "hidden_act: is 'gelu'"),
 ]
 
 

@@ -37,11 +37,15 @@ FORMER = {"Ernie4_5_ForCausalLM"}
 """Names that folders have from before transformers had the class."""
 
 
-OTHER_NAMES = {"GPT2Config": "GPT2LMHeadModel"}
+OTHER_NAMES = {
+    "gpt2": "GPT2LMHeadModel", "internlm2": "InternLM2ForCausalLM", "exaone": "ExaoneForCausalLM",
+    "bailingmoe2": "BailingMoeV2ForCausalLM",
+}  # fmt: skip
+"""Of classes by architecture; of all but GPT-2 transformers has another that computes the same."""
 
 
 def transformers_class(case: Case) -> str:
-    return OTHER_NAMES.get(case.config) or case.config.removesuffix("Config").removesuffix("Text") + "ForCausalLM"
+    return OTHER_NAMES.get(case.arch) or case.config.removesuffix("Config").removesuffix("Text") + "ForCausalLM"
 
 
 def test_no_class_is_left_out() -> None:

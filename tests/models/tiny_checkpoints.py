@@ -221,6 +221,19 @@ TABLE: dict[str, Case] = {
     "command-r": small("command-r", "CohereConfig", {"logit_scale": 0.25}),
     "gpt2": small("gpt2", "GPT2Config", {"num_key_value_heads": 2}),
     "gpt2-odd": small("gpt2", "GPT2Config", {**ODD, "n_inner": 88}),
+    "gptneox": small("gptneox", "GPTNeoXConfig"),
+    "gptneox-odd": small("gptneox", "GPTNeoXConfig", {**ODD, "use_parallel_residual": False}),
+    "falcon": small("falcon", "FalconConfig"),
+    "falcon-new": small("falcon", "FalconConfig", {
+        "new_decoder_architecture": True, "num_kv_heads": 2, "num_attention_heads": 4, "ffn_hidden_size": 96}),
+    "falcon-odd": small("falcon", "FalconConfig", {
+        **ODD, "new_decoder_architecture": True, "num_kv_heads": 3, "num_ln_in_parallel_attn": 1, "bias": True}),
+    "bailingmoe2": small("bailingmoe2", "Glm4MoeConfig", {
+        **ROUTED, "head_dim": 64, "use_qk_norm": True, "n_group": 3, "topk_group": 2, "num_mtp_layers": 0}),
+    "internlm2": small("internlm2", "LlamaConfig", {"num_attention_heads": 4, "num_key_value_heads": 2}),
+    "internlm2-odd": small("internlm2", "LlamaConfig", ODD),
+    "exaone": small("exaone", "LlamaConfig", {
+        "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE}}),
     "gemma3n": small("gemma3n", "Gemma3nTextConfig", GEMMA3N),
     "gemma3n-odd": small("gemma3n", "Gemma3nTextConfig", {
         **GEMMA3N, **ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,

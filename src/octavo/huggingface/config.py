@@ -51,11 +51,13 @@ def read_keys(config: Config) -> Keys:
     return {field: value for field, value in keys.items() if value is not None}
 
 
-def read_hyperparams(config: Config, keys: Keys, numbers: Mapping[str, list[float]]) -> Hyperparams:
+def read_hyperparams(config: Config, keys: Keys, numbers: Mapping[str, list[float]] | None = None) -> Hyperparams:
     """The hyperparameters that `keys`, those of a config.json, and whole keys of metadata, `numbers`, give."""
     architecture = CLASSES[find_class(config)]
     name = architecture.name
-    metadata = PlainMetadata(config.file, {f"{name}.{field}": value for field, value in keys.items()} | {**numbers})
+    metadata = PlainMetadata(
+        config.file, {f"{name}.{field}": value for field, value in keys.items()} | {**(numbers or {})}
+    )
     shapes = {"token_embd.weight": (keys["vocab_size"], keys["embedding_length"])}
     if type(rank := config.values.get("laurel_rank")) is int:
         shapes["blk.0.laurel_l.weight"] = rank, keys["embedding_length"]

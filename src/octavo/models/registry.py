@@ -10,6 +10,7 @@ from octavo.models import (
     afmoe,
     apertus,
     arcee,
+    bailingmoe2,
     bert,
     cohere2,
     command_r,
@@ -17,7 +18,9 @@ from octavo.models import (
     dots1,
     ernie4_5,
     ernie4_5_moe,
+    exaone,
     exaone4,
+    falcon,
     gemma2,
     gemma3,
     gemma3n,
@@ -27,10 +30,12 @@ from octavo.models import (
     glm4moe,
     gpt2,
     gpt_oss,
+    gptneox,
     granite,
     granitemoe,
     hunyuan_dense,
     hunyuan_moe,
+    internlm2,
     jina_bert_v2,
     lfm2,
     lfm2moe,
@@ -71,6 +76,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,
         lfm2, lfm2moe, qwen3next, qwen35, qwen35moe, gemma3n,
         apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
+        gptneox, falcon, bailingmoe2, internlm2, exaone,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -25,12 +25,29 @@ def columns_as_rows(tensor: LazyTensor) -> LazyTensor:
     return LazyTensor(tensor.name, fmt, (n, k), load)
 
 
-def rows_moved(tensor: LazyTensor, move: Callable[[AnyArray], AnyArray]) -> LazyTensor:
-    """A matrix [N, K] or a bias [N] with its rows where `move` puts them, which is given rows of bytes, [N, B]."""
+def rows_moved(tensor: LazyTensor, move: Callable[[AnyArray], AnyArray], count: int | None = None) -> LazyTensor:
+    """A matrix [N, K] or a bias [N] with its rows where `move` puts them, which is given rows of bytes, [N, B].
+
+    count  rows that there are then, if not all
+    """
+    shape = (count or tensor.shape[0], *tensor.shape[1:])
 
     def load() -> QTensor:
         found = tensor.load()
-        rows = move(found.data.reshape(tensor.shape[0], -1))
-        return QTensor(found.format, found.shape, np.ascontiguousarray(rows).reshape(found.data.shape), tensor.name)
+        rows = np.ascontiguousarray(move(found.data.reshape(tensor.shape[0], -1)))
+        data = rows.reshape(shape[0], -1) if len(shape) == 2 else rows.reshape(-1)
+        return QTensor(found.format, shape, data, tensor.name)
 
-    return LazyTensor(tensor.name, tensor.format, tensor.shape, load)
+    return LazyTensor(tensor.name, tensor.format, shape, load)
+
+
+def by_kind(rows: AnyArray, groups: int, size: int) -> list[AnyArray]:
+    """Of rows [N, B], `groups` of the queries, the key and the value of as many heads of `size`: q, k and v."""
+    parts = rows.reshape(groups, -1, size, rows.shape[1])
+    kinds = parts[:, :-2], parts[:, -2], parts[:, -1]
+    return [np.ascontiguousarray(kind).reshape(-1, rows.shape[1]) for kind in kinds]
+
+
+def neighbouring(rows: AnyArray, heads: int) -> AnyArray:
+    """Rows of q or k [N, B] from rope on halves of a head to rope on neighbours."""
+    return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)

@@ -11,7 +11,7 @@ from octavo.models.hparams import LAYER_NORM_EPS, HyperparamReader, Hyperparams,
 from octavo.models.weights import Expected, Tensors, Weights, vector
 
 PARALLEL = "use_parallel_residual"
-"""Converters say true where config.json says nothing; what counts is whether there is a norm before the feed-forward."""
+"""Converters say true where config.json says nothing; what counts is whether the feed-forward has a norm before it."""
 
 
 def hparams(r: HyperparamReader) -> Hyperparams:

@@ -1,0 +1,56 @@
+"""InternLM 2 and 2.5: Llama, whose checkpoints have the queries, the key and the value of a few heads together."""
+
+from __future__ import annotations
+
+from octavo.formats.spec import AnyArray
+from octavo.io.gguf import LazyTensor
+from octavo.models import llama
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys
+from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
+from octavo.models.remaking import by_kind, neighbouring, rows_moved
+
+
+def hparams(r: HyperparamReader) -> Hyperparams:
+    return read_shared(r, interleaved=True, has_experts=False)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for biases."""
+    config.only_flags({"bias": False})
+    return {}
+
+
+def remade(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
+    """Of the matrix of all three the rows of q, k or v; of q and k as rope on neighbours wants them."""
+    kind = name.removesuffix(".weight").rpartition(".attn_")[2]
+    if kind not in ("q", "k", "v"):
+        return tensor
+    heads = hp.n_head if kind == "q" else hp.n_head_kv
+
+    def taken(rows: AnyArray) -> AnyArray:
+        found = by_kind(rows, hp.n_head_kv, hp.head_dim)["qkv".index(kind)]
+        return found if kind == "v" else neighbouring(found, heads)
+
+    return rows_moved(tensor, taken, heads * hp.head_dim)
+
+
+ARCH = Architecture(
+    name="internlm2",
+    hparams=hparams,
+    tensors=llama.tensors,
+    build=llama.build,
+    classes={"InternLM2ForCausalLM": config_keys},
+    names={
+        "attention_norm": "attn_norm", "ffn_norm": "ffn_norm", "attention.wqkv": "attn_q attn_k attn_v",
+        "attention.wo": "attn_output", "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
+        "feed_forward.w2": "ffn_down",
+    },
+    outer={
+        "tok_embeddings.weight": "token_embd.weight", "norm.weight": "output_norm.weight",
+        "output.weight": "output.weight",
+    },
+    remade=remade,
+    ropes=("default", "linear"),
+    writable=False,
+)  # fmt: skip

@@ -1,0 +1,89 @@
+"""Folders of classes that transformers does not have, made of classes that compute the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+Tensors = dict[str, torch.Tensor]
+
+
+def renamed(tensors: Tensors, names: dict[str, str]) -> Tensors:
+    """Tensors with each part of a name that is in `names` as that says."""
+    out: Tensors = {}
+    for name, tensor in tensors.items():
+        new = reduce(lambda found, pair: found.replace(*pair), names.items(), name)
+        out[new] = tensor.contiguous()
+    return out
+
+
+def joined(tensors: Tensors, join: Callable[..., torch.Tensor], name: str) -> Tensors:
+    """q, k and v of each layer as one matrix of that `name`."""
+    out = dict(tensors)
+    for i in range(sum(key.endswith("q_proj.weight") for key in tensors)):
+        parts = [out.pop(f"model.layers.{i}.self_attn.{n}_proj.weight") for n in "qkv"]
+        out[f"model.layers.{i}.{name}.weight"] = join(*parts)
+    return out
+
+
+def internlm2(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    def join(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        heads, size = config["num_key_value_heads"], config["head_dim"]
+        parts = (x.reshape(heads, -1, size, x.shape[1]) for x in (q, k, v))
+        return torch.cat(list(parts), dim=1).reshape(-1, q.shape[1])
+
+    return renamed(joined(tensors, join, "attention.wqkv"), {
+        "embed_tokens": "tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo",
+        "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
+        "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
+    }), {"architectures": ["InternLM2ForCausalLM"], "bias": False}  # fmt: skip
+
+
+def exaone(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    changes = {
+        "architectures": ["ExaoneForCausalLM"], "num_layers": config["num_hidden_layers"], "num_hidden_layers": None,
+        "activation_function": "silu", "hidden_act": None, "layer_norm_epsilon": config["rms_norm_eps"],
+        "rms_norm_eps": None,
+    }  # fmt: skip
+    return renamed(tensors, {
+        "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
+        "self_attn.o_proj": "attn.attention.out_proj", "self_attn": "attn.attention", "mlp.gate_proj": "mlp.c_fc_0",
+        "mlp.up_proj": "mlp.c_fc_1", "mlp.down_proj": "mlp.c_proj", "input_layernorm": "ln_1",
+        "post_attention_layernorm": "ln_2",
+    }), changes  # fmt: skip
+
+
+def bailingmoe2(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of GLM-4.5 with norms of q and k."""
+    changes = {
+        "architectures": ["BailingMoeV2ForCausalLM"], "num_experts": config["n_routed_experts"],
+        "n_routed_experts": None, "num_shared_experts": config["n_shared_experts"], "n_shared_experts": None,
+        "score_function": "sigmoid", "norm_head": False, "moe_router_enable_expert_bias": True,
+    }  # fmt: skip
+    tensors = joined(tensors, lambda *parts: torch.cat(parts), "attention.query_key_value")
+    return renamed(tensors, {
+        "embed_tokens": "word_embeddings", "self_attn.o_proj": "attention.dense",
+        "self_attn.q_norm": "attention.query_layernorm", "self_attn.k_norm": "attention.key_layernorm",
+        "gate.e_score_correction_bias": "gate.expert_bias",
+    }), changes  # fmt: skip
+
+
+REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2)}
+"""By architecture: tensors and config.json of a folder as another class has them, and keys that are to change."""
+
+
+def remake(folder: Path, arch: str) -> None:
+    """Make a folder one of a class of the architecture, if transformers has none."""
+    if arch not in REMAKES:
+        return
+    path, where = folder / "model.safetensors", folder / "config.json"
+    config = json.loads(where.read_text(encoding="utf-8"))
+    tensors, changes = REMAKES[arch](load_file(path), config)
+    save_file(tensors, path)
+    where.write_text(json.dumps({k: v for k, v in (config | changes).items() if v is not None}), encoding="utf-8")
