@@ -10,7 +10,7 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import synthetic
-from octavo.cli.facts import cache_bytes
+from octavo.cli.facts import cache_bytes, facts, lines, size, state_bytes
 from octavo.errors import CacheFullError, UsageError
 from octavo.formats.spec import F32
 from octavo.graph.node import PAGE_SIZE
@@ -22,7 +22,7 @@ from octavo.runtime.core import EngineCore
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence, page_bytes
 from octavo.runtime.sampling import SamplingParams
-from octavo.runtime.state_pool import SPARE
+from octavo.runtime.state_pool import slots_for
 from octavo.runtime.vectors import VectorSteps, finished
 from tests.runtime.test_core import request, run
 from tests.runtime.test_device_sampling import Eager
@@ -131,7 +131,7 @@ def test_a_fork_has_a_state_of_its_own(model: ModelSpec) -> None:
 
 def test_slots_are_as_many_as_there_are(model: ModelSpec) -> None:
     engine = make_engine(model)
-    held = [Sequence() for _ in range(1 + SPARE)]
+    held = [Sequence() for _ in range(slots_for(1))]
     for sequence in held:
         engine.step([Feed(sequence, [1])])
     with pytest.raises(CacheFullError, match="no slot is left"):
@@ -173,20 +173,72 @@ def test_requests_that_give_way(model: ModelSpec) -> None:
 
 @pytest.mark.parametrize("backend", [ReferenceBackend, Eager])
 def test_a_conversation_goes_on(model: ModelSpec, backend: type[ReferenceBackend]) -> None:
-    """With all of it, nothing is computed twice; where its end is another one, everything is."""
+    """With all of it, nothing is computed twice; where its end is another one, what comes after the last mark."""
     core = EngineCore(make_engine(model, backend=backend))
-    first = request(TOKENS[:90], params=GREEDY)
+    first = request(TOKENS[:150], params=GREEDY)
     run(core, first)
-    alone, again = (request([*TOKENS[:90], *first.chosen, 5], params=GREEDY) for _ in range(2))
+    alone, again = (request([*TOKENS[:150], *first.chosen, 5], params=GREEDY) for _ in range(2))
     run(core, again)
-    assert again.cached == 90 + len(first.chosen) - 1
-    core.scheduler.forget()
+    assert again.cached == 150 + len(first.chosen) - 1
+    core.engine.prefixes.clear()
     run(core, alone)
     assert (alone.cached, alone.chosen) == (0, again.chosen)
-    other, plain = (request([*TOKENS[:90], 7], params=GREEDY) for _ in range(2))
+    other, plain = (request([*TOKENS[:145], 7, 8, 9], params=GREEDY) for _ in range(2))
     run(core, other)
-    assert other.cached == 0
+    assert other.cached == 2 * PAGE_SIZE
     assert run(EngineCore(make_engine(model)), plain)[0] == list(other.chosen)
+
+
+def test_prompts_that_begin_alike(model: ModelSpec) -> None:
+    """The second one keeps a state where the first went on otherwise, and the third one begins there."""
+    core = EngineCore(make_engine(model, 2))
+    prompts = [[*TOKENS[:140], *[i] * 80] for i in (1, 2, 3)]
+    requests = [request(p, params=GREEDY) for p in prompts]
+    for each in requests:
+        run(core, each)
+    assert [r.cached for r in requests] == [0, 0, 2 * PAGE_SIZE]
+    for each, prompt in zip(requests, prompts, strict=True):
+        assert run(EngineCore(make_engine(model)), request(prompt, params=GREEDY))[0] == list(each.chosen)
+
+
+def test_a_prompt_waits_for_a_state_that_is_coming(model: ModelSpec) -> None:
+    core = EngineCore(make_engine(model, 2))
+    first, second = (request([*TOKENS[:150], i], params=GREEDY) for i in (1, 2))
+    run(core, first, second)
+    assert (first.cached, second.cached) == (0, 2 * PAGE_SIZE)
+
+
+def test_conversations_in_turn(model: ModelSpec) -> None:
+    """More of them than states are kept: who was away for long begins again, and none gets another's."""
+    core, lengths = EngineCore(make_engine(model)), [10, 20, 30]
+    told = [TOKENS[i : i + 40] for i in range(0, 240, 30)]
+    for turn, length in enumerate(lengths):
+        for i in range(len(told)):
+            this = request([*told[i], *TOKENS[: length + i]], params=GREEDY)
+            run(core, this)
+            want = run(EngineCore(make_engine(model)), request(this.prompt, params=GREEDY))
+            assert [list(this.chosen)] == want
+            assert this.cached == 0 or turn
+            told[i] = list(this.tokens)
+    assert core.engine.pool.states is not None
+    assert core.engine.pool.states.kept <= slots_for(1)
+    core.engine.prefixes.clear()
+    assert core.engine.pool.states.kept == free_slots(core.engine) == 0
+    assert core.engine.pool.empty == core.engine.pool.n_pages
+
+
+def test_a_state_that_is_gone_is_computed_again(model: ModelSpec) -> None:
+    """It is found, and its slot is taken before the sequence gets one."""
+    core = EngineCore(make_engine(model))
+    first = request(TOKENS[:70], params=GREEDY)
+    run(core, first)
+    sequence, states = core.engine.prefixes.match([*first.tokens, 5]), core.engine.pool.states
+    assert states is not None
+    assert sequence.tokens == first.tokens[:-1]
+    for slot in [states.take() for _ in range(states.free)]:
+        states.give_back(slot)
+    found = core.engine.step([Feed(sequence, [first.tokens[-1]])])[0]
+    close(found, one_by_one(make_engine(model), first.tokens)[-1])
 
 
 def test_an_interrupted_step_is_computed_again(model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,10 +297,12 @@ def test_memory_is_counted(model: ModelSpec) -> None:
     assert isinstance(hp, Hybrid)
     state = 4 * 2 * hp.layer_state  # of two layers
     keys_and_values = 2 * hp.n_head_kv * hp.head_dim * 4
-    assert cache_bytes(hp, 128, "f32") == 128 * keys_and_values + state
+    assert cache_bytes(hp, 128, "f32") == 128 * keys_and_values
+    assert state_bytes(hp) == state * slots_for(1)
+    assert f"{size(state * slots_for(1))} of states" in lines(facts(model.file, 128, device="cpu"))["memory"]
     engine = make_engine(model)
     assert page_bytes(engine.graph) == PAGE_SIZE * keys_and_values
-    least = page_bytes(engine.graph) + state * (1 + SPARE)
+    least = page_bytes(engine.graph) + state * slots_for(1)
     config = EngineConfig(n_ctx=CONTEXT, n_batch=BATCH, cache_type="f32", kv_memory=least)
     assert Engine(model, [ReferenceBackend()], config).pool.n_pages == 1
     with pytest.raises(UsageError, match=f"{least:}"):

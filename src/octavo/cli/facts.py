@@ -71,7 +71,7 @@ def facts(
             "experts_used": hparams.n_expert_used, "vocabulary": hparams.n_vocab,
             "memory": {
                 "ctx_size": n_ctx, "weights": weight_bytes(file, hparams.n_layer),
-                "cache": cache_bytes(hparams, n_ctx, cache_type),
+                "cache": cache_bytes(hparams, n_ctx, cache_type), "states": state_bytes(hparams),
             },
         }  # fmt: skip
     template, other = _template(file)
@@ -106,8 +106,7 @@ def weight_bytes(file: GGUFFile, n_layer: int) -> int:
 
 
 def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
-    """Bytes of the keys and values of `n_ctx` tokens, of which layers with a window keep those that it reaches, and of
-    states."""
+    """Bytes of the keys and values of `n_ctx` tokens, of which layers with a window keep those that it reaches."""
     from octavo.formats.cache import CACHE_FORMATS
     from octavo.graph.node import PAGE_SIZE
     from octavo.runtime.engine import EngineConfig
@@ -115,12 +114,19 @@ def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
 
     windows = [hparams.window(i) for i in range(hparams.n_layer)]
     kept = most_pages(max(windows, default=0), EngineConfig.n_batch, n_ctx) * PAGE_SIZE
-    total = 4.0 * hparams.state_values
+    total = 0.0
     for i, window in enumerate(windows):
         heads, dim = hparams.kv_heads(i)
         rows = min(kept, n_ctx) if window else n_ctx
         total += rows * hparams.n_caches * heads * CACHE_FORMATS[cache_type].row_bytes(dim)
     return int(total)
+
+
+def state_bytes(hparams: Hyperparams) -> int:
+    """Bytes of the states of one sequence, and of those that are kept for prompts to come."""
+    from octavo.runtime.state_pool import slots_for
+
+    return 4 * hparams.state_values * slots_for(1)
 
 
 def _hyperparams(file: GGUFFile) -> tuple[Hyperparams | None, str | None]:
@@ -166,14 +172,15 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
         experts = f", {found['experts_used']} of {found['experts']} experts a token" if found["experts"] else ""
         memory, longest = found["memory"], found["longest_context"]
         windowed = "" if longest == found["context_length"] else f", of which {longest:,} can be used here"
-        total = memory["weights"] + memory["cache"]
+        total = memory["weights"] + memory["cache"] + memory["states"]
+        states = f", {size(memory['states'])} of states" if memory["states"] else ""
         shown |= {
             "context": f"{found['context_length']:,} tokens{windowed}",
             "layers": f"{found['layers']} of width {found['width']:,}{experts}",
             "heads": f"{found['heads']}, {found['key_heads']} of keys and values",
             "vocabulary": f"{found['vocabulary']:,} tokens",
             "memory": f"{size(total)} at --ctx-size {memory['ctx_size']}: {size(memory['weights'])} of weights, "
-            f"{size(memory['cache'])} of keys and values",
+            f"{size(memory['cache'])} of keys and values{states}",
         }
     template = found["template"]
     offers = "" if not template else f" ({', '.join(template)})"

@@ -49,7 +49,7 @@ from octavo.runtime.logit_changes import LogitChanges, most_adjusted, size_for
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import Placement
 from octavo.runtime.prefix import PageTree
-from octavo.runtime.state_pool import SPARE, StatePool
+from octavo.runtime.state_pool import StatePool, slots_for
 from octavo.runtime.window_pool import WindowPool, most_pages, pages_for, window_of
 
 __all__ = ["Engine", "EngineConfig", "Speculate", "usual_speculation"]
@@ -87,7 +87,7 @@ class Engine:
         graph, windows = self._parted(partial(
             model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=config.embeds,
         ))  # fmt: skip
-        states = StatePool(config.max_sequences + SPARE) if any(graph.leaves("state")) else None
+        states = StatePool(slots_for(config.max_sequences)) if any(graph.leaves("state")) else None
         self.pool = PagePool(self._pages(graph, windows, states), windows, states)
         self.pool.copier.copy_with(self._copy_page)
         if states is not None:

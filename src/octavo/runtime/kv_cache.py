@@ -19,7 +19,7 @@ import numpy.typing as npt
 from octavo.errors import CacheFullError
 from octavo.graph.node import PAGE_SIZE, Graph, cache_bytes, kept_bytes
 from octavo.runtime.copier import Copier
-from octavo.runtime.state_pool import StatePool
+from octavo.runtime.state_pool import Kept, StatePool
 from octavo.runtime.window_pool import WindowPages, WindowPool, pages_for
 
 
@@ -29,7 +29,8 @@ class Sequence:
 
     `window` has those of layers with a window, where these have pages of their own. Up to `room` tokens the sequence
     can go on in pages that nobody else reads. `row` has the pages as an array; a pool that changes them drops it.
-    `slot` is where its state lies, which has seen so many tokens, if the model has layers with states.
+    `slot` is where its state lies, which has seen so many tokens, if the model has layers with states; it gets one when
+    it grows, with what is in `origin`.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -39,6 +40,7 @@ class Sequence:
     row: npt.NDArray[np.int32] | None = None
     slot: int | None = None
     seen: int = 0
+    origin: Kept | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -101,8 +103,8 @@ class PagePool:
 
     @property
     def shares(self) -> bool:
-        """Whether sequences can share the pages that they begin with: not where more than pages goes with them."""
-        return self.windows is None and self.states is None
+        """Whether sequences can share the pages that they begin with: not where some pages are given back."""
+        return self.windows is None
 
     def call_when_short(self, method: Callable[[Sequence], None]) -> None:
         """Have a method called with a sequence that too few pages are free for; it may release others.
@@ -141,7 +143,8 @@ class PagePool:
                 )
             sequence.row = None
             if self.states is not None and sequence.slot is None:
-                sequence.slot = self.states.take()
+                sequence.slot, sequence.seen = self.states.resume(sequence.origin)
+                sequence.origin = None
             while len(sequence.pages) < pages_for(length):
                 sequence.pages.append(self._take())
             self._make_own(sequence, length)
@@ -252,7 +255,7 @@ class PagePool:
                 self.hold(page)
             sequence.room = 0
             window = WindowPages() if self.windows is None else self.windows.fork(sequence.window, len(sequence))
-            made = Sequence(pages, list(sequence.tokens), window, seen=sequence.seen)
+            made = Sequence(pages, list(sequence.tokens), window, seen=sequence.seen, origin=sequence.origin)
             if self.states is not None and sequence.slot is not None:
                 made.slot = self.states.fork(sequence.slot)
             return made
@@ -270,9 +273,10 @@ class PagePool:
             if self.windows is not None:
                 length = length if self.windows.reaches(sequence.window, length) else 0
                 self.windows.shrink(sequence.window, length)
-            if self.states is not None and sequence.slot is not None and not length:
-                self.states.give_back(sequence.slot)
-                sequence.slot, sequence.seen = None, 0
+            if self.states is not None and not length:
+                if sequence.slot is not None:
+                    self.states.give_back(sequence.slot)
+                sequence.slot, sequence.seen, sequence.origin = None, 0, None
             del sequence.tokens[length:]
             sequence.room, sequence.row = 0, None
             keep = pages_for(length)

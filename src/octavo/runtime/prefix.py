@@ -6,6 +6,8 @@ sequence goes on in another way.
 
 A node is always used more recently than what lies below it. So the one whose last use
 is longest ago is a leaf.
+
+Where layers have states, a sequence can begin only where one is kept. Nodes have those after some of their tokens.
 """
 
 from __future__ import annotations
@@ -17,18 +19,23 @@ from dataclasses import dataclass, field
 
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.kv_cache import PagePool, Sequence
+from octavo.runtime.state_pool import Kept
 
 Tokens = tuple[int, ...]
 
 
 @dataclass(eq=False)
 class Node:
-    """A page and what lies in it, up to PAGE_SIZE tokens; those of a root are none. Children are by first token."""
+    """A page and what lies in it, up to PAGE_SIZE tokens; those of a root are none.
+
+    Children are by first token, and states by how many of the tokens they have seen, beside all those above.
+    """
 
     tokens: Tokens
     page: int
     parent: Node | None
     children: dict[int, list[Node]] = field(default_factory=dict)
+    states: dict[int, Kept] = field(default_factory=dict)
 
 
 class PageTree:
@@ -52,15 +59,32 @@ class PageTree:
 
         The last token of a prompt is never among them: its logits are wanted.
         """
-        nodes, length = self._walk(prompt, space)
+        nodes, length, kept = self._begun(prompt, space)
         for node in nodes:
             self.pool.hold(node.page)
         self._touch(nodes)
-        return Sequence([node.page for node in nodes], list(prompt[:length]))
+        if self.pool.states is not None and kept is not None:
+            self.pool.states.touch(kept)
+        return Sequence([node.page for node in nodes], list(prompt[:length]), origin=kept)
 
     def matching(self, prompt: Seq[int], space: Hashable = "") -> int:
         """How many tokens `match` would give."""
+        return self._begun(prompt, space)[1]
+
+    def shared(self, prompt: Seq[int], space: Hashable = "") -> int:
+        """How many tokens of `prompt` others have computed, whether or not a state is kept after them."""
         return self._walk(prompt, space)[1]
+
+    def _begun(self, prompt: Seq[int], space: Hashable) -> tuple[list[Node], int, Kept | None]:
+        """The nodes where a sequence of `prompt` can begin, how many tokens of it lie in them, and the state there."""
+        nodes, length = self._walk(prompt, space)
+        if self.pool.states is None:
+            return nodes, length, None
+        for i in reversed(range(len(nodes))):
+            at = max((at for at in nodes[i].states if i * PAGE_SIZE + at <= length), default=0)
+            if at:
+                return nodes[: i + 1], i * PAGE_SIZE + at, nodes[i].states[at]
+        return [], 0, None
 
     def _walk(self, prompt: Seq[int], space: Hashable) -> tuple[list[Node], int]:
         """The nodes that `prompt` goes through, and how many tokens of it lie in them."""
@@ -77,15 +101,15 @@ class PageTree:
                 break
         return nodes, length
 
-    def publish(self, sequence: Sequence, space: Hashable = "", *, tail: bool = False) -> None:
+    def publish(self, sequence: Sequence, space: Hashable = "", *, tail: bool = False) -> Node | None:
         """Keep the full pages of `sequence`, and with `tail` its last one too, for others to find.
 
         The sequence goes on to hold them. Where a page of the same tokens is here already, it gets that one. Nothing is
-        kept where layers with a window have pages of their own, for those at the end of a prefix may be given back,
-        nor where layers have states.
+        kept where layers with a window have pages of their own, for those at the end of a prefix may be given back.
+        Returns the node of the last page that is kept.
         """
         if not self.pool.shares:
-            return
+            return None
         if tail:
             sequence.room = 0  # its last page may be read by others from now on
         node = self._roots.setdefault(space, Node((), -1, None))
@@ -98,6 +122,25 @@ class PageTree:
             if node.tokens != tokens:  # a page that begins with this one's tokens was here
                 break
         self._touch(nodes)
+        return nodes[-1] if nodes else None
+
+    def keep_state(self, sequence: Sequence, space: Hashable = "", *, give: bool = False) -> None:
+        """Publish a sequence, and keep the state after its tokens: a copy or, with `give`, its own.
+
+        No state is kept where it has seen others than these tokens, or all slots are taken.
+        """
+        states, length = self.pool.states, len(sequence)
+        node = self.publish(sequence, space, tail=length % PAGE_SIZE > 0)
+        if states is None or node is None or sequence.slot is None or sequence.seen != length:
+            return
+        at = (length - 1) % PAGE_SIZE + 1
+        if at in node.states:
+            states.touch(node.states[at])
+        elif give:
+            states.keep(sequence.slot, length, node.states, at)
+            sequence.slot, sequence.seen = None, 0
+        elif states.free:
+            states.keep(states.fork(sequence.slot), length, node.states, at)
 
     def _published(self, parent: Node, sequence: Sequence, at: int, tokens: Tokens) -> Node:
         """The child of `parent` that begins with the tokens of a sequence's `at`-th page."""
@@ -137,6 +180,7 @@ class PageTree:
     def _remove(self, node: Node) -> None:
         assert node.parent is not None
         assert not node.children
+        self._drop_states(node)
         siblings = node.parent.children[node.tokens[0]]
         siblings.remove(node)
         if not siblings:
@@ -147,9 +191,15 @@ class PageTree:
     def clear(self) -> None:
         """Forget all pages. Those that sequences hold are free when these let go of them."""
         for node in self._used:
+            self._drop_states(node)
             self.pool.give_up(node.page)
         self._used.clear()
         self._roots.clear()
+
+    def _drop_states(self, node: Node) -> None:
+        for kept in list(node.states.values()):
+            assert self.pool.states is not None
+            self.pool.states.drop(kept)
 
 
 def _below(node: Node, tokens: Seq[int]) -> list[Node]:

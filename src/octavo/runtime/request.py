@@ -83,6 +83,7 @@ class Request:
     insists     whether a token that it leaves out was the likeliest one, and may be so again
     computing   tokens that steps under way compute
     coming      tokens that these choose
+    marks       lengths at which a step ends, and the state is kept, where layers have states
     """
 
     prompt: Seq[int]
@@ -111,6 +112,7 @@ class Request:
     insists: bool = field(default=False, init=False)
     computing: int = field(default=0, init=False)
     coming: int = field(default=0, init=False)
+    marks: tuple[int, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)

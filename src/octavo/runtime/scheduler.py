@@ -29,6 +29,8 @@ from octavo.runtime.window_pool import pages_for
 
 MOST_PASSED = 4
 """Times that shorter prompts may go before a longer one."""
+WORTH, BEFORE_END = 2 * PAGE_SIZE, 16
+"""Tokens that a state is kept for, at least; and those at a prompt's end that may be other ones in the next turn."""
 RANK = attrgetter("rank")
 NONE: Mapping[Request, Exception] = {}
 
@@ -225,6 +227,7 @@ class Scheduler:
                 raise
             self.waiting.remove(request)  # others may have come before it meanwhile, which gave way
             request.sequence, request.state, request.cached = sequence, State.RUNNING, len(sequence)
+            request.marks = self._marks(request)
             insort(self.running, request, key=RANK)
             self.prompt_tokens += length
             self.cached_tokens += len(sequence)
@@ -242,14 +245,28 @@ class Scheduler:
         self.pool.shrink(sequence, self.pool.reached(sequence, shared(sequence.tokens, wanted)))
         return sequence
 
+    def _marks(self, request: Request) -> tuple[int, ...]:
+        """Where the states of a request that begins are kept: where others went on otherwise, and before its end.
+
+        The end of a prompt is often another one in the next turn, such as where thinking begins.
+        """
+        if self.pool.states is None or not self.pool.shares:
+            return ()
+        least = len(request.sequence) + WORTH
+        ends = {self.tree.shared(request.tokens, request.space), len(request.tokens) - BEFORE_END}
+        return tuple(sorted({end // PAGE_SIZE * PAGE_SIZE for end in ends if end // PAGE_SIZE * PAGE_SIZE >= least}))
+
     def _comes_soon(self, request: Request) -> bool:
-        """Whether the page that comes after those in the cache is being computed for another request."""
-        end = (self.tree.matching(request.tokens, request.space) // PAGE_SIZE + 1) * PAGE_SIZE
-        wanted = request.tokens[:end]
-        return len(request.tokens) > end and any(
-            len(r.sequence) < end < len(r.tokens) and r.space == request.space and r.tokens[:end] == wanted
-            for r in self.active
-        )
+        """Whether the page that comes after those in the cache, or a state, is being computed for another request."""
+        found = self.tree.matching(request.tokens, request.space)
+        page = (found // PAGE_SIZE + 1) * PAGE_SIZE
+        for other in self.active:
+            end = page if self.pool.states is None else next((mark for mark in other.marks if mark > found), 0)
+            if len(other.sequence) < end < min(len(other.tokens), len(request.tokens)) and (
+                other.space == request.space and other.tokens[:end] == request.tokens[:end]
+            ):
+                return True
+        return False
 
     def _chunks(self, prompts: list[Request], room: int) -> Iterator[tuple[Request, int]]:
         """Parts of prompts that together have up to `room` tokens."""
@@ -262,6 +279,9 @@ class Scheduler:
                 prompts.insert(0, first)
         for request in prompts:
             n = min(request.left, room)
+            if request.marks:
+                done = len(request.sequence) + request.computing
+                n = next((mark - done for mark in request.marks if done + 1 < mark < done + n), n)
             if n:
                 yield request, n
                 room -= n
@@ -284,6 +304,8 @@ class Scheduler:
             sequence.tokens += request.tokens[before : before + n]
             if (before + n) // PAGE_SIZE > before // PAGE_SIZE:
                 self.tree.publish(sequence, request.space)
+            if len(sequence) in request.marks:
+                self.tree.keep_state(sequence, request.space)
         for request, _ in plan.parts:
             if request.siblings and not request.left:
                 self._fork(request)
@@ -334,7 +356,10 @@ class Scheduler:
         self.running.remove(request)
         request.computing = request.coming = 0
         if self.pool.shares:
-            self.tree.publish(request.sequence, request.space, tail=True)
+            if self.pool.states is None:
+                self.tree.publish(request.sequence, request.space, tail=True)
+            else:
+                self.tree.keep_state(request.sequence, request.space, give=True)
             self.pool.release(request.sequence)
         else:
             self.forget()

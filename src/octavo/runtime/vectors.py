@@ -35,7 +35,7 @@ class VectorSteps:
     def __init__(self, engine: Engine) -> None:
         self.engine, config = engine, engine.config
         tokens, windows = config.n_batch, engine.pool.windows
-        self.texts = min(TEXTS, tokens) if engine.pool.shares else config.max_sequences
+        self.texts = min(TEXTS, tokens) if windows is None and engine.pool.states is None else config.max_sequences
         made, backends = engine.schedule, engine.backends
         where = {i.name: made.backends[id(n)] for n in made.graph.nodes if not n.is_leaf for i in n.inputs}
 
