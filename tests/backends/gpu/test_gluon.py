@@ -15,8 +15,9 @@ import pytest
 import torch
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
-from octavo.backends.gpu import compiled, device, dispatch, gemm, gluon
+from octavo.backends.gpu import compiled, decode_mma, device, dispatch, gemm, gluon
 from octavo.backends.gpu.attention import attend
+from octavo.backends.gpu.attention_arguments import PagedCache
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import gemm_mixed_hopper, gemm_mixed_stream
 from octavo.backends.gpu.launch import prepare
@@ -169,6 +170,28 @@ def test_attention_that_does_not_compile(broken: Kernel) -> None:
     inputs[-1] = inputs[-1][:, :7]
     assert not attended(H100)[1]
     assert not attended(H100, cap=30.0)[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sequences", "pages", "wanted"),
+    [
+        ("", 1, 7, None), ("", 1, 8, (8, 4)), ("", 1, 63, (16, 4)), ("", 1, 64, (32, 3)), ("", 8, 64, (4, 3)),
+        ("", 17, 64, None), ("", 17, 256, (1, 3)),
+        ("int8", 1, 8, (4, 4)), ("int8", 1, 64, (16, 4)), ("int8", 1, 512, (32, 3)), ("int8", 8, 8, (2, 4)),
+        ("int8", 8, 64, (4, 3)), ("int8", 32, 64, (1, 3)),
+    ],
+)  # fmt: skip
+def test_shapes_of_decoding(kind: str, sequences: int, pages: int, wanted: tuple[int, int] | None) -> None:
+    """Programs that share a sequence, and blocks under way, on 8 heads of keys; None for the portable kernel."""
+    codes = torch.zeros(64, 8, 128, dtype=torch.int8 if kind else torch.float16)
+    table = torch.zeros(sequences, pages, dtype=torch.int32)
+    cache = PagedCache(codes, codes, None, None, 8, table, pages)
+    limits = {"kind": kind, "scales": "static"} if kind else {}
+    shape = decode_mma.shape_of(Context(H100), torch.zeros(sequences, 32, 128), cache, limits)
+    assert (shape and (shape.splits, shape.stages)) == wanted
+    if shape:
+        programs = 2 if shape.splits * sequences * 8 > decode_mma.PROGRAMS else 1
+        assert programs * shape.stages * shape.block_n * 256 * codes.element_size() <= 220 << 10
 
 
 def test_kernels_that_are_compiled_together(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -56,8 +56,8 @@ DECODING = [c for c in CASES if "attention" in c.op and c.tokens == len(c.past) 
 @pytest.mark.parametrize("case", DECODING, ids=lambda case: case.name)
 def test_single_tokens_by_the_kernel_of_gluon(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes the portable kernel otherwise, because there is little to read."""
-    monkeypatch.setattr(decode_mma, "FLOATS", 1)
-    monkeypatch.setattr(decode_mma, "CODES", 1)
+    for name in ("FLOATS", "CODES", "OTHERS"):
+        monkeypatch.setattr(decode_mma, name, 1)
     built = case.build()
     found = compare(case, run(built, [GpuBackend()]), run(built, [ReferenceBackend()]))
     assert found.ok, found

@@ -22,12 +22,14 @@ MOST_ROWS = 16
 """Query heads of a head of keys, at the most: more do not fit the registers."""
 PROGRAMS, MOST_SPLITS = 132, 16
 """Programs that fill a large device, and those that share a sequence at the most."""
-FLOATS, CODES = 16384, 2048
-"""Positions from which on this kernel is faster than the portable one: of a sequence of floats, of all with codes.
-
-With floats it gains a twentieth, and where 32 sequences are much shorter than they may become a step took longer by
-that much: how long they are is not known when a call is bound.
-"""
+LARGE = ("sm_90", "sm_100", "sm_103")
+"""Multiprocessors with room for two programs that have rings of three blocks."""
+MANY_BLOCKS = 512
+"""Blocks of all heads and sequences from which on twice as many programs are faster there."""
+FLOATS, CODES, OTHERS = 512, 512, 16384
+"""Positions from which on this kernel is faster than the portable one on these: of a sequence of floats, of all with
+codes. Other devices, and so many sequences of floats that none is shared, take it from OTHERS on (of codes, from an
+eighth of that): how long sequences are is not known when a call is bound."""
 CONVERT = (8, 9)
 """The first compute capability that makes float16 of e4m3."""
 ROOMY = ("sm_80", "sm_90", "sm_100", "sm_103")
@@ -110,18 +112,25 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     if not arch.startswith("sm_") or cache.k.dtype == torch.float32 or dim not in (64, 128) or group > MOST_ROWS:
         return None
     seen = pages_seen(cache, limits) * PAGE_SIZE
-    few = sequences * seen < CODES if "kind" in limits else seen < FLOATS
-    if few or not gluon.usable("decode"):
+    if _few(arch, sequences, cache.heads, seen, codes="kind" in limits) or not gluon.usable("decode"):
         return None
     of_prompts = ("reach", "alibi", "sloped")  # nothing is after the last token, nor before where these are
     given = {name: value for name, value in limits.items() if name not in of_prompts}
     converts = divmod(int(arch.removeprefix("sm_").rstrip("a")), 10) >= CONVERT
     positions = tokens(limits.get("kind", ""), converts)
     blocks = -(-seen // (WARPS * positions))
-    splits = max(1, min(blocks, MOST_SPLITS, PROGRAMS // (sequences * cache.heads)))
+    twice = 2 if arch in LARGE and sequences * cache.heads * blocks >= MANY_BLOCKS else 1
+    splits = max(1, min(blocks, twice * MOST_SPLITS, twice * PROGRAMS // (sequences * cache.heads)))
     several = splits * sequences * cache.heads > PROGRAMS  # of which two fit a multiprocessor
     stages = 2 if arch not in ROOMY else 3 if several else 4
     return DecodeShape(dim, group, positions, stages=stages, splits=splits, converts=converts, **given)
+
+
+def _few(arch: str, sequences: int, heads: int, seen: int, *, codes: bool) -> bool:
+    """Whether the portable kernel is faster, with so many positions of a sequence to see."""
+    if codes:
+        return sequences * seen < (CODES if arch in LARGE else OTHERS // 8)
+    return seen < (FLOATS if arch in LARGE and sequences * heads <= PROGRAMS else OTHERS)
 
 
 def decode(

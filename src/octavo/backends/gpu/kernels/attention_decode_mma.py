@@ -79,38 +79,37 @@ def halves(codes, shape: gl.constexpr):
     return gl.inline_asm_elementwise(ASM, "=&r,=&r,r", [codes], dtype=gl.float16, is_pure=True, pack=4)
 
 
+@gluon.constexpr_function
+def queries_layout(warps, rows, dim, width):
+    """How half of the rows of the queries' operand [1, 2 rows, dim] lie, `width` neighbours in a lane."""
+    regs = [[0, 0, b] for b in (*_bits(width), *_bits(dim, 4 * width))] + [[0, b, 0] for b in _bits(rows, 8)]
+    lanes = [[0, 0, width], [0, 0, 2 * width], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(regs, lanes, [[0, 0, 0] for b in _bits(warps)], [], [1, rows, dim])
+
+
 @gluon.jit
 def queries_of(q, sequence, head, shape: gl.constexpr, LAYOUT: gl.constexpr):
-    """Queries [1, 2 rows, dim] as the product takes them, float16 or int8, and what they were divided by, [1, 2 rows].
+    """Queries [1, 2 rows, dim] as the product takes them, float16 or int8, and what they were divided by, [1, rows].
 
     The first half is rounded, the second what rounding has left: of float16 as it is, of int8 in steps of 1 / REST.
     """
     ROWS: gl.constexpr = shape.rows
-    row = gl.arange(0, 2 * ROWS, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))).expand_dims(0).expand_dims(2)
-    at = gl.arange(0, shape.dim, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT))).expand_dims(0).expand_dims(1)
-    q_at = q.data + sequence * q.stride + (head * shape.group + row % ROWS) * shape.dim + at
-    value = gl.load(q_at, mask=row % ROWS < shape.group, other=0.0)  # [1, 2 ROWS, DIM]
+    HALF: gl.constexpr = queries_layout(shape.warps, ROWS, shape.dim, shape.width)
+    row = gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, HALF))).expand_dims(0).expand_dims(2)
+    at = gl.arange(0, shape.dim, gl.SliceLayout(0, gl.SliceLayout(1, HALF))).expand_dims(0).expand_dims(1)
+    q_at = q.data + sequence * q.stride + (head * shape.group + row) * shape.dim + at
+    value = gl.load(q_at, mask=row < shape.group, other=0.0)  # [1, ROWS, DIM]
     if shape.kind == "int8":
-        step = gl.max(gl.abs(value), 2) / 127.0  # [1, 2 ROWS]
+        step = gl.max(gl.abs(value), 2) / 127.0  # [1, ROWS]
         value = value / gl.where(step > 0, step, 1.0).expand_dims(2)
         near = value + ROUND - ROUND
-        far = (value - near) * REST + ROUND - ROUND
-        queries = gl.where(row < ROWS, near, far).to(gl.int8)
+        far = ((value - near) * REST + ROUND - ROUND).to(gl.int8)
     else:
-        step = gl.full([1, 2 * ROWS], 1.0, gl.float32, gl.SliceLayout(2, LAYOUT))
+        step = gl.full([1, ROWS], 1.0, gl.float32, gl.SliceLayout(2, HALF))
         near = value.to(gl.float16)
-        queries = gl.where(row < ROWS, near, (value - near.to(gl.float32)).to(gl.float16))
-    return queries, step
-
-
-@gluon.jit
-def upper_half(x, LAYOUT: gl.constexpr):
-    """The first half of rows of x [1, 2 rows] for each warp, [warps, rows] in LAYOUT."""
-    WARPS: gl.constexpr = LAYOUT.parent.shape[0]
-    x, _ = gl.broadcast(x, gl.full([WARPS, 1], 0.0, gl.float32, x.type.layout))
-    x = gl.convert_layout(x, gl.SliceLayout(2, product_layout(WARPS)))
-    upper, _ = x.reshape([WARPS, 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
-    return gl.convert_layout(upper, LAYOUT)
+        far = (value - near.to(gl.float32)).to(gl.float16)
+    both = gl.join(near.to(far.dtype), far).permute((0, 3, 1, 2)).reshape([1, 2 * ROWS, shape.dim])
+    return gl.convert_layout(both, LAYOUT, True), step
 
 
 @gluon.jit
@@ -173,29 +172,42 @@ def visible_scores(scores, position, last, end, shape: gl.constexpr):
 
 
 @gluon.jit
+def sum_of_warps(acc, m, total, shape: gl.constexpr):
+    """What all warps have, from that of each: sums [rows, dim] of acc [warps, dim, rows], their maxima and totals
+    [rows] of m and total [warps, rows]. Values of a head are in order then, see `values_of`."""
+    WARPS: gl.constexpr = shape.warps
+    WIDTH: gl.constexpr = shape.width
+    LAYOUT: gl.constexpr = gl.BlockedLayout([WARPS, 1, 1], [1, 1, 32], [1, WARPS, 1], [2, 1, 0])
+    parts = acc.reshape([WARPS, shape.dim // (8 * WIDTH), WIDTH, 8, shape.rows]).permute((0, 4, 1, 3, 2))
+    each = gl.convert_layout(parts.reshape([WARPS, shape.rows, shape.dim]), LAYOUT)
+    m = gl.convert_layout(m, gl.SliceLayout(2, LAYOUT))
+    total = gl.convert_layout(total, gl.SliceLayout(2, LAYOUT))
+    most = gl.max(m, 0)  # [ROWS]
+    share = gl.exp2(m - gl.where(most == float("-inf"), 0.0, most).expand_dims(0))  # [WARPS, ROWS]
+    return gl.sum(each * share.expand_dims(2), 0), most, gl.sum(total * share, 0)
+
+
+@gluon.jit
 def store_share(result, m, total, place, sinks, out, partial, heads, shape: gl.constexpr):
-    """A program's result [dim, rows], not divided yet, with its maxima and totals [rows], to `partial` or, if that is
+    """A program's result [rows, dim], not divided yet, with its maxima and totals [rows], to `partial` or, if that is
     None, to `out`, divided. `place` is the sequence, the head of keys and the split."""
     sequence, head, split = place
-    WIDTH: gl.constexpr = shape.width
-    ROWS: gl.constexpr = m.type.layout
-    COLUMNS: gl.constexpr = gl.SliceLayout(0, result.type.layout)
-    line = gl.arange(0, shape.dim, gl.SliceLayout(1, result.type.layout)).expand_dims(1)
-    at = line // (8 * WIDTH) * (8 * WIDTH) + line % 8 * WIDTH + line // 8 % WIDTH  # see `values_of`
-    row, column = gl.arange(0, shape.rows, ROWS), gl.arange(0, shape.rows, COLUMNS).expand_dims(0)
+    ROWS: gl.constexpr = gl.SliceLayout(1, result.type.layout)
+    row = gl.arange(0, shape.rows, ROWS)
+    at = gl.arange(0, shape.dim, gl.SliceLayout(0, result.type.layout)).expand_dims(0)
+    m, total = gl.convert_layout(m, ROWS), gl.convert_layout(total, ROWS)
     if partial is None:
         if sinks is not None:
             sink = gl.load(sinks + head * shape.group + row, mask=row < shape.group, other=0.0)  # [rows]
             total += gl.exp2(sink * LOG2E - m)
-        result /= gl.convert_layout(total, COLUMNS).expand_dims(0)
-        target = out.data + sequence * out.stride + (head * shape.group + column) * shape.dim
+        result /= total.expand_dims(1)
+        target = out.data + sequence * out.stride + (head * shape.group + row) * shape.dim
     else:
-        first = (sequence * heads + head) * shape.group
-        share = (first + row) * shape.splits + split
+        share = ((sequence * heads + head) * shape.group + row) * shape.splits + split
         gl.store(partial.maxima + share, m, mask=row < shape.group)
         gl.store(partial.totals + share, total, mask=row < shape.group)
-        target = partial.outputs + ((first + column) * shape.splits + split) * shape.dim
-    gl.store(target + at, result, mask=(column < shape.group) & (at >= 0))
+        target = partial.outputs + share * shape.dim
+    gl.store(target.expand_dims(1) + at, result, mask=(row < shape.group).expand_dims(1) & (at >= 0))
 
 
 @gluon.jit
@@ -237,20 +249,20 @@ def decode_mma_kernel(
     stop = earliest + gl.minimum(split + 1, used) * blocks // used
     end = gl.minimum(stop * BLOCK, last + 1)  # of the positions
     ring = ring_of(cache, shape)
-    for early in gl.static_range(STAGES - 1):
+    for early in range(STAGES - 1):
         if (first + early + 1) * BLOCK <= gl.minimum(end, last):
             fetch(ring, cache, sequence, head, early, (first + early) * BLOCK, end, shape)
         async_copy.commit_group()
     if PDL:
         gdc_wait()
-    for early in gl.static_range(STAGES - 1):
-        if ((first + early) * BLOCK < end) & ((first + early + 1) * BLOCK > gl.minimum(end, last)):
-            fetch(ring, cache, sequence, head, early, (first + early) * BLOCK, end, shape)
-            async_copy.commit_group()
-            async_copy.wait_group(0)
+    own = last // BLOCK  # the block whose last row the kernel before may have written
+    if (end > last) & (own >= first) & (own < first + STAGES - 1):
+        fetch(ring, cache, sequence, head, own - first, own * BLOCK, end, shape)
+        async_copy.commit_group()
     queries, step = queries_of(q, sequence, head, shape, Q_IN)
     queries, _ = gl.broadcast(queries, gl.full([WARPS, 1, 1], 0, queries.dtype, Q_IN))
-    factor = (upper_half(step, OF_ROW) * (scale * head_scale_of(cache.k_scales, head, shape))).expand_dims(2)
+    step, _ = gl.broadcast(step, gl.full([WARPS, 1], 0.0, gl.float32, step.type.layout))
+    factor = (gl.convert_layout(step, OF_ROW) * (scale * head_scale_of(cache.k_scales, head, shape))).expand_dims(2)
     m = gl.full([WARPS, ROWS], float("-inf"), gl.float32, OF_ROW)
     total = gl.full([WARPS, ROWS, TOKENS], 0.0, gl.float32, P)
     acc = gl.full([WARPS, DIM, ROWS], 0.0, gl.float32, S)
@@ -261,7 +273,10 @@ def decode_mma_kernel(
         unit = unit * 0 + head_scale_of(cache.v_scales, head, shape)
     for i in range(first, stop):
         slot = (i - first) % STAGES
-        async_copy.wait_group(STAGES - 2)
+        if i == own:
+            async_copy.wait_group(0)
+        else:
+            async_copy.wait_group(STAGES - 2)
         keys = keys_of(ring, slot, shape, K_IN)  # [WARPS, DIM, TOKENS]
         values = values_of(ring, slot, shape, V_IN)  # [WARPS, DIM, TOKENS]
         if DYNAMIC:
@@ -293,11 +308,9 @@ def decode_mma_kernel(
         if shape.kind == "q8_0":  # whose values are rounded already
             rest = (p - near.to(gl.float32)).to(gl.float16)
             acc = mma_v2(values, gl.convert_layout(rest.permute((0, 2, 1)), P_IN, True), acc)
-    most = gl.max(m, 0)  # [ROWS]
-    share = gl.exp2(m - gl.where(most == float("-inf"), 0.0, most).expand_dims(0))  # [WARPS, ROWS]
-    whole = gl.sum(gl.sum(total, 2) * share, 0)  # [ROWS]
-    acc *= gl.convert_layout(share * unit.expand_dims(1), gl.SliceLayout(1, S)).expand_dims(1)
-    store_share(gl.sum(acc, 0), most, whole, (sequence, head, split), sinks, out, partial, cache.heads, shape)
+    acc *= gl.convert_layout(unit, gl.SliceLayout(1, gl.SliceLayout(2, S))).expand_dims(1).expand_dims(2)
+    result, most, whole = sum_of_warps(acc, m, gl.sum(total, 2), shape)
+    store_share(result, most, whole, (sequence, head, split), sinks, out, partial, cache.heads, shape)
     if partial is not None:
         barrier()
         one = partial.counter + sequence * cache.heads + head
