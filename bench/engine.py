@@ -1,9 +1,10 @@
 """Measures an engine alone with several replies at once; writes bench/results/engine-<model>-<date>.json.
 
-    python bench/engine.py MODEL [-c 1,8,32,128] [--device cpu|gpu] [--sampled] [--workload a] [--tokens N] [-o FOLDER]
+    python bench/engine.py MODEL [-c 1,8,32,128] [--device cpu|gpu] [--sampled] [--tokens N] [--commit HASH] [-o FOLDER]
 
 Workload a is that of `octavo bench serve`: prompts of 128 tokens and replies of 128; as one ends the next one begins.
-Each number of replies runs twice, and the second time counts. Milliseconds and tokens a second:
+Each number of replies runs twice, and the second time counts. `warm_up` is the seconds in which the engine makes and
+captures all sizes of steps before the first request. Milliseconds and tokens a second:
 
     rate      tokens of replies a second, from the first request to the last token
     ttft      from a request to its first token (p50); it never waits for a place
@@ -28,9 +29,9 @@ import numpy as np
 
 import octavo
 import results_file
+from octavo.bench import machine
 from octavo.graph.plan import Begun
-from octavo.runtime.batch import Feed
-from octavo.runtime.buckets import thrown_away
+from octavo.runtime.buckets import Scratch, thrown_away
 from octavo.runtime.candidates import BEST, LOGITS
 from octavo.runtime.core import EngineCore
 from octavo.runtime.engine import Engine
@@ -122,12 +123,16 @@ def run(core: EngineCore, given: Iterator[Request], replies: int, total: int) ->
     return times, time.perf_counter() - start
 
 
+def _scratch(engine: Engine) -> Scratch:
+    """A page and a slot that are nobody's; where there are none, the first ones, which nobody uses meanwhile."""
+    pool, there = engine.pool, engine.fills
+    window = None if pool.windows is None else pool.windows.n_pages * there
+    return Scratch(pool.n_pages * there, window, None if pool.states is None else pool.states.n_slots * there)
+
+
 def device_seconds(engine: Engine, replies: int) -> float:
     """Of a step of so many replies, the least of some turns."""
-    scratch, windows = engine.pool.n_pages, None if engine.pool.windows is None else engine.pool.windows.n_pages
-    if not engine.fills:  # no page is nobody's, but none is in use either
-        scratch, windows = 0, None if windows is None else 0
-    feeds: list[Feed] = [thrown_away(1, scratch, windows)] * replies
+    feeds = [thrown_away(1, _scratch(engine))] * replies
     output, best = (BEST,) if engine.finds_candidates else (LOGITS,), float("inf")
     for _ in range(TURNS):
         start = time.perf_counter()
@@ -154,6 +159,13 @@ def case(core: EngineCore, model: Model, replies: int, asked: argparse.Namespace
     return {"replies": replies, **{name: round(float(value), 3) for name, value in found.items()}}
 
 
+def _card() -> dict[str, Any]:
+    from octavo.backends.gpu import GpuBackend
+    from octavo.bench import gpu
+
+    return gpu.describe(GpuBackend())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -163,6 +175,7 @@ def main() -> None:
     parser.add_argument("--workload", choices=tuple(WORKLOADS), default="a")
     parser.add_argument("--tokens", type=int, help="of a reply, in place of the workload's")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS, help="folder for the result")
     asked = parser.parse_args()
     numbers = [int(n) for n in asked.replies.split(",")]
@@ -171,15 +184,20 @@ def main() -> None:
         asked.model, device=asked.device, threads=asked.threads, n_ctx=512, max_sequences=max(numbers), speculate="off"
     ) as model:
         core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=ITL_TARGET[asked.device])
+        begun = time.perf_counter()
         core.warm_up()
+        warm_up = time.perf_counter() - begun
+        print(f"ready after {warm_up:.1f} s", flush=True)
         apart = Apart(model.engine)
         for replies in numbers:
             cases.append(case(core, model, replies, asked, apart))
             print(cases[-1], flush=True)
-    described = results_file.described()
+    described = results_file.described(_card() if asked.device == "gpu" else None, commit=asked.commit)
     name = f"engine-{Path(asked.model).stem}" + ("-sampled" if asked.sampled else "")
     results_file.write(
-        name, {**described, "workload": asked.workload, "sampled": asked.sampled, "cases": cases}, asked.output
+        name,
+        {**described, "workload": asked.workload, "sampled": asked.sampled, "warm_up": warm_up, "cases": cases},
+        asked.output,
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -50,8 +50,8 @@ Call = Callable[..., torch.Tensor]
 class Case:
     """A product on some copies of its weights: by this package, given a shape; by the library; and what is exact."""
 
-    ours: list[Call]
-    library: list[Call]
+    ours: Sequence[Call]
+    library: Sequence[Call]
     exact: torch.Tensor
 
 
@@ -128,7 +128,7 @@ def fp8_case(scheme: Scheme, m: int, n: int, k: int, count: int) -> Case:
         "fast": scheme == "fp8_fast",
     }
     one = torch.ones((), device="cuda")
-    how = {"out_dtype": torch.bfloat16, "use_fast_accum": scheme == "fp8_fast"}
+    how: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": scheme == "fp8_fast"}
     return Case(
         [partial(gemm.fp8_gemm, a, c, scale_a, scale_b, **common) for c in copies],
         [partial(torch._scaled_mm, a, c.t(), one, one, **how) for c in copies],
@@ -146,7 +146,7 @@ def case_of(scheme: Scheme, m: int, n: int, k: int) -> Case:
     return fp8_case(scheme, m, n, k, count)
 
 
-def seconds(calls: list[Call], shape: GemmShape | None = None) -> float:
+def seconds(calls: Sequence[Call], shape: GemmShape | None = None) -> float:
     """Median seconds of one call; `calls` run in turn inside one graph."""
     given = [partial(call, shape=shape) for call in calls] if shape else calls
     return statistics.median(gpu.seconds(given))

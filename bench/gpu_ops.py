@@ -85,7 +85,9 @@ def copies(weight: QuantWeight, nbytes: int) -> list[QuantWeight]:
 def activations(context: Context, tokens: int, k: int) -> Activation:
     """Random activations, quantized as the backend does it."""
     x = torch.randn(tokens, k, device="cuda")
-    out = Activation(torch.empty(activation_bytes(tokens, k), dtype=torch.uint8, device="cuda"), tokens, k)
+    out = Activation(
+        torch.empty(activation_bytes(tokens, k, context.target.arch), dtype=torch.uint8, device="cuda"), tokens, k
+    )
     given = Node("input", (), ("tokens", k), "f32", name="x")
     for call in BINDERS["quantize"](context, apply("quantize", given, format="q8_1"), [x], out):
         call()

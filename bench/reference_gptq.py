@@ -35,7 +35,7 @@ def reference(folder: Path, tokens: list[list[int]], out: Path, observer: str | 
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    rows = [{"input_ids": torch.tensor([row]), "attention_mask": torch.ones(1, len(row))} for row in tokens]
+    rows: Any = [{"input_ids": torch.tensor([row]), "attention_mask": torch.ones(1, len(row))} for row in tokens]
     data = torch.utils.data.DataLoader(rows, batch_size=None)
     more = {} if observer is None else {"weight_observer": observer}
     recipe = GPTQModifier(targets="Linear", scheme="W4A16", ignore=["lm_head"], **more)

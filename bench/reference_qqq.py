@@ -102,11 +102,11 @@ def _coded(values: AnyArray, scales: AnyArray, name: str, source: ModelSpec) -> 
     codes = np.rint(values / np.repeat(scales, values.shape[1] // scales.shape[1], axis=1)) + ZERO
     hp, part = source.hparams, name.split(".")[2]
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(part) if hp.rope.interleaved else None
-    rows = (codes.astype(np.uint8), scales.astype(np.float32))
+    rows: tuple[AnyArray, ...] = (codes.astype(np.uint8), scales.astype(np.float32))
     if heads:
         halves = (x.reshape(heads, 2, len(x) // heads // 2, -1).swapaxes(1, 2).reshape(x.shape) for x in rows)
         rows = tuple(map(np.ascontiguousarray, halves))
-    return Coded(*rows)
+    return Coded(rows[0], rows[1])
 
 
 def load(folder: Path) -> Any:

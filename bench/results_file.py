@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 NOT_OF_THE_MEASUREMENT = ("-o", "--output", "--commit")
 
 
-def described(gpu: dict[str, Any] | None = None, **versions: Any) -> dict[str, Any]:
+def described(gpu: Mapping[str, Any] | None = None, /, **versions: Any) -> dict[str, Any]:
     """The command, the time, the machine, with what `gpu` says of a GPU, and versions, to which some are added."""
     return {
         "command": command(),

@@ -28,7 +28,7 @@ from octavo.server.options import ServerOptions
 from octavo.server.serve import bind, run, serve
 
 TOKENS = list(range(300, 400))
-ROUTES = {
+ROUTES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
     "/v1/completions": {"prompt": [5, 6, 7]},
     "/completion": {"prompt": [5, 6, 7]},

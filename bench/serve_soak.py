@@ -91,10 +91,10 @@ class Server:
         text = await get_text(self.to, "/metrics")
         if not metric(text, "octavo:engine_up"):
             raise ReplyError("the engine is being started")
-        pages = [metric(text, f"octavo:kv_pages_{name}") for name in ("held", "cached", "empty")]
+        held, cached, empty = (metric(text, f"octavo:kv_pages_{name}") for name in ("held", "cached", "empty"))
         replies = metric(text, "octavo:num_requests_running") + metric(text, "octavo:num_requests_waiting")
         both = (self.pid, engine)
-        return Look((memory(both[0]), memory(both[1])), (files(both[0]), files(both[1])), *pages, replies)
+        return Look((memory(both[0]), memory(both[1])), (files(both[0]), files(both[1])), held, cached, empty, replies)
 
     async def quiet(self) -> Look:
         """A look when nothing is under way any more."""
