@@ -23,7 +23,7 @@ from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
 from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, GemmConfig, GroupScales, Size, Strides
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
 from octavo.backends.gpu.gluon import tile_layout
-from octavo.backends.gpu.kernels import attention_hopper, gemm_mixed_hopper, gemm_mixed_stream
+from octavo.backends.gpu.kernels import attention_hopper, gemm_mixed_even, gemm_mixed_hopper, gemm_mixed_stream
 from octavo.backends.gpu.kernels.attention_decode_mma import decode_mma_kernel
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
@@ -32,6 +32,7 @@ from octavo.backends.gpu.kernels.gemm_int8_hopper import int8_hopper_kernel, w4a
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
+from octavo.backends.gpu.mixed_gemm import tile_shapes
 from octavo.backends.gpu.prefill_hopper import PART, Items, PrefillShape
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time import TARGETS, Case, said_of, spills
@@ -130,20 +131,27 @@ def _mixed(name: str, tokens: int) -> Case:
     layout = layout_of(row_named(name), "f16")
     s = dispatch.mixed_gemm(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
     assert s is not None
-    blocks = {"x": ([s.block_m, 64], "fp16", gl.float16), "codes2": ([s.block_n, 32], "i8", gl.int8)}
-    blocks["codes"] = ([s.block_n, 16 * layout.planes[0]], "i8", gl.int8)
-    blocks["scales"] = ([(2 if layout.has_min else 1) * 64 // layout.group, s.block_n], "i32", gl.int32)
+    kinds = (
+        ("x", "fp16", gl.float16),
+        ("codes", "i8", gl.int8),
+        ("codes2", "i8", gl.int8),
+        ("scales", "i32", gl.int32),
+    )
     row = Matrix("*fp32", "i32")
     types: dict[str, Any] = {
         "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
     }  # fmt: skip
-    for factor, (block, kind, dtype) in blocks.items():
+    for (factor, kind, dtype), size in zip(kinds, tile_shapes(layout, s), strict=True):
+        block = list(size)
         types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
     if 2 not in layout.planes:
         types["codes2"] = None
     fixed = {"layout": layout, "shape": s, "PDL": True}
-    stream = isinstance(s, dispatch.StreamShape)
-    kernel = gemm_mixed_stream.mixed_stream_kernel if stream else gemm_mixed_hopper.mixed_hopper_kernel
+    kernel: Any = gemm_mixed_hopper.mixed_hopper_kernel
+    if isinstance(s, dispatch.StreamShape):
+        kernel = gemm_mixed_stream.mixed_stream_kernel
+    elif isinstance(s, dispatch.EvenShape):
+        kernel = gemm_mixed_even.mixed_even_kernel
     return _case("sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 

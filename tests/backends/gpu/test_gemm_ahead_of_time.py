@@ -64,7 +64,8 @@ def test_for_an_h100() -> None:
 
 @pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
-    check([f"mixed_{name}:sm_90" for name in ("Q4_K:12", "Q6_K:24", "Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
+    few = ("Q4_K:8", "Q4_K:12", "Q6_K:12", "Q6_K:24", "Q8_0:12", "Q8_0:24")
+    check([f"mixed_{name}:sm_90" for name in (*few, "Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
     check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128")])
 
 

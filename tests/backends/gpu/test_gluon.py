@@ -19,7 +19,7 @@ from octavo.backends.gpu import compiled, decode_mma, device, dispatch, gemm, gl
 from octavo.backends.gpu.attention import attend
 from octavo.backends.gpu.attention_arguments import PagedCache
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import gemm_mixed_hopper, gemm_mixed_stream
+from octavo.backends.gpu.kernels import gemm_mixed_even, gemm_mixed_hopper, gemm_mixed_stream
 from octavo.backends.gpu.launch import prepare
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
@@ -122,7 +122,7 @@ def test_products_of_other_types(broken: Kernel, caplog: pytest.LogCaptureFixtur
     assert len(caplog.messages) == 1
 
 
-@pytest.mark.parametrize(("tokens", "tried"), [(12, {"mixed", "mixed_stream"}), (33, {"mixed"})])
+@pytest.mark.parametrize(("tokens", "tried"), [(12, {"mixed", "mixed_stream", "mixed_even"}), (33, {"mixed"})])
 def test_a_product_of_floats_by_codes(
     broken: Kernel, caplog: pytest.LogCaptureFixture, tokens: int, tried: set[str]
 ) -> None:
@@ -225,3 +225,4 @@ def test_kernels_are_there() -> None:
     assert all(map(gluon.usable, gluon.MODULES))
     assert gluon.kernel("mixed") is gemm_mixed_hopper.mixed_hopper_kernel
     assert gluon.kernel("mixed_stream") is gemm_mixed_stream.mixed_stream_kernel
+    assert gluon.kernel("mixed_even") is gemm_mixed_even.mixed_even_kernel

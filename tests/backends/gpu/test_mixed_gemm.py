@@ -17,6 +17,7 @@ from octavo.backends.gpu.device import target
 from octavo.backends.gpu.kernels import gemm_mixed_hopper
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
+from octavo.backends.gpu.mixed_shapes import EvenShape
 from octavo.backends.gpu.values import Activation, activation_bytes
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference, unpack
@@ -153,11 +154,20 @@ def test_shapes_fit(name: str) -> None:
                 continue
             stage = shape.block_n * 128 * layout.bits // 8 + shape.block_m * 256
             stage += shape.block_n * 4 * 64 // layout.group * (1 + layout.has_min)
+            if isinstance(shape, EvenShape):
+                stage *= shape.depth * shape.resident
             assert shape.stages * stage <= 226 << 10
             assert shape.block_m >= min(tokens, 128)
             if isinstance(shape, dispatch.MixedGemmShape):
                 assert 1 <= shape.split_k <= k // 128
     assert dispatch.mixed_gemm(layout, 4096, 4096, 512, "sm_80") is None
+
+
+def test_few_tokens_of_short_rows_are_int8() -> None:
+    layout = layout_of(by_name("Q4_K"), "f16")
+    assert dispatch.mixed_gemm(layout, 4096, 2048, 8, "sm_90") is None
+    for n, k, tokens in ((4096, 2048, 9), (4096, 4096, 8), (151936, 2048, 8)):
+        assert isinstance(dispatch.mixed_gemm(layout, n, k, tokens, "sm_90"), EvenShape)
 
 
 def test_layouts_without_a_kernel() -> None:
@@ -166,9 +176,11 @@ def test_layouts_without_a_kernel() -> None:
     assert dispatch.mixed_gemm(layout_of(by_name("Q8_0"), "f32"), 4096, 4096, 512, "sm_90") is None
 
 
-SHAPES = ((33, 70, 512), (64, 64, 2048), (130, 200, 1280), (300, 130, 512))
+MANY = ((33, 70, 512), (64, 64, 2048), (130, 200, 1280), (300, 130, 512))
+FEW = ((5, 70, 4096), (12, 200, 1280), (32, 130, 512))
 QUICK = {("Q4_K", 33)}
-CASES = [(name, *shape) for name in FORMATS for shape in SHAPES]
+CASES = [(name, *shape) for name in FORMATS for shape in FEW + MANY]
+CASES.append(("Q4_0", 12, 70, 640))  # tiles of 256 values, of which the last has half
 
 
 @pytest.mark.parametrize(("name", "tokens", "n", "k"), [case if case[:2] in QUICK else slow(case) for case in CASES])

@@ -11,6 +11,7 @@ from triton import next_power_of_2
 from octavo.backends.gpu import gluon, tuned
 from octavo.backends.gpu.arguments import Constant
 from octavo.backends.gpu.layout import TILE, Layout
+from octavo.backends.gpu.mixed_shapes import EvenShape, MixedGemmShape, MixedShape, StreamShape, stages
 from octavo.graph.node import PAGE_SIZE
 
 Kind = Literal["q8_1", "f16"]
@@ -212,54 +213,7 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
     return MmaShape(row_tiles, token_tiles, warps, split_k, prefetch, n < 16 * row_tiles)
 
 
-@dataclass(frozen=True)
-class MixedGemmShape(Constant):
-    """A program of `mixed_hopper_kernel`.
-
-    block_m  tokens
-    block_n  rows of weights
-    stages   of loads
-    warps
-    split_k  programs of a tile
-    """
-
-    block_m: int
-    block_n: int
-    stages: int
-    warps: int
-    split_k: int = 1
-
-
-@dataclass(frozen=True)
-class StreamShape(Constant):
-    """A program of `mixed_stream_kernel`.
-
-    block_m  tokens of a tile
-    block_n  rows of weights of a tile, half of them for each group of warps
-    stages   of loads
-    """
-
-    block_m: int
-    block_n: int
-    stages: int
-
-    @property
-    def warps(self) -> int:
-        """Of a group."""
-        return 4
-
-
-SHARED_BYTES = 226 << 10
-"""Of shared memory, for stages of loads."""
-
-
-def stages(layout: Layout, block_m: int, block_n: int, most: int) -> int:
-    """As many stages of tiles of 128 values as there is room for: codes, scales and tokens."""
-    scales = 4 * TILE // (2 * layout.group) * (1 + layout.has_min)
-    return min(most, SHARED_BYTES // (block_n * (TILE * layout.bits // 8 + scales) + block_m * 2 * TILE))
-
-
-def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedGemmShape | StreamShape | None:
+def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedShape | None:
     """The shape of a product with some tokens whose weights become float16 in registers, or None for another way."""
     plain = layout.table is None and layout.grid is None and not layout.offset and layout.bits in (4, 6, 8)
     minima = layout.has_min and not layout.has_zero
@@ -272,9 +226,11 @@ def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Mixed
     if tokens > 256 and -(-tokens // 128) % 2 == 0:
         wide = narrow and -(-tokens // 256) * n >= 200 * 128
         return MixedGemmShape(256, 128, stages(layout, 256, 128, 3), 8) if wide else MixedGemmShape(256, 64, 3, 4)
-    found = tuned.mixed(layout, n, kp, tokens, gluon.usable("mixed_stream"))
+    found = tuned.mixed(layout, n, kp, tokens, gluon.usable("mixed_stream"), gluon.usable("mixed_even"))
     if found is None:
         return None
+    if len(found) == 6:
+        return EvenShape(*found)
     block_m, block_n, most, *others = found
     depth = stages(layout, block_m, block_n, most)
     if not others:

@@ -21,7 +21,7 @@ log = logging.getLogger("octavo")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Name = Literal["int8", "w4a8", "fp8", "mixed", "mixed_stream", "prefill", "decode"]
+Name = Literal["int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "prefill", "decode"]
 FOLDER = "octavo.backends.gpu.kernels"
 MODULES: dict[Name, str] = {
     "int8": "gemm_int8_hopper",
@@ -29,11 +29,16 @@ MODULES: dict[Name, str] = {
     "fp8": "gemm_fp8_hopper",
     "mixed": "gemm_mixed_hopper",
     "mixed_stream": "gemm_mixed_stream",
+    "mixed_even": "gemm_mixed_even",
     "prefill": "attention_hopper",
     "decode": "attention_decode_mma",
 }
 
-KERNELS: dict[Name, str] = {"mixed_stream": "mixed_stream_kernel", "decode": "decode_mma_kernel"}
+KERNELS: dict[Name, str] = {
+    "mixed_stream": "mixed_stream_kernel",
+    "mixed_even": "mixed_even_kernel",
+    "decode": "decode_mma_kernel",
+}
 
 _given_up: set[Name] = set()
 _said: set[str] = set()

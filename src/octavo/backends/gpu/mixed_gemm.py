@@ -12,25 +12,26 @@ from octavo.backends.gpu import gluon
 from octavo.backends.gpu.arguments import SplitK, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import multiprocessors
-from octavo.backends.gpu.dispatch import MixedGemmShape, StreamShape
 from octavo.backends.gpu.gemm_arguments import Size
-from octavo.backends.gpu.layout import TILE, scale_stride
+from octavo.backends.gpu.layout import TILE, Layout, scale_stride
+from octavo.backends.gpu.mixed_shapes import EvenShape, MixedGemmShape, MixedShape, StreamShape
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.graph.protocol import Call
 
+NAMES: dict[type, gluon.Name] = {MixedGemmShape: "mixed", StreamShape: "mixed_stream", EvenShape: "mixed_even"}
 LEAST_STEPS = 4
 """Tiles of 128 values of K that a program of a stream has at least."""
 
 
 def mixed_gemm(
-    c: Context, shape: MixedGemmShape | StreamShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
+    c: Context, shape: MixedShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
     terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
 ) -> list[Call]:  # fmt: skip
     """The calls for y f32 [T, n] = x @ w.T + terms; x is float16 [T, kp], or an Activation that has such values in the
     kernel's order. If Triton can't compile the kernel, those that `otherwise` makes. The weight's scales become float16
     the first time."""
-    name: gluon.Name = "mixed_stream" if isinstance(shape, StreamShape) else "mixed"
+    name = NAMES[type(shape)]
     with suppress(gluon.Unusable), gluon.attempt(name):
         calls: list[Call] = []
         if isinstance(x, torch.Tensor):
@@ -53,28 +54,41 @@ def _reordered(c: Context, x: torch.Tensor) -> tuple[torch.Tensor, Call]:
 
 
 def _multiply(
-    c: Context, name: gluon.Name, shape: MixedGemmShape | StreamShape, w: QuantWeight, x: torch.Tensor,
+    c: Context, name: gluon.Name, shape: MixedShape, w: QuantWeight, x: torch.Tensor,
     y: torch.Tensor, terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
 ) -> Call:  # fmt: skip
     (m, kp), layout = x.shape, w.layout
     planes, widest = w.planes(torch.int8), layout.planes[0]
     codes: Any = planes.codes8 if widest == 8 else planes.codes4
     tiles = -(-m // shape.block_m) * -(-w.n // shape.block_n)
-    if isinstance(shape, StreamShape):
-        programs = max(1, min(multiprocessors(), tiles * (kp // TILE) // LEAST_STEPS))
+    if isinstance(shape, StreamShape | EvenShape):
+        most = multiprocessors() * (shape.resident if isinstance(shape, EvenShape) else 1)
+        programs = max(1, min(most, tiles * (kp // TILE) // LEAST_STEPS))
         sums = c.shared("partial sums", 2 * programs * shape.block_m * shape.block_n, torch.float32)
         splits: SplitK | None = SplitK(sums, c.counters(2 * tiles))
     else:
         programs = tiles * shape.split_k
         splits = c.split_k(tiles, shape.block_m * shape.block_n, shape.split_k)
+    of_x, of_codes, of_codes2, of_scales = tile_shapes(layout, shape)
     return gluon.Preferred(
         name, otherwise, c.target, (programs,),
-        gluon.tiles(x, shape.block_m, TILE // 2),
-        gluon.tiles(codes.view(w.n, -1), shape.block_n, TILE * widest // 8),
-        gluon.tiles(planes.codes2.view(w.n, -1), shape.block_n, TILE // 4) if planes.codes2 is not None else None,
-        gluon.tiles(f16_scales(c, w), TILE // (2 * layout.group) * (1 + layout.has_min), shape.block_n),
+        gluon.tiles(x, *of_x), gluon.tiles(codes.view(w.n, -1), *of_codes),
+        gluon.tiles(planes.codes2.view(w.n, -1), *of_codes2) if planes.codes2 is not None else None,
+        gluon.tiles(f16_scales(c, w), *of_scales),
         tuple(map(matrix, terms)), matrix(y), splits, Size(m, w.n, kp), layout=layout, shape=shape, warps=shape.warps,
     )  # fmt: skip
+
+
+def tile_shapes(layout: Layout, shape: MixedShape) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of what is copied at once: of x, codes of 4 or 8 bits, codes of 2 bits, and scales."""
+    depth, wide = (shape.depth, TILE) if isinstance(shape, EvenShape) else (1, TILE // 2)
+    pairs = TILE // (2 * layout.group) * (1 + layout.has_min)
+    return (
+        (shape.block_m, depth * wide),
+        (shape.block_n, depth * TILE * layout.planes[0] // 8),
+        (shape.block_n, depth * TILE // 4),
+        (depth * pairs, shape.block_n),
+    )
 
 
 def f16_scales(c: Context, w: QuantWeight) -> torch.Tensor:

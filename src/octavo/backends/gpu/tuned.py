@@ -106,9 +106,16 @@ MMA_32: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
 }  # fmt: skip
 """Up to 16 and 32 tokens; for those that are not here `mmq_dot` is as fast or faster."""
 
-Mixed = tuple[int, int, int] | tuple[int, int, int, int, int]
-"""Of a stream: tokens, rows, stages. Of tiles: these, warps, and how many programs run at once."""
+Mixed = tuple[int, int, int] | tuple[int, int, int, int, int] | tuple[int, int, int, int, int, int]
+"""Of a stream: tokens, rows, stages. Of tiles: these, warps, and how many programs run at once. Of steps that are
+divided evenly: these, warps, programs to a multiprocessor, and tiles of 128 values of a stage."""
 
+EVEN: tuple[tuple[int, Mixed], ...] = ((16, (16, 128, 3, 4, 2, 2)), (32, (32, 64, 3, 4, 2, 2)))
+"""Most tokens, and the shape for weights of 4 and 6 bits."""
+EVEN_8, EVEN_8_NARROW = (8, 128, 3, 4, 2, 2), (8, 64, 3, 4, 4, 2)
+"""Five to eight tokens; the second for 4 bits, unless rows are those of a vocabulary."""
+EVEN_8_LEAST = 4096
+"""The shortest rows for which that is faster than `mmq_mma`, unless they are those of a vocabulary."""
 STREAMS: tuple[tuple[int, dict[Size, Mixed]], ...] = (
     # most tokens, and shapes by size; where one is missing, that of MIXED is faster
     (16, {"small": (16, 128, 4), "wide": (16, 256, 4), "deep": (16, 128, 4), "huge": (16, 256, 6)}),
@@ -117,8 +124,6 @@ STREAMS: tuple[tuple[int, dict[Size, Mixed]], ...] = (
     (128, {"huge": (128, 128, 4)}),
     (256, {"huge": (128, 128, 4)}),
 )
-FEW_STREAM: dict[tuple[Kind, Size], Mixed] = {("two levels", "small"): (8, 256, 4), ("sixteens", "huge"): (8, 256, 6)}
-"""Five to eight tokens, where that is faster than `mmq_mma`; of "small" those with more than 4096 rows."""
 MIXED: tuple[tuple[int, dict[Size, Mixed]], ...] = (
     (16, dict.fromkeys(("small", "wide", "deep", "huge"), (16, 64, 4, 4, 528))),
     (32, {**dict.fromkeys(("small", "wide", "deep"), (32, 64, 3, 4, 528)), "huge": (32, 128, 3, 4, 528)}),
@@ -131,24 +136,26 @@ MIXED: tuple[tuple[int, dict[Size, Mixed]], ...] = (
 )  # fmt: skip
 
 
-def mixed(layout: Layout, n: int, kp: int, tokens: int, streams: bool) -> Mixed | None:
+def mixed(layout: Layout, n: int, kp: int, tokens: int, streams: bool, evens: bool) -> Mixed | None:
     """The shape of a product whose weights become float16 in registers, as one H200 has it fastest on the products of
     Llama 3 8B in Q4_K_M; None where int8 is faster. More than 256 tokens take tiles of 128.
 
-    streams  there is a kernel for them
+    streams, evens  there are kernels for them
     """
     which = size(n, kp)
+    if tokens <= 32 and evens and layout.bits < 8:
+        if tokens > 8:
+            return next(shape for most, shape in EVEN if tokens <= most)
+        if tokens > 4 and (kp >= EVEN_8_LEAST or which == "huge"):
+            return EVEN_8_NARROW if layout.bits == 4 and which != "huge" else EVEN_8
     if tokens <= 8:
-        few = FEW_STREAM.get((kind(layout), which)) if streams and tokens > 4 else None
-        return few if few and n > 4096 else None
+        return None
     if tokens > 256:
         tokens = 128
     for table in (STREAMS, MIXED) if streams else (MIXED,):
         shapes = next(shapes for most, shapes in table if tokens <= most)
         if which in shapes:
             break
-    if which == "deep" and tokens <= 16 and streams and layout.bits == 4:
-        return 16, 256, 4
     if which == "small" and tokens > 64 and (n < 2048 or (n > 4096 and tokens <= 128)):
         return (128, 64, 3, 4, 132) if n < 2048 else (128, 128, 3, 8, 132)
     return shapes[which]

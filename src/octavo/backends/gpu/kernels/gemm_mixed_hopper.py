@@ -198,7 +198,7 @@ def _unpacked(inputs, TWO: gl.constexpr, PTX: gl.constexpr):
 
 
 @gluon.jit
-def _halves(codes, codes2, scales, half: gl.constexpr, LAYOUT: gl.constexpr, layout: gl.constexpr):
+def halves_of(codes, codes2, scales, half: gl.constexpr, LAYOUT: gl.constexpr, layout: gl.constexpr):
     """Float16 [rows, 32] twice, of a half of a tile's low codes and of that of its high ones."""
     G: gl.constexpr = LAYOUT.group
     STEP: gl.constexpr = 2 if LAYOUT.has_min else 1
@@ -222,7 +222,7 @@ def _halves(codes, codes2, scales, half: gl.constexpr, LAYOUT: gl.constexpr, lay
 
 
 @gluon.jit
-def _factor(value, layout: gl.constexpr):
+def factor_of(value, layout: gl.constexpr):
     """Unpacked float16 [rows, 32] as `wgmma` takes them, each where it is: four of a lane become two and two."""
     R: gl.constexpr = value.shape[0]
     value = value.reshape([R, 2, 4, 2, 2]).permute((0, 1, 3, 2, 4)).reshape([R, 32])
@@ -257,12 +257,12 @@ def multiply_tile(acc, ring, slot, rows: gl.constexpr, first: gl.constexpr, LAYO
     total: gl.constexpr = ring.scales.shape[2]
     scales = reinterpret(ring.scales.index(slot), gl.int32, [pairs, total], plain).slice(first, rows, 1)
     for half in gl.static_range(2):
-        low, high = _halves(codes, codes2, scales, half, LAYOUT, bytes_)
+        low, high = halves_of(codes, codes2, scales, half, LAYOUT, bytes_)
         # W [rows, 32] @ x^T [32, BLOCK_M]
         tokens = ring.x.index(slot * 2).slice(half * 32, 32, 1).permute((1, 0))
-        acc = warpgroup_mma(_factor(low, factor), tokens, acc, is_async=True)
+        acc = warpgroup_mma(factor_of(low, factor), tokens, acc, is_async=True)
         tokens = ring.x.index(slot * 2 + 1).slice(half * 32, 32, 1).permute((1, 0))
-        acc = warpgroup_mma(_factor(high, factor), tokens, acc, is_async=True)
+        acc = warpgroup_mma(factor_of(high, factor), tokens, acc, is_async=True)
         acc = warpgroup_mma_wait(2, [acc])
     return acc
 

@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
 
 @gluon.jit
-def _work_of(size, BM: gl.constexpr, BN: gl.constexpr):
+def work_of(size, BM: gl.constexpr, BN: gl.constexpr):
     """This program's steps, one at least."""
     steps = size.k // TILE
     total = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN) * steps
@@ -52,7 +52,7 @@ def _work_of(size, BM: gl.constexpr, BN: gl.constexpr):
 
 
 @gluon.jit
-def _place_of(tile, size, BM: gl.constexpr, BN: gl.constexpr):
+def place_of(tile, size, BM: gl.constexpr, BN: gl.constexpr):
     """The first row and the first token of a tile."""
     row, token = tile_of(tile, gl.cdiv(size.n, BN), gl.cdiv(size.m, BM), GROUP_M)
     return row * BN, token * BM
@@ -64,18 +64,18 @@ def _copy(sources, ring, free, size, shape: gl.constexpr, PDL: gl.constexpr):
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
-    work = _work_of(size, BM, BN)
+    work = work_of(size, BM, BN)
     early = gl.minimum(work.stop - work.start, STAGES)
     for i in range(early):
         at = work.start + i
-        row, _ = _place_of(at // work.steps, size, BM, BN)
+        row, _ = place_of(at // work.steps, size, BM, BN)
         send_weights(sources, ring, i, at % work.steps, row, True)
     if PDL:
         gdc_wait()
     for i in range(work.stop - work.start):
         slot = i % STAGES
         at = work.start + i
-        row, token = _place_of(at // work.steps, size, BM, BN)
+        row, token = place_of(at // work.steps, size, BM, BN)
         if i >= early:
             mbarrier.wait(free.index(slot), ((i // STAGES) & 1) ^ 1)
             send_weights(sources, ring, slot, at % work.steps, row, True)
@@ -89,14 +89,15 @@ def _program_of(step, total):
 
 
 @gluon.jit
-def _whole(acc, splits, work, tile, first, WHICH: gl.constexpr):
+def whole_tile(acc, splits, work, tile, first, WHICH: gl.constexpr, PARTS: gl.constexpr):
     """A tile's sums of all programs that have a part of it, and whether this is the last of them.
 
-    A program keeps two parts at the most: of the tile that it begins within, and of the tile that it ends within.
+    A program keeps two parts at the most: of the tile that it begins within, and of the tile that it ends within. Its
+    rows are divided in PARTS, of which acc has the one numbered WHICH.
     """
     R: gl.constexpr = acc.shape[0]
     C: gl.constexpr = acc.shape[1]
-    SIZE: gl.constexpr = 2 * R * C
+    SIZE: gl.constexpr = PARTS * R * C
     begin = _program_of(tile * work.steps, work.total)
     end = _program_of((tile + 1) * work.steps - 1, work.total)
     last = True
@@ -107,7 +108,7 @@ def _whole(acc, splits, work, tile, first, WHICH: gl.constexpr):
         mine = (2 * gl.program_id(0) + (first == 0)).to(gl.int64)
         gl.store(at + mine * SIZE, acc)  # [BLOCK_N / 2, BLOCK_M]
         barrier()
-        counter = splits.counter + tile * 2 + WHICH
+        counter = splits.counter + tile * PARTS + WHICH
         last = gl.atomic_add(counter, 1, sem="acq_rel") == end - begin
         if last:
             gl.store(counter, 0)
@@ -130,13 +131,13 @@ def _store(acc, terms, y, row, token, size):
 
 
 @gluon.jit
-def _finish(acc, terms, y, row, token, size):
+def store_tile(acc, terms, y, row, token, size):
     """`_store`, of many tokens in parts of 32: more addresses at once do not fit the registers."""
     C: gl.constexpr = acc.shape[1]
     if C > 32:
         low, high = column_halves(acc)
-        _finish(low, terms, y, row, token, size)
-        _finish(high, terms, y, row, token + C // 2, size)
+        store_tile(low, terms, y, row, token, size)
+        store_tile(high, terms, y, row, token + C // 2, size)
     else:
         _store(acc, terms, y, row, token, size)
 
@@ -152,7 +153,7 @@ def _multiply(
     ROWS: gl.constexpr = BN // 2
     STAGES: gl.constexpr = shape.stages
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
-    work = _work_of(size, BM, BN)
+    work = work_of(size, BM, BN)
     if PDL:
         gdc_wait()
     count = 0
@@ -171,10 +172,10 @@ def _multiply(
         barrier()
         mbarrier.arrive(free.index((count + steps - 1) % STAGES))
         count += steps
-        row, token = _place_of(tile, size, BM, BN)
-        acc, last = _whole(acc, splits, work, tile, first, WHICH)
+        row, token = place_of(tile, size, BM, BN)
+        acc, last = whole_tile(acc, splits, work, tile, first, WHICH, 2)
         if last:
-            _finish(acc, terms, y, row + WHICH * ROWS, token, size)
+            store_tile(acc, terms, y, row + WHICH * ROWS, token, size)
 
 
 @gluon.jit

@@ -1,0 +1,77 @@
+"""What kernels whose weights become float16 in registers are compiled for, and how many loads they have under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.backends.gpu.arguments import Constant
+from octavo.backends.gpu.layout import TILE, Layout
+
+
+@dataclass(frozen=True)
+class MixedGemmShape(Constant):
+    """A program of `mixed_hopper_kernel`.
+
+    block_m  tokens
+    block_n  rows of weights
+    stages   of loads
+    warps
+    split_k  programs of a tile
+    """
+
+    block_m: int
+    block_n: int
+    stages: int
+    warps: int
+    split_k: int = 1
+
+
+@dataclass(frozen=True)
+class StreamShape(Constant):
+    """A program of `mixed_stream_kernel`.
+
+    block_m  tokens of a tile
+    block_n  rows of weights of a tile, half of them for each group of warps
+    stages   of loads
+    """
+
+    block_m: int
+    block_n: int
+    stages: int
+
+    @property
+    def warps(self) -> int:
+        """Of a group."""
+        return 4
+
+
+@dataclass(frozen=True)
+class EvenShape(Constant):
+    """A program of `mixed_even_kernel`.
+
+    block_m   tokens of a tile
+    block_n   rows of weights of a tile
+    stages    of loads
+    warps
+    resident  programs to a multiprocessor
+    depth     tiles of 128 values of a stage
+    """
+
+    block_m: int
+    block_n: int
+    stages: int
+    warps: int
+    resident: int
+    depth: int = 1
+
+
+MixedShape = MixedGemmShape | StreamShape | EvenShape
+
+SHARED_BYTES = 226 << 10
+"""Of shared memory, for stages of loads."""
+
+
+def stages(layout: Layout, block_m: int, block_n: int, most: int) -> int:
+    """As many stages of tiles of 128 values as there is room for: codes, scales and tokens."""
+    scales = 4 * TILE // (2 * layout.group) * (1 + layout.has_min)
+    return min(most, SHARED_BYTES // (block_n * (TILE * layout.bits // 8 + scales) + block_m * 2 * TILE))
