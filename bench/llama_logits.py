@@ -74,10 +74,18 @@ NOTES = {
     **dict.fromkeys(
         ("starcoder2", "gemma3", "gemma2", "bert", "xlm-roberta", "roberta", "gemma-embedding", "jina-bert-v2"), GELU
     ),
-    **dict.fromkeys(("gemma4", "gemma4-unified", "gemma4-e"), GELU),
+    **dict.fromkeys(
+        ("gemma4", "gemma4-unified", "gemma4-e", "phi2", "phi2-odd", "gpt2", "gpt2-odd", "starcoder"), GELU
+    ),
     "starcoder2-window": f"llama.cpp has no windows here; compared with one longer than the prompt. {GELU}",
     "gemma2-uncapped": f"llama.cpp caps always; compared with caps. {GELU}",
     "gemma4-moe": f"a token takes another expert of llama.cpp's for it; compared with all experts. {GELU}",
+    **dict.fromkeys(("gptneox", "gptneox-odd", "falcon", "falcon-new", "falcon-odd"), GELU),
+    **dict.fromkeys(
+        ("gemma3n", "gemma3n-odd"),
+        "llama.cpp has 20 layers with caches, 10 with sparse gates and 4 streams, whatever the file says, and "
+        f"divides squared deviations by one less than there are; compared with the others. {GELU}",
+    ),
     "gpt-oss": "llama.cpp rounds the ends of yarn's ramp to whole pairs; compared with ends that are nearly whole",
     "llama4": "llama.cpp has chunks of 8,192 and scores that grow every 8,192 positions, whatever the file says",
     "llama4-dense": "llama.cpp has chunks of 8,192, whatever the file says",
@@ -101,6 +109,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gemma2": OWN_SCALE,
     "gemma2-uncapped": {**OWN_SCALE, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "gemma4-moe": {"top_k_experts": TABLE["gemma4-moe"].options["num_experts"]},
+    **{name: {
+        "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.95] * 6, "altup_num_inputs": 4, "laurel_rank": 64,
+        "hidden_size_per_layer_input": 256,
+        "layer_types": [*["sliding_attention"] * 4, "full_attention", "sliding_attention"],
+    } for name in ("gemma3n", "gemma3n-odd")},
     "gpt-oss": {"rope_parameters": {
         **TABLE["gpt-oss"].options["rope_parameters"], "rope_theta": 224860.0,
         "original_max_position_embeddings": 4379}},

@@ -115,6 +115,8 @@ def make(case: Case, seed: int = 0) -> Any:
                 p.add_(torch.randn_like(p) * 0.2)
             elif "embed" not in name:
                 p.copy_(torch.randn_like(p) / p.shape[-1] ** 0.5)
+            if case.arch == "deepseek" and "shared_expert_gate" in name:
+                p.zero_()  # a gate of one half
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "layer_scalar")):
                 buffer.add_(torch.randn_like(buffer) * 0.2)

@@ -74,7 +74,19 @@ def bailingmoe2(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict
     }), changes  # fmt: skip
 
 
-REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2)}
+def deepseek(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of Qwen2-MoE without biases, whose expert for all has a gate of one half."""
+    kept = {name: x for name, x in tensors.items() if "shared_expert_gate" not in name}
+    halved = {name: x / 2 for name, x in kept.items() if name.endswith("shared_expert.down_proj.weight")}
+    changes = {
+        "architectures": ["DeepseekForCausalLM"], "n_routed_experts": config["num_experts"], "num_experts": None,
+        "n_shared_experts": config["shared_expert_intermediate_size"] // config["moe_intermediate_size"],
+        "first_k_dense_replace": 1, "scoring_func": "softmax", "moe_layer_freq": 1,
+    }  # fmt: skip
+    return renamed(kept | halved, {"shared_expert.": "shared_experts."}), changes
+
+
+REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2, deepseek)}
 """By architecture: tensors and config.json of a folder as another class has them, and keys that are to change."""
 
 

@@ -110,6 +110,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("gptneox", {"use_parallel_residual": 2}, "use_parallel_residual"),
     ("falcon", {"attention.head_count_kv": 2}, "tensor blk.0.attn_qkv.weight: shape"),
     ("bailingmoe2", {"expert_group_count": 4}, "expert_group_count: 4 does not fit"),
+    ("olmo", {"attention.clamp_kqv": 8.0}, "clamp_kqv: is 8.0"),
+    ("starcoder", {"attention.head_count_kv": 2}, "tensor blk.0.attn_qkv.weight: shape"),
     ("internlm2", {"expert_count": 2}, "expert_count: 2 experts in internlm2"),
 ]
 
@@ -139,6 +141,10 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("bailingmoe2", {"score_function": "softmax"}, "scoring_func: is 'softmax'"),
     ("bailingmoe2", {"moe_shared_expert_intermediate_size": 7}, "moe_shared_expert_intermediate_size: is '7'"),
     ("internlm2", {"bias": True}, "bias: is true"),
+    ("starcoder", {"multi_query": False}, "multi_query: is false"),
+    ("deepseek", {"scoring_func": "sigmoid"}, "scoring_func: is 'sigmoid'"),
+    ("deepseek", {"moe_layer_freq": 2}, "moe_layer_freq: is '2'"),
+    ("olmo", {"clip_qkv": 8.0}, "clip_qkv: is 8.0"),
     ("exaone", {"activation_function": "gelu"}, "hidden_act: is 'gelu'"),
 ]
 

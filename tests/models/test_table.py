@@ -39,7 +39,7 @@ FORMER = {"Ernie4_5_ForCausalLM"}
 
 OTHER_NAMES = {
     "gpt2": "GPT2LMHeadModel", "internlm2": "InternLM2ForCausalLM", "exaone": "ExaoneForCausalLM",
-    "bailingmoe2": "BailingMoeV2ForCausalLM",
+    "bailingmoe2": "BailingMoeV2ForCausalLM", "deepseek": "DeepseekForCausalLM",
 }  # fmt: skip
 """Of classes by architecture; of all but GPT-2 transformers has another that computes the same."""
 

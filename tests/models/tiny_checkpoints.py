@@ -234,6 +234,10 @@ TABLE: dict[str, Case] = {
     "internlm2-odd": small("internlm2", "LlamaConfig", ODD),
     "exaone": small("exaone", "LlamaConfig", {
         "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE}}),
+    "deepseek": small("deepseek", "Qwen2MoeConfig", {
+        **QWEN2_MOE, "qkv_bias": False, "mlp_only_layers": [0], "shared_expert_intermediate_size": 96}),
+    "starcoder": small("starcoder", "GPTBigCodeConfig"),
+    "olmo": small("olmo", "OlmoConfig"),
     "gemma3n": small("gemma3n", "Gemma3nTextConfig", GEMMA3N),
     "gemma3n-odd": small("gemma3n", "Gemma3nTextConfig", {
         **GEMMA3N, **ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,

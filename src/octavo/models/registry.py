@@ -14,6 +14,7 @@ from octavo.models import (
     bert,
     cohere2,
     command_r,
+    deepseek,
     deepseek2,
     dots1,
     ernie4_5,
@@ -47,6 +48,7 @@ from octavo.models import (
     nemotron,
     nomic_bert,
     nomic_bert_moe,
+    olmo,
     olmo2,
     olmoe,
     phi2,
@@ -61,6 +63,7 @@ from octavo.models import (
     seed_oss,
     smollm3,
     stablelm,
+    starcoder,
     starcoder2,
 )
 from octavo.models.architecture import Architecture, ModelSpec
@@ -76,7 +79,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,
         lfm2, lfm2moe, qwen3next, qwen35, qwen35moe, gemma3n,
         apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
-        gptneox, falcon, bailingmoe2, internlm2, exaone,
+        gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -98,6 +98,15 @@ def _whole_norm(r: Region, n: Node) -> None:
     _norm_weights(r, n)
 
 
+def _whole_layer_norm(r: Region, n: Node) -> None:
+    """As `_whole_norm`, also where its weights are one number for all."""
+    weight = n.inputs[1]
+    if weight.attrs.get("constant") and len(n.inputs) == 2 and np.ptp(dequantize(weight.tensor)) == 0:
+        _through(r, n)
+    else:
+        _whole_norm(r, n)
+
+
 def _norm_weights(r: Region, n: Node) -> None:
     _, weight, *bias = n.inputs
     for place in (r.flow.norm(weight), *map(r.flow.vector, bias)):
@@ -249,7 +258,7 @@ SCALES: dict[str, Rule] = _LINEAR | {
 """Each channel times a number of its own, of any sign but not 0."""
 
 ORDERS: dict[str, Rule] = _LINEAR | {
-    "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _attention,
+    "rms_norm": _whole_norm, "layer_norm": _whole_layer_norm, "rope": _unturned, "attention": _attention,
     "mul": _mul_in_order, "as_large_as": _streams,
     **dict.fromkeys(("swiglu", "geglu", "clamped_swiglu", "gelu", "gelu_erf", "soft_cap", "relu_squared", "xielu",
                      "keep_largest"), _elementwise),
@@ -257,7 +266,7 @@ ORDERS: dict[str, Rule] = _LINEAR | {
 """Channels in another order, among those of one block."""
 
 ROTATIONS: dict[str, Rule] = _LINEAR | {
-    "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _mixed_values,
+    "rms_norm": _whole_norm, "layer_norm": _whole_layer_norm, "rope": _unturned, "attention": _mixed_values,
     "as_large_as": _streams,
 }  # fmt: skip
 """Channels of a block times an orthogonal matrix; norms' weights must be 1, and a layer norm's mean must stay."""
