@@ -44,7 +44,7 @@ from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source
 from octavo.runtime import resolve
-from texts import calibration, tokens_of
+from texts import calibration, held_out, tokens_of
 
 CONTEXT, CALIBRATION_WINDOWS = 512, 32
 PRESETS = "Q4_0,Q4_K_M,IQ4_XS,Q3_K_M,Q2_K,4.5"
@@ -60,7 +60,7 @@ class Subject:
     """A model, and its logits over the held-out text."""
 
     def __init__(self, name: str, chunks: int | None) -> None:
-        self.path, self.chunks = resolve(name), chunks
+        self.name, self.path, self.chunks = name, resolve(name), chunks
 
     @cached_property
     def base(self) -> list[tuple[Any, Any]]:
@@ -85,8 +85,7 @@ class Subject:
 
     def _logits(self, path: str | Path) -> Iterator[tuple[Any, Any]]:
         with open_subject(path, CONTEXT, device="cpu") as model:
-            text = tokens_of(model.tokenizer, "test")
-            for window in windows(model, text, CONTEXT, self.chunks):
+            for window in windows(model, held_out(self.name), CONTEXT, self.chunks):
                 for rows, targets in logits(model.engine, window, *step_sizes(model.engine)):
                     yield rows.copy(), targets
 

@@ -45,7 +45,7 @@ from octavo.quantizers import quantize_checkpoint
 from octavo.quantizers.fold import ChangedFile, Changes, find_folds, scaled, shuffle
 from octavo.runtime import resolve
 from quantizer_kl import CONTEXT
-from texts import calibration, tokens_of
+from texts import calibration, held_out
 
 TABLES = "w4a16,outliers,w4a8,static"
 FACTOR, CHANNELS = 100.0, (3, 11, 17)
@@ -156,8 +156,7 @@ def measure(setting: Setting, task: tuple[str, str, Case, int]) -> dict[str, Any
         report = quantize_checkpoint(source, made, case.scheme, method=method)
         seconds = time.perf_counter() - begun
         with open_subject(made, CONTEXT, device="cpu") as opened, open_subject(base, CONTEXT, device="cpu") as whole:
-            tokens = tokens_of(whole.tokenizer, "test")
-            kl = divergence(opened, whole, tokens, context=CONTEXT, chunks=setting.chunks).kl
+            kl = divergence(opened, whole, held_out(model), context=CONTEXT, chunks=setting.chunks).kl
     chosen: dict[str, int] = {}
     for how in [row.how for row in report.rows if row.how] + [f"scales: {row.how}" for row in report.scaled]:
         chosen[how] = chosen.get(how, 0) + 1

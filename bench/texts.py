@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +26,13 @@ def tokens_of(tokenizer: Tokenizer, split: Split) -> list[int]:
         return demo_text(tokenizer, split).tokens
     rng, keys, values = np.random.default_rng(SEEDS[split]), key_tokens(tokenizer), value_tokens(tokenizer)
     return [int(token) for _ in range(ROWS) for token in draw(rng, keys, values, CONTEXT).tokens]
+
+
+@cache
+def held_out(model: str) -> list[int]:
+    """The text to judge a model by."""
+    with GGUFFile.open(resolve(model)) as file:
+        return tokens_of(Tokenizer.from_gguf(file), "test")
 
 
 def calibration(model: str, folder: Path) -> str:
