@@ -10,6 +10,7 @@ questions that the model was trained on, and divergence is of others (`texts.py`
 worked out once: the original's logits, and what errors cost in each tensor (`--target-bpw`).
 
 Presets are gone through in the order given, each for all models and orders; files are written whenever one is done.
+Their names have the presets, too, where these are not all.
 """
 
 from __future__ import annotations
@@ -202,6 +203,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     presets, seeds = options.presets.split(","), range(options.first, options.first + options.orders)
+    others = [options.presets.replace(",", "-")] * (set(presets) != set(PRESETS.split(",")))
     rows: dict[str, dict[str, dict[int, Found]]] = {model: {} for model in options.models}
     with tempfile.TemporaryDirectory() as folder:
         texts = {model: calibration(model, Path(folder)) for model in rows}
@@ -213,7 +215,7 @@ def main() -> None:
         for (model, preset, seed), found in results(partial(measure, setting), tasks, options.jobs):
             rows[model].setdefault(preset, {})[seed] = found
             print(model, seed, preset, {way: x["kl"][0] for way, x in found.items()}, flush=True)
-            name = f"compensation-kl-{Path(model).stem}"
+            name = "-".join(["compensation-kl", Path(model).stem, *others])
             described = results_file.described(commit=options.commit)
             how = {"model": name, "chunks": options.chunks, "jobs": options.jobs}
             each = [row(preset, rows[model][preset]) for preset in presets if preset in rows[model]]

@@ -144,23 +144,25 @@ def size_numbers() -> Numbers:
     found = {}
     for name, path in newest.items():
         rows = [row for row in json.loads(path.read_text())["rows"] if "plain" in row["kl"]]
-        found[name.removeprefix("compensation-kl-")] = {
-            way: _digits([[np.mean([order[way]["bytes"] for order in row["orders"]]), row["kl"][way]] for row in rows])
-            for way in rows[0]["kl"]
-        }
+        for way in rows[0]["kl"] if rows else ():
+            sizes = [np.mean([order[way]["bytes"] for order in row["orders"]]) for row in rows]
+            values = [[size, row["kl"][way]] for size, row in zip(sizes, rows, strict=True)]
+            found.setdefault(name.removeprefix("compensation-kl-"), {})[way] = _digits(values)
     return found
 
 
 def draw_size(ax: Any, n: Numbers) -> None:
     styles = {"plain": (MUTED, "s"), "imatrix": (SECOND, "^"), "gptq": (FIRST, "o"), "qronos": (INK, "v")}
-    for model, ways in n.items():
+    for (model, ways), line in zip(n.items(), ("-", "--", ":", "-."), strict=False):
         for way, values in ways.items():
             points = sorted(np.reshape(values, (-1, 2)).tolist())
             colour, marker = styles[way]
             megabytes, kl = zip(*((nbytes / 1e6, value) for nbytes, value in points), strict=True)
-            ax.plot(megabytes, kl, marker, color=colour, markersize=5, label=f"{model}, {way}")
+            label = way if line == "-" else None
+            ax.plot(megabytes, kl, marker, linestyle=line, color=colour, markersize=4, linewidth=0.8, label=label)
+        ax.plot([], [], color=INK, linestyle=line, linewidth=0.8, label=model)
     ax.set(xlabel="megabytes of all tensors", ylabel="KL divergence from the original", yscale="log")
-    ax.legend(fontsize=7, frameon=False, labelcolor=INK)
+    ax.legend(fontsize=7, frameon=False, labelcolor=INK, ncols=2)
 
 
 FIGURES: dict[str, tuple[Callable[[], Numbers], Callable[[Any, Numbers], None]]] = {
