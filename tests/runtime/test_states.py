@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench import synthetic
 from octavo.cli.facts import cache_bytes, facts, lines, size, state_bytes
 from octavo.errors import CacheFullError, UsageError
 from octavo.formats.spec import F32
@@ -24,30 +23,19 @@ from octavo.runtime.kv_cache import Sequence, page_bytes
 from octavo.runtime.sampling import SamplingParams
 from octavo.runtime.state_pool import slots_for
 from octavo.runtime.vectors import VectorSteps, finished
+from tests.runtime.stateful import SMALL, write
 from tests.runtime.test_core import request, run
 from tests.runtime.test_device_sampling import Eager
 
 CONTEXT, BATCH = 320, 48
 TOKENS = np.random.default_rng(0).integers(0, 300, CONTEXT).tolist()
 GREEDY = SamplingParams(temperature=0)
-SMALL = {
-    "qwen3.5-9b": {"n_layer": 3, "n_embd": 32, "keys": {
-        "full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1,
-        "ssm.time_step_rank": 2, "ssm.inner_size": 32, "rope.dimension_count": 8}},
-    "lfm2-1.2b": {"n_layer": 3, "n_embd": 32, "keys": {"attention.head_count_kv": [0, 1, 0], "shortconv.l_cache": 4}},
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=SMALL)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
-    path: Path = tmp_path_factory.mktemp("states") / "small.gguf"
-    sizes = {"n_ff": 32, "n_head": 2, "n_head_kv": 1, "head_dim": 16, "n_vocab": 300, **SMALL[request.param]}
-    synthetic.SHAPES["small"] = replace(synthetic.SHAPES[request.param], **sizes)
-    try:
-        synthetic.make("small", "F32", path)
-    finally:
-        del synthetic.SHAPES["small"]
-    return read_model(GGUFFile.open(path))
+    folder: Path = tmp_path_factory.mktemp("states")
+    return read_model(GGUFFile.open(write(request.param, folder / "small.gguf")))
 
 
 def make_engine(model: ModelSpec, sequences: int = 1, backend: type[ReferenceBackend] = ReferenceBackend) -> Engine:

@@ -1,0 +1,39 @@
+"""Small models whose layers have states, with random weights and a vocabulary of bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from octavo.bench import synthetic
+from octavo.formats import dequantize
+from octavo.io.gguf import GGUFFile, write_gguf
+from tests.runtime.tiny import TOKENIZER
+
+SMALL = {
+    "qwen3.5-9b": {"n_layer": 3, "n_embd": 32, "keys": {
+        "full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1,
+        "ssm.time_step_rank": 2, "ssm.inner_size": 32, "rope.dimension_count": 8}},
+    "lfm2-1.2b": {"n_layer": 3, "n_embd": 32, "keys": {"attention.head_count_kv": [0, 1, 0], "shortconv.l_cache": 4}},
+}  # fmt: skip
+
+
+def write(name: str, path: Path) -> Path:
+    """A model of one of SMALL in float32, in a new file."""
+    sizes = {"n_ff": 32, "n_head": 2, "n_head_kv": 1, "head_dim": 16, "n_vocab": 300, **SMALL[name]}
+    synthetic.SHAPES["small"] = replace(synthetic.SHAPES[name], **sizes)
+    try:
+        synthetic.make("small", "F32", path)
+    finally:
+        del synthetic.SHAPES["small"]
+    return path
+
+
+def write_with_tokenizer(name: str, path: Path) -> Path:
+    """The same with a vocabulary and a chat template."""
+    with GGUFFile.open(write(name, path.with_suffix(".plain.gguf"))) as file:
+        arch = file.metadata.get_str("general.architecture")
+        metadata = {key: file.metadata[key] for key in file.metadata if not key.startswith(("general.", "tokenizer."))}
+        tensors = {name: dequantize(file.tensor(name)) for name in file.tensors}
+        write_gguf(path, arch, metadata | TOKENIZER, tensors)
+    return path
