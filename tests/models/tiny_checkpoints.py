@@ -252,7 +252,7 @@ _WIDE = {
     "num_attention_heads": 4, "v_head_dim": 64, "linear_value_head_dim": 64, **dict.fromkeys((
         "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "kv_lora_rank",
         "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank", "qk_nope_head_dim",
-        "hidden_size_per_layer_input", "laurel_rank"), 256),
+        "hidden_size_per_layer_input", "laurel_rank", "ffn_hidden_size"), 256),
 }  # fmt: skip
 """Sizes of which every row of a matrix is whole blocks of 256."""
 
