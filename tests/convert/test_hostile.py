@@ -50,7 +50,7 @@ def refused(path: Path, kind: type[OctavoError], *says: str) -> None:
 
 
 @pytest.mark.parametrize(("values", "says"), [
-    ({"architectures": ["GPT2LMHeadModel"]}, ["architectures", "GPT2LMHeadModel", "LlamaForCausalLM"]),
+    ({"architectures": ["MptForCausalLM"]}, ["architectures", "MptForCausalLM", "LlamaForCausalLM"]),
     ({"architectures": None}, ["architectures"]),
     ({"architectures": [["x"]]}, ["architectures"]),
     ({"hidden_size": 0}, ["hidden_size", "1 to"]),
