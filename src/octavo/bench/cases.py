@@ -207,6 +207,7 @@ def _states() -> Iterator[OpCase]:
     for width, channels, silu in ((3, 144, 0), (4, 48, 1)):
         shape = {"width": width, "channels": channels, "silu": silu}
         yield from (OpCase("causal_conv", t, {**shape, **more}, past=past) for t, more, past in lies)
+        yield OpCase("causal_conv", 90, {**shape, "decodes": 1}, past=(3, 0, 70))
     for heads, key_heads, keys, size, tiled in ((4, 2, 16, 16, 0), (6, 2, 32, 64, 1)):
         shape = {"heads": heads, "key_heads": key_heads, "keys": keys, "size": size, "tiled": tiled}
         yield from (OpCase("gated_delta_rule", t, {**shape, **more}, past=past) for t, more, past in lies)

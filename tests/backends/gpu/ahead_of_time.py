@@ -225,7 +225,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "layer_norm": (elementwise.layer_norm_kernel, {"B": 128}, 1, {"bias": "*fp32", "k": "i32"}),
     "binary": (elementwise.binary_kernel, {"OP": "add", "B": 1024}, 4, {"k": "i32"}),
     "row": (elementwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
-    "causal_conv": (states.causal_conv_kernel, {"SILU": True, "K": 4, "B": 128}, 1,
+    "causal_conv": (states.causal_conv_kernel, {"SILU": True, "K": 4, "B": 128, "BT": 16}, 4,
                     {"x": ROWS, "taps": "*fp32", "state": "*fp32", "where": SEQUENCES, "out": ROWS}),
     "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),

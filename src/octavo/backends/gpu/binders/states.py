@@ -18,16 +18,19 @@ from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves,
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
-CHANNELS, COLUMNS = 128, 32
+CHANNELS, TOKENS, COLUMNS = 128, 16, 32
 """Of a program."""
 
 
 @binds("causal_conv")
 def _causal_conv(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, taps, state, *where = inputs
-    grid = len(where[2]), -(-x.shape[1] // CHANNELS)
-    return [c.launch(states.causal_conv_kernel, grid, matrix(x), taps, state, sequences(*where), matrix(out),
-                     x.shape[1], SILU=node.attrs["silu"], K=state.shape[1] + 1, B=CHANNELS, warps=1)]  # fmt: skip
+    lies, width = sequences(*where), state.shape[1] + 1
+    most = 1 if lies.decodes == len(where[2]) else len(x) - lies.decodes  # tokens of a sequence
+    block = 1 if most == 1 else max(TOKENS, next_power_of_2(width))
+    grid = len(where[2]), -(-x.shape[1] // CHANNELS), -(-most // block)
+    return [c.launch(states.causal_conv_kernel, grid, matrix(x), taps, state, lies, matrix(out), x.shape[1],
+                     SILU=node.attrs["silu"], K=width, B=CHANNELS, BT=block, warps=1 if block == 1 else 4)]  # fmt: skip
 
 
 @binds("gated_delta_rule")

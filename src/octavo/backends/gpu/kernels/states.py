@@ -1,7 +1,7 @@
 """Ops that keep a state of each sequence: convolutions over time, and the gated delta rule.
 
-A program goes through the tokens of a sequence in order, for some channels or columns, so that results are the same
-however a sequence is divided among steps.
+A program of the delta rule goes through the tokens of a sequence in order, for some columns, so that results are the
+same however a sequence is divided among steps; so they are of convolutions, whose tokens need no order.
 """
 
 from __future__ import annotations
@@ -47,36 +47,42 @@ def gates_of(alpha, beta, rates, bias, t, live, head):
 
 @triton.jit
 def causal_conv_kernel(
-    x, taps, state, where, out, channels, SILU: tl.constexpr, K: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
+    x, taps, state, where, out, channels, SILU: tl.constexpr, K: tl.constexpr, B: tl.constexpr, BT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """A program sums B channels' last K values times taps [K, channels] for the tokens of a sequence.
+    """A program sums B channels' last K values times taps [K, channels] for BT tokens of a sequence.
 
-    state [slots, K - 1, channels] has the values before them, and then the last ones.
+    state [slots, K - 1, channels] has the values before them, and then the last ones. Only a sequence's first program
+    reads it, and writes it afterwards, so that BT has to be K - 1 at least where a sequence has more programs.
     """
     begin(PDL)
     sequence, at = tl.program_id(0), tl.program_id(1) * B + tl.arange(0, B)
     inside = at < channels
     start, stop = tokens_of(sequence, where)
-    if start < stop:
+    first = start + tl.program_id(2) * BT
+    if first < stop:
         slot, goes_on = state_of(sequence, start, where)
         row, rows = state + slot * (K - 1) * channels + at, x.data + at
-        for t in range(start, stop):
-            total = tl.zeros([B], tl.float32)
-            for j in tl.static_range(K):
-                source = t - (K - 1) + j
-                value = tl.load(rows + source * x.stride, mask=inside & (source >= start), other=0.0)  # [B]
-                kept = inside & goes_on & (source < start)
-                value += tl.load(row + (source - start + K - 1) * channels, mask=kept, other=0.0)
-                total += value * tl.load(taps + j * channels + at, mask=inside, other=0.0)
-            if SILU:
-                total = total / (1 + tl.exp(-total))
-            tl.store(out.data + t * out.stride + at, total, mask=inside)
-        for i in tl.static_range(K - 1):
-            source = stop - (K - 1) + i
-            value = tl.load(rows + source * x.stride, mask=inside & (source >= start), other=0.0)  # [B]
-            kept = inside & goes_on & (source < start)
-            value += tl.load(row + (source - start + K - 1) * channels, mask=kept, other=0.0)
-            tl.store(row + i * channels, value, mask=inside)
+        t = first + tl.arange(0, BT)[:, None]
+        live = inside[None, :] & (t < stop)
+        total = tl.zeros([BT, B], tl.float32)
+        for j in tl.static_range(K):
+            source = t - (K - 1) + j
+            value = tl.load(rows[None, :] + source * x.stride, mask=live & (source >= start), other=0.0)
+            kept = live & goes_on & (source < start)
+            value += tl.load(row[None, :] + (source - start + K - 1) * channels, mask=kept, other=0.0)
+            total += value * tl.load(taps + j * channels + at, mask=inside, other=0.0)[None, :]
+        if SILU:
+            total = total / (1 + tl.exp(-total))
+        tl.store(out.data + t * out.stride + at[None, :], total, mask=live)
+        if first == start:
+            tl.debug_barrier()  # other threads have read what is written now
+            for i in tl.static_range(K - 1):
+                last = stop - (K - 1) + i
+                rest = tl.load(rows + last * x.stride, mask=inside & (last >= start), other=0.0)  # [B]
+                older = inside & goes_on & (last < start)
+                rest += tl.load(row + (last - start + K - 1) * channels, mask=older, other=0.0)
+                tl.store(row + i * channels, rest, mask=inside)
 
 
 @triton.jit
