@@ -46,10 +46,12 @@ from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
 from octavo.backends.gpu.kernels.grid_matvec import grid_matvec_kernel
 from octavo.backends.gpu.kernels.matvec import matvec_kernel
 from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
+from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
 from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
 from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
 from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
 from octavo.backends.gpu.layout import Layout, layout_of, row_layout
+from octavo.backends.gpu.matvec_stream import MatvecStreamShape
 from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
 from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, Sequences
@@ -114,6 +116,9 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
     "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
                {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
+    "matvec_stream": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {"x": WORDS_X, "terms": (ROWS,)}),
+    "matvec_stream_wide": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {"x": WORDS_X, "terms": ()}),
+    "matvec_stream_deep": (matvec_stream_kernel, {"shape": MatvecStreamShape(2)}, 2, {"x": WORDS_X, "terms": (ROWS,)}),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "grid_matvec": (grid_matvec_kernel, {"TOKENS": 1}, 4,
@@ -267,6 +272,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
 
 PAIRS = {"experts_few": 512, "experts": 4096, "experts_wide": 16384}
 """Pairs of a token and one of 128 experts, which the shape is chosen for."""
+LENGTHS = {"matvec_stream_wide": 4096, "matvec_stream_deep": 6144}
+"""Values of a row, where not KP."""
 GRID_ROWS = {"grid_matvec": 14336, "grid_matvec_2": 14336, "grid_matvec_id": 4096}
 """Rows that are multiplied, which the shape is chosen for."""
 
@@ -317,7 +324,8 @@ def case_of(name: str, layout: str, target: str) -> Case:
     """A kernel of KERNELS for weights of `layout`, "" for those that take none."""
     kernel, fixed, warps, types = KERNELS[name]
     gpu, asm = TARGETS[target]
-    fixed, types = dict(fixed), {**NAMES, **(_of_layout(layout, name == "mmq_dot") if layout else {}), **types}
+    of_layout = _of_layout(layout, name == "mmq_dot", LENGTHS.get(name, KP)) if layout else {}
+    fixed, types = dict(fixed), {**NAMES, **of_layout, **types}
     if name in PAIRS:
         fixed["shape"] = shape_of(PAIRS[name], 128, 2048, target)
         warps = fixed["shape"].warps
@@ -395,7 +403,7 @@ def _layout(name: str) -> Layout:
     return layout_of(by_name(name), "exponent" if name == "MXFP4" else "f16")
 
 
-def _of_layout(name: str, as_bytes: bool) -> dict[str, Any]:
+def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
     """Types of a kernel's weights of this format, and of what it multiplies them with."""
     kind = _layout(name)
     bits, codes = kind.planes, "*i8" if as_bytes else "*i32"
@@ -404,7 +412,7 @@ def _of_layout(name: str, as_bytes: bool) -> dict[str, Any]:
     weight = PackedWeight(
         **planes, scale=scale, minimum=scale if kind.has_min and not kind.two_level else None,
         small="*i16" if kind.two_level else None, rest="*i8" if kind.min_bits == 6 else None,
-        table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, KP),
+        table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, kp),
     )  # fmt: skip
     if kind.grid is not None:
         upper, marks = "*i32" if kind.grid.more else None, "*i32" if kind.grid.marks else None

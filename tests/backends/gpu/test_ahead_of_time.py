@@ -28,7 +28,8 @@ INSTRUCTIONS = {
         "gfx1100": "v_wmma_f32",
     },
 }
-NEEDS = {"matvec": "dot", "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
+NEEDS = {"matvec": "dot", "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
+         "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
          "grid_matvec_2": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
@@ -57,6 +58,7 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")  # fmt: skip
 OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
+STREAMED = [f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep") for name in ("Q4_K", "Q6_K")]
 OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine", "combine_parts",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
           "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
@@ -103,6 +105,7 @@ def check(row: dict[str, Any]) -> None:
 QUICK = {
     "dot": ["matvec:Q4_K:sm_80"],
     "dots": ["matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "mmq_dot:Q8_0:sm_100"],
+    "streams": ["matvec_stream:Q6_K:gfx942", "matvec_stream_wide:Q4_K:sm_90"],
     "mmq_mma": ["mmq_mma:Q4_0:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in others("sm_90") if name not in ("prefill", "decode")],
@@ -126,5 +129,6 @@ def test_every_kernel(target: str) -> None:
         for layout in LAYOUTS
         for name in (*(OF_LAYOUT if by_name(layout).grid is None else OF_GRID), *nvidia)
     ]
+    wanted += [f"{name}:{target}" for name in STREAMED]
     for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in others(target))]):
         check(row)

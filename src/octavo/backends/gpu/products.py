@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from octavo.backends.gpu import dispatch
+from octavo.backends.gpu import dispatch, matvec_stream
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, Q8Activation, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import elementwise
@@ -42,6 +42,9 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if mma:
         return [_mmq_mma(c, mma, weight, x, y, terms)]
     if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
+        rows = matvec_stream.shape_of(weight.layout, weight.n, weight.kp, c.target.arch) if x.tokens == 1 else None
+        if rows:
+            return [matvec_stream.multiply(c, rows, weight, x.q8_1, y, terms)]
         return [_matvec(c, weight, x.q8_1, None, y, terms)]
     shape = dispatch.mmq_dot(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     return [_mmq_dot(c, shape, weight, x, y, terms)]

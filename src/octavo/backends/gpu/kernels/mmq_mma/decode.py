@@ -91,7 +91,7 @@ def _load_scales(w, row, unit, tiles, ASM: tl.constexpr):
 
 
 @triton.jit
-def _byte(words, INDEX: tl.constexpr, ASM: tl.constexpr):
+def byte_float(words, INDEX: tl.constexpr, ASM: tl.constexpr):
     """2^23 + byte INDEX of a tuple of int32 words, in float32."""
     if ASM == "ptx":
         PICK: tl.constexpr = "prmt.b32 $0, $1, 0x4B000000, " + ("0x744" + "0123"[INDEX % 4]) + ";"
@@ -137,11 +137,11 @@ def scale_of(scales, INDEX: tl.constexpr, LAYOUT: tl.constexpr, ASM: tl.constexp
         m = s
     elif LAYOUT.two_level:
         if not LAYOUT.has_min:
-            s = _byte(words, INDEX, ASM) - 8388736.0
+            s = byte_float(words, INDEX, ASM) - 8388736.0
         elif ASM == "ptx":  # fused and so exact
-            s = tl.fma(_byte(words, INDEX, ASM), d, d * -8388608.0)
+            s = tl.fma(byte_float(words, INDEX, ASM), d, d * -8388608.0)
         else:
-            s = (_byte(words, INDEX, ASM) - 8388608.0) * d
+            s = (byte_float(words, INDEX, ASM) - 8388608.0) * d
         m = s
     else:
         s = level(words, INDEX, LAYOUT.scale)

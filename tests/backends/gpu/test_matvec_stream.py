@@ -1,0 +1,71 @@
+"""Products of one token whose programs take row after row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from octavo.backends.gpu import values
+from octavo.backends.gpu.context import Context
+from octavo.backends.gpu.device import target
+from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
+from octavo.backends.gpu.load import load
+from octavo.backends.gpu.matvec_stream import MatvecStreamShape, multiply, shape_of
+from octavo.backends.gpu.products import product
+from octavo.bench.synthetic import random_matrix
+from octavo.formats import by_name, dequantize
+from tests.sampling import slow
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
+@pytest.mark.parametrize(
+    ("n", "k", "warps"), [(35, 1024, 1), *map(slow, ((5, 2304, 2), (1, 1024, 1), (60, 4096, 1), (70_001, 2048, 1)))]
+)
+def test_rows(name: str, n: int, k: int, warps: int) -> None:
+    """Programs with no, some and all of their rows, and lanes without a chunk; all that is not rounded is exact."""
+    c, rng = Context(target()), np.random.default_rng(n)
+    if c.target.device == "cpu" and n > 100:
+        n = 100
+    tensor = random_matrix("w", by_name(name), (n, k), rng)
+    w: Any = load(tensor, c.target.device)
+    memory = torch.zeros(values.activation_bytes(1, k, c.target.arch), dtype=torch.uint8, device=c.target.device)
+    x, codes = values.Activation(memory, 1, k).q8_1, rng.integers(-127, 128, (k // 16, 16), np.int8)
+    scale = np.exp2(rng.integers(-2, 3, k // 32)).astype(np.float32)
+    halves = codes.sum(axis=1, dtype=np.float32) * scale.repeat(2)
+    for place, given in (
+        (x.codes, codes.ravel()), (x.scale, scale), (x.sums, halves.reshape(-1, 2).sum(axis=1)), (x.sums16, halves),
+    ):  # fmt: skip
+        place.copy_(torch.from_numpy(given))
+    y, term = torch.full((2, 1, n), torch.nan, device=c.target.device)
+    term.fill_(3.0)
+    multiply(c, MatvecStreamShape(warps), w, x, y, (term,))()
+    floats = (codes.reshape(-1, 32) * scale[:, None]).ravel().astype(np.float64)
+    exact = dequantize(tensor).astype(np.float64) @ floats + 3
+    np.testing.assert_allclose(y.cpu().numpy()[0], exact, rtol=1e-5, atol=2e-6 * np.abs(exact).max())
+
+
+def test_what_takes_it() -> None:
+    """One token, and two not; formats with tables, other bits or one level of scales not."""
+    c, rng = Context(target()), np.random.default_rng(0)
+    n, k = (8192, 4096) if c.target.arch.startswith("sm_") else (4, 1024)
+    w: Any = load(random_matrix("w", by_name("Q4_K"), (n, k), rng), c.target.device)
+    x = torch.zeros(1 << 16, dtype=torch.uint8, device=c.target.device)
+    kernels = []
+    for tokens in (1, 2):
+        (call,) = product(c, w, values.Activation(x, tokens, k), torch.empty(tokens, n, device=c.target.device), ())
+        kernels.append(getattr(call, "kernel", None) is matvec_stream_kernel)
+    assert kernels == [not c.target.arch.startswith("gfx"), False]
+    for name in ("Q4_0", "Q5_K", "Q8_0", "Q3_K", "IQ4_XS", "IQ2_S"):
+        other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
+        found = [shape_of(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
+        assert not any(found)
+
+
+def test_lanes_of_long_rows() -> None:
+    w: Any = load(random_matrix("w", by_name("Q4_K"), (4, 256), np.random.default_rng(0)), "cpu")
+    warps = {kp: shape.warps for kp in (4096, 6144, 8192) if (shape := shape_of(w.layout, 8192, kp, "sm_90"))}
+    assert warps == {4096: 1, 6144: 2, 8192: 2}
+    assert shape_of(w.layout, 8192, 14336, "sm_90") is None
