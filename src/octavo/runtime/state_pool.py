@@ -15,10 +15,13 @@ from dataclasses import dataclass
 
 from octavo.runtime.copier import Copier
 
+MOST_KEPT = 11
+"""States that are kept, at the most, where all sequences that may be in a step are."""
+
 
 def slots_for(sequences: int) -> int:
-    """Slots where so many sequences are in a step: one for each, and one to keep for each, and three."""
-    return 2 * sequences + 3
+    """Slots where so many sequences are in a step: one for each, and others to keep states in."""
+    return sequences + min(sequences + 3, MOST_KEPT)
 
 
 @dataclass(eq=False, slots=True)
