@@ -13,11 +13,12 @@ from safetensors.torch import load_file, save_file
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
-from octavo.errors import ModelError, OctavoError
+from octavo.errors import ModelError, OctavoError, UsageError
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
+from octavo.quantizers import quantize_checkpoint
 from octavo.runtime import EngineConfig
 from octavo.runtime.model import model_of
 from tests.convert.folders import edit
@@ -94,6 +95,14 @@ def test_masks_and_older_words_of_pythia(tmp_path: Path) -> None:
     edit(tmp_path, "config.json", rope_parameters=None, rotary_pct=0.25, rotary_emb_base=10000)
     with open_model_file(tmp_path) as file:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gptneox", "falcon", "internlm2", "apertus", "gemma3n"])
+def test_what_checkpoints_have_otherwise_is_not_written(name: str, tmp_path: Path) -> None:
+    saved(tmp_path / "hf", TABLE[name])
+    with pytest.raises(UsageError, match="has no place in a checkpoint"):
+        quantize_checkpoint(tmp_path / "hf", tmp_path / "w8", "w8a16")
+    assert not (tmp_path / "w8").exists()
 
 
 def test_gpt2_has_no_positions_beyond_those_it_learned(models: Models) -> None:

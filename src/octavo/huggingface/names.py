@@ -26,8 +26,10 @@ def checkpoint_name(name: str, architecture: Architecture[Any]) -> str | None:
     """The name that a tensor has in a checkpoint, of experts with * for a number; None for one that has none."""
     found = _IN_BLOCK.fullmatch(name)
     if found is None:
-        outer = next((outer for outer, gguf in architecture.outer.items() if gguf == name), None)
+        outer = next((outer for outer, gguf in architecture.outer.items() if gguf == name and "*" not in outer), None)
         return outer if outer is None or outer.startswith("lm_head.") else architecture.base + outer
+    if found[2] in architecture.unlike or architecture.numbers:
+        return None
     whole = f"{found[2]}.{found[3]}"
     if found[3] != "bias" and (named := [part for part, gguf in architecture.names.items() if gguf == whole]):
         return f"{architecture.base}{architecture.layer}.{found[1]}.{named[0]}"

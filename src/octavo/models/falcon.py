@@ -89,6 +89,7 @@ ARCH = Architecture(
         "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_key_value_heads",
     },
     remade=remade,
+    unlike=("attn_qkv",),
     ropes=("default", "linear"),
     activation="gelu",
     tied=True,

@@ -75,6 +75,7 @@ ARCH = Architecture(
         "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "activation_function": "hidden_act",
     },
     remade=remade,
+    unlike=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
     activation="gelu_new",
     tied=True,
     writable=False,

@@ -87,6 +87,7 @@ ARCH = Architecture(
     ignored=(".attention.bias", ".attention.masked_bias"),
     words={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
     remade=remade,
+    unlike=("attn_qkv",),
     ropes=("default", "linear"),
     activation="gelu",
     writable=False,

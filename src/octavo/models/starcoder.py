@@ -19,5 +19,6 @@ ARCH = replace(
     name="starcoder",
     classes={"GPTBigCodeForCausalLM": config_keys},
     remade=lambda name, tensor, hp: tensor,
+    unlike=(),
     activation="gelu_pytorch_tanh",
 )
