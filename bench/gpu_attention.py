@@ -44,19 +44,19 @@ class Filled(NamedTuple):
     numbers: torch.Tensor
 
 
-def filled(kind: str, rows: int) -> Filled:
-    """A cache of `rows` rows, of a type of TYPES."""
+def filled(kind: str, rows: int, dim: int = DIM) -> Filled:
+    """A cache of `rows` rows, of a type of TYPES, with heads of `dim` values."""
     if kind == "f16":
-        halves = torch.randn(rows, KV_HEADS, DIM, device="cuda").half()
+        halves = torch.randn(rows, KV_HEADS, dim, device="cuda").half()
         return Filled(Cache(halves), halves)
-    codes = torch.randint(-127, 128, (rows, KV_HEADS, DIM), dtype=torch.int8, device="cuda")
+    codes = torch.randint(-127, 128, (rows, KV_HEADS, dim), dtype=torch.int8, device="cuda")
     numbers = codes.float()
     name = kind.removesuffix(" static")
     if name == "fp8":
-        eights = torch.randn(rows, KV_HEADS, DIM, device="cuda").mul_(100).clamp_(-448, 448).to(torch.float8_e4m3fn)
+        eights = torch.randn(rows, KV_HEADS, dim, device="cuda").mul_(100).clamp_(-448, 448).to(torch.float8_e4m3fn)
         codes, numbers = eights.view(torch.int8), eights.float()
     if name == "q8_0":
-        scales = torch.rand(rows, KV_HEADS, DIM // 32, device="cuda").add_(0.5).mul_(1 / 64).half()
+        scales = torch.rand(rows, KV_HEADS, dim // 32, device="cuda").add_(0.5).mul_(1 / 64).half()
         return Filled(Cache(codes, scales, name), numbers * scales.float().repeat_interleave(32, 2))
     if kind.endswith("static"):
         scales = torch.rand(KV_HEADS, device="cuda").add_(0.5).mul_(1 / 64)

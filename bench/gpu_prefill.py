@@ -2,10 +2,11 @@
 
     python bench/gpu_prefill.py [--models FOLDER] [--commit HASH] [-o FOLDER]
 
-Attention is causal, of 32 query heads on 8 of 64 or 128 values from a float16 cache whose pages lie in no order, as op
-`attention` launches it. Its error is against float32, over the norm of what it should be; keys have a mean of their own
-in each channel. TFLOPS count half of the products, which is what a causal mask leaves. With --models a synthetic
-Llama-3-8B in Q4_K_M, made in FOLDER if it is missing, runs prompts of 2,048 and 8,192 tokens in steps of as many.
+Attention is causal, of 32 query heads on 8 of 64 or 128 values from a cache whose pages lie in no order, as op
+`attention` launches it: of 128 values from caches of each type. Its error is against float32, over the norm of what it
+should be; keys of float16 have a mean of their own in each channel. TFLOPS count half of the products, which is what a
+causal mask leaves. With --models a synthetic Llama-3-8B in Q4_K_M, made in FOLDER if it is missing, runs prompts of
+2,048 and 8,192 tokens in steps of as many.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any
 import torch
 
 import results_file
+from gpu_attention import TYPES, filled
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.binders import BINDERS
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.launch import Calls
-from octavo.backends.gpu.values import Cache
 from octavo.bench import gpu, machine
 from octavo.bench.subject import EngineSubject
 from octavo.bench.synthetic import make
@@ -40,12 +41,13 @@ CHECKED = 2048  # tokens up to which errors are measured
 class Prompt:
     """Random queries, keys and values of a prompt, and the call of op `attention` for them."""
 
-    def __init__(self, backend: GpuBackend, tokens: int, dim: int, seed: int) -> None:
+    def __init__(self, backend: GpuBackend, tokens: int, dim: int, seed: int, kind: str = "f16") -> None:
         torch.manual_seed(seed)
         shape = (-(-tokens // PAGE_SIZE) * PAGE_SIZE, KV_HEADS, dim)
         self.q = torch.randn(tokens, HEADS, dim, device="cuda")
-        self.k = (torch.randn(*shape, device="cuda") + 2 * torch.randn(*shape[1:], device="cuda")).half()
-        self.v = torch.randn(*shape, device="cuda").half()
+        (keys, self.k), (values, self.v) = filled(kind, shape[0], dim), filled(kind, shape[0], dim)
+        if kind == "f16":
+            self.k += 2 * torch.randn(*shape[1:], device="cuda").half()
         self.table = torch.randperm(shape[0] // PAGE_SIZE, device="cuda").to(torch.int32)[None]
         self.out = torch.full((tokens, HEADS * dim), torch.nan, device="cuda")
         builder = GraphBuilder("f16", PAGE_SIZE)
@@ -53,7 +55,7 @@ class Prompt:
         q, k, v = (Node("input", (), ("tokens", h, dim), "f32", name=n) for h, n in heads)
         positions = torch.arange(tokens, dtype=torch.int32, device="cuda")
         starts = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
-        inputs = [self.q, Cache(self.k), Cache(self.v), positions, starts, self.table]
+        inputs = [self.q, keys, values, positions, starts, self.table]
         node = builder.attention(q, k, v, 0, dim**-0.5)
         self.call = Calls(BINDERS["attention"](Context(backend.target), node, inputs, self.out))
 
@@ -74,13 +76,13 @@ class Prompt:
 
 
 def attention(backend: GpuBackend) -> Iterator[dict[str, Any]]:
-    """A row for each size of heads and number of tokens."""
-    for dim in (128, 64):
+    """A row for each type of cache, size of heads and number of tokens."""
+    for kind, dim in (*((kind, 128) for kind in TYPES), ("f16", 64)):
         for tokens in (512, 2048, 8192):
-            prompts = [Prompt(backend, tokens, dim, seed) for seed in range(2)]
+            prompts = [Prompt(backend, tokens, dim, seed, kind) for seed in range(2)]
             time = statistics.median(gpu.seconds([p.call for p in prompts]))
             flops = 4 * HEADS * dim * tokens * tokens / 2
-            row = {"op": "attention", "dim": dim, "tokens": tokens, "microseconds": time * 1e6,
+            row = {"op": "attention", "cache": kind, "dim": dim, "tokens": tokens, "microseconds": time * 1e6,
                    "tflops": flops / time / 1e12}  # fmt: skip
             if tokens <= CHECKED:
                 row["error"] = prompts[0].error()

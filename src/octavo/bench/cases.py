@@ -152,6 +152,9 @@ def _prompts() -> Iterator[OpCase]:
         shape = {"heads": 4, "kv_heads": 2, "dim": dim, "cache": "f16"}
         yield OpCase("attention", 530, shape, past=(0, 70, 3, 200))
         yield OpCase("attention", 300, {**shape, "decodes": 2}, past=(130, 5, 70, 0))
+        for cache, static in (("int8", {}), ("int8", {"static": 1}), ("fp8", {}), ("fp8", {"static": 1})):
+            yield OpCase("attention", 530, {**shape, "cache": cache, **static}, past=(0, 70, 3, 200))
+            yield OpCase("attention", 300, {**shape, "cache": cache, **static, "decodes": 2}, past=(130, 5, 70, 0))
 
 
 def _gemma4() -> Iterator[OpCase]:

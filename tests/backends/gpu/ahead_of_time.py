@@ -32,6 +32,7 @@ from octavo.backends.gpu.kernels import (
     attention,
     attention_decode,
     attention_latent,
+    attention_unpack,
     choice,
     delta_chunks,
     elementwise,
@@ -52,6 +53,7 @@ from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
 from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
 from octavo.backends.gpu.layout import Layout, layout_of, row_layout
 from octavo.backends.gpu.matvec_stream import MatvecStreamShape
+from octavo.backends.gpu.prefill_hopper import Factors, HalfCaches, PrefillShape
 from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
 from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, Sequences
@@ -179,6 +181,11 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                 {**DECODING, "sinks": "*fp32", "out": None, "quantized": Q8, "ordered": None}),
     "combine_parts": (attention_decode.combine_kernel, {"shape": AttentionShape(512, 512, 16, 16, 128, part=64)}, 4,
                       {**DECODING, "sinks": None, "out": None, "quantized": Q8, "ordered": "*fp16"}),
+    **{f"unpack_{kind}_{scales}": (
+        attention_unpack.unpack_kernel, {"shape": PrefillShape(128, 4, kind=kind, scales=scales)}, 4,
+        {"cache": CODE_CACHE, "halves": HalfCaches("*fp16", "*fp16", "i32"),
+         "factors": Factors("*fp32", "*fp32" if scales == "static" else None, "i32")})
+       for kind in ("int8", "fp8") for scales in ("dynamic", "static")},
     "prefill": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                 {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS}),
     "prefill_alibi": (

@@ -33,7 +33,7 @@ from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.mixed_gemm import tile_shapes
-from octavo.backends.gpu.prefill_hopper import PART, Items, PrefillShape
+from octavo.backends.gpu.prefill_hopper import PART, Factors, Items, PrefillShape
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time import TARGETS, Case, said_of, spills
 
@@ -68,7 +68,7 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     if name.startswith(("mixed_", "head_")):
         return _mixed(name, tokens)
     if name.startswith("prefill_"):
-        return _prefill(int(name.removeprefix("prefill_")))
+        return _prefill(*name.removeprefix("prefill_").split("-"))
     if name.startswith("decode_"):
         return _decode(name.removeprefix("decode_"), tokens, target)
     if name in OTHERS:
@@ -155,8 +155,8 @@ def _mixed(name: str, tokens: int) -> Case:
     return _case("sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
-def _prefill(dim: int) -> Case:
-    """Attention of a prompt with heads of `dim` values."""
+def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:
+    """Attention of a prompt with heads of `dim` values, of a float16 cache or what is made of one of codes."""
     part = [PART, PART]
     tile = f"tensordesc<fp16{part},{gl.NVMMASharedLayout.get_default_for(part, gl.float16)!r}>"
     row = Matrix("*fp32", "i32")
@@ -164,7 +164,9 @@ def _prefill(dim: int) -> Case:
         "q": row, "out": row, "keys": tile, "values": tile, "pages": "*i32", "positions": "*i32", "starts": "*i32",
         "items": Items("i32", "i32", "i32"), "scale": "fp32",
     }  # fmt: skip
-    fixed = {"shape": PrefillShape(dim, 4), "PDL": True}
+    types["factors"] = Factors("*fp32", "*fp32" if scales == "static" else None, "i32") if kind else None
+    types |= {"pages": None} if kind else {}
+    fixed = {"shape": PrefillShape(int(dim), 4, kind=kind, scales=scales), "PDL": True}
     return _case("sm_90", attention_hopper.prefill_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
 
 

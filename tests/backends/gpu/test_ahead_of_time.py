@@ -70,6 +70,7 @@ OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "deco
                                         for kind in ("int8", "fp8") for static in ("", "_static")),
           "decode_int4", "prefill_int4", "prefill_int8_own", "combine_int4", "set_rows_int4", "causal_conv",
           "gated_delta_rule",
+          *(f"unpack_{kind}_{scales}" for kind in ("int8", "fp8") for scales in ("dynamic", "static")),
           "set_rows_int8", "set_rows_fp8", "rope_set_rows_int8_static")  # fmt: skip
 
 

@@ -68,13 +68,13 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
     if n and c.deterministic:
         assert not isinstance(out, Activation)
         each = torch.arange(n + 1, dtype=torch.int32, device=q.device)
-        calls.append(prompts(c, q[:n], cache._replace(pages=pages[:n]), positions, each, sink, scale, limits, out))
+        calls += prompts(c, q[:n], cache._replace(pages=pages[:n]), positions, each, sink, scale, limits, out)
     elif n:
         calls += (_decode_latent if shared else _decode)(c, q[:n], cache, positions, sink, scale, limits, out)
     if n < len(q):
         assert not isinstance(out, Activation)
         rest = cache._replace(pages=pages[n:])
-        calls.append(prompts(c, q, rest, positions, starts, sink, scale, limits, out))
+        calls += prompts(c, q, rest, positions, starts, sink, scale, limits, out)
     return calls
 
 
@@ -85,13 +85,11 @@ def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
 def _prefill(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor,
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
-) -> Launch:  # fmt: skip
+) -> list[Launch]:  # fmt: skip
     portable = partial(_portable_prefill, c, q, cache, positions, starts, sinks, scale, limits, out)
-    if c.deterministic or not prefill_hopper.takes(c, q, cache.k, cache.pages, sinks, scale, limits):
-        return portable()
-    return prefill_hopper.prefill(
-        c, q, (cache.k, cache.v), cache.pages, positions, starts, scale, out, otherwise=portable
-    )
+    if c.deterministic or not prefill_hopper.takes(c, q, cache, sinks, scale, limits):
+        return [portable()]
+    return prefill_hopper.prefill(c, q, cache, positions, starts, scale, limits, out, otherwise=portable)
 
 
 def _portable_prefill(
@@ -164,14 +162,14 @@ def _combine(
 def _prefill_latent(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor,
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
-) -> Launch:  # fmt: skip
+) -> list[Launch]:  # fmt: skip
     rows = len(q) * (q.shape[1] // cache.heads)
     shape, tile = _latent_shape(c, q, cache, MANY_ROWS if c.deterministic else rows, 1, limits)
-    return c.launch(
+    return [c.launch(
         latent_kernel, (-(-rows // shape.block_m), cache.heads, len(starts) - 1), Matrix(q, q.stride(0)), cache,
         positions, starts, sinks, Matrix(out, out.stride(0)), None, scale, shape=shape, warps=tile.warps,
         stages=tile.stages, exact=c.deterministic,
-    )  # fmt: skip
+    )]  # fmt: skip
 
 
 def _decode_latent(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.layout import layout_of, padded, scale_stride
+from octavo.backends.gpu.prefill_hopper import most_half_bytes
 from octavo.formats import QTensor
 from octavo.graph.node import Node, Sizes, bind, kept_bytes
 
@@ -31,6 +32,7 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
     total = sum(weight_bytes(w) for w in weights)
     total += kept_bytes(nodes, limits)
     total += _half_scales(nodes, limits, arch)
+    total += most_half_bytes(nodes, limits, arch)
     return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
 
 

@@ -4,7 +4,7 @@ attend to them with 64 queries each.
 While a group takes the soft-max of a block, the tensor cores add up its block before, and have the products of the
 other group. Blocks go from the last one down, so that those which a query sees in part come first. Programs go from
 tile to tile. What is computed is what `attention.prefill_kernel` says of a float16 cache without windows, caps and
-sinks.
+sinks, or of what `attention_unpack` has made of one of int8 or fp8.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.backends.gpu.kernels.attention import LEAST_SCALE
 from octavo.backends.gpu.kernels.gluon_names import barrier, copy_tile
 from octavo.backends.gpu.kernels.hopper_tiles import barriers
 from octavo.graph.node import PAGE_SIZE
@@ -53,11 +54,19 @@ class Ring(NamedTuple):
 
 
 class Given(NamedTuple):
-    """Arguments of the kernel that tell who sees what."""
+    """Arguments of the kernel that tell who sees what, and what scores and weights are multiplied with."""
 
     positions: Any
     starts: Any
     items: Any
+    factors: Any
+
+
+class TileFactors(NamedTuple):
+    """What scores and results are multiplied with, or pointers to the first block's factors of scores and weights."""
+
+    k: Any
+    v: Any
 
 
 class Work(NamedTuple):
@@ -108,11 +117,13 @@ def _work_of(turn, given, shape: gl.constexpr):
 
 
 @gluon.jit
-def _pages_of(pages, block, last, shape: gl.constexpr):
-    """The pages of a block; in place of those after that of position `last`, this one."""
+def _pages_of(pages, first, block, last, shape: gl.constexpr):
+    """The pages of a block of the sequence whose list begins at `first`; in place of those after that of position
+    `last`, this one. Without lists pages lie in order."""
     found = ()
     for i in gl.static_range(shape.block_n // PAGE):
-        found += (gl.load(pages + gl.minimum(block * (shape.block_n // PAGE) + i, last // PAGE)),)
+        place = first + gl.minimum(block * (shape.block_n // PAGE) + i, last // PAGE)
+        found += (place if pages is None else gl.load(pages + place),)
     return found
 
 
@@ -133,15 +144,15 @@ def _copy(keys, values, pages, width, given, ring, shape: gl.constexpr):
     for turn in range(_turns(given.items)):
         work = _work_of(turn, given, shape)
         column = work.head // shape.group * shape.dim
-        mine = pages + work.sequence * width
-        found = _pages_of(mine, gl.maximum(work.blocks - 1, 0), gl.maximum(work.last, 0), shape)
+        first = work.sequence * width
+        found = _pages_of(pages, first, gl.maximum(work.blocks - 1, 0), gl.maximum(work.last, 0), shape)
         for i in range(work.blocks):
             slot, phase = count % shape.stages, ((count // shape.stages) & 1) ^ 1
             mbarrier.wait(ring.k_free.index(slot), phase)
             _copy_block(keys, found, column, ring.k_ready.index(slot), ring.k.index(slot), shape)
             mbarrier.wait(ring.v_free.index(slot), phase)
             _copy_block(values, found, column, ring.v_ready.index(slot), ring.v.index(slot), shape)
-            found = _pages_of(mine, gl.maximum(work.blocks - 2 - i, 0), work.last, shape)
+            found = _pages_of(pages, first, gl.maximum(work.blocks - 2 - i, 0), work.last, shape)
             count += 1
 
 
@@ -200,26 +211,46 @@ def _add_values(ring, count, p, acc, shape: gl.constexpr):
 
 
 @gluon.jit
-def _weigh(scores, block, limit, m, total, scale, MASK: gl.constexpr, shape: gl.constexpr):
+def _factors_of(work, given, scale, shape: gl.constexpr):
+    """The TileFactors of a tile; `scale` has a factor of log2(e), as those of positions have."""
+    k, v, head = scale, 1.0, work.head // shape.group
+    if shape.scales == "dynamic":
+        k = given.factors.k + (work.sequence * (given.items.heads // shape.group) + head) * given.factors.stride
+        v = k + shape.block_n
+    elif shape.scales == "static":
+        k *= gl.maximum(gl.load(given.factors.k + head) * shape.unit, LEAST_SCALE)
+        v = gl.load(given.factors.v + head) * shape.unit
+    return TileFactors(k, v)
+
+
+@gluon.jit
+def _weigh(scores, block, limit, m, total, factors, MASK: gl.constexpr, shape: gl.constexpr):
     """Weights [64, block_n] of a block as float16, maxima, totals, and what earlier sums are to be multiplied by.
 
-    Row i sees positions up to limit[i]; with MASK that may not be the whole block. `scale` has a factor of log2(e).
+    Row i sees positions up to limit[i]; with MASK that may not be the whole block.
     """
+    scale = factors.k
+    at = gl.arange(0, shape.block_n, gl.SliceLayout(0, scores.type.layout))
+    if shape.scales == "dynamic":
+        scale = 1.0
+        scores *= gl.load(factors.k + block * (2 * shape.block_n) + at)[None, :]
     if MASK:
-        position = block * shape.block_n + gl.arange(0, shape.block_n, gl.SliceLayout(0, scores.type.layout))
-        scores = gl.where(position[None, :] <= limit[:, None], scores, float("-inf"))
+        scores = gl.where((block * shape.block_n + at)[None, :] <= limit[:, None], scores, float("-inf"))
     new = gl.maximum(m, gl.max(scores, 1))
     shift = new * scale
     if MASK:
         shift = gl.where(new == float("-inf"), 0.0, shift)
     p = gl.exp2(scores * scale - shift[:, None])  # [64, block_n]
     keep = gl.exp2(m * scale - shift)
-    factor: gl.constexpr = gl.DotOperandLayout(0, _sums_layout(shape.dim), 2)
-    return gl.convert_layout(p.to(gl.float16), factor), new, total * keep + gl.sum(p, 1), keep
+    total = total * keep + gl.sum(p, 1)
+    if shape.scales == "dynamic":
+        p *= gl.load(factors.v + block * (2 * shape.block_n) + at)[None, :]
+    operand: gl.constexpr = gl.DotOperandLayout(0, _sums_layout(shape.dim), 2)
+    return gl.convert_layout(p.to(gl.float16), operand), new, total, keep
 
 
 @gluon.jit
-def _attend_to(ring, count, first, end, p, m, total, acc, limit, scale, MASK: gl.constexpr, shape: gl.constexpr):
+def _attend_to(ring, count, first, end, p, m, total, acc, limit, factors, MASK: gl.constexpr, shape: gl.constexpr):
     """Weights of the blocks from `first` down to the one after `end`, and sums of the block before each.
 
     Block `first` is the ring's block `count`; the weights `p` are of the block before it. Totals are written down where
@@ -230,7 +261,7 @@ def _attend_to(ring, count, first, end, p, m, total, acc, limit, scale, MASK: gl
         acc = _add_values(ring, count - 1, p, acc, shape)
         scores = warpgroup_mma_wait(1, [scores])
         mbarrier.arrive(ring.k_free.index(count % shape.stages))
-        next_p, m, total, keep = _weigh(scores, first - i, limit, m, total, scale, MASK, shape)
+        next_p, m, total, keep = _weigh(scores, first - i, limit, m, total, factors, MASK, shape)
         ring.totals.store(total)
         acc = warpgroup_mma_wait(0, [acc])
         mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
@@ -259,27 +290,30 @@ def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr
             token = first + gl.arange(0, HALF, rows)
             limit = gl.load(given.positions + token, mask=token < work.end, other=work.last)  # [64]
             earliest = gl.load(given.positions + gl.minimum(first, work.end - 1))
+            factors = _factors_of(work, given, scale, shape)
             m = gl.full([HALF], float("-inf"), gl.float32, rows)
             total = gl.zeros([HALF], gl.float32, rows)
             acc = gl.zeros([HALF, shape.dim], gl.float32, _sums_layout(shape.dim))
             block = work.blocks - 1
             scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
             mbarrier.arrive(ring.k_free.index(count % shape.stages))
-            p, m, total, _ = _weigh(scores, block, limit, m, total, scale, True, shape)
+            p, m, total, _ = _weigh(scores, block, limit, m, total, factors, True, shape)
             if work.last % shape.block_n < shape.block_n - 1:
                 _clear_unseen(ring, count, work, shape)
             whole = gl.minimum((earliest + 1) // shape.block_n, block)  # blocks of which every query sees all
             count, p, m, total, acc = _attend_to(
-                ring, count + 1, block - 1, whole - 1, p, m, total, acc, limit, scale, True, shape
+                ring, count + 1, block - 1, whole - 1, p, m, total, acc, limit, factors, True, shape
             )
             count, p, m, total, acc = _attend_to(
-                ring, count, whole - 1, -1, p, m, total, acc, limit, scale, False, shape
+                ring, count, whole - 1, -1, p, m, total, acc, limit, factors, False, shape
             )
             acc = _add_values(ring, count - 1, p, acc, shape)
             if following.blocks > 0:
                 _load_queries(q, following, next_first, ring, shape)
             acc = warpgroup_mma_wait(0, [acc])
             mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
+            if shape.scales == "static":
+                acc *= factors.v
             _store(acc, total, out, work, first, shape)
         work = following
 
@@ -297,13 +331,13 @@ def _store(acc, total, out, work, token, shape: gl.constexpr):
 
 @gluon.jit
 def prefill_hopper_kernel(
-    q, keys, values, pages, width, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
+    q, keys, values, factors, pages, width, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
 ):
     """As many programs as run at once take item after item: 128 queries of a head of a sequence.
 
-    keys and values are descriptors of parts [64, 64] of a cache [rows, heads * dim], pages int32 [sequences, width],
-    items and shape the records of `prefill_hopper`. Other arguments are those of `attention.prefill_kernel`; positions
-    of a sequence ascend.
+    keys and values are descriptors of parts [64, 64] of a cache [rows, heads * dim], pages int32 [sequences, width]
+    or None, factors, items and shape the records of `prefill_hopper`. Other arguments are those of
+    `attention.prefill_kernel`; positions of a sequence ascend.
     """
     if PDL:
         gdc_launch_dependents()
@@ -316,7 +350,7 @@ def prefill_hopper_kernel(
     stages = (barriers(STAGES), barriers(STAGES), barriers(STAGES, 2), barriers(STAGES, 2))
     first = Ring(queries.index(0), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(0))
     second = Ring(queries.index(1), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(1))
-    given = Given(positions, starts, items)
+    given = Given(positions, starts, items, factors)
     if PDL:
         gdc_wait()
     gl.warp_specialize(

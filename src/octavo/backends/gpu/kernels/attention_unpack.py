@@ -1,0 +1,66 @@
+"""Caches of int8 and fp8 made float16 for attention of prompts, page after page of a sequence, without rounding."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.backends.gpu.kernels.attention import LEAST_SCALE, halves_of
+from octavo.graph.node import PAGE_SIZE
+
+PAGE = tl.constexpr(PAGE_SIZE)
+EXPONENT = tl.constexpr(0x7F800000)
+
+
+@triton.jit
+def _numbers(data, at, seen, shape: tl.constexpr):
+    """float16 [PAGE, dim] of codes; zeros for rows not `seen`."""
+    codes = tl.load(data + at, mask=seen[:, None], other=0)
+    return halves_of(codes) if shape.kind == "fp8" else codes.to(tl.float16)
+
+
+@triton.jit
+def _unpack_page(cache, page, head, sequence, last, halves, factors, scale, shape: tl.constexpr):
+    """Write a page of keys and values, and the factors of its positions."""
+    DIM: tl.constexpr = shape.dim
+    found = tl.load(cache.pages + sequence * cache.width + page, mask=page * PAGE <= last, other=0).to(tl.int64)
+    row = tl.arange(0, PAGE)
+    seen = page * PAGE + row <= last
+    at = head * DIM + row[:, None] * (cache.heads * DIM) + tl.arange(0, DIM)[None, :]  # [PAGE, DIM]
+    first = found * (PAGE * cache.heads * DIM)
+    key, value = _numbers(cache.k + first, at, seen, shape), _numbers(cache.v + first, at, seen, shape)
+    if shape.scales == "dynamic":
+        scales = (found * cache.heads + head) * PAGE + row
+        k_scale = tl.load(cache.k_scales + scales, mask=seen, other=0.0) * (scale * shape.unit)  # [PAGE]
+        v_scale = tl.load(cache.v_scales + scales, mask=seen, other=0.0) * shape.unit  # [PAGE]
+        power = tl.maximum((v_scale.to(tl.int32, bitcast=True) & EXPONENT).to(tl.float32, bitcast=True), LEAST_SCALE)
+        value = (value.to(tl.float32) * power[:, None]).to(tl.float16)
+        position = page * PAGE + row
+        place = (sequence * cache.heads + head).to(tl.int64) * factors.stride + position
+        place += position // shape.block_n * shape.block_n
+        tl.store(factors.k + place, k_scale)
+        tl.store(factors.k + place + shape.block_n, v_scale / power)
+    first = (sequence * halves.width + page).to(tl.int64) * (PAGE * cache.heads * DIM)
+    tl.store(halves.k + first + at, key)
+    tl.store(halves.v + first + at, value)
+
+
+@triton.jit
+def unpack_kernel(cache, positions, starts, halves, factors, scale, shape: tl.constexpr, PDL: tl.constexpr):
+    """Program (p, head, sequence): every so many pages from p on as float16, keys and values, and their factors.
+
+    cache is a PagedCache, halves and factors the records of `prefill_hopper`, and `starts` that of the attention. Keys
+    are numbers without their scale. With scales of positions, values are times the power of two that the scale is at
+    least, which leaves 1 to 2 as the factor of weights; that of scores is the key's scale times `scale`. From a
+    sequence's last position to the end of its block there are zeros.
+    """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    head, sequence = tl.program_id(1), tl.program_id(2)
+    begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
+    last = tl.load(positions + end - 1, mask=begin < end, other=-1)
+    blocks = (last + shape.block_n) // shape.block_n
+    for page in range(tl.program_id(0), blocks * (shape.block_n // PAGE), tl.num_programs(0)):
+        _unpack_page(cache, page, head, sequence, last, halves, factors, scale, shape)
