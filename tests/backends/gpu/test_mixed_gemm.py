@@ -163,10 +163,12 @@ def test_shapes_fit(name: str) -> None:
     assert dispatch.mixed_gemm(layout, 4096, 4096, 512, "sm_80") is None
 
 
-def test_few_tokens_of_short_rows_are_int8() -> None:
+def test_few_tokens_of_narrow_models_are_int8() -> None:
+    """All products of a model alike, but for the vocabulary's."""
     layout = layout_of(by_name("Q4_K"), "f16")
-    assert dispatch.mixed_gemm(layout, 4096, 2048, 8, "sm_90") is None
-    for n, k, tokens in ((4096, 2048, 9), (4096, 4096, 8), (151936, 2048, 8)):
+    for n, k in ((4096, 2048), (2048, 6144)):
+        assert dispatch.mixed_gemm(layout, n, k, 8, "sm_90") is None
+    for n, k, tokens in ((4096, 2048, 9), (4096, 4096, 8), (1024, 4096, 8), (4096, 14336, 8), (151936, 2048, 8)):
         assert isinstance(dispatch.mixed_gemm(layout, n, k, tokens, "sm_90"), EvenShape)
 
 

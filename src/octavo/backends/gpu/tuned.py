@@ -114,8 +114,8 @@ EVEN: tuple[tuple[int, Mixed], ...] = ((16, (16, 128, 3, 4, 2, 2)), (32, (32, 64
 """Most tokens, and the shape for weights of 4 and 6 bits."""
 EVEN_8, EVEN_8_NARROW = (8, 128, 3, 4, 2, 2), (8, 64, 3, 4, 4, 2)
 """Five to eight tokens; the second for 4 bits, unless rows are those of a vocabulary."""
-EVEN_8_LEAST = 4096
-"""The shortest rows for which that is faster than `mmq_mma`, unless they are those of a vocabulary."""
+WIDE, HEADS = 4096, 1024
+"""Values of a token from which on that is faster than `mmq_mma`, and rows of keys or values that such a model has."""
 STREAMS: tuple[tuple[int, dict[Size, Mixed]], ...] = (
     # most tokens, and shapes by size; where one is missing, that of MIXED is faster
     (16, {"small": (16, 128, 4), "wide": (16, 256, 4), "deep": (16, 128, 4), "huge": (16, 256, 6)}),
@@ -136,6 +136,14 @@ MIXED: tuple[tuple[int, dict[Size, Mixed]], ...] = (
 )  # fmt: skip
 
 
+def _of_wide_model(n: int, kp: int) -> bool:
+    """Whether a matrix belongs to a model so wide that all of its products of five to eight tokens take one kernel.
+
+    One with much shared memory among others that want none costs all of them 5 us or more, whichever is the faster.
+    """
+    return kp >= WIDE and (n >= WIDE or n <= HEADS)
+
+
 def mixed(layout: Layout, n: int, kp: int, tokens: int, streams: bool, evens: bool) -> Mixed | None:
     """The shape of a product whose weights become float16 in registers, as one H200 has it fastest on the products of
     Llama 3 8B in Q4_K_M; None where int8 is faster. More than 256 tokens take tiles of 128.
@@ -146,7 +154,7 @@ def mixed(layout: Layout, n: int, kp: int, tokens: int, streams: bool, evens: bo
     if tokens <= 32 and evens and layout.bits < 8:
         if tokens > 8:
             return next(shape for most, shape in EVEN if tokens <= most)
-        if tokens > 4 and (kp >= EVEN_8_LEAST or which == "huge"):
+        if tokens > 4 and (_of_wide_model(n, kp) or which == "huge"):
             return EVEN_8_NARROW if layout.bits == 4 and which != "huge" else EVEN_8
     if tokens <= 8:
         return None
