@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,14 @@ from octavo.backends.gpu import GpuBackend
 from octavo.bench.cases import GROUPS, WEIGHTS, OpCase, executor
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import DType
+from octavo.io.gguf import GGUFFile, write_gguf
+from octavo.models import read_model
+from octavo.runtime.batch import Feed
+from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.kv_cache import Sequence
 from tests.backends.test_cpu_same_numbers import Attention, run
+from tests.models.checkpoints import CASES, make, metadata, stored
+from tests.models.table import made_in
 from tests.sampling import slow
 
 BACKEND = GpuBackend(deterministic=True)
@@ -87,6 +95,50 @@ def test_products() -> None:
 @pytest.mark.parametrize("name", [*WEIGHTS, *GROUPS])
 def test_products_of_each_format(name: str) -> None:
     run(OpCase("mul_mat", 33, {"n": 48, "k": 512}, (name,)), BACKEND)
+
+
+TEXTS = [np.random.default_rng(n).integers(0, 256, n).tolist() for n in (9, 6, 21, 70)]
+STEPS = (
+    ((0, 5), (1, 1)), ((0, 1), (2, 17)), ((1, 1), (0, 1), (2, 1), (3, 65)),
+    *[((0, 1), (1, 1), (2, 1), (3, 1))] * 2, ((2, 1), (1, 2), (3, 3)),
+)  # fmt: skip
+"""Which text goes on in a step, and by how many tokens. The fifth step on a card replays what the fourth was."""
+
+
+def check(file: GGUFFile, cache_type: DType) -> None:
+    """Texts divided among steps have the logits that they have alone and at once."""
+    config = EngineConfig(n_ctx=128, max_sequences=4, cache_type=cache_type, strict=True)
+    engine = Engine(read_model(file), [BACKEND], config)
+    alone = [engine.logits(text) for text in TEXTS]
+    sequences = [Sequence() for _ in TEXTS]
+    for number, step in enumerate(STEPS):
+        starts = {i: len(sequences[i]) for i, _ in step}
+        rows = engine.step([Feed(sequences[i], TEXTS[i][starts[i] : starts[i] + n]) for i, n in step])
+        for (i, n), row in zip(step, rows, strict=True):
+            np.testing.assert_array_equal(row, alone[i][starts[i] + n - 1], err_msg=f"step {number}, text {i}")
+    assert [len(s) for s in sequences] == [len(t) for t in TEXTS]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("name", "kind", "cache_type"),
+    [("qwen3", "Q4_K", "f16"), ("qwen3", "Q8_0", "int8"), ("gemma3", "Q6_K", "fp8")],
+)
+def test_logits_of_quantized_models(tmp_path: Path, name: str, kind: str, cache_type: DType) -> None:
+    case = CASES[name]
+    model = make(case)
+    write_gguf(tmp_path / "m.gguf", case.arch, metadata(case, model.config), stored(case, model, kind))
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        check(file, cache_type)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["lfm2moe", "qwen35", "deepseek2-v2"])
+def test_logits_with_states_and_latent_attention(tmp_path: Path, name: str) -> None:
+    with made_in(tmp_path) as made:
+        check(made[name].file, "f16")
 
 
 def test_what_is_asked_for_reaches_the_backend() -> None:

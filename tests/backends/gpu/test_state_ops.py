@@ -27,9 +27,9 @@ def test_steps_divide_sequences_in_any_way(op: str, deterministic: bool) -> None
             np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
 
 
-def test_deterministic_is_token_by_token() -> None:
+@pytest.mark.parametrize("op", GRAPHS)
+def test_deterministic_is_token_by_token(op: str) -> None:
     """To the bit, however a sequence is divided."""
-    op = "gated_delta_rule"
     for found, want in zip(divided(op, GpuBackend(True)), whole(op, GpuBackend(True)), strict=True):
         np.testing.assert_array_equal(found, want)
 

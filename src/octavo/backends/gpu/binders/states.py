@@ -30,7 +30,8 @@ def _causal_conv(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> lis
     block = 1 if most == 1 else max(TOKENS, next_power_of_2(width))
     grid = len(where[2]), -(-x.shape[1] // CHANNELS), -(-most // block)
     return [c.launch(states.causal_conv_kernel, grid, matrix(x), taps, state, lies, matrix(out), x.shape[1],
-                     SILU=node.attrs["silu"], K=width, B=CHANNELS, BT=block, warps=1 if block == 1 else 4)]  # fmt: skip
+                     SILU=node.attrs["silu"], K=width, B=CHANNELS, BT=block, warps=1 if block == 1 else 4,
+                     exact=c.deterministic)]  # fmt: skip
 
 
 @binds("gated_delta_rule")
@@ -46,7 +47,7 @@ def _gated_delta_rule(c: Context, node: Node, inputs: Sequence[Any], out: Any) -
     if alone := n if tile is None else lies.decodes:
         grid = alone, heads, -(-size // shape.block_v)
         calls.append(c.launch(states.gated_delta_rule_kernel, grid, *of_keys, values, *gates, state, lies, matrix(out),
-                              shape=shape, warps=4))  # fmt: skip
+                              shape=shape, warps=4, exact=c.deterministic))  # fmt: skip
     if tile is None:
         return calls
     chunked = replace(shape, chunk=tile.chunk, block_v=tile.block_v, part=min(tile.part, shape.block_k),
