@@ -56,7 +56,7 @@ DECODING = [c for c in CASES if "attention" in c.op and c.tokens == len(c.past) 
 @pytest.mark.parametrize("case", DECODING, ids=lambda case: case.name)
 def test_single_tokens_by_the_kernel_of_gluon(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes the portable kernel otherwise, because there is little to read."""
-    for name in ("FLOATS", "CODES", "OTHERS"):
+    for name in ("FLOATS", "CODES"):
         monkeypatch.setattr(decode_mma, name, 1)
     built = case.build()
     found = compare(case, run(built, [GpuBackend()]), run(built, [ReferenceBackend()]))

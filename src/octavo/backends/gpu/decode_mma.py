@@ -26,10 +26,12 @@ LARGE = ("sm_90", "sm_100", "sm_103")
 """Multiprocessors with room for two programs that have rings of three blocks."""
 MANY_BLOCKS = 512
 """Blocks of all heads and sequences from which on twice as many programs are faster there."""
-FLOATS, CODES, OTHERS = 512, 512, 16384
-"""Positions from which on this kernel is faster than the portable one on these: of a sequence of floats, of all with
-codes. Other devices, and so many sequences of floats that none is shared, take it from OTHERS on (of codes, from an
-eighth of that): how long sequences are is not known when a call is bound."""
+FLOATS, CODES = 16384, 2048
+"""Positions from which on this kernel is taken, not the portable one: of a sequence of floats, of all with codes.
+
+Alone it is faster from 512 on. In a step it is a kernel with much shared memory among others that want none, and to
+change from one to the other can take microseconds.
+"""
 CONVERT = (8, 9)
 """The first compute capability that makes float16 of e4m3."""
 ROOMY = ("sm_80", "sm_90", "sm_100", "sm_103")
@@ -112,7 +114,8 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     if not arch.startswith("sm_") or cache.k.dtype == torch.float32 or dim not in (64, 128) or group > MOST_ROWS:
         return None
     seen = pages_seen(cache, limits) * PAGE_SIZE
-    if _few(arch, sequences, cache.heads, seen, codes="kind" in limits) or not gluon.usable("decode"):
+    few = sequences * seen < CODES if "kind" in limits else seen < FLOATS
+    if few or not gluon.usable("decode"):
         return None
     of_prompts = ("reach", "alibi", "sloped")  # nothing is after the last token, nor before where these are
     given = {name: value for name, value in limits.items() if name not in of_prompts}
@@ -124,13 +127,6 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     several = splits * sequences * cache.heads > PROGRAMS  # of which two fit a multiprocessor
     stages = 2 if arch not in ROOMY else 3 if several else 4
     return DecodeShape(dim, group, positions, stages=stages, splits=splits, converts=converts, **given)
-
-
-def _few(arch: str, sequences: int, heads: int, seen: int, *, codes: bool) -> bool:
-    """Whether the portable kernel is faster, with so many positions of a sequence to see."""
-    if codes:
-        return sequences * seen < (CODES if arch in LARGE else OTHERS // 8)
-    return seen < (FLOATS if arch in LARGE and sequences * heads <= PROGRAMS else OTHERS)
 
 
 def decode(
