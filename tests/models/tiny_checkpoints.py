@@ -79,7 +79,7 @@ GEMMA4_EXPERTS = {
 GEMMA3N = {
     "num_hidden_layers": 6, "head_dim": 64, "sliding_window": WINDOW, "num_kv_shared_layers": 3, "laurel_rank": 32,
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
-    "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 200, "final_logit_softcapping": 3.0,
+    "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 256, "final_logit_softcapping": 3.0,
     "activation_sparsity_pattern": [0.9, 0.6, 0.0, 0.0, 0.0, 0.3],
 }  # fmt: skip
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
