@@ -162,7 +162,7 @@ def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:
     row = Matrix("*fp32", "i32")
     types = {
         "q": row, "out": row, "keys": tile, "values": tile, "pages": "*i32", "positions": "*i32", "starts": "*i32",
-        "items": Items("i32", "i32", "i32"), "scale": "fp32",
+        "items": Items("i32", "i32", "i32", "i32"), "scale": "fp32",
     }  # fmt: skip
     types["factors"] = Factors("*fp32", "*fp32" if scales == "static" else None, "i32") if kind else None
     types |= {"pages": None} if kind else {}

@@ -61,11 +61,12 @@ class PrefillShape(Constant):
 
 
 class Items(NamedTuple):
-    """How many heads and sequences there are, and tiles of all sequences at most."""
+    """How many heads and sequences there are, tiles of all sequences at most, and pages for each sequence."""
 
     heads: int
     sequences: int
     tiles: int
+    width: int
 
 
 class HalfCaches(NamedTuple):
@@ -134,7 +135,6 @@ def prefill(
     float16 before."""
     tokens, heads, dim = q.shape
     sequences = len(starts) - 1
-    items = Items(heads, sequences, (tokens - sequences) // QUERIES + sequences)
     shape = PrefillShape(dim, heads // cache.heads, **limits)
     before, pair, factors = list[Launch](), (cache.k, cache.v), None
     pages, width = cache.pages, cache.width
@@ -142,10 +142,11 @@ def prefill(
         call, halves, factors = _unpack(c, cache, positions, starts, scale, shape)
         before, pair, pages, width = [call], (halves.k, halves.v), None, halves.width
     keys, values = (gluon.tiles(x.view(-1, cache.heads * dim), PART, PART) for x in pair)
+    items = Items(heads, sequences, (tokens - sequences) // QUERIES + sequences, width)
     programs = min(items.heads * items.tiles, multiprocessors())
     return [*before, gluon.Preferred(
         "prefill", lambda: [otherwise()], c.target, (programs,), Matrix(q, q.stride(0)), keys, values, factors, pages,
-        width, positions, starts, items, Matrix(out, out.stride(0)), scale, shape=shape, warps=4,
+        positions, starts, items, Matrix(out, out.stride(0)), scale, shape=shape, warps=4,
     )]  # fmt: skip
 
 

@@ -138,13 +138,13 @@ def _copy_block(cache, pages, column, ready, out, shape: gl.constexpr):
 
 
 @gluon.jit
-def _copy(keys, values, pages, width, given, ring, shape: gl.constexpr):
+def _copy(keys, values, pages, given, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     count = 0
     for turn in range(_turns(given.items)):
         work = _work_of(turn, given, shape)
         column = work.head // shape.group * shape.dim
-        first = work.sequence * width
+        first = work.sequence * given.items.width
         found = _pages_of(pages, first, gl.maximum(work.blocks - 1, 0), gl.maximum(work.last, 0), shape)
         for i in range(work.blocks):
             slot, phase = count % shape.stages, ((count // shape.stages) & 1) ^ 1
@@ -331,7 +331,7 @@ def _store(acc, total, out, work, token, shape: gl.constexpr):
 
 @gluon.jit
 def prefill_hopper_kernel(
-    q, keys, values, factors, pages, width, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
+    q, keys, values, factors, pages, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
 ):
     """As many programs as run at once take item after item: 128 queries of a head of a sequence.
 
@@ -357,7 +357,7 @@ def prefill_hopper_kernel(
         [
             (_attend, (q, given, first, out, scale, 0, shape)),
             (_attend, (q, given, second, out, scale, 1, shape)),
-            (_copy, (keys, values, pages, width, given, first, shape)),
+            (_copy, (keys, values, pages, given, first, shape)),
         ],
         [4, 1],
         [REGISTERS, 24],
