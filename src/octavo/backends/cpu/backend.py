@@ -13,6 +13,7 @@ import numpy as np
 from octavo.backends.cores import cores
 from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.backends.cpu.shared import Shared
+from octavo.backends.cpu.views import reshaped
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants
@@ -145,7 +146,7 @@ class CpuBackend(HostMemory):
 
     def alias(self, node: Node, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
         if node.op == "reshape":
-            return value.reshape(shape)
+            return reshaped(value, *shape)
         if node.op == "columns":
             start = node.attrs["start"]
             return value[:, start : start + node.attrs["size"]]

@@ -21,6 +21,7 @@ from octavo.backends.cpu.kernels import experts, quantize
 from octavo.backends.cpu.kernels.product import PRODUCT
 from octavo.backends.cpu.pack import QuantWeight
 from octavo.backends.cpu.shared import Shared
+from octavo.backends.cpu.views import reshaped
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.jit.program import KernelCall
@@ -30,7 +31,7 @@ def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared:
     """y [T, k, N] of weights [E, N, K], x [T, K] or [T, k, K] and the experts ids [T, k]."""
     weight, x, ids = inputs
     sharing = ids.shape[1] if x.ndim == 2 else 1  # pairs of a token and an expert that share a row of x
-    x = x.reshape(ids.size // sharing, -1)
+    x = reshaped(x, ids.size // sharing, x.shape[-1])
     if ids.size <= len(weight.data):  # most experts have one token at most
         return _one_by_one(weight, x, ids, sharing, out)
     return _Sorted(node, weight, x, ids, sharing, shared).calls(out)
@@ -88,7 +89,7 @@ class _Sorted:
             kernels=addresses, product=product, starts=starts,
             expert_bytes=weight.data[0].nbytes, tiles=tiles,
         ))  # fmt: skip
-        return [*calls, copy_rows(out.reshape(pairs, -1), products, places)]
+        return [*calls, copy_rows(reshaped(out, pairs, weight.n), products, places)]
 
     def _order(self, calls: list[KernelCall]) -> tuple[AnyArray, AnyArray, AnyArray]:
         """Where each expert's pairs start, their rows of x, and where each pair went."""

@@ -65,7 +65,7 @@ def sorted_product(
     Pairs are sorted, and x made float16, by the first product of a plan that has them; others find both.
     """
     rows, k = x.numel() // x.shape[-1], x.shape[-1]
-    n_pairs, flat = ids.numel(), x.reshape(rows, k)
+    n_pairs, flat = ids.numel(), x.view(rows, k)
     order, counts = c.shared("order", n_pairs, torch.int32), c.shared("counts", w.experts, torch.int32)
     halves = c.shared("expert inputs", rows * w.kp, torch.float16)
     calls: list[Call] = []

@@ -42,8 +42,8 @@ def _binary(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
     a, b = inputs
     by_row = a.ndim == 3 and b.ndim == 2  # [T, k, N] times [T, k]
     rows = a.shape[0] * a.shape[1] if by_row else len(a)
-    a, out = a.reshape(rows, -1), out.reshape(rows, -1)
-    b = b.reshape(-1) if by_row or b.ndim == 1 else b.reshape(rows, -1)
+    a, out = a.view(rows, -1), out.view(rows, -1)
+    b = b.view(-1) if by_row or b.ndim == 1 else b.view(rows, -1)
     b_stride = 1 if by_row else 0 if b.ndim == 1 else b.stride(0)
     k = out.shape[1]
     grid = (rows, -(-k // 1024))
@@ -54,7 +54,7 @@ def _binary(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
 @binds("clamped_swiglu")
 def _clamped_swiglu(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     rows = out.numel() // out.shape[-1]
-    gate, up, y = (x.reshape(rows, -1) for x in (*inputs, out))
+    gate, up, y = (x.view(rows, -1) for x in (*inputs, out))
     k, by = y.shape[1], node.attrs
     return [c.launch(elementwise.clamped_swiglu_kernel, (rows, -(-k // 1024)), gate, up, y, gate.stride(0),
                      up.stride(0), y.stride(0), k, by["slope"], by["limit"], B=block_of(k))]  # fmt: skip

@@ -55,7 +55,7 @@ def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
         and experts.sorts(ids.numel(), weight.experts, weight.kp)
     ):
         return experts.sorted_product(c, weight, x, ids, out, sharing)
-    x = x.reshape(-1, x.shape[-1])
+    x = x.view(-1, x.shape[-1])
     calls: list[Call] = []
     if isinstance(weight, QuantWeight):
         kp, rows = weight.kp, len(x)
