@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.backends.gpu.dispatch import TRITON_SPILLS
+
 
 @dataclass(frozen=True)
 class DeltaTile:
@@ -39,5 +41,6 @@ def delta_tile(tokens: int, keys: int, arch: str) -> DeltaTile | None:
     if arch == "interpreter":
         return DeltaTile((16, 32, 64)[tokens % 3], 16, 4, 1, 16, 4)
     if arch.startswith(("sm_90", "sm_10")):
-        return DeltaTile(64, 32, 4 if arch == "sm_90" else 8, 2, 64, 8)
+        few = arch == "sm_90" and not TRITON_SPILLS
+        return DeltaTile(64, 32, 4 if few else 8, 2, 64, 8)
     return DeltaTile(32, 32, 4, 1, 64, 4) if arch.startswith("gfx") else DeltaTile(32, 16, 8, 1, 32, 4)
