@@ -23,6 +23,7 @@ from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config
 from octavo.models.hparams import CLASSIFIER
+from octavo.models.remaking import neighbouring
 from octavo.models.weights import WHOLE
 
 IGNORED = ("rotary_emb.inv_freq",)
@@ -275,8 +276,7 @@ def _constant(name: str, values: F32) -> LazyTensor:
 
 def _interleaved(tensor: QTensor, heads: int) -> QTensor:
     """Rows (or values of a bias) of q or k from rope on halves of a head to rope on neighbours."""
-    rows = tensor.data.reshape(tensor.shape[0], -1)
-    turned = rows.reshape(heads, 2, len(rows) // heads // 2, -1).swapaxes(1, 2)
+    turned = neighbouring(tensor.data.reshape(tensor.shape[0], -1), heads)
     return QTensor(tensor.format, tensor.shape, np.ascontiguousarray(turned).reshape(tensor.data.shape))
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.io.gguf import LazyTensor
 from octavo.models import layers
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, layer_norm_keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.remaking import by_kind, rows_moved
+from octavo.models.remaking import unjoined_heads
 from octavo.models.weights import Expected, Tensors, Weights, vector
 
 SECOND = "attn_norm_2"
@@ -59,13 +56,6 @@ def config_keys(config: Config) -> Keys:
     }  # fmt: skip
 
 
-def remade(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
-    """q, k and v of all heads, one after the other, where a checkpoint has those of heads with one key together."""
-    if not name.endswith(("attn_qkv.weight", "attn_qkv.bias")):
-        return tensor
-    return rows_moved(tensor, lambda rows: np.concatenate(by_kind(rows, hp.n_head_kv, hp.head_dim)))
-
-
 ARCH = Architecture(
     name="falcon",
     hparams=hparams,
@@ -88,7 +78,7 @@ ARCH = Architecture(
         "num_kv_heads": "num_key_value_heads", "ffn_hidden_size": "intermediate_size", "activation": "hidden_act",
         "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_key_value_heads",
     },
-    remade=remade,
+    remade=unjoined_heads,
     unlike=("attn_qkv",),
     ropes=("default", "linear"),
     activation="gelu",

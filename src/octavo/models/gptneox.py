@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.io.gguf import LazyTensor
 from octavo.models import layers
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, layer_norm_keys, rotary_keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.remaking import by_kind, rows_moved
+from octavo.models.remaking import unjoined_heads
 from octavo.models.weights import Tensors, Weights, vector
 
 PARALLEL = "use_parallel_residual"
@@ -60,13 +57,6 @@ def config_keys(config: Config) -> Keys:
     }  # fmt: skip
 
 
-def remade(name: str, tensor: LazyTensor, hp: GptNeoX) -> LazyTensor:
-    """q, k and v of all heads, one after the other, where a checkpoint has those of one head together."""
-    if not name.endswith(("attn_qkv.weight", "attn_qkv.bias")):
-        return tensor
-    return rows_moved(tensor, lambda rows: np.concatenate(by_kind(rows, hp.n_head, hp.head_dim)))
-
-
 ARCH = Architecture(
     name="gptneox",
     hparams=hparams,
@@ -86,7 +76,7 @@ ARCH = Architecture(
     },
     ignored=(".attention.bias", ".attention.masked_bias"),
     words={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
-    remade=remade,
+    remade=unjoined_heads,
     unlike=("attn_qkv",),
     ropes=("default", "linear"),
     activation="gelu",

@@ -10,6 +10,7 @@ from octavo.errors import ModelError
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import LazyTensor
+from octavo.models.hparams import Hyperparams
 
 
 def columns_as_rows(tensor: LazyTensor) -> LazyTensor:
@@ -46,6 +47,13 @@ def by_kind(rows: AnyArray, groups: int, size: int) -> list[AnyArray]:
     parts = rows.reshape(groups, -1, size, rows.shape[1])
     kinds = parts[:, :-2], parts[:, -2], parts[:, -1]
     return [np.ascontiguousarray(kind).reshape(-1, rows.shape[1]) for kind in kinds]
+
+
+def unjoined_heads(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
+    """q, k and v of all heads, one after the other, where a checkpoint has those of heads with one key together."""
+    if not name.endswith(("attn_qkv.weight", "attn_qkv.bias")):
+        return tensor
+    return rows_moved(tensor, lambda rows: np.concatenate(by_kind(rows, hp.n_head_kv, hp.head_dim)))
 
 
 def neighbouring(rows: AnyArray, heads: int) -> AnyArray:

@@ -21,8 +21,7 @@ def hparams(r: HyperparamReader) -> Hyperparams:
 
 
 def tensors(hp: Hyperparams) -> Tensors:
-    block = layers.attention_tensors(hp, bias=True) | layers.ffn_tensors(hp)
-    block = {name: want for name, want in block.items() if not name.startswith("ffn_gate")}
+    block = layers.attention_tensors(hp, bias=True) | layers.plain_ffn_tensors(hp)
     block |= {f"{n}.bias": vector(hp.n_embd) for n in ("attn_norm", "attn_output", "ffn_norm", "ffn_down")}
     block["ffn_up.bias"] = vector(hp.n_ff)
     return layers.model_tensors(hp, block) | {"output_norm.bias": vector(hp.n_embd)}
@@ -36,8 +35,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
         q, k, v = layers.qkv(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x))
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
         x = g.add(x, layers.linear(g, b, "attn_output", h))
-        h = layers.linear(g, b, "ffn_up", layers.layer_norm(g, hp, b, "ffn_norm", x))
-        x = g.add(x, layers.linear(g, b, "ffn_down", g.gelu(h)))
+        x = g.add(x, layers.plain_ffn(g, b, layers.layer_norm(g, hp, b, "ffn_norm", x), g.gelu))
     return layers.logits(g, hp, w, x, around_mean=True)
 
 

@@ -52,11 +52,8 @@ def _gated_delta_rule(c: Context, node: Node, inputs: Sequence[Any], out: Any) -
         return calls
     chunked = replace(shape, chunk=tile.chunk, block_v=tile.block_v, part=min(tile.part, shape.block_k),
                       interpreted=c.target.arch == "interpreter")  # fmt: skip
-    prompts, most, chunks = (
-        n - lies.decodes,
-        -(-(len(q) - lies.decodes) // tile.chunk),
-        _chunks(c, q, heads, tile.chunk),
-    )
+    prompts, most = n - lies.decodes, -(-(len(q) - lies.decodes) // tile.chunk)
+    chunks = _chunks(c, q, heads, tile.chunk)
     solve, go = delta_chunks.solve_delta_kernel, delta_chunks.gated_delta_chunks_kernel
     return [
         *calls,

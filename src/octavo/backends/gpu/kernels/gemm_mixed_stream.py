@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
 
 @gluon.jit
-def work_of(size, BM: gl.constexpr, BN: gl.constexpr):
+def _work_of(size, BM: gl.constexpr, BN: gl.constexpr):
     """This program's steps, one at least."""
     steps = size.k // TILE
     total = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN) * steps
@@ -52,7 +52,7 @@ def work_of(size, BM: gl.constexpr, BN: gl.constexpr):
 
 
 @gluon.jit
-def place_of(tile, size, BM: gl.constexpr, BN: gl.constexpr):
+def _place_of(tile, size, BM: gl.constexpr, BN: gl.constexpr):
     """The first row and the first token of a tile."""
     row, token = tile_of(tile, gl.cdiv(size.n, BN), gl.cdiv(size.m, BM), GROUP_M)
     return row * BN, token * BM
@@ -64,18 +64,18 @@ def _copy(sources, ring, free, size, shape: gl.constexpr, PDL: gl.constexpr):
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
-    work = work_of(size, BM, BN)
+    work = _work_of(size, BM, BN)
     early = gl.minimum(work.stop - work.start, STAGES)
     for i in range(early):
         at = work.start + i
-        row, _ = place_of(at // work.steps, size, BM, BN)
+        row, _ = _place_of(at // work.steps, size, BM, BN)
         send_weights(sources, ring, i, at % work.steps, row, True)
     if PDL:
         gdc_wait()
     for i in range(work.stop - work.start):
         slot = i % STAGES
         at = work.start + i
-        row, token = place_of(at // work.steps, size, BM, BN)
+        row, token = _place_of(at // work.steps, size, BM, BN)
         if i >= early:
             mbarrier.wait(free.index(slot), ((i // STAGES) & 1) ^ 1)
             send_weights(sources, ring, slot, at % work.steps, row, True)
@@ -153,7 +153,7 @@ def _multiply(
     ROWS: gl.constexpr = BN // 2
     STAGES: gl.constexpr = shape.stages
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
-    work = work_of(size, BM, BN)
+    work = _work_of(size, BM, BN)
     if PDL:
         gdc_wait()
     count = 0
@@ -172,7 +172,7 @@ def _multiply(
         barrier()
         mbarrier.arrive(free.index((count + steps - 1) % STAGES))
         count += steps
-        row, token = place_of(tile, size, BM, BN)
+        row, token = _place_of(tile, size, BM, BN)
         acc, last = whole_tile(acc, splits, work, tile, first, WHICH, 2)
         if last:
             store_tile(acc, terms, y, row + WHICH * ROWS, token, size)
