@@ -59,10 +59,9 @@ def read_hyperparams(config: Config, keys: Keys, numbers: Mapping[str, list[floa
         config.file, {f"{name}.{field}": value for field, value in keys.items()} | {**(numbers or {})}
     )
     shapes = {"token_embd.weight": (keys["vocab_size"], keys["embedding_length"])}
-    if type(rank := config.values.get("laurel_rank")) is int:
-        shapes["blk.0.laurel_l.weight"] = rank, keys["embedding_length"]
-    if (types := config.values.get("type_vocab_size")) is not None:
-        shapes["token_types.weight"] = types, keys["embedding_length"]
+    for tensor, word in architecture.rows.items():
+        if type(rows := config.values.get(word)) is int:
+            shapes[tensor] = rows, keys["embedding_length"]
     hparams: Hyperparams = architecture.read(metadata, config.file, shapes)
     return hparams
 

@@ -31,6 +31,9 @@ OUTER = {
 }
 
 
+ROWS = {"token_types.weight": "type_vocab_size"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bert(Hyperparams):
     """
@@ -190,6 +193,7 @@ ARCH = Architecture(
     before_positions=before_positions,
     layer="encoder.layer",
     outer=OUTER,
+    rows=ROWS,
     unused=("embeddings.position_ids", "pooler.", "cls."),
     activation="gelu",
     tied=True,

@@ -230,6 +230,7 @@ ARCH = Architecture(
         "altup_projections.*.weight": "altup_proj.weight",
         "altup_unembed_projections.*.weight": "altup_unembd_proj.weight",
     },
+    rows={LAUREL: "laurel_rank"},
     remade=remade,
     ropes=("default",),
     activation="gelu_pytorch_tanh",

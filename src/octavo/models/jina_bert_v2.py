@@ -82,6 +82,7 @@ ARCH = Architecture(
     },
     base="bert.",
     layer="encoder.layer",
+    rows=bert.ROWS,
     outer={name: gguf for name, gguf in bert.OUTER.items() if "embeddings." in name and "position" not in name},
     unused=("embeddings.position_ids", "pooler.", "cls."),
     activation="gelu",

@@ -97,6 +97,7 @@ ARCH = Architecture(
     },
     base="bert.",
     layer="encoder.layers",
+    rows=bert.ROWS,
     outer={
         **{name: gguf for name, gguf in bert.OUTER.items() if "word_" in name or "type_" in name},
         "emb_ln.weight": "token_embd_norm.weight",

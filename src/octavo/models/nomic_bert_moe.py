@@ -101,6 +101,7 @@ ARCH = Architecture(
     words={**nomic_bert.ARCH.words, "moe_top_k": "num_experts_per_tok"},
     base=nomic_bert.ARCH.base,
     layer=nomic_bert.ARCH.layer,
+    rows=bert.ROWS,
     outer=nomic_bert.ARCH.outer,
     unused=nomic_bert.ARCH.unused,
     columns="in one",
