@@ -37,7 +37,8 @@ class Worker:
 
     def __init__(self, path: str, threads: int, n_ctx: int, n_vocab: int, gpu: bool, kv: str) -> None:
         llama_cpp: Any = importlib.import_module("llama_cpp")
-        self.version, self.n_vocab, self.depth = llama_cpp.__version__, n_vocab, 0
+        self.version, self.n_vocab, self.depth, self.threads = llama_cpp.__version__, n_vocab, 0, threads
+        self._set_threads = llama_cpp.llama_set_n_threads
         self.model = llama_cpp.Llama(
             path, n_ctx=n_ctx, n_threads=threads, n_threads_batch=threads, n_batch=512, n_ubatch=512,
             n_gpu_layers=-1 if gpu else 0, flash_attn=gpu or kv == "q8_0",
@@ -45,10 +46,13 @@ class Worker:
         )  # fmt: skip
 
     def prepare(self, depth: int) -> dict[str, float]:
+        """Nobody times this, so it takes all cores."""
         self.depth = depth
         self.model.reset()
+        self._set_threads(self.model.ctx, self.threads, os.cpu_count())
         if depth:
             self.model.eval(drawn(depth, self.n_vocab))
+        self._set_threads(self.model.ctx, self.threads, self.threads)
         return {}
 
     def prefill(self, tokens: int) -> dict[str, float]:
