@@ -11,26 +11,18 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.gemm_mixed_hopper import TILE, Ring, Sources, factor_of, halves_of, memory_of
+from octavo.backends.gpu.kernels.gemm_mixed_hopper import (
+    TILE,
+    Ring,
+    Sources,
+    factor_of,
+    halves_of,
+    memory_of,
+    send_weights,
+)
 from octavo.backends.gpu.kernels.gemm_mixed_stream import Work, store_tile, whole_tile
 from octavo.backends.gpu.kernels.gluon_names import copy_tile, reinterpret
 from octavo.backends.gpu.kernels.hopper_tiles import barriers
-
-
-@gluon.jit
-def _send_weights(sources, ring, slot, step, row, there):
-    """Have a stage's codes and scales copied, if there is such a step; x is expected, too."""
-    bar = ring.ready.index(slot)
-    WEIGHTS: gl.constexpr = sources.codes.block_type.nbytes + sources.scales.block_type.nbytes
-    MORE: gl.constexpr = 0 if sources.codes2 is None else sources.codes2.block_type.nbytes
-    mbarrier.expect(bar, WEIGHTS + MORE + sources.x.block_type.nbytes, pred=there)
-    copy_tile(sources.codes, [row, step * sources.codes.block_type.shape[1]], bar, ring.codes.index(slot), pred=there)
-    if sources.codes2 is not None:
-        at = step * sources.codes2.block_type.shape[1]
-        copy_tile(sources.codes2, [row, at], bar, ring.codes2.index(slot), pred=there)
-    copy_tile(
-        sources.scales, [step * sources.scales.block_type.shape[0], row], bar, ring.scales.index(slot), pred=there
-    )
 
 
 @gluon.jit
@@ -99,7 +91,7 @@ def mixed_even_kernel(
     begin = work.start // work.steps
     row, step = begin * BN, work.start - begin * work.steps
     for i in gl.static_range(STAGES - 1):
-        _send_weights(sources, ring, i, step, row, i < left)
+        send_weights(sources, ring, i, step, row, i < left, X_TILES=1)
         row, step = _next(row, step, work.steps, BN)
     if PDL:
         gdc_wait()
@@ -118,7 +110,7 @@ def mixed_even_kernel(
         for _ in range(steps):
             mbarrier.wait(ring.ready.index(slot), phase)
             acc = _multiply(acc, ring, slot, layout, DEPTH, mma)
-            _send_weights(sources, ring, free, step, row, left > 0)
+            send_weights(sources, ring, free, step, row, left > 0, X_TILES=1)
             _send_tokens(sources, ring, free, step, left > 0)
             row, step = _next(row, step, work.steps, BN)
             left -= 1

@@ -151,12 +151,12 @@ def memory_of(tiles, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def send_weights(sources, ring, slot, step, row, there):
+def send_weights(sources, ring, slot, step, row, there, X_TILES: gl.constexpr = 2):
     """Have a tile's codes and scales copied to a stage of the ring, if there is such a tile; x is expected, too."""
     bar = ring.ready.index(slot)
     WEIGHTS: gl.constexpr = sources.codes.block_type.nbytes + sources.scales.block_type.nbytes
     MORE: gl.constexpr = 0 if sources.codes2 is None else sources.codes2.block_type.nbytes
-    mbarrier.expect(bar, WEIGHTS + MORE + 2 * sources.x.block_type.nbytes, pred=there)
+    mbarrier.expect(bar, WEIGHTS + MORE + X_TILES * sources.x.block_type.nbytes, pred=there)
     copy_tile(sources.codes, [row, step * sources.codes.block_type.shape[1]], bar, ring.codes.index(slot), pred=there)
     if sources.codes2 is not None:
         at = step * sources.codes2.block_type.shape[1]
