@@ -341,7 +341,8 @@ def case_of(name: str, layout: str, target: str) -> Case:
         warps = fixed["shape"].warps
     if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
-        if target == "gfx1100" and (_layout(layout).group == 16 or _layout(layout).bits == 5):
+        kind = _layout(layout)
+        if target == "gfx1100" and (kind.group == 16 or kind.bits == 5 or kind.digits):
             fixed["shape"] = replace(fixed["shape"], block_n=16, stages=1)
     stages = 2
     if name.startswith(("decode", "prefill", "latent")):
@@ -414,7 +415,8 @@ def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
     """Types of a kernel's weights of this format, and of what it multiplies them with."""
     kind = _layout(name)
     bits, codes = kind.planes, "*i8" if as_bytes else "*i32"
-    scale = "*fp16" if kind.two_level and not kind.has_min else "*i16" if kind.scale == "exponent" else "*i32"
+    alone = kind.digits or (kind.two_level and not kind.has_min)
+    scale = "*fp16" if alone else "*i16" if kind.scale == "exponent" else "*i32"
     planes = {f"codes{b}": codes if b in bits else None for b in (8, 4, 2, 1)}
     weight = PackedWeight(
         **planes, scale=scale, minimum=scale if kind.has_min and not kind.two_level else None,
@@ -424,6 +426,8 @@ def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
     if kind.grid is not None:
         upper, marks = "*i32" if kind.grid.more else None, "*i32" if kind.grid.marks else None
         weight = weight._replace(small="*i8", low="*i32", upper=upper, marks=marks, points="*i32")
+    if kind.digits:
+        weight = weight._replace(digits="*i32")
     return {"w": weight, "x": BYTES_X, "y": ROWS, "splits": SplitK("*fp32", "*i32")}
 
 

@@ -53,8 +53,8 @@ SPILL |= {("prefill_f32", "sm_90"), ("prefill_int4", "sm_90")} if NEWER else set
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
 OF_NVIDIA = ("mmq_mma", "mmq_mma_32")
-LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4", "TQ2_0",
-           "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
+LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4", "TQ1_0",
+           "TQ2_0", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")  # fmt: skip
 OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
@@ -128,7 +128,7 @@ def test_every_kernel(target: str) -> None:
     wanted = [
         f"{name}:{layout}:{target}"
         for layout in LAYOUTS
-        for name in (*(OF_LAYOUT if by_name(layout).grid is None else OF_GRID), *nvidia)
+        for name in (*(OF_GRID if by_name(layout).grid or by_name(layout).base3 else OF_LAYOUT), *nvidia)
     ]
     wanted += [f"{name}:{target}" for name in STREAMED]
     for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in others(target))]):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
+from octavo.backends.gpu.digit_pack import pack_digits, unpack_digits
 from octavo.backends.gpu.layout import Layout, layout_of
 from octavo.backends.gpu.pack import pack, unpack
 from octavo.bench.cases import WEIGHTS
@@ -43,7 +46,7 @@ def test_there_and_back(name: str, blocks: int) -> None:
     assert packed.layout.row_bytes(-(-packed.k // 128) * 128) == sum(a[0].nbytes for a in packed.arrays().values())
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "Q5_0", "IQ4_NL"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "Q5_0", "IQ4_NL", "TQ1_0"])
 def test_no_more_bytes_than_the_file(name: str) -> None:
     fmt = by_name(name)
     layout = pack(random_planes(name, 1, 1024), fmt).layout
@@ -72,6 +75,35 @@ def test_where_a_code_lies(bits: int) -> None:
             code |= ((byte >> shift) & ((1 << b) - 1)) << taken
             taken += b
         assert code == planes.q[0, k] ^ (1 << (bits - 1) if packed.layout.signed else 0)
+
+
+def test_where_a_digit_lies() -> None:
+    """By the words of `layout`, one code at a time."""
+    planes, blocks = random_planes("TQ1_0", 1, 768), 3
+    digits = pack(planes, by_name("TQ1_0")).numbers["digits"][0]
+    for k in range(768):
+        block, inside = divmod(k, 256)
+        tile, of_tile = divmod(inside, 128)
+        half, of_half = divmod(of_tile, 64)
+        lane, of_chunk = divmod(of_half, 16)
+        word, byte = divmod(of_chunk, 4)
+        word += 8 * tile + 4 * half
+        if word < 15:
+            place, number = (word // 5 * blocks + block) * 4 + lane, word % 5
+        else:
+            place, number = 12 * blocks + block, lane
+        assert int(digits[4 * place + byte]) * 3 ** (number + 1) // 256 % 3 == planes.q[0, k]
+
+
+def test_every_byte_of_five_digits() -> None:
+    """The formula of the format, and back."""
+    q = np.array(list(product(range(3), repeat=5)), np.uint8)
+    rows = np.zeros((243, 256), np.uint8)
+    rows[:, 0:16:4] = q[:, :4]  # byte 0 of the first four words of a lane
+    rows[:, 64] = q[:, 4]  # and of the fifth
+    found = pack_digits(rows)[:, 0]
+    np.testing.assert_array_equal(found, -(-(q @ np.array([81, 27, 9, 3, 1])) * 256 // 243))
+    np.testing.assert_array_equal(unpack_digits(pack_digits(rows)), rows)
 
 
 def test_scales_of_a_pair_are_neighbours() -> None:

@@ -56,6 +56,7 @@ class PackedWeight(NamedTuple):
     upper     int32 (four bytes): their upper bits
     marks     int32: a bit for each value that is negative
     points    int32: a point for each number, as signed bytes or as codes of four bits
+    digits    int32 (four bytes): five digits to the base 3 in each
     """
 
     codes8: Pointer | None
@@ -71,6 +72,7 @@ class PackedWeight(NamedTuple):
     low: Pointer | None = None
     upper: Pointer | None = None
     marks: Pointer | None = None
+    digits: Pointer | None = None
     points: Pointer | None = None
 
 

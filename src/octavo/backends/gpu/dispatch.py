@@ -83,10 +83,10 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecSha
 class GridShape(Constant):
     """A program of `grid_matvec_kernel`.
 
-    rows      of weights that a thread holds chunks of
+    rows      of weights that a thread holds pieces of
     lanes     threads that share rows
     groups    of such threads
-    prefetch  chunks of a row that a thread loads before activations are waited for
+    prefetch  pieces of a row that a thread loads before activations are waited for
     copies    of the points in shared memory; 0 where they are looked up in memory
     """
 
@@ -107,9 +107,8 @@ class GridShape(Constant):
 
 
 def grid_matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> GridShape:
-    """The shape of a matvec of weights with a grid, n rows of which are multiplied."""
-    assert layout.grid is not None
-    chunks = kp // 32
+    """The shape of a matvec of weights with a grid, or whose codes are digits, n rows of which are multiplied."""
+    chunks = kp // (64 if layout.digits else 32)
     lanes = min(32, 1 << (chunks - 1).bit_length())
     if arch == "interpreter":
         return GridShape(1 if tokens > 2 else 2, lanes, 32, 1 + tokens % 2 * (chunks > lanes), 0)
@@ -144,7 +143,7 @@ def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape
     width = max(narrowest, 1 << (min(tokens, INT8_MAX_TOKENS) - 1).bit_length())
     if kp < 512 or arch == "interpreter":
         return DotShape(width, 64 if arch == "interpreter" else 16, 1, 2, 2 if arch == "interpreter" else 1)
-    if arch.startswith("gfx11") and (layout.group == 16 or layout.bits == 5):
+    if arch.startswith("gfx11") and (layout.group == 16 or layout.bits == 5 or layout.digits):
         return DotShape(width, 16, 2, 1)  # more does not fit its registers
     if width >= 32:
         return DotShape(width, 64, 4, 2) if n >= 8192 else DotShape(width, 32, 8, 2)
@@ -200,7 +199,7 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
     else:
         tuned_for = tuned.MMA if tokens <= 8 else tuned.MMA_16 if tokens <= 16 else tuned.MMA_32
         found = tuned_for.get((tuned.kind(layout), tuned.size(n, kp)))
-        if found is None and layout.grid is not None:  # whose points `mmq_dot` moves between threads
+        if found is None and not layout.planes:  # points and digits, which `mmq_dot` moves between threads
             found = (1, 4, 1, 0)
         if found is None:
             return None

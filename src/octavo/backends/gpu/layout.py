@@ -26,6 +26,13 @@ turn from its low and its high codes:
     upper  what is above them, b bits each: byte j of a word has those of bytes j of 8 / b words of `low`, lowest first
     marks  a word for each chunk, u32 [Kp / 32]: bit P i + j is the mark of value i of point j
     small  u8 [Kp / 2G]: (scale - 1) / 2 of the low group in the lower half of a byte, of the high one in the upper
+
+Digits to the base 3 are five to a byte, which is ceil(256 / 243 n) of the number n that they make: the highest is the
+high byte of 3 times it, and the low byte is what is left. A lane of a block of 256 has a chunk of both tiles, so 16
+words of four codes, low and high ones of the first tile and then of the second. Word 5 j + i is digit i of word j:
+
+    digits  u32 [3, Kp / 256, 4], word j of lane t of a block; then [Kp / 256]: digit t is word 15 of lane t
+    scale   [Kp / 256]
 """
 
 from __future__ import annotations
@@ -40,6 +47,7 @@ from octavo.formats.spec import BlockFormat
 
 TILE = 128  # values of K that padding rounds to
 HALF = 64
+DIGIT_WORDS = 13  # of the 256 digits of a block
 
 ScaleKind = Literal["f16", "f32", "exponent"]
 SCALE_BYTES: dict[ScaleKind, int] = {"f16": 2, "f32": 4, "exponent": 1}
@@ -83,7 +91,7 @@ class Layout(Constant):
     """What a product is specialised on; no format's name among it.
 
     bits      of a code
-    group     values that share a scale: 16, 32 or 64 (larger groups are stored as several of 64)
+    group     values that share a scale: 16, 32 or 64 (larger groups are stored as several of 64), or 256 of digits
     super     values that share a floating scale; `group` where there is one level
     scale     how d and dmin are stored
     has_min   there are minima
@@ -94,6 +102,7 @@ class Layout(Constant):
     step      a power of two that all values are multiplied with
     has_zero  minima are zero points
     grid      what codes are taken from, as signed bytes; None where they are stored themselves
+    digits    codes are digits to the base 3, five to a byte
     """
 
     bits: int
@@ -108,6 +117,7 @@ class Layout(Constant):
     step: float = 1.0
     has_zero: bool = False
     grid: Points | None = None
+    digits: bool = False
 
     @property
     def two_level(self) -> bool:
@@ -116,7 +126,7 @@ class Layout(Constant):
     @property
     def planes(self) -> tuple[int, ...]:
         """Bits of the planes of codes, largest first: 6 -> (4, 2)."""
-        if self.grid is not None:
+        if self.grid is not None or self.digits:
             return ()
         return (8,) if self.bits == 8 else tuple(b for b in (4, 2, 1) if self.bits & b)
 
@@ -142,6 +152,8 @@ class Layout(Constant):
 
     def row_bytes(self, kp: int) -> int:
         """Bytes of all planes of a row of `kp` padded values."""
+        if self.digits:
+            return kp // self.group * (4 * DIGIT_WORDS + self.scale_bytes)
         pairs = kp // (2 * self.group)
         if self.grid is not None:
             numbers = kp // self.grid.width + kp // TILE * self.grid.upper_bytes
@@ -178,6 +190,9 @@ def scale_stride(n: int) -> int:
 
 def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
     """The layout of a format, scales kept as `scale`. Raises QuantFormatError for groups that no kernel has."""
+    if fmt.base3 and fmt.group == 2 * TILE == fmt.super:
+        kept: ScaleKind = "f16" if scale == "exponent" else scale
+        return Layout(2, fmt.group, fmt.super, kept, False, 0, False, fmt.offset, None, fmt.step, digits=True)
     group = _group(fmt)
     two_level = fmt.super > fmt.group
     if fmt.is_float or group not in (16, 32, 64) or fmt.group % group or (two_level and fmt.super % TILE):

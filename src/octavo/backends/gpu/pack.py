@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from octavo.backends.gpu.digit_pack import pack_digits, unpack_digits
 from octavo.backends.gpu.grid_pack import pack_points, unpack_points
 from octavo.backends.gpu.layout import HALF, Layout, ScaleKind, layout_of, padded
 from octavo.errors import QuantFormatError
@@ -23,7 +24,7 @@ class Packed:
     minimum  [rows, Kp / 2G, 2]: minima of one level, or zero points
     small    int8 or uint8 [rows, Kp / 2G, 2]: scales of groups of the second level
     rest     uint8 [rows, Kp / 2G]
-    numbers  low, upper, marks: uint8 [rows, ...], and `small` [rows, Kp / 2G], where there is a grid
+    numbers  low, upper, marks: uint8 [rows, ...], and `small` [rows, Kp / 2G], where there is a grid; or digits
     """
 
     layout: Layout
@@ -54,6 +55,9 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Pac
     layout = layout_of(fmt, kind or scale_kind(planes))
     repeat = fmt.group // layout.group
     kp = padded(k)
+    if layout.digits:
+        d = _exactly(planes.d, layout.scale)[..., None]
+        return Packed(layout, k, scale=d, numbers={"digits": pack_digits(planes.q)})
     parts: dict[str, AnyArray | None] = dict.fromkeys(("scale", "minimum", "small", "rest"))
     if layout.two_level:
         assert planes.sc is not None
@@ -84,6 +88,8 @@ def unpack(p: Packed) -> Planes:
     if p.grid is not None:
         d = np.ascontiguousarray(p.scale[..., 0]).astype(np.float32)
         return unpack_points(p.numbers, d, p.grid, layout)
+    if layout.digits:
+        return Planes(unpack_digits(p.numbers["digits"]), d=p.scale[..., 0].astype(np.float32))
     q = _unpack_codes(p.codes, layout.bits)[:, : p.k] ^ _flip(layout)
     groups = -(-p.k // layout.group)
     if layout.two_level:

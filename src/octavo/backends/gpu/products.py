@@ -59,7 +59,7 @@ def _matvec(
     tokens = len(y) if experts is None else 1
     kernel: Any = matvec_kernel
     shape: dispatch.MatvecShape | dispatch.GridShape
-    if w.layout.grid is None:
+    if w.layout.grid is None and not w.layout.digits:
         shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch)
     else:
         rows = w.n if experts is None or c.deterministic else w.n * len(y)

@@ -58,7 +58,13 @@ SHORT: dict[tuple[Kind, int, bool], tuple[int, int, int, int]] = {
 SHORT_OTHERS = (8, 32, 2, 1)
 
 
-def grid_matvec(grid: Points, size: Size) -> tuple[int, int, int, int, int]:
+DIGITS: dict[Size, tuple[int, int, int, int]] = {
+    "small": (1, 32, 128, 1), "wide": (2, 32, 256, 2), "huge": (2, 32, 256, 2), "deep": (4, 32, 256, 2),
+}  # fmt: skip
+"""Rows and lanes of a thread, threads and pieces loaded ahead where codes are digits, for one token."""
+
+
+def grid_matvec(grid: Points | None, size: Size) -> tuple[int, int, int, int, int]:
     """Rows and lanes of a thread, threads, chunks loaded ahead and copies of the points in shared memory, as one H200
     has them fastest for one token.
 
@@ -66,6 +72,8 @@ def grid_matvec(grid: Points, size: Size) -> tuple[int, int, int, int, int]:
     copies as 32 KiB hold; tables of 4096 points once, and more threads share a row. Points of four values are looked
     up twice as often, and long rows of them take programs of twice the threads, so that twice as many share a table.
     """
+    if grid is None:
+        return *DIGITS[size], 0
     if size in ("wide", "huge"):
         return 4, 32, 128, 2, 1
     if grid.count >= 4096:

@@ -15,7 +15,8 @@ from octavo.backends.gpu.pack import Packed
 if TYPE_CHECKING:
     import torch
 
-PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest", "low", "upper", "marks")
+PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest", "low", "upper", "marks",
+          "digits")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ def kernel_views(packed: Packed) -> dict[str, np.ndarray[Any, Any]]:
             whole = whole.view(np.int32)
         elif whole.ndim == 3 and whole.shape[2] == 2 and whole.dtype.itemsize in pair_types:
             whole = whole.reshape(n, -1).view(pair_types[whole.dtype.itemsize])
-        elif name in ("low", "upper", "marks"):
+        elif name in ("low", "upper", "marks", "digits"):
             whole = whole.view(np.int32)
         elif name in ("rest", "small"):
             whole = whole.view(np.int8)

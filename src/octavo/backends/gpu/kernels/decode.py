@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from octavo.backends.gpu.kernels.digits import digits_of_words
 from octavo.backends.gpu.kernels.grid import codes_of_words
 from octavo.backends.gpu.kernels.loads import load_or_zero
 
@@ -71,6 +72,8 @@ def codes_of(w, row, word, mask, ASM: tl.constexpr):
     tile, rest = word // 16, word % 16
     if L.grid is not None:
         low, high = codes_of_words(w, row, word, mask, ASM)
+    elif L.digits:
+        low, high = digits_of_words(w, row, word, mask, ASM)
     elif L.bits == 8:
         place = row * (L.kp // 4) + tile * 32 + rest
         low = load_or_zero(w.codes8 + place, mask)
@@ -79,7 +82,7 @@ def codes_of(w, row, word, mask, ASM: tl.constexpr):
         both = load_or_zero(w.codes4 + row * (L.kp // 8) + word, mask)
         low = field(both, left_of(L, 4), 4, 0)
         high = field(both, left_of(L, 4), 4, 4)
-    if L.bits & 2:
+    if L.bits & 2 and not L.digits:
         at = tl.multiple_of(tl.max_contiguous(row * (L.kp // 16) + (tile * 8 + rest % 8), [1, 4]), [1, 4])
         two = load_or_zero(w.codes2 + at, mask) >> ((rest // 8) * 4)
         low2, high2 = field(two, left_of(L, 2), 2, 0), field(two, left_of(L, 2), 2, 2)
@@ -177,6 +180,9 @@ def scales_of(w, row, chunk, mask):
             d = load_or_zero(w.scale + super_at, mask).to(tl.float32)
             low, high = (both << 24) >> 24, (both << 16) >> 24
         low_scale, high_scale = d * low.to(tl.float32), d * high.to(tl.float32)
+    elif L.digits:
+        low_scale = load_or_zero(w.scale + row * (L.kp // L.group) + chunk * 32 // L.group, mask).to(tl.float32)
+        high_scale = low_scale
     else:
         low_scale, high_scale = _pair_of_levels(w.scale, at, mask, L.scale)
         if L.has_zero:

@@ -1,4 +1,6 @@
-"""Products with few tokens of weights that have a grid: each thread decodes whole chunks of some rows."""
+"""Products with few tokens of weights that have a grid, or whose codes are digits: each thread decodes whole pieces of
+some rows. A piece is a chunk, or a lane's chunks of both tiles of a block of digits.
+"""
 
 from __future__ import annotations
 
@@ -7,64 +9,124 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.arguments import Q8Activation
+from octavo.backends.gpu.kernels.digits import codes_of_piece, load_piece
 from octavo.backends.gpu.kernels.grid import codes_of_chunk, in_shared_memory, load_chunk, scales_of_chunk
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, dot4, scaled
-from octavo.backends.gpu.kernels.loads import four
+from octavo.backends.gpu.kernels.loads import four, load_or_zero
+
+
+@triton.constexpr_function
+def _pieces(layout):
+    """Pieces of a row."""
+    return layout.kp // (64 if layout.digits else 32)
 
 
 @triton.jit
 def _load(w, rows, lane, STEP: tl.constexpr, LANES: tl.constexpr):
-    """Chunk STEP of a thread of each of its rows: numbers, marks and scales, which are 0 past the end of a row."""
-    CHUNKS: tl.constexpr = w.layout.kp // 32
-    chunk = STEP * LANES + lane
+    """Piece STEP of a thread of each of its rows: what its codes are in, and scales, which are 0 past a row's end."""
+    L: tl.constexpr = w.layout
+    piece = STEP * LANES + lane
     mask = None
-    if (STEP + 1) * LANES > CHUNKS:
-        mask = chunk < CHUNKS
+    PIECES: tl.constexpr = _pieces(L)
+    if (STEP + 1) * LANES > PIECES:
+        mask = piece < PIECES
     out = ()
     for r in tl.static_range(len(rows)):
-        out = out + ((load_chunk(w, rows[r], chunk, mask), scales_of_chunk(w, rows[r], chunk, mask)),)  # noqa: RUF005
+        if L.digits:
+            d = load_or_zero(w.scale + rows[r] * (L.kp // L.group) + piece * 64 // L.group, mask)
+            loaded = (load_piece(w, rows[r], piece, mask), d)
+        else:
+            loaded = (load_chunk(w, rows[r], piece, mask), scales_of_chunk(w, rows[r], piece, mask))
+        out = out + (loaded,)  # noqa: RUF005
+    return out
+
+
+@triton.jit
+def _load_chunk_of_token(x, token: tl.constexpr, chunk, LAYOUT: tl.constexpr, ASM: tl.constexpr):
+    """A token's low and high codes of a chunk: (four words, their scale, what a sum of products begins below) of each.
+
+    A sum begins at MAGIC, and above the codes' sum times the offset.
+    """
+    at = token * (LAYOUT.kp // 16) + (chunk // 4) * 8 + chunk % 4
+    group = (chunk // 4) * 4 + (chunk % 4) // 2
+    out = ()
+    for p in tl.static_range(2):
+        words, d = four(x.codes, at + 4 * p, None, ASM), tl.load(x.scale + token + (group + 2 * p) * x.stride)
+        begin = tl.full(chunk.shape, MAGIC, tl.int32)
+        for i in tl.static_range(4 if LAYOUT.offset else 0):
+            begin = dot4(tl.full(chunk.shape, 0x01010101 * LAYOUT.offset, tl.int32), words[i], begin, ASM)
+        out = out + ((words, d, begin.to(tl.float32, bitcast=True)),)  # noqa: RUF005
     return out
 
 
 @triton.jit
 def _load_token(x, token: tl.constexpr, lane, STEP: tl.constexpr, LAYOUT: tl.constexpr, LANES: tl.constexpr,
                 ASM: tl.constexpr):  # fmt: skip
-    """A token's codes and scales for chunk STEP of a thread: four words and a scale, of low codes and of high ones."""
-    chunk = tl.minimum(STEP * LANES + lane, LAYOUT.kp // 32 - 1)
-    at = token * (LAYOUT.kp // 16) + (chunk // 4) * 8 + chunk % 4
-    low, high = four(x.codes, at, None, ASM), four(x.codes, at + 4, None, ASM)
-    group = (chunk // 4) * 4 + (chunk % 4) // 2
-    return low, high, tl.load(x.scale + token + group * x.stride), tl.load(x.scale + token + (group + 2) * x.stride)
+    """A token's part for piece STEP of a thread, by sixteen codes as `_load_chunk_of_token` has them."""
+    piece = tl.minimum(STEP * LANES + lane, _pieces(LAYOUT) - 1)
+    if LAYOUT.digits:
+        chunk = piece // 4 * 8 + piece % 4
+        out = _load_chunk_of_token(x, token, chunk, LAYOUT, ASM)
+        out = out + _load_chunk_of_token(x, token, chunk + 4, LAYOUT, ASM)
+    else:
+        out = _load_chunk_of_token(x, token, piece, LAYOUT, ASM)
+    return out
 
 
 @triton.jit
-def _dot(codes, x, d, ASM: tl.constexpr):
-    """The sum of the products of four words of weights and of a token, times its scale."""
+def _codes_of(loaded, points, t, LAYOUT: tl.constexpr, COPIES: tl.constexpr, ASM: tl.constexpr):
+    """The codes of a piece, by sixteen."""
+    out = ()
+    if LAYOUT.digits:
+        for i in tl.static_range(0, 16, 4):
+            out = out + (codes_of_piece(loaded, t, i, ASM),)  # noqa: RUF005
+    else:
+        for p in tl.static_range(2):
+            out = out + (codes_of_chunk(loaded, points, p, LAYOUT, COPIES, ASM),)  # noqa: RUF005
+    return out
+
+
+@triton.jit
+def _dot(codes, x, LAYOUT: tl.constexpr, ASM: tl.constexpr):
+    """The sum of the products of four words of weights, less their offset, and of a token, times its scale."""
+    words, d, begin = x
     total = tl.full(codes[0].shape, MAGIC, tl.int32)
     for i in tl.static_range(4):
-        total = dot4(codes[i], x[i], total, ASM)
-    return scaled(total, d, d * -MAGIC_FLOAT)
+        total = dot4(codes[i], words[i], total, ASM)
+    if LAYOUT.offset:
+        out = (total.to(tl.float32, bitcast=True) - begin) * d
+    else:
+        out = scaled(total, d, d * -MAGIC_FLOAT)
+    return out
+
+
+@triton.jit
+def _product(codes, x, scale, LAYOUT: tl.constexpr, ASM: tl.constexpr):
+    """A piece's products with a token."""
+    low, high = _dot(codes[0], x[0], LAYOUT, ASM), _dot(codes[1], x[1], LAYOUT, ASM)
+    if LAYOUT.digits:
+        low, high = low + _dot(codes[2], x[2], LAYOUT, ASM), high + _dot(codes[3], x[3], LAYOUT, ASM)
+        out = (low + high) * scale.to(tl.float32)
+    else:
+        out = low * scale[0] + high * scale[1]
+    return out
 
 
 @triton.jit
 def _multiply(acc, loaded, x, points, lane, STEP: tl.constexpr, TOKENS: tl.constexpr, LAYOUT: tl.constexpr,
               shape: tl.constexpr, ASM: tl.constexpr):  # fmt: skip
-    """acc, a sum for each token and row, + the products of chunk STEP of each thread."""
+    """acc, a sum for each token and row, + the products of piece STEP of each thread."""
     tokens = ()
     for t in tl.static_range(TOKENS):
         tokens = tokens + (_load_token(x, t, lane, STEP, LAYOUT, shape.lanes, ASM),)  # noqa: RUF005
     codes = ()
     for r in tl.static_range(shape.rows):
-        low = codes_of_chunk(loaded[r][0], points, 0, LAYOUT, shape.copies, ASM)
-        high = codes_of_chunk(loaded[r][0], points, 1, LAYOUT, shape.copies, ASM)
-        codes = codes + ((low, high),)  # noqa: RUF005
+        codes = codes + (_codes_of(loaded[r][0], points, lane % 4, LAYOUT, shape.copies, ASM),)  # noqa: RUF005
     out = ()
     for t in tl.static_range(TOKENS):
-        x_low, x_high, d_low, d_high = tokens[t]
         for r in tl.static_range(shape.rows):
-            s_low, s_high = loaded[r][1]
-            low, high = _dot(codes[r][0], x_low, d_low, ASM), _dot(codes[r][1], x_high, d_high, ASM)
-            out = out + (acc[t * shape.rows + r] + (low * s_low + high * s_high),)  # noqa: RUF005
+            total = acc[t * shape.rows + r] + _product(codes[r], tokens[t], loaded[r][1], LAYOUT, ASM)
+            out = out + (total,)  # noqa: RUF005
     return out
 
 
@@ -73,13 +135,13 @@ def grid_matvec_kernel(
     w, x, experts, terms, y, n, TOKENS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr
 ):
     """y f32 [TOKENS, N] = x W^T + terms, as `matvec_kernel` has it. shape.lanes threads share rows, shape.groups of
-    such threads have shape.rows each, and shape.prefetch chunks are loaded before an earlier kernel is waited for."""
+    such threads have shape.rows each, and shape.prefetch pieces are loaded before an earlier kernel is waited for."""
     if PDL:
         gdc_launch_dependents()
     LAYOUT: tl.constexpr = w.layout
     LANES: tl.constexpr = shape.lanes
     GROUPS: tl.constexpr = shape.groups
-    STEPS: tl.constexpr = (LAYOUT.kp // 32 + LANES - 1) // LANES
+    STEPS: tl.constexpr = (_pieces(LAYOUT) + LANES - 1) // LANES
     thread = tl.arange(0, GROUPS * LANES)
     lane = thread % LANES
     start = tl.program_id(0) * (GROUPS * shape.rows)

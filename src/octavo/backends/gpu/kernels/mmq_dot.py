@@ -12,6 +12,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.decode import byte_of, half_pair, left_of, level, look_up, minimum_of
+from octavo.backends.gpu.kernels.digits import digits_of_words
 from octavo.backends.gpu.kernels.grid import codes_of_words
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, scaled
 from octavo.backends.gpu.kernels.loads import bytes_at, load_or_zero, words_at
@@ -50,8 +51,12 @@ def _bytes_of(words):
 def _codes_of(w, row, tile, k, mask, H: tl.constexpr, ASM: tl.constexpr):
     """int8 [WARPS, BLOCK_N, 32], low and high: pairs 32 H and on of a tile for each warp. Planes are int8."""
     L: tl.constexpr = w.layout
-    if L.grid is not None:
-        low, high = codes_of_words(w, row, tile * 16 + H * 8 + tl.arange(0, 8)[None, None, :], mask, ASM)
+    if L.grid is not None or L.digits:
+        word = tile * 16 + H * 8 + tl.arange(0, 8)[None, None, :]
+        if L.digits:
+            low, high = digits_of_words(w, row, word, mask, ASM)
+        else:
+            low, high = codes_of_words(w, row, word, mask, ASM)
         low, high = _bytes_of(low), _bytes_of(high)
     elif L.bits == 8:
         at = w.codes8 + row * L.kp + tile * 128 + H * 32 + k
@@ -60,7 +65,7 @@ def _codes_of(w, row, tile, k, mask, H: tl.constexpr, ASM: tl.constexpr):
         both = load_or_zero(w.codes4 + row * (L.kp // 2) + tile * 64 + H * 32 + k, mask)
         low = _bits(both, 0, left_of(L, 4), 4, ASM)
         high = _bits(both, 4, left_of(L, 4), 4, ASM)
-    if L.bits & 2:
+    if L.bits & 2 and not L.digits:
         two = load_or_zero(w.codes2 + row * (L.kp // 4) + tile * 32 + k, mask)
         low2 = _bits(two, 4 * H, left_of(L, 2), 2, ASM)
         high2 = _bits(two, 4 * H + 2, left_of(L, 2), 2, ASM)
@@ -96,6 +101,9 @@ def _load_scales(w, row, tile, mask):
         else:
             d = load_or_zero(w.scale + above, mask).to(tl.float32)
             dmin = d
+    elif L.digits:
+        d = load_or_zero(w.scale + row * (L.kp // L.group) + tile // (L.group // 128), mask).to(tl.float32)
+        words, minima, dmin = (at,), (at,), d
     else:
         d, dmin = at, at
         COUNT: tl.constexpr = 32 * L.scale_bytes // L.group
@@ -119,6 +127,8 @@ def _scale_of(loaded, J: tl.constexpr, P: tl.constexpr, LAYOUT: tl.constexpr):
     INDEX: tl.constexpr = 2 * J + P
     if LAYOUT.grid is not None:
         s = d * (((words[0] >> (8 * J + 4 * P)) & 15) * 2 + 1).to(tl.float32)
+    elif LAYOUT.digits:
+        s = d
     elif LAYOUT.two_level:
         code = byte_of(words, INDEX)
         if LAYOUT.has_min:

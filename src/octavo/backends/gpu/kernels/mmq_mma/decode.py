@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from octavo.backends.gpu.kernels.decode import field, half_pair, left_of, level, look_up, minimum_of
+from octavo.backends.gpu.kernels.digits import codes_of_piece, load_piece
 from octavo.backends.gpu.kernels.grid import codes_of_chunk, load_chunk
 from octavo.backends.gpu.kernels.loads import bytes_at, four, words_at
 
@@ -38,12 +39,15 @@ def _place(bits, plane):
 
 
 @triton.jit
-def codes_of(loaded, t, P: tl.constexpr, table, LAYOUT: tl.constexpr, ASM: tl.constexpr):
-    """A lane's 16 codes of half P of a tile, as bytes in four words; `table` is that of codes, or the grid's points."""
-    words = ()
+def codes_of(unit, U: tl.constexpr, t, P: tl.constexpr, table, LAYOUT: tl.constexpr, ASM: tl.constexpr):
+    """A lane's 16 codes of half P of tile U of a unit, as bytes in four words; `table` is that of codes, or the grid's
+    points."""
+    loaded, words = unit[U], ()
+    if LAYOUT.digits:
+        words = codes_of_piece(loaded, t, 8 * U + 4 * P, ASM)
     if LAYOUT.grid is not None:
         words = codes_of_chunk(loaded, table, P, LAYOUT, 0, ASM)
-    for i in tl.static_range(4 if LAYOUT.grid is None else 0):
+    for i in tl.static_range(0 if LAYOUT.digits or LAYOUT.grid is not None else 4):
         if LAYOUT.bits == 8:
             out = loaded[P][i]
         if LAYOUT.bits >= 4 and LAYOUT.bits < 8:
@@ -65,7 +69,10 @@ def _load_scales(w, row, unit, tiles, ASM: tl.constexpr):
     """What the scales of a row's unit are made from: words of scales, words of minima, and what d and dmin are in."""
     L: tl.constexpr = w.layout
     above = ()
-    if L.two_level:
+    if L.digits:
+        words, minima = (), ()
+        above = tl.load(w.scale + row * (L.kp // L.group) + unit)
+    elif L.two_level:
         at = row * (L.kp // 256) + unit
         words = words_at(w.small, at, None, (64 if L.grid is None else 32) // L.group, ASM)
         minima = words
@@ -106,7 +113,9 @@ def unpacked(loaded, LAYOUT: tl.constexpr):
     """What `load_unit` has of scales, with small scales as unsigned bytes, and d and dmin in float32."""
     words, minima, above = loaded
     d, dmin = (), ()
-    if LAYOUT.two_level:
+    if LAYOUT.digits:
+        d, small = above.to(tl.float32), ()
+    elif LAYOUT.two_level:
         if LAYOUT.has_min:
             d, dmin = half_pair(above)
         else:
@@ -129,10 +138,13 @@ def unpacked(loaded, LAYOUT: tl.constexpr):
 def scale_of(scales, INDEX: tl.constexpr, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     """Scale and minimum of group INDEX of a unit, of what `unpacked` returns.
 
-    With two levels there is no minimum here; without minima the scale is then still to be multiplied by d.
+    With two levels there is no minimum here; without minima, as of digits, the scale is still to be multiplied by d.
     """
     words, minima, d, _dmin = scales
-    if LAYOUT.grid is not None:
+    if LAYOUT.digits:
+        s = tl.full(d.shape, 1.0, tl.float32)
+        m = s
+    elif LAYOUT.grid is not None:
         s = (((words[INDEX // 8] >> (4 * (INDEX % 8))) & 15) * 2 + 1).to(tl.float32)
         m = s
     elif LAYOUT.two_level:
@@ -179,6 +191,10 @@ def load_unit(w, row, unit, t, ASM: tl.constexpr):
     tiles = (unit * 2, second)
     out = ()
     for r in tl.static_range(len(row)):
-        codes = (_load_codes(w, row[r], tiles[0], t, ASM), _load_codes(w, row[r], tiles[1], t, ASM))
+        if w.layout.digits:
+            piece = load_piece(w, row[r], unit * 4 + t, None)
+            codes = (piece, piece)
+        else:
+            codes = (_load_codes(w, row[r], tiles[0], t, ASM), _load_codes(w, row[r], tiles[1], t, ASM))
         out = out + ((codes, _load_scales(w, row[r], unit, tiles, ASM)),)  # noqa: RUF005
     return out

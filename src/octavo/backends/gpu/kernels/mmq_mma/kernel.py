@@ -168,7 +168,7 @@ def _multiply(
     M: tl.constexpr = SHAPE.token_tiles
     N: tl.constexpr = SHAPE.row_tiles
     EVEN: tl.constexpr = _even(LAYOUT, SHAPE)
-    LATE: tl.constexpr = LAYOUT.two_level and not LAYOUT.has_min  # d comes last
+    LATE: tl.constexpr = LAYOUT.digits or (LAYOUT.two_level and not LAYOUT.has_min)  # d comes last
     ZEROS: tl.constexpr = _zeros(LAYOUT)
     MINIMA: tl.constexpr = LAYOUT.has_min and not LAYOUT.two_level and not ZEROS  # of one level: group by group
     PARTS: tl.constexpr = 4 if G == 16 else 2  # groups of half a tile, each of 4 / PARTS lanes of a row
@@ -190,7 +190,7 @@ def _multiply(
         for p in tl.static_range(2):
             codes, tokens = (), ()
             for r in tl.static_range(2 * N):
-                words = codes_of(rows[r][0][u], t, p, table, LAYOUT, ASM)
+                words = codes_of(rows[r][0], u, t, p, table, LAYOUT, ASM)
                 codes = codes + (words,)  # noqa: RUF005
             for j in tl.static_range(M):
                 if M == 1:
