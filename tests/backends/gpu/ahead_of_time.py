@@ -186,6 +186,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
         {"cache": CODE_CACHE, "halves": HalfCaches("*fp16", "*fp16", "i32"),
          "factors": Factors("*fp32", "*fp32" if scales == "static" else None, "i32")})
        for kind in ("int8", "fp8") for scales in ("dynamic", "static")},
+    "unpack_q8_0": (attention_unpack.unpack_kernel, {"shape": PrefillShape(128, 4, kind="q8_0")}, 4,
+                    {"cache": Q8_CACHE, "halves": HalfCaches("*fp16", "*fp16", "i32"), "factors": None}),
     "prefill": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                 {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS}),
     "prefill_alibi": (

@@ -164,7 +164,7 @@ def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:
         "q": row, "out": row, "keys": tile, "values": tile, "pages": "*i32", "positions": "*i32", "starts": "*i32",
         "items": Items("i32", "i32", "i32", "i32"), "scale": "fp32",
     }  # fmt: skip
-    types["factors"] = Factors("*fp32", "*fp32" if scales == "static" else None, "i32") if kind else None
+    types["factors"] = Factors("*fp32", "*fp32" if scales == "static" else None, "i32") if scales else None
     types |= {"pages": None} if kind else {}
     fixed = {"shape": PrefillShape(int(dim), 4, kind=kind, scales=scales), "PDL": True}
     return _case("sm_90", attention_hopper.prefill_hopper_kernel, fixed, types, 4, 3, GluonASTSource)

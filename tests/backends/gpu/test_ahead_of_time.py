@@ -71,7 +71,7 @@ OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "deco
           "decode_int4", "prefill_int4", "prefill_int8_own", "combine_int4", "set_rows_int4", "causal_conv",
           "gated_delta_rule",
           *(f"unpack_{kind}_{scales}" for kind in ("int8", "fp8") for scales in ("dynamic", "static")),
-          "set_rows_int8", "set_rows_fp8", "rope_set_rows_int8_static")  # fmt: skip
+          "unpack_q8_0", "set_rows_int8", "set_rows_fp8", "rope_set_rows_int8_static")  # fmt: skip
 
 
 CHUNKS = ("solve_delta", "gated_delta_chunks")  # gfx1100 has too few registers for them

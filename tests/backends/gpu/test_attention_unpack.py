@@ -1,4 +1,4 @@
-"""Caches of int8 and fp8 made float16 for attention of prompts: nothing is rounded but scales' factors."""
+"""Caches of codes made float16 for attention of prompts: of int8 and fp8 nothing is rounded but scales' factors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rng = np.random.default_rng(3)
 def drawn(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Bytes of codes [rows, heads, dim], and the numbers that they are, float64."""
     shape = (9 * PAGE_SIZE, HEADS, DIM)
-    if kind == "int8":
+    if kind != "fp8":
         codes = torch.from_numpy(rng.integers(-127, 128, shape, np.int8))
         return codes, codes.double()
     eights = torch.from_numpy(rng.standard_normal(shape) * 100).clamp(-448, 448).to(torch.float8_e4m3fn)
@@ -77,6 +77,32 @@ def test_halves_and_factors(kind: str, scaling: str, monkeypatch: pytest.MonkeyP
         assert not got_v[length:].any()
 
 
+def test_halves_of_q8_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the nearest to code times scale, and zeros behind the last position."""
+    monkeypatch.setattr(prefill_hopper, "PROGRAMS", 4)
+    c, shape = Context(target()), PrefillShape(DIM, 2, kind="q8_0")
+    where = c.target.device
+    (k, keys), (v, values) = drawn("q8_0"), drawn("q8_0")
+    size = (9 * PAGE_SIZE, HEADS, DIM // 32)
+    k_scales, v_scales = (torch.from_numpy(rng.uniform(1e-3, 0.1, size).astype(np.float16)) for _ in "kv")
+    pages = torch.tensor(PAGES, dtype=torch.int32)
+    positions = torch.cat([torch.arange(100, 150), torch.arange(300)]).int().to(where)
+    starts = torch.tensor([0, 50, 350, 350], dtype=torch.int32, device=where)
+    cache = PagedCache(*(x.to(where) for x in (k, v, k_scales, v_scales)), HEADS, pages.to(where), 5)
+    call, halves, factors = prefill_hopper._unpack(c, cache, positions, starts, 0.3, shape)
+    assert factors is None
+    halves.k.fill_(torch.nan)
+    halves.v.fill_(torch.nan)
+    call()
+    for found, numbers, scales in ((halves.k, keys, k_scales), (halves.v, values, v_scales)):
+        for s, length in enumerate(LENGTHS):
+            rows = (pages[s].long()[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()[:length]
+            wanted = (numbers[rows] * scales.double()[rows].repeat_interleave(32, 2)).half()
+            got = found.cpu().view(3, -1, HEADS, DIM)[s, : -(-length // shape.block_n) * shape.block_n]
+            torch.testing.assert_close(got[:length], wanted, rtol=0, atol=0)
+            assert not got[length:].any()
+
+
 def test_what_it_takes_is_announced() -> None:
     """Bytes for as many sequences as may be, up to a limit; none for float16, few tokens or other devices."""
 
@@ -93,5 +119,6 @@ def test_what_it_takes_is_announced() -> None:
     assert more("int8", 1, 512) == 512 * PAGE_SIZE * 8 * (4 * 128 + 8)
     assert more("fp8", 4, 511) == 4 * more("int8", 1, 512)
     assert more("int8", 1000, 512) == prefill_hopper.MOST_BYTES // more("int8", 1, 512) * more("int8", 1, 512)
-    assert [more("f16", 1, 512), more("int8", 1, 7), more("int8", 1, 512, tokens=100), more("q8_0", 1, 512)] == [0] * 4
+    assert more("q8_0", 1, 512) == more("int8", 1, 512)
+    assert [more("f16", 1, 512), more("int8", 1, 7), more("int8", 1, 512, tokens=100), more("int4", 1, 512)] == [0] * 4
     assert more("int8", 1, 512, "sm_100") == 0

@@ -71,7 +71,7 @@ def test_floats_by_codes_for_an_h100() -> None:
 
 @pytest.mark.slow
 def test_attention_for_an_h100() -> None:
-    caches = ("", "-int8-dynamic", "-fp8-static")
+    caches = ("", "-int8-dynamic", "-fp8-static", "-q8_0")
     check([f"prefill_{dim}{cache}:1:sm_90" for dim in (64, 128) for cache in caches])
 
 

@@ -25,14 +25,14 @@ PART = 64
 FEW_QUERIES, FEW_PAGES = 192, 8
 """With fewer tokens, unless much lies before them, or room for fewer pages of a sequence, the portable kernel's smaller
 tiles are faster."""
-KINDS, DIMS = ("int8", "fp8"), (64, 128)
+KINDS, DIMS = ("int8", "fp8", "q8_0"), (64, 128)
 """Caches of codes that become float16, and sizes of heads."""
 PROGRAMS = 128
 """Programs that make a head of a sequence float16, at the most."""
 MANY_SEQUENCES = 64
 """Programs look through all sequences for their tiles, which takes long with more."""
 MOST_BYTES = 1 << 30
-"""Of caches of int8 or fp8 made float16; where all that sequences may become takes more, the portable kernel runs."""
+"""Of caches of codes made float16; where all that sequences may become takes more, the portable kernel runs."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class PrefillShape(Constant):
     group    query heads that share a head of keys and values
     block_n  positions of a block
     stages   blocks that the ring holds
-    kind     of the cache's codes, of which float16 was made: "int8" or "fp8"
-    scales   of these, "dynamic" or "static"
+    kind     of the cache's codes, of which float16 was made: "int8", "fp8" or "q8_0"
+    scales   of int8 and fp8, "dynamic" or "static"
     """
 
     dim: int
@@ -131,7 +131,7 @@ def prefill(
     limits: Mapping[str, Any], out: torch.Tensor, otherwise: Callable[[], Launch],
 ) -> list[Launch]:  # fmt: skip
     """out float32 [T, H * D] of q float32 [T, H, D] over the keys and values of a cache; `otherwise` makes the launch
-    that takes its place if Triton can't compile the kernel. `scale` has a factor of log2(e). One of int8 or fp8 becomes
+    that takes its place if Triton can't compile the kernel. `scale` has a factor of log2(e). A cache of codes becomes
     float16 before."""
     tokens, heads, dim = q.shape
     sequences = len(starts) - 1
@@ -152,14 +152,14 @@ def prefill(
 
 def _unpack(
     c: Context, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor, scale: float, shape: PrefillShape
-) -> tuple[Launch, HalfCaches, Factors]:
+) -> tuple[Launch, HalfCaches, Factors | None]:
     """The launch that makes a cache float16, and where it goes; the next call with such a cache writes over it."""
     sequences, width = len(starts) - 1, _even(cache.pages.shape[1])
     rows = sequences * width * PAGE_SIZE * cache.heads
     memory = c.shared("halves", 2 * rows * shape.dim, torch.float16)
     k, v = parts(memory, (rows * shape.dim,) * 2)
     halves = HalfCaches(k, v, width)
-    factors = Factors(cache.k_scales, cache.v_scales, 0)
+    factors = Factors(cache.k_scales, cache.v_scales, 0) if shape.scales else None
     if shape.scales == "dynamic":
         factors = Factors(c.shared("factors", 2 * rows, torch.float32), None, 2 * width * PAGE_SIZE)
     grid = (min(width, PROGRAMS), cache.heads, sequences)

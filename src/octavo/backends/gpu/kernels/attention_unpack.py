@@ -1,4 +1,4 @@
-"""Caches of int8 and fp8 made float16 for attention of prompts, page after page of a sequence, without rounding."""
+"""Caches of int8, fp8 and q8_0 made float16 for attention of prompts, page after page of a sequence."""
 
 from __future__ import annotations
 
@@ -14,10 +14,22 @@ EXPONENT = tl.constexpr(0x7F800000)
 
 
 @triton.jit
-def _numbers(data, at, seen, shape: tl.constexpr):
-    """float16 [PAGE, dim] of codes; zeros for rows not `seen`."""
-    codes = tl.load(data + at, mask=seen[:, None], other=0)
-    return halves_of(codes) if shape.kind == "fp8" else codes.to(tl.float16)
+def _numbers(data, scales, found, seen, head, heads, shape: tl.constexpr):
+    """float16 [PAGE, dim] of a head's codes in page `found`, of q8_0 times their scales; zeros for rows not `seen`."""
+    DIM: tl.constexpr = shape.dim
+    GROUPS: tl.constexpr = DIM // 32
+    first, row = found * PAGE * heads + head, tl.arange(0, PAGE)[:, None] * heads
+    codes = tl.load(data + first * DIM + row * DIM + tl.arange(0, DIM)[None, :], mask=seen[:, None], other=0)
+    if shape.kind == "fp8":
+        value = halves_of(codes)
+    elif shape.kind == "q8_0":
+        place = scales + first * GROUPS + row * GROUPS + tl.arange(0, GROUPS)[None, :]
+        scale = tl.load(place, mask=seen[:, None], other=0.0)  # [PAGE, GROUPS]
+        value = tl.reshape(codes.to(tl.float16), (PAGE, GROUPS, 32)) * scale[:, :, None]
+        value = tl.reshape(value, (PAGE, DIM))
+    else:
+        value = codes.to(tl.float16)
+    return value
 
 
 @triton.jit
@@ -27,9 +39,8 @@ def _unpack_page(cache, page, head, sequence, last, halves, factors, scale, shap
     found = tl.load(cache.pages + sequence * cache.width + page, mask=page * PAGE <= last, other=0).to(tl.int64)
     row = tl.arange(0, PAGE)
     seen = page * PAGE + row <= last
-    at = head * DIM + row[:, None] * (cache.heads * DIM) + tl.arange(0, DIM)[None, :]  # [PAGE, DIM]
-    first = found * (PAGE * cache.heads * DIM)
-    key, value = _numbers(cache.k + first, at, seen, shape), _numbers(cache.v + first, at, seen, shape)
+    key = _numbers(cache.k, cache.k_scales, found, seen, head, cache.heads, shape)  # [PAGE, DIM]
+    value = _numbers(cache.v, cache.v_scales, found, seen, head, cache.heads, shape)  # [PAGE, DIM]
     if shape.scales == "dynamic":
         scales = (found * cache.heads + head) * PAGE + row
         k_scale = tl.load(cache.k_scales + scales, mask=seen, other=0.0) * (scale * shape.unit)  # [PAGE]
@@ -42,6 +53,7 @@ def _unpack_page(cache, page, head, sequence, last, halves, factors, scale, shap
         tl.store(factors.k + place, k_scale)
         tl.store(factors.k + place + shape.block_n, v_scale / power)
     first = (sequence * halves.width + page).to(tl.int64) * (PAGE * cache.heads * DIM)
+    at = head * DIM + row[:, None] * (cache.heads * DIM) + tl.arange(0, DIM)[None, :]  # [PAGE, DIM]
     tl.store(halves.k + first + at, key)
     tl.store(halves.v + first + at, value)
 
@@ -52,8 +64,9 @@ def unpack_kernel(cache, positions, starts, halves, factors, scale, shape: tl.co
 
     cache is a PagedCache, halves and factors the records of `prefill_hopper`, and `starts` that of the attention. Keys
     are numbers without their scale. With scales of positions, values are times the power of two that the scale is at
-    least, which leaves 1 to 2 as the factor of weights; that of scores is the key's scale times `scale`. From a
-    sequence's last position to the end of its block there are zeros.
+    least, which leaves 1 to 2 as the factor of weights; that of scores is the key's scale times `scale`. Keys and
+    values of q8_0 are times their scales, rounded. From a sequence's last position to the end of its block there are
+    zeros.
     """
     if PDL:
         gdc_launch_dependents()
