@@ -31,7 +31,7 @@ import multiprocessing, socket, sys
 multiprocessing.set_start_method("forkserver")  # as Python 3.14 has it
 ours, theirs = socket.socketpair()
 ours.close()
-sys.argv[1:] = [str(theirs.detach())]
+sys.argv[1:] = [str(theirs.detach()), "30"]
 from octavo.server.worker import main
 main()
 print(multiprocessing.get_start_method())

@@ -18,7 +18,7 @@ from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Dim, Graph, Node, Sizes, bind
 from octavo.graph.ops import IN_PLACE, VIEWS
-from octavo.graph.protocol import AsyncBackend, Backend, Binder, Call
+from octavo.graph.protocol import AsyncBackend, Backend, Binder, Call, MadeReady
 from octavo.graph.schedule import Schedule
 
 PLANS_KEPT, CAPTURED_KEPT = 32, 192
@@ -55,6 +55,19 @@ class Plan:
     host: Mapping[str, list[AnyArray]]
     outputs: tuple[tuple[Backend, Any], ...]
     made: Mapping[int, tuple[Backend, Any]]
+
+    def is_ready(self) -> bool:
+        """Whether it would run at once, without waiting for kernels that are being made."""
+        return all(step.is_ready() for step in self._made_ready())
+
+    def make_ready(self) -> None:
+        """Wait for its kernels."""
+        for step in self._made_ready():
+            step.make_ready()
+
+    def _made_ready(self) -> list[MadeReady]:
+        steps: Sequence[object] = self.steps
+        return [step for step in steps if isinstance(step, MadeReady)]
 
 
 @dataclass(frozen=True)

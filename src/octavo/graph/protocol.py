@@ -14,6 +14,17 @@ Call = Callable[[], None]
 """A kernel with its arguments bound; run once a step."""
 
 
+@runtime_checkable
+class MadeReady(Protocol):
+    """A call whose kernels are made ready beside other work, from when it is bound on."""
+
+    def is_ready(self) -> bool:
+        """Whether it would run at once."""
+
+    def make_ready(self) -> None:
+        """Wait until it would."""
+
+
 class Binder(Protocol):
     """Makes the calls of one plan on a backend.
 

@@ -27,6 +27,13 @@ class Scratch(NamedTuple):
     slot: int | None = None
 
 
+class Size(NamedTuple):
+    """Of a step: replies in it, and tokens of prompts, of which there are up to PROMPTS; 0 for replies alone."""
+
+    replies: int
+    tokens: int
+
+
 REPLIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 BESIDE = (8, 32, 64, 128)
 """Replies beside prompts: tokens of these are many more than the rows that are thrown away."""
@@ -52,11 +59,39 @@ def prompts_for(n: int) -> int:
     return max(PROMPTS, 1 << n.bit_length())
 
 
-def size_of(replies: int, prompts: int, tokens: int, sizes: Seq[int]) -> tuple[int, int, int]:
-    """Replies, prompts, and tokens of these, that a step of so many is filled up to."""
-    if not prompts:
-        return replies_for(replies), 0, 0
-    return replies_beside(replies), prompts_for(prompts), tokens + _missing(tokens, sizes)
+class Made:
+    """Sizes of steps that are made already, while others are to come. `missed` are those that steps would have had."""
+
+    def __init__(self) -> None:
+        self._sizes = set[Size]()
+        self.missed: dict[Size, None] = {}
+
+    def add(self, size: Size) -> None:
+        self._sizes.add(size)
+
+    def instead(self, usual: Size, tokens: int) -> Size:
+        """What to fill a step up to that has so many tokens of prompts: a larger size that is made, where the usual one
+        is not."""
+        if usual in self._sizes:
+            return usual
+        self.missed[usual] = None
+        able = [s for s in self._sizes if s.replies >= usual.replies and _fills(tokens, s.tokens)]
+        return min(able, key=lambda s: (s.tokens, s.replies), default=usual)
+
+
+def _fills(tokens: int, size: int) -> bool:
+    """Whether tokens of prompts can be filled up to a size; one that is missing would be a reply."""
+    return size == tokens or size > tokens + 1 if tokens else not size
+
+
+def size_of(replies: int, prompts: int, tokens: int, sizes: Seq[int], made: Made | None = None) -> tuple[int, int, int]:
+    """Replies, prompts, and tokens of these, that a step is filled up to: if possible, a size that is `made`."""
+    if prompts:
+        usual, most = Size(replies_beside(replies), tokens + _missing(tokens, sizes)), prompts_for(prompts)
+    else:
+        usual, most = Size(replies_for(replies), 0), 0
+    found = usual if made is None or most > PROMPTS else made.instead(usual, tokens)
+    return found.replies, most, found.tokens
 
 
 def most_filled(sequences: int) -> int:
@@ -79,17 +114,17 @@ def at_most(n: int, sizes: Seq[int]) -> int:
     return sizes[at - 1] if at else n
 
 
-def filled(feeds: Seq[Feed], sizes: Seq[int], scratch: Scratch, most_pages: int) -> list[Feed]:
+def filled(
+    feeds: Seq[Feed], sizes: Seq[int], scratch: Scratch, most_pages: int, made: Made | None = None
+) -> list[Feed]:
     """Feeds of a step, and after them others that fill it up and write to `scratch`. All have an output."""
-    replies = [f for f in feeds if len(f.tokens) == 1]
-    prompts = [f for f in feeds if len(f.tokens) > 1]
-
-    wanted = replies_beside(len(replies)) if prompts else replies_for(len(replies))
-    more = [thrown_away(1, scratch)] * (wanted - len(replies)) if replies else []
+    prompts = [len(f.tokens) for f in feeds if len(f.tokens) > 1]
+    replies, tokens = len(feeds) - len(prompts), sum(prompts)
+    wanted, most, whole = size_of(replies, len(prompts), tokens, sizes, made)
+    more = [thrown_away(1, scratch)] * (wanted - replies)
     if prompts:
-        tokens = sum(len(f.tokens) for f in prompts)
-        left = min(_missing(tokens, sizes), most_pages * PAGE_SIZE)
-        rest = min(prompts_for(len(prompts)), tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
+        left = min(whole - tokens, most_pages * PAGE_SIZE)
+        rest = min(most, tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
         lengths = [left] + [0] * (rest - 1) if left else [0] * rest
         more += [thrown_away(length, scratch) for length in lengths]
     return [f if f.outputs else Feed(f.sequence, f.tokens, 1, f.ahead) for f in feeds] + more

@@ -11,10 +11,8 @@ from octavo.errors import UsageError
 from octavo.jit.clock import clock
 from octavo.runtime.ahead import Ahead, UnderWay
 from octavo.runtime.batch import Feed
-from octavo.runtime.buckets import TILE
-from octavo.runtime.candidates import BEST, CANDIDATES, DRAWN
+from octavo.runtime.buckets import PROMPTS, TILE
 from octavo.runtime.choosing import Choices, Chooser, Chosen
-from octavo.runtime.draws import GREEDY, DrawsThere
 from octavo.runtime.engine import Engine
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.pace import LEAST, Pace
@@ -22,11 +20,12 @@ from octavo.runtime.request import Output, Request, State
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
 from octavo.runtime.speculate import Drafts, Speculator
 from octavo.runtime.stats import Stats
+from octavo.runtime.warm_up import RUNS, WarmUp, drawn_output
 
 log = logging.getLogger("octavo")
 
-WARM_UP_RUNS = 3
-"""Of each size: call by call, captured, and as it will be, whose time is taken."""
+PAUSE = 0.02
+"""Seconds between looks at kernels that are being compiled, where there is nothing else to do."""
 
 
 class EngineCore:
@@ -49,6 +48,8 @@ class EngineCore:
         drafts = engine.config.speculate == "lookup" and engine.pool.states is None  # which take no token back
         self.speculator = Speculator(self.chooser, pace) if drafts else None
         self.draining = False
+        self.warming: WarmUp | None = None
+        """Makes sizes of steps, as long as there are such to come."""
         self._under_way: UnderWay | None = None
         self._last = 0.0
         self._in_step = False
@@ -64,26 +65,44 @@ class EngineCore:
             self.scheduler.add(request)
 
     def warm_up(self) -> None:
-        """Make ready for the sizes of steps that are to come, where each is captured: it takes some seconds."""
+        """Make all sizes of steps ready that are to come, where each is captured: it takes some seconds."""
+        with self.engine.lock:
+            self.begin_warm_up()
+            if self.warming is not None:
+                self.warming.finish()
+                self.warming = None
+
+    def begin_warm_up(self) -> None:
+        """Make those sizes ready that any step can be filled up to; `go_on_warming` makes the others."""
         if not self.engine.fills or not self.engine.finds_candidates:
             return
-        start = clock()
         with self.engine.lock:
             ahead = self.engine.runs_ahead and self.speculator is None
-            drawn = DRAWN if self.engine.draws and ahead else CANDIDATES
-            for feeds in self.engine.sizes():
-                draws = DrawsThere([GREEDY] * len(feeds), [0] * len(feeds), self.n_known)
-                for output in (BEST, drawn) if len(feeds[-1].tokens) == 1 else (drawn,):
-                    for _ in range(WARM_UP_RUNS):
-                        begun = clock()
-                        self.engine.begin(feeds, (output,), more=draws if output == DRAWN else None, check=False).read()
-                        seconds = clock() - begun
-                counts = [len(f.tokens) for f in feeds]
-                prompts = [n for n in counts if n > 1]
-                self._sizes[self.engine.size_of(counts.count(1), len(prompts), sum(prompts))] += WARM_UP_RUNS
-                if prompts:
-                    self.scheduler.pace.measured.add(counts.count(1), sum(prompts), seconds)
-        log.info("sizes of steps are ready after %.2f s", clock() - start)
+            self.warming = WarmUp(self.engine, self.n_known, drawn_output(self.engine, ahead=ahead), self._made)
+            self.warming.begin()
+
+    def go_on_warming(self) -> float | None:
+        """Make a little more ready: seconds after which there may be more to do, None for never.
+
+        Where there are requests that is done for what their steps want, in a small part of the time.
+        """
+        if self.warming is None:
+            return None
+        with self.engine.lock:
+            pause = 0.0
+            if not self.scheduler.idle:
+                self.warming.beside_steps()
+            elif not self.warming.next():
+                pause = PAUSE
+            if not self.warming.left:
+                self.warming = None
+            return pause
+
+    def _made(self, replies: int, tokens: int, seconds: float) -> None:
+        """A size is ready, of which a step takes so long."""
+        self._sizes[replies, PROMPTS if tokens else 0, tokens] += RUNS
+        if tokens:
+            self.scheduler.pace.measured.add(replies, tokens, seconds)
 
     def cancel(self, request: Request) -> None:
         """End a request, which no later step has; the next one says so."""

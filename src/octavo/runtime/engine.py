@@ -20,7 +20,7 @@ from octavo.errors import (
 )
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
-from octavo.graph.plan import Begun, Executor, Fed, Watch
+from octavo.graph.plan import Begun, Executor, Fed, Plan, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
@@ -29,7 +29,9 @@ from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.buckets import (
     BESIDE,
     REPLIES,
+    Made,
     Scratch,
+    Size,
     chunk_sizes,
     filled,
     most_filled,
@@ -118,6 +120,8 @@ class Engine:
         Not where there are states, which forget no step that turns out to be one too many.
         """
         self._sizes = chunk_sizes(config.n_batch)
+        self.made: Made | None = None
+        """While sizes of steps are being made: those that are. Steps are filled up to these then."""
         self._executor: Executor | None = None
 
     def _limits(self) -> Sizes:
@@ -144,15 +148,21 @@ class Engine:
             "masked": size_for(changed),
         }
 
-    def sizes(self) -> Iterator[list[Feed]]:
-        """Steps of nobody's tokens, of the sizes that steps are filled up to: all of replies, some with a prompt."""
-        scratch = self._scratch()
-        most = replies_for(self.config.max_sequences)
-        for replies in (n for n in REPLIES if n <= most):
-            yield [thrown_away(1, scratch)] * replies
-        for prompt in (n for n in self._sizes if 1 < n <= self.n_ctx):
-            for replies in (0, *(n for n in BESIDE if n <= replies_beside(self.config.max_sequences))):
-                yield self.filled([thrown_away(n, scratch) for n in (*[1] * replies, prompt)])
+    def sizes(self) -> tuple[list[Size], list[Size]]:
+        """The sizes that steps are filled up to: those that do for any step, and all others, few replies first."""
+        most, beside = replies_for(self.config.max_sequences), replies_beside(self.config.max_sequences)
+        prompts = [n for n in reversed(self._sizes) if 1 < n <= self.n_ctx]
+        largest = [Size(0, prompts[0]), Size(beside, prompts[0])] if prompts else []
+        first = list(dict.fromkeys([Size(1, 0), *largest, Size(most, 0)]))
+        every = [Size(n, 0) for n in REPLIES if n <= most]
+        every += [Size(n, tokens) for n in (0, *(n for n in BESIDE if n <= beside)) for tokens in prompts]
+        return first, [size for size in every if size not in first]
+
+    def of_size(self, size: Size) -> list[Feed]:
+        """A step of nobody's tokens that has a size."""
+        prompts = [size.tokens] if size.tokens else []
+        feeds = [thrown_away(n, self._scratch()) for n in (*[1] * size.replies, *prompts)]
+        return filled(feeds, self._sizes, self._scratch(), self._max_pages)
 
     def _scratch(self) -> Scratch:
         """Where the tokens of nobody's sequences go: the page and the slot after the last ones."""
@@ -167,11 +177,11 @@ class Engine:
         """Feeds, and others after them, whose outputs are not looked at, that fill a step up where that is wanted."""
         if not self.fills:
             return list(feeds)
-        return filled(feeds, self._sizes, self._scratch(), self._max_pages)
+        return filled(feeds, self._sizes, self._scratch(), self._max_pages, self.made)
 
     def size_of(self, replies: int, prompts: int, tokens: int) -> tuple[int, int, int]:
         """The size that `filled` gives a step of so many replies, and prompts of so many tokens."""
-        return size_of(replies, prompts, tokens, self._sizes)
+        return size_of(replies, prompts, tokens, self._sizes, self.made)
 
     def _parted(self, build: Callable[..., Graph]) -> tuple[Graph, WindowPool | None]:
         """The graph, in which layers with a window have pages of their own where that takes less memory; their pool."""
@@ -234,7 +244,7 @@ class Engine:
 
     def _loaded(self) -> Executor:
         executor = Executor(self.schedule, self.backends, self.limits, outputs=(LOGITS,))
-        executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2})
+        executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2}).make_ready()
         return executor
 
     def step(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
@@ -270,11 +280,19 @@ class Engine:
         """
         if check:
             self._check(feeds)
-        inputs, sizes = self.batch(feeds)
-        if more is not None:
-            inputs, sizes = inputs | more.inputs(), sizes | more.sizes()
+        inputs, sizes = self._inputs(feeds, more)
         executor = self._executor or self.load()
         return executor.begin(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
+
+    def plan(self, feeds: Seq[Feed], outputs: tuple[int, ...], more: LogitChanges | DrawsThere | None = None) -> Plan:
+        """What `begin` runs for such a step."""
+        return self.load().plan(self._inputs(feeds, more)[1], outputs)
+
+    def _inputs(
+        self, feeds: Seq[Feed], more: LogitChanges | DrawsThere | None
+    ) -> tuple[dict[str, AnyArray], dict[str, int]]:
+        inputs, sizes = self.batch(feeds)
+        return (inputs, sizes) if more is None else (inputs | more.inputs(), sizes | more.sizes())
 
     @contextmanager
     def appending(self, feeds: Seq[Feed]) -> Iterator[None]:

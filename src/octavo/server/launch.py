@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import subprocess
 import sys
@@ -26,8 +27,9 @@ def launch() -> Launched:
     """Start one."""
     ours, theirs = socket.socketpair()
     with theirs:
+        level = logging.getLogger("octavo").getEffectiveLevel()
         process = subprocess.Popen(
-            [sys.executable, "-m", "octavo.server.worker", str(theirs.fileno())], pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL, start_new_session=True,
+            [sys.executable, "-m", "octavo.server.worker", str(theirs.fileno()), str(level)],
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     return Launched(process, ours)

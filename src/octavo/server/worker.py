@@ -96,7 +96,9 @@ class EngineLoop:
         if self.core is not None:  # so that no step waits for the first grammar
             Thread(target=self._grammars.prepare, name="grammars", daemon=True).start()
         self._send(Ready(info_of(self.model)))
-        while self._take_messages():
+        pause: float | None = 0.0
+        while self._take_messages(pause):
+            pause = None if self.core is None else self.core.go_on_warming()
             piece = self.side.takes_turn()
             if self.core is not None and (self._failed or not self.core.scheduler.idle):
                 self.side.make_way()
@@ -105,10 +107,13 @@ class EngineLoop:
                 self.side.piece()
 
     def warm_up(self) -> None:
-        """Compute steps, so that what they need is there before somebody waits for it, and their times are known."""
+        """Compute steps, so that what they need is there before somebody waits for it, and their times are known.
+
+        On a GPU there are sizes of steps that are made later, see `WarmUp`.
+        """
         if self.core is None:
             return
-        self.core.warm_up()
+        self.core.begin_warm_up()
         n_prompt = max(min(TILE, self.model.engine.n_ctx - 2), 1)
         for token in range(2):  # the first time takes longer than others
             self.core.scheduler.pace.forget()
@@ -117,12 +122,13 @@ class EngineLoop:
                 self.core.step()
         self.model.engine.prefixes.clear()
 
-    def _take_messages(self) -> bool:
-        """Take what has come, and wait for something where there is nothing to do. False: it is time to end."""
+    def _take_messages(self, pause: float | None) -> bool:
+        """Take what has come, and wait for something where there is nothing to do, up to `pause` seconds if there is to
+        be something then. False: it is time to end."""
         idle = not self._failed and not self.side and (self.core is None or self.core.scheduler.idle)
         while True:
             try:
-                message = self.inbox.get(block=idle)
+                message = self.inbox.get(idle and pause != 0.0, pause)
             except Empty:
                 return True
             if isinstance(message, Quit):
@@ -282,13 +288,17 @@ def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> Engine
 
 
 def main() -> None:
-    """Run with the number of a socket that this process was given. The front ends it: signals are for the front."""
+    """Run with the number of a socket that this process was given, and how much it is to say.
+
+    The front ends it: signals are for the front.
+    """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if "fork" in multiprocessing.get_all_start_methods():  # else Numba's lock has a name, and outlives the process
         multiprocessing.set_start_method("fork", force=True)
     logging.basicConfig(format="octavo: %(levelname)s: engine: %(message)s", level=logging.WARNING)
+    log.setLevel(int(sys.argv[2]))
     serve_engine(socket.socket(fileno=int(sys.argv[1])))
 
 

@@ -24,7 +24,8 @@ from octavo.backends.gpu import compiled
 from octavo.backends.gpu.arguments import matrix
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.kernels.elementwise import binary_kernel
-from octavo.backends.gpu.launch import Launch, prepare
+from octavo.backends.gpu.launch import Launch
+from octavo.backends.gpu.making import maker, prepare
 from octavo.jit import cache as kernel_cache
 from tests.backends.gpu.records import Scaled, Scaling, gluon_records_kernel, records_kernel
 
@@ -108,6 +109,7 @@ def main() -> None:
         """What a new process would do that runs these ops."""
         for kernel in (binary_kernel, records_kernel, gluon_records_kernel):
             kernel.device_caches.clear()
+        maker.cache_clear()
         compiled.folder.cache_clear()
         compiled.kernel_folder.cache_clear()
         kernel_cache._said.clear()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,7 @@ def test_folders_that_cannot_be_written(case: str, warning: str, happened: dict[
 def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing for the CPU, where no node runs."""
     prepared: list[Launch] = []
+    waited: list[bool] = []
     made: list[Launch] = []
     bind = GpuBinder.bind
 
@@ -86,11 +88,13 @@ def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.Monkey
         return calls
 
     monkeypatch.setattr(GpuBinder, "bind", noted)
-    monkeypatch.setattr(launch, "prepare", prepared.extend)
+    making = SimpleNamespace(finish=lambda: waited.append(True))
+    monkeypatch.setattr(launch, "Making", lambda launches: prepared.extend(launches) or making)
     monkeypatch.setattr("octavo.backends.gpu.backend.interpreted", lambda: False)
     for name in ("supports", "load", "cache", "kernel_calls", "weight_bytes", "cache_bytes"):
         monkeypatch.setattr(CpuBackend, name, None)  # these import Numba
     with load("demo", device="gpu") as model:
         assert len(made) > 100
         assert prepared == made
+        assert waited == [True]
         assert "_binders" not in vars(model.engine.backends[1])

@@ -20,9 +20,9 @@ from octavo.backends.gpu.attention import attend
 from octavo.backends.gpu.attention_arguments import PagedCache
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import gemm_mixed_even, gemm_mixed_hopper, gemm_mixed_stream
-from octavo.backends.gpu.launch import prepare
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
+from octavo.backends.gpu.making import prepare
 from octavo.backends.gpu.products import halves_product, product
 from octavo.backends.gpu.values import Activation, Cache
 from octavo.formats import QTensor, by_name, dequantize

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from octavo.backends.cores import cores
 from octavo.backends.gpu.arguments import Constant, for_triton
 from octavo.backends.gpu.device import Target
+from octavo.backends.gpu.making import Making
 
 Grid = tuple[int, ...]
-
-log = logging.getLogger("octavo")
 
 
 class Launch:
@@ -79,28 +74,6 @@ def _kind(argument: Any) -> Any:
     return type(argument)
 
 
-def prepare(launches: Sequence[Launch]) -> None:
-    """Load the compiled kernels of launches that are to come; those that are not compiled yet are, on all cores."""
-    from triton.runtime.driver import driver
-
-    from octavo.backends.gpu.compiled import attach, current_device
-
-    start = time.perf_counter()
-    kinds = [launch.compiled_for for launch in launches]
-    different = dict(zip(kinds, launches, strict=True))
-    for kernel in {id(launch.kernel): launch.kernel for launch in different.values()}.values():
-        attach(kernel)
-    device = current_device()
-    with ThreadPoolExecutor(cores(), initializer=driver.active.set_current_device, initargs=(device,)) as pool:
-        made = dict(zip(different, pool.map(lambda launch: launch.prepare(), different.values()), strict=True))
-    for launch, kind in zip(launches, kinds, strict=True):
-        if made[kind] is not None:
-            launch.use(made[kind])
-    log.info(
-        "%d kernels of %d launches are ready after %.2f s", len(different), len(launches), time.perf_counter() - start
-    )
-
-
 class Calls:
     """Calls one after the other."""
 
@@ -115,16 +88,25 @@ class Calls:
 class Captured(Calls):
     """Calls that run one by one the first time, and from the second on as one captured graph.
 
-    The kernels of its launches are ready when it is made.
+    The kernels of its launches are being made from when it is made on, and are waited for before the first run.
     """
 
     def __init__(self, calls: Sequence[Callable[[], None]]) -> None:
         super().__init__(calls)
-        prepare([call for call in calls if isinstance(call, Launch)])
+        self._making: Making | None = Making([call for call in calls if isinstance(call, Launch)])
         self._runs = 0
         self._graph: Any = None
 
+    def is_ready(self) -> bool:
+        return self._making is None or self._making.is_done
+
+    def make_ready(self) -> None:
+        if self._making is not None:
+            self._making.finish()
+            self._making = None
+
     def __call__(self) -> None:
+        self.make_ready()
         self._runs += 1
         if self._runs == 1:
             super().__call__()
