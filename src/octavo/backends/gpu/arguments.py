@@ -148,16 +148,18 @@ def for_triton(argument: Any) -> Any:
 
 def marked(argument: Any) -> Any:
     """An argument as kernels are compiled for it."""
-    if isinstance(argument, Constant):
-        return _constexpr(argument)
     if not isinstance(argument, tuple):
-        return argument
-    parts = map(marked, argument)
-    if not hasattr(argument, "_fields"):
+        return _constexpr(argument) if isinstance(argument, Constant) else argument
+    parts, nested = [], False
+    for part in argument:
+        if isinstance(part, tuple):
+            part, nested = marked(part), True
+        elif isinstance(part, Constant):
+            part = _constexpr(part)
+        parts.append(part)
+    if not hasattr(argument, "_make"):
         return tuple(parts)
-    if any(isinstance(part, tuple) for part in argument):
-        return _ended(type(argument))(*parts, None)
-    return type(argument)(*parts)
+    return _ended(type(argument))(*parts, None) if nested else argument._make(parts)
 
 
 @cache

@@ -59,18 +59,20 @@ class Launch:
 def _kind(argument: Any) -> Any:
     """What a kernel is compiled for in an argument, at least: the type, a tensor's alignment and whether 31 bits are
     enough for its bytes, whether a number is 1 or a multiple of 16."""
-    if hasattr(argument, "data_ptr"):
-        return argument.dtype, argument.data_ptr() % 16 == 0, argument.untyped_storage().nbytes() < 1 << 31
-    if hasattr(argument, "block_shape"):  # a descriptor of tiles
-        return argument.base.dtype, tuple(argument.block_shape), repr(getattr(argument, "layout", None))
+    if argument is None:
+        return None
     if isinstance(argument, tuple):
         return type(argument), *map(_kind, argument)
-    constant = getattr(argument, "value", None)
-    if isinstance(constant, Constant):
-        return constant
     if isinstance(argument, int):
         bits = 32 if -(1 << 31) <= argument < 1 << 31 else 64 if argument < 1 << 63 else 65
         return type(argument), argument == 1, argument % 16 == 0, bits
+    if hasattr(argument, "data_ptr"):
+        return argument.dtype, argument.data_ptr() % 16 == 0, argument.untyped_storage().nbytes() < 1 << 31
+    constant = getattr(argument, "value", None)
+    if isinstance(constant, Constant):
+        return constant
+    if hasattr(argument, "block_shape"):  # a descriptor of tiles
+        return argument.base.dtype, tuple(argument.block_shape), repr(getattr(argument, "layout", None))
     return type(argument)
 
 
