@@ -108,6 +108,17 @@ def chunk_sizes(most: int) -> tuple[int, ...]:
     return (*sizes, most)
 
 
+def all_sizes(sequences: int, chunks: Seq[int]) -> tuple[list[Size], list[Size]]:
+    """Sizes of steps with up to so many sequences and parts of prompts of these sizes: those that do for any step, and
+    all others, few replies first."""
+    most, beside, chunks = replies_for(sequences), replies_beside(sequences), chunks[::-1]
+    largest = [Size(0, chunks[0]), Size(beside, chunks[0])] if chunks else []
+    first = list(dict.fromkeys([Size(1, 0), *largest, Size(most, 0)]))
+    every = [Size(n, 0) for n in REPLIES if n <= most]
+    every += [Size(n, tokens) for n in (0, *(n for n in BESIDE if n <= beside)) for tokens in chunks]
+    return first, [size for size in every if size not in first]
+
+
 def at_most(n: int, sizes: Seq[int]) -> int:
     """The largest size up to n; n itself if it is smaller than all."""
     at = bisect_right(sizes, n)

@@ -26,20 +26,7 @@ from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.buckets import (
-    BESIDE,
-    REPLIES,
-    Made,
-    Scratch,
-    Size,
-    chunk_sizes,
-    filled,
-    most_filled,
-    replies_beside,
-    replies_for,
-    size_of,
-    thrown_away,
-)
+from octavo.runtime.buckets import Made, Scratch, Size, all_sizes, chunk_sizes, filled, most_filled, size_of, thrown_away
 from octavo.runtime.cache_type import require_heads
 from octavo.runtime.candidates import DRAWN, LOGITS
 from octavo.runtime.context import default_context, require_context
@@ -150,13 +137,7 @@ class Engine:
 
     def sizes(self) -> tuple[list[Size], list[Size]]:
         """The sizes that steps are filled up to: those that do for any step, and all others, few replies first."""
-        most, beside = replies_for(self.config.max_sequences), replies_beside(self.config.max_sequences)
-        prompts = [n for n in reversed(self._sizes) if 1 < n <= self.n_ctx]
-        largest = [Size(0, prompts[0]), Size(beside, prompts[0])] if prompts else []
-        first = list(dict.fromkeys([Size(1, 0), *largest, Size(most, 0)]))
-        every = [Size(n, 0) for n in REPLIES if n <= most]
-        every += [Size(n, tokens) for n in (0, *(n for n in BESIDE if n <= beside)) for tokens in prompts]
-        return first, [size for size in every if size not in first]
+        return all_sizes(self.config.max_sequences, [n for n in self._sizes if 1 < n <= self.n_ctx])
 
     def of_size(self, size: Size) -> list[Feed]:
         """A step of nobody's tokens that has a size."""

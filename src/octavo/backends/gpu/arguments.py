@@ -150,16 +150,12 @@ def marked(argument: Any) -> Any:
     """An argument as kernels are compiled for it."""
     if not isinstance(argument, tuple):
         return _constexpr(argument) if isinstance(argument, Constant) else argument
-    parts, nested = [], False
-    for part in argument:
-        if isinstance(part, tuple):
-            part, nested = marked(part), True
-        elif isinstance(part, Constant):
-            part = _constexpr(part)
-        parts.append(part)
+    parts = [marked(part) if isinstance(part, tuple | Constant) else part for part in argument]
     if not hasattr(argument, "_make"):
         return tuple(parts)
-    return _ended(type(argument))(*parts, None) if nested else argument._make(parts)
+    if any(isinstance(part, tuple) for part in argument):
+        return _ended(type(argument))(*parts, None)
+    return argument._make(parts)
 
 
 @cache
