@@ -26,7 +26,17 @@ from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.buckets import Made, Scratch, Size, all_sizes, chunk_sizes, filled, most_filled, size_of, thrown_away
+from octavo.runtime.buckets import (
+    Made,
+    Scratch,
+    Size,
+    all_sizes,
+    chunk_sizes,
+    filled,
+    most_filled,
+    size_of,
+    thrown_away,
+)
 from octavo.runtime.cache_type import require_heads
 from octavo.runtime.candidates import DRAWN, LOGITS
 from octavo.runtime.context import default_context, require_context
