@@ -1,4 +1,5 @@
-"""Times products with grid and ternary formats next to Q4_K and writes bench/results/cpu-grids-<date>.json.
+"""Times products with grid and ternary formats next to Q4_K and writes
+bench/results/cpu-grids-<level>-<date>.json, level being what the CPU has for dot products.
 
     python bench/cpu_grids.py [--threads T ...] [--tokens M ...] [--formats NAME ...] [--rounds R] [--commit HASH]
                               [-o FOLDER]
@@ -129,7 +130,7 @@ def main() -> None:
     for tokens in options.tokens:
         for threads in options.threads if tokens <= 16 else options.threads[-1:]:
             result["products"] += rows_of(matrices, tokens, threads, options.rounds)
-    results_file.write("cpu-grids", result, options.output)
+    results_file.write(f"cpu-grids-{host.level()}", result, options.output)
 
 
 if __name__ == "__main__":
