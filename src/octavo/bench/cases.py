@@ -64,7 +64,10 @@ def _products() -> Iterator[OpCase]:
         yield from _each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "F32"), n=50, k=512)
     yield from _each("quantized_geglu", (1, 33), ("Q4_K",), n=50, k=512)
     for t in (1, 2, 9, 33):
-        yield from (OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f) for f in (MIXED, ("Q8_0",), FLOATS))
+        yield from (
+            OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f)
+            for f in (MIXED, ("Q4_K", "Q4_K", "Q6_K"), ("Q8_0",), FLOATS)
+        )
 
 
 def _experts() -> Iterator[OpCase]:

@@ -45,7 +45,7 @@ from octavo.backends.gpu.kernels import (
 )
 from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
 from octavo.backends.gpu.kernels.grid_matvec import grid_matvec_kernel
-from octavo.backends.gpu.kernels.matvec import matvec_kernel
+from octavo.backends.gpu.kernels.matvec import matvec_kernel, matvec_pair_kernel
 from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
 from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
 from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
@@ -118,6 +118,9 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
     "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
                {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
+    "matvec_pair": (matvec_pair_kernel,
+                    {"TOKENS": 1, "shape": MatvecShape(4, 32, 1, 1), "other_shape": MatvecShape(2, 32, 1, 1)}, 1,
+                    {"x": WORDS_X, "other_y": ROWS}),
     "matvec_stream": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {"x": WORDS_X, "terms": (ROWS,)}),
     "matvec_stream_wide": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {"x": WORDS_X, "terms": ()}),
     "matvec_stream_deep": (matvec_stream_kernel, {"shape": MatvecStreamShape(2)}, 2, {"x": WORDS_X, "terms": (ROWS,)}),
@@ -179,6 +182,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "decode_q8": (attention_decode.decode_kernel, DECODE_Q8, 4, {**DECODING, "cache": Q8_CACHE}),
     "combine": (attention_decode.combine_kernel, {"shape": AttentionShape(128, 128, 4, 16, 8)}, 4,
                 {**DECODING, "sinks": "*fp32", "out": None, "quantized": Q8, "ordered": None}),
+    "combine_many": (attention_decode.combine_kernel, DECODE, 4,
+                     {**DECODING, "sinks": None, "out": None, "quantized": Q8, "ordered": None}),
     "combine_parts": (attention_decode.combine_kernel, {"shape": AttentionShape(512, 512, 16, 16, 128, part=64)}, 4,
                       {**DECODING, "sinks": None, "out": None, "quantized": Q8, "ordered": "*fp16"}),
     **{f"unpack_{kind}_{scales}": (
@@ -273,9 +278,13 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "float_matvec": (float_matvec_kernel, {"BLOCK_N": 4, "BLOCK_K": 512}, 4,
                      {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
     "draw": (choice.draw_kernel, {"K": 64, "B": 64}, 1, {"found": "*i32", "settings": "*i32", "out": "*i32"}),
-    "topk_parts": (argmax_topk.topk_parts_kernel, {"K": 64, "B": 4096}, 4, {"keys": "*i64", "bad": "*i32"}),
-    "topk_merge": (argmax_topk.topk_merge_kernel, {"K": 64, "B": 4096, "BP": 64}, 8,
-                   {"keys": "*i64", "bad": "*i32", "out": "*i32"}),
+    "best_parts": (argmax_topk.best_parts_kernel, {"B": 2048}, 4, {"keys": "*i64", "bad": "*i32"}),
+    "best_merge": (argmax_topk.best_merge_kernel, {"B": 128}, 1, {"keys": "*i64", "bad": "*i32", "out": "*i32"}),
+    "group_maxima": (argmax_topk.group_maxima_kernel, {"SIZE": 64, "BLOCK": 32}, 4, {"keys": "*i64", "bad": "*i32"}),
+    "rank_groups": (argmax_topk.rank_groups_kernel, {"K": 64, "BLOCK": 16, "STEP": 512}, 8,
+                    {"keys": "*i64", "chosen": "*i64"}),
+    "topk_of_groups": (argmax_topk.topk_of_groups_kernel, {"K": 64, "SIZE": 64, "MOST": 128, "B": 128}, 8,
+                       {"chosen": "*i64", "bad": "*i32", "scratch": "*i64", "out": "*i32"}),
 }  # fmt: skip
 
 
@@ -335,6 +344,8 @@ def case_of(name: str, layout: str, target: str) -> Case:
     gpu, asm = TARGETS[target]
     of_layout = _of_layout(layout, name == "mmq_dot", LENGTHS.get(name, KP)) if layout else {}
     fixed, types = dict(fixed), {**NAMES, **of_layout, **types}
+    if name == "matvec_pair":
+        types["other"] = _of_layout("Q6_K", False, KP)["w"]
     if name in PAIRS:
         fixed["shape"] = shape_of(PAIRS[name], 128, 2048, target)
         warps = fixed["shape"].warps

@@ -28,7 +28,8 @@ INSTRUCTIONS = {
         "gfx1100": "v_wmma_f32",
     },
 }
-NEEDS = {"matvec": "dot", "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
+NEEDS = {"matvec": "dot", "matvec_pair": "dot",
+         "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
          "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
          "grid_matvec_2": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
@@ -59,15 +60,18 @@ OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "expert
              "get_rows")  # fmt: skip
 OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
 STREAMED = [f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep") for name in ("Q4_K", "Q6_K")]
-OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine", "combine_parts",
+PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0"]
+OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine", "combine_many",
+          "combine_parts",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
           "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
           "decode_512", "prefill_512", "prefill_alibi",
           "rope", "set_rows", "rope_set_rows", "rms_norm",
           "xielu", "keep_largest", "predict_streams", "correct_streams", "add_to_others", "as_large_as",
           "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
-          "draw", "topk_parts", "topk_merge", *(f"{step}_{kind}{static}" for step in ("decode", "prefill")
-                                        for kind in ("int8", "fp8") for static in ("", "_static")),
+          "draw", "best_parts", "best_merge", "group_maxima", "rank_groups", "topk_of_groups",
+          *(f"{step}_{kind}{static}" for step in ("decode", "prefill") for kind in ("int8", "fp8")
+            for static in ("", "_static")),
           "decode_int4", "prefill_int4", "prefill_int8_own", "combine_int4", "set_rows_int4", "causal_conv",
           "gated_delta_rule",
           *(f"unpack_{kind}_{scales}" for kind in ("int8", "fp8") for scales in ("dynamic", "static")),
@@ -105,7 +109,7 @@ def check(row: dict[str, Any]) -> None:
 
 QUICK = {
     "dot": ["matvec:Q4_K:sm_80"],
-    "dots": ["matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "mmq_dot:Q8_0:sm_100"],
+    "dots": ["matvec_pair:Q4_K:sm_90", "matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "mmq_dot:Q8_0:sm_100"],
     "streams": ["matvec_stream:Q6_K:gfx942", "matvec_stream_wide:Q4_K:sm_90"],
     "mmq_mma": ["mmq_mma:Q4_0:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
@@ -130,6 +134,6 @@ def test_every_kernel(target: str) -> None:
         for layout in LAYOUTS
         for name in (*(OF_GRID if by_name(layout).grid or by_name(layout).base3 else OF_LAYOUT), *nvidia)
     ]
-    wanted += [f"{name}:{target}" for name in STREAMED]
+    wanted += [f"{name}:{target}" for name in (*STREAMED, *PAIRS)]
     for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in others(target))]):
         check(row)

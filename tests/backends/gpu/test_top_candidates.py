@@ -8,6 +8,7 @@ import pytest
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import AnyArray
+from octavo.graph import choice_ops  # noqa: F401  (registers its ops)
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
 from octavo.graph.plan import Executor
@@ -31,6 +32,7 @@ def test_as_the_reference(n: int, k: int) -> None:
     x = rng.standard_normal((3, n)).astype(np.float32)
     x[1] = rng.integers(-1, 2, n)  # many that are equal, and zeros
     x[1, ::2] *= np.float32(-1)  # of either sign
+    x[2, ::32] += np.float32(100)  # many of one group
     got, want = chosen(GpuBackend(), x, k), chosen(ReferenceBackend(), x, k)
     np.testing.assert_array_equal(got[:, : 1 + k], want[:, : 1 + k])
     values = [np.ascontiguousarray(c[:, 1 + k :]).view(np.float32) for c in (got, want)]

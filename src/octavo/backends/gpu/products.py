@@ -13,7 +13,7 @@ from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import elementwise
 from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
 from octavo.backends.gpu.kernels.grid_matvec import grid_matvec_kernel
-from octavo.backends.gpu.kernels.matvec import matvec_kernel
+from octavo.backends.gpu.kernels.matvec import matvec_kernel, matvec_pair_kernel
 from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
 from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
 from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
@@ -23,6 +23,8 @@ from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
 Weight = QuantWeight | FloatWeight
+MOST_PAIRED = 2048
+"""Values of a row up to which products by two matrices with different layouts are one launch; longer ones lose."""
 
 
 def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
@@ -48,6 +50,30 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
         return [_matvec(c, weight, x.q8_1, None, y, terms)]
     shape = dispatch.mmq_dot(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     return [_mmq_dot(c, shape, weight, x, y, terms)]
+
+
+def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[torch.Tensor]) -> Call | None:
+    """The call for out = x @ weight.T of two weights; None where these are better two calls of `product`."""
+    if len(weights) != 2 or c.deterministic or not isinstance(x, Activation) or x.tokens > dispatch.MATVEC_MAX_TOKENS:
+        return None
+    found = list[tuple[QuantWeight, dispatch.MatvecShape]]()
+    for w in weights:
+        if not isinstance(w, QuantWeight) or w.layout.grid is not None or w.kp > MOST_PAIRED:
+            return None
+        arch = c.target.arch
+        streams = x.tokens == 1 and matvec_stream.shape_of(w.layout, w.n, w.kp, arch)
+        if streams or dispatch.mmq_mma(w.layout, w.n, w.kp, x.tokens, arch):
+            return None
+        found.append((w, dispatch.matvec(w.layout, w.n, w.kp, x.tokens, arch)))
+    (first, shape), (other, other_shape) = found
+    if other_shape.warps != shape.warps:
+        other_shape = shape
+    programs, more = -(-first.n // shape.block_n), -(-other.n // other_shape.block_n)
+    return c.launch(
+        matvec_pair_kernel, (programs + more,), first.planes(), other.planes(), x.q8_1.as_words(), *map(matrix, outs),
+        first.n, other.n, programs, TOKENS=x.tokens, shape=shape, other_shape=other_shape, ASM=c.target.asm,
+        warps=shape.warps,
+    )  # fmt: skip
 
 
 def _matvec(

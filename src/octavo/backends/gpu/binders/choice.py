@@ -10,30 +10,49 @@ from triton import next_power_of_2
 
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import choice
-from octavo.backends.gpu.kernels.argmax_topk import topk_merge_kernel, topk_parts_kernel
+from octavo.backends.gpu.kernels import argmax_topk, choice
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
-BLOCK = 4096
-"""Values of a row that a program takes."""
+BLOCK, PART = 4096, 2048
+"""Values of a row that a program takes, and where the largest is looked for."""
+GROUP, GROUPS = 64, 32
+"""Values of which the largest is found, and such groups of a program, where more than one value is looked for."""
+RANKED, FEW = 16, 128
+"""Groups that a program ranks among all, and values that are ranked among each other."""
 
 
 @binds("top_candidates")
 def _top_candidates(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    (x,) = inputs
+    (x,), k = inputs, node.attrs["k"]
+    return _best(c, x, out) if k == 1 else _largest(c, x, out, k)
+
+
+def _best(c: Context, x: torch.Tensor, out: torch.Tensor) -> list[Call]:
     tokens, n = x.shape
-    k = node.attrs["k"]
-    block = 2048 if k == 1 else 4096
-    parts_of = -(-n // block)
-    keys = c.shared("keys", tokens * parts_of * k, torch.int64)
-    bad = c.shared("bad", tokens * parts_of, torch.int32)
-    some = c.launch(topk_parts_kernel, (tokens, parts_of), x, keys, bad, x.stride(0), n, parts_of, K=k,
-                    B=block)  # fmt: skip
-    size = next_power_of_2(parts_of * k)
-    last = c.launch(topk_merge_kernel, (tokens,), keys, bad, out, parts_of, K=k, B=size, BP=next_power_of_2(parts_of),
-                    warps=max(1, min(8, size // 512)))  # fmt: skip
-    return [some, last]
+    parts = -(-n // PART)
+    keys, bad = c.shared("keys", tokens * parts, torch.int64), c.shared("bad", tokens * parts, torch.int32)
+    some = c.launch(argmax_topk.best_parts_kernel, (tokens, parts), x, keys, bad, x.stride(0), n, parts, B=PART)
+    size = next_power_of_2(parts)
+    return [some, c.launch(argmax_topk.best_merge_kernel, (tokens,), keys, bad, out, parts, B=size, warps=1)]
+
+
+def _largest(c: Context, x: torch.Tensor, out: torch.Tensor, k: int) -> list[Call]:
+    tokens, n = x.shape
+    size = next_power_of_2(max(1, min(GROUP, n // k)))
+    size = size if size * k <= n else size // 2  # so that there are k groups
+    groups = -(-n // (size * GROUPS)) * GROUPS
+    blocks = groups // GROUPS
+    keys, chosen = c.shared("keys", tokens * groups, torch.int64), c.shared("chosen", tokens * k, torch.int64)
+    bad, few = c.shared("bad", tokens * blocks, torch.int32), c.shared("few", tokens * FEW, torch.int64)
+    return [
+        c.launch(argmax_topk.group_maxima_kernel, (tokens, blocks), x, keys, bad, x.stride(0), n, groups,
+                 SIZE=size, BLOCK=GROUPS),
+        c.launch(argmax_topk.rank_groups_kernel, (tokens, -(-groups // RANKED)), keys, chosen, groups, K=k,
+                 BLOCK=RANKED, STEP=min(512, next_power_of_2(groups)), warps=8),
+        c.launch(argmax_topk.topk_of_groups_kernel, (tokens,), x, chosen, bad, few, out, x.stride(0), n, groups, blocks,
+                 K=k, SIZE=size, MOST=FEW, B=next_power_of_2(blocks), warps=8),
+    ]  # fmt: skip
 
 
 @binds("draw")

@@ -14,7 +14,7 @@ from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.binders.sizes import block_of
 from octavo.backends.gpu.context import Context, Weight
 from octavo.backends.gpu.kernels import elementwise
-from octavo.backends.gpu.products import product, product_by_id, rows_of
+from octavo.backends.gpu.products import product, product_by_id, product_pair, rows_of
 from octavo.backends.gpu.row_products import row_product
 from octavo.backends.gpu.row_weights import RowWeight
 from octavo.backends.gpu.values import q8_1, q8_1_bytes
@@ -36,11 +36,12 @@ def _product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequenc
 @binds("mul_mat_concat")
 def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, *weights = inputs
-    calls, start = [], 0
-    for weight in c.joined(weights):
-        calls += _product(c, weight, x, out[:, start : start + weight.n], ())
-        start += weight.n
-    return calls
+    weights = c.joined(weights)
+    outs = out.split([w.n for w in weights], 1)
+    both = product_pair(c, weights, x, outs)
+    if both is not None:
+        return [both]
+    return [call for weight, y in zip(weights, outs, strict=True) for call in _product(c, weight, x, y, ())]
 
 
 @binds("mul_mat_id")

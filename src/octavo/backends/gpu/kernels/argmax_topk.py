@@ -1,4 +1,6 @@
-"""Top-k of logits in two launches: of each part of a row, then of all parts. Values that are not finite are counted.
+"""Top-k of logits. One value takes two launches: of each part of a row, then of all parts. Many take three: the largest
+of each group of values, which groups hold the k largest, and the k largest of these groups. The k largest values lie in
+the k groups whose own largest are the largest. Values that are not finite are counted.
 
 A value and its index are one int64 key: the higher the key the larger the value, and of equal values the lower index.
 """
@@ -21,40 +23,123 @@ def _turned(bits):
 
 
 @triton.jit
-def topk_parts_kernel(
-    x, keys, bad, x_stride, n, parts, K: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
-    """Program (token, part): the K largest keys of a part of B values, [T, parts, K], and how many are not finite."""
+def _bits_and_keys(x, at, inside):
+    """The bits of values x[at], zeros of one sign, and their keys; LEAST where `inside` is false."""
+    value = tl.load(x + at, mask=inside, other=0.0)
+    bits = tl.where(value == 0, 0.0, value).to(tl.int32, bitcast=True)
+    return bits, tl.where(inside, (_turned(bits).to(tl.int64) << 32) | (-at + LAST_INDEX).to(tl.int64), LEAST)
+
+
+@triton.jit
+def _count_of_odd(bits):
+    return tl.sum(((bits & EXPONENT) == EXPONENT).to(tl.int32))
+
+
+@triton.jit
+def _store_result(row, rank, key, mask, K: tl.constexpr):
+    """Index and value of keys that have a rank, in a row int32 [1 + 2K]."""
+    tl.store(row + 1 + rank, -(key & 0x7FFFFFFF).to(tl.int32) + LAST_INDEX, mask=mask)
+    tl.store(row + 1 + K + rank, _turned((key >> 32).to(tl.int32)), mask=mask)
+
+
+@triton.jit
+def best_parts_kernel(x, keys, bad, x_stride, n, parts, B: tl.constexpr, PDL: tl.constexpr):
+    """Program (token, part): the largest key of a part of B values, [T, parts], and how many are not finite."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = part * B + tl.arange(0, B)
-    value = tl.load(x + token * x_stride + at, mask=at < n, other=0.0)  # [B]
-    bits = tl.where(value == 0, 0.0, value).to(tl.int32, bitcast=True)
-    key = tl.where(at < n, (_turned(bits).to(tl.int64) << 32) | (-at + LAST_INDEX).to(tl.int64), LEAST)
-    for i in range(K):
-        best = tl.max(key)
-        tl.store(keys + (token * parts + part) * K + i, best)
-        key = tl.where(key == best, LEAST, key)
-    tl.store(bad + token * parts + part, tl.sum(((bits & EXPONENT) == EXPONENT).to(tl.int32)))
+    bits, key = _bits_and_keys(x + token * x_stride, at, at < n)
+    tl.store(keys + token * parts + part, tl.max(key))
+    tl.store(bad + token * parts + part, _count_of_odd(bits))
 
 
 @triton.jit
-def topk_merge_kernel(
-    keys, bad, out, parts, K: tl.constexpr, B: tl.constexpr, BP: tl.constexpr, PDL: tl.constexpr
+def best_merge_kernel(keys, bad, out, parts, B: tl.constexpr, PDL: tl.constexpr):
+    """Program (token): out int32 [T, 3] from the keys of all parts; B holds all parts."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, part = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    key = tl.max(tl.load(keys + token * parts + part, mask=part < parts, other=LEAST))
+    tl.store(out + token * 3, tl.sum(tl.load(bad + token * parts + part, mask=part < parts, other=0)))
+    _store_result(out + token * 3, 0, key, None, 1)
+
+
+@triton.jit
+def group_maxima_kernel(
+    x, keys, bad, x_stride, n, groups, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
-    """Program (token): out int32 [T, 1 + 2K] from the keys of all parts; B and BP hold all keys and parts."""
+    """Program (token, block): the largest keys of BLOCK groups, [T, groups], and how many of their values are not
+    finite. Group g has the values g, groups + g, ..., SIZE or fewer; `groups` is a multiple of BLOCK."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    group = block * BLOCK + tl.arange(0, BLOCK)
+    at = tl.arange(0, SIZE)[:, None] * groups + group[None, :]
+    bits, key = _bits_and_keys(x + token * x_stride, at, at < n)  # [SIZE, BLOCK]
+    tl.store(keys + token * groups + group, tl.max(key, 0))
+    tl.store(bad + token * tl.num_programs(1) + block, _count_of_odd(bits))
+
+
+@triton.jit
+def rank_groups_kernel(
+    keys, chosen, groups, K: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """Program (token, block): of BLOCK groups those whose keys are among the K largest; `chosen` int64 [T, K] has these
+    keys in their order. There are K groups or more."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     token = tl.program_id(0).to(tl.int64)
-    at, part = tl.arange(0, B), tl.arange(0, BP)
-    row = out + token * (1 + 2 * K)
-    tl.store(row, tl.sum(tl.load(bad + token * parts + part, mask=part < parts, other=0)))
-    key = tl.load(keys + token * parts * K + at, mask=at < parts * K, other=LEAST)  # [B]
-    for i in range(K):
-        best = tl.max(key)
-        tl.store(row + 1 + i, -(best & 0x7FFFFFFF).to(tl.int32) + LAST_INDEX)
-        tl.store(row + 1 + K + i, _turned((best >> 32).to(tl.int32)))
-        key = tl.where(key == best, LEAST, key)
+    row, group = keys + token * groups, tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mine = tl.load(row + group, mask=group < groups, other=LEAST)  # [BLOCK]
+    larger = tl.zeros((BLOCK, STEP), tl.int32)
+    for first in range(0, groups, STEP):
+        other = first + tl.arange(0, STEP)
+        key = tl.load(row + other, mask=other < groups, other=LEAST)  # [STEP]
+        larger += (key[None, :] > mine[:, None]).to(tl.int32)
+    rank = tl.sum(larger, 1)
+    tl.store(chosen + token * K + rank, mine, mask=(rank < K) & (group < groups))
+
+
+@triton.jit
+def topk_of_groups_kernel(
+    x, chosen, bad, scratch, out, x_stride, n, groups, blocks,
+    K: tl.constexpr, SIZE: tl.constexpr, MOST: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Program (token): out int32 [T, 1 + 2K], from the groups of `rank_groups_kernel`.
+
+    Values below the least of the K keys are left out. What is left is mostly few more than K, which are ranked; if
+    there are more than MOST, the largest is found again and again. `scratch` is int64 [T, MOST], B holds all blocks.
+    """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token = tl.program_id(0).to(tl.int64)
+    row, scratch, chosen = out + token * (1 + 2 * K), scratch + token * MOST, chosen + token * K
+    block = tl.arange(0, B)
+    tl.store(row, tl.sum(tl.load(bad + token * blocks + block, mask=block < blocks, other=0)))
+    least = tl.load(chosen + K - 1)
+    which = tl.arange(0, SIZE * triton.next_power_of_2(K))
+    holder = tl.load(chosen + which // SIZE, mask=which // SIZE < K, other=0)
+    first = (-(holder & 0x7FFFFFFF).to(tl.int32) + LAST_INDEX) % groups
+    at = first + which % SIZE * groups
+    _, key = _bits_and_keys(x + token * x_stride, at, (which // SIZE < K) & (at < n))
+    kept = key >= least
+    place = tl.cumsum(kept.to(tl.int32)) - 1
+    count = tl.max(place) + 1
+    if count <= MOST:
+        tl.store(scratch + place, key, mask=kept)
+        tl.debug_barrier()
+        left = tl.arange(0, MOST)
+        mine = tl.load(scratch + left, mask=left < count, other=LEAST)  # [MOST]
+        rank = tl.sum((mine[None, :] > mine[:, None]).to(tl.int32), 1)
+        _store_result(row, rank, mine, (rank < K) & (left < count), K)
+    else:
+        for i in range(K):
+            best = tl.max(key)
+            _store_result(row, i, best, None, K)
+            key = tl.where(key == best, LEAST, key)

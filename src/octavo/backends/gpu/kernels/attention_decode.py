@@ -27,6 +27,9 @@ from octavo.backends.gpu.kernels.attention import (
 )
 from octavo.backends.gpu.kernels.rotation import rotate, rotate_back
 
+FEW_SPLITS = tl.constexpr(8)
+"""Splits that are joined with few loads, where a sequence uses no more of those that it has room for."""
+
 
 @triton.jit
 def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.constexpr, PDL: tl.constexpr):
@@ -51,18 +54,18 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
     used = tl.minimum(blocks, SPLITS)  # by those that have blocks at all
     first = earliest + split * blocks // used
     stop = tl.where(split < used, earliest + (split + 1) * blocks // used, 0)
-    at, member, place = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    row = row_of_block(cache, sequence, first, first < stop, shape)
-    position = place + first * BLOCK_N
-    if shape.ahead:
-        before = (position < last) & (first < stop)
-        k_old = keys_of(cache, place + row, before, head, shape)  # [BLOCK_N, BLOCK_D]
-        v_old = values_of(cache, place + row, before, head, shape)  # [BLOCK_N, BLOCK_D]
-        if DYNAMIC:
-            k_scale_old, v_scale_old = both_scales_of(cache, place + row, before, head, shape)  # [BLOCK_N] each
-    if PDL:
-        gdc_wait()
-    if first < stop:
+    if first < stop:  # programs without a part end here, and leave their place to those of the next kernel
+        at, member, place = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+        row = row_of_block(cache, sequence, first, True, shape)
+        position = place + first * BLOCK_N
+        if shape.ahead:
+            before = position < last
+            k_old = keys_of(cache, place + row, before, head, shape)  # [BLOCK_N, BLOCK_D]
+            v_old = values_of(cache, place + row, before, head, shape)  # [BLOCK_N, BLOCK_D]
+            if DYNAMIC:
+                k_scale_old, v_scale_old = both_scales_of(cache, place + row, before, head, shape)  # [BLOCK_N] each
+        if PDL:
+            gdc_wait()
         q_at = q.data + sequence * q.stride + (head * GROUP + member)[:, None] * DIM + at[None, :]
         q_mask = (member < GROUP)[:, None] & (at < DIM)[None, :]
         q_tile = tl.load(q_at, mask=q_mask, other=0.0)  # [BLOCK_M, BLOCK_D]
@@ -115,6 +118,25 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
 
 
 @triton.jit
+def _joined(
+    partial, row, used, start, sink, SIZE: tl.constexpr, BLOCK_D: tl.constexpr, COUNT: tl.constexpr
+):  # fmt: skip
+    """SIZE values of a head, from `start` on, from the first `used` of COUNT splits, whose shares are from `row` on;
+    `sink` is a score without a value, or None."""
+    at, split = start + tl.arange(0, SIZE), tl.arange(0, COUNT)
+    m = tl.load(partial.maxima + row + split, mask=split < used, other=float("-inf"))  # [COUNT]
+    total = tl.load(partial.totals + row + split, mask=split < used, other=0.0)  # [COUNT]
+    values_at = partial.outputs + (row + split)[:, None] * BLOCK_D + at[None, :]
+    values = tl.load(values_at, mask=(split < used)[:, None], other=0.0)  # [COUNT, SIZE]
+    most = tl.max(m)
+    weight = tl.exp2(m - most)
+    whole = tl.sum(weight * total)
+    if sink is not None:
+        whole += tl.exp2(sink - most)
+    return tl.sum(values * weight[:, None], 0) / whole
+
+
+@triton.jit
 def combine_kernel(
     partial, positions, sinks, out, quantized, ordered, heads, shape: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
@@ -131,22 +153,21 @@ def combine_kernel(
     SIZE: tl.constexpr = shape.part if shape.part else shape.block_d
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = tl.program_id(2) * SIZE if shape.part else 0
-    at, split = start + tl.arange(0, SIZE), tl.arange(0, triton.next_power_of_2(SPLITS))
     _, blocks = visible_blocks(tl.load(positions + sequence), shape)
     used = tl.minimum(blocks, SPLITS)
     if PDL:
         gdc_wait()
-    row = (sequence * heads + head) * SPLITS + split
-    m = tl.load(partial.maxima + row, mask=split < used, other=float("-inf"))  # [splits]
-    total = tl.load(partial.totals + row, mask=split < used, other=0.0)  # [splits]
-    values_at = partial.outputs + row[:, None] * BLOCK_D + at[None, :]
-    values = tl.load(values_at, mask=(split < used)[:, None], other=0.0)  # [splits, SIZE]
-    most = tl.max(m)
-    weight = tl.exp2(m - most)
-    whole = tl.sum(weight * total)
+    sink = None
     if sinks is not None:
-        whole += tl.exp2(tl.load(sinks + head) * LOG2E - most)
-    value = tl.sum(values * weight[:, None], 0) / whole  # [SIZE]
+        sink = tl.load(sinks + head) * LOG2E
+    row = (sequence * heads + head) * SPLITS
+    if SPLITS > FEW_SPLITS:
+        if used > FEW_SPLITS:
+            value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
+        else:
+            value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, FEW_SPLITS)
+    else:
+        value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
     if shape.rotated:
         value = tl.reshape(rotate_back(tl.reshape(value, (1, SIZE)), 1, SIZE, DIM), (SIZE,))
     if quantized is not None:
@@ -155,4 +176,5 @@ def combine_kernel(
         end = first + DIM // 32
         store_q8_1(groups, quantized, ordered, sequence, first + start // 32, end, heads * DIM, SIZE // 32)
     else:
+        at = start + tl.arange(0, SIZE)
         tl.store(out.data + sequence * out.stride + head * DIM + at, value, mask=at < DIM)

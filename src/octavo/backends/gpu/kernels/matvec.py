@@ -89,35 +89,21 @@ def _multiply(
 
 
 @triton.jit
-def matvec_kernel(
-    w, x, experts, terms, y, n, TOKENS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr
-):
-    """y f32 [TOKENS, N] = x W^T + terms; x is q8_1 with codes as int32.
+def _rows(
+    w, x, terms, out_row, stride, at, row, n,
+    TOKENS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr, WAITS: tl.constexpr,
+):  # fmt: skip
+    """Rows `row` [BLOCK_N] of the weights, to places `at` of `out_row` and of the rows after it, `stride` apart.
 
-    With `experts` a program's second number is a row of y: row i is W[ids[i]] of token i // sharing.
-    shape.prefetch blocks of chunks are loaded before the values of an earlier kernel are waited for.
+    shape.prefetch blocks of chunks are loaded before the values of an earlier kernel are waited for, if it WAITS.
     """
-    if PDL:
-        gdc_launch_dependents()
     CHUNKS: tl.constexpr = shape.chunks
     LAYOUT: tl.constexpr = w.layout
-    at = tl.program_id(0) * shape.block_n + tl.arange(0, shape.block_n)
-    row = tl.minimum(at, n - 1).to(tl.int64)
-    out_row = y.data
-    if experts is not None:
-        if PDL:
-            gdc_wait()
-        pair = tl.program_id(1)
-        row += tl.load(experts.ids + pair).to(tl.int64) * n
-        token = pair // experts.sharing
-        out_row += pair.to(tl.int64) * y.stride
-        codes = x.codes + token.to(tl.int64) * (LAYOUT.kp // 4)
-        x = Q8Activation(codes, x.scale + token, x.sums, x.sums16 + token, x.stride)
     ahead = ()
     for i in tl.static_range(shape.prefetch):
         loaded = _load(w, row, i * CHUNKS, CHUNKS, ASM)
         ahead = ahead + (loaded,)  # noqa: RUF005
-    if PDL and experts is None:
+    if WAITS:
         gdc_wait()
     acc = ()
     for t in tl.static_range(TOKENS):
@@ -138,4 +124,54 @@ def matvec_kernel(
             out *= LAYOUT.factor
         for i in tl.static_range(len(terms)):
             out += tl.load(terms[i].data + t * terms[i].stride + at, mask=at < n, other=0.0)  # [BLOCK_N]
-        tl.store(out_row + t * y.stride + at, out, mask=at < n)
+        tl.store(out_row + t * stride + at, out, mask=at < n)
+
+
+@triton.jit
+def matvec_kernel(
+    w, x, experts, terms, y, n, TOKENS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr
+):
+    """y f32 [TOKENS, N] = x W^T + terms; x is q8_1 with codes as int32.
+
+    With `experts` a program's second number is a row of y: row i is W[ids[i]] of token i // sharing.
+    """
+    if PDL:
+        gdc_launch_dependents()
+    at = tl.program_id(0) * shape.block_n + tl.arange(0, shape.block_n)
+    row = tl.minimum(at, n - 1).to(tl.int64)
+    out_row = y.data
+    if experts is not None:
+        if PDL:
+            gdc_wait()
+        pair = tl.program_id(1)
+        row += tl.load(experts.ids + pair).to(tl.int64) * n
+        token = pair // experts.sharing
+        out_row += pair.to(tl.int64) * y.stride
+        codes = x.codes + token.to(tl.int64) * (w.layout.kp // 4)
+        x = Q8Activation(codes, x.scale + token, x.sums, x.sums16 + token, x.stride)
+    WAITS: tl.constexpr = PDL and experts is None
+    _rows(w, x, terms, out_row, y.stride, at, row, n, TOKENS, shape, ASM, WAITS)
+
+
+@triton.jit
+def matvec_pair_kernel(
+    w, other, x, y, other_y, n, other_n, programs,
+    TOKENS: tl.constexpr, shape: tl.constexpr, other_shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Two products of one activation: y = x W^T by the first `programs` programs, and that of the other weights by the
+    rest; see `matvec_kernel`."""
+    if PDL:
+        gdc_launch_dependents()
+    program = tl.program_id(0)
+    if program < programs:
+        _rows_of_program(w, x, y, n, program, TOKENS, shape, ASM, PDL)
+    else:
+        _rows_of_program(other, x, other_y, other_n, program - programs, TOKENS, other_shape, ASM, PDL)
+
+
+@triton.jit
+def _rows_of_program(
+    w, x, y, n, program, TOKENS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr, WAITS: tl.constexpr
+):  # fmt: skip
+    at = program * shape.block_n + tl.arange(0, shape.block_n)
+    _rows(w, x, (), y.data, y.stride, at, tl.minimum(at, n - 1).to(tl.int64), n, TOKENS, shape, ASM, WAITS)
