@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from octavo.backends.gpu import compiled
+from octavo.backends.gpu import compiled, compiling
 from octavo.backends.gpu.arguments import matrix
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.kernels.elementwise import binary_kernel
@@ -101,6 +103,29 @@ def launches(*ops: str) -> list[Launch]:
     ]
 
 
+def processes(start: Callable[..., None], rows: dict[str, dict[str, Any]]) -> None:
+    """What happens where a process of its own compiles: one that works, one that ends, and none."""
+    many, python, begin, begun = compiling.MANY, sys.executable, compiling._start, []
+
+    def noted() -> subprocess.Popen[bytes] | None:
+        begun.append(begin())
+        return begun[-1]
+
+    def ended() -> subprocess.Popen[bytes] | None:
+        return subprocess.Popen([python, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    compiling.MANY = 0
+    for name, how in {"apart": noted, "ended": ended, "none": begin}.items():
+        folder = compiled.folder()
+        assert folder is not None
+        shutil.rmtree(folder)
+        compiling._start = how
+        sys.executable = "/no/python" if name == "none" else python
+        start(name, "records", "gluon")
+    compiling.MANY, sys.executable, compiling._start = many, python, begin
+    rows["apart"]["left"] = [process.poll() is None for process in begun if process is not None].count(True)
+
+
 def main() -> None:
     gpu, watch, rows = NoGpu(), Watch(), {}
     driver.set_active(gpu)
@@ -137,6 +162,7 @@ def main() -> None:
     (second / compiled.SUMS).unlink()
     start("damaged", "add", "mul")
     start("repaired", "add", "mul")
+    processes(start, rows)
     shutil.rmtree(folder)
     for path in Path(triton.knobs.cache.dir).rglob("*.*"):
         path.write_bytes(b"")

@@ -50,6 +50,13 @@ def test_kernels_of_records_are_kept_for_each_constant(happened: dict[str, dict[
     assert happened["records kept"] == every
 
 
+def test_kernels_are_compiled_by_processes_that_end(happened: dict[str, dict[str, Any]]) -> None:
+    """Of Triton and of Gluon; by this one where these fail."""
+    every = {**KEPT, "loaded": 6, "launches": 8}
+    assert happened["apart"] == {**every, "left": 0}
+    assert happened["ended"] == happened["none"] == {**every, "compiled": 6}
+
+
 def test_damaged_kernels_are_compiled_again_with_one_warning(happened: dict[str, dict[str, Any]]) -> None:
     row = happened["damaged"]
     (warning,) = row["warnings"]

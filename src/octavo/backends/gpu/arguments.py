@@ -154,18 +154,28 @@ def marked(argument: Any) -> Any:
     if not hasattr(argument, "_make"):
         return tuple(parts)
     if any(isinstance(part, tuple) for part in argument):
-        return _ended(type(argument))(*parts, None)
+        return ended(type(argument))(*parts, None)
     return argument._make(parts)
 
 
 @cache
-def _ended(record: Any) -> Any:
+def ended(record: Any) -> Any:
     """A record that has records in it with nothing as its last field.
 
     An integer that is 1 is a constant to Triton. Triton 3.6 forgets constants of a record within a record at the first
     branch or loop, unless a constant of the outer record comes after them.
     """
-    return namedtuple(record.__name__, (*record._fields, "nothing"))
+    made = namedtuple(record.__name__, (*record._fields, "nothing"))  # type: ignore[misc]
+    _records[made] = record
+    return made
+
+
+_records: dict[Any, Any] = {}
+
+
+def unended(record: Any) -> Any:
+    """The record that `ended` has made this one of; None for others."""
+    return _records.get(record)
 
 
 @cache
@@ -174,6 +184,16 @@ def _constexpr(constant: Constant) -> Any:
     from triton.language import constexpr
 
     return constexpr(_Marked(constant))
+
+
+def marked_constant(constant: Constant) -> Constant:
+    """A constant as kernels are compiled for it."""
+    return _Marked(constant)
+
+
+def unmarked_constant(value: Any) -> Constant | None:
+    """The constant that `marked_constant` has made this of; None for others."""
+    return value._constant if type(value) is _Marked else None
 
 
 class _Marked(Constant):

@@ -28,6 +28,7 @@ from triton.compiler import CompiledKernel, make_backend
 from triton.runtime.driver import driver
 from triton.runtime.jit import get_cache_invalidating_env_vars
 
+from octavo.backends.gpu.compiling import apart
 from octavo.jit.cache import NOT_KEPT, kernel_folder, warn_once
 
 SUMS = "sha256"
@@ -55,9 +56,11 @@ def compiled(source: Any, target: Any, options: dict[str, Any], _env_vars: Any =
         return _compile(source, target, options)
     entry = kept / _key(source, target, options)
     found = _load(entry, source)
+    if found is None and apart.compile(source, target, options, entry):
+        found = _load(entry, source)
     if found is None:
         found = _compile(source, target, options)
-        _save(entry, found)
+        save(entry, found)
     return found
 
 
@@ -93,7 +96,7 @@ def _load(entry: Path, source: Any) -> CompiledKernel | None:
         return None
 
 
-def _save(entry: Path, kernel: CompiledKernel) -> None:
+def save(entry: Path, kernel: CompiledKernel) -> None:
     """Keep what a kernel is launched with, all of it or nothing."""
     binary = make_backend(kernel.metadata.target).binary_ext
     temporary = entry.with_name(f"{entry.name}.{secrets.token_hex(8)}.tmp")

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 from octavo.backends.cores import cores
 
 log = logging.getLogger("octavo")
+MOST_THREADS = 16
+"""And processes, each of which takes some 300 MB."""
 Kind = tuple[Any, ...]
 
 
@@ -38,11 +40,19 @@ class Makes(Protocol):
         """Launch a kernel that was made for this, or for its like."""
 
 
-class Maker:
-    """Makes kernels, each once. `run` begins work on another thread."""
+def _here(prepare: Callable[[], Any], left: Callable[[], int]) -> Any:
+    return prepare()
 
-    def __init__(self, run: Callable[[Callable[[], None]], object]) -> None:
-        self._run, self._lock = run, Lock()
+
+class Maker:
+    """Makes kernels, each once. `run` begins work on another thread, on which `during` is given each launch's `prepare`
+    and how many others wait."""
+
+    def __init__(
+        self, run: Callable[[Callable[[], None]], object],
+        during: Callable[[Callable[[], Any], Callable[[], int]], Any] = _here,
+    ) -> None:  # fmt: skip
+        self._run, self._during, self._lock = run, during, Lock()
         self._made: dict[Kind, Future[Any]] = {}
         self._waiting: OrderedDict[Kind, Makes] = OrderedDict()
 
@@ -65,7 +75,7 @@ class Maker:
             kind, launch = self._waiting.popitem(last=False)
             future = self._made[kind]
         try:
-            future.set_result(launch.prepare())
+            future.set_result(self._during(launch.prepare, lambda: len(self._waiting)))
         except BaseException as error:  # for whoever waits
             future.set_exception(error)
 
@@ -84,11 +94,15 @@ class Maker:
 
 @cache
 def maker(device: int) -> Maker:
-    """What makes kernels for a device, on as many threads as there are cores."""
+    """What makes kernels for a device, on as many threads as there are cores, up to MOST_THREADS."""
     from triton.runtime.driver import driver
 
-    pool = ThreadPoolExecutor(cores(), "kernels", initializer=lambda: driver.active.set_current_device(device))
-    return Maker(pool.submit)
+    from octavo.backends.gpu.compiling import apart
+
+    pool = ThreadPoolExecutor(
+        min(cores(), MOST_THREADS), "kernels", initializer=lambda: driver.active.set_current_device(device)
+    )
+    return Maker(pool.submit, apart.during)
 
 
 class Making:
