@@ -124,6 +124,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "matvec_stream": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {"x": WORDS_X, "terms": (ROWS,)}),
     "matvec_stream_wide": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {"x": WORDS_X, "terms": ()}),
     "matvec_stream_deep": (matvec_stream_kernel, {"shape": MatvecStreamShape(2)}, 2, {"x": WORDS_X, "terms": (ROWS,)}),
+    "matvec_stream_deepest": (matvec_stream_kernel, {"shape": MatvecStreamShape(4)}, 4,
+                              {"x": WORDS_X, "terms": (ROWS,)}),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "grid_matvec": (grid_matvec_kernel, {"TOKENS": 1}, 4,
@@ -290,7 +292,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
 
 PAIRS = {"experts_few": 512, "experts": 4096, "experts_wide": 16384}
 """Pairs of a token and one of 128 experts, which the shape is chosen for."""
-LENGTHS = {"matvec_stream_wide": 4096, "matvec_stream_deep": 6144}
+LENGTHS = {"matvec_stream_wide": 4096, "matvec_stream_deep": 6144, "matvec_stream_deepest": 14336}
 """Values of a row, where not KP."""
 GRID_ROWS = {"grid_matvec": 14336, "grid_matvec_2": 14336, "grid_matvec_id": 4096}
 """Rows that are multiplied, which the shape is chosen for."""

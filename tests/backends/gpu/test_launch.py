@@ -10,8 +10,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import native_specialize_impl
 
+from octavo.backends.gpu import launch
 from octavo.backends.gpu.arguments import matrix
-from octavo.backends.gpu.launch import _kind
+from octavo.backends.gpu.launch import _kind, share_l1
 
 X = torch.zeros(8, 16)
 LARGE = torch.empty(1 << 31, dtype=torch.int8, device="meta")
@@ -31,3 +32,24 @@ def test_arguments_of_one_kind_are_compiled_for_alike(target: GPUTarget) -> None
     for a, b in of_one_kind:
         first, second = (native_specialize_impl(backend, x, False, True, True) for x in (a, b))
         assert first == second, (a, b)
+
+
+class Loaded:
+    """A launch of a loaded kernel, or of one of which nothing is known."""
+
+    def __init__(self, function: int, shared: int | None) -> None:
+        self.sharing = None if shared is None else (function, shared)
+
+
+@pytest.mark.parametrize(
+    ("shared", "percent"), [((0, 20480, 256), 50), ((0, 48 << 10), 75), ((0, 200 << 10), -1), ((0, None, 100), 50)]
+)
+def test_kernels_of_a_step_ask_for_one_division_of_the_l1(
+    monkeypatch: pytest.MonkeyPatch, shared: tuple[int | None, ...], percent: int
+) -> None:
+    asked = []
+    monkeypatch.setattr(launch, "prefer_shared_memory", lambda kernels, percent: asked.append((list(kernels), percent)))
+    share_l1([Loaded(i, n) for i, n in enumerate(shared)])  # type: ignore[misc]
+    assert asked == [([i for i, n in enumerate(shared) if n is not None], percent)]
+    share_l1([])
+    assert len(asked) == 1

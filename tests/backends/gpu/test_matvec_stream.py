@@ -22,7 +22,11 @@ from tests.sampling import slow
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
 @pytest.mark.parametrize(
-    ("n", "k", "warps"), [(35, 1024, 1), *map(slow, ((5, 2304, 2), (1, 1024, 1), (60, 4096, 1), (70_001, 2048, 1)))]
+    ("n", "k", "warps"),
+    [
+        (35, 1024, 1),
+        *map(slow, ((5, 2304, 2), (5, 4352, 4), (40, 14336, 4), (1, 1024, 1), (60, 4096, 1), (70_001, 2048, 1))),
+    ],
 )
 def test_rows(name: str, n: int, k: int, warps: int) -> None:
     """Programs with no, some and all of their rows, and lanes without a chunk; all that is not rounded is exact."""
@@ -66,6 +70,7 @@ def test_what_takes_it() -> None:
 
 def test_lanes_of_long_rows() -> None:
     w: Any = load(random_matrix("w", by_name("Q4_K"), (4, 256), np.random.default_rng(0)), "cpu")
-    warps = {kp: shape.warps for kp in (4096, 6144, 8192) if (shape := shape_of(w.layout, 8192, kp, "sm_90"))}
-    assert warps == {4096: 1, 6144: 2, 8192: 2}
-    assert shape_of(w.layout, 8192, 14336, "sm_90") is None
+    lengths = (4096, 6144, 8192, 14336)
+    warps = {kp: shape.warps for kp in lengths if (shape := shape_of(w.layout, 8192, kp, "sm_90"))}
+    assert warps == {4096: 1, 6144: 2, 8192: 2, 14336: 4}
+    assert shape_of(w.layout, 8192, 28672, "sm_90") is None

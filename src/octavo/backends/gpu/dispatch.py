@@ -70,13 +70,18 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecSha
         return MatvecShape(64, width, min(2, -(-chunks // width)), 1)
     if chunks == 64 and n < 65536 and tokens <= 2:
         return MatvecShape(*tuned.SHORT.get((tuned.kind(layout), tokens, n >= 8192), tuned.SHORT_OTHERS))
+    kind, size = tuned.kind(layout), tuned.size(n, kp)
+    if chunks == 64 and tokens == 1 and kind == "bytes":
+        return MatvecShape(*tuned.SHORT_HUGE)
     if chunks < 128:
         return MatvecShape(2, width, -(-chunks // width), max(1, width // 32))
     if tokens > 2:
         return MatvecShape(4, 128, 1, 4) if layout.two_level and kp > 8192 else MatvecShape(4, 64, 2, 2)
     if tokens > 1:
         return MatvecShape(4, 128, 1, 4)
-    return MatvecShape(*tuned.MATVEC[tuned.kind(layout), tuned.size(n, kp)])
+    if chunks == 192 and (kind, size) in tuned.LONG:
+        return MatvecShape(*tuned.LONG[kind, size])
+    return MatvecShape(*tuned.MATVEC[kind, size])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 CUDA_LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
 AMD_DEVICES = Path("/dev/kfd")
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
+PREFERRED_CARVEOUT = 9  # CUfunction_attribute
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,15 @@ def _card(library: Any, index: int) -> Card:
         library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         capability.append(value.value)
     return Card(name.value.decode(errors="replace"), (capability[0], capability[1]))
+
+
+def prefer_shared_memory(kernels: Iterable[int], percent: int, libraries: Iterable[str] = CUDA_LIBRARIES) -> None:
+    """Ask CUDA for so much of what is L1 or shared memory as shared memory, where these loaded kernels run; -1: as it
+    likes. It gives more where a kernel needs more."""
+    library = next((found for name in libraries if (found := _open(name)) is not None), None)
+    if library is not None:
+        for kernel in kernels:
+            library.cuFuncSetAttribute(ctypes.c_void_p(kernel), PREFERRED_CARVEOUT, percent)
 
 
 def driver_version() -> str | None:

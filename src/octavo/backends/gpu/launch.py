@@ -8,9 +8,13 @@ from typing import Any
 
 from octavo.backends.gpu.arguments import Constant, for_triton
 from octavo.backends.gpu.device import Target
+from octavo.backends.gpu.driver import prefer_shared_memory
 from octavo.backends.gpu.making import Making
 
 Grid = tuple[int, ...]
+SHARES = ((32 << 10, 50), (112 << 10, 75))
+"""Bytes of shared memory that the kernels of a step need at the most, and the percentage of the L1 that all of them ask
+for as such: 132 and 196 KiB on an H200."""
 
 
 class Launch:
@@ -25,6 +29,8 @@ class Launch:
         exact: bool = False, **constants: Any,
     ) -> None:  # fmt: skip
         self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))
+        self.made: Any = None
+        self._shares_l1 = target.arch == "sm_90"
         self._arguments = for_triton(arguments)
         how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
         self._options = {**dict(zip(constants, for_triton(tuple(constants.values())), strict=True)), **how}
@@ -52,8 +58,24 @@ class Launch:
 
     def use(self, made: Any) -> None:
         """Launch a kernel that was compiled for this, or for its like, without asking again what it is compiled for."""
+        self.made = made
         rest = self.kernel.arg_names[len(self._arguments) :]
         self._run = partial(made[self._grid], *self._arguments, *(self._options[name] for name in rest))
+
+    @property
+    def sharing(self) -> tuple[int, int] | None:
+        """The loaded kernel, and the bytes of shared memory that it needs; None where nothing is known of how it shares
+        the L1."""
+        return (self.made.function, self.made.metadata.shared) if self._shares_l1 and self.made is not None else None
+
+
+def share_l1(launches: Sequence[Launch]) -> None:
+    """Have kernels that are captured together ask for one division of the L1: where the next one wants another, a
+    multiprocessor has to be empty before it begins."""
+    needs = dict(found for launch in launches if (found := launch.sharing) is not None)
+    if needs:
+        most = max(needs.values())
+        prefer_shared_memory(needs, next((percent for limit, percent in SHARES if most <= limit), -1))
 
 
 def _kind(argument: Any) -> Any:
@@ -123,6 +145,7 @@ class Captured(Calls):
         cuda: Any = torch.cuda
         cuda.current_blas_handle()  # each thread has its own, and none can be made during a capture
         torch.cuda.synchronize()
+        share_l1([call for call in self.calls if isinstance(call, Launch)])  # a graph keeps what is asked for now
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             super().__call__()

@@ -15,10 +15,12 @@ from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.layout import Layout
 from octavo.backends.gpu.weights import QuantWeight
 
-WARPS = 16
-"""Of a multiprocessor: as many as its registers hold of Q4_K with 4096 values a row."""
+WARPS, DEEP_WARPS = 16, 12
+"""Of a multiprocessor: as many as its registers hold of Q4_K with 4096 values a row, and where four share a row."""
 MOST_CHUNKS = 4
 """Of a lane."""
+DEEP, DEEPEST = 8192, 16384
+"""Values of a row up to which two warps share it, and four."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,11 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
         return None
     if arch == "interpreter":
         return MatvecStreamShape(2) if kp >= 1024 else None
+    deep = n < 65536 and DEEP < kp <= DEEPEST
     if six:
-        faster = n >= 65536 and kp == 2048
+        faster = (n >= 65536 and kp == 2048) or deep
     else:
-        faster = n < 65536 and ((n >= 6144 and kp == 4096) or 4096 < kp <= 8192)
+        faster = deep or (n < 65536 and ((n >= 5120 and kp == 4096) or 4096 < kp <= DEEP))
     if not arch.startswith("sm_") or not faster:
         return None
     warps = 1
@@ -54,7 +57,7 @@ def multiply(
     terms: Sequence[torch.Tensor],
 ) -> Launch:  # fmt: skip
     """y [1, n] = x [1, k] @ w.T + terms."""
-    programs = min(w.n, multiprocessors() * (WARPS // shape.warps))
+    programs = min(w.n, multiprocessors() * ((DEEP_WARPS if w.kp > DEEP else WARPS) // shape.warps))
     return c.launch(
         matvec_stream_kernel, (programs,), w.planes(), x.as_words(), tuple(map(matrix, terms)), matrix(y), w.n,
         shape=shape, ASM=c.target.asm, warps=shape.warps,

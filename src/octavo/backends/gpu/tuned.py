@@ -39,7 +39,7 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("bytes", "wide"): (2, 64, 2, 2), ("one level", "wide"): (4, 64, 1, 2),
     ("bytes", "huge"): (2, 64, 2, 2), ("one level", "huge"): (2, 64, 2, 2),
     ("bytes", "deep"): (2, 64, 4, 2), ("one level", "deep"): (4, 128, 2, 4),
-    ("two levels", "small"): (2, 32, 4, 1), ("sixteens", "small"): (4, 32, 4, 1),
+    ("two levels", "small"): (4, 32, 4, 1), ("sixteens", "small"): (4, 32, 4, 1),
     ("two levels", "wide"): (2, 128, 1, 4), ("sixteens", "wide"): (4, 64, 1, 2),
     ("two levels", "huge"): (2, 64, 2, 2), ("sixteens", "huge"): (2, 64, 2, 2),
     ("two levels", "deep"): (2, 64, 4, 2), ("sixteens", "deep"): (2, 64, 4, 2),
@@ -48,14 +48,20 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
 }  # fmt: skip
 """One token."""
 
+LONG: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    ("sixteens", "small"): (4, 64, 3, 2), ("bytes", "small"): (2, 32, 6, 1),
+}  # fmt: skip
+"""One token and rows of 6144 values, where it is another shape."""
+
 SHORT: dict[tuple[Kind, int, bool], tuple[int, int, int, int]] = {
     ("bytes", 1, False): (4, 32, 2, 1), ("one level", 1, False): (4, 32, 2, 1), ("two levels", 1, False): (4, 64, 1, 2),
     ("sixteens", 1, False): (8, 32, 2, 1), ("zeros", 1, False): (4, 64, 1, 2),
     ("one level", 1, True): (8, 32, 1, 1), ("zeros", 1, True): (8, 32, 1, 1),
     ("one level", 2, False): (4, 32, 2, 1), ("zeros", 2, False): (4, 32, 1, 1), ("one level", 2, True): (8, 32, 1, 1),
 }  # fmt: skip
-"""Rows of 2048 values, by tokens and whether they are 8192 or more; `SHORT_OTHERS` for those that are not here."""
-SHORT_OTHERS = (8, 32, 2, 1)
+"""Rows of 2048 values, by tokens and whether they are 8192 or more."""
+SHORT_OTHERS, SHORT_HUGE = (8, 32, 2, 1), (4, 32, 2, 1)
+"""Others of these, and a vocabulary of bytes."""
 
 
 DIGITS: dict[Size, tuple[int, int, int, int]] = {
@@ -122,7 +128,7 @@ EVEN: tuple[tuple[int, Mixed], ...] = ((16, (16, 128, 3, 4, 2, 2)), (32, (32, 64
 """Most tokens, and the shape for weights of 4 and 6 bits."""
 EVEN_8, EVEN_8_NARROW = (8, 128, 3, 4, 2, 2), (8, 64, 3, 4, 4, 2)
 """Five to eight tokens; the second for 4 bits, unless rows are those of a vocabulary."""
-WIDE, HEADS = 4096, 1024
+WIDE, HEADS = 2048, 1024
 """Values of a token from which on that is faster than `mmq_mma`, and rows of keys or values that such a model has."""
 STREAMS: tuple[tuple[int, dict[Size, Mixed]], ...] = (
     # most tokens, and shapes by size; where one is missing, that of MIXED is faster
