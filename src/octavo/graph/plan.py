@@ -16,6 +16,7 @@ import numpy as np
 
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
+from octavo.garbage import no_collection
 from octavo.graph.node import Dim, Graph, Node, Sizes, bind
 from octavo.graph.ops import IN_PLACE, VIEWS
 from octavo.graph.protocol import AsyncBackend, Backend, Binder, Call, MadeReady
@@ -150,7 +151,8 @@ class Executor:
         wanted = self._outputs if wanted is None else wanted
         key = wanted, tuple(sorted(sizes.items()))
         if key not in self._plans:
-            self._plans[key] = self._bind(self._needed(wanted), {**self.limits, **sizes})
+            with no_collection():
+                self._plans[key] = self._bind(self._needed(wanted), {**self.limits, **sizes})
             if len(self._plans) > self._kept:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -284,6 +285,7 @@ def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> Engine
     target = (0.025 if on_gpu else 0.25) if options.itl_target is None else options.itl_target
     loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
     loop.warm_up()
+    gc.freeze()  # what is there now stays, and later searches for garbage leave it out
     return loop
 
 

@@ -8,8 +8,6 @@ import importlib
 import importlib.util
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +15,7 @@ from typing import Any, Literal
 
 from octavo.backends.gpu.driver import Driver, begin_context, find_driver
 from octavo.errors import INSTALL_GPU, BackendError
+from octavo.garbage import no_collection
 
 log = logging.getLogger("octavo")
 
@@ -70,7 +69,7 @@ def require_packages() -> None:
         wanted = ".".join(map(str, oldest))
         try:
             found = version(package)
-            with _no_collection():
+            with no_collection():
                 importlib.import_module(package)
         except (PackageNotFoundError, ImportError) as error:
             reason = "is not installed" if isinstance(error, PackageNotFoundError) else f"can't be imported ({error})"
@@ -81,18 +80,6 @@ def require_packages() -> None:
             log.info("device gpu: %s is %s, and kernels were tried with %s at the latest", package, found, tried)
         if release < oldest:
             raise BackendError(f"device gpu: {package} is {found} (needed: {wanted} or later; {INSTALL_GPU})")
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No search for garbage meanwhile: an import makes objects by the million, and next to no garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def interpreted() -> bool:

@@ -20,7 +20,7 @@ from octavo.backends.cores import cores
 
 log = logging.getLogger("octavo")
 MOST_THREADS = 16
-"""And processes, each of which takes some 300 MB."""
+"""And processes, each of which takes some 200 MB."""
 Kind = tuple[Any, ...]
 
 
