@@ -4,7 +4,8 @@
 
 Workload a is that of `octavo bench serve`: prompts of 128 tokens and replies of 128; as one ends the next one begins.
 Each number of replies runs twice, and the second time counts. `warm_up` is the seconds in which the engine makes and
-captures all sizes of steps before the first request. Milliseconds and tokens a second:
+captures all sizes of steps before the first request, `first` those of the sizes after which a server answers.
+Milliseconds and tokens a second:
 
     rate      tokens of replies a second, from the first request to the last token
     ttft      from a request to its first token (p50); it never waits for a place
@@ -185,9 +186,11 @@ def main() -> None:
     ) as model:
         core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=ITL_TARGET[asked.device])
         begun = time.perf_counter()
+        core.begin_warm_up()
+        first = time.perf_counter() - begun
         core.warm_up()
         warm_up = time.perf_counter() - begun
-        print(f"ready after {warm_up:.1f} s", flush=True)
+        print(f"answers after {first:.1f} s, ready after {warm_up:.1f} s", flush=True)
         apart = Apart(model.engine)
         for replies in numbers:
             cases.append(case(core, model, replies, asked, apart))
@@ -196,7 +199,14 @@ def main() -> None:
     name = f"engine-{Path(asked.model).stem}" + ("-sampled" if asked.sampled else "")
     results_file.write(
         name,
-        {**described, "workload": asked.workload, "sampled": asked.sampled, "warm_up": warm_up, "cases": cases},
+        {
+            **described,
+            "workload": asked.workload,
+            "sampled": asked.sampled,
+            "first": first,
+            "warm_up": warm_up,
+            "cases": cases,
+        },
         asked.output,
     )
 

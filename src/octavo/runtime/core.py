@@ -67,7 +67,8 @@ class EngineCore:
     def warm_up(self) -> None:
         """Make all sizes of steps ready that are to come, where each is captured: it takes some seconds."""
         with self.engine.lock:
-            self.begin_warm_up()
+            if self.warming is None:
+                self.begin_warm_up()
             if self.warming is not None:
                 self.warming.finish()
                 self.warming = None
