@@ -26,7 +26,7 @@ from octavo.bench.synthetic import make
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime.batch import Feed
-from octavo.runtime.candidates import BEST, BEST_ID
+from octavo.runtime.candidates import BEST
 from octavo.runtime.core import EngineCore
 from octavo.runtime.device_sampling import greedy
 from octavo.runtime.engine import Engine, EngineConfig
@@ -72,7 +72,7 @@ def _decode(subject: EngineSubject, backend: GpuBackend, depth: int, batch: int)
                 next(chosen)
             times.append((time.perf_counter() - start) / STEPS)
     sizes = {"tokens": batch, "outputs": batch, "sequences": batch, "boundaries": batch + 1}
-    plan = engine.load().plan(sizes, (BEST, BEST_ID))
+    plan = engine.load().plan(sizes, (BEST,))
     backend.synchronize()
     start = time.perf_counter()
     for _ in range(STEPS):

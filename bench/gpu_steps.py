@@ -23,7 +23,7 @@ from octavo.bench.subject import tokens
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime.batch import Feed
-from octavo.runtime.candidates import BEST, BEST_ID
+from octavo.runtime.candidates import BEST
 from octavo.runtime.device_sampling import greedy
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
@@ -61,7 +61,7 @@ def _step(engine: Engine, feeds: list[Feed]) -> float:
             next(chosen)
     count = len(feeds)
     sizes = {"tokens": count, "outputs": count, "sequences": count, "boundaries": count + 1}
-    plan = engine.load().plan(sizes, (BEST, BEST_ID))
+    plan = engine.load().plan(sizes, (BEST,))
     times = []
     for _ in range(ROUNDS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -8,12 +8,11 @@ from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
 from octavo.graph.protocol import AsyncBackend, Backend
 
-LOGITS, BEST, BEST_ID, CANDIDATES, TOTAL, CHANGED, DRAWN = range(7)
+LOGITS, BEST, CANDIDATES, TOTAL, CHANGED, DRAWN = range(6)
 """Outputs of a graph with candidates.
 
 LOGITS      [outputs, n_vocab]
 BEST        `top_candidates` of one
-BEST_ID     its token alone
 CANDIDATES  `top_candidates` of MAX_CANDIDATES
 TOTAL       `log_sum_exp`
 CHANGED     as CANDIDATES, after inputs `places` and `changes` of op `adjust`, `masked` and `masks` of op `mask`; LOGITS
@@ -52,10 +51,9 @@ def with_candidates(graph: Graph, backend: Backend) -> Graph:
     masked = Node("input", (), ("masked",), "i32", name="masked")
     changed = apply("mask", changed, masked, _input("masks", "masked", -(-n // 32)), label="masked")
     of_changed = apply("top_candidates", changed, k=k, label="changed candidates")
-    best_id = apply("columns", best, start=1, size=1, label="best")
     drawn = apply("draw", found, _input("draws", "outputs", 12), label="drawn")
     more = (drawn,) if backend.supports(drawn)[0] else ()
-    return Graph.of(logits, best, best_id, found, total, of_changed, *more)
+    return Graph.of(logits, best, found, total, of_changed, *more)
 
 
 def _input(name: str, rows: str, columns: int, dtype: DType = "i32") -> Node:

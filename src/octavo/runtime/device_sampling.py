@@ -12,7 +12,7 @@ from octavo.errors import ContextFullError
 from octavo.formats.spec import AnyArray
 from octavo.graph.plan import Begun
 from octavo.runtime.batch import Feed
-from octavo.runtime.candidates import BEST, BEST_ID
+from octavo.runtime.candidates import BEST
 from octavo.runtime.engine import Engine
 from octavo.runtime.kv_cache import Sequence
 
@@ -43,7 +43,7 @@ def _ahead(engine: Engine, feeds: Seq[Feed]) -> Generator[list[int], None, None]
     try:
         while True:
             with engine.lock:
-                now = under_way or engine.begin(feeds, (BEST, BEST_ID))
+                now = under_way or engine.begin(feeds, (BEST,))
                 alone = under_way is None or executor.begun == count  # no other step used the device's memory since
                 for feed in feeds:
                     feed.sequence.tokens.extend(feed.tokens)
@@ -63,7 +63,7 @@ def _begun_after(engine: Engine, sequences: Seq[Sequence], now: Begun) -> Begun 
         return None
     try:
         feeds = [Feed(s, [0]) for s in sequences]
-        return engine.begin(feeds, (BEST, BEST_ID), fed=(now.values[1], None), check=False)
+        return engine.begin(feeds, (BEST,), fed=(now.values[0][:, 1], None), check=False)
     except ContextFullError:
         return None
 
