@@ -32,13 +32,16 @@ from octavo.quantizers.smoothing import METHODS as SCALES
 from octavo.quantizers.smoothing import (
     Found,
     Pair,
+    Rounding,
     as_they_are,
     best_of,
     tensor_fp8,
     tensor_int8,
     tokens_fp8,
     tokens_int8,
+    unless,
 )
+from octavo.quantizers.smoothing.static import DYNAMIC
 
 Progress = Callable[[str, int, int], None]
 ROUNDINGS = {
@@ -48,6 +51,9 @@ ROUNDINGS = {
 WORTH = 0.5
 """Of the error of nearest codes, what scales may leave at most where only weights are rounded and their errors are made
 up for afterwards: what they gain beside that is little, and they are found with few tokens."""
+
+WORTH_STATIC = 0.8
+"""The same where activations have static scales: weights lose by scales of channels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +86,10 @@ class SchemeRun:
         found = load_scales(journal.folder) if journal.stage else None
         if found is not None:
             return with_scales(self.file, found[0]), found[1]
-        scheme = self.scheme
+        dynamic = ROUNDINGS[DYNAMIC[self.scheme.activation]] if self.scheme.static else None
         made = smooth_model(
-            self.file, self.backends, self.samples, self._searching(self.scales),
-            lambda w: values_of(scheme, nearest(scheme, w)), ROUNDINGS.get(scheme.activation, as_they_are),
-        )  # fmt: skip
+            self.file, self.backends, self.samples, self._searching(self.scales), *_roundings(self.scheme), dynamic
+        )
         how = self.scales
         choices = tuple(Scaled(**{**vars(choice), "how": choice.how or how}) for choice in made.choices)
         save_scales(journal.folder, made.scales, choices)
@@ -144,8 +149,19 @@ class SchemeRun:
 
     def _searching(self, scales: str) -> Callable[[Pair], Found]:
         """The way to choose scales; of `auto` that of several which errs least."""
-        if scales != "auto":
-            return SCALES[scales]
+        if not self.scheme.static:
+            return self._best() if scales == "auto" else SCALES[scales]
+        way = self._best() if scales == "auto" else best_of({scales: SCALES[scales]}, WORTH_STATIC)
+        if math.isinf(self.most):
+            return way
+        # An input that becomes e4m3 numbers, or keeps a scale for each token, needs none for its channels.
+        if self.other is not None:
+            weight, activation = _roundings(self.other)
+            return unless(way, lambda pair: replace(pair, weight=weight, activation=activation))
+        dynamic = ROUNDINGS[DYNAMIC[self.scheme.activation]]
+        return unless(way, lambda pair: replace(pair, activation=dynamic), self.most**2)
+
+    def _best(self) -> Callable[[Pair], Found]:
         tried = {name: way for name, way in SCALES.items() if self.scheme.static or name != "rptq"}
         compensated = not self.scheme.tokens and len(self.ways) > 1
         return best_of(tried, WORTH if compensated else 1.0)
@@ -157,3 +173,8 @@ class SchemeRun:
     def _tell(self, done: int, total: int) -> None:
         assert self.progress is not None
         self.progress("calibration", done, total)
+
+
+def _roundings(scheme: CheckpointScheme) -> tuple[Rounding, Rounding]:
+    """How a scheme rounds weights and activations."""
+    return lambda w: values_of(scheme, nearest(scheme, w)), ROUNDINGS.get(scheme.activation, as_they_are)

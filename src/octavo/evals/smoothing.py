@@ -76,12 +76,13 @@ class _Reader:
 
 def smooth_model(
     file: GGUFFile, backends: Sequence[Backend], samples: Samples, method: Method, weight: Rounding,
-    activation: Rounding = as_they_are,
+    activation: Rounding = as_they_are, in_experts: Rounding | None = None,
 ) -> Smoothed:  # fmt: skip
     """Choose scales for all folds of a model, each by the error of the products that read it, rounded.
 
     method  as in `octavo.quantizers.smoothing.METHODS`
     weight, activation  how products are rounded
+    in_experts  how what experts are given is rounded, if not as other inputs are
 
     The model is run once, as it is: scales of one fold change nothing for others. Left as they are: q and k, which no
     product reads, an output matrix, and channels that several heads of latent attention share. Raises what `Layerwise`
@@ -95,8 +96,9 @@ def smooth_model(
     left, waiting = dict.fromkeys(folds), dict[str, list[_Reader]]()
     for stage in Layerwise(model, backends, samples).run():
         for fold, readers in _readers(stage, fold_of, waiting):
+            rounding = in_experts if in_experts and any(r.given.experts for r in readers) else activation
             scales = np.ones(fold.size)
-            for name, places, pair in _pairs(fold, readers, weight, activation):
+            for name, places, pair in _pairs(fold, readers, weight, rounding):
                 found = method(pair)
                 scales[places] = found.scales
                 choices.append(_choice(name, found, pair, readers))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from octavo.formats.spec import F32
 from octavo.quantizers.smoothing import (
     METHODS,
     Pair,
+    as_they_are,
     awq,
     best_of,
     clip,
@@ -21,6 +24,7 @@ from octavo.quantizers.smoothing import (
     static_scale,
     tensor_int8,
     tokens_int8,
+    unless,
 )
 from octavo.quantizers.smoothing.rounding import Rounding
 
@@ -94,16 +98,42 @@ def test_a_static_scale_cuts_off_what_is_rare() -> None:
     inputs, weight = rng.normal(size=(256, K)).astype(np.float32), rng.normal(size=(48, K)).astype(np.float32)
     even = static_scale(inputs, [weight], float(np.abs(inputs).max()), "int8_static")
     assert even.after <= even.before < 0.02
-    inputs[7, 5] = 8.0
-    found = static_scale(inputs, [weight[:16], weight[16:]], 8.0, "int8_static")
+    assert even.share == 1.0  # other text may have larger values, and cutting off gains next to nothing here
+    inputs[7, 5] = 30.0
+    found = static_scale(inputs, [weight[:16], weight[16:]], 30.0, "int8_static")
     assert found.share < 0.9
-    assert found.scale == pytest.approx(8.0 * found.share / 127)
+    assert found.scale == pytest.approx(30.0 * found.share / 127)
     assert found.after < found.before
     codes = np.clip(np.rint(inputs / np.float32(found.scale)), -128, 127) * np.float32(found.scale)
     wrong, right = (x.astype(np.float64) @ weight.T for x in (codes - inputs, inputs))
     lost, power = (np.square(y).sum(axis=1) for y in (wrong, right))
     assert found.after == pytest.approx(np.mean(lost / (power + power.mean() / 10)) ** 0.5, rel=1e-3)
     assert static_scale(np.zeros((2, K), np.float32), [weight], 0.0, "fp8_static").after == 0
+
+
+def test_e4m3_numbers_have_as_much_room_as_costs_little() -> None:
+    rng = np.random.default_rng(6)
+    weight = rng.normal(size=(48, K)).astype(np.float32)
+    inputs = rng.normal(size=(256, K)).astype(np.float32)
+    assert static_scale(inputs, [weight], float(np.abs(inputs).max()), "fp8_static").share == 64.0
+    found = static_scale(inputs, [weight], 1000.0, "fp8_static")  # next to which these lose their digits
+    assert 4.0 <= found.share < 64.0
+    assert found.after <= 1.1 * static_scale(inputs, [weight], 250.0, "fp8_static").after < 0.5 * found.before
+
+
+def test_channels_stay_where_another_rounding_errs_less() -> None:
+    rng = np.random.default_rng(7)
+    sizes = np.geomspace(1, 100, K)
+    inputs, weight = (rng.normal(size=(n, K)).astype(np.float32) for n in (128, 48))
+    pair = Pair((weight,), (inputs * sizes).astype(np.float32), rows_of_weights(8), tensor_int8)
+    alone = rptq(pair)
+    assert alone.setting is not None
+    exact = unless(rptq, lambda pair: replace(pair, activation=as_they_are))(pair)
+    assert (exact.setting, exact.how, exact.after) == (None, "ones", exact.before)
+    assert (exact.scales == 1).all()
+    worse = unless(rptq, lambda pair: pair)(pair)
+    np.testing.assert_array_equal(worse.scales, alone.scales)
+    assert unless(rptq, lambda pair: replace(pair, activation=as_they_are), most=1e9)(pair).setting is not None
 
 
 def test_awq_helps_channels_with_large_inputs() -> None:

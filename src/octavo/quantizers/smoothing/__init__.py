@@ -1,7 +1,7 @@
 """Scales of channels with which rounded products err less: SmoothQuant, AWQ, QQQ's threshold; and clipping."""
 
 from octavo.quantizers.smoothing.clip import Clipped, clip
-from octavo.quantizers.smoothing.methods import METHODS, awq, best_of, outlier_threshold, rptq, smoothquant
+from octavo.quantizers.smoothing.methods import METHODS, awq, best_of, outlier_threshold, rptq, smoothquant, unless
 from octavo.quantizers.smoothing.pair import Found, Pair, search
 from octavo.quantizers.smoothing.rounding import (
     Rounding,
@@ -18,5 +18,5 @@ from octavo.quantizers.smoothing.static import StaticScale, rounded_error, stati
 __all__ = [
     "METHODS", "Clipped", "Found", "Pair", "Rounding", "StaticScale", "as_they_are", "awq", "best_of", "clip",
     "groups_of_weights", "outlier_threshold", "rounded_error", "rows_of_weights", "rptq", "search", "smoothquant",
-    "static_scale", "tensor_fp8", "tensor_int8", "tokens_fp8", "tokens_int8",
+    "static_scale", "tensor_fp8", "tensor_int8", "tokens_fp8", "tokens_int8", "unless",
 ]  # fmt: skip

@@ -90,6 +90,24 @@ def rptq(
     return search(pair, candidates())
 
 
+def unless(
+    method: Callable[[Pair], Found], other: Callable[[Pair], Pair], most: float = 1.0
+) -> Callable[[Pair], Found]:  # fmt: skip
+    """A method that leaves channels as they are where products then err less, rounded in another way.
+
+    other  gives a pair as it is rounded in that way
+    most   times as much may products err with the method's scales: `Pair.error` is of squares
+    """
+
+    def found(pair: Pair) -> Found:
+        chosen = method(pair)
+        if chosen.after > most * other(pair).error(np.ones(pair.size)):
+            return Found(np.ones(pair.size), None, chosen.before, chosen.before, "ones")
+        return chosen
+
+    return found
+
+
 METHODS: Mapping[str, Callable[[Pair], Found]] = {
     "smoothquant": smoothquant,
     "awq": awq,

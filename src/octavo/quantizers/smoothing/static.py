@@ -12,12 +12,13 @@ from octavo.formats.activation import STATIC, QuantizedActivation, activation
 from octavo.formats.spec import F32
 from octavo.quantizers.smoothing.pair import F64
 
-ROOM = 4.0
-"""Times the largest magnitude of a text that e4m3 numbers reach, at little cost: their steps grow with the values."""
 SHARES: Mapping[str, tuple[float, ...]] = {
-    "int8_static": tuple(1 - 0.05 * i for i in range(15)), "fp8_static": (ROOM,)
+    "int8_static": tuple(1 - 0.05 * i for i in range(15)), "fp8_static": (64.0, 32.0, 16.0, 8.0, 4.0)
 }  # fmt: skip
-"""Of the largest magnitude, which become the largest code; by format, the widest first."""
+"""Of the largest magnitude, which become the largest code; by format, the widest first. e4m3 numbers have room for what
+no text had: their steps grow with the values."""
+WIDER = 1.1
+"""Times the least error may a wider share err and be taken: other text has larger values."""
 TOPS = {"int8_static": float(rows.INT8_TOP), "fp8_static": rows.FP8_TOP["e4m3"]}
 """The largest codes of formats."""
 DYNAMIC = {static: token for token, static in STATIC.items()}
@@ -32,7 +33,8 @@ class StaticScale:
     """What a search for a scale chose.
 
     scale    value = code * scale
-    share    of the largest magnitude that becomes the largest code; what is beyond is cut off
+    share    of the largest magnitude that becomes the largest code; what is beyond is cut off. The widest that errs
+             not much more than the best
     before   the error of products, see `relative`, with the widest share
     after    the same with this share, never above `before`
     dynamic  the same with a scale for each token
@@ -63,7 +65,7 @@ def static_scale(inputs: F32, weights: Sequence[F32], largest: float, kind: str)
 
     scales = [max(float(np.float32(largest * share / TOPS[kind])), TINY) for share in SHARES[kind]]
     errors = [error(given(inputs, scale)) for scale in scales]
-    best = int(np.argmin(errors))
+    best = next(i for i, wrong in enumerate(errors) if wrong <= WIDER * min(errors))
     return StaticScale(scales[best], SHARES[kind][best], errors[0], errors[best], error(of_tokens(inputs)))
 
 
