@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -20,10 +20,12 @@ from octavo.errors import UsageError, shown
 from octavo.evals.kept import Kept, name_of
 from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples, remove_journal
 from octavo.evals.layerwise.needs import kept_in_memory, method_bytes, needs
+from octavo.evals.looked_up import made_table, rows_at_a_time
 from octavo.evals.texts import named_text
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.protocol import Backend
+from octavo.graph.stages import stages
 from octavo.huggingface import open_model_file
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.calibration.factor import factorize
@@ -46,7 +48,7 @@ SAMPLES, CONTEXT = 32, 512
 LARGE = 1 << 30
 """Bytes of a model's tensors from which it takes so long that its run is kept in any case."""
 TIED = "token_embd.weight"
-"""Where it is the output too, its rows are also looked up, and no Hessian tells what errors cost there."""
+"""The embedding: its rows are looked up, and no Hessian tells what errors cost there, also where it is the output."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -64,9 +66,10 @@ class Compensation:
     work      a folder in which what is made of a model of LARGE bytes, or with `resume`, is kept until all is
     resume    go on from what a run that was killed has left in `work`; it gives the same bytes
 
-    Weights that no product reads, those whose scales lie beside them, an embedding that is the output too, and experts
-    that met fewer tokens than they have inputs are left to the encoder. Raises UsageError for formats that errors can't
-    be made up for in, for a text shorter than a window, and as loading a model does; NonFiniteError naming a weight.
+    Rows of the embedding are made first, see `looked_up`, and looked up as they were made. Weights that no product
+    reads, those whose scales lie beside them, and experts that met fewer tokens than they have inputs are left to the
+    encoder. Raises UsageError for formats that errors can't be made up for in, for a text shorter than a window, and as
+    loading a model does; NonFiniteError naming a weight.
     """
 
     text: str
@@ -103,8 +106,11 @@ class Compensation:
             spec = read_model(file)
             samples = Samples([[0] * self._window(spec)] * self.samples)
             run = Layerwise(spec, select(self.device, self.threads), samples, original=self.kind == "qronos")
-            shapes = {t.name: t.shape for t in job.tensors if _compensated(job, t.name)}
+            shapes = {t.name: t.shape for t in job.tensors if _compensated(job, t.name) or _is_table(job, t.name)}
             made = sum(job.types[name].row_bytes(shape[-1]) * prod(shape[:-1]) for name, shape in shapes.items())
+            if TIED in shapes:
+                rows, k = shapes[TIED]
+                shapes[TIED] = (min(rows, rows_at_a_time(k)), k)
             found, keeps = needs(run, hessians=True), self._keeps(job)
             memory = method_bytes(run, shapes.values(), made if keeps else made + kept_in_memory(run))
         return Takes(memory, found.values + made if keeps else 0, found.seconds)
@@ -123,11 +129,12 @@ class Compensation:
     ) -> dict[str, Made]:
         """All tensors, those that are kept and those of the stages that are left."""
         made = {} if kept is None else kept.read()
+        made |= self._table(job, spec, samples, kept, made)
         left = {name for name in job.types if _compensated(job, name)} - made.keys()
         if not left:
             return made
         run = Layerwise(
-            spec, backends, samples, original=self.kind == "qronos",
+            spec, backends, samples, original=self.kind == "qronos", tables=_tables(job, spec, made),
             journal=None if kept is None else kept.journal, progress=None if self.progress is None else self._tell,
         )  # fmt: skip
         for stage in run.run():
@@ -139,6 +146,20 @@ class Compensation:
             if not left:
                 break  # what comes after only leads to weights that are left to the encoder
         return made
+
+    def _table(
+        self, job: Job, spec: ModelSpec, samples: Samples, kept: Kept | None, made: Mapping[str, Made]
+    ) -> dict[str, Made]:
+        """The embedding, if it is to be made and is not there yet."""
+        if TIED in made or not _is_table(job, TIED):
+            return {}
+        shape = spec.file.tensors[TIED].shape
+        parts, weights = stages(spec.graph(n_ctx=samples.longest)), _importance(job, TIED, shape, None)
+        found = made_table(spec.file.tensor(TIED), job.types[TIED], parts, weights, self.threads)
+        rows = {} if found is None else {TIED: found}
+        if kept is not None and not kept.journal.stage:
+            kept.write(0, rows)
+        return rows
 
     def _tell(self, done: int, total: int) -> None:
         assert self.progress is not None
@@ -225,9 +246,25 @@ def _given(weight: F32, hessian: AnyArray) -> float:
 
 def _compensated(job: Job, name: str) -> bool:
     """Whether a weight is one that errors are made up for in, if a product reads it."""
-    if name not in job.types or name == TIED or grid_of(job.types[name]) is None:
+    return name != TIED and _has_levels(job, name)
+
+
+def _is_table(job: Job, name: str) -> bool:
+    """Whether a weight is one whose rows are looked up, and made so that their errors make up for each other."""
+    return name == TIED and _has_levels(job, name)
+
+
+def _has_levels(job: Job, name: str) -> bool:
+    if name not in job.types or grid_of(job.types[name]) is None:
         return False
     return all(tensor.scale is None for tensor in job.source.tensors if tensor.name == name)
+
+
+def _tables(job: Job, spec: ModelSpec, made: Mapping[str, Made]) -> dict[str, QTensor]:
+    """The embedding as it was made, if it was."""
+    if TIED not in made:
+        return {}
+    return {TIED: replace(made[TIED].tensor(job.types[TIED], spec.file.tensors[TIED].shape), name=TIED)}
 
 
 def _importance(job: Job, name: str, shape: tuple[int, ...], expert: int | None) -> F32 | None:

@@ -50,10 +50,14 @@ class Stage:
         taken = {id(n) for n in self.takes.values()}
         return {name: n for name, n in self.written.items() if id(n) not in taken}
 
-    def graph(self, replaced: Callable[[QTensor], QTensor] = lambda tensor: tensor) -> Graph:
+    def graph(
+        self,
+        replaced: Callable[[QTensor], QTensor] = lambda tensor: tensor,
+        tables: Mapping[str, QTensor] = MappingProxyType({}),
+    ) -> Graph:
         """The stage by itself: `takes` are inputs called by `input_name`, `gives` and then `made` its outputs.
 
-        Weights of products are `replaced`.
+        Weights of products are `replaced`, and those that rows are looked up in by `tables`, by their names.
         """
         new = {id(n): Node("input", (), n.shape, n.dtype, name=input_name(i)) for i, n in self.takes.items()}
 
@@ -63,6 +67,8 @@ class Stage:
                     tensor = replaced(node.tensor)
                     return node if tensor is node.tensor else weight(tensor)
                 return new.get(id(node), node)
+            if node.op == "get_rows" and node.inputs[0].name in tables:
+                new[id(node.inputs[0])] = weight(tables[node.inputs[0].name])
             product = node.op in PRODUCTS
             inputs = tuple(renew(n, of_product=product and i == 0) for i, n in enumerate(node.inputs))
             new[id(node)] = Node(node.op, inputs, node.shape, node.dtype, node.attrs, node.name)

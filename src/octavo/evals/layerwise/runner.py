@@ -81,6 +81,7 @@ class Layerwise:
     backends  that run it, in order of preference
     samples   token lists, each a sequence of its own
     original  run the model as it was too, for `ProductInput.pairs`
+    tables    what rows are looked up in instead of the model's own tensors of these names, but in the original
     journal   makes the run one that goes on after a kill; without, all is kept in memory
     done      is told of each stage that was run
     progress  is told how far the run is
@@ -90,9 +91,10 @@ class Layerwise:
 
     def __init__(
         self, spec: ModelSpec, backends: Sequence[Backend], samples: Samples, *, original: bool = False,
-        journal: Journal | None = None, done: Done | None = None, progress: Progress | None = None,
+        tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, done: Done | None = None,
+        progress: Progress | None = None,
     ) -> None:  # fmt: skip
-        self.spec, self.samples = spec, samples
+        self.spec, self.samples, self.tables = spec, samples, dict(tables or {})
         self.stages = stages(spec.graph(n_ctx=samples.longest))
         self.backends, self._journal, self._done, self._progress = tuple(backends), journal, done, progress
         self.streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
@@ -131,7 +133,8 @@ class Layerwise:
         self, stage: Stage, stream: str, replaced: Mapping[str, QTensor], caches: Mapping[str, ChannelStatistics]
     ) -> None:
         """Run a stage over all samples."""
-        executor = Executor(self.scheduled(stage, replaced), self.backends, self.samples.limits)
+        tables = self.tables if stream == CHANGED else {}
+        executor = Executor(self.scheduled(stage, replaced, tables), self.backends, self.samples.limits)
         results = [
             self._values.new((stream, number), bind(node.shape, self.samples.all), node.dtype)
             for number, node in stage.gives.items()
@@ -149,9 +152,11 @@ class Layerwise:
                 whole = len(self.stages) * len(self.streams) * len(self.samples)
                 self._progress(at * len(self.samples) + i + 1, whole)
 
-    def scheduled(self, stage: Stage, replaced: Mapping[str, QTensor] | None = None) -> Schedule:
+    def scheduled(
+        self, stage: Stage, replaced: Mapping[str, QTensor] | None = None, tables: Mapping[str, QTensor] | None = None
+    ) -> Schedule:
         """A stage as it is run, with weights `replaced`, and others that are not floats as floats."""
-        graph = lower(stage.graph(partial(_as_floats, replaced or {})), self.backends, fused=False)
+        graph = lower(stage.graph(partial(_as_floats, replaced or {}), tables or {}), self.backends, fused=False)
         made = schedule(graph, self.backends, self.samples.limits, quiet=True)
         for reason in set(made.fallbacks) - self._told:
             log.warning("%s", reason)

@@ -1,0 +1,87 @@
+"""Rows that are looked up, with errors that make up for each other in the first products that read them.
+
+A row e of an embedding goes through a norm with weights g into the products W of the first layer, each of which then
+errs W (g * e') where the row errs e'. What a row loses is the sum of these squares, each product's counted alike, and
+as much again for the error as it is, which the residual stream carries to all other layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from octavo.formats import BlockFormat, QTensor, dequantize
+from octavo.formats.spec import F32
+from octavo.graph.node import Node
+from octavo.graph.stages import PRODUCTS, Stage
+from octavo.quantizers.calibration.factor import Matrix, factorize
+from octavo.quantizers.compensation import DAMP, compensate
+from octavo.quantizers.job.made import Made
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VALUES = 1 << 22
+"""Of a table, that are made at a time."""
+NORMS = ("rms_norm", "layer_norm")
+ALONG = ("add", "mul", "copy")
+"""Ops that leave channels where they are."""
+
+
+def rows_at_a_time(k: int) -> int:
+    """Rows of `k` values that are made at a time."""
+    return max(1, VALUES // k)
+
+
+def made_table(
+    table: QTensor, fmt: BlockFormat, stages: Sequence[Stage], importance: F32 | None, threads: int | None
+) -> Made | None:
+    """A table [N, K] in a format, its rows one by one; None where no product of the first layer reads them."""
+    metric = _metric(table.name, table.shape[-1], stages)
+    if metric is None:
+        return None
+    factor, packed, sums = factorize(metric, "act", DAMP), [], np.zeros(3)
+    for rows in _parts(table):
+        found = compensate(rows, metric, fmt, importance=importance, factor=factor, threads=threads)
+        packed.append(found.packed)
+        power = np.einsum("nk,nk->", rows @ metric, rows)
+        sums += float(found.before.sum()), float(found.after.sum()), float(power)
+    before, after = (math.sqrt(lost / (sums[2] or 1.0)) for lost in sums[:2])
+    return Made(np.concatenate(packed), after, before)
+
+
+def _parts(table: QTensor) -> Iterator[F32]:
+    step = rows_at_a_time(table.shape[-1])
+    for start in range(0, table.shape[0], step):
+        data = table.data[start : start + step]
+        yield dequantize(QTensor(table.format, (len(data), table.shape[-1]), data))
+
+
+def _metric(name: str, k: int, stages: Sequence[Stage]) -> Matrix | None:
+    """[K, K], of a mean diagonal of 2: what errors of rows come to in the products that read them, and as they are."""
+    total = np.zeros((k, k))
+    for product in stages[1].products if len(stages) > 1 else ():
+        passed = _passed(product.inputs[1], name)
+        if passed is not None and len(passed) == product.inputs[0].tensor.shape[-1] == k:
+            weight = dequantize(product.inputs[0].tensor).reshape(-1, k) * passed
+            gram = (weight.T @ weight).astype(np.float64)
+            total += gram / (gram.trace() or 1.0)
+    mean = total.trace() / k
+    return total / mean + np.eye(k) if mean else None
+
+
+def _passed(node: Node, name: str) -> F32 | None:
+    """What channels of rows of the table are multiplied with on their way to a node; None where none get there."""
+    if node.op == "get_rows":
+        table = node.inputs[0]
+        return np.ones(table.tensor.shape[-1], np.float32) if table.op == "weight" and table.name == name else None
+    if node.op in PRODUCTS or node.op not in (*NORMS, *ALONG):
+        return None
+    found = next((f for f in (_passed(i, name) for i in node.inputs) if f is not None), None)
+    if found is None or node.op not in (*NORMS, "mul"):
+        return found
+    factors = [dequantize(i.tensor).reshape(-1) for i in node.inputs[1:2] if i.op == "weight"]
+    return found * factors[0] if factors and len(factors[0]) in (1, len(found)) else found
