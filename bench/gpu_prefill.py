@@ -3,10 +3,10 @@
     python bench/gpu_prefill.py [--models FOLDER] [--commit HASH] [-o FOLDER]
 
 Attention is causal, of 32 query heads on 8 of 64 or 128 values from a cache whose pages lie in no order, as op
-`attention` launches it: of 128 values from caches of each type. Its error is against float32, over the norm of what it
-should be; keys of float16 have a mean of their own in each channel. TFLOPS count half of the products, which is what a
-causal mask leaves. With --models a synthetic Llama-3-8B in Q4_K_M, made in FOLDER if it is missing, runs prompts of
-2,048 and 8,192 tokens in steps of as many.
+`attention` launches it: of 128 values from caches of each type, exact and by products of 8-bit numbers. Its error is
+against float32, over the norm of what it should be; keys of float16 have a mean of their own in each channel. TFLOPS
+count half of the products, which is what a causal mask leaves. With --models a synthetic Llama-3-8B in Q4_K_M, made in
+FOLDER if it is missing, runs prompts of 2,048 and 8,192 tokens in steps of as many, with each kind of attention.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -29,7 +30,7 @@ from octavo.bench import gpu, machine
 from octavo.bench.subject import EngineSubject
 from octavo.bench.synthetic import make
 from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import PAGE_SIZE, Node
+from octavo.graph.node import PAGE_SIZE, Attention, Node
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
@@ -41,7 +42,9 @@ CHECKED = 2048  # tokens up to which errors are measured
 class Prompt:
     """Random queries, keys and values of a prompt, and the call of op `attention` for them."""
 
-    def __init__(self, backend: GpuBackend, tokens: int, dim: int, seed: int, kind: str = "f16") -> None:
+    def __init__(
+        self, backend: GpuBackend, tokens: int, dim: int, seed: int, kind: str = "f16", attention: Attention = "exact"
+    ) -> None:
         torch.manual_seed(seed)
         shape = (-(-tokens // PAGE_SIZE) * PAGE_SIZE, KV_HEADS, dim)
         self.q = torch.randn(tokens, HEADS, dim, device="cuda")
@@ -57,7 +60,7 @@ class Prompt:
         starts = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
         inputs = [self.q, keys, values, positions, starts, self.table]
         node = builder.attention(q, k, v, 0, dim**-0.5)
-        self.call = Calls(BINDERS["attention"](Context(backend.target), node, inputs, self.out))
+        self.call = Calls(BINDERS["attention"](Context(backend.target, attention=attention), node, inputs, self.out))
 
     def error(self) -> float:
         """The norm of what is wrong with the output, over that of what it should be."""
@@ -76,32 +79,34 @@ class Prompt:
 
 
 def attention(backend: GpuBackend) -> Iterator[dict[str, Any]]:
-    """A row for each type of cache, size of heads and number of tokens."""
-    for kind, dim in (*((kind, 128) for kind in TYPES), ("f16", 64)):
-        for tokens in (512, 2048, 8192):
-            prompts = [Prompt(backend, tokens, dim, seed, kind) for seed in range(2)]
-            time = statistics.median(gpu.seconds([p.call for p in prompts]))
-            flops = 4 * HEADS * dim * tokens * tokens / 2
-            row = {"op": "attention", "cache": kind, "dim": dim, "tokens": tokens, "microseconds": time * 1e6,
-                   "tflops": flops / time / 1e12}  # fmt: skip
-            if tokens <= CHECKED:
-                row["error"] = prompts[0].error()
-            yield row
+    """A row for each type of cache, size of heads, kind of products and number of tokens."""
+    caches = [(kind, 128) for kind in TYPES] + [("f16", 64)]
+    for (kind, dim), how, tokens in product(caches, get_args(Attention), (512, 2048, 8192)):
+        prompts = [Prompt(backend, tokens, dim, seed, kind, how) for seed in range(2)]
+        time = statistics.median(gpu.seconds([p.call for p in prompts]))
+        flops = 4 * HEADS * dim * tokens * tokens / 2
+        row = {"op": "attention", "cache": kind, "dim": dim, "attention": how, "tokens": tokens,
+               "microseconds": time * 1e6, "tflops": flops / time / 1e12}  # fmt: skip
+        if tokens <= CHECKED:
+            row["error"] = prompts[0].error()
+        yield row
 
 
-def models(backend: GpuBackend, folder: Path) -> Iterator[dict[str, Any]]:
-    """A row for each number of tokens of a whole prompt."""
+def models(folder: Path) -> Iterator[dict[str, Any]]:
+    """A row for each kind of attention and number of tokens of a whole prompt."""
     path = folder / "llama3-8b-q4_k_m.gguf"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         make("llama3-8b", "Q4_K_M", path)
-    with GGUFFile.open(path) as file:
-        config = EngineConfig(n_ctx=8320, n_batch=8192, strict=True)
-        subject = EngineSubject(Engine(read_model(file), [backend], config))
-        for tokens in (2048, 8192):
-            times = [subject.prefill(tokens) for _ in range(7)][2:]
-            yield {"model": "llama3-8b", "format": "Q4_K_M", "tokens": tokens,
-                   "tokens_per_second": tokens / statistics.median(times)}  # fmt: skip
+    for how in get_args(Attention):
+        with GGUFFile.open(path) as file:
+            config = EngineConfig(n_ctx=8320, n_batch=8192, strict=True)
+            subject = EngineSubject(Engine(read_model(file), [GpuBackend(attention=how)], config))
+            for tokens in (2048, 8192):
+                times = [subject.prefill(tokens) for _ in range(7)][2:]
+                yield {"model": "llama3-8b", "format": "Q4_K_M", "attention": how, "tokens": tokens,
+                       "tokens_per_second": tokens / statistics.median(times)}  # fmt: skip
+        torch.cuda.empty_cache()
 
 
 def main() -> None:
@@ -112,7 +117,7 @@ def main() -> None:
     options = parser.parse_args()
     backend = GpuBackend()
     rows = []
-    for part in (attention(backend), models(backend, options.models) if options.models else ()):
+    for part in (attention(backend), models(options.models) if options.models else ()):
         for row in part:
             rows.append(row)
             print(row, flush=True)

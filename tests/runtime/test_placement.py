@@ -199,3 +199,11 @@ def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert [b.name for b in backends.select("auto")] == ["gpu", "cpu"]
     monkeypatch.setattr(device, "unusable", lambda: "device gpu: none")
     assert [b.name for b in backends.select("auto")] == ["cpu", "reference"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_attention_by_8_bit_products_needs_a_gpu(device: str) -> None:
+    with pytest.raises(UsageError, match=rf"attention is int8 on device {device} \(allowed: exact, or a GPU\)"):
+        octavo.load("demo", device=device, attention="int8")
+    with pytest.raises(UsageError, match=r"attention is 'int4'.*allowed: exact, int8"):
+        octavo.load("demo", device=device, attention="int4")  # type: ignore[arg-type]

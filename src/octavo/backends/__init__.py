@@ -7,19 +7,21 @@ from typing import cast, get_args
 
 from octavo.backends.cores import threads_of
 from octavo.errors import UsageError
-from octavo.graph.node import Device
+from octavo.graph.node import Attention, Device
 from octavo.graph.protocol import Backend
 
 log = logging.getLogger("octavo")
 
 
-def select(device: str, threads: int | None = None, *, deterministic: bool = False) -> list[Backend]:
+def select(
+    device: str, threads: int | None = None, *, deterministic: bool = False, attention: Attention = "exact"
+) -> list[Backend]:
     """The backends for `device` ("auto", "cpu", "gpu" or "reference").
 
     "auto" is the GPU where there is one that kernels run on, with torch and Triton, else the CPU. `threads` is how many
     threads to use (default: as many as this process may use cores); `deterministic` is GpuBackend's, which others are
-    in any case. Raises BackendError for a device that this machine
-    does not have, saying what is missing.
+    in any case, and so is `attention`, which is exact on others. Raises BackendError for a device that this machine
+    does not have, saying what is missing, and UsageError for attention that it has not.
     """
     device = one_name(device)
     if threads is not None:
@@ -28,7 +30,12 @@ def select(device: str, threads: int | None = None, *, deterministic: bool = Fal
         from octavo.backends.cpu import CpuBackend
         from octavo.backends.gpu import GpuBackend
 
-        return [GpuBackend(deterministic), CpuBackend(threads=threads, later=True)]
+        return [GpuBackend(deterministic, attention), CpuBackend(threads=threads, later=True)]
+    if attention != "exact":
+        problem = (
+            f"attention is {attention} on device {'cpu' if device == 'auto' else device} (allowed: exact, or a GPU)"
+        )
+        raise UsageError(problem, argument="attention")
     from octavo.backends.reference import ReferenceBackend
 
     if device == "reference":

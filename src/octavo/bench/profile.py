@@ -15,7 +15,7 @@ from octavo.bench.subject import tokens
 from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
 from octavo.graph.names import split_layer
-from octavo.graph.node import PAGE_SIZE, Node
+from octavo.graph.node import PAGE_SIZE, Attention, Node
 from octavo.graph.plan import Plan
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
@@ -50,10 +50,10 @@ class Profile:
 
 def ready_engine(
     file: GGUFFile, device: str, new: int, depth: int, kv: CacheType, threads: int | None = None,
-    gpu_layers: GpuLayers | None = None,
+    gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
 ) -> Engine:  # fmt: skip
     """An engine for steps of `new` tokens after `depth` others."""
-    backends, layers = backends_for(device, threads, gpu_layers)
+    backends, layers = backends_for(device, threads, gpu_layers, attention=attention)
     n_ctx, n_batch = depth + max(new, 1), max(new, 512)
     return Engine(
         read_model(file), backends, EngineConfig(n_ctx=n_ctx, n_batch=n_batch, cache_type=kv, gpu_layers=layers)

@@ -17,6 +17,7 @@ from octavo.bench.peer import PeerSubject, worker_command
 from octavo.bench.subject import EngineSubject, Subject
 from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
+from octavo.graph.node import Attention
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
@@ -40,6 +41,7 @@ class Options:
     threads: int | None = None
     device: str = "auto"
     kv: CacheType = "f16"
+    attention: Attention = "exact"
     gpu_layers: GpuLayers | None = None
     command: str = ""
 
@@ -75,7 +77,7 @@ def _load(
             f"depth and tokens come to {wanted}, but the model was made for {most} (allowed: up to {most})"
         )
     sequences = max(t.batch for t in tests) + 1  # and the first decode test's, which others are compared with
-    backends, layers = backends_for(options.device, threads, options.gpu_layers)
+    backends, layers = backends_for(options.device, threads, options.gpu_layers, attention=options.attention)
     config = EngineConfig(n_ctx=wanted, max_sequences=sequences, cache_type=options.kv, gpu_layers=layers)
     engine = Engine(model, backends, config)
     progress("loading")
@@ -145,6 +147,7 @@ def _header(
         "gpu_layers": ours.engine.gpu_layers if first.name == "gpu" else None,
         "threads": threads,
         "kv": options.kv,
+        "attention": options.attention,
         "model": {
             "file": os.path.basename(file.path),
             "architecture": file.metadata.get_str("general.architecture"),

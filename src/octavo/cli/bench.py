@@ -57,7 +57,7 @@ def model(
     options = Options(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
-        device=where.device, kv=where.kv, gpu_layers=gpu_layers(where.layers),
+        device=where.device, kv=where.kv, attention=where.attention, gpu_layers=gpu_layers(where.layers),
         command=shortened(["octavo", *sys.argv[1:]]),
     )  # fmt: skip
     if output is not None and not os.path.isdir(output):

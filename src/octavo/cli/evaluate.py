@@ -12,7 +12,7 @@ from octavo.cli import evaluate_cache
 from octavo.cli.columns import print_columns
 from octavo.cli.grouped import grouped
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import CacheName, Context, Device, Kv, Layers, Threads, Where, gpu_layers
+from octavo.cli.options import AttentionName, CacheName, Context, Device, Kv, Layers, Threads, Where, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -43,6 +43,7 @@ def ppl(
     layers: Layers = None,
     threads: Threads = None,
     kv: Kv = "f16",
+    attention: AttentionName = "exact",
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +59,7 @@ def ppl(
     path = local(model, offline)
     context = context_for(context, path)
     with open_subject(
-        path, context, device=device, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers)
+        path, context, device=device, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers), attention=attention
     ) as loaded:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         with Bar() as bar:
@@ -99,11 +100,11 @@ def kl(
     paths = [local(name, offline) for name in (model, base)]
     context = context_for(context, *paths)
 
-    def load(path: str, kv: CacheName) -> Any:
-        layers = gpu_layers(where.layers)
-        return open_subject(path, context, device=where.device, threads=where.threads, cache_type=kv, gpu_layers=layers)
+    def load(path: str, kv: CacheName, **how: Any) -> Any:
+        place: Any = {"device": where.device, "threads": where.threads, "gpu_layers": gpu_layers(where.layers)}
+        return open_subject(path, context, cache_type=kv, **place, **how)
 
-    with load(paths[0], where.kv) as loaded, load(paths[1], base_kv or where.kv) as other:
+    with load(paths[0], where.kv, attention=where.attention) as loaded, load(paths[1], base_kv or where.kv) as other:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         if answers and read.scored is None:
             raise UsageError(f"--answers is for the text `demo`; {text} does not say what is an answer")
@@ -132,6 +133,7 @@ def demo(
     layers: Layers = None,
     threads: Threads = None,
     kv: Kv = "f16",
+    attention: AttentionName = "exact",
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
@@ -142,7 +144,7 @@ def demo(
 
     if questions < 1:
         raise UsageError(f"questions is {questions} (allowed: 1 or more)")
-    place: Any = {"device": device, "threads": threads, "gpu_layers": gpu_layers(layers)}
+    place: Any = {"device": device, "threads": threads, "gpu_layers": gpu_layers(layers), "attention": attention}
     with octavo.load(local(model, offline), cache_type=kv, **place) as loaded, Bar() as bar:
         asked = 0
 

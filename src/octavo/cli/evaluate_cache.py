@@ -43,17 +43,15 @@ def cache(
     path, names = local(model, offline), _known(types)
     context = context_for(context, path)
 
-    def load(kv: Any, *, fuse: bool = True) -> Any:
-        layers = gpu_layers(where.layers)
-        return open_subject(
-            path, context, device=where.device, threads=where.threads, cache_type=kv, gpu_layers=layers, fuse=fuse
-        )
+    def load(kv: Any, **how: Any) -> Any:
+        place: Any = {"device": where.device, "threads": where.threads, "gpu_layers": gpu_layers(where.layers)}
+        return open_subject(path, context, cache_type=kv, **place, **how)
 
     found: dict[str, tuple[Divergence, list[Saturation]]] = {}
     with load("f32") as base:
         tokens = named_text(text, base.tokenizer, "test").tokens
         for name in names:
-            with load(name) as other:
+            with load(name, attention=where.attention) as other:
                 compared = divergence(other, base, tokens, context=context, chunks=chunks)
             with load(name, fuse=False) as plain:
                 cut = saturation(plain, tokens, context=context, chunks=chunks)
@@ -81,7 +79,8 @@ def retrieval(
     from octavo.evals.subject import open_subject
 
     place: Any = {"device": where.device, "threads": where.threads, "gpu_layers": gpu_layers(where.layers)}
-    with open_subject(local(model, offline), context, cache_type=where.kv, **place) as loaded, Bar() as bar:
+    kinds: Any = {"cache_type": where.kv, "attention": where.attention}
+    with open_subject(local(model, offline), context, **kinds, **place) as loaded, Bar() as bar:
 
         def show(done: int, total: int, share: float) -> None:
             bar.show(f"row {done} of {total}: {share:.2%} right", done, total)
@@ -89,7 +88,7 @@ def retrieval(
         found = retrieve(loaded, context, rows, seed, show)
     low, high = found.interval()
     if as_json:
-        print(to_json({"model": model, "context": context, "seed": seed, "cache_type": where.kv, **asdict(found)}))
+        print(to_json({"model": model, "context": context, "seed": seed, **kinds, **asdict(found)}))
     else:
         print(f"{found.right} of {found.n} values, {found.accuracy:.2%} ({low:.2%} to {high:.2%})")
 

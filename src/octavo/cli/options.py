@@ -26,6 +26,10 @@ Kv = Annotated[
     CacheName,
     typer.Option("--cache-type", "-ctk", help="How keys and values are kept."),
 ]
+AttentionName = Annotated[
+    Literal["exact", "int8", "fp8"],
+    typer.Option("--attention", help="What attention of prompts multiplies: numbers of 8 bits need an H100 or H200."),
+]
 Context = Annotated[
     int | None,
     typer.Option("--ctx-size", "-c", help="Tokens of a window (default: 512, or the model's if it has fewer)."),
@@ -45,6 +49,7 @@ class Where:
     """Where a model runs, and with what."""
 
     kv: Kv = "f16"
+    attention: AttentionName = "exact"
     device: Device = "auto"
     layers: Layers = None
     threads: Threads = None
@@ -60,6 +65,7 @@ OTHER_NAMES = {
 OPTIONS = {
     "n_ctx": ("--ctx-size", "-c", "--ctx", "--context", "--n-ctx"),
     "cache_type": ("--cache-type", "-ctk", "--kv", "--cache-type-k"),
+    "attention": ("--attention",),
     "gpu_layers": ("--gpu-layers", "-ngl", "--n-gpu-layers"),
     "threads": ("--threads", "-t"),
     "device": ("--device",),

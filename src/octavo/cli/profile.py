@@ -8,7 +8,7 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Device, Kv, Layers, Threads, gpu_layers
+from octavo.cli.options import AttentionName, Device, Kv, Layers, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -27,6 +27,7 @@ def profile(
     device: Device = "auto",
     layers: Layers = None,
     kv: Kv = "f16",
+    attention: AttentionName = "exact",
     counters: Annotated[
         bool, typer.Option("--counters", help="Read an NVIDIA GPU's counters instead, by its program ncu.")
     ] = False,
@@ -42,7 +43,7 @@ def profile(
     path = local(model, offline)
     show = _show_counters if counters else _show
     with open_model_file(path) as file:
-        engine = ready_engine(file, device, new, depth, kv, threads, gpu_layers(layers))
+        engine = ready_engine(file, device, new, depth, kv, threads, gpu_layers(layers), attention)
         if counters:
             report = _counted(engine, {"model": str(path), "new": new, "depth": depth, "kv": kv})
         else:

@@ -127,7 +127,7 @@ def run(
     start, compiled = clock(), compile_seconds()
     with load(
         path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
-        gpu_layers=gpu_layers(where.layers),
+        gpu_layers=gpu_layers(where.layers), attention=where.attention,
     ) as loaded:  # fmt: skip
         loaded.require_generation()
         if text is None:

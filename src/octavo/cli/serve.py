@@ -144,7 +144,7 @@ def _engine_options(path: str, ctx: int | None, where: Where, load: Load) -> Eng
         path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
         gpu_layers=gpu_layers(where.layers), max_sequences=load.max_sequences, itl_target=load.itl_target,
         kv_memory=None if load.kv_memory is None else nbytes(load.kv_memory), embeddings=load.embeddings,
-        speculate=load.speculate, deterministic=load.deterministic,
+        speculate=load.speculate, deterministic=load.deterministic, attention=where.attention,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import os
 
 from octavo.evals.windows import LEAST_CONTEXT, outputs_for
 from octavo.graph.builder import CacheType
+from octavo.graph.node import Attention
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime import EngineConfig, Model, open_model, resolve
@@ -35,13 +36,14 @@ def open_subject(
     threads: int | None = None,
     cache_type: CacheType = "f16",
     gpu_layers: GpuLayers | None = None,
+    attention: Attention = "exact",
     fuse: bool = True,
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
     The other arguments and what is raised are as of `octavo.load`.
     """
-    backends, layers = backends_for(device, threads, gpu_layers)
+    backends, layers = backends_for(device, threads, gpu_layers, attention=attention)
     with open_model_file(resolve(path)) as file:
         n_vocab = read_model(file).hparams.n_vocab
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small

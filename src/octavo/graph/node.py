@@ -40,6 +40,8 @@ ACTIVATIONS = frozenset({"q8_1", "int8_token", "fp8_token", "int8_static", "fp8_
 """Types of values that only a product reads; each backend has a layout of its own for them."""
 
 Device = Literal["auto", "cpu", "gpu", "reference"]
+Attention = Literal["exact", "int8", "fp8"]
+"""What attention of prompts multiplies: floats, or numbers of 8 bits, queries and keys int8 or e4m3."""
 Sizes = Mapping[str, int]
 
 

@@ -11,6 +11,7 @@ from typing import Never, Self, Unpack, get_args
 from octavo.errors import ContextFullError, ModelError, UsageError
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
+from octavo.graph.node import Attention
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
@@ -251,7 +252,7 @@ class Model:
 
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic")  # fmt: skip
+                "speculate", "deterministic", "attention")  # fmt: skip
 
 
 def load(
@@ -267,6 +268,7 @@ def load(
     kv_memory: int | None = None,
     speculate: Speculate | None = None,
     deterministic: bool = False,
+    attention: Attention = "exact",
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
@@ -285,6 +287,8 @@ def load(
                    or "off" (default: lookup on the CPU)
     deterministic  on a GPU too a reply is the same whatever others are made beside it, which takes longer; on the CPU
                    it always is
+    attention      "exact", or "int8" or "fp8" for attention of prompts by products of 8-bit numbers, on a GPU of
+                   compute capability 9.0; layers that have no such kernel are exact
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
@@ -292,9 +296,10 @@ def load(
     choice("cache_type", cache_type, get_args(CacheType))
     flag("strict", strict)
     flag("deterministic", deterministic)
+    choice("attention", attention, get_args(Attention))
     if speculate is not None:
         choice("speculate", speculate, get_args(Speculate))
-    backends, layers = backends_for(device, threads, gpu_layers, deterministic=deterministic)
+    backends, layers = backends_for(device, threads, gpu_layers, deterministic=deterministic, attention=attention)
     config = EngineConfig(
         n_ctx=n_ctx,
         cache_type=cache_type,

@@ -15,7 +15,7 @@ from octavo.backends import one_name, select
 from octavo.errors import BackendError, UsageError
 from octavo.graph.lower import lower
 from octavo.graph.names import split_layer
-from octavo.graph.node import Graph, Node, Sizes
+from octavo.graph.node import Attention, Graph, Node, Sizes
 from octavo.graph.protocol import Backend, BoundedBackend
 from octavo.graph.schedule import Place, Schedule, assign, schedule, with_fallbacks_told
 from octavo.runtime.candidates import finder, with_candidates
@@ -29,17 +29,24 @@ GIB = 1 << 30
 
 
 def backends_for(
-    device: str, threads: int | None = None, gpu_layers: GpuLayers | None = None, *, deterministic: bool = False
+    device: str,
+    threads: int | None = None,
+    gpu_layers: GpuLayers | None = None,
+    *,
+    deterministic: bool = False,
+    attention: Attention = "exact",
 ) -> tuple[list[Backend], GpuLayers]:
     """The backends for a device, and how many layers the first is to have.
 
     Without `gpu_layers` that is all of them, but on a GPU that "auto" found what fits. 0 layers need no GPU, and a
-    number of them does: "auto" means "gpu" then. Raises what `octavo.backends.select` raises, and UsageError for layers
-    on a device that is no GPU.
+    number of them does: "auto" means "gpu" then. `deterministic` and `attention` are as of `octavo.backends.select`.
+    Raises what that raises, and UsageError for layers on a device that is no GPU.
     """
     device = one_name(device)
     if gpu_layers is None:
-        return select(device, threads, deterministic=deterministic), "auto" if device == "auto" else "all"
+        return select(
+            device, threads, deterministic=deterministic, attention=attention
+        ), "auto" if device == "auto" else "all"
     checked(gpu_layers)
     if device in ("cpu", "reference") and gpu_layers != 0:
         problem = f"gpu_layers is {gpu_layers} on device {device} (allowed: 0, or device gpu or auto)"
@@ -48,7 +55,9 @@ def backends_for(
         device = "cpu"
     elif gpu_layers != "auto" and device == "auto":
         device = "gpu"
-    return select(device, threads, deterministic=deterministic), gpu_layers if gpu_layers != 0 else "all"
+    return select(
+        device, threads, deterministic=deterministic, attention=attention
+    ), gpu_layers if gpu_layers != 0 else "all"
 
 
 def checked(gpu_layers: GpuLayers) -> GpuLayers:

@@ -32,6 +32,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     embeddings: bool = False
     speculate: Literal["lookup", "off"] | None = None
     deterministic: bool = False
+    attention: Literal["exact", "int8", "fp8"] = "exact"
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,10 @@ def info_of(model: Model) -> Info:
 def load_model(options: EngineOptions) -> Model:
     """The model that options name. Raises OctavoError."""
     wanted = options.gpu_layers
-    backends, layers = backends_for(options.device, options.threads, wanted, deterministic=options.deterministic)  # type: ignore[arg-type]
+    backends, layers = backends_for(
+        options.device, options.threads, wanted,  # type: ignore[arg-type]
+        deterministic=options.deterministic, attention=options.attention,
+    )  # fmt: skip
     file = open_model_file(resolve(options.path))
     spec = read_model(file)
     kv_memory = options.kv_memory

@@ -23,7 +23,14 @@ from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
 from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, GemmConfig, GroupScales, Size, Strides
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
 from octavo.backends.gpu.gluon import tile_layout
-from octavo.backends.gpu.kernels import attention_hopper, gemm_mixed_even, gemm_mixed_hopper, gemm_mixed_stream
+from octavo.backends.gpu.kernels import (
+    attention_eights,
+    attention_encode,
+    attention_hopper,
+    gemm_mixed_even,
+    gemm_mixed_hopper,
+    gemm_mixed_stream,
+)
 from octavo.backends.gpu.kernels.attention_decode_mma import decode_mma_kernel
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
@@ -33,6 +40,7 @@ from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.mixed_gemm import tile_shapes
+from octavo.backends.gpu.prefill_eights import BLOCK, Codes, EightsShape
 from octavo.backends.gpu.prefill_hopper import PART, Factors, Items, PrefillShape
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time import TARGETS, Case, said_of, spills
@@ -58,7 +66,9 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"w?g?mma[.\w:]*(?:s8|i8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    waits = name.startswith(("mixed_", "head_")) and "wgmma.mma_async instructions are serialized" in said_of(text)
+    waits = name.startswith(
+        ("mixed_", "head_", "eights_")
+    ) and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits}  # fmt: skip
 
@@ -69,6 +79,9 @@ def case_of(name: str, tokens: int, target: str) -> Case:
         return _mixed(name, tokens)
     if name.startswith("prefill_"):
         return _prefill(*name.removeprefix("prefill_").split("-"))
+    if name.startswith(("eights_", "encode_")):
+        step, kind = name.split("_", maxsplit=1)
+        return (_eights if step == "eights" else _encode)(*kind.split("-"))
     if name.startswith("decode_"):
         return _decode(name.removeprefix("decode_"), tokens, target)
     if name in OTHERS:
@@ -168,6 +181,32 @@ def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:
     types |= {"pages": None} if kind else {}
     fixed = {"shape": PrefillShape(int(dim), 4, kind=kind, scales=scales), "PDL": True}
     return _case("sm_90", attention_hopper.prefill_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
+
+
+def _eights(dim: str, products: str) -> Case:
+    """Attention of a prompt by 8-bit products, with heads of `dim` values."""
+    s = EightsShape(int(dim), 4, products=products)
+    kinds = {"keys": ([BLOCK, s.dim], products), "values": ([s.dim, BLOCK], "fp8")}
+    names = {"int8": ("i8", gl.int8), "fp8": ("fp8e4nv", gl.float8e4nv)}
+    types: dict[str, Any] = {
+        name: f"tensordesc<{names[kind][0]}{block},{tile_layout(block, names[kind][1])!r}>"
+        for name, (block, kind) in kinds.items()
+    }
+    row = Matrix("*fp32", "i32")
+    types |= {"q": row, "out": row, "factors": "*fp32", "positions": "*i32", "starts": "*i32", "scale": "fp32",
+              "items": Items("i32", "i32", "i32", "i32")}  # fmt: skip
+    fixed = {"shape": s, "PDL": True}
+    return _case("sm_90", attention_eights.eights_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
+
+
+def _encode(cache: str, products: str) -> Case:
+    """Codes of a cache for that, of float16 or of q8_0."""
+    kind = "" if cache == "f16" else cache
+    data, scales = ("*i8", "*fp16") if kind else ("*fp16", None)
+    types = {"cache": PagedCache(data, data, scales, scales, "i32", "*i32", "i32"), "positions": "*i32",
+             "starts": "*i32", "codes": Codes("*i8", "*i8", "*fp32", "i32")}  # fmt: skip
+    fixed = {"shape": EightsShape(128, 4, kind=kind, products=products), "PDL": True}
+    return _case("sm_90", attention_encode.encode_kernel, fixed, types, 8, 3)
 
 
 def _decode(cache: str, sequences: int, target: str) -> Case:

@@ -27,16 +27,18 @@ TYPE_OF_90 = {"int8": ".s32.s8.s8", "fp8": ".f32.e4m3.e4m3"}
 SCHEMES = ("int8", "w4a8", "w4a8_g128", "fp8", "fp8_fast", "fp8_blocks")
 OTHERS = ("row_sums", "quantize_int8", "quantize_zero", "quantize_e4m3", "quantize_e5m2")
 LITTLE = {("prefill_128-int8-dynamic", "sm_90"): 16, **{("decode_fp8-dynamic", f"sm_{n}"): 8 for n in (90, 100)}}
-"""Bytes that are spilled: what is read once a tile, or two numbers."""
+LITTLE |= {(f"eights_128-{products}", "sm_90"): 84 for products in ("int8", "fp8")}
+"""Bytes that are spilled: what is read once a tile, two numbers, or (by Triton 3.6) what masked blocks read."""
 LITTLE |= {("decode_int8-static", "sm_100"): 12, ("prefill_128-int8-dynamic", "sm_90"): 108} if NEWER else {}
 """Bytes that Triton 3.9 spills, and those before it do not, or fewer."""
+OF_ATTENTION = ("prefill_128", "eights_128-int8", "encode_f16-fp8", "decode_int8-dynamic")
 
 
 def check(wanted: list[str]) -> None:
     """Compile; each row has its instruction, and no spills."""
     for row in rows_of("ahead_of_time_gemm", wanted):
         assert row["spills"] <= LITTLE.get((row["kernel"], row["target"]), 0), row
-        if row["kernel"] in OTHERS:
+        if row["kernel"] in OTHERS or row["kernel"].startswith("encode_"):
             continue
         if row["kernel"].startswith("decode_"):
             types = {i.rsplit(".", 1)[-1] for i in row["instructions"] if i.startswith("mma.sync.")}
@@ -45,6 +47,12 @@ def check(wanted: list[str]) -> None:
         assert not row["serialized"], row
         if row["kernel"].startswith(("mixed_", "head_", "prefill_")):
             assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
+            continue
+        if row["kernel"].startswith("eights_"):
+            wanted_types = {TYPE_OF_90["fp8"], TYPE_OF_90[row["kernel"].split("-")[1]]}
+            found = [i for i in row["instructions"] if i.startswith("wgmma.mma_async.")]
+            assert {t for t in wanted_types for i in found if i.endswith(t)} == wanted_types, row
+            assert all(i.endswith(tuple(wanted_types)) for i in found), row
             continue
         target, float8 = row["target"], row["kernel"].startswith("fp8")
         found = [i for i in row["instructions"] if re.search((FP8 if float8 else INT8)[target], i)]
@@ -73,6 +81,13 @@ def test_floats_by_codes_for_an_h100() -> None:
 def test_attention_for_an_h100() -> None:
     caches = ("", "-int8-dynamic", "-fp8-static", "-q8_0")
     check([f"prefill_{dim}{cache}:1:sm_90" for dim in (64, 128) for cache in caches])
+
+
+@pytest.mark.slow
+def test_attention_by_8_bit_products() -> None:
+    """Both products are of 8 bits, and of a block under way at once."""
+    check([f"encode_{cache}-{products}:1:sm_90" for cache, products in (("f16", "int8"), ("q8_0", "fp8"))])
+    check([f"eights_{dim}-{products}:1:sm_90" for dim in (64, 128) for products in TYPE_OF_90])
 
 
 @pytest.mark.slow
@@ -115,4 +130,4 @@ def test_integers_of_1(target: str) -> None:
     wanted += [f"{scheme}:{m}:{target}" for scheme in SCHEMES for m in (1, 1024)]
     wanted += [f"{name}:1:{target}" for name in OTHERS]
     check_ones([*wanted, *(f"mixed_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90"),
-                *(["prefill_128:1:sm_90", "decode_int8-dynamic:1:sm_90"] if target == "sm_90" else [])])  # fmt: skip
+                *(f"{name}:1:sm_90" for name in OF_ATTENTION if target == "sm_90")])  # fmt: skip

@@ -11,7 +11,8 @@ import torch
 
 import octavo
 from octavo.backends import select
-from octavo.backends.gpu import GpuBackend, decode_mma
+from octavo.backends.gpu import GpuBackend, decode_mma, prefill_hopper
+from octavo.backends.gpu.prefill_eights import BEYOND
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import gpu
 from octavo.bench.cases import CASES, OpCase, compare, run
@@ -19,6 +20,7 @@ from octavo.bench.limits import read_limit_of
 from octavo.bench.ops import time_cases
 from octavo.bench.profile import profile
 from octavo.errors import BackendError, UsageError
+from octavo.graph.node import Attention
 from octavo.torch import QuantLinear
 
 PROMPTS = ("What is 12 times 7?", "Convert 3 km to meters.")
@@ -61,6 +63,27 @@ def test_single_tokens_by_the_kernel_of_gluon(case: OpCase, monkeypatch: pytest.
     built = case.build()
     found = compare(case, run(built, [GpuBackend()]), run(built, [ReferenceBackend()]))
     assert found.ok, found
+
+
+PARTS = [
+    c for c in CASES
+    if c.op == "attention" and c.tokens > len(c.past) and c.shape["dim"] in (64, 128)
+    and c.shape.get("cache") in ("f16", *prefill_hopper.KINDS) and not {*c.shape} & {*BEYOND, "sinks", "shared"}
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("attention", ["exact", "int8", "fp8"])
+@pytest.mark.parametrize("case", PARTS, ids=lambda case: case.name)
+def test_prompts_by_kernels_of_gluon(case: OpCase, attention: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes the portable kernel otherwise, as there is little of it; 8-bit products come near what is exact."""
+    for name in ("FEW_QUERIES", "FEW_PAGES"):
+        monkeypatch.setattr(prefill_hopper, name, 1)
+    built = case.build()
+    found = compare(case, run(built, [GpuBackend(attention=attention)]), run(built, [ReferenceBackend()]))
+    if attention == "exact":
+        assert found.ok, found
+    else:
+        assert 1e-5 < found.nmse < (4e-3 if attention == "int8" else 1.5e-2), found
 
 
 def test_auto_is_the_gpu() -> None:

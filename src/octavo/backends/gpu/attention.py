@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 
-from octavo.backends.gpu import decode_mma, dispatch, prefill_hopper
+from octavo.backends.gpu import decode_mma, dispatch, prefill_eights, prefill_hopper
 from octavo.backends.gpu.arguments import Matrix
 from octavo.backends.gpu.attention_arguments import (
     AttentionShape,
@@ -87,6 +87,8 @@ def _prefill(
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
 ) -> list[Launch]:  # fmt: skip
     portable = partial(_portable_prefill, c, q, cache, positions, starts, sinks, scale, limits, out)
+    if prefill_eights.takes(c, q, cache, sinks, scale, limits):
+        return prefill_eights.prefill(c, q, cache, positions, starts, scale, limits, out, otherwise=portable)
     if c.deterministic or not prefill_hopper.takes(c, q, cache, sinks, scale, limits):
         return [portable()]
     return prefill_hopper.prefill(c, q, cache, positions, starts, scale, limits, out, otherwise=portable)

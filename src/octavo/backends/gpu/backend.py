@@ -13,7 +13,7 @@ from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.spec import AnyArray
-from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes
+from octavo.graph.node import PAGE_SIZE, Attention, DType, Node, Sizes
 from octavo.graph.protocol import Call
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ class GpuBackend:
 
     deterministic  sums are in the same order for any number of tokens, which takes longer: one kernel for products, and
                    one for attention, whatever is in a step
+    attention      what attention of prompts multiplies, where there is a kernel for it
 
-    Raises BackendError where torch, Triton or a GPU is missing, and in a process forked from one that used the GPU.
+    Raises UsageError where these can't be together, and BackendError where the device has no such attention, where
+    torch, Triton or a GPU is missing, and in a process forked from one that used the GPU.
     """
 
     name = "gpu"
@@ -42,8 +44,8 @@ class GpuBackend:
     quantizes = QUANTIZES
     chooses = True
 
-    def __init__(self, deterministic: bool = False) -> None:
-        self.target, self.deterministic = target(), deterministic
+    def __init__(self, deterministic: bool = False, attention: Attention = "exact") -> None:
+        self.target, self.deterministic, self.attention = target(), deterministic, attention
         import torch
 
         from octavo.backends.gpu import binders
@@ -51,7 +53,11 @@ class GpuBackend:
 
         self._torch = torch
         self._binders = binders
-        self._context = Context(self.target, deterministic)
+        if attention != "exact":
+            from octavo.backends.gpu.prefill_eights import require
+
+            require(attention, self.target, deterministic)
+        self._context = Context(self.target, deterministic, attention)
         self._dtypes = {"f32": torch.float32, "f16": torch.float16, "i32": torch.int32, "i64": torch.int64}
 
     def supports(self, node: Node) -> tuple[bool, str]:
@@ -228,7 +234,11 @@ class GpuBackend:
     def needs(self, nodes: Sequence[Node], limits: Sizes) -> int:
         from octavo.backends.gpu.memory import needs
 
-        return needs(nodes, limits, self.target.arch)
+        if self.attention != "exact":
+            from octavo.backends.gpu.prefill_eights import require_served
+
+            require_served(self.attention, nodes)
+        return needs(nodes, limits, self.target.arch, self.attention)
 
     def _enough_memory(self, what: str) -> Any:
         return _EnoughMemory(self._torch, what)

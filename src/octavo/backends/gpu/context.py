@@ -15,6 +15,7 @@ from octavo.backends.gpu.gemm import Workspace
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.row_weights import RowWeight, joined_rows
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, joined
+from octavo.graph.node import Attention
 
 Weight = QuantWeight | FloatWeight | RowWeight
 
@@ -24,10 +25,12 @@ class Context:
     """The device, and what calls of a plan have in common.
 
     deterministic  each token's results are to the bit those that it has alone, whatever else is in the step
+    attention      what prompts are multiplied as
     """
 
     target: Target
     deterministic: bool = False
+    attention: Attention = "exact"
     scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
     together: dict[tuple[int, ...], QuantWeight | RowWeight] = field(default_factory=dict)
     workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)

@@ -21,7 +21,7 @@ log = logging.getLogger("octavo")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Name = Literal["int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "prefill", "decode"]
+Name = Literal["int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "prefill", "eights", "decode"]
 FOLDER = "octavo.backends.gpu.kernels"
 MODULES: dict[Name, str] = {
     "int8": "gemm_int8_hopper",
@@ -31,6 +31,7 @@ MODULES: dict[Name, str] = {
     "mixed_stream": "gemm_mixed_stream",
     "mixed_even": "gemm_mixed_even",
     "prefill": "attention_hopper",
+    "eights": "attention_eights",
     "decode": "attention_decode_mma",
 }
 

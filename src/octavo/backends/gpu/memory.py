@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.layout import layout_of, padded, scale_stride
+from octavo.backends.gpu.prefill_eights import most_code_bytes
 from octavo.backends.gpu.prefill_hopper import most_half_bytes
 from octavo.formats import QTensor
-from octavo.graph.node import Node, Sizes, bind, kept_bytes
+from octavo.graph.node import Attention, Node, Sizes, bind, kept_bytes
 
 RESERVE = 512 << 20
 """For compiled kernels, captured graphs and the vendor's library."""
@@ -25,7 +26,7 @@ def free(target: Target) -> int:
     return int(torch.cuda.mem_get_info()[0]) + unused
 
 
-def needs(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
+def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention = "exact") -> int:
     """Bytes of the weights, caches and states that `nodes` read, and of what their kernels need beside their values."""
     leaves = {id(i): i for n in nodes for i in n.inputs if i.is_leaf}.values()
     weights = {id(leaf.tensor): leaf.tensor for leaf in leaves if leaf.op == "weight"}.values()
@@ -33,6 +34,7 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
     total += kept_bytes(nodes, limits)
     total += _half_scales(nodes, limits, arch)
     total += most_half_bytes(nodes, limits, arch)
+    total += most_code_bytes(nodes, limits) if attention != "exact" else 0
     return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
 
 

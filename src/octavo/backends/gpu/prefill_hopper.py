@@ -94,12 +94,20 @@ def takes(
     c: Context, q: torch.Tensor, cache: PagedCache, sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any]
 ) -> bool:
     """Whether the kernel computes such a call, and faster than the portable one."""
+    sequences, width = cache.pages.shape
+    small = "kind" not in limits or half_bytes(sequences, width, cache.heads, q.shape[2]) <= MOST_BYTES
+    return small and fits(c, q, cache, sinks, scale, limits) and gluon.usable("prefill")
+
+
+def fits(
+    c: Context, q: torch.Tensor, cache: PagedCache, sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any]
+) -> bool:
+    """Whether a call is of a kind and a size for kernels in Gluon, and the device has them."""
     simple = sinks is None and scale > 0 and q.shape[2] in DIMS and not {*limits} - {"kind", "scales"}
     known = cache.k.dtype == torch.float16 or limits.get("kind") in KINDS
     sequences, width = cache.pages.shape
     large = len(q) >= FEW_QUERIES and width >= FEW_PAGES and sequences <= MANY_SEQUENCES
-    fits = "kind" not in limits or half_bytes(sequences, width, cache.heads, q.shape[2]) <= MOST_BYTES
-    return simple and known and large and fits and c.target.arch == "sm_90" and gluon.usable("prefill")
+    return simple and known and large and c.target.arch == "sm_90"
 
 
 def most_half_bytes(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:

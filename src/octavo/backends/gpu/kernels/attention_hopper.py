@@ -89,13 +89,13 @@ class Work(NamedTuple):
 
 
 @gluon.jit
-def _turns(items):
+def turns(items):
     """How many items a program takes at most."""
     return gl.cdiv(items.heads * items.tiles, gl.num_programs(0))
 
 
 @gluon.jit
-def _work_of(turn, given, shape: gl.constexpr):
+def work_of(turn, given, shape: gl.constexpr):
     """The Work that a program takes in its turn: a sequence's tiles that see most come first, and who had more than
     others in one turn has less in the next."""
     items = given.items
@@ -141,8 +141,8 @@ def _copy_block(cache, pages, column, ready, out, shape: gl.constexpr):
 def _copy(keys, values, pages, given, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     count = 0
-    for turn in range(_turns(given.items)):
-        work = _work_of(turn, given, shape)
+    for turn in range(turns(given.items)):
+        work = work_of(turn, given, shape)
         column = work.head // shape.group * shape.dim
         first = work.sequence * given.items.width
         found = _pages_of(pages, first, gl.maximum(work.blocks - 1, 0), gl.maximum(work.last, 0), shape)
@@ -279,11 +279,11 @@ def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr
     """
     rows: gl.constexpr = gl.SliceLayout(1, _sums_layout(shape.block_n))
     count = 0
-    work = _work_of(0, given, shape)
+    work = work_of(0, given, shape)
     if work.blocks > 0:
         _load_queries(q, work, work.token + WHICH * HALF, ring, shape)
-    for turn in range(_turns(given.items)):
-        following = _work_of(turn + 1, given, shape)
+    for turn in range(turns(given.items)):
+        following = work_of(turn + 1, given, shape)
         next_first = following.token + WHICH * HALF
         if work.blocks > 0:
             first = work.token + WHICH * HALF

@@ -14,11 +14,14 @@ EXPONENT = tl.constexpr(0x7F800000)
 
 
 @triton.jit
-def _numbers(data, scales, found, seen, head, heads, shape: tl.constexpr):
-    """float16 [PAGE, dim] of a head's codes in page `found`, of q8_0 times their scales; zeros for rows not `seen`."""
+def numbers_of(data, scales, found, row, seen, head, heads, shape: tl.constexpr):
+    """float16 [PAGE, dim] of a head's codes, or floats, in page `found`, the page's rows in the order `row`.
+
+    Those of q8_0 are times their scales. Rows that are not `seen` are zeros.
+    """
     DIM: tl.constexpr = shape.dim
     GROUPS: tl.constexpr = DIM // 32
-    first, row = found * PAGE * heads + head, tl.arange(0, PAGE)[:, None] * heads
+    first, row = found * PAGE * heads + head, row[:, None] * heads
     codes = tl.load(data + first * DIM + row * DIM + tl.arange(0, DIM)[None, :], mask=seen[:, None], other=0)
     if shape.kind == "fp8":
         value = halves_of(codes)
@@ -39,8 +42,8 @@ def _unpack_page(cache, page, head, sequence, last, halves, factors, scale, shap
     found = tl.load(cache.pages + sequence * cache.width + page, mask=page * PAGE <= last, other=0).to(tl.int64)
     row = tl.arange(0, PAGE)
     seen = page * PAGE + row <= last
-    key = _numbers(cache.k, cache.k_scales, found, seen, head, cache.heads, shape)  # [PAGE, DIM]
-    value = _numbers(cache.v, cache.v_scales, found, seen, head, cache.heads, shape)  # [PAGE, DIM]
+    key = numbers_of(cache.k, cache.k_scales, found, row, seen, head, cache.heads, shape)  # [PAGE, DIM]
+    value = numbers_of(cache.v, cache.v_scales, found, row, seen, head, cache.heads, shape)  # [PAGE, DIM]
     if shape.scales == "dynamic":
         scales = (found * cache.heads + head) * PAGE + row
         k_scale = tl.load(cache.k_scales + scales, mask=seen, other=0.0) * (scale * shape.unit)  # [PAGE]
