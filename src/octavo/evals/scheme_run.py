@@ -52,9 +52,6 @@ WORTH = 0.5
 """Of the error of nearest codes, what scales may leave at most where only weights are rounded and their errors are made
 up for afterwards: what they gain beside that is little, and they are found with few tokens."""
 
-WORTH_STATIC = 0.8
-"""The same where activations have static scales: weights lose by scales of channels."""
-
 
 @dataclass(frozen=True, eq=False)
 class SchemeRun:
@@ -149,10 +146,8 @@ class SchemeRun:
 
     def _searching(self, scales: str) -> Callable[[Pair], Found]:
         """The way to choose scales; of `auto` that of several which errs least."""
-        if not self.scheme.static:
-            return self._best() if scales == "auto" else SCALES[scales]
-        way = self._best() if scales == "auto" else best_of({scales: SCALES[scales]}, WORTH_STATIC)
-        if math.isinf(self.most):
+        way = self._best() if scales == "auto" else SCALES[scales]
+        if not self.scheme.static or math.isinf(self.most):
             return way
         # An input that becomes e4m3 numbers, or keeps a scale for each token, needs none for its channels.
         if self.other is not None:
