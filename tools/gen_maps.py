@@ -93,7 +93,8 @@ def _matvec(compiled: Any) -> str:
     words = x._replace(codes=x.codes.view(torch.int32))
     given = map(for_triton, (weight.planes(), words, None, (), matrix(y)))
     with noted() as accesses:
-        matvec_kernel[(1,)](*given, 2, TOKENS=1, shape=for_triton(MatvecShape(2, 32, 1, 1)), ASM="", PDL=False)
+        matvec_kernel[(1,)](*given, 2, TOKENS=1, shape=for_triton(MatvecShape(2, 32, 1, 1, early=True)),
+                           ASM="", PDL=False)  # fmt: skip
 
     def row(tensor: torch.Tensor, nbytes: int) -> Any:
         return threads(accesses, tensor, compiled)[: len(tensor.view(torch.uint8).ravel()) // 2 : nbytes]

@@ -116,7 +116,7 @@ LATENT = {"shape": AttentionShape(576, 512, 16, 16, 33, value_dim=512, block_r=6
 
 KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
-    "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
+    "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1, early=True)}, 1,
                {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
     "matvec_pair": (matvec_pair_kernel,
                     {"TOKENS": 1, "shape": MatvecShape(4, 32, 1, 1), "other_shape": MatvecShape(2, 32, 1, 1)}, 1,

@@ -42,7 +42,7 @@ class Loaded:
 
 
 @pytest.mark.parametrize(
-    ("shared", "percent"), [((0, 20480, 256), 50), ((0, 48 << 10), 75), ((0, 200 << 10), -1), ((0, None, 100), 50)]
+    ("shared", "percent"), [((0, 20480, 256), -1), ((0, 48 << 10), 75), ((0, 200 << 10), -1), ((0, None, 64 << 10), 75)]
 )
 def test_kernels_of_a_step_ask_for_one_division_of_the_l1(
     monkeypatch: pytest.MonkeyPatch, shared: tuple[int | None, ...], percent: int

@@ -54,16 +54,23 @@ class MatvecShape(Constant):
     chunks    chunks of 32 codes that are loaded at once
     prefetch  blocks of so many chunks that are loaded before activations are waited for
     warps
+    early     all of a token is loaded before anything is multiplied
     """
 
     block_n: int
     chunks: int
     prefetch: int
     warps: int
+    early: bool = False
 
 
 def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecShape:
     """The shape of a matvec: a thread holds a chunk of some rows, and a short K is all in flight at once."""
+    early = tokens == 1 and n < 65536 and not arch.startswith("gfx")
+    return replace(_matvec(layout, n, kp, tokens, arch), early=early)
+
+
+def _matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecShape:
     chunks = kp // 32
     width = min(64, 1 << (chunks - 1).bit_length())
     if arch == "interpreter":
@@ -204,6 +211,8 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
     else:
         tuned_for = tuned.MMA if tokens <= 8 else tuned.MMA_16 if tokens <= 16 else tuned.MMA_32
         found = tuned_for.get((tuned.kind(layout), tuned.size(n, kp)))
+        if tokens <= 8 and max(n, kp) <= 2048:
+            found = tuned.MMA_SQUARE.get(tuned.kind(layout), found)
         if found is None and not layout.planes:  # points and digits, which `mmq_dot` moves between threads
             found = (1, 4, 1, 0)
         if found is None:

@@ -12,9 +12,9 @@ from octavo.backends.gpu.driver import prefer_shared_memory
 from octavo.backends.gpu.making import Making
 
 Grid = tuple[int, ...]
-SHARES = ((32 << 10, 50), (112 << 10, 75))
+SHARES = ((32 << 10, -1), (112 << 10, 75))
 """Bytes of shared memory that the kernels of a step need at the most, and the percentage of the L1 that all of them ask
-for as such: 132 and 196 KiB on an H200."""
+for as such: 196 KiB on an H200; -1 leaves it to the driver."""
 
 
 class Launch:

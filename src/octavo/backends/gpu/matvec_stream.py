@@ -43,7 +43,7 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
     if six:
         faster = (n >= 65536 and kp == 2048) or deep
     else:
-        faster = deep or (n < 65536 and ((n >= 5120 and kp == 4096) or 4096 < kp <= DEEP))
+        faster = deep or (n < 65536 and ((n >= 5120 and kp == 4096) or (n >= 8192 and kp == 2048) or 4096 < kp <= DEEP))
     if not arch.startswith("sm_") or not faster:
         return None
     warps = 1

@@ -102,6 +102,8 @@ MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("zeros", "huge"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 1),
 }  # fmt: skip
 """Three to eight tokens."""
+MMA_SQUARE: dict[Kind, tuple[int, int, int, int]] = {"two levels": (1, 4, 1, 2)}
+"""These, up to 2048 rows of as many values."""
 
 MMA_16: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("bytes", "small"): (1, 4, 1, 1), ("one level", "small"): (1, 8, 1, 0),
@@ -151,11 +153,12 @@ MIXED: tuple[tuple[int, dict[Size, Mixed]], ...] = (
 
 
 def _of_wide_model(n: int, kp: int) -> bool:
-    """Whether a matrix belongs to a model so wide that all of its products of five to eight tokens take one kernel.
+    """Whether a matrix belongs to a model so wide that its products of five to eight tokens take one kernel, but for
+    the smallest.
 
     One with much shared memory among others that want none costs all of them 5 us or more, whichever is the faster.
     """
-    return kp >= WIDE and (n >= WIDE or n <= HEADS)
+    return kp >= WIDE and (n <= HEADS or (n >= WIDE and n * kp > WIDE * WIDE))
 
 
 def mixed(layout: Layout, n: int, kp: int, tokens: int, streams: bool, evens: bool) -> Mixed | None:

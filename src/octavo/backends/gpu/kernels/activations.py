@@ -39,7 +39,7 @@ def read(source, weight, token, at, mask, k, KIND: tl.constexpr):
     value = tl.load(source.x.data + token * source.x.stride + at, mask=mask, other=0.0)  # [B]
     if KIND == "rms_norm":
         mean = tl.sum(value * value) / k
-        value = value / tl.sqrt_rn(mean + source.eps) * weight
+        value = value * (1 / tl.sqrt_rn(mean + source.eps)) * weight
     elif KIND == "swiglu":
         up = tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0)  # [B]
         value = value / (1 + tl.exp(-value)) * up
@@ -66,11 +66,13 @@ def store_q8_1(value, out, ordered, token, first, end, kp, N: tl.constexpr):
     """
     largest = tl.max(tl.abs(value), 1)
     inverse = tl.where(largest > 0, 127.0 / tl.where(largest > 0, largest, 1.0), 0.0)
-    code = value * inverse[:, None] + ROUND - ROUND
+    rounded = value * inverse[:, None] + ROUND  # whose low bits are the code
+    code = rounded - ROUND
     scale = ((largest / 127.0).to(tl.int32, bitcast=True) & -4).to(tl.float32, bitcast=True)
     halves = tl.sum(tl.reshape(code, (N, 2, 16)), 2) * scale[:, None]  # [N, 2]
     at = first * 32 + tl.arange(0, N * 32)
-    tl.store(out.codes + token * kp + at, tl.reshape(code, (N * 32,)).to(tl.int8), mask=at < end * 32)
+    codes = tl.reshape(rounded, (N * 32,)).to(tl.int32, bitcast=True).to(tl.int8)
+    tl.store(out.codes + token * kp + at, codes, mask=at < end * 32)
     if ordered is not None:
         tl.store(ordered + token * kp + at, reordered(tl.reshape(value, (N * 32,)).to(tl.float16)), mask=at < end * 32)
     both = tl.join(

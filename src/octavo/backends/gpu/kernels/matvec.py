@@ -41,15 +41,9 @@ def _sums(a, b):
 
 
 @triton.jit
-def _multiply(
-    acc, loaded, x, token: tl.constexpr, first, LAYOUT: tl.constexpr, CHUNKS: tl.constexpr, ASM: tl.constexpr
-):
-    """acc [BLOCK_N, CHUNKS] + the products of the loaded chunks with a token.
-
-    Zero points are subtracted as integers: as often as a chunk of the token adds up to.
-    """
-    low, high, s_low, s_high, m_low, m_high = loaded
-    N: tl.constexpr = acc.shape[0]
+def _token(x, token: tl.constexpr, first, LAYOUT: tl.constexpr, CHUNKS: tl.constexpr):
+    """A token's codes for the chunks from `first` on, [4 CHUNKS] twice, their scales and the sums of 16 values,
+    [CHUNKS] each."""
     EVEN: tl.constexpr = (LAYOUT.kp // 32) % CHUNKS == 0
     chunk = first + tl.arange(0, CHUNKS)
     word = first * 4 + tl.arange(0, CHUNKS * 4)
@@ -57,33 +51,57 @@ def _multiply(
     c_mask = None if EVEN else chunk < LAYOUT.kp // 32
     # Added one by one, as in the weights' address: the parts are then computed once for both.
     codes = x.codes + token * (LAYOUT.kp // 4) + (word // 16) * 32 + word % 16
-    x_low = tl.broadcast_to(load_or_zero(codes, w_mask)[None, :], low.shape)  # [BLOCK_N, 4 CHUNKS]
-    x_high = tl.broadcast_to(load_or_zero(codes + 16, w_mask)[None, :], high.shape)  # [BLOCK_N, 4 CHUNKS]
+    x_low, x_high = load_or_zero(codes, w_mask), load_or_zero(codes + 16, w_mask)
+    group = (chunk // 4) * 4 + (chunk % 4) // 2
+    d_low = load_or_zero(x.scale + token + group * x.stride, c_mask)
+    d_high = load_or_zero(x.scale + token + (group + 2) * x.stride, c_mask)
+    xs_low, xs_high = d_low, d_high
+    if LAYOUT.offset or (LAYOUT.has_min and not LAYOUT.has_zero):
+        sixteen = (chunk // 4) * 8 + chunk % 4
+        xs_low = load_or_zero(x.sums16 + token + sixteen * x.stride, c_mask)
+        xs_high = load_or_zero(x.sums16 + token + (sixteen + 4) * x.stride, c_mask)
+    return x_low, x_high, d_low, d_high, xs_low, xs_high
+
+
+@triton.jit
+def _bits_of(of_token):
+    """The bits of scales and sums of a part of a token, together."""
+    _, _, d_low, d_high, xs_low, xs_high = of_token
+    low = d_low.to(tl.int32, bitcast=True) | xs_low.to(tl.int32, bitcast=True)
+    return low | d_high.to(tl.int32, bitcast=True) | xs_high.to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _multiply(acc, loaded, of_token, none, LAYOUT: tl.constexpr, CHUNKS: tl.constexpr, ASM: tl.constexpr):
+    """acc [BLOCK_N, CHUNKS] + the products of the loaded chunks with a token; `none` [CHUNKS] is zeros, or None.
+
+    Zero points are subtracted as integers: as often as a chunk of the token adds up to.
+    """
+    low, high, s_low, s_high, m_low, m_high = loaded
+    x_low, x_high, d_low, d_high, xs_low, xs_high = of_token
+    N: tl.constexpr = acc.shape[0]
+    x_low = tl.broadcast_to(x_low[None, :], low.shape)  # [BLOCK_N, 4 CHUNKS]
+    x_high = tl.broadcast_to(x_high[None, :], high.shape)  # [BLOCK_N, 4 CHUNKS]
     start = tl.full((N, CHUNKS * 4), MAGIC // 4, tl.int32)
+    if none is not None:
+        start += tl.reshape(tl.broadcast_to(none[None, :, None], (N, CHUNKS, 4)), (N, CHUNKS * 4))
     sum_low, sum_high = dot4(low, x_low, start, ASM), dot4(high, x_high, start, ASM)
     if LAYOUT.has_zero:
-        ones, none = tl.full((N, CHUNKS * 4), 0x01010101, tl.int32), tl.zeros_like(start)
-        sum_low, x_low = _sums(sum_low, dot4(ones, x_low, none, ASM))  # [BLOCK_N, CHUNKS]
-        sum_high, x_high = _sums(sum_high, dot4(ones, x_high, none, ASM))  # [BLOCK_N, CHUNKS]
+        ones, zeros = tl.full((N, CHUNKS * 4), 0x01010101, tl.int32), tl.zeros_like(start)
+        sum_low, x_low = _sums(sum_low, dot4(ones, x_low, zeros, ASM))  # [BLOCK_N, CHUNKS]
+        sum_high, x_high = _sums(sum_high, dot4(ones, x_high, zeros, ASM))  # [BLOCK_N, CHUNKS]
         sum_low, sum_high = sum_low - m_low * x_low, sum_high - m_high * x_high
     else:
         sum_low = tl.sum(tl.reshape(sum_low, (N, CHUNKS, 4)), 2)  # [BLOCK_N, CHUNKS]
         sum_high = tl.sum(tl.reshape(sum_high, (N, CHUNKS, 4)), 2)  # [BLOCK_N, CHUNKS]
-    group = (chunk // 4) * 4 + (chunk % 4) // 2
-    d_low = load_or_zero(x.scale + token + group * x.stride, c_mask)[None, :]  # [1, CHUNKS]
-    d_high = load_or_zero(x.scale + token + (group + 2) * x.stride, c_mask)[None, :]  # [1, CHUNKS]
+    d_low, d_high, xs_low, xs_high = d_low[None, :], d_high[None, :], xs_low[None, :], xs_high[None, :]  # [1, CHUNKS]
     p_low = scaled(sum_low, d_low, d_low * -MAGIC_FLOAT)
     p_high = scaled(sum_high, d_high, d_high * -MAGIC_FLOAT)
-    MINIMA: tl.constexpr = LAYOUT.has_min and not LAYOUT.has_zero
-    if LAYOUT.offset or MINIMA:
-        sixteen = (chunk // 4) * 8 + chunk % 4
-        xs_low = load_or_zero(x.sums16 + token + sixteen * x.stride, c_mask)[None, :]  # [1, CHUNKS]
-        xs_high = load_or_zero(x.sums16 + token + (sixteen + 4) * x.stride, c_mask)[None, :]  # [1, CHUNKS]
-        if LAYOUT.offset:
-            p_low -= LAYOUT.offset * xs_low
-            p_high -= LAYOUT.offset * xs_high
+    if LAYOUT.offset:
+        p_low -= LAYOUT.offset * xs_low
+        p_high -= LAYOUT.offset * xs_high
     acc += p_low * s_low + p_high * s_high
-    if MINIMA:
+    if LAYOUT.has_min and not LAYOUT.has_zero:
         acc -= m_low * xs_low + m_high * xs_high
     return acc
 
@@ -95,7 +113,9 @@ def _rows(
 ):  # fmt: skip
     """Rows `row` [BLOCK_N] of the weights, to places `at` of `out_row` and of the rows after it, `stride` apart.
 
-    shape.prefetch blocks of chunks are loaded before the values of an earlier kernel are waited for, if it WAITS.
+    shape.prefetch blocks of chunks are loaded before the values of an earlier kernel are waited for, if it WAITS. With
+    shape.early all of a token is asked for at once: products begin with zeros made of its scales, which the assembler
+    would load after products otherwise.
     """
     CHUNKS: tl.constexpr = shape.chunks
     LAYOUT: tl.constexpr = w.layout
@@ -105,25 +125,46 @@ def _rows(
         ahead = ahead + (loaded,)  # noqa: RUF005
     if WAITS:
         gdc_wait()
+    BEGINS: tl.constexpr = shape.early and len(terms) > 0 and LAYOUT.factor == 1.0
     acc = ()
     for t in tl.static_range(TOKENS):
         sums = tl.zeros((shape.block_n, CHUNKS), tl.float32)
+        if BEGINS:  # with the terms, which are on their way then
+            added = tl.zeros((shape.block_n,), tl.float32)
+            for i in tl.static_range(len(terms)):
+                added += tl.load(terms[i].data + t * terms[i].stride + at, mask=at < n, other=0.0)  # [BLOCK_N]
+            sums = tl.where((tl.arange(0, CHUNKS) == 0)[None, :], added[:, None], sums)
+        of_blocks = ()
+        none = None
+        if shape.early:
+            bits = tl.zeros((CHUNKS,), tl.int32)
+            for i in tl.static_range(shape.prefetch):
+                of_block = _token(x, t, i * CHUNKS, LAYOUT, CHUNKS)
+                bits |= _bits_of(of_block)
+                of_blocks = of_blocks + (of_block,)  # noqa: RUF005
+            none = bits & (n >> 31)  # zeros, which the assembler can't know
         for i in tl.static_range(shape.prefetch):
-            sums = _multiply(sums, ahead[i], x, t, i * CHUNKS, LAYOUT, CHUNKS, ASM)
+            if shape.early:
+                of_token = of_blocks[i]
+            else:
+                of_token = _token(x, t, i * CHUNKS, LAYOUT, CHUNKS)
+            sums = _multiply(sums, ahead[i], of_token, none, LAYOUT, CHUNKS, ASM)
         acc = acc + (sums,)  # noqa: RUF005
     for first in tl.static_range(shape.prefetch * CHUNKS, LAYOUT.kp // 32, CHUNKS):
         loaded = _load(w, row, first, CHUNKS, ASM)
         before = acc
         acc = ()
         for t in tl.static_range(TOKENS):
-            sums = _multiply(before[t], loaded, x, t, first, LAYOUT, CHUNKS, ASM)
+            of_token = _token(x, t, first, LAYOUT, CHUNKS)
+            sums = _multiply(before[t], loaded, of_token, None, LAYOUT, CHUNKS, ASM)
             acc = acc + (sums,)  # noqa: RUF005
     for t in tl.static_range(TOKENS):
         out = tl.sum(acc[t], 1)  # [BLOCK_N]
         if LAYOUT.factor != 1.0:
             out *= LAYOUT.factor
-        for i in tl.static_range(len(terms)):
-            out += tl.load(terms[i].data + t * terms[i].stride + at, mask=at < n, other=0.0)  # [BLOCK_N]
+        if not BEGINS:
+            for i in tl.static_range(len(terms)):
+                out += tl.load(terms[i].data + t * terms[i].stride + at, mask=at < n, other=0.0)  # [BLOCK_N]
         tl.store(out_row + t * stride + at, out, mask=at < n)
 
 
