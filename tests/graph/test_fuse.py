@@ -196,6 +196,60 @@ def test_activations_are_quantized_once_for_all_that_read_them() -> None:
     assert ops_of(quantize_activations(graph, wanted)) == ops_of(graph), "what is quantized is not quantized again"
 
 
+def chosen() -> Node:
+    return apply("top_k", given("order", 6), k=3)
+
+
+def experts_of(x: Node, ids: Node) -> Node:
+    return apply("mul_mat_id", w(6, 8, K), x, ids)
+
+
+def test_mul_mat_id_swiglu() -> None:
+    ids, x = chosen(), apply("swiglu", given("gate", 3, K), given("up", 3, K))
+    assert fires("mul_mat_id_swiglu", experts_of(x, ids)) == ["top_k", "mul_mat_id_swiglu"]
+
+
+def test_mul_mat_id_swiglu_takes_only_values_that_are_read_once() -> None:
+    ids, x = chosen(), apply("swiglu", given("gate", 3, K), given("up", 3, K))
+    stays("mul_mat_id_swiglu", experts_of(x, ids), experts_of(apply("gelu_erf", x), ids))
+    stays("mul_mat_id_swiglu", experts_of(given("gate", 3, K), ids))
+
+
+def shared(x: Node, *, normalized: bool, probabilities: str = "soft_max") -> Node:
+    """The sum of x [T, 3, 8] by shares of three of six experts."""
+    ids, found = chosen(), apply(probabilities, given("logits", 6))
+    shares = apply("gather", found, ids)
+    return apply("weighted_sum", x, apply("normalize", shares) if normalized else shares)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_sum_experts(normalized: bool) -> None:
+    total = shared(given("x", 3, 8), normalized=normalized)
+    assert fires("sum_experts", total) == ["top_k", "sum_experts"]
+    plus = given("plus", 8)
+    for terms in ((plus, total), (total, plus)):
+        assert fires("sum_experts", apply("add", *terms)) == ["top_k", "sum_experts"]
+    again = apply("add", plus, total), apply("rms_norm", total, w(8), eps=1e-5)
+    assert fires("sum_experts", *again) == ["top_k", "sum_experts", "add", "rms_norm"], "the sum is read by others, too"
+    assert fires("sum_experts", apply("add", total, w(8))) == ["top_k", "sum_experts", "add"], "a row is no term"
+    assert fires("sum_experts", apply("add", total, total)) == ["top_k", "sum_experts", "add"]
+
+
+def test_sum_experts_is_of_a_soft_max() -> None:
+    x = given("x", 3, 8)
+    stays("sum_experts", shared(x, normalized=True, probabilities="sigmoid"))
+    stays("sum_experts", apply("weighted_sum", x, given("shares", 3)))
+
+
+def test_soft_max_top_k() -> None:
+    probabilities = apply("soft_max", given("logits", 6))
+    ids = apply("top_k", probabilities, k=2)
+    assert fires("soft_max_top_k", ids) == ["soft_max_top_k"]
+    both = fires("soft_max_top_k", ids, apply("gather", probabilities, ids))
+    assert sorted(both) == ["gather", "soft_max", "soft_max_top_k"]
+    stays("soft_max_top_k", chosen())
+
+
 def test_rules_work_on_one_anothers_results() -> None:
     x, residual = given(), given("r", 8)
     h = q8(norm(x))
@@ -209,4 +263,5 @@ def test_rules_work_on_one_anothers_results() -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    assert set(RULES) == {"mul_mat_concat", "mul_mat_add", "rope_set_rows"}
+    of_experts = {"mul_mat_id_swiglu", "sum_experts", "soft_max_top_k"}
+    assert set(RULES) == {"mul_mat_concat", "mul_mat_add", "rope_set_rows", *of_experts}

@@ -8,6 +8,7 @@ import torch
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats import dequantize
+from octavo.graph.fuse import RULES
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime.batch import Feed
@@ -20,7 +21,7 @@ from tests.sampling import slow
 TOKENS = np.random.default_rng(7).integers(0, VOCAB, 90).tolist()
 FEW = 24
 """Tokens that go one by one: past every window."""
-FUSIONS = ("mul_mat_concat", "mul_mat_add", "rope_set_rows")
+FUSIONS = tuple(RULES)
 QUANTIZES = ("rms_norm", "swiglu")
 
 

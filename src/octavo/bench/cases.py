@@ -77,6 +77,7 @@ def _experts() -> Iterator[OpCase]:
     shape = {"experts": 8, "used": 3, "n": 50, "k": 512}
     for shared in (0, 1):
         yield from _each("mul_mat_id", (1, 2, 9, 33), WEIGHTS, **shape, shared=shared)
+    yield from _each("mul_mat_id_swiglu", (1, 9, 33), ("Q4_K", "Q8_0", "F16"), **shape)
 
 
 def _attention() -> Iterator[OpCase]:
@@ -246,6 +247,9 @@ def _small() -> Iterator[OpCase]:
             yield from _each(op, (1, 9), streams=4, k=k)
     for experts, used in ((8, 2), (128, 8), (60, 4)):
         yield from _each("top_k", (1, 9), k=experts, used=used)
+        yield from _each("soft_max_top_k", (1, 9), k=experts, used=used)
+        for plus in (0, 1):
+            yield from _each("sum_experts", (1, 9), k=520, experts=experts, used=used, normalized=plus, plus=plus)
         yield from _each("gather", (1, 9), k=experts, used=used)
         yield from _each("weighted_sum", (1, 9), k=520, used=used)
     yield from _each("gather", (1, 9), k=60, used=4, row=1)

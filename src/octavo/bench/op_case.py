@@ -70,7 +70,7 @@ class OpCase:
 
     @property
     def tolerance(self) -> float:
-        if self.op == "top_k":
+        if self.op in ("top_k", "soft_max_top_k"):
             return EXACT
         if self.op in PRODUCTS and not all(row_named(f).is_float for f in self.formats):
             return QUANTIZED
@@ -80,7 +80,7 @@ class OpCase:
             return BYTES
         if self.op == "rope_set_rows" and self.shape.get("cache") in ("int8", "fp8"):
             return STEPS
-        return EXPONENTIAL if self.op in ("soft_max", "normalize") else PLAIN
+        return EXPONENTIAL if self.op in ("soft_max", "normalize", "sum_experts") else PLAIN
 
     def build(self, rng: np.random.Generator | None = None) -> Built:
         """The case with weights and inputs drawn from `rng` (default: a fixed one, so the same each time)."""
@@ -118,8 +118,8 @@ class OpCase:
 
 
 PRODUCTS = frozenset({
-    "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_id", "quantized_rms_norm", "quantized_swiglu",
-    "quantized_geglu", "quantized_attention", "numbers",
+    "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_id", "mul_mat_id_swiglu", "quantized_rms_norm",
+    "quantized_swiglu", "quantized_geglu", "quantized_attention", "numbers",
 })  # fmt: skip
 
 

@@ -132,6 +132,13 @@ def mul_mat_id(s: Sketch) -> Node:
 
 
 @graph
+def mul_mat_id_swiglu(s: Sketch) -> Node:
+    ids, sizes = s.chosen("ids", s["used"], below=s["experts"]), (s["used"], s["k"])
+    x = s.builder.swiglu(s.given("gate", *sizes), s.given("up", *sizes))
+    return s.builder.mul_mat_id(s.matrix("w", s["experts"], s["n"], s["k"]), x, ids)
+
+
+@graph
 def quantized_rms_norm(s: Sketch) -> Node:
     g = s.builder
     return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.rms_norm(s.given("x", s["k"]), s.vector("norm", s["k"]), 1e-6))
@@ -335,6 +342,11 @@ def top_k(s: Sketch) -> Node:
 
 
 @graph
+def soft_max_top_k(s: Sketch) -> Node:
+    return s.builder.top_k(s.builder.soft_max(s.given("x", s["k"])), s["used"])
+
+
+@graph
 def gather(s: Sketch) -> Node:
     """With `row`, from one row for all tokens."""
     x = s.vector("x", s["k"]) if "row" in s.shape else s.given("x", s["k"])
@@ -361,3 +373,13 @@ def normalize(s: Sketch) -> Node:
 @graph
 def weighted_sum(s: Sketch) -> Node:
     return s.builder.weighted_sum(s.given("x", s["used"], s["k"]), s.given("weights", s["used"]))
+
+
+@graph
+def sum_experts(s: Sketch) -> Node:
+    """By shares that are normalized or not; with `plus`, and a value added."""
+    g = s.builder
+    logits, ids = s.given("logits", s["experts"]), s.chosen("ids", s["used"], below=s["experts"])
+    shares = g.gather(g.soft_max(logits), ids)
+    total = g.weighted_sum(s.given("x", s["used"], s["k"]), g.normalize(shares) if s["normalized"] else shares)
+    return g.add(s.given("plus", s["k"]), total) if s["plus"] else total

@@ -153,6 +153,53 @@ def rope_set_rows(graph: Graph) -> Replacements:
     return found
 
 
+@_rule
+def mul_mat_id_swiglu(graph: Graph) -> Replacements:
+    """SwiGLU and the product of experts that alone reads it -> one op."""
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.op == "mul_mat_id" and (x := node.inputs[1]).op == "swiglu" and len(users[id(x)]) == 1:
+            weight, _, ids = node.inputs
+            found[id(node)] = apply("mul_mat_id_swiglu", weight, *x.inputs, ids, label=node.name)
+    return found
+
+
+@_rule
+def sum_experts(graph: Graph) -> Replacements:
+    """The sum of experts' outputs by shares of a soft-max, and a term of it -> one op of the soft-max's logits."""
+    users = graph.users()
+    found: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.op != "weighted_sum":
+            continue
+        x, shares = node.inputs
+        normalized = shares.op == "normalize"
+        shares = shares.inputs[0] if normalized else shares
+        if shares.op != "gather" or shares.inputs[0].op != "soft_max":
+            continue
+        probabilities, ids = shares.inputs
+        last, terms = node, []
+        readers = users[id(node)]
+        if len(readers) == 1 and readers[0].op == "add" and readers[0].inputs[0] is not readers[0].inputs[1]:
+            term = readers[0].inputs[readers[0].inputs[0] is node]
+            if term.shape == node.shape:
+                last, terms = readers[0], [term]
+        found[id(last)] = apply("sum_experts", x, *probabilities.inputs, ids, *terms, normalized=normalized,
+                                label=node.name)  # fmt: skip
+    return found
+
+
+@_rule
+def soft_max_top_k(graph: Graph) -> Replacements:
+    """The places of the largest numbers of a soft-max -> one op of its logits."""
+    return {
+        id(node): apply("soft_max_top_k", *node.inputs[0].inputs, label=node.name, **node.attrs)
+        for node in graph.nodes
+        if node.op == "top_k" and node.inputs[0].op == "soft_max"
+    }
+
+
 def quantize_results(graph: Graph) -> Replacements:
     """A value whose only reader quantizes it -> the same op with a quantized result."""
     users = graph.users()

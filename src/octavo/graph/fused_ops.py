@@ -7,7 +7,7 @@ The reference backend defines each as that composition. A backend names the ones
 from __future__ import annotations
 
 from octavo.graph.node import DType, Node, Shape
-from octavo.graph.ops import OPS, op, require
+from octavo.graph.ops import OPS, apply, op, require
 
 
 @op
@@ -24,6 +24,30 @@ def mul_mat_add(weight: Node, x: Node, *terms: Node) -> tuple[Shape, DType]:
     shape, dtype = OPS["mul_mat"](weight, x)
     fits = all(t.shape in (shape, shape[-1:]) for t in terms)
     require(fits, "mul_mat_add", "terms have the product's shape or are a row of it", weight, x, *terms)
+    return shape, dtype
+
+
+@op
+def mul_mat_id_swiglu(weight: Node, gate: Node, up: Node, ids: Node) -> tuple[Shape, DType]:
+    """mul_mat_id(weight, swiglu(gate, up), ids)."""
+    return OPS["mul_mat_id"](weight, apply("swiglu", gate, up), ids)
+
+
+@op
+def soft_max_top_k(x: Node, *, k: int) -> tuple[Shape, DType]:
+    """top_k(soft_max(x))."""
+    return OPS["top_k"](x, k=k)
+
+
+@op
+def sum_experts(x: Node, logits: Node, ids: Node, *term: Node, normalized: bool) -> tuple[Shape, DType]:
+    """x [T, k, N], logits [T, E], ids int [T, k] -> [T, N]: weighted_sum of x by gather(soft_max(logits), ids).
+
+    normalized  these shares are `normalize`d
+    term        added to the sum, [T, N], or nothing
+    """
+    shape, dtype = OPS["weighted_sum"](x, apply("gather", logits, ids))
+    require(all(t.shape == shape for t in term) and len(term) < 2, "sum_experts", "a term is like the sum", x, *term)
     return shape, dtype
 
 

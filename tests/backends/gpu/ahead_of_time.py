@@ -126,8 +126,10 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "matvec_stream_deep": (matvec_stream_kernel, {"shape": MatvecStreamShape(2)}, 2, {"x": WORDS_X, "terms": (ROWS,)}),
     "matvec_stream_deepest": (matvec_stream_kernel, {"shape": MatvecStreamShape(4)}, 4,
                               {"x": WORDS_X, "terms": (ROWS,)}),
-    "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1)}, 1,
+    "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(8, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
+    "matvec_id_wide": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(16, 32, 2, 2)}, 2,
+                       {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "grid_matvec": (grid_matvec_kernel, {"TOKENS": 1}, 4,
                     {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
     "grid_matvec_id": (grid_matvec_kernel, {"TOKENS": 1}, 4,
@@ -238,7 +240,10 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
         "q": ROWS, "k": ROWS, "v": ROWS, "k_cache": FLOAT_ROWS, "v_cache": FLOAT_ROWS, "rows": "*i64",
         "rotation": ROTATION, "norms": Norms("*fp32", "*fp32", "fp32"), "out": ROWS,
     }),
-    "sort": (experts.sort_kernel, {"B": 1024}, 4, {}),
+    "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024}, 4, {"tiles": None}),
+    "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096}, 16, {"tiles": "*i32"}),
+    "gather_pairs": (experts.gather_kernel, {"KIND": "swiglu", "B": 1024}, 4,
+                     {"source": SOURCE, "out": "*fp16", "k": "i32"}),
     "experts_few": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts_wide": (experts.experts_kernel, {"EXPERTS": 128}, 8, {"x": "*fp16", "experts": "i32"}),
@@ -271,11 +276,13 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                         {"first": "*fp32", "coefs": "*fp32", "k": "i32"}),
     "add_to_others": (streams.add_to_others_kernel, {"S": 4, "B": 1024}, 4, {"row": "*fp32", "k": "i32"}),
     "as_large_as": (streams.as_large_as_kernel, {"S": 4, "B": 2048}, 8, {"like": "*fp32", "least": "fp32", "k": "i32"}),
-    "top_k": (elementwise.top_k_kernel, {"B": 128}, 1, {"out": "*i32", "k": "i32"}),
+    "top_k": (elementwise.top_k_kernel, {"SOFT_MAX": True, "B": 128}, 1, {"out": "*i32", "k": "i32"}),
     "gather": (elementwise.gather_kernel, {"B": 8}, 1, {}),
     "take_columns": (elementwise.take_columns_kernel, {"B": 1024}, 4,
                      {"order": "*i32", "ids": "*i32", "sharing": "i32", "k": "i32"}),
     "weighted_sum": (elementwise.weighted_sum_kernel, {"B": 1024}, 4, {}),
+    "sum_experts": (elementwise.sum_experts_kernel, {"NORMALIZED": True, "EXPERTS": 128, "USED": 8, "B": 512}, 4,
+                    {"logits": ROWS, "term": ROWS, "out": ROWS}),
     "copy_rows": (elementwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "float_matvec": (float_matvec_kernel, {"BLOCK_N": 4, "BLOCK_K": 512}, 4,
                      {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
@@ -292,7 +299,12 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
 
 PAIRS = {"experts_few": 512, "experts": 4096, "experts_wide": 16384}
 """Pairs of a token and one of 128 experts, which the shape is chosen for."""
-LENGTHS = {"matvec_stream_wide": 4096, "matvec_stream_deep": 6144, "matvec_stream_deepest": 14336}
+LENGTHS = {
+    "matvec_id_wide": 2048,
+    "matvec_stream_wide": 4096,
+    "matvec_stream_deep": 6144,
+    "matvec_stream_deepest": 14336,
+}
 """Values of a row, where not KP."""
 GRID_ROWS = {"grid_matvec": 14336, "grid_matvec_2": 14336, "grid_matvec_id": 4096}
 """Rows that are multiplied, which the shape is chosen for."""

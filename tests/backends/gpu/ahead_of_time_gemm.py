@@ -32,14 +32,16 @@ from octavo.backends.gpu.kernels import (
     gemm_mixed_stream,
 )
 from octavo.backends.gpu.kernels.attention_decode_mma import decode_mma_kernel
+from octavo.backends.gpu.kernels.experts_hopper import experts_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
 from octavo.backends.gpu.kernels.gemm_int8_hopper import int8_hopper_kernel, w4a8_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
-from octavo.backends.gpu.layout import layout_of
+from octavo.backends.gpu.layout import Layout, layout_of
 from octavo.backends.gpu.mixed_gemm import tile_shapes
+from octavo.backends.gpu.mixed_shapes import MixedShape
 from octavo.backends.gpu.prefill_eights import BLOCK, Codes, EightsShape
 from octavo.backends.gpu.prefill_hopper import PART, Factors, Items, PrefillShape
 from octavo.formats.group import row_named
@@ -66,9 +68,8 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"w?g?mma[.\w:]*(?:s8|i8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    waits = name.startswith(
-        ("mixed_", "head_", "eights_")
-    ) and "wgmma.mma_async instructions are serialized" in said_of(text)
+    mixed = name.startswith(("mixed_", "head_", "experts_", "eights_"))
+    waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits}  # fmt: skip
 
@@ -77,6 +78,8 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     """A kernel in the shape that is chosen for so many tokens."""
     if name.startswith(("mixed_", "head_")):
         return _mixed(name, tokens)
+    if name.startswith("experts_"):
+        return _experts(name.removeprefix("experts_"), tokens)
     if name.startswith("prefill_"):
         return _prefill(*name.removeprefix("prefill_").split("-"))
     if name.startswith(("eights_", "encode_")):
@@ -144,21 +147,10 @@ def _mixed(name: str, tokens: int) -> Case:
     layout = layout_of(row_named(name), "f16")
     s = dispatch.mixed_gemm(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
     assert s is not None
-    kinds = (
-        ("x", "fp16", gl.float16),
-        ("codes", "i8", gl.int8),
-        ("codes2", "i8", gl.int8),
-        ("scales", "i32", gl.int32),
-    )
     row = Matrix("*fp32", "i32")
-    types: dict[str, Any] = {
+    types = _tiles(layout, s) | {
         "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
     }  # fmt: skip
-    for (factor, kind, dtype), size in zip(kinds, tile_shapes(layout, s), strict=True):
-        block = list(size)
-        types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
-    if 2 not in layout.planes:
-        types["codes2"] = None
     fixed = {"layout": layout, "shape": s, "PDL": True}
     kernel: Any = gemm_mixed_hopper.mixed_hopper_kernel
     if isinstance(s, dispatch.StreamShape):
@@ -166,6 +158,31 @@ def _mixed(name: str, tokens: int) -> Case:
     elif isinstance(s, dispatch.EvenShape):
         kernel = gemm_mixed_even.mixed_even_kernel
     return _case("sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
+
+
+def _tiles(layout: Layout, shape: MixedShape) -> dict[str, Any]:
+    """Types of tiles of x and of what is read of weights."""
+    kinds = (
+        ("x", "fp16", gl.float16),
+        ("codes", "i8", gl.int8),
+        ("codes2", "i8", gl.int8),
+        ("scales", "i32", gl.int32),
+    )
+    types: dict[str, Any] = {}
+    for (factor, kind, dtype), size in zip(kinds, tile_shapes(layout, shape), strict=True):
+        block = list(size)
+        types[factor] = f"tensordesc<{kind}{block},{tile_layout(block, dtype)!r}>"
+    return types if 2 in layout.planes else types | {"codes2": None}
+
+
+def _experts(name: str, tokens: int) -> Case:
+    """The product of so many tokens with 8 of 128 experts of a format."""
+    layout = layout_of(row_named(name), "f16")
+    s = dispatch.mixed_experts(layout, tokens * 8 / 128, "sm_90")
+    assert s is not None
+    types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32")}
+    fixed = {"layout": layout, "shape": s, "PDL": True}
+    return _case("sm_90", experts_hopper_kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
 def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:

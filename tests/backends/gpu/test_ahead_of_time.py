@@ -31,7 +31,7 @@ INSTRUCTIONS = {
 NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
          "matvec_stream_deepest": "dot",
-         "matvec_id": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
+         "matvec_id": "dot", "matvec_id_wide": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
          "grid_matvec_2": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
@@ -61,7 +61,7 @@ OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "expert
              "get_rows")  # fmt: skip
 OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
 STREAMED = [f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K")]
-PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0"]
+PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
 OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine", "combine_many",
           "combine_parts",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
@@ -69,7 +69,8 @@ OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "deco
           "decode_512", "prefill_512", "prefill_alibi",
           "rope", "set_rows", "rope_set_rows", "rms_norm",
           "xielu", "keep_largest", "predict_streams", "correct_streams", "add_to_others", "as_large_as",
-          "binary", "row", "sort", "top_k", "gather", "take_columns", "weighted_sum", "copy_rows", "float_matvec",
+          "binary", "row", "sort", "sort_tiles", "gather_pairs", "top_k", "gather", "take_columns", "weighted_sum",
+          "sum_experts", "copy_rows", "float_matvec",
           "draw", "best_parts", "best_merge", "group_maxima", "rank_groups", "topk_of_groups",
           *(f"{step}_{kind}{static}" for step in ("decode", "prefill") for kind in ("int8", "fp8")
             for static in ("", "_static")),

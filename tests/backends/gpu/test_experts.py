@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import GpuBackend, experts
+from octavo.backends.gpu import GpuBackend, experts, memory, mixed_gemm
+from octavo.backends.gpu.arguments import Source, matrix
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels.experts import sort_kernel
+from octavo.backends.gpu.kernels.experts import gather_kernel, sort_kernel
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
+from octavo.graph.node import Node
+from octavo.graph.ops import apply
 from tests.sampling import some
 
 DEVICE = GpuBackend().target.device
+BLOCK_M = 32
 NUMBERS = np.random.default_rng(0)
 
 
@@ -29,10 +33,36 @@ def test_sorting_is_stable_and_counts(ids: np.ndarray[Any, Any]) -> None:
     given = torch.from_numpy(ids.astype(np.int32)).to(DEVICE)
     order = torch.full((len(ids),), -1, dtype=torch.int32, device=DEVICE)
     counts = torch.full((n_experts,), -1, dtype=torch.int32, device=DEVICE)
-    context = Context(GpuBackend().target)
-    context.launch(sort_kernel, (n_experts,), given, order, counts, len(ids), B=experts.SORT_BLOCK)()
+    tiles = torch.full((len(ids) // BLOCK_M + n_experts, 3), -1, dtype=torch.int32, device=DEVICE)
+    context, expected = Context(GpuBackend().target), np.bincount(ids.astype(int), minlength=n_experts)
+    context.launch(
+        sort_kernel, (n_experts,), given, order, counts, tiles, len(ids), BLOCK_M=BLOCK_M, B=experts.SORT_BLOCK
+    )()
     assert order.tolist() == np.argsort(ids, kind="stable").tolist()
-    assert counts.tolist() == np.bincount(ids.astype(int), minlength=n_experts).tolist()
+    assert counts.tolist() == expected.tolist()
+    found = [(e, list(range(first, end))) for e, first, end in tiles.tolist()]
+    assert all(len(places) <= BLOCK_M for _, places in found)
+    assert [p for _, places in found for p in places] == list(range(len(ids)))
+    assert np.bincount([e for e, places in found for _ in places], minlength=n_experts).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("kind", ["values", "swiglu"])
+def test_rows_are_gathered_in_the_order_of_gemm_mixed_hopper(kind: str) -> None:
+    """Number 4t + b + 2c of 16 goes to place 8b + 2t + c; of `values` two pairs share a row."""
+    sharing, k, kp = (2, 100, 128) if kind == "values" else (1, 100, 128)
+    rows = [NUMBERS.standard_normal((12 // sharing, k)).astype(np.float32) for _ in range(2)]
+    x, other = (torch.from_numpy(r).to(DEVICE) for r in rows)
+    order = torch.from_numpy(NUMBERS.permutation(12).astype(np.int32)).to(DEVICE)
+    out = torch.full((12, kp), torch.nan, dtype=torch.float16, device=DEVICE)
+    source = Source(matrix(x), matrix(other) if kind == "swiglu" else None)
+    Context(GpuBackend().target).launch(gather_kernel, (12, 2), source, order, out, sharing, k, kp, KIND=kind, B=64)()
+    values = rows[0] if kind == "values" else rows[0] / (1 + np.exp(-rows[0])) * rows[1]
+    expected = np.zeros((12, kp), np.float32)
+    expected[:, :k] = values[order.cpu().numpy() // sharing]
+    for place in range(kp):
+        b, t, c = place % 16 // 8, place % 8 // 2, place % 2
+        column = expected[:, place - place % 16 + 4 * t + b + 2 * c]
+        np.testing.assert_allclose(out[:, place].cpu().numpy(), column, atol=2e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("tokens", "n_experts"), some([(40, 3), (70, 8), (33, 1)], 2))
@@ -46,9 +76,10 @@ def test_products_of_one_plan_sort_once(tokens: int, n_experts: int) -> None:
     x = torch.from_numpy(rng.standard_normal((tokens, 256)).astype(np.float32)).to(DEVICE)
     wide = torch.from_numpy(rng.standard_normal((tokens, 2, 256)).astype(np.float32)).to(DEVICE)
     outs = [torch.full((tokens, 2, 70), torch.nan, device=DEVICE) for _ in stored]
+    of_x, of_pairs = (experts.Rows(v, Source(matrix(v.view(-1, 256))), "values", v.numel() // 256) for v in (x, wide))
     parts = [
         experts.sorted_product(context, w, v, ids, out, sharing)
-        for w, v, out, sharing in ((gate, x, outs[0], 2), (up, x, outs[1], 2), (down, wide, outs[2], 1))
+        for w, v, out, sharing in ((gate, of_x, outs[0], 2), (up, of_x, outs[1], 2), (down, of_pairs, outs[2], 1))
     ]
     assert [len(p) for p in parts] == [3, 1, 2], "sort and halves; neither; halves"
     for call in (c for p in parts for c in p):
@@ -67,3 +98,17 @@ def test_products_of_one_plan_sort_once(tokens: int, n_experts: int) -> None:
 )  # fmt: skip
 def test_when_sorting_pays(pairs: int, n_experts: int, kp: int, wanted: bool) -> None:
     assert experts.sorts(pairs, n_experts, kp) == wanted
+
+
+def test_scales_and_sorted_rows_are_announced() -> None:
+    """Where an expert has few pairs on average there are none."""
+    context, tensor = Context(GpuBackend().target), random_matrix("w", by_name("Q4_K"), (4, 7, 512), NUMBERS)
+    made = mixed_gemm.f16_scales(context, GpuBackend().load(tensor))
+    assert made.shape == (16, 28)
+    x, ids = (Node("input", (), ("tokens", *size), kind) for size, kind in (((512,), "f32"), ((2,), "i32")))
+    product = apply("mul_mat_id", Node("weight", (), tensor.shape, "weight", {"tensor": tensor}), x, ids)
+    more = [
+        memory.needs([product], {"tokens": n}, "sm_90") - memory.needs([product], {"tokens": n}, "sm_80")
+        for n in (15, 64)
+    ]
+    assert more == [0, made.nbytes + 2 * 128 * 512]

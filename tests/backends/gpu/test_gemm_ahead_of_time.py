@@ -45,7 +45,7 @@ def check(wanted: list[str]) -> None:
             assert types == ({"s8", "f16"} if "int8" in row["kernel"] else {"f16"}), row
             continue
         assert not row["serialized"], row
-        if row["kernel"].startswith(("mixed_", "head_", "prefill_")):
+        if row["kernel"].startswith(("mixed_", "head_", "experts_", "prefill_")):
             assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
             continue
         if row["kernel"].startswith("eights_"):
@@ -75,6 +75,7 @@ def test_floats_by_codes_for_an_h100() -> None:
     few = ("Q4_K:8", "Q4_K:12", "Q6_K:12", "Q6_K:24", "Q8_0:12", "Q8_0:24")
     check([f"mixed_{name}:sm_90" for name in (*few, "Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
     check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128")])
+    check([f"experts_{name}:{m}:sm_90" for name in ("Q4_K", "Q6_K", "Q8_0") for m in (512, 2048)])
 
 
 @pytest.mark.slow
@@ -130,4 +131,5 @@ def test_integers_of_1(target: str) -> None:
     wanted += [f"{scheme}:{m}:{target}" for scheme in SCHEMES for m in (1, 1024)]
     wanted += [f"{name}:1:{target}" for name in OTHERS]
     check_ones([*wanted, *(f"mixed_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90"),
+                *(["experts_Q4_K:512:sm_90"] if target == "sm_90" else []),
                 *(f"{name}:1:sm_90" for name in OF_ATTENTION if target == "sm_90")])  # fmt: skip

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
 TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
-FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
+FUSIONS = frozenset({
+    "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
+})  # fmt: skip
 QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu", "attention"})
 
 

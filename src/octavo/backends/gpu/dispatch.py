@@ -64,17 +64,25 @@ class MatvecShape(Constant):
     early: bool = False
 
 
-def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecShape:
-    """The shape of a matvec: a thread holds a chunk of some rows, and a short K is all in flight at once."""
-    early = tokens == 1 and n < 65536 and not arch.startswith("gfx")
-    return replace(_matvec(layout, n, kp, tokens, arch), early=early)
+def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, *, pairs: bool = False) -> MatvecShape:
+    """The shape of a matvec: a thread holds a chunk of some rows, and a short K is all in flight at once.
+
+    pairs  of a token and an expert, each with rows of its own, of which there are many
+    """
+    early = tokens == 1 and n < 65536 and not arch.startswith("gfx") and not pairs
+    return replace(_matvec(layout, n, kp, tokens, arch, pairs), early=early)
 
 
-def _matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MatvecShape:
+def _matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, pairs: bool) -> MatvecShape:
     chunks = kp // 32
     width = min(64, 1 << (chunks - 1).bit_length())
     if arch == "interpreter":
         return MatvecShape(64, width, min(2, -(-chunks // width)), 1)
+    if pairs and arch.startswith("sm_"):
+        if chunks <= 32:
+            return MatvecShape(8, width, 1, max(1, width // 32))
+        if chunks == 64 and tuned.kind(layout) == "two levels":
+            return MatvecShape(16, 32, 2, 2)
     if chunks == 64 and n < 65536 and tokens <= 2:
         return MatvecShape(*tuned.SHORT.get((tuned.kind(layout), tokens, n >= 8192), tuned.SHORT_OTHERS))
     kind, size = tuned.kind(layout), tuned.size(n, kp)
@@ -228,12 +236,9 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
 
 def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedShape | None:
     """The shape of a product with some tokens whose weights become float16 in registers, or None for another way."""
-    plain = layout.table is None and layout.grid is None and not layout.offset and layout.bits in (4, 6, 8)
-    minima = layout.has_min and not layout.has_zero
-    plain = plain and not (layout.bits == 8 and minima)  # which are too large for float16
-    if arch != "sm_90" or not plain or layout.scale == "f32" or not gluon.usable("mixed"):
+    if not _becomes_float16(layout, arch) or not gluon.usable("mixed"):
         return None
-    narrow = layout.bits == 4
+    narrow, minima = layout.bits == 4, layout.has_min and not layout.has_zero
     if tokens > 1024:  # the library's tiles are better by more than unpacking into memory takes
         return MixedGemmShape(256, 128, 3, 8) if narrow and not minima and n >= 8192 else None
     if tokens > 256 and -(-tokens // 128) % 2 == 0:
@@ -251,6 +256,32 @@ def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Mixed
     warps, slots = others
     programs = -(-tokens // block_m) * -(-n // block_n)  # an H100 runs `slots` at once
     return MixedGemmShape(block_m, block_n, depth, warps, max(1, min(slots // programs, kp // TILE // 4)))
+
+
+def _becomes_float16(layout: Layout, arch: str) -> bool:
+    """Whether kernels in Gluon make codes of a layout float16 in registers; minima of 8 bits are too large for it."""
+    plain = layout.table is None and layout.grid is None and not layout.offset and layout.bits in (4, 6, 8)
+    large = layout.scale == "f32" or (layout.bits == 8 and layout.has_min and not layout.has_zero)
+    return arch == "sm_90" and plain and not large
+
+
+EXPERTS_MIN_PAIRS, EXPERTS_SOME_PAIRS, EXPERTS_MANY_PAIRS = 8, 12, 96
+"""Pairs of an expert, on average, from which on `experts_hopper` is taken, with tiles of 32, of 64, and of 128."""
+
+
+def mixed_experts(layout: Layout, average: float, arch: str) -> MixedGemmShape | None:
+    """The shape of products with experts whose weights become float16 in registers, or None for another way.
+
+    average  pairs of an expert
+
+    Two programs fit a multiprocessor, also where three quarters of its L1 are shared memory.
+    """
+    if average < EXPERTS_MIN_PAIRS or not _becomes_float16(layout, arch) or not gluon.usable("experts"):
+        return None
+    if average >= EXPERTS_MANY_PAIRS:
+        return MixedGemmShape(128, 128, 2, 8)
+    block_m, depth = (64, 3) if average >= EXPERTS_SOME_PAIRS else (32, 4)
+    return MixedGemmShape(block_m, 128, depth - (layout.bits == 8), 8)
 
 
 def unpacking(kp: int) -> tuple[int, int]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from octavo.backends.gpu import dispatch, gluon
 from octavo.backends.gpu.arguments import Constant, Matrix, Source, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import activations, experts
+from octavo.backends.gpu.mixed_gemm import f16_scales, tile_shapes
+from octavo.backends.gpu.mixed_shapes import MixedGemmShape
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.graph.protocol import Call
 
@@ -57,24 +62,43 @@ def shape_of(n_pairs: int, n_experts: int, kp: int, arch: str) -> ExpertsShape:
     return ExpertsShape(64, 64, 4) if kp <= SHORT_K else ExpertsShape(64, 128, 8)
 
 
-def sorted_product(
-    c: Context, w: QuantWeight, x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, sharing: int
-) -> list[Call]:
-    """The calls for out f32 [T, used, n]: row i = (token, choice) is expert ids[i] times row i // sharing of x f32.
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Activations of products with experts.
 
-    Pairs are sorted, and x made float16, by the first product of a plan that has them; others find both.
+    x       what they are made of, to tell them from others
+    source  float32 rows, and what is made of them: `kind`
+    count   of rows
     """
-    rows, k = x.numel() // x.shape[-1], x.shape[-1]
-    n_pairs, flat = ids.numel(), x.view(rows, k)
-    order, counts = c.shared("order", n_pairs, torch.int32), c.shared("counts", w.experts, torch.int32)
-    halves = c.shared("expert inputs", rows * w.kp, torch.float16)
-    calls: list[Call] = []
-    if not c.holds("sorted", ids):
-        calls.append(c.launch(experts.sort_kernel, (w.experts,), ids, order, counts, n_pairs, B=SORT_BLOCK))
-    if not c.holds("halved", x):
-        grid = (rows, -(-w.kp // FLOAT_BLOCK))
-        calls.append(c.launch(activations.float_kernel, grid, Source(matrix(flat)), Matrix(halves, w.kp), None, k, w.kp,
-                              KIND="values", B=FLOAT_BLOCK))  # fmt: skip
+
+    x: torch.Tensor
+    source: Source
+    kind: str
+    count: int
+
+
+def sorted_product(
+    c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call]:
+    """The calls for out f32 [T, used, n]: row i = (token, choice) is expert ids[i] times row i // sharing of `rows`.
+
+    Pairs are sorted, and rows made float16, by the first product of a plan that has them; others find both.
+    """
+    shape = dispatch.mixed_experts(w.layout, ids.numel() / w.experts, c.target.arch)
+    if shape:
+        with suppress(gluon.Unusable), gluon.attempt("experts"):
+            return _by_hopper(c, shape, w, rows, ids, out, sharing)
+    return _portable(c, w, rows, ids, out, sharing)
+
+
+def _portable(c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int) -> list[Call]:
+    n_pairs = ids.numel()
+    calls, order, counts = _sorted(c, w, ids), *_order(c, w, n_pairs)
+    halves = c.shared("expert inputs", rows.count * w.kp, torch.float16)
+    if not c.holds("halved", rows.x):
+        grid = (rows.count, -(-w.kp // FLOAT_BLOCK))
+        calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(halves, w.kp), None, w.k, w.kp,
+                              KIND=rows.kind, B=FLOAT_BLOCK))  # fmt: skip
     shape = shape_of(n_pairs, w.experts, w.kp, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     y = out.view(n_pairs, w.n)
@@ -82,5 +106,54 @@ def sorted_product(
         experts.experts_kernel, (-(-w.n // shape.block_n), most), w.planes(), halves, order, counts, matrix(y), w.n,
         w.experts, sharing, EXPERTS=1 << (w.experts - 1).bit_length(), shape=shape, ASM=c.target.asm,
         warps=shape.warps, stages=shape.stages,
+    ))  # fmt: skip
+    return calls
+
+
+def _order(c: Context, w: QuantWeight, n_pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for what `sort_kernel` finds: the order of pairs, and how many an expert has."""
+    return c.shared("order", n_pairs, torch.int32), c.shared("counts", w.experts, torch.int32)
+
+
+def _sorted(
+    c: Context, w: QuantWeight, ids: torch.Tensor, tiles: torch.Tensor | None = None, most: int = 0
+) -> list[Call]:
+    """The call that sorts pairs, unless a product before has left these; also in `tiles` of up to `most`."""
+    held = c.holds("sorted", ids)
+    if tiles is None and held:
+        return []
+    if tiles is not None and c.holds(f"tiles of {most}", ids) and held:
+        return []
+    order, counts = _order(c, w, ids.numel())
+    block, warps = (SORT_BLOCK, 4) if ids.numel() <= 4 * SORT_BLOCK else (4 * SORT_BLOCK, 16)
+    return [c.launch(experts.sort_kernel, (w.experts,), ids, order, counts, tiles, ids.numel(), BLOCK_M=most,
+                     B=block, warps=warps)]  # fmt: skip
+
+
+def _by_hopper(
+    c: Context, shape: MixedGemmShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call]:
+    """As `sorted_product`, by `experts_hopper`: rows are sorted, too. Scales become float16 the first time."""
+    n_pairs, n_rows = ids.numel(), w.experts * w.n
+    order, _ = _order(c, w, n_pairs)
+    n_tiles = n_pairs // shape.block_m + w.experts
+    tiles = c.shared(f"tiles of {shape.block_m}", 3 * n_tiles, torch.int32)
+    calls = _sorted(c, w, ids, tiles, shape.block_m)
+    x = c.shared("sorted inputs", n_pairs * w.kp, torch.float16)
+    held = c.holds("gathered for", ids)
+    if not c.holds("gathered", rows.x) or not held:
+        block = min(FLOAT_BLOCK, 1 << (w.kp - 1).bit_length())
+        calls.append(c.launch(experts.gather_kernel, (n_pairs, -(-w.kp // block)), rows.source, order, x, sharing, w.k,
+                              w.kp, KIND=rows.kind, B=block))  # fmt: skip
+    planes = w.planes(torch.int8)
+    codes: Any = planes.codes8 if w.layout.planes[0] == 8 else planes.codes4
+    of_x, of_codes, of_codes2, of_scales = tile_shapes(w.layout, shape)
+    calls.append(gluon.Preferred(
+        "experts", lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing), c.target,
+        (-(-w.n // shape.block_n) * n_tiles,),
+        gluon.tiles(x.view(n_pairs, w.kp), *of_x), gluon.tiles(codes.view(n_rows, -1), *of_codes),
+        gluon.tiles(planes.codes2.view(n_rows, -1), *of_codes2) if planes.codes2 is not None else None,
+        gluon.tiles(f16_scales(c, w), *of_scales), order, tiles, matrix(out.view(n_pairs, w.n)), w.n, w.kp,
+        layout=w.layout, shape=shape, warps=shape.warps,
     ))  # fmt: skip
     return calls

@@ -21,7 +21,9 @@ log = logging.getLogger("octavo")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Name = Literal["int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "prefill", "eights", "decode"]
+Name = Literal[
+    "int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "experts", "prefill", "eights", "decode",
+]  # fmt: skip
 FOLDER = "octavo.backends.gpu.kernels"
 MODULES: dict[Name, str] = {
     "int8": "gemm_int8_hopper",
@@ -30,6 +32,7 @@ MODULES: dict[Name, str] = {
     "mixed": "gemm_mixed_hopper",
     "mixed_stream": "gemm_mixed_stream",
     "mixed_even": "gemm_mixed_even",
+    "experts": "experts_hopper",
     "prefill": "attention_hopper",
     "eights": "attention_eights",
     "decode": "attention_decode_mma",

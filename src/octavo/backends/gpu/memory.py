@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from octavo.backends.gpu import dispatch
@@ -32,7 +33,7 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention 
     weights = {id(leaf.tensor): leaf.tensor for leaf in leaves if leaf.op == "weight"}.values()
     total = sum(weight_bytes(w) for w in weights)
     total += kept_bytes(nodes, limits)
-    total += _half_scales(nodes, limits, arch)
+    total += _half_scales(nodes, limits, arch) + _sorted_rows(nodes, limits, arch)
     total += most_half_bytes(nodes, limits, arch)
     total += most_code_bytes(nodes, limits) if attention != "exact" else 0
     return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
@@ -41,16 +42,35 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention 
 def _half_scales(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
     """Float16 scales of the weights that become float16 in registers in a step of many tokens."""
     products = (n for n in nodes if n.op.startswith("mul_mat"))
-    tokens = {id(i.tensor): (i.tensor, bind(n.shape[:1], limits)[0]) for n in products for i in n.inputs
-              if i.op == "weight" and len(i.shape) == 2}  # fmt: skip
+    rows = {id(i.tensor): (i.tensor, math.prod(bind(n.shape[:-1], limits))) for n in products for i in n.inputs
+            if i.op == "weight" and len(i.shape) > 1}  # fmt: skip
     total = 0
-    for tensor, most in tokens.values():
-        if tensor.format.is_float or tensor.format.per_row or tensor.format.number is not None:
-            continue
-        layout, (n, k) = layout_of(tensor.format, "f16"), tensor.shape
-        if dispatch.mixed_gemm(layout, n, padded(k), min(most, 1024), arch):
-            total += padded(k) // layout.group * scale_stride(n) * 2 * (2 if layout.has_min else 1)
+    for tensor, most in rows.values():
+        if _become_float16(tensor, most, arch):
+            layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
+            all_rows = scale_stride(math.prod(experts) * n)
+            total += padded(k) // layout.group * all_rows * 2 * (2 if layout.has_min else 1)
     return total
+
+
+def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
+    """Whether weights become float16 in registers in a step of so many rows; of experts, of so many pairs."""
+    if tensor.format.is_float or tensor.format.per_row or tensor.format.number is not None:
+        return False
+    layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
+    if experts:
+        return dispatch.mixed_experts(layout, rows / experts[0], arch) is not None
+    return dispatch.mixed_gemm(layout, n, padded(k), min(rows, 1024), arch) is not None
+
+
+def _sorted_rows(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
+    """Float16 rows of pairs of a token and an expert, sorted, of the largest such product."""
+    most = 0
+    for node in (n for n in nodes if n.op.startswith("mul_mat_id")):
+        tensor, pairs = node.inputs[0].tensor, math.prod(bind(node.shape[:-1], limits))
+        if _become_float16(tensor, pairs, arch):
+            most = max(most, 2 * pairs * padded(tensor.shape[-1]))
+    return most
 
 
 def weight_bytes(tensor: QTensor) -> int:

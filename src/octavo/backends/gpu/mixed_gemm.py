@@ -96,10 +96,11 @@ def f16_scales(c: Context, w: QuantWeight) -> torch.Tensor:
     from octavo.backends.gpu.kernels.gemm_mixed_hopper import scales_kernel
 
     if not w.halves:
-        pairs, stride = w.kp // (2 * w.layout.group), scale_stride(w.n)
+        n = w.experts * w.n
+        pairs, stride = w.kp // (2 * w.layout.group), scale_stride(n)
         rows = pairs * (1 + w.layout.has_min)
         made = torch.zeros((rows, stride), dtype=torch.int32, device=c.target.device)
-        grid = (-(-w.n // 64), -(-pairs // 16))
-        c.launch(scales_kernel, grid, w.planes(), made, w.n, stride, BLOCK_N=64, PAIRS=16)()
+        grid = (-(-n // 64), -(-pairs // 16))
+        c.launch(scales_kernel, grid, w.planes(), made, n, stride, BLOCK_N=64, PAIRS=16)()
         w.halves.append(made)
     return w.halves[0]

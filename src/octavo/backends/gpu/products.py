@@ -86,7 +86,7 @@ def _matvec(
     kernel: Any = matvec_kernel
     shape: dispatch.MatvecShape | dispatch.GridShape
     if w.layout.grid is None and not w.layout.digits:
-        shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch)
+        shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch, pairs=experts is not None)
     else:
         rows = w.n if experts is None or c.deterministic else w.n * len(y)
         kernel, shape = grid_matvec_kernel, dispatch.grid_matvec(w.layout, rows, w.kp, tokens, c.target.arch)

@@ -351,6 +351,20 @@ def mul_mat_add(weight: Weight, x: F32, *terms: F32) -> F32:
     return total
 
 
+def mul_mat_id_swiglu(weight: Weight, gate: F32, up: F32, ids: AnyArray) -> F32:
+    return mul_mat_id(weight, swiglu(gate, up), ids)
+
+
+def soft_max_top_k(x: F32, *, k: int) -> AnyArray:
+    return top_k(soft_max(x), k=k)
+
+
+def sum_experts(x: F32, logits: F32, ids: AnyArray, *term: F32, normalized: bool) -> F32:
+    shares = gather(soft_max(logits), ids)
+    total = weighted_sum(x, normalize(shares) if normalized else shares)
+    return total + term[0] if term else total
+
+
 def rope_set_rows(
     q: F32, k: F32, v: F32, k_cache: AnyArray, v_cache: AnyArray, positions: AnyArray, rows: AnyArray, freqs: F32,
     *norms: F32, scale: float, interleaved: bool, eps: float = 0.0,

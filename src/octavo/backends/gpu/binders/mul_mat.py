@@ -13,7 +13,7 @@ from octavo.backends.gpu.binders.quantize import quantize_call
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.binders.sizes import block_of
 from octavo.backends.gpu.context import Context, Weight
-from octavo.backends.gpu.kernels import elementwise
+from octavo.backends.gpu.kernels import activations, elementwise
 from octavo.backends.gpu.products import product, product_by_id, product_pair, rows_of
 from octavo.backends.gpu.row_products import row_product
 from octavo.backends.gpu.row_weights import RowWeight
@@ -44,26 +44,37 @@ def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     return [call for weight, y in zip(weights, outs, strict=True) for call in _product(c, weight, x, y, ())]
 
 
-@binds("mul_mat_id")
+@binds("mul_mat_id", "mul_mat_id_swiglu")
 def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    """Activations are quantized here, a row for each token or for each token and expert."""
-    weight, x, ids = inputs
-    used = ids.shape[1]
+    """Activations are quantized here, a row for a token or for each token and expert, once for all their products."""
+    weight, x, *others, ids = inputs
+    k, used = x.shape[-1], ids.shape[1]
     sharing = used if x.ndim == 2 else 1
-    if (
-        isinstance(weight, QuantWeight)
-        and not c.deterministic
-        and experts.sorts(ids.numel(), weight.experts, weight.kp)
-    ):
-        return experts.sorted_product(c, weight, x, ids, out, sharing)
-    x = x.view(-1, x.shape[-1])
+    source = Source(matrix(x.view(-1, k)), matrix(others[0].view(-1, k)) if others else None)
+    rows = experts.Rows(x, source, "swiglu" if others else "values", x.numel() // k)
+    if isinstance(weight, FloatWeight):
+        return _float_product_by_id(c, weight, rows, ids, out, sharing)
+    if not c.deterministic and experts.sorts(ids.numel(), weight.experts, weight.kp):
+        return experts.sorted_product(c, weight, rows, ids, out, sharing)
+    kp, count = weight.kp, rows.count
+    quantized = q8_1(c.shared("experts", q8_1_bytes(count, kp, count), torch.uint8), count, kp, count)
     calls: list[Call] = []
-    if isinstance(weight, QuantWeight):
-        kp, rows = weight.kp, len(x)
-        quantized = q8_1(c.shared("experts", q8_1_bytes(rows, kp, rows), torch.uint8), rows, kp, rows)
-        calls.append(quantize_call(c, Source(matrix(x)), rows, quantized, "values", weight.k, kp))
-        x = quantized
-    return [*calls, *product_by_id(c, weight, x, ids, out, sharing)]
+    if not c.holds("expert codes", x):
+        calls.append(quantize_call(c, source, count, quantized, rows.kind, weight.k, kp))
+    return [*calls, *product_by_id(c, weight, quantized, ids, out, sharing)]
+
+
+def _float_product_by_id(
+    c: Context, w: FloatWeight, rows: experts.Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call]:
+    """Of float weights, whose kernel takes values as they are."""
+    x, calls = rows.x.view(-1, w.k), list[Call]()
+    if rows.kind != "values":
+        x, block = c.shared("expert values", x.numel(), torch.float32).view(x.shape), block_of(w.k)
+        grid = (rows.count, -(-w.k // block))
+        calls.append(c.launch(activations.float_kernel, grid, rows.source, matrix(x), None, w.k, w.k, KIND=rows.kind,
+                              B=block))  # fmt: skip
+    return [*calls, *product_by_id(c, w, x, ids, out, sharing)]
 
 
 @binds("get_rows")

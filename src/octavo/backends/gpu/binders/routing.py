@@ -7,6 +7,7 @@ from typing import Any
 
 from triton import next_power_of_2
 
+from octavo.backends.gpu.arguments import matrix
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.binders.sizes import block_of
 from octavo.backends.gpu.context import Context
@@ -15,11 +16,12 @@ from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
 
-@binds("top_k")
+@binds("top_k", "soft_max_top_k")
 def _top_k(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,) = inputs
     k, used = x.shape[1], out.shape[1]
-    return [c.launch(elementwise.top_k_kernel, (len(x),), x, out, x.stride(0), k, used, B=next_power_of_2(k), warps=1)]
+    return [c.launch(elementwise.top_k_kernel, (len(x),), x, out, x.stride(0), k, used,
+                     SOFT_MAX=node.op == "soft_max_top_k", B=next_power_of_2(k), warps=1)]  # fmt: skip
 
 
 @binds("keep_groups")
@@ -59,3 +61,13 @@ def _weighted_sum(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
     tokens, used, n = x.shape
     block = block_of(n)
     return [c.launch(elementwise.weighted_sum_kernel, (tokens, -(-n // block)), x, weights, out, used, n, B=block)]
+
+
+@binds("sum_experts")
+def _sum_experts(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, logits, ids, *term = inputs
+    tokens, used, n = x.shape
+    block, experts = block_of(n, 512), logits.shape[1]
+    return [c.launch(elementwise.sum_experts_kernel, (tokens, -(-n // block)), x, matrix(logits), ids,
+                     matrix(term[0]) if term else None, matrix(out), experts, used, NORMALIZED=node.attrs["normalized"],
+                     EXPERTS=next_power_of_2(experts), USED=next_power_of_2(used), B=block)]  # fmt: skip

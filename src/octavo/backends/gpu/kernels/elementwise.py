@@ -102,13 +102,19 @@ def add_rows_kernel(x, table, ids, out, k, B: tl.constexpr, PDL: tl.constexpr):
 
 
 @triton.jit
+def soft_max(value, inside):
+    """exp(value) / sum(exp(value)) of the values [B] that are `inside`, elsewhere 0."""
+    value = tl.where(inside, tl.exp(value - tl.max(tl.where(inside, value, float("-inf")))), 0.0)
+    return value / tl.sum(value)
+
+
+@triton.jit
 def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
     """soft_max, normalize, sigmoid, relu_squared, gelu, gelu_erf or soft_cap of whole rows."""
     token, at, inside = whole_row(k, B, PDL)
     value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
     if OP == "soft_max":
-        value = tl.where(inside, tl.exp(value - tl.max(tl.where(inside, value, float("-inf")))), 0.0)
-        value = value / tl.sum(value)
+        value = soft_max(value, inside)
     elif OP == "normalize":
         value = value / tl.sum(value)
     elif OP == "sigmoid":
@@ -161,10 +167,12 @@ def scale_by_position_kernel(
 
 
 @triton.jit
-def top_k_kernel(x, out, x_stride, k, used, B: tl.constexpr, PDL: tl.constexpr):
-    """The places of the `used` largest of k values, largest first, of equals the lower place."""
+def top_k_kernel(x, out, x_stride, k, used, SOFT_MAX: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """The places of the `used` largest of k values or of their soft-max, largest first, of equals the lower place."""
     token, at, inside = whole_row(k, B, PDL)
     value = tl.load(x + token * x_stride + at, mask=inside, other=float("-inf"))  # [B]
+    if SOFT_MAX:
+        value = soft_max(value, inside)
     left = inside
     for i in range(used):
         largest = tl.max(tl.where(left, value, float("-inf")))
@@ -242,6 +250,36 @@ def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.const
         row = token * used + j
         acc += tl.load(weights + row) * tl.load(x + row * n + at, mask=inside, other=0.0)  # [B]
     tl.store(out + token * n + at, acc, mask=inside)
+
+
+@triton.jit
+def sum_experts_kernel(
+    x, logits, ids, term, out, experts, used,
+    NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr, USED: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out [T, n] = term + the sum over j of x[t, j] * shares[t, j]: soft_max(logits)[ids], or these normalized.
+
+    `term` is None for nothing; EXPERTS and USED are powers of two, `experts` and `used` or more.
+    """
+    n = out.stride
+    token, at, inside = part_of_row(n, B, PDL)
+    expert, choice = tl.arange(0, EXPERTS), tl.arange(0, USED)
+    logit = tl.load(
+        logits.data + token * logits.stride + expert, mask=expert < experts, other=float("-inf")
+    )  # [EXPERTS]
+    chosen = tl.load(ids + token * used + choice, mask=choice < used, other=0)  # [USED]
+    largest = tl.max(logit)
+    of_chosen = tl.load(logits.data + token * logits.stride + chosen, mask=choice < used, other=float("-inf"))
+    share = tl.exp(of_chosen - largest) / tl.sum(tl.exp(logit - largest))  # [USED]
+    if NORMALIZED:
+        share = share / tl.sum(share)
+    acc = tl.zeros((B,), tl.float32)
+    for j in tl.static_range(USED):  # all loads at once
+        value = tl.load(x + (token * used + j) * n + at, mask=inside & (j < used), other=0.0)  # [B]
+        acc += tl.sum(tl.where(choice == j, share, 0.0)) * value
+    if term is not None:
+        acc += tl.load(term.data + token * term.stride + at, mask=inside, other=0.0)  # [B]
+    tl.store(out.data + token * n + at, acc, mask=inside)
 
 
 @triton.jit

@@ -1,8 +1,9 @@
 """Products with many tokens, each with experts of its own: pairs of a token and an expert, sorted by expert.
 
-`sort_kernel` brings pairs of one expert together, `experts_kernel` multiplies tiles of them: codes become float16 in
-registers, so an expert's weights are read once a tile, and those of an expert without tokens not at all. How many tiles
-there are is known on the device only; programs beyond the last one end at once.
+`sort_kernel` brings pairs of one expert together, `experts_kernel` multiplies tiles of them, as `experts_hopper` does
+of rows that `gather_kernel` sorts. Codes become float16 in registers, so an expert's weights are read once a tile, and
+those of an expert without tokens not at all. How many tiles there are is known on the device only; programs without
+one end at once.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.backends.gpu.kernels.activations import read, reordered
 from octavo.backends.gpu.kernels.decode import codes_of, scales_of, values_of
 
 
 @triton.jit
-def sort_kernel(ids, order, counts, n_pairs, B: tl.constexpr, PDL: tl.constexpr):
-    """Program e: counts[e] of the pairs whose id is e, and their numbers, in order, where a sort by id puts them."""
+def sort_kernel(ids, order, counts, tiles, n_pairs, BLOCK_M: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """Program e: counts[e] of the pairs whose id is e, and their numbers, in order, where a sort by id puts them.
+
+    tiles  int32 [n_pairs // BLOCK_M + experts, 3], or None: of each tile of up to BLOCK_M pairs its expert, the place
+           of its first pair and that after its last, the same if it has none. The first of an expert has the number
+           e + place // BLOCK_M, so no program needs to know how many pairs the others have.
+    """
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -28,16 +35,37 @@ def sort_kernel(ids, order, counts, n_pairs, B: tl.constexpr, PDL: tl.constexpr)
         id = tl.load(ids + pair, mask=pair < n_pairs, other=2**30)  # [B]
         below += (id < expert).to(tl.int32)
         same += (id == expert).to(tl.int32)
-    count = tl.sum(same)
+    count, place = tl.sum(same), tl.sum(below)
     tl.store(counts + expert, count)
+    if tiles is not None:
+        first_tile = expert + place // BLOCK_M
+        n_tiles = (place + count) // BLOCK_M + expert + 1 - first_tile
+        for first in range(0, n_tiles, 128):
+            i = first + tl.arange(0, 128)
+            at = tiles + (first_tile + i) * 3
+            tl.store(at, tl.zeros((128,), tl.int32) + expert, mask=i < n_tiles)
+            tl.store(at + 1, place + tl.minimum(i * BLOCK_M, count), mask=i < n_tiles)
+            tl.store(at + 2, place + tl.minimum((i + 1) * BLOCK_M, count), mask=i < n_tiles)
     if count > 0:
-        place = tl.sum(below)
         for first in range(0, n_pairs, B):
             pair = first + tl.arange(0, B)
             mine = tl.load(ids + pair, mask=pair < n_pairs, other=2**30) == expert  # [B]
             rank = tl.cumsum(mine.to(tl.int32))
             tl.store(order + place + rank - 1, pair, mask=mine)
             place += tl.sum(mine.to(tl.int32))
+
+
+@triton.jit
+def gather_kernel(source, order, out, sharing, k, kp, KIND: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """out float16 [pairs, kp]: row i is row order[i] // sharing of a Source, `reordered`, zeros from k on."""
+    place = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * B + tl.arange(0, B)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = (tl.load(order + place) // sharing).to(tl.int64)
+    value = read(source, 1.0, row, at, at < k, k, KIND)
+    tl.store(out + place * kp + at, reordered(value.to(tl.float16)), mask=at < kp)
 
 
 @triton.jit
