@@ -57,7 +57,7 @@ from octavo.backends.gpu.prefill_hopper import Factors, HalfCaches, PrefillShape
 from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
 from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, Sequences
-from octavo.formats import by_name
+from octavo.formats.group import row_named
 
 TARGETS = {
     "sm_80": (GPUTarget("cuda", 80, 32), "ptx"),
@@ -435,7 +435,7 @@ def leaves(path: tuple[int, ...], name: str, kind: Any, whole: bool) -> Iterator
 
 
 def _layout(name: str) -> Layout:
-    return layout_of(by_name(name), "exponent" if name == "MXFP4" else "f16")
+    return layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
 
 
 def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
@@ -446,7 +446,7 @@ def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
     scale = "*fp16" if alone else "*i16" if kind.scale == "exponent" else "*i32"
     planes = {f"codes{b}": codes if b in bits else None for b in (8, 4, 2, 1)}
     weight = PackedWeight(
-        **planes, scale=scale, minimum=scale if kind.has_min and not kind.two_level else None,
+        **planes, scale=scale, minimum=scale if kind.has_min and not kind.two_level and not kind.has_zero else None,
         small="*i16" if kind.two_level else None, rest="*i8" if kind.min_bits == 6 else None,
         table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, kp),
     )  # fmt: skip

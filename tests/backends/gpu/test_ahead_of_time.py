@@ -137,5 +137,6 @@ def test_every_kernel(target: str) -> None:
         for name in (*(OF_GRID if by_name(layout).grid or by_name(layout).base3 else OF_LAYOUT), *nvidia)
     ]
     wanted += [f"{name}:{target}" for name in (*STREAMED, *PAIRS)]
+    wanted += [f"{name}:GROUP4_128_Z_F16:{target}" for name in (*OF_LAYOUT, *nvidia[1:])]  # whose mmq_mma has one tile
     for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in others(target))]):
         check(row)

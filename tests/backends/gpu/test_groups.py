@@ -49,7 +49,7 @@ def test_memory_is_hardly_more_than_the_file() -> None:
             assert layout.row_bytes(1024) <= 1.1 * fmt.row_bytes(1024), fmt.name
 
 
-@pytest.mark.parametrize("tokens", [1, slow(5), 9, slow(40)])
+@pytest.mark.parametrize("tokens", [1, slow(2), slow(5), 9, slow(40)])
 @pytest.mark.parametrize("fmt", [*COMMON, *map(slow, RARE)], ids=lambda f: f.name)
 def test_products(fmt: BlockFormat, tokens: int) -> None:
     """Every value of a token is the same code, so that nothing is rounded but weights for many tokens."""

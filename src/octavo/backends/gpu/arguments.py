@@ -46,7 +46,7 @@ class PackedWeight(NamedTuple):
 
     codes8, codes4, codes2, codes1  planes of codes, int32 (four bytes each); int8 for `mmq_dot`
     scale     scales of groups, or of super-blocks: int32 (a pair of float16), int16 (a pair of exponents), float32,
-              or float16 without minima
+              or float16 without minima; zero points with them
     minimum   minima of groups, like `scale`
     small     int16 (a pair of bytes): scales of groups below a super-block
     rest      int8: upper bits of their minima

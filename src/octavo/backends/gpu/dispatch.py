@@ -93,7 +93,8 @@ def _matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, pairs: bool
     if tokens > 2:
         return MatvecShape(4, 128, 1, 4) if layout.two_level and kp > 8192 else MatvecShape(4, 64, 2, 2)
     if tokens > 1:
-        return MatvecShape(4, 128, 1, 4)
+        long = tuned.LONG_2.get((kind, size)) if chunks == 192 else None
+        return MatvecShape(*(long or (4, 128, 1, 4)))
     if chunks == 192 and (kind, size) in tuned.LONG:
         return MatvecShape(*tuned.LONG[kind, size])
     return MatvecShape(*tuned.MATVEC[kind, size])
@@ -134,7 +135,11 @@ def grid_matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Grid
         return GridShape(1 if tokens > 2 else 2, lanes, 32, 1 + tokens % 2 * (chunks > lanes), 0)
     if not arch.startswith("sm_"):
         return GridShape(2 if tokens == 1 else 1, lanes, 256 // lanes, min(4, -(-chunks // lanes)), 0)
-    rows, width, threads, prefetch, copies = tuned.grid_matvec(layout.grid, tuned.size(n, kp))
+    if layout.grid is None:
+        rows, width, threads, prefetch = tuned.digits(n, kp, tokens)
+        copies = 0
+    else:
+        rows, width, threads, prefetch, copies = tuned.grid_matvec(layout.grid, tuned.size(n, kp))
     lanes = min(width, 1 << (chunks - 1).bit_length())
     return GridShape(rows, lanes, threads // lanes, min(prefetch, -(-chunks // lanes)), copies)
 

@@ -13,8 +13,8 @@ a code in the wider plane). Whatever the bits, 16 pairs (a "chunk") are a 16-byt
 
 Scales lie in pairs, that of a group in the first half of a tile beside that of its counterpart 64 codes later:
 
-    one level    scale [Kp / 2G, 2], f16 or f32, or u8 exponents of powers of two; minima alike, in `minimum`, or u8
-                 zero points there, which the scale is multiplied with
+    one level    scale [Kp / 2G, 2], f16 or f32, or u8 exponents of powers of two; minima alike, in `minimum`; with zero
+                 points scale [Kp / 2G, 4], a pair of zero points after each pair of scales, numbers of the same kind
     two levels   small [Kp / 2G, 2], i8: the group's scale; with 4-bit minima these in the upper nibble; with 6-bit
                  minima their low two bits above the scale, and the other four in `rest` [Kp / 2G], low nibble first
                  scale [Kp / S] or, with minima, [Kp / S, 2]: f16 d and dmin
@@ -136,11 +136,6 @@ class Layout(Constant):
         return SCALE_BYTES[self.scale]
 
     @property
-    def minimum_bytes(self) -> int:
-        """Bytes of the minima of a tile, on one level."""
-        return TILE // self.group * (1 if self.has_zero else self.scale_bytes)
-
-    @property
     def shift(self) -> int:
         """Bits that signed codes are moved up by in their bytes, so that a code is 2^shift times as large."""
         return 8 - self.bits if self.signed else 0
@@ -162,7 +157,7 @@ class Layout(Constant):
         if self.two_level:
             total += 2 * pairs + (pairs if self.min_bits == 6 else 0)
             return total + kp // self.super * self.scale_bytes * (1 + self.has_min)
-        return total + 2 * pairs * self.scale_bytes + kp // TILE * self.minimum_bytes * self.has_min
+        return total + 2 * pairs * self.scale_bytes * (1 + self.has_min)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ class Packed:
     """Rows of weights in a Layout; `k` is the true length of a row.
 
     codes    by bits of the plane: [rows, ...], as in `layout`
-    scale    [rows, Kp / 2G, 2] or, with two levels, [rows, Kp / S, 1 or 2]
-    minimum  [rows, Kp / 2G, 2]: minima of one level, or zero points
+    scale    [rows, Kp / 2G, 2] or, with zero points, 4; with two levels [rows, Kp / S, 1 or 2], of digits 1
+    minimum  [rows, Kp / 2G, 2]: minima of one level
     small    int8 or uint8 [rows, Kp / 2G, 2]: scales of groups of the second level
     rest     uint8 [rows, Kp / 2G]
     numbers  low, upper, marks: uint8 [rows, ...], and `small` [rows, Kp / 2G], where there is a grid; or digits
@@ -67,9 +67,10 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Pac
             return Packed(layout, k, scale=parts["scale"], grid=fmt.grid, numbers=pack_points(planes, fmt.grid, layout))
         parts["small"], parts["rest"] = _small_scales(layout, planes.sc, planes.m)
     else:
-        parts["scale"] = _pairs(_padded(_exactly(planes.d, layout.scale), repeat, kp // layout.group), layout)
+        parts["scale"] = scale = _pairs(_padded(_exactly(planes.d, layout.scale), repeat, kp // layout.group), layout)
         if planes.m is not None:
-            parts["minimum"] = _pairs(_padded(planes.m, repeat, kp // layout.group), layout)
+            zeros = _pairs(_padded(planes.m.astype(scale.dtype), repeat, kp // layout.group), layout)
+            parts["scale"] = np.concatenate([scale, zeros], axis=-1)
         elif planes.dmin is not None:
             parts["minimum"] = _pairs(_padded(_exactly(planes.dmin, layout.scale), repeat, kp // layout.group), layout)
     codes = _pack_codes(_padded(planes.q ^ _flip(layout), 1, kp), layout.bits)
@@ -98,10 +99,9 @@ def unpack(p: Packed) -> Planes:
         sc, m = _split_small(layout, p.small, p.rest)
         dmin = np.ascontiguousarray(p.scale[..., 1]).astype(np.float32) if layout.has_min else None
         return Planes(q, d=d, sc=sc, dmin=dmin, m=m)
-    d = _as_float(_unpaired(p.scale, layout), layout.scale)[:, :groups]
+    d = _as_float(_unpaired(p.scale[..., :2], layout), layout.scale)[:, :groups]
     if layout.has_zero:
-        assert p.minimum is not None
-        return Planes(q, d=d, m=_unpaired(p.minimum, layout)[:, :groups])
+        return Planes(q, d=d, m=_unpaired(p.scale[..., 2:], layout)[:, :groups].astype(np.uint8))
     dmin = None if p.minimum is None else _as_float(_unpaired(p.minimum, layout), layout.scale)[:, :groups]
     return Planes(q, d=d, dmin=dmin)
 

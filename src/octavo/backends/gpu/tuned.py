@@ -9,12 +9,14 @@ from typing import Literal
 
 from octavo.backends.gpu.layout import Layout, Points
 
-Kind = Literal["bytes", "sixteens", "two levels", "one level", "zeros"]
+Kind = Literal["bytes", "sixteens", "two levels", "one level", "zeros", "digits"]
 Size = Literal["small", "wide", "huge", "deep"]
 
 
 def kind(layout: Layout) -> Kind:
-    """What decides how many instructions unpacking takes: bytes, groups of 16, levels of scales, or zero points."""
+    """What decides how many instructions unpacking takes: bytes, digits, groups of 16, scales or zero points."""
+    if layout.digits:
+        return "digits"
     if layout.bits == 8 and layout.grid is None:
         return "bytes"
     if layout.group == 16:
@@ -52,25 +54,39 @@ LONG: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("sixteens", "small"): (4, 64, 3, 2), ("bytes", "small"): (2, 32, 6, 1),
 }  # fmt: skip
 """One token and rows of 6144 values, where it is another shape."""
+LONG_2: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {("zeros", "small"): (4, 64, 3, 2)}
+"""The same of two tokens."""
 
 SHORT: dict[tuple[Kind, int, bool], tuple[int, int, int, int]] = {
     ("bytes", 1, False): (4, 32, 2, 1), ("one level", 1, False): (4, 32, 2, 1), ("two levels", 1, False): (4, 64, 1, 2),
     ("sixteens", 1, False): (8, 32, 2, 1), ("zeros", 1, False): (4, 64, 1, 2),
     ("one level", 1, True): (8, 32, 1, 1), ("zeros", 1, True): (8, 32, 1, 1),
-    ("one level", 2, False): (4, 32, 2, 1), ("zeros", 2, False): (4, 32, 1, 1), ("one level", 2, True): (8, 32, 1, 1),
+    ("one level", 2, False): (4, 32, 2, 1), ("zeros", 2, False): (4, 32, 2, 1), ("one level", 2, True): (8, 32, 1, 1),
+    ("zeros", 2, True): (8, 32, 1, 1),
 }  # fmt: skip
 """Rows of 2048 values, by tokens and whether they are 8192 or more."""
 SHORT_OTHERS, SHORT_HUGE = (8, 32, 2, 1), (4, 32, 2, 1)
 """Others of these, and a vocabulary of bytes."""
 
 
-DIGITS: dict[Size, tuple[int, int, int, int]] = {
-    "small": (1, 32, 128, 1), "wide": (2, 32, 256, 2), "huge": (2, 32, 256, 2), "deep": (4, 32, 256, 2),
+DIGITS: dict[tuple[Size | Literal["long"], bool], tuple[int, int, int, int]] = {
+    ("small", False): (1, 32, 128, 1), ("small", True): (2, 32, 128, 2),
+    ("long", False): (2, 32, 128, 3), ("long", True): (2, 32, 128, 3),
+    ("wide", False): (2, 32, 256, 2), ("wide", True): (4, 32, 128, 2),
+    ("huge", False): (2, 32, 256, 2), ("huge", True): (4, 32, 128, 2),
+    ("deep", False): (4, 32, 256, 2), ("deep", True): (2, 32, 128, 4),
 }  # fmt: skip
-"""Rows and lanes of a thread, threads and pieces loaded ahead where codes are digits, for one token."""
+"""Rows and lanes of a thread, threads and pieces loaded ahead where codes are digits, by whether there are several
+tokens; long: few rows of more than 4096 values."""
 
 
-def grid_matvec(grid: Points | None, size: Size) -> tuple[int, int, int, int, int]:
+def digits(n: int, kp: int, tokens: int) -> tuple[int, int, int, int]:
+    """What DIGITS has for n rows of kp values."""
+    which = size(n, kp)
+    return DIGITS["long" if which == "small" and kp > 4096 else which, tokens > 1]
+
+
+def grid_matvec(grid: Points, size: Size) -> tuple[int, int, int, int, int]:
     """Rows and lanes of a thread, threads, chunks loaded ahead and copies of the points in shared memory, as one H200
     has them fastest for one token.
 
@@ -78,8 +94,6 @@ def grid_matvec(grid: Points | None, size: Size) -> tuple[int, int, int, int, in
     copies as 32 KiB hold; tables of 4096 points once, and more threads share a row. Points of four values are looked
     up twice as often, and long rows of them take programs of twice the threads, so that twice as many share a table.
     """
-    if grid is None:
-        return *DIGITS[size], 0
     if size in ("wide", "huge"):
         return 4, 32, 128, 2, 1
     if grid.count >= 4096:
@@ -100,6 +114,8 @@ MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "deep"): (1, 4, 2, 1), ("sixteens", "deep"): (1, 4, 1, 2),
     ("zeros", "small"): (1, 4, 2, 2), ("zeros", "wide"): (1, 2, 1, 2),
     ("zeros", "huge"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 1),
+    ("digits", "small"): (1, 4, 2, 2), ("digits", "wide"): (1, 4, 1, 2),
+    ("digits", "huge"): (1, 4, 1, 2), ("digits", "deep"): (1, 8, 1, 1),
 }  # fmt: skip
 """Three to eight tokens."""
 MMA_SQUARE: dict[Kind, tuple[int, int, int, int]] = {"two levels": (1, 4, 1, 2)}

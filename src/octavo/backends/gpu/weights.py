@@ -99,7 +99,7 @@ def kernel_views(packed: Packed) -> dict[str, np.ndarray[Any, Any]]:
         whole = np.ascontiguousarray(part)
         if name.startswith("codes"):
             whole = whole.view(np.int32)
-        elif whole.ndim == 3 and whole.shape[2] == 2 and whole.dtype.itemsize in pair_types:
+        elif whole.ndim == 3 and whole.shape[2] % 2 == 0 and whole.dtype.itemsize in pair_types:
             whole = whole.reshape(n, -1).view(pair_types[whole.dtype.itemsize])
         elif name in ("low", "upper", "marks", "digits"):
             whole = whole.view(np.int32)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from octavo.backends.gpu.kernels.digits import digits_of_words
 from octavo.backends.gpu.kernels.grid import codes_of_words
-from octavo.backends.gpu.kernels.loads import load_or_zero
+from octavo.backends.gpu.kernels.loads import load_or_zero, two_apart
 
 
 @triton.constexpr_function
@@ -123,15 +123,17 @@ def level(words, INDEX: tl.constexpr, KIND: tl.constexpr):
 
 
 @triton.jit
-def minimum_of(words, scale, INDEX: tl.constexpr, LAYOUT: tl.constexpr):
-    """Minimum INDEX of one level, in float32, of what `minima` of a layout hold and the scale of the same group."""
+def scale_and_minimum(words, minima, INDEX: tl.constexpr, LAYOUT: tl.constexpr):
+    """Scale and minimum INDEX of one level, in float32, of words that hold them; without minima ignore the latter."""
     if LAYOUT.has_zero:
-        m = scale * byte_of(words, INDEX).to(tl.float32)
+        s = level(words, INDEX // 2 * 4 + INDEX % 2, LAYOUT.scale)
+        m = s * level(words, INDEX // 2 * 4 + INDEX % 2 + 2, LAYOUT.scale)
     else:
-        m = level(words, INDEX, LAYOUT.scale)
-    if LAYOUT.signed:
-        m -= 128.0 * scale
-    return m
+        s = level(words, INDEX, LAYOUT.scale)
+        m = level(minima, INDEX, LAYOUT.scale) if LAYOUT.has_min else s
+    if LAYOUT.has_min and LAYOUT.signed:
+        m -= 128.0 * s
+    return s, m
 
 
 @triton.jit
@@ -147,6 +149,21 @@ def _pair_of_levels(scale, at, mask, KIND: tl.constexpr):
         low = load_or_zero(scale + 2 * at, mask)
         high = load_or_zero(scale + 2 * at + 1, mask)
     return low, high
+
+
+@triton.jit
+def scales_and_zeros_of(w, row, chunk, mask, ASM: tl.constexpr):
+    """(scale, scale, zero point, zero point) in float32 for the low and high 16 codes of `chunk` of rows `row`."""
+    L: tl.constexpr = w.layout
+    at = tl.multiple_of(tl.max_contiguous(row * (L.kp // (2 * L.group)) + chunk * 16 // L.group, [1, 2]), [1, 1])
+    if L.scale == "f16":
+        scales, zeros = two_apart(w.scale, at, mask, ASM)
+        low, high = half_pair(scales)
+        low_zero, high_zero = half_pair(zeros)
+    else:
+        low, high = load_or_zero(w.scale + 4 * at, mask), load_or_zero(w.scale + 4 * at + 1, mask)
+        low_zero, high_zero = load_or_zero(w.scale + 4 * at + 2, mask), load_or_zero(w.scale + 4 * at + 3, mask)
+    return low, high, low_zero, high_zero
 
 
 @triton.jit
@@ -184,28 +201,18 @@ def scales_of(w, row, chunk, mask):
         low_scale = load_or_zero(w.scale + row * (L.kp // L.group) + chunk * 32 // L.group, mask).to(tl.float32)
         high_scale = low_scale
     else:
-        low_scale, high_scale = _pair_of_levels(w.scale, at, mask, L.scale)
         if L.has_zero:
-            both = load_or_zero(w.minimum + at, mask).to(tl.int32)
-            low_min = low_scale * (both & 0xFF).to(tl.float32)
-            high_min = high_scale * ((both >> 8) & 0xFF).to(tl.float32)
-        elif L.has_min:
+            low_scale, high_scale, low_min, high_min = scales_and_zeros_of(w, row, chunk, mask, "none")
+            low_min, high_min = low_scale * low_min, high_scale * high_min
+        else:
+            low_scale, high_scale = _pair_of_levels(w.scale, at, mask, L.scale)
+        if L.has_min and not L.has_zero:
             low_min, high_min = _pair_of_levels(w.minimum, at, mask, L.scale)
         if L.has_min and L.signed:
             low_min, high_min = low_min - 128.0 * low_scale, high_min - 128.0 * high_scale
     if not L.has_min:
         low_min, high_min = low_scale, high_scale
     return low_scale, high_scale, low_min, high_min
-
-
-@triton.jit
-def zeros_of(w, row, chunk, mask):
-    """Zero points, int32, for the low and high codes of `chunk` of rows `row`, less what signed codes are less."""
-    L: tl.constexpr = w.layout
-    at = tl.multiple_of(tl.max_contiguous(chunk * 16 // L.group, [1, 2]), [1, 1])
-    both = load_or_zero(w.minimum + row * (L.kp // (2 * L.group)) + at, mask).to(tl.int32)
-    below: tl.constexpr = 128 if L.signed else 0
-    return (both & 0xFF) - below, ((both >> 8) & 0xFF) - below
 
 
 @triton.jit

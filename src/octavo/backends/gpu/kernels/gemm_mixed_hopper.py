@@ -22,10 +22,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.activations import reordered
-from octavo.backends.gpu.kernels.decode import scales_of
+from octavo.backends.gpu.kernels.decode import scales_and_zeros_of, scales_of
 from octavo.backends.gpu.kernels.gluon_names import copy_tile, reinterpret
 from octavo.backends.gpu.kernels.hopper_tiles import barriers, column_halves, rows_and_tokens, whole_sums, work_of
-from octavo.backends.gpu.kernels.loads import load_or_zero
 
 TILE = gl.constexpr(128)  # values of K of a tile: its low codes, then its high ones
 GROUP_M = gl.constexpr(8)  # rows of tiles that share what they read in the L2
@@ -70,8 +69,8 @@ def scales_kernel(w, out, n, stride, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr,
     if L.has_min:
         low_term, high_term = -low_min, -high_min
         if L.has_zero:
-            both = load_or_zero(w.minimum + row * (L.kp // (2 * L.group)) + pair, inside).to(tl.int32)
-            low_term, high_term = 1024.0 + (both & 0xFF), 1024.0 + ((both >> 8) & 0xFF)
+            _, _, low_zero, high_zero = scales_and_zeros_of(w, row, pair * (L.group // 16), inside, "none")
+            low_term, high_term = 1024.0 + low_zero, 1024.0 + high_zero
         tl.store(out + stride + place, _pair(low_term, high_term), mask=written)
 
 

@@ -35,6 +35,19 @@ def dot4(a, b, acc, ASM: tl.constexpr):
 
 
 @triton.jit
+def dot4_unsigned(a, b, acc, ASM: tl.constexpr):
+    """acc + the dot product of the four unsigned bytes of each int32 of a with the signed ones of b; not on AMD."""
+    if ASM == "ptx":
+        acc = tl.inline_asm_elementwise(
+            "dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, acc], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        for i in tl.static_range(4):
+            acc += ((a >> (8 * i)) & 0xFF) * ((b << (24 - 8 * i)) >> 24)
+    return acc
+
+
+@triton.jit
 def scaled(total, d, less):
     """total * d in float32, of an integer that was counted from MAGIC on; `less` is -MAGIC_FLOAT * d.
 

@@ -24,6 +24,19 @@ def two(pointer, at, mask):
 
 
 @triton.jit
+def two_apart(pointer, at, mask, ASM: tl.constexpr):
+    """The same two words. With ASM "ptx" the compiler takes each for a register, not for a part of 64 bits."""
+    if ASM == "ptx":
+        double = load_or_zero(pointer.to(tl.pointer_type(tl.int64)) + at, mask)
+        low, high = tl.inline_asm_elementwise(
+            "mov.b64 {$0, $1}, $2;", "=r,=r,l", [double], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
+        )
+    else:
+        low, high = two(pointer, at, mask)
+    return low, high
+
+
+@triton.jit
 def two_floats(pointer, at, mask):
     """The float32 values 2 * at and 2 * at + 1."""
     low, high = two(pointer, at, mask)
@@ -56,14 +69,4 @@ def words_at(pointer, at, mask, COUNT: tl.constexpr, ASM: tl.constexpr):
         words = ()
         for i in tl.static_range(COUNT // 4):
             words = words + four(pointer, at * (COUNT // 4) + i, mask, ASM)
-    return words
-
-
-@triton.jit
-def bytes_at(pointer, at, mask, COUNT: tl.constexpr, ASM: tl.constexpr):
-    """COUNT bytes (2, 4, 8, or a multiple of 16) from place `at`, counted in as many, as int32 words."""
-    if COUNT == 2:
-        words = (load_or_zero(pointer.to(tl.pointer_type(tl.int16)) + at, mask).to(tl.int32),)
-    else:
-        words = words_at(pointer, at, mask, COUNT // 4, ASM)
     return words

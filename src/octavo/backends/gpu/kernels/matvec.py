@@ -7,9 +7,15 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.arguments import Q8Activation
-from octavo.backends.gpu.kernels.decode import codes_of, scales_of, zeros_of
-from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, dot4, scaled
+from octavo.backends.gpu.kernels.decode import codes_of, scales_and_zeros_of, scales_of
+from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, dot4, dot4_unsigned, scaled
 from octavo.backends.gpu.kernels.loads import load_or_zero
+
+
+@triton.constexpr_function
+def _raised(layout, asm):
+    """Whether high codes are multiplied where they lie, 16 times as large, which saves a shift for four of them."""
+    return layout.bits == 4 and not layout.signed and not layout.table and asm in ("ptx", "none")
 
 
 @triton.jit
@@ -20,10 +26,15 @@ def _load(w, row, first, CHUNKS: tl.constexpr, ASM: tl.constexpr):
     word = first * 4 + tl.arange(0, CHUNKS * 4)[None, :]
     w_mask = None if EVEN else word < w.layout.kp // 8
     c_mask = None if EVEN else chunk < w.layout.kp // 32
-    low, high = codes_of(w, row[:, None], word, w_mask, ASM)  # [BLOCK_N, 4 CHUNKS]
-    s_low, s_high, m_low, m_high = scales_of(w, row[:, None], chunk, c_mask)  # [BLOCK_N, CHUNKS]
+    if _raised(w.layout, ASM):
+        both = load_or_zero(w.codes4 + row[:, None] * (w.layout.kp // 8) + word, w_mask)  # [BLOCK_N, 4 CHUNKS]
+        low, high = both & 0x0F0F0F0F, both & -0x0F0F0F10
+    else:
+        low, high = codes_of(w, row[:, None], word, w_mask, ASM)  # [BLOCK_N, 4 CHUNKS]
     if w.layout.has_zero:
-        m_low, m_high = zeros_of(w, row[:, None], chunk, c_mask)  # [BLOCK_N, CHUNKS]
+        s_low, s_high, m_low, m_high = scales_and_zeros_of(w, row[:, None], chunk, c_mask, ASM)  # [BLOCK_N, CHUNKS]
+    else:
+        s_low, s_high, m_low, m_high = scales_of(w, row[:, None], chunk, c_mask)  # [BLOCK_N, CHUNKS]
     return low, high, s_low, s_high, m_low, m_high
 
 
@@ -41,7 +52,17 @@ def _sums(a, b):
 
 
 @triton.jit
-def _token(x, token: tl.constexpr, first, LAYOUT: tl.constexpr, CHUNKS: tl.constexpr):
+def _less_zero(total, of_token, zero, TIMES: tl.constexpr):
+    """total less TIMES a zero point times the sum of a token's codes; both integers are counted from MAGIC on.
+
+    The numbers of 1.5 * 2^23 and about it are whole, so nothing is rounded.
+    """
+    less = tl.fma(of_token.to(tl.float32, bitcast=True), -TIMES, TIMES * MAGIC_FLOAT)
+    return tl.fma(zero, less, total.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _token(x, token: tl.constexpr, first, LAYOUT: tl.constexpr, CHUNKS: tl.constexpr, WHOLE: tl.constexpr):
     """A token's codes for the chunks from `first` on, [4 CHUNKS] twice, their scales and the sums of 16 values,
     [CHUNKS] each."""
     EVEN: tl.constexpr = (LAYOUT.kp // 32) % CHUNKS == 0
@@ -56,7 +77,7 @@ def _token(x, token: tl.constexpr, first, LAYOUT: tl.constexpr, CHUNKS: tl.const
     d_low = load_or_zero(x.scale + token + group * x.stride, c_mask)
     d_high = load_or_zero(x.scale + token + (group + 2) * x.stride, c_mask)
     xs_low, xs_high = d_low, d_high
-    if LAYOUT.offset or (LAYOUT.has_min and not LAYOUT.has_zero):
+    if LAYOUT.offset or (LAYOUT.has_min and not (LAYOUT.has_zero and WHOLE)):
         sixteen = (chunk // 4) * 8 + chunk % 4
         xs_low = load_or_zero(x.sums16 + token + sixteen * x.stride, c_mask)
         xs_high = load_or_zero(x.sums16 + token + (sixteen + 4) * x.stride, c_mask)
@@ -72,10 +93,13 @@ def _bits_of(of_token):
 
 
 @triton.jit
-def _multiply(acc, loaded, of_token, none, LAYOUT: tl.constexpr, CHUNKS: tl.constexpr, ASM: tl.constexpr):
+def _multiply(
+    acc, loaded, of_token, none, LAYOUT: tl.constexpr, CHUNKS: tl.constexpr, ASM: tl.constexpr, WHOLE: tl.constexpr
+):
     """acc [BLOCK_N, CHUNKS] + the products of the loaded chunks with a token; `none` [CHUNKS] is zeros, or None.
 
-    Zero points are subtracted as integers: as often as a chunk of the token adds up to.
+    WHOLE: zero points, which m_low and m_high are then, are subtracted from whole numbers, with sums of the token's
+    codes, which cost registers.
     """
     low, high, s_low, s_high, m_low, m_high = loaded
     x_low, x_high, d_low, d_high, xs_low, xs_high = of_token
@@ -85,21 +109,30 @@ def _multiply(acc, loaded, of_token, none, LAYOUT: tl.constexpr, CHUNKS: tl.cons
     start = tl.full((N, CHUNKS * 4), MAGIC // 4, tl.int32)
     if none is not None:
         start += tl.reshape(tl.broadcast_to(none[None, :, None], (N, CHUNKS, 4)), (N, CHUNKS * 4))
-    sum_low, sum_high = dot4(low, x_low, start, ASM), dot4(high, x_high, start, ASM)
-    if LAYOUT.has_zero:
-        ones, zeros = tl.full((N, CHUNKS * 4), 0x01010101, tl.int32), tl.zeros_like(start)
-        sum_low, x_low = _sums(sum_low, dot4(ones, x_low, zeros, ASM))  # [BLOCK_N, CHUNKS]
-        sum_high, x_high = _sums(sum_high, dot4(ones, x_high, zeros, ASM))  # [BLOCK_N, CHUNKS]
-        sum_low, sum_high = sum_low - m_low * x_low, sum_high - m_high * x_high
+    TIMES: tl.constexpr = 16.0 if _raised(LAYOUT, ASM) else 1.0
+    BELOW: tl.constexpr = 128.0 if LAYOUT.signed else 0.0
+    sum_low = dot4(low, x_low, start, ASM)
+    sum_high = dot4_unsigned(high, x_high, start, ASM) if TIMES > 1 else dot4(high, x_high, start, ASM)
+    if LAYOUT.has_zero and WHOLE:
+        ones = tl.full((N, CHUNKS * 4), 0x01010101, tl.int32)
+        sum_low, of_low = _sums(sum_low, dot4(ones, x_low, start, ASM))  # [BLOCK_N, CHUNKS]
+        sum_high, of_high = _sums(sum_high, dot4(ones, x_high, start, ASM))  # [BLOCK_N, CHUNKS]
+        sum_low = _less_zero(sum_low, of_low, m_low - BELOW, 1.0)
+        sum_high = _less_zero(sum_high, of_high, m_high - BELOW, TIMES)
     else:
         sum_low = tl.sum(tl.reshape(sum_low, (N, CHUNKS, 4)), 2)  # [BLOCK_N, CHUNKS]
         sum_high = tl.sum(tl.reshape(sum_high, (N, CHUNKS, 4)), 2)  # [BLOCK_N, CHUNKS]
     d_low, d_high, xs_low, xs_high = d_low[None, :], d_high[None, :], xs_low[None, :], xs_high[None, :]  # [1, CHUNKS]
+    if TIMES > 1:
+        d_high *= 1 / TIMES
     p_low = scaled(sum_low, d_low, d_low * -MAGIC_FLOAT)
     p_high = scaled(sum_high, d_high, d_high * -MAGIC_FLOAT)
     if LAYOUT.offset:
         p_low -= LAYOUT.offset * xs_low
         p_high -= LAYOUT.offset * xs_high
+    if LAYOUT.has_zero and not WHOLE:
+        p_low -= (m_low - BELOW) * xs_low
+        p_high -= (m_high - BELOW) * xs_high
     acc += p_low * s_low + p_high * s_high
     if LAYOUT.has_min and not LAYOUT.has_zero:
         acc -= m_low * xs_low + m_high * xs_high
@@ -119,6 +152,7 @@ def _rows(
     """
     CHUNKS: tl.constexpr = shape.chunks
     LAYOUT: tl.constexpr = w.layout
+    WHOLE: tl.constexpr = TOKENS == 1 or shape.block_n < 8
     ahead = ()
     for i in tl.static_range(shape.prefetch):
         loaded = _load(w, row, i * CHUNKS, CHUNKS, ASM)
@@ -139,7 +173,7 @@ def _rows(
         if shape.early:
             bits = tl.zeros((CHUNKS,), tl.int32)
             for i in tl.static_range(shape.prefetch):
-                of_block = _token(x, t, i * CHUNKS, LAYOUT, CHUNKS)
+                of_block = _token(x, t, i * CHUNKS, LAYOUT, CHUNKS, WHOLE)
                 bits |= _bits_of(of_block)
                 of_blocks = of_blocks + (of_block,)  # noqa: RUF005
             none = bits & (n >> 31)  # zeros, which the assembler can't know
@@ -147,16 +181,16 @@ def _rows(
             if shape.early:
                 of_token = of_blocks[i]
             else:
-                of_token = _token(x, t, i * CHUNKS, LAYOUT, CHUNKS)
-            sums = _multiply(sums, ahead[i], of_token, none, LAYOUT, CHUNKS, ASM)
+                of_token = _token(x, t, i * CHUNKS, LAYOUT, CHUNKS, WHOLE)
+            sums = _multiply(sums, ahead[i], of_token, none, LAYOUT, CHUNKS, ASM, WHOLE)
         acc = acc + (sums,)  # noqa: RUF005
     for first in tl.static_range(shape.prefetch * CHUNKS, LAYOUT.kp // 32, CHUNKS):
         loaded = _load(w, row, first, CHUNKS, ASM)
         before = acc
         acc = ()
         for t in tl.static_range(TOKENS):
-            of_token = _token(x, t, first, LAYOUT, CHUNKS)
-            sums = _multiply(before[t], loaded, of_token, None, LAYOUT, CHUNKS, ASM)
+            of_token = _token(x, t, first, LAYOUT, CHUNKS, WHOLE)
+            sums = _multiply(before[t], loaded, of_token, None, LAYOUT, CHUNKS, ASM, WHOLE)
             acc = acc + (sums,)  # noqa: RUF005
     for t in tl.static_range(TOKENS):
         out = tl.sum(acc[t], 1)  # [BLOCK_N]

@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.decode import byte_of, half_pair, left_of, level, look_up, minimum_of
+from octavo.backends.gpu.kernels.decode import byte_of, half_pair, left_of, look_up, scale_and_minimum
 from octavo.backends.gpu.kernels.digits import digits_of_words
 from octavo.backends.gpu.kernels.grid import codes_of_words
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, scaled
-from octavo.backends.gpu.kernels.loads import bytes_at, load_or_zero, words_at
+from octavo.backends.gpu.kernels.loads import load_or_zero, words_at
 from octavo.backends.gpu.kernels.split_k import is_last, sum_of
 
 
@@ -107,10 +107,10 @@ def _load_scales(w, row, tile, mask):
     else:
         d, dmin = at, at
         COUNT: tl.constexpr = 32 * L.scale_bytes // L.group
-        words = words_at(w.scale, at, mask, COUNT, "none")
+        words = words_at(w.scale, at, mask, 2 * COUNT if L.has_zero else COUNT, "none")
         minima = words
-        if L.has_min:
-            minima = bytes_at(w.minimum, at, mask, L.minimum_bytes, "none")
+        if L.has_min and not L.has_zero:
+            minima = words_at(w.minimum, at, mask, COUNT, "none")
     return words, minima, d, dmin
 
 
@@ -143,9 +143,7 @@ def _scale_of(loaded, J: tl.constexpr, P: tl.constexpr, LAYOUT: tl.constexpr):
             code = (code << 24) >> 24
         s = d * code.to(tl.float32)
     else:
-        s = level(words, INDEX, LAYOUT.scale)
-        if LAYOUT.has_min:
-            m = minimum_of(minima, s, INDEX, LAYOUT)
+        s, m = scale_and_minimum(words, minima, INDEX, LAYOUT)
     if not LAYOUT.has_min:
         m = s
     return s, m

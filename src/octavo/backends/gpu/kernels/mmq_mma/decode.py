@@ -5,10 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.kernels.decode import field, half_pair, left_of, level, look_up, minimum_of
+from octavo.backends.gpu.kernels.decode import field, half_pair, left_of, look_up, scale_and_minimum
 from octavo.backends.gpu.kernels.digits import codes_of_piece, load_piece
 from octavo.backends.gpu.kernels.grid import codes_of_chunk, load_chunk
-from octavo.backends.gpu.kernels.loads import bytes_at, four, words_at
+from octavo.backends.gpu.kernels.loads import four, words_at
 
 
 @triton.jit
@@ -80,20 +80,18 @@ def _load_scales(w, row, unit, tiles, ASM: tl.constexpr):
         if L.min_bits == 6:
             minima = words_at(w.rest, at, None, 32 // L.group, ASM)
     else:
-        COUNT: tl.constexpr = 32 * L.scale_bytes // L.group
+        COUNT: tl.constexpr = 32 * L.scale_bytes // L.group * (2 if L.has_zero else 1)
         words, minima = (), ()
         if L.kp % 256 == 0:
             words = words_at(w.scale, row * (L.kp // 256) + unit, None, 2 * COUNT, ASM)
-            if L.has_min:
-                minima = bytes_at(w.minimum, row * (L.kp // 256) + unit, None, 2 * L.minimum_bytes, ASM)
+            if L.has_min and not L.has_zero:
+                minima = words_at(w.minimum, row * (L.kp // 256) + unit, None, 2 * COUNT, ASM)
         else:
             for i in tl.static_range(2):
                 at = row * (L.kp // 128) + tiles[i]
                 words = words + words_at(w.scale, at, None, COUNT, ASM)
-                if L.has_min:
-                    minima = minima + bytes_at(w.minimum, at, None, L.minimum_bytes, ASM)
-        if L.has_zero and len(minima) == 2 and L.group == 64:
-            minima = ((minima[0] & 0xFFFF) | (minima[1] << 16),)
+                if L.has_min and not L.has_zero:
+                    minima = minima + words_at(w.minimum, at, None, COUNT, ASM)
     return words, minima, above
 
 
@@ -156,8 +154,7 @@ def scale_of(scales, INDEX: tl.constexpr, LAYOUT: tl.constexpr, ASM: tl.constexp
             s = (byte_float(words, INDEX, ASM) - 8388608.0) * d
         m = s
     else:
-        s = level(words, INDEX, LAYOUT.scale)
-        m = minimum_of(minima, s, INDEX, LAYOUT) if LAYOUT.has_min else s
+        s, m = scale_and_minimum(words, minima, INDEX, LAYOUT)
     return s, m
 
 
@@ -171,6 +168,22 @@ def small_minimum(loaded, WORD: tl.constexpr, t, LAYOUT: tl.constexpr):
     else:
         code = (words[WORD] >> (t * 8 + 4)) & 15
     return code.to(tl.float32)
+
+
+@triton.jit
+def minimum_at(words, FOUR: tl.constexpr, t, LAYOUT: tl.constexpr):
+    """Scale times zero point of group 4 * FOUR + t of a unit, t a lane's, in float32."""
+    _, m = scale_and_minimum(words, words, 4 * FOUR, LAYOUT)
+    if LAYOUT.scale == "f16":
+        shift = t % 2 * 16
+        s, _ = half_pair(tl.where(t < 2, words[4 * FOUR], words[4 * FOUR + 2]) >> shift)
+        zero, _ = half_pair(tl.where(t < 2, words[4 * FOUR + 1], words[4 * FOUR + 3]) >> shift)
+        m = s * (zero - (128.0 if LAYOUT.signed else 0.0))
+    else:
+        for k in tl.static_range(1, 4):
+            _, other = scale_and_minimum(words, words, 4 * FOUR + k, LAYOUT)
+            m = tl.where(t == k, other, m)
+    return m
 
 
 @triton.constexpr_function

@@ -18,7 +18,15 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.backends.gpu.arguments import Q8Activation
 from octavo.backends.gpu.kernels.int8_dot import MAGIC_FLOAT, scaled
 from octavo.backends.gpu.kernels.loads import four, load_or_zero, two_floats
-from octavo.backends.gpu.kernels.mmq_mma.decode import codes_of, load_unit, number, scale_of, small_minimum, unpacked
+from octavo.backends.gpu.kernels.mmq_mma.decode import (
+    codes_of,
+    load_unit,
+    minimum_at,
+    number,
+    scale_of,
+    small_minimum,
+    unpacked,
+)
 from octavo.backends.gpu.kernels.mmq_mma.ptx import here, mma, mma_tf32
 from octavo.backends.gpu.kernels.split_k import is_last, sum_of
 
@@ -112,12 +120,7 @@ def _less_zeros(acc, scales, sums, t, LAYOUT: tl.constexpr, SHAPE: tl.constexpr,
     for i in tl.static_range(64 // LAYOUT.group):
         minima = ()
         for r in tl.static_range(len(scales)):
-            s, _ = scale_of(scales[r], 4 * i, LAYOUT, ASM)
-            for k in tl.static_range(1, 4):
-                other, _ = scale_of(scales[r], 4 * i + k, LAYOUT, ASM)
-                s = tl.where(t == k, other, s)
-            zero = ((scales[r][1][i] >> (t * 8)) & 255) - (128 if LAYOUT.signed else 0)
-            minima = minima + (_near_and_rest(-s * zero.to(tl.float32)),)  # noqa: RUF005
+            minima = minima + (_near_and_rest(-minimum_at(scales[r][0], i, t, LAYOUT)),)  # noqa: RUF005
         before = acc
         acc = ()
         for r in tl.static_range(SHAPE.row_tiles):
