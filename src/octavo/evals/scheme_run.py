@@ -51,6 +51,8 @@ ROUNDINGS = {
 WORTH = 0.5
 """Of the error of nearest codes, what scales may leave at most where only weights are rounded and their errors are made
 up for afterwards: what they gain beside that is little, and they are found with few tokens."""
+WORTH_MIXED = 0.8
+"""The same where an input can keep a scale for each token instead: weights lose by scales of channels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +155,8 @@ class SchemeRun:
         if self.other is not None:
             weight, activation = _roundings(self.other)
             return unless(way, lambda pair: replace(pair, weight=weight, activation=activation))
-        dynamic = ROUNDINGS[DYNAMIC[self.scheme.activation]]
-        return unless(way, lambda pair: replace(pair, activation=dynamic), self.most**2)
+        dynamic, held = ROUNDINGS[DYNAMIC[self.scheme.activation]], best_of({scales: way}, WORTH_MIXED)
+        return unless(held, lambda pair: replace(pair, activation=dynamic), self.most**2)
 
     def _best(self) -> Callable[[Pair], Found]:
         tried = {name: way for name, way in SCALES.items() if self.scheme.static or name != "rptq"}
