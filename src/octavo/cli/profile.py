@@ -8,7 +8,7 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import AttentionName, Device, Kv, Layers, Threads, gpu_layers
+from octavo.cli.options import Where, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -23,11 +23,8 @@ def profile(
     decode: Annotated[bool, typer.Option("--decode", help="Profile a decode step instead: one token.")] = False,
     depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
     rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that the step is run.")] = 5,
-    threads: Threads = None,
-    device: Device = "auto",
-    layers: Layers = None,
-    kv: Kv = "f16",
-    attention: AttentionName = "exact",
+    *,
+    where: Where,
     counters: Annotated[
         bool, typer.Option("--counters", help="Read an NVIDIA GPU's counters instead, by its program ncu.")
     ] = False,
@@ -43,9 +40,11 @@ def profile(
     path = local(model, offline)
     show = _show_counters if counters else _show
     with open_model_file(path) as file:
-        engine = ready_engine(file, device, new, depth, kv, threads, gpu_layers(layers), attention)
+        engine = ready_engine(
+            file, where.device, new, depth, where.kv, where.threads, gpu_layers(where.layers), where.attention
+        )
         if counters:
-            report = _counted(engine, {"model": str(path), "new": new, "depth": depth, "kv": kv})
+            report = _counted(engine, {"model": str(path), "new": new, "depth": depth, "kv": where.kv})
         else:
             report = as_object(measure(engine, new, depth, rounds), new, depth)
     if as_json:

@@ -21,7 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from octavo.backends.gpu import delta_tiles, dispatch
+from octavo.backends.gpu import attention_tiles, delta_tiles, dispatch
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, Source, SplitK, marked
 from octavo.backends.gpu.attention_arguments import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
@@ -292,8 +292,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "group_maxima": (argmax_topk.group_maxima_kernel, {"SIZE": 64, "BLOCK": 32}, 4, {"keys": "*i64", "bad": "*i32"}),
     "rank_groups": (argmax_topk.rank_groups_kernel, {"K": 64, "BLOCK": 16, "STEP": 512}, 8,
                     {"keys": "*i64", "chosen": "*i64"}),
-    "topk_of_groups": (argmax_topk.topk_of_groups_kernel, {"K": 64, "SIZE": 64, "MOST": 128, "B": 128}, 8,
-                       {"chosen": "*i64", "bad": "*i32", "scratch": "*i64", "out": "*i32"}),
+    "topk_of_groups": (argmax_topk.topk_of_groups_kernel, {"K": 64, "SIZE": 64, "MOST": 128, "BLOCKS": 75}, 8,
+                       {"x": ROWS, "chosen": "*i64", "bad": "*i32", "scratch": "*i64", "out": "*i32"}),
 }  # fmt: skip
 
 
@@ -388,11 +388,11 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
     """The shape, the warps and the stages that attention is launched with."""
     exact, decodes = "f32" in name, name.startswith("decode")
     if name.startswith("latent"):
-        tile = dispatch.latent(4096 if name == "latent_many" else shape.group, target, exact, "q8" in name)
+        tile = attention_tiles.latent(4096 if name == "latent_many" else shape.group, target, exact, "q8" in name)
     elif decodes:
-        tile = dispatch.decode(shape.block_d, shape.group, target, exact, shape.kind)
+        tile = attention_tiles.decode(shape.block_d, shape.group, target, exact, shape.kind)
     else:
-        tile = dispatch.prefill(shape.block_d, target, exact, shape.kind)
+        tile = attention_tiles.prefill(shape.block_d, target, exact, shape.kind)
     ahead = decodes and target in ("sm_90", "sm_100")
     shape = replace(
         shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision, part=tile.part

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 
-from octavo.backends.gpu import decode_mma, dispatch, prefill_eights, prefill_hopper
+from octavo.backends.gpu import attention_tiles, decode_mma, dispatch, prefill_eights, prefill_hopper
 from octavo.backends.gpu.arguments import Matrix
 from octavo.backends.gpu.attention_arguments import (
     AttentionShape,
@@ -100,7 +100,7 @@ def _portable_prefill(
 ) -> Launch:  # fmt: skip
     tokens, heads, dim = q.shape
     block = triton.next_power_of_2(dim)
-    tile = dispatch.prefill(block, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))
+    tile = attention_tiles.prefill(block, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))
     shape = AttentionShape(
         dim, block, heads // cache.heads, tile.block_m, block_n=tile.block_n, precision=tile.precision,
         own_scales=c.deterministic and limits.get("scales") == "dynamic", **limits,
@@ -130,12 +130,12 @@ def _portable_decode(
     """A second launch joins the splits, unless there is one, and nothing to quantize."""
     tokens, heads, dim = q.shape
     block, group = triton.next_power_of_2(dim), heads // cache.heads
-    splits = dispatch.splits(tokens, cache.heads, pages_seen(cache, limits), c.target.arch)
+    splits = attention_tiles.splits(tokens, cache.heads, pages_seen(cache, limits), c.target.arch)
     given = Matrix(out, out.stride(0)) if isinstance(out, torch.Tensor) and splits == 1 else None
     shares = partial_attention(c, tokens * heads, splits, block) if given is None else None
     places = (None if given is None else sinks, given, shares)
     ahead = c.target.pdl or c.target.arch == "interpreter"
-    tile = dispatch.decode(block, group, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))
+    tile = attention_tiles.decode(block, group, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))
     shape = AttentionShape(
         dim, block, group, tile.block_m, splits, ahead, block_n=tile.block_n, precision=tile.precision, **limits
     )
@@ -180,7 +180,7 @@ def _decode_latent(
 ) -> list[Launch]:  # fmt: skip
     (tokens, heads, _), group = q.shape, q.shape[1] // cache.heads
     tiles = -(-group // _latent_tile(c, cache, group).block_m)
-    splits = dispatch.latent_splits(tokens * cache.heads * tiles, pages_seen(cache, limits), c.target.arch)
+    splits = attention_tiles.latent_splits(tokens * cache.heads * tiles, pages_seen(cache, limits), c.target.arch)
     shape, tile = _latent_shape(c, q, cache, group, splits, limits)
     shares = partial_attention(c, tokens * heads, splits, shape.block_d)
     first = c.launch(
@@ -193,7 +193,7 @@ def _decode_latent(
 
 def _latent_shape(
     c: Context, q: torch.Tensor, cache: PagedCache, rows: int, splits: int, limits: Mapping[str, Any]
-) -> tuple[AttentionShape, dispatch.AttentionTile]:  # fmt: skip
+) -> tuple[AttentionShape, attention_tiles.AttentionTile]:  # fmt: skip
     """Where keys are values too: rows of a tile are pairs of a token and a head."""
     _, heads, dim = q.shape
     tile, value_dim = _latent_tile(c, cache, rows), limits["value_dim"]
@@ -203,5 +203,5 @@ def _latent_shape(
     ), tile  # fmt: skip
 
 
-def _latent_tile(c: Context, cache: PagedCache, rows: int) -> dispatch.AttentionTile:
-    return dispatch.latent(rows, c.target.arch, cache.k.dtype == torch.float32, codes=cache.k_scales is not None)
+def _latent_tile(c: Context, cache: PagedCache, rows: int) -> attention_tiles.AttentionTile:
+    return attention_tiles.latent(rows, c.target.arch, cache.k.dtype == torch.float32, codes=cache.k_scales is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.backends.gpu.dispatch import TRITON_SPILLS
+from octavo.backends.gpu.attention_tiles import TRITON_SPILLS
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,15 @@
-"""Which kernel, in which shape, for how many tokens: the one place where that is decided."""
+"""Which kernel of products, in which shape, for how many tokens: the one place where that is decided. `attention_tiles`
+is that of attention."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import triton
-from triton import next_power_of_2
-
 from octavo.backends.gpu import gluon, tuned
 from octavo.backends.gpu.arguments import Constant
 from octavo.backends.gpu.layout import TILE, Layout
 from octavo.backends.gpu.mixed_shapes import EvenShape, MixedGemmShape, MixedShape, StreamShape, stages
-from octavo.graph.node import PAGE_SIZE
 
 Kind = Literal["q8_1", "f16"]
 
@@ -292,113 +289,3 @@ def mixed_experts(layout: Layout, average: float, arch: str) -> MixedGemmShape |
 def unpacking(kp: int) -> tuple[int, int]:
     """Rows and chunks of a program that makes weights float16: a row of 4096, or less of two."""
     return (1, 128) if kp % 4096 == 0 else (2, 32)
-
-
-@dataclass(frozen=True)
-class AttentionTile:
-    """A program of attention.
-
-    block_m    queries
-    warps
-    block_n    positions of a step, a page or a part of one
-    precision  of products of float32, a name of Triton's; None for float16
-    stages     blocks that are under way
-    part       where keys are values too: values of queries and keys that are multiplied at a time, 0: all
-    """
-
-    block_m: int
-    warps: int
-    block_n: int = PAGE_SIZE
-    precision: str | None = None
-    stages: int = 2
-    part: int = 0
-
-
-WIDE = 256
-"""Heads of more values have tiles of their own: in others, keys and values do not fit the shared memory."""
-
-
-def prefill(dim: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
-    """The tile of attention with many queries, heads of `dim` values (a power of two); exact: all in float32.
-
-    Twice the bytes, and each value in two parts, leave room for fewer. kind: of a cache of codes.
-    """
-    codes = kind in ("int8", "fp8", "int4")
-    if dim > WIDE:
-        return _wide(16, arch, exact)
-    if kind == "int4" and arch.startswith("sm_8"):  # whose tensor cores take them after each has a register
-        return AttentionTile(32, 4, 32)
-    few = ("sm_8", "sm_90", "gfx11") if codes else ("sm_8", "gfx11")
-    warps = 8 if arch.startswith(few) else 4  # with four, registers spill
-    if codes and arch.startswith("gfx11"):
-        return AttentionTile(16 if kind == "int4" else 32, warps, 16)
-    if not exact:
-        return AttentionTile(64 if dim <= 128 else 32, warps, 32 if kind == "int4" else PAGE_SIZE)
-    if dim <= 128 and arch in ("sm_90", "gfx942", "interpreter"):
-        return AttentionTile(64, 4, 32, _precision(arch))
-    return AttentionTile(16, 8 if dim > 128 else warps, 16, _precision(arch))
-
-
-def decode(dim: int, group: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
-    """The tile of decoding attention, for `group` query heads of a head of keys and values; otherwise as `prefill`."""
-    rows, few_registers = max(16, next_power_of_2(group)), arch.startswith("gfx11")
-    if dim > WIDE:
-        return _wide(rows, arch, exact)
-    if not exact:
-        if few_registers:
-            return AttentionTile(rows, 8, {"int8": 32, "fp8": 32, "int4": 16}.get(kind, PAGE_SIZE))
-        return AttentionTile(rows, 4, 32 if kind == "int4" else PAGE_SIZE)
-    if few_registers or dim > 128:
-        return AttentionTile(rows, 8, 16, _precision(arch))
-    return AttentionTile(rows, 4, 32, _precision(arch))
-
-
-def _wide(rows: int, arch: str, exact: bool) -> AttentionTile:
-    block_n = 16 if exact or arch.startswith("gfx11") else 32
-    return AttentionTile(rows, 8, block_n, _precision(arch) if exact else None)
-
-
-TRITON_SPILLS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
-"""Whether this Triton keeps more of a tile of latent attention in registers than there are."""
-
-
-def latent(rows: int, arch: str, exact: bool, codes: bool = False) -> AttentionTile:
-    """The tile of attention where keys of up to 576 values are values too, for `rows` queries; codes: of q8_0."""
-    if arch == "interpreter":
-        return AttentionTile(16 if rows <= 16 else 64, 4, 32, _precision(arch) if exact else None, part=64 * exact)
-    if exact or arch.startswith("gfx11"):
-        precision = _precision(arch) if exact else None
-        return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
-    part = 64 if TRITON_SPILLS and arch.startswith("sm_") else 0
-    if not arch.startswith(("sm_9", "sm_10")):
-        if codes and arch == "gfx942":
-            return AttentionTile(16, 8, 32, stages=1, part=64)
-        return AttentionTile(16, 8, 32, part=part)
-    if codes:
-        return AttentionTile(16, 8, 64, stages=3, part=part)
-    wide = rows > 16 and arch == "sm_90" and not TRITON_SPILLS
-    return AttentionTile(32, 4, 64, stages=3) if wide else AttentionTile(16, 4, 64)
-
-
-def _precision(arch: str) -> str:
-    """AMD's tensor cores multiply float32; with those of NVIDIA it takes three products, exact to 22 bits."""
-    return "ieee" if arch.startswith("gfx") else "tf32x3"
-
-
-SPLITS_IN_FLIGHT, MOST_SPLITS = 264, 64
-"""Programs of decoding attention that a large device runs at once, and those that share a sequence at the most."""
-
-
-def splits(sequences: int, kv_heads: int, pages: int, arch: str) -> int:
-    """Parts that each sequence's keys are divided in, at most as many as there are pages."""
-    most = 2 if arch == "interpreter" else MOST_SPLITS
-    return max(1, min(pages, most, SPLITS_IN_FLIGHT // (sequences * kv_heads)))
-
-
-def latent_splits(programs: int, pages: int, arch: str) -> int:
-    """As `splits`, where keys are values too: a program's blocks of keys are all that a multiprocessor holds.
-
-    programs  tiles of queries, of all sequences
-    """
-    most = 2 if arch == "interpreter" else 2 * MOST_SPLITS
-    return max(1, min(pages, most, SPLITS_IN_FLIGHT // 2 // programs))

@@ -68,10 +68,10 @@ def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[t
     (first, shape), (other, other_shape) = found
     if other_shape.warps != shape.warps:
         other_shape = shape
-    programs, more = -(-first.n // shape.block_n), -(-other.n // other_shape.block_n)
+    programs = -(-first.n // shape.block_n) - (-other.n // other_shape.block_n)
     return c.launch(
-        matvec_pair_kernel, (programs + more,), first.planes(), other.planes(), x.q8_1.as_words(), *map(matrix, outs),
-        first.n, other.n, programs, TOKENS=x.tokens, shape=shape, other_shape=other_shape, ASM=c.target.asm,
+        matvec_pair_kernel, (programs,), first.planes(), other.planes(), x.q8_1.as_words(), *map(matrix, outs),
+        first.n, other.n, TOKENS=x.tokens, shape=shape, other_shape=other_shape, ASM=c.target.asm,
         warps=shape.warps,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from triton import next_power_of_2
 
+from octavo.backends.gpu.arguments import matrix
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import argmax_topk, choice
@@ -50,8 +51,8 @@ def _largest(c: Context, x: torch.Tensor, out: torch.Tensor, k: int) -> list[Cal
                  SIZE=size, BLOCK=GROUPS),
         c.launch(argmax_topk.rank_groups_kernel, (tokens, -(-groups // RANKED)), keys, chosen, groups, K=k,
                  BLOCK=RANKED, STEP=min(512, next_power_of_2(groups)), warps=8),
-        c.launch(argmax_topk.topk_of_groups_kernel, (tokens,), x, chosen, bad, few, out, x.stride(0), n, groups, blocks,
-                 K=k, SIZE=size, MOST=FEW, B=next_power_of_2(blocks), warps=8),
+        c.launch(argmax_topk.topk_of_groups_kernel, (tokens,), matrix(x), chosen, bad, few, out, n, groups,
+                 K=k, SIZE=size, MOST=FEW, BLOCKS=blocks, warps=8),
     ]  # fmt: skip
 
 

@@ -107,27 +107,27 @@ def rank_groups_kernel(
 
 @triton.jit
 def topk_of_groups_kernel(
-    x, chosen, bad, scratch, out, x_stride, n, groups, blocks,
-    K: tl.constexpr, SIZE: tl.constexpr, MOST: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
+    x, chosen, bad, scratch, out, n, groups,
+    K: tl.constexpr, SIZE: tl.constexpr, MOST: tl.constexpr, BLOCKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Program (token): out int32 [T, 1 + 2K], from the groups of `rank_groups_kernel`.
 
     Values below the least of the K keys are left out. What is left is mostly few more than K, which are ranked; if
-    there are more than MOST, the largest is found again and again. `scratch` is int64 [T, MOST], B holds all blocks.
+    there are more than MOST, the largest is found again and again. `scratch` is int64 [T, MOST], `bad` [T, BLOCKS].
     """
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     row, scratch, chosen = out + token * (1 + 2 * K), scratch + token * MOST, chosen + token * K
-    block = tl.arange(0, B)
-    tl.store(row, tl.sum(tl.load(bad + token * blocks + block, mask=block < blocks, other=0)))
+    block = tl.arange(0, triton.next_power_of_2(BLOCKS))
+    tl.store(row, tl.sum(tl.load(bad + token * BLOCKS + block, mask=block < BLOCKS, other=0)))
     least = tl.load(chosen + K - 1)
     which = tl.arange(0, SIZE * triton.next_power_of_2(K))
     holder = tl.load(chosen + which // SIZE, mask=which // SIZE < K, other=0)
     first = (-(holder & 0x7FFFFFFF).to(tl.int32) + LAST_INDEX) % groups
     at = first + which % SIZE * groups
-    _, key = _bits_and_keys(x + token * x_stride, at, (which // SIZE < K) & (at < n))
+    _, key = _bits_and_keys(x.data + token * x.stride, at, (which // SIZE < K) & (at < n))
     kept = key >= least
     place = tl.cumsum(kept.to(tl.int32)) - 1
     count = tl.max(place) + 1

@@ -230,14 +230,14 @@ def matvec_kernel(
 
 @triton.jit
 def matvec_pair_kernel(
-    w, other, x, y, other_y, n, other_n, programs,
+    w, other, x, y, other_y, n, other_n,
     TOKENS: tl.constexpr, shape: tl.constexpr, other_shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Two products of one activation: y = x W^T by the first `programs` programs, and that of the other weights by the
-    rest; see `matvec_kernel`."""
+    """Two products of one activation: y = x W^T by the first programs, and that of the other weights by the rest; see
+    `matvec_kernel`."""
     if PDL:
         gdc_launch_dependents()
-    program = tl.program_id(0)
+    program, programs = tl.program_id(0), tl.cdiv(n, shape.block_n)
     if program < programs:
         _rows_of_program(w, x, y, n, program, TOKENS, shape, ASM, PDL)
     else:
