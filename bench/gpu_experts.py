@@ -44,7 +44,7 @@ def products(backend: GpuBackend, counts: list[int]) -> list[dict[str, Any]]:
         assert isinstance(w, QuantWeight)
         for tokens in counts:
             average = tokens * USED / EXPERTS
-            shapes = {"portable": None, "hopper": dispatch.mixed_experts(w.layout, average, backend.target.arch)}
+            shapes = {"portable": None, "hopper": dispatch.mixed_experts(w.layout, n, average, backend.target.arch)}
             for kernel, shape in shapes.items():
                 if shape or kernel == "portable":
                     with patch.object(dispatch, "mixed_experts", return_value=shape):

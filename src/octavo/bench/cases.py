@@ -77,6 +77,8 @@ def _experts() -> Iterator[OpCase]:
     shape = {"experts": 8, "used": 3, "n": 50, "k": 512}
     for shared in (0, 1):
         yield from _each("mul_mat_id", (1, 2, 9, 33), WEIGHTS, **shape, shared=shared)
+    wider = {**shape, "n": 52, "shared": 1}  # whose scales begin at whole 16 bytes
+    yield from _each("mul_mat_id", (33,), ("Q4_0", "Q4_K", "Q6_K", "Q8_0"), **wider)
     yield from _each("mul_mat_id_swiglu", (1, 9, 33), ("Q4_K", "Q8_0", "F16"), **shape)
 
 

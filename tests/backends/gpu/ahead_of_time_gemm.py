@@ -178,7 +178,7 @@ def _tiles(layout: Layout, shape: MixedShape) -> dict[str, Any]:
 def _experts(name: str, tokens: int) -> Case:
     """The product of so many tokens with 8 of 128 experts of a format."""
     layout = layout_of(row_named(name), "f16")
-    s = dispatch.mixed_experts(layout, tokens * 8 / 128, "sm_90")
+    s = dispatch.mixed_experts(layout, 768, tokens * 8 / 128, "sm_90")
     assert s is not None
     types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32")}
     fixed = {"layout": layout, "shape": s, "PDL": True}

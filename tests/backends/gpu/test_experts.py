@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import GpuBackend, experts, memory, mixed_gemm
+from octavo.backends.gpu import GpuBackend, dispatch, experts, memory, mixed_gemm
 from octavo.backends.gpu.arguments import Source, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.experts import gather_kernel, sort_kernel
+from octavo.backends.gpu.layout import layout_of
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
 from octavo.graph.node import Node
@@ -102,9 +103,9 @@ def test_when_sorting_pays(pairs: int, n_experts: int, kp: int, wanted: bool) ->
 
 def test_scales_and_sorted_rows_are_announced() -> None:
     """Where an expert has few pairs on average there are none."""
-    context, tensor = Context(GpuBackend().target), random_matrix("w", by_name("Q4_K"), (4, 7, 512), NUMBERS)
+    context, tensor = Context(GpuBackend().target), random_matrix("w", by_name("Q4_K"), (4, 8, 512), NUMBERS)
     made = mixed_gemm.f16_scales(context, GpuBackend().load(tensor))
-    assert made.shape == (16, 28)
+    assert made.shape == (16, 32)
     x, ids = (Node("input", (), ("tokens", *size), kind) for size, kind in (((512,), "f32"), ((2,), "i32")))
     product = apply("mul_mat_id", Node("weight", (), tensor.shape, "weight", {"tensor": tensor}), x, ids)
     more = [
@@ -112,3 +113,9 @@ def test_scales_and_sorted_rows_are_announced() -> None:
         for n in (15, 64)
     ]
     assert more == [0, made.nbytes + 2 * 128 * 512]
+
+
+@pytest.mark.parametrize(("n", "wanted"), [(48, True), (52, True), (50, False), (7, False)])
+def test_experts_whose_scales_begin_between_16_bytes_are_left_to_triton(n: int, wanted: bool) -> None:
+    layout = layout_of(by_name("Q4_K"), "f16")
+    assert (dispatch.mixed_experts(layout, n, 16.0, "sm_90") is not None) == wanted

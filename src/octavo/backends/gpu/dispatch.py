@@ -271,14 +271,16 @@ EXPERTS_MIN_PAIRS, EXPERTS_SOME_PAIRS, EXPERTS_MANY_PAIRS = 8, 12, 96
 """Pairs of an expert, on average, from which on `experts_hopper` is taken, with tiles of 32, of 64, and of 128."""
 
 
-def mixed_experts(layout: Layout, average: float, arch: str) -> MixedGemmShape | None:
+def mixed_experts(layout: Layout, n: int, average: float, arch: str) -> MixedGemmShape | None:
     """The shape of products with experts whose weights become float16 in registers, or None for another way.
 
+    n        rows of an expert: scales of all lie side by side, and the copy engine stops a kernel, as an illegal
+             instruction, where a copy does not begin at whole 16 bytes
     average  pairs of an expert
 
     Two programs fit a multiprocessor, also where three quarters of its L1 are shared memory.
     """
-    if average < EXPERTS_MIN_PAIRS or not _becomes_float16(layout, arch) or not gluon.usable("experts"):
+    if n % 4 or average < EXPERTS_MIN_PAIRS or not _becomes_float16(layout, arch) or not gluon.usable("experts"):
         return None
     if average >= EXPERTS_MANY_PAIRS:
         return MixedGemmShape(128, 128, 2, 8)

@@ -84,7 +84,7 @@ def sorted_product(
 
     Pairs are sorted, and rows made float16, by the first product of a plan that has them; others find both.
     """
-    shape = dispatch.mixed_experts(w.layout, ids.numel() / w.experts, c.target.arch)
+    shape = dispatch.mixed_experts(w.layout, w.n, ids.numel() / w.experts, c.target.arch)
     if shape:
         with suppress(gluon.Unusable), gluon.attempt("experts"):
             return _by_hopper(c, shape, w, rows, ids, out, sharing)

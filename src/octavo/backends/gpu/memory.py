@@ -59,7 +59,7 @@ def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
         return False
     layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
     if experts:
-        return dispatch.mixed_experts(layout, rows / experts[0], arch) is not None
+        return dispatch.mixed_experts(layout, n, rows / experts[0], arch) is not None
     return dispatch.mixed_gemm(layout, n, padded(k), min(rows, 1024), arch) is not None
 
 
