@@ -11,7 +11,7 @@ import torch
 from octavo.backends.gpu import memory, prefill_eights
 from octavo.backends.gpu.attention_arguments import PagedCache
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
+from octavo.backends.gpu.device import INTERPRETER, target
 from octavo.backends.gpu.prefill_eights import BLOCK, EightsShape
 from octavo.errors import OctavoError, UsageError
 from octavo.graph.node import PAGE_SIZE, Node
@@ -134,4 +134,4 @@ def test_what_it_cannot_take_is_refused() -> None:
         with pytest.raises(UsageError, match=r"attention is int8, which no layer .*allowed: exact"):
             prefill_eights.require_served("int8", [other])
     with pytest.raises(OctavoError, match=r"attention fp8 on .*interpreter.*allowed: exact"):
-        prefill_eights.require("fp8", target(), deterministic=False)
+        prefill_eights.require("fp8", INTERPRETER, deterministic=False)
