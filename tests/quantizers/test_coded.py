@@ -10,7 +10,7 @@ import pytest
 
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import dequantize, unpack
-from octavo.huggingface import CheckpointFile, open_model_file
+from octavo.huggingface import CheckpointFile, coded, open_model_file
 from octavo.huggingface.coded import nearest, planes_of, values_of
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.huggingface.writers import WRITERS
@@ -113,3 +113,17 @@ def test_values_that_a_scheme_has_no_scales_for() -> None:
 def test_rows_that_a_scheme_cannot_hold(name: str) -> None:
     with pytest.raises(QuantFormatError, match=r"a row of 40 values \(allowed: multiples of"):
         nearest(CHECKPOINT_SCHEMES[name], np.ones((2, 40), np.float32))
+
+
+@pytest.mark.parametrize("name", CHECKPOINT_SCHEMES)
+def test_rows_are_rounded_some_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = CHECKPOINT_SCHEMES[name]
+    weight = np.random.default_rng(0).standard_normal((300, 256)).astype(np.float32)
+    whole = nearest(scheme, weight)
+    values = values_of(scheme, whole)
+    monkeypatch.setattr(coded, "SLAB", 1)
+    assert len(coded.row_parts(300, 256)) == 3
+    parts = nearest(scheme, weight)
+    for field in ("q", "scales", "zeros", "factor"):
+        np.testing.assert_array_equal(getattr(parts, field), getattr(whole, field))
+    np.testing.assert_array_equal(values_of(scheme, parts), values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.sampling import slow
 
 Array = np.ndarray[Any, Any]
 K = 512
+module = importlib.import_module("octavo.quantizers.compensation.compensate")
 WHOLE_ROWS = [channel_format("INT4", K), channel_format("INT8", K)]
 OTHERS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS",
           "GROUP4_128_F16", "GROUP4_64_Z_F16", "GROUP3_32_M_BF16", "GROUP8_128_F32", "GROUP2_32_Z_BF16"]  # fmt: skip
@@ -249,3 +251,18 @@ def test_every_row_of_the_table(name: str) -> None:
     assert thrice.after.sum() < once.after.sum() < 0.5 * once.before.sum()
     tensor = QTensor(row_named(name), w.shape, thrice.packed)
     assert np.isfinite(dequantize(tensor)).all()
+
+
+def test_rows_are_made_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, hessian, fmt = rows(50), correlated(), row_named("GROUP4_128_F16")
+    whole = compensate(weight, hessian, fmt, threads=1)
+    cross = compensate(weight, hessian, fmt, cross=hessian * 1.1, threads=1)
+    monkeypatch.setattr(module, "TILES", 1)
+    monkeypatch.setattr(module, "SLAB", 1)
+    assert len(module.row_parts(50, K, 1)) == 4
+    for want, given in ((whole, None), (cross, hessian * 1.1)):
+        found = compensate(weight, hessian, fmt, cross=given, threads=1)
+        for name in ("packed", "before", "after", "kept", "damping"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
+        assert found.bound == pytest.approx(want.bound, rel=1e-6)
+    assert compensate(weight[:0], hessian, "Q4_K").packed.shape == (0, row_named("Q4_K").row_bytes(K))

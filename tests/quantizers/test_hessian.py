@@ -69,6 +69,21 @@ def test_the_factor_is_of_the_damped_hessian(size: int) -> None:
     np.testing.assert_allclose(got, damped[np.ix_(order, order)], atol=1e-6 * damped.max())
 
 
+@pytest.mark.parametrize("size", [1, 256, 511, 700])
+def test_a_factor_in_the_memory_of_a_hessian_that_nobody_needs(size: int) -> None:
+    hessian = Hessian(size, dtype=np.float32)
+    hessian.add(vectors(2 * size, size))
+    want, matrix = factorize(hessian.matrix(), "act", 0.01), hessian.matrix()
+    found = factorize(matrix, "act", 0.01, keep=False)
+    assert found.hessian is matrix
+    assert found.m.dtype == np.float32
+    for name in ("order", "m", "weights", "hessian"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
+    damped = want.hessian[np.ix_(want.order, want.order)].astype(np.float64)
+    got = found.m.T.astype(np.float64) @ (found.weights[:, None] * found.m)
+    np.testing.assert_allclose(got, damped, atol=2e-6 * damped.max())
+
+
 def test_dead_channels_take_no_part() -> None:
     x = vectors(100, 20)
     x[:, 5] = 0

@@ -10,12 +10,13 @@ from math import prod
 import numpy as np
 
 from octavo.errors import HostMemoryError
-from octavo.evals.layerwise import Journal, Layerwise, Samples
+from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples
 from octavo.evals.layerwise.needs import Needs, method_bytes, needs
 from octavo.evals.scheme_weights import made_weights
 from octavo.evals.scheme_work import Done, load_scales, load_stages, save_scales, save_stage
 from octavo.evals.smoothing import smooth_model, with_scales
 from octavo.evals.static_inputs import static_input
+from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend
 from octavo.graph.stages import Stage
 from octavo.huggingface.coded import nearest, values_of
@@ -27,7 +28,7 @@ from octavo.models import read_model
 from octavo.models.weights import scale_of
 from octavo.quantizers.calibration import ChannelStatistics
 from octavo.quantizers.calibration.outliers import channels
-from octavo.quantizers.job.prepared import Scaled
+from octavo.quantizers.job.prepared import MadeWeight, Scaled, StaticInput
 from octavo.quantizers.smoothing import METHODS as SCALES
 from octavo.quantizers.smoothing import (
     Found,
@@ -87,8 +88,9 @@ class SchemeRun:
             return with_scales(self.file, found[0]), found[1]
         dynamic = ROUNDINGS[DYNAMIC[self.scheme.activation]] if self.scheme.static else None
         made = smooth_model(
-            self.file, self.backends, self.samples, self._searching(self.scales), *_roundings(self.scheme), dynamic
-        )
+            self.file, self.backends, self.samples, self._searching(self.scales), *_roundings(self.scheme), dynamic,
+            folder=journal.folder, by_rows=self.scheme.strategy != "tensor_group",
+        )  # fmt: skip
         how = self.scales
         choices = tuple(Scaled(**{**vars(choice), "how": choice.how or how}) for choice in made.choices)
         save_scales(journal.folder, made.scales, choices)
@@ -112,16 +114,19 @@ class SchemeRun:
             for given in stage.inputs:
                 linear, scheme = [name for name in given.names if is_linear(name)], self.scheme
                 if scheme.static and linear and not given.experts:
-                    weights = [stage.weight(name) for name in linear]
-                    mine.inputs.append(static_input(given, linear, weights, scheme, self.most, self.other))
+                    mine.inputs.append(self._static(stage, given, linear))
                     scheme = self._named(mine.inputs[-1].scheme)
                 names = [name for name in linear if scale_of(file, name) is None]
                 met = channels(given.statistics().absmax) if names else None
                 for name, weight in made_weights(stage, given, names, scheme, self.ways, self.threads):
-                    values = [values_of(scheme, coded) for coded in weight.coded]
-                    stage.replace(name, np.stack(values) if given.experts else values[0])
+                    stage.replace(name, _values(scheme, weight, stage.tensor(name).shape))
                     mine.made[name] = replace(weight, channels=met)
         return made
+
+    def _static(self, stage: OpenStage, given: ProductInput, names: Sequence[str]) -> StaticInput:
+        """The static scale of an input, with its weights in memory as long as it is looked for."""
+        weights = [stage.weight(name) for name in names]
+        return static_input(given, names, weights, self.scheme, self.most, self.other)
 
     def _named(self, name: str) -> CheckpointScheme:
         """The scheme of an input's products."""
@@ -170,6 +175,16 @@ class SchemeRun:
     def _tell(self, done: int, total: int) -> None:
         assert self.progress is not None
         self.progress("calibration", done, total)
+
+
+def _values(scheme: CheckpointScheme, weight: MadeWeight, shape: tuple[int, ...]) -> F32:
+    """A weight [N, K], or [experts, N, K], as the model is computed with."""
+    if len(shape) == 2:
+        return values_of(scheme, weight.coded[0])
+    out = np.empty(shape, np.float32)
+    for i, coded in enumerate(weight.coded):
+        out[i] = values_of(scheme, coded)
+    return out
 
 
 def _roundings(scheme: CheckpointScheme) -> tuple[Rounding, Rounding]:

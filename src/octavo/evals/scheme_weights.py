@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,18 +15,24 @@ from octavo.evals.smoothing import FEWEST
 from octavo.formats import QTensor, dequantize
 from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import Coded, nearest, values_of
+from octavo.huggingface.coded import Coded, factor_of, largest, nearest, row_parts, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.calibration import CrossHessian
-from octavo.quantizers.calibration.factor import Matrix
+from octavo.quantizers.calibration.factor import Factor, Matrix, factorize
+from octavo.quantizers.compensation import DAMP
 from octavo.quantizers.compensation.coded import compensated, compensated_row
 from octavo.quantizers.job.prepared import MadeWeight
 from octavo.quantizers.smoothing import clip
+from octavo.quantizers.tiles import spans
 
 _log = logging.getLogger(__name__)
 
+COMPENSATE = ("gptq", "qronos")
+"""Ways in which errors of a row make up for each other."""
 HELD_OUT = 8
 """One in so many tokens tells which of several ways is best, and is used for nothing else."""
+JUDGED = 512
+"""Tokens whose outputs are there at a time."""
 CLIPPED = 512
 """Tokens with which limits of groups are tried."""
 
@@ -36,13 +42,14 @@ def made_weights(
     threads: int | None,
 ) -> Iterator[tuple[str, MadeWeight]]:  # fmt: skip
     """Each of the weights of an input in the scheme, by that of `ways` which errs least; of experts each by itself."""
-    tensors = {name: stage.tensor(name).stored() for name in names}
-    parts: dict[str, list[_Part]] = {name: [] for name in names}
-    for expert in (range(given.experts) or (None,)) if names else ():
-        maker = _Maker(scheme, given, expert, ways, threads)
-        for name, tensor in tensors.items():
-            parts[name].append(maker.made(name, _of_expert(tensor, expert)))
-    for name, found in parts.items():
+    tensors = {name: stage.tensor(name).stored() if given.experts else stage.tensor(name) for name in names}
+    of_experts = [
+        _Maker(scheme, given, expert, ways, threads).all_made(tensors)
+        for expert in ((range(given.experts) or (None,)) if names else ())
+    ]
+    tensors.clear()
+    for name in names:
+        found = [made[name] for made in of_experts]
         power = sum(part.power for part in found) or 1.0
         error, before = (
             math.sqrt(sum(wrong) / power) for wrong in ([p.after for p in found], [p.before for p in found])
@@ -86,6 +93,10 @@ class _Maker:
             tokens, done = self._given.tokens(expert), " or ".join(self._ways)
             _log.warning("%s met %d tokens, and is made by %s", given.label(expert), tokens, done)
 
+    def all_made(self, tensors: Mapping[str, QTensor]) -> dict[str, _Part]:
+        """Each of some weights, or of its parts of this expert."""
+        return {name: self.made(name, _of_expert(tensor, self._expert)) for name, tensor in tensors.items()}
+
     def made(self, name: str, weight: F32) -> _Part:
         """The weight [N, K] by the way that errs least."""
         plain = nearest(self._scheme, weight)
@@ -99,7 +110,7 @@ class _Maker:
     def _wanted(self, weight: F32) -> _Outputs | _Sums:
         """What tells errors: a Hessian, where it is of the tokens that judge and no larger than they are."""
         if self._judged is self._given and self._given.original is None and self._tokens >= self._given.size:
-            return _Sums(self._sums[0], self._tokens, weight)
+            return _Sums(*self._plain_sums, self._tokens, weight)
         return _Outputs(self._judged, self._expert, weight)
 
     def _has_enough(self, way: str) -> bool:
@@ -118,35 +129,53 @@ class _Maker:
         return sum(len(now) for now, _ in self._given.pairs(self._expert))
 
     @cached_property
-    def _sums(self) -> tuple[Matrix, CrossHessian | None]:
-        """The Hessian, and products with what the original model gives."""
-        if self._given.original is None:
-            return self._given.hessian(self._expert).matrix(), None
-        cross = self._given.cross(self._expert)
-        return cross.hessian.matrix(), cross
+    def _plain_sums(self) -> tuple[Matrix, float]:
+        """The Hessian, and what was added to its diagonal: that of the factor, where there is one."""
+        if self._factor is not None:
+            return self._factor[0].hessian, self._factor[0].added
+        return self._given.hessian(self._expert).matrix().astype(np.float32, copy=False), 0.0
+
+    @cached_property
+    def _factor(self) -> tuple[Factor, F32] | None:
+        """Of the Hessian, which it takes the place of, and its diagonal; None where no way needs them."""
+        if not set(COMPENSATE) & set(self._ways) or compensated_row(self._scheme, self._given.size) is None:
+            return None
+        hessian = (self._given.hessian(self._expert) if self._cross is None else self._cross.hessian).matrix()
+        diagonal = hessian.diagonal().astype(np.float32)
+        return factorize(hessian, "act", DAMP, keep=False), diagonal
+
+    @cached_property
+    def _cross(self) -> CrossHessian | None:
+        """Products with what the original model gives, where that is run."""
+        return None if self._given.original is None else self._given.cross(self._expert)
 
     def _make(self, way: str, name: str, weight: F32) -> Coded:
         """The weight [N, K] by a way of KINDS other than "nearest"."""
         if way == "clip":
             return self._clipped(name, weight)
-        if compensated_row(self._scheme, weight.shape[1]) is None:
+        if self._factor is None:
             return nearest(self._scheme, weight)
-        hessian, sums = self._sums
-        cross = None if way == "gptq" or sums is None else sums.cross()
-        return compensated(self._scheme, weight, hessian, cross=cross, threads=self._threads)
+        factor, importance = self._factor
+        if way == "gptq" or self._cross is None:
+            return compensated(
+                self._scheme, weight, factor.hessian, importance=importance, factor=factor, threads=self._threads
+            )
+        hessian, cross = self._cross.hessian.matrix(), self._cross.cross()
+        return compensated(self._scheme, weight, hessian, cross=cross, factor=factor, threads=self._threads)
 
     def _clipped(self, name: str, weight: F32) -> Coded:
         """Values cut off at the limits that serve some of the inputs best; not of q and k, which a softmax follows."""
         if any(part in name for part in ("attn_q.", "attn_k.")):
             return nearest(self._scheme, weight)
-        x = np.concatenate(list(self._given.batches(self._expert)))
-        some = x[np.linspace(0, len(x) - 1, min(CLIPPED, len(x))).astype(np.int64)]
+        some = self._given.some(CLIPPED, self._expert)
         group = self._scheme.group or GROUP
         whole = weight.shape[1] if self._scheme.group is None or weight.shape[1] % group else group
-        return nearest(self._scheme, clip(weight, some, self._rounded, whole).weight)
+        factor = factor_of(self._scheme, largest(weight))
 
-    def _rounded(self, weight: F32) -> F32:
-        return values_of(self._scheme, nearest(self._scheme, weight))
+        def rounded(rows: F32) -> F32:
+            return values_of(self._scheme, nearest(self._scheme, rows, factor))
+
+        return nearest(self._scheme, clip(weight, some, rounded, whole).weight)
 
 
 class _Outputs:
@@ -156,26 +185,37 @@ class _Outputs:
         self._weight = weight
         alone = given.original is None
         self._pairs = [(x, x) for x in given.batches(expert)] if alone else list(given.pairs(expert))
-        self.power = sum(_squares(then @ weight.T) for _, then in self._pairs)
+        self.power = sum(_squares(then @ weight.T) for _, then in self._parts())
         """The sum of |y|^2."""
 
     def wrong(self, values: F32) -> float:
         """The sum of |y' - y|^2 of outputs y' with `values` for the weight."""
-        return sum(_squares(now @ values.T - then @ self._weight.T) for now, then in self._pairs)
+        return sum(_squares(now @ values.T - then @ self._weight.T) for now, then in self._parts())
+
+    def _parts(self) -> Iterator[tuple[F32, F32]]:
+        """The pairs, few tokens at a time."""
+        return ((now[part], then[part]) for now, then in self._pairs for part in spans(len(now), JUDGED))
 
 
 class _Sums:
-    """The same by a Hessian [K, K]: the sum over tokens of |E x|^2 is their number times the trace of E H E^T."""
+    """The same by a Hessian [K, K]: the sum over tokens of |E x|^2 is their number times the trace of E H E^T.
 
-    def __init__(self, hessian: Matrix, tokens: int, weight: F32) -> None:
-        self._hessian, self._tokens, self._weight = hessian.astype(np.float32), tokens, weight
-        self.power = self._of(weight)
+    added  what the Hessian has on its diagonal beside that
+    """
+
+    def __init__(self, hessian: Matrix, added: float, tokens: int, weight: F32) -> None:
+        self._hessian, self._added, self._tokens, self._weight = hessian, added, tokens, weight
+        self.power = self._of(lambda rows: weight[rows])
 
     def wrong(self, values: F32) -> float:
-        return self._of(values - self._weight)
+        return self._of(lambda rows: values[rows] - self._weight[rows])
 
-    def _of(self, rows: F32) -> float:
-        return self._tokens * float(np.multiply(rows @ self._hessian, rows).sum(dtype=np.float64))
+    def _of(self, errors: Callable[[slice], F32]) -> float:
+        return self._tokens * sum(self._of_rows(errors(rows)) for rows in row_parts(*self._weight.shape))
+
+    def _of_rows(self, rows: F32) -> float:
+        own = self._added * _squares(rows) if self._added else 0.0
+        return float(np.multiply(rows @ self._hessian, rows).sum(dtype=np.float64)) - own
 
 
 def held_out(given: ProductInput) -> tuple[ProductInput, ProductInput]:

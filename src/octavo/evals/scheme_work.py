@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, overload
 
 import numpy as np
 
@@ -44,8 +44,28 @@ class Done:
             part.clear()
 
 
+class StoredCodes(Sequence[Coded]):
+    """A weight, or those of its experts, in a file, from which each is read whenever it is asked for."""
+
+    def __init__(self, tensors: Mapping[str, StoredTensor], name: str, factors: Sequence[float]) -> None:
+        self._tensors, self._name, self._factors = tensors, name, factors
+
+    def __len__(self) -> int:
+        return len(self._factors)
+
+    @overload
+    def __getitem__(self, i: int) -> Coded: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Coded]: ...
+    def __getitem__(self, i: int | slice) -> Coded | Sequence[Coded]:
+        if isinstance(i, slice):
+            return [self[at] for at in range(len(self))[i]]
+        at = range(len(self))[i]
+        return _coded(self._tensors, f"{at} {self._name}", self._factors[at])
+
+
 def save_stage(folder: str, number: int, done: Done) -> None:
-    """Write what a stage came to."""
+    """Write what a stage came to; its weights are in the file from then on, and no longer in memory."""
     made, caches = done.made, done.caches
     arrays: dict[str, AnyArray] = {f"cache {name}": values for name, values in caches.items()}
     told: dict[str, list[Any]] = {}
@@ -58,6 +78,10 @@ def save_stage(folder: str, number: int, done: Done) -> None:
     if arrays:
         inputs = [asdict(found) for found in done.inputs]
         _write(_stage_path(folder, number), arrays, {"made": told, "inputs": inputs})
+        stored = _read(_stage_path(folder, number))[0].tensors
+        for name, weight in made.items():
+            codes = StoredCodes(stored, name, [coded.factor for coded in weight.coded])
+            made[name] = replace(weight, coded=codes)
 
 
 def load_stages(folder: str, first: int) -> Done:
@@ -68,9 +92,9 @@ def load_stages(folder: str, first: int) -> Done:
             file, about = _read(_stage_path(folder, number))
             tensors = file.tensors
             for name, (factors, error, before, how, seen) in about["made"].items():
-                coded = tuple(_coded(tensors, f"{i} {name}", factor) for i, factor in enumerate(factors))
                 met = channels_of(Fields(seen, file.path, ""))
-                done.made[name] = MadeWeight(coded, error, before, how, seen["tried"], met)
+                codes = StoredCodes(tensors, name, factors)
+                done.made[name] = MadeWeight(codes, error, before, how, seen["tried"], met)
             done.inputs.extend(StaticInput(**{**row, "names": tuple(row["names"])}) for row in about["inputs"])
             done.caches.update(
                 (name.removeprefix("cache "), t.floats()) for name, t in tensors.items() if name.startswith("cache ")

@@ -16,6 +16,7 @@ from octavo.errors import UsageError
 from octavo.evals.calibration import samples_of
 from octavo.evals.layerwise import Journal, run_name
 from octavo.evals.scheme_run import Progress, SchemeRun
+from octavo.evals.scheme_weights import COMPENSATE
 from octavo.huggingface.kv_out import TOPS
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES, CheckpointScheme
 from octavo.io.gguf import GGUFFile
@@ -58,7 +59,6 @@ KINDS = {
     "auto": Steps("auto", ("nearest", "gptq", "qronos")),
 }
 """Methods by their names."""
-COMPENSATE = ("gptq", "qronos")
 
 
 @dataclass(frozen=True)

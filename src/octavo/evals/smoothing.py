@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -76,13 +76,16 @@ class _Reader:
 
 def smooth_model(
     file: GGUFFile, backends: Sequence[Backend], samples: Samples, method: Method, weight: Rounding,
-    activation: Rounding = as_they_are, in_experts: Rounding | None = None,
+    activation: Rounding = as_they_are, in_experts: Rounding | None = None, *, folder: str | None = None,
+    by_rows: bool = True,
 ) -> Smoothed:  # fmt: skip
     """Choose scales for all folds of a model, each by the error of the products that read it, rounded.
 
     method  as in `octavo.quantizers.smoothing.METHODS`
     weight, activation  how products are rounded
     in_experts  how what experts are given is rounded, if not as other inputs are
+    folder   in which values of all samples are kept, in files; None: they are in memory
+    by_rows  as of `Pair`
 
     The model is run once, as it is: scales of one fold change nothing for others. Left as they are: q and k, which no
     product reads, an output matrix, and channels that several heads of latent attention share. Raises what `Layerwise`
@@ -94,12 +97,12 @@ def smooth_model(
         part.tensor: (fold, part) for fold in folds.values() for part in fold.readers if _is_rounded(part.tensor)
     }
     left, waiting = dict.fromkeys(folds), dict[str, list[_Reader]]()
-    for stage in Layerwise(model, backends, samples).run():
+    for stage in Layerwise(model, backends, samples, folder=folder).run():
         for fold, readers in _readers(stage, fold_of, waiting):
             rounding = in_experts if in_experts and any(r.given.experts for r in readers) else activation
             scales = np.ones(fold.size)
             for name, places, pair in _pairs(fold, readers, weight, rounding):
-                found = method(pair)
+                found = method(replace(pair, by_rows=by_rows))
                 scales[places] = found.scales
                 choices.append(_choice(name, found, pair, readers))
                 left.pop(fold.name, None)
@@ -165,24 +168,17 @@ def _pairs(
         given = readers[-1].given  # whose vectors are those of this stage
         columns = readers[-1].part.index[: given.size]
         matrices = tuple(r.weight.reshape(-1, r.given.size) for r in readers)
-        vectors = np.asarray(given.vectors, np.float32)
-        return [(fold.name, np.arange(fold.size), _pair(matrices, [vectors], columns, weight, activation))]
+        some, met = given.some(TOKENS), replace(given, experts=0, ids=None).statistics()  # all tokens of experts
+        pair = Pair(matrices, some, weight, activation, columns, met.absmax[0], met.mean_abs[0])
+        return [(fold.name, np.arange(fold.size), pair)]
     reader = own[0]
     index = reader.part.index.reshape(reader.given.experts, -1)
     if len(own) > 1 or len(np.unique(index)) < index.size:
         return []
+    met = reader.given.statistics()
     return [
-        (f"{fold.name}, expert {e}", index[e], _pair(
-            (reader.weight[e],), list(reader.given.batches(e)), np.arange(len(index[e])), weight, activation))
+        (f"{fold.name}, expert {e}", index[e], Pair(
+            (reader.weight[e],), reader.given.some(TOKENS, e), weight, activation, np.arange(len(index[e])),
+            met.absmax[e], met.mean_abs[e]))
         for e in range(reader.given.experts) if reader.given.tokens(e) >= FEWEST
     ]  # fmt: skip
-
-
-def _pair(
-    weights: tuple[F32, ...], batches: list[F32], index: np.ndarray, weight: Rounding, activation: Rounding
-) -> Pair:
-    """A pair with some of the inputs, evenly spread, and statistics of all."""
-    x = np.concatenate(batches)
-    some = x[np.linspace(0, len(x) - 1, min(TOKENS, len(x))).astype(np.int64)]
-    size = np.abs(x)
-    return Pair(weights, some, weight, activation, index, size.max(axis=0), size.mean(axis=0))

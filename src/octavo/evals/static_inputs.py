@@ -28,7 +28,7 @@ def static_input(
     most   times as much as with a scale for each token may products err, else the scale is not used
     other  a scheme that then takes the place of `scheme`, if products err less with it, both factors rounded
     """
-    x = np.asarray(given.vectors[np.linspace(0, len(given.vectors) - 1, TOKENS).astype(np.int64)], np.float32)
+    x = given.some(TOKENS)
     found = _found(given, names, weights, x, scheme)
     if found.after <= most * found.dynamic:
         return found
@@ -56,5 +56,5 @@ def _found(
 
 def _wrong(x: F32, weights: Sequence[F32], found: StaticInput, scheme: CheckpointScheme) -> float:
     """What products err with a scale where weights are rounded to nearest."""
-    made = [values_of(scheme, nearest(scheme, weight)) for weight in weights]
+    made = (values_of(scheme, nearest(scheme, weight)) for weight in weights)
     return rounded_error(x, weights, made, found.scale, scheme.activation)

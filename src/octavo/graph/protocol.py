@@ -125,6 +125,9 @@ class BoundedBackend(Backend, Protocol):
 class HostBackend(Backend, Protocol):
     """A backend in the system's memory, which a model may be too large for."""
 
+    def begin_loading(self) -> None:
+        """Let go of memory that is left of what was loaded: weights from here on share none with those before."""
+
     def weight_bytes(self, nodes: Sequence[Node]) -> int:
         """Bytes of the weights that `nodes` read, as they are loaded."""
 

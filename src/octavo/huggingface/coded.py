@@ -16,6 +16,8 @@ from octavo.formats.scalars import f32_to_e4m3
 from octavo.formats.spec import F32, U8, BlockFormat
 from octavo.huggingface.schemes import CheckpointScheme
 
+SLAB = 1 << 20
+"""Values that are looked at together, about."""
 NVFP4_TOP = 448.0 * 6.0
 """What the largest magnitude of a tensor becomes, so that scales of groups use all of e4m3's range."""
 
@@ -35,6 +37,11 @@ class Coded:
     zeros: U8 | None = None
     factor: float = 1.0
 
+    def rows(self, part: slice, per: int = 1) -> Coded:
+        """Some of the rows, of which `per` share a scale."""
+        scales = self.scales[part.start // per : -(-part.stop // per)]
+        return Coded(self.q[part], scales, None if self.zeros is None else self.zeros[part], self.factor)
+
 
 def factor_of(scheme: CheckpointScheme, largest: float) -> float:
     """What values of a tensor are multiplied by, whose largest magnitude is `largest`."""
@@ -45,6 +52,11 @@ def factor_of(scheme: CheckpointScheme, largest: float) -> float:
     return float(np.nextafter(factor, np.float32(0)) if beyond else factor)
 
 
+def largest(values: F32) -> float:
+    """The largest magnitude, 0 of none."""
+    return max(float(values.max(initial=0)), -float(values.min(initial=0)))
+
+
 def nearest(scheme: CheckpointScheme, values: F32, factor: float | None = None) -> Coded:
     """Values [N, K] rounded to nearest, with scales that the extremes ask for.
 
@@ -52,8 +64,11 @@ def nearest(scheme: CheckpointScheme, values: F32, factor: float | None = None) 
 
     Raises NonFiniteError for NaN and Inf, QuantFormatError for values that the scheme has no scales for.
     """
-    if factor is None:
-        factor = factor_of(scheme, float(np.abs(values).max(initial=0)))
+    factor = factor_of(scheme, largest(values)) if factor is None else factor
+    return joined([_nearest(scheme, values[part], factor) for part in row_parts(*values.shape)])
+
+
+def _nearest(scheme: CheckpointScheme, values: F32, factor: float) -> Coded:
     fmt = scheme.format(values.shape[1])
     require_finite(values, "values")
     if scheme.square:
@@ -66,6 +81,21 @@ def nearest(scheme: CheckpointScheme, values: F32, factor: float | None = None) 
     if not np.isfinite(d).all():
         raise QuantFormatError(f"the value {np.abs(values).max():g} is beyond the range of {fmt.name}'s scales")
     return Coded(planes.q, group_scales(values) if fmt.folds else d, planes.m, factor)
+
+
+def row_parts(n: int, k: int) -> list[slice]:
+    """Rows [N, K] that are looked at together: whole squares of about SLAB values, so that little is beside them."""
+    step = GROUP * max(1, SLAB // (GROUP * max(k, 1)))
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)] or [slice(0, 0)]
+
+
+def joined(parts: list[Coded]) -> Coded:
+    """Rows one after the other, of one factor."""
+    if len(parts) == 1:
+        return parts[0]
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    q, scales = (np.concatenate(columns) for columns in zip(*((part.q, part.scales) for part in parts), strict=True))
+    return Coded(q, scales, np.concatenate(zeros) if zeros else None, parts[0].factor)
 
 
 def _squares(values: F32) -> Coded:
@@ -99,9 +129,12 @@ def row_planes(fmt: BlockFormat, q: U8, scales: F32, zeros: U8 | None = None) ->
 
 def values_of(scheme: CheckpointScheme, coded: Coded) -> F32:
     """float32 [N, K] as a model is computed with. Raises NonFiniteError where scales are beyond float32."""
-    values = decode(*planes_of(scheme, coded))
-    if coded.factor != 1:
-        values *= np.float32(1) / np.float32(coded.factor)
-    if not np.isfinite(values).all():
-        raise NonFiniteError("quantized values are beyond float32")
-    return values
+    out = np.empty(coded.q.shape, np.float32)
+    for part in row_parts(*coded.q.shape):
+        values = decode(*planes_of(scheme, coded.rows(part, GROUP if scheme.square else 1)))
+        if coded.factor != 1:
+            values *= np.float32(1) / np.float32(coded.factor)
+        if not np.isfinite(values).all():
+            raise NonFiniteError("quantized values are beyond float32")
+        out[part] = values
+    return out

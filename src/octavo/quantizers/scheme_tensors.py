@@ -12,12 +12,10 @@ import numpy as np
 
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError, shown
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
-from octavo.formats.codec import chunks
 from octavo.formats.group import GROUPS
-from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface import CheckpointFile
-from octavo.huggingface.coded import Coded, factor_of, nearest, values_of
+from octavo.huggingface.coded import Coded, factor_of, joined, largest, nearest, row_parts, values_of
 from octavo.huggingface.names import (
     as_checkpoint,
     checkpoint_name,
@@ -39,8 +37,6 @@ from octavo.quantizers.job.report import Report, TensorRow
 Progress = Callable[[str, int, int], None]
 
 REQUANTIZE = "; --allow-requantize (allow_requantize=True) does it"
-SLAB = 1 << 20
-"""Values that a thread encodes at a time."""
 
 
 @dataclass(frozen=True)
@@ -230,17 +226,16 @@ class CheckpointJob:
         values = dequantize(tensor)
         values = values if scale is None else values * scale
         scheme = self.scheme_of(tensor.name)
-        factor = factor_of(scheme, float(np.abs(values).max(initial=0)))
+        factor = factor_of(scheme, largest(values))
 
         def encode(part: slice) -> tuple[Coded, float, float]:
             coded = nearest(scheme, values[part], factor)
             off = values_of(scheme, coded) - values[part]
             return coded, _square_sum(off), _square_sum(values[part])
 
-        blocks = chunks(-(-len(values) // GROUP), GROUP * values.shape[1], SLAB)  # whole squares
         try:
             with ThreadPoolExecutor(self.target.threads) as pool:
-                parts = list(pool.map(encode, (slice(GROUP * part.start, GROUP * part.stop) for part in blocks)))
+                parts = list(pool.map(encode, row_parts(*values.shape)))
         except (NonFiniteError, QuantFormatError) as error:
             raise type(error)(f"tensor {shown(tensor.name)}: {error}") from None
         wrong, right = (math.fsum(column) for column in list(zip(*parts, strict=True))[1:])
@@ -257,13 +252,6 @@ def _schemes(prepared: Prepared, scheme: CheckpointScheme) -> dict[str, Checkpoi
     others = {found.scheme for found in prepared.inputs} - {scheme.name}
     kinds = {name: checkpoint_scheme(name).with_static() for name in others}
     return {name: kinds[found.scheme] for found in prepared.inputs if found.scheme in kinds for name in found.names}
-
-
-def joined(parts: list[Coded]) -> Coded:
-    """Rows one after the other, of one factor."""
-    zeros = [part.zeros for part in parts if part.zeros is not None]
-    q, scales = (np.concatenate(columns) for columns in zip(*((part.q, part.scales) for part in parts), strict=True))
-    return Coded(q, scales, np.concatenate(zeros) if zeros else None, parts[0].factor)
 
 
 def _experts(tensor: QTensor, scale: F32 | None) -> Iterator[tuple[QTensor, F32 | None]]:

@@ -9,6 +9,7 @@ import pytest
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
+from octavo.huggingface import coded
 from octavo.quantizers.smoothing import (
     METHODS,
     Pair,
@@ -21,6 +22,7 @@ from octavo.quantizers.smoothing import (
     rows_of_weights,
     rptq,
     smoothquant,
+    static,
     static_scale,
     tensor_int8,
     tokens_int8,
@@ -214,3 +216,30 @@ def test_what_does_not_fit_is_refused() -> None:
     for call in (lambda: W4(w), lambda: clip(w, x, W4, 3)):
         with pytest.raises(UsageError, match=r"group is \d+ for rows of 8 values"):
             call()
+
+
+def test_weights_are_rounded_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    weights = tuple(rng.normal(size=(n, K)).astype(np.float32) for n in (300, 16))
+    inputs = rng.normal(size=(200, K)).astype(np.float32)
+    pairs = [Pair(weights, inputs, W4, rounding) for rounding in (tokens_int8, as_they_are)]
+    tried = np.exp(rng.normal(size=K))
+
+    def found() -> list[float]:
+        limits = clip(weights[0], inputs, W4, 64)
+        return [*(pair.error(tried) for pair in pairs), *awq(pairs[0]).scales, limits.after, *limits.limits.reshape(-1)]
+
+    whole = found()
+    monkeypatch.setattr(coded, "SLAB", 1)
+    assert found() == pytest.approx(whole, rel=1e-5)
+    assert replace(pairs[0], by_rows=False).error(tried) == whole[0]
+
+
+def test_power_of_products_by_matrices_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    inputs, weight = (rng.normal(size=(n, K)).astype(np.float32) for n in (50, 40))
+    few = static_scale(inputs, [weight, weight], 5.0, "int8_static")
+    monkeypatch.setattr(static, "LARGEST_GRAM", 64)
+    many = static_scale(inputs, [weight, weight], 5.0, "int8_static")
+    assert (many.scale, many.share) == (few.scale, few.share)
+    assert (many.before, many.after) == pytest.approx((few.before, few.after), rel=1e-4)

@@ -100,6 +100,9 @@ class CpuBackend(HostMemory):
             return pack_rows(tensor, self.threads, self._arena)
         return pack(tensor, self.threads, self._arena)
 
+    def begin_loading(self) -> None:
+        self._arena = Arena()
+
     def weight_bytes(self, nodes: Sequence[Node]) -> int:
         from octavo.backends.cpu.memory import weight_bytes
 

@@ -73,6 +73,11 @@ class ProductInput:
             if len(found[0]):
                 yield found
 
+    def some(self, most: int, expert: int | None = None) -> F32:
+        """As many vectors at most, or of an expert's, evenly spread: float32 [T, K]."""
+        x = self.vectors if expert is None else np.concatenate(list(self.batches(expert)))
+        return np.asarray(x[np.linspace(0, len(x) - 1, min(most, len(x))).astype(np.int64)], np.float32)
+
     def hessian(self, expert: int | None = None) -> Hessian:
         """The Hessian of the vectors, added up now. Raises NonFiniteError naming a weight."""
         hessian = Hessian(self.size, self.label(expert))

@@ -24,7 +24,7 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.graph.lower import lower
 from octavo.graph.node import Node, bind
 from octavo.graph.plan import Executor
-from octavo.graph.protocol import Backend
+from octavo.graph.protocol import Backend, HostBackend
 from octavo.graph.schedule import Schedule, schedule
 from octavo.graph.stages import Stage, input_name, stages
 from octavo.models import ModelSpec
@@ -82,7 +82,8 @@ class Layerwise:
     samples   token lists, each a sequence of its own
     original  run the model as it was too, for `ProductInput.pairs`
     tables    what rows are looked up in instead of the model's own tensors of these names, but in the original
-    journal   makes the run one that goes on after a kill; without, all is kept in memory
+    journal   makes the run one that goes on after a kill, with values in its folder
+    folder    where values are kept in files, if there is no journal; None: in memory
     done      is told of each stage that was run
     progress  is told how far the run is
 
@@ -91,15 +92,15 @@ class Layerwise:
 
     def __init__(
         self, spec: ModelSpec, backends: Sequence[Backend], samples: Samples, *, original: bool = False,
-        tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, done: Done | None = None,
-        progress: Progress | None = None,
+        tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, folder: str | None = None,
+        done: Done | None = None, progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.samples, self.tables = spec, samples, dict(tables or {})
         self.stages = stages(spec.graph(n_ctx=samples.longest))
         self.backends, self._journal, self._done, self._progress = tuple(backends), journal, done, progress
         self.streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
         self._told: set[str] = set()
-        self._values = Values(None if journal is None else journal.folder)
+        self._values = Values(folder if journal is None else journal.folder)
         self.first = 0 if journal is None else journal.stage
         """The stage that the run begins with: those before it were done by an earlier run."""
         for stream in self.streams if self.first else ():
@@ -134,6 +135,9 @@ class Layerwise:
     ) -> None:
         """Run a stage over all samples."""
         tables = self.tables if stream == CHANGED else {}
+        for backend in self.backends:
+            if isinstance(backend, HostBackend):
+                backend.begin_loading()
         executor = Executor(self.scheduled(stage, replaced, tables), self.backends, self.samples.limits)
         results = [
             self._values.new((stream, number), bind(node.shape, self.samples.all), node.dtype)

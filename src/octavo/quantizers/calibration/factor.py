@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
-from octavo.quantizers.tiles import run_tiles, spans
+from octavo.quantizers.tiles import TILE, run_tiles, spans
 
 Matrix = npt.NDArray[np.floating[Any]]
 Order = Literal["act", "natural"]
@@ -39,35 +40,69 @@ class Factor:
     added: float
 
 
-def factorize(hessian: Matrix, order: Order, damp: float) -> Factor:
+def factorize(hessian: Matrix, order: Order, damp: float, *, keep: bool = True) -> Factor:
     """The factor of `hessian` [K, K], columns with the largest diagonal first or as they lie.
 
+    keep  False: `hessian` is not needed afterwards, and its memory may become the factor's
+
     Where there is none, damping is multiplied by 10, up to MOST_DAMPING. Raises UsageError where there is none even so:
-    far from positive semidefinite.
+    far from positive semidefinite. Beside the hessian it needs memory for another one, then for m in float32.
     """
-    diagonal = hessian.diagonal()
+    diagonal = hessian.diagonal().copy()
     mean = float(diagonal.mean()) if diagonal.any() else 1.0
     taken = np.argsort(-diagonal, kind="stable") if order == "act" else np.arange(len(hessian))
     damping = damp
     while True:
-        damped = hessian + damping * mean * np.eye(len(hessian))
+        lower = hessian[np.ix_(taken[::-1], taken[::-1])]
+        _diagonal(lower)[...] += damping * mean
         try:
-            upper = upper_root(damped[np.ix_(taken, taken)])
+            _cholesky(lower)
+            break
         except np.linalg.LinAlgError:
             damping = max(10 * damping, 1e-6)
             if damping > MOST_DAMPING:
                 raise UsageError("hessian is not positive semidefinite (allowed: sums of x x^T)") from None
-            continue
-        own = np.asarray(upper.diagonal(), np.float64)
-        m = np.ascontiguousarray((upper / own).T, np.float32)
-        return Factor(taken.astype(np.int64), m, own**2, damped.astype(np.float32), damping, damping * mean)
+    own = lower.diagonal()[::-1].astype(np.float64)
+    mirror(lower)
+    lower /= own[:, None]
+    m = np.asarray(lower, np.float32)
+    del lower
+    damped = np.array(hessian, np.float32, copy=True if keep else None)
+    _diagonal(damped)[...] = diagonal + damping * mean
+    return Factor(taken.astype(np.int64), m, own**2, damped, damping, damping * mean)
 
 
-def upper_root(h: Matrix) -> Matrix:
-    """The upper triangular A with A A^T = h, for a symmetric positive definite h [K, K]. Raises LinAlgError."""
-    lower = np.array(h[::-1, ::-1], order="C")
-    _cholesky(lower)
-    return np.ascontiguousarray(lower[::-1, ::-1])
+def _diagonal(a: Matrix) -> Matrix:
+    """A matrix's diagonal, to write to."""
+    diagonal: Matrix = np.einsum("ii->i", a)
+    return diagonal
+
+
+def mirror(a: Matrix) -> None:
+    """Swap numbers of a lower triangular a [K, K] across the other diagonal: a[i, j] becomes a[K - 1 - j, K - 1 - i].
+
+    With J the order reversed, that is J a^T J, lower triangular as well.
+    """
+    parts = _even_spans(len(a))
+    last = len(parts) - 1
+    run_tiles(partial(_swap, a, parts, i, j) for i in range(last + 1) for j in range(i + 1) if i + j <= last)
+
+
+def _swap(a: Matrix, parts: list[slice], i: int, j: int) -> None:
+    """Swap a tile with the one that it becomes."""
+    last = len(parts) - 1
+    one, other = a[parts[i], parts[j]], a[parts[last - j], parts[last - i]]
+    kept = one[::-1, ::-1].T.copy()
+    one[...] = other[::-1, ::-1].T.copy()
+    other[...] = kept
+
+
+def _even_spans(size: int) -> list[slice]:
+    """0 to `size` in pieces that are as long backwards: of TILE, but for the one in the middle."""
+    sides = (size - 1) // (2 * TILE)
+    ends = [TILE * i for i in range(sides + 1)]
+    bounds = [*ends, *(size - end for end in reversed(ends))]
+    return [slice(start, stop) for start, stop in pairwise(bounds)]
 
 
 def _cholesky(a: Matrix) -> list[Matrix]:

@@ -12,8 +12,9 @@ from octavo.formats import Planes, QTensor, unpack
 from octavo.formats.group import row_named
 from octavo.formats.scalars import e4m3_to_f32
 from octavo.formats.spec import F32, U8, BlockFormat
-from octavo.huggingface.coded import Coded, factor_of
+from octavo.huggingface.coded import Coded, factor_of, largest
 from octavo.huggingface.schemes import CheckpointScheme
+from octavo.quantizers.calibration.factor import Factor
 from octavo.quantizers.compensation.compensate import compensate
 from octavo.quantizers.compensation.planes import grid_of
 
@@ -64,17 +65,18 @@ def compensated_row(scheme: CheckpointScheme, k: int) -> BlockFormat | None:
 
 
 def compensated(
-    scheme: CheckpointScheme, values: F32, hessian: npt.ArrayLike, *, cross: npt.ArrayLike | None = None,
-    threads: int | None = None,
+    scheme: CheckpointScheme, values: F32, hessian: npt.ArrayLike, *, importance: F32 | None = None,
+    cross: npt.ArrayLike | None = None, factor: Factor | None = None, threads: int | None = None,
 ) -> Coded:  # fmt: skip
     """Values [N, K] in a scheme that `compensated_row` has a format for. Arguments and errors as of `compensate`."""
     n, k = values.shape
     fmt = compensated_row(scheme, k)
     assert fmt is not None
     room = 1 if cross is None else ROOM
-    factor = factor_of(scheme, room * float(np.abs(values).max(initial=0)))
-    found = compensate(values * np.float32(factor), hessian, fmt, cross=cross, threads=threads)
+    multiplied = factor_of(scheme, room * largest(values))
+    aims = values if multiplied == 1 else values * np.float32(multiplied)
+    found = compensate(aims, hessian, fmt, importance=importance, cross=cross, factor=factor, threads=threads)
     planes = unpack(QTensor(fmt, (n, k), found.packed))
     assert planes.d is not None
     q = planes.q if scheme.row != "FP8" else _numbers(planes.q)
-    return Coded(q, planes.d, planes.m, factor)
+    return Coded(q, planes.d, planes.m, multiplied)

@@ -10,6 +10,7 @@ coordinate descent (as QuantEase does with codes, arXiv 2309.01885).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +21,18 @@ from octavo.formats import BlockFormat, Planes, QTensor, decode, dequantize, pac
 from octavo.formats.group import row_named
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.quantizers.calibration.factor import Factor, Order, factorize
-from octavo.quantizers.compensation.sweep import sweep
+from octavo.quantizers.compensation.sweep import ROWS, sweep
 from octavo.quantizers.encoding.encoder import ENCODABLE, encode, rows_of
+from octavo.quantizers.tiles import spans
 
-Matrix = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.floating[Any]]
 
 ROUNDS = 3
 """Times that scales and codes are gone through again."""
 DAMP = 0.01
 """Of the mean diagonal, added to the diagonal."""
+SLAB, TILES = 1 << 20, 4
+"""Values of rows that are made at a time, at least, and tiles of rows for each thread."""
 LEAST_GAIN = 1e-5
 """Of a row's error: what compensation must gain at least to be taken."""
 
@@ -98,21 +102,59 @@ def compensate(
     factor = factorize(h, order, damp) if factor is None else factor
     target = rows if cross is None else _corrected(rows, h, _square(cross, "cross", len(h)), factor.added)
     weights = np.asarray(h.diagonal() if importance is None else importance, np.float32)
-    plain = _encoded(rows, fmt, weights, threads)
-    start = plain if target is rows else _encoded(target, fmt, weights, threads)
-    if not rows.size:
-        none = np.zeros(len(rows), np.float32)
-        return Compensated(pack(plain, fmt), none, none, 0.0, 0, factor.damping)
-    found = sweep(target, start, fmt, factor, rounds, threads_of(threads))
-    before = found.before if target is rows else _errors(target, plain, fmt, h)
-    better = found.after < before * np.float32(1 - LEAST_GAIN)
-    packed = np.where(better[:, None], pack(found.planes, fmt), pack(plain, fmt))
-    after = np.where(better, found.after, before)
-    return Compensated(packed, before, after, found.bound, int(better.sum()), factor.damping)
+    made = _Made(fmt, factor, weights, None if target is rows else h, rounds, threads)
+    return _joined([made.rows(rows[part], target[part]) for part in row_parts(len(rows), len(h), threads)])
+
+
+def row_parts(n: int, k: int, threads: int | None) -> list[slice]:
+    """Rows [N, K] that are made at a time: a dozen arrays of their size are there beside them."""
+    tiles = max(TILES * threads_of(threads), SLAB // (ROWS * max(k, 1)))
+    return spans(n, ROWS * tiles) or [slice(0, 0)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """Makes rows of a weight, some at a time: what becomes of one does not depend on others.
+
+    hessian  what errors are found by where the rows that are aimed at are others than the weight's
+    """
+
+    fmt: BlockFormat
+    factor: Factor
+    importance: F32
+    hessian: Matrix | None
+    rounds: int
+    threads: int | None
+
+    def rows(self, rows: F32, target: F32) -> Compensated:
+        """Rows [N, K] of the weight, to come near to `target`."""
+        fmt, damping = self.fmt, self.factor.damping
+        plain = _encoded(rows, fmt, self.importance, self.threads)
+        start = plain if self.hessian is None else _encoded(target, fmt, self.importance, self.threads)
+        if not rows.size:
+            none = np.zeros(len(rows), np.float32)
+            return Compensated(pack(plain, fmt), none, none, 0.0, 0, damping)
+        found = sweep(target, start, fmt, self.factor, self.rounds, threads_of(self.threads))
+        before = found.before if self.hessian is None else _errors(target, plain, fmt, self.hessian)
+        better = found.after < before * np.float32(1 - LEAST_GAIN)
+        packed = np.where(better[:, None], pack(found.planes, fmt), pack(plain, fmt))
+        after = np.where(better, found.after, before)
+        return Compensated(packed, before, after, found.bound, int(better.sum()), damping)
+
+
+def _joined(parts: list[Compensated]) -> Compensated:
+    """Rows one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    names = ("packed", "before", "after")
+    packed, before, after = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    bound, kept = sum(part.bound for part in parts), sum(part.kept for part in parts)
+    return Compensated(packed, before, after, bound, kept, parts[0].damping)
 
 
 def _square(matrix: npt.ArrayLike, name: str, k: int) -> Matrix:
-    values = np.asarray(matrix, np.float64)
+    values = np.asarray(matrix)
+    values = values if values.dtype == np.float32 else np.asarray(values, np.float64)
     if values.shape != (k, k):
         raise UsageError(f"{name} of shape {values.shape} for rows of {k} values (allowed: ({k}, {k}))")
     _finite(values, name)
@@ -123,9 +165,8 @@ def _square(matrix: npt.ArrayLike, name: str, k: int) -> Matrix:
 
 
 def _finite(values: AnyArray, name: str) -> AnyArray:
-    finite = np.isfinite(values)
-    if not finite.all():
-        row, column = (int(i) for i in np.unravel_index(finite.argmin(), values.shape))
+    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+        row, column = (int(i) for i in np.unravel_index(np.isfinite(values).argmin(), values.shape))
         raise NonFiniteError(f"{name}: {values[row, column]} at row {row}, column {column}")
     return values
 
@@ -135,8 +176,10 @@ def _corrected(rows: F32, hessian: Matrix, cross: Matrix, damping: float) -> F32
 
     W* = W E[x x~^T] H^-1; the damping holds them to W where there is little to go by.
     """
-    right = cross.T + damping * np.eye(len(cross))
-    return np.asarray(np.linalg.solve(hessian + damping * np.eye(len(cross)), (rows @ right).T).T, np.float32)
+    damped, right = np.array(hessian, np.float64), np.array(cross, np.float64)
+    for matrix in (damped, right):
+        np.einsum("ii->i", matrix)[...] += damping
+    return np.asarray(np.linalg.solve(damped, (rows @ right.T).T).T, np.float32)
 
 
 def _encoded(rows: F32, fmt: BlockFormat, weights: F32, threads: int | None) -> Planes:
@@ -153,7 +196,7 @@ SHRINKS = np.linspace(1.0, 0.55, 16, dtype=np.float32)
 
 def _searched(rows: F32, fmt: BlockFormat, weights: F32) -> Planes:
     """Rows by the format's plain encoder, each group clipped to the part of its range that leaves the least error."""
-    groups = rows.reshape(len(rows), -1, fmt.group)
+    groups = rows.reshape(len(rows), rows.shape[1] // fmt.group, fmt.group)
     low, high = groups.min(axis=2, keepdims=True, initial=0), groups.max(axis=2, keepdims=True, initial=0)
     weighing = weights.reshape(1, -1, fmt.group)
     best, clipped = np.full(groups.shape[:2], np.inf, np.float32), groups

@@ -26,7 +26,7 @@ class MadeWeight:
     channels  of its input
     """
 
-    coded: tuple[Coded, ...]
+    coded: Sequence[Coded]
     error: float
     before: float
     how: str

@@ -9,8 +9,9 @@ import numpy as np
 
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
+from octavo.huggingface.coded import row_parts
 from octavo.quantizers.smoothing.rounding import Rounding
-from octavo.quantizers.tiles import run_tiles
+from octavo.quantizers.tiles import run_tiles, spans
 
 STEPS = 10
 """Limits that are tried, each a twentieth of the largest magnitude below the one before."""
@@ -40,9 +41,25 @@ def clip(weight: F32, inputs: F32, rounding: Rounding, group: int = 128) -> Clip
     n, k = weight.shape
     if k % group:
         raise UsageError(f"group is {group} for rows of {k} values (allowed: what divides them)")
-    shape = n, k // group, group
-    x = inputs.reshape(len(inputs), *shape[1:]).swapaxes(0, 1).astype(np.float64)
-    grams = np.asarray(x.swapaxes(1, 2) @ x, np.float32)  # [groups, group, group]
+    grams = _grams(inputs, group)
+    parts = [_limits(weight[rows], grams, rounding, group) for rows in row_parts(n, k)]
+    chosen = np.concatenate([limits for limits, _, _ in parts])
+    before, after = sum(before for _, before, _ in parts), sum(after for _, _, after in parts)
+    return Clipped(_cut(weight, chosen, group), chosen, before, after)
+
+
+def _grams(inputs: F32, group: int) -> F32:
+    """The sums of x x^T over inputs [T, K] for each group of columns, [groups, group, group], added up in float64."""
+    x = inputs.reshape(len(inputs), -1, group).swapaxes(0, 1).astype(np.float64)
+    grams = np.empty((len(x), group, group), np.float32)
+    for rows in spans(group):
+        grams[:, rows] = x.swapaxes(1, 2)[:, rows] @ x
+    return grams
+
+
+def _limits(weight: F32, grams: F32, rounding: Rounding, group: int) -> tuple[F32, float, float]:
+    """The best limits [N, K / group] of some rows, and the errors without and with them."""
+    shape = len(weight), len(grams), group
     whole = np.abs(weight.reshape(shape)).max(axis=-1)
     limits = [whole * np.float32(1 - step / (2 * STEPS)) for step in range(STEPS)]
     errors = np.empty((STEPS, *shape[:2]))
@@ -54,8 +71,7 @@ def clip(weight: F32, inputs: F32, rounding: Rounding, group: int = 128) -> Clip
     run_tiles(partial(one, step) for step in range(STEPS))
     best = errors.argmin(axis=0)  # the first of equals
     chosen = np.take_along_axis(np.stack(limits), best[None], axis=0)[0]
-    before, after = errors[0].sum(), errors.min(axis=0).sum()
-    return Clipped(_cut(weight, chosen, group), chosen, float(before), float(after))
+    return chosen, float(errors[0].sum()), float(errors.min(axis=0).sum())
 
 
 def _cut(weight: F32, limits: F32, group: int) -> F32:

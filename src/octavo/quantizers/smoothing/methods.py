@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from octavo.huggingface.coded import row_parts
 from octavo.quantizers.fold import clusters
 from octavo.quantizers.smoothing.pair import F64, Found, Pair, search
 
@@ -23,7 +24,7 @@ def smoothquant(pair: Pair, alphas: Sequence[float] = ALPHAS) -> Found:
     The maximum of w is over all products of the pair. Published scales have one alpha for a whole model.
     """
     x = np.maximum(pair.largest, LEAST)
-    columns = np.max([np.abs(weight).max(axis=0) for weight in pair.weights], axis=0)
+    columns = np.max([end for weight in pair.weights for end in (weight.max(axis=0), -weight.min(axis=0))], axis=0)
     w = np.maximum(pair.by_channel(columns, np.maximum), LEAST)
     return search(pair, ((alpha, np.maximum(x**alpha / w ** (1 - alpha), LEAST)) for alpha in alphas))
 
@@ -50,8 +51,10 @@ def _relative(pair: Pair, group: int) -> F64:
     total, count = np.zeros(pair.inputs.shape[-1]), 0
     for weight in pair.weights:
         n, k = weight.shape
-        parts = np.abs(weight).reshape(n, -1, group if k % group == 0 else k)
-        total += (parts / (parts.max(axis=-1, keepdims=True) + 1e-6)).reshape(n, k).sum(axis=0, dtype=np.float64)
+        size = group if k % group == 0 else k
+        for rows in row_parts(n, k):
+            parts = np.abs(weight[rows]).reshape(-1, k // size, size)
+            total += (parts / (parts.max(axis=-1, keepdims=True) + 1e-6)).reshape(-1, k).sum(axis=0, dtype=np.float64)
         count += n
     return pair.by_channel(total / count, np.add) / np.bincount(pair.places)
 

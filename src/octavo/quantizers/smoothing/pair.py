@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
+from octavo.huggingface.coded import row_parts
 from octavo.quantizers.smoothing.rounding import Rounding, as_they_are
 from octavo.quantizers.tiles import run_tiles
 
@@ -32,6 +33,7 @@ class Pair:
     index    which channel of the fold each column is, int [K]; None: each its own. Columns of heads that share values
              share a scale
     absmax, mean_abs  float [K] of many more inputs; None: of these
+    by_rows  whether what a weight's rows are rounded to depends on no others but those of the same 128
 
     Raises UsageError for shapes that do not fit, NonFiniteError for inputs that are not finite.
     """
@@ -43,6 +45,7 @@ class Pair:
     index: Ints | None = None
     absmax: npt.ArrayLike | None = None
     mean_abs: npt.ArrayLike | None = None
+    by_rows: bool = True
 
     def __post_init__(self) -> None:
         columns = {weight.shape[-1] for weight in self.weights}
@@ -101,15 +104,22 @@ class Pair:
         x = self.activation(self.inputs / factors)
         wrong = 0.0
         for weight, want in zip(self.weights, self.outputs, strict=True):
-            wrong += float(np.square(x @ self.weight(weight * factors).T - want, dtype=np.float64).sum())
+            for part in self._parts(weight):
+                off = x @ self.weight(weight[part] * factors).T - want[:, part]
+                wrong += float(np.square(off, dtype=np.float64).sum())
         return wrong / sum(want.size for want in self.outputs)
+
+    def _parts(self, weight: F32) -> list[slice]:
+        """Rows of a weight that are rounded together: several threads do that at a time."""
+        return row_parts(*weight.shape) if self.by_rows else [slice(None)]
 
     def _error_of_weights(self, factors: F32) -> float:
         """The same where only weights are rounded: the sum over tokens of |E x|^2 is the trace of E G E^T."""
         wrong = 0.0
         for weight in self.weights:
-            off = self.weight(weight * factors) / factors - weight
-            wrong += float(np.multiply(off @ self.gram, off).sum(dtype=np.float64))
+            for part in self._parts(weight):
+                off = self.weight(weight[part] * factors) / factors - weight[part]
+                wrong += float(np.multiply(off @ self.gram, off).sum(dtype=np.float64))
         return wrong / (len(self.inputs) * sum(len(weight) for weight in self.weights))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,8 @@ TOPS = {"int8_static": float(rows.INT8_TOP), "fp8_static": rows.FP8_TOP["e4m3"]}
 DYNAMIC = {static: token for token, static in STATIC.items()}
 FLOOR = 0.1
 """Of the mean over tokens, which keeps tokens with hardly any output from being all that counts."""
+LARGEST_GRAM = 8192
+"""Inputs of products up to which a matrix of so many rows and columns is cheaper than the products themselves."""
 TINY = float(np.finfo(np.float32).tiny)
 """The least scale: that of inputs which are all 0."""
 
@@ -54,14 +56,13 @@ def static_scale(inputs: F32, weights: Sequence[F32], largest: float, kind: str)
     kind     of TOPS
     """
     given, of_tokens = activation(kind).given, activation(DYNAMIC[kind]).quantize
-    gram = sum(weight.T @ weight for weight in weights)
     assert given is not None
     assert of_tokens is not None
-    assert isinstance(gram, np.ndarray)
-    power = _power(inputs, gram)
+    of = _power_of(weights)
+    power = of(inputs)
 
     def error(made: QuantizedActivation) -> float:
-        return relative(_power(made.dequantize() - inputs, gram), power)
+        return relative(of(made.dequantize() - inputs), power)
 
     scales = [max(float(np.float32(largest * share / TOPS[kind])), TINY) for share in SHARES[kind]]
     errors = [error(given(inputs, scale)) for scale in scales]
@@ -69,7 +70,7 @@ def static_scale(inputs: F32, weights: Sequence[F32], largest: float, kind: str)
     return StaticScale(scales[best], SHARES[kind][best], errors[0], errors[best], error(of_tokens(inputs)))
 
 
-def rounded_error(inputs: F32, weights: Sequence[F32], rounded: Sequence[F32], scale: float, kind: str) -> float:
+def rounded_error(inputs: F32, weights: Sequence[F32], rounded: Iterable[F32], scale: float, kind: str) -> float:
     """The error of products of inputs [T, K] with `weights` [N, K], both rounded, inputs by a scale; see `relative`."""
     given = activation(kind).given
     assert given is not None
@@ -90,6 +91,11 @@ def relative(wrong: F64, power: F64) -> float:
     return float(np.mean(wrong / (power + floor)) ** 0.5)
 
 
-def _power(x: F32, gram: F32) -> F64:
-    """|x W^T|^2 of rows of x [T, K], for W^T W [K, K]."""
-    return np.asarray(np.einsum("tk,tk->t", x @ gram, x, dtype=np.float64)).clip(min=0.0)
+def _power_of(weights: Sequence[F32]) -> Callable[[F32], F64]:
+    """|x W^T|^2 of rows of x [T, K], added up over weights W [N, K]: by their W^T W, where it is not too large."""
+    if weights[0].shape[-1] > LARGEST_GRAM:
+        return lambda x: sum((np.square(x @ w.T, dtype=np.float64).sum(axis=1) for w in weights), np.zeros(len(x)))
+    gram = np.zeros((weights[0].shape[-1],) * 2, np.float32)
+    for weight in weights:
+        gram += weight.T @ weight
+    return lambda x: np.asarray(np.einsum("tk,tk->t", x @ gram, x, dtype=np.float64)).clip(min=0.0)
