@@ -215,6 +215,10 @@ class Executor:
             if size == rows:
                 self.backends[where].copy_page(cache, target, source)
 
+    def host_caches(self, rows: str = "rows") -> list[AnyArray]:
+        """The caches that have so many `rows` and lie in the host's memory."""
+        return [c for size, c in self._caches.values() if size == rows and isinstance(c, np.ndarray)]
+
     def copy_state(self, target: int, source: int) -> None:
         """Copy the slot of a sequence over another one, in the states of all layers."""
         for (where, _), states in self._states.items():

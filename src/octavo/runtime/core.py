@@ -16,6 +16,7 @@ from octavo.runtime.choosing import Choices, Chooser, Chosen
 from octavo.runtime.engine import Engine
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.pace import LEAST, Pace
+from octavo.runtime.pages_ahead import SHARE, PagesAhead
 from octavo.runtime.request import Output, Request, State
 from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
 from octavo.runtime.speculate import Drafts, Speculator
@@ -53,6 +54,7 @@ class EngineCore:
         self._under_way: UnderWay | None = None
         self._last = 0.0
         self._in_step = False
+        self._pages_ahead: PagesAhead | None = None
         self._counts: Counter[str] = Counter()
         self._sizes: Counter[tuple[int, int, int]] = Counter()
 
@@ -120,9 +122,11 @@ class EngineCore:
         prompts  the step may take tokens of prompts
         """
         with self.engine.lock:
-            self._in_step = True
+            self._in_step, start = True, clock()
             try:
-                return self._step(prompts)
+                outputs = self._step(prompts)
+                self._touch_ahead(clock() - start)
+                return outputs
             except BaseException:
                 self._under_way = None
                 self.scheduler.go_back()
@@ -154,6 +158,14 @@ class EngineCore:
                 self.ahead.drop(self._under_way)
             self._under_way, choices = None, self._choices(plan)
         return [*plan.ended, *self._taken(plan, choices, start)]
+
+    def _touch_ahead(self, seconds: float) -> None:
+        """Touch memory for pages that the next steps may begin, after a step that took so long."""
+        if self.engine.on_device or not self.scheduler.running:
+            return
+        if self._pages_ahead is None:
+            self._pages_ahead = PagesAhead(self.engine.pool.n_pages, self.engine.load().host_caches())
+        self._pages_ahead.touch(self.engine.pool.handed_out, SHARE * seconds)
 
     def _make_room(self, sequence: Sequence) -> None:
         """Give pages back that nobody is about to use: `sequence` is short of them."""

@@ -97,6 +97,11 @@ class PagePool:
         return self.empty + self.cached
 
     @property
+    def handed_out(self) -> int:
+        """Pages that some sequence had, from the first one on."""
+        return self._unused
+
+    @property
     def held(self) -> int:
         """Pages that sequences hold."""
         return len(self._holders)

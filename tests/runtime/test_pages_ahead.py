@@ -1,0 +1,65 @@
+"""Memory that is touched before pages of it are handed out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.backends.cpu.pages import zeroed
+from octavo.formats.spec import U8
+from octavo.graph.node import PAGE_SIZE
+from octavo.runtime.pages_ahead import AHEAD, PART, PagesAhead
+
+N_PAGES, OF_PAGE = 64, PART // 4
+
+
+def caches() -> list[U8]:
+    return [zeroed(N_PAGES * OF_PAGE).reshape(N_PAGES * PAGE_SIZE, 1, -1) for _ in range(2)]
+
+
+def resident(memory: U8) -> int:
+    """Bytes of the mapping that `memory` lies in which the system has given."""
+    at, inside = memory.ctypes.data, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(" ")
+        if "-" in name:
+            begin, end = (int(part, 16) for part in name.split("-"))
+            inside = begin <= at < end
+        elif inside and name == "Rss:":
+            return int(rest.split()[0]) << 10
+    raise AssertionError("no such mapping")
+
+
+def test_pages_to_come_are_touched_once() -> None:
+    ahead = PagesAhead(N_PAGES, caches())
+    assert ahead.touch(3, 1e9) == 2 * AHEAD * OF_PAGE
+    assert ahead.touch(3, 1e9) == 0
+    assert ahead.touch(5, 1e9) == 2 * 2 * OF_PAGE
+    assert ahead.touch(60, 1e9) == 2 * 4 * OF_PAGE, "what was handed out meanwhile is left out, and there are 64"
+    assert ahead.touch(64, 1e9) == 0
+
+
+def test_one_large_page_is_touched_where_there_is_no_time() -> None:
+    ahead, total = PagesAhead(N_PAGES, caches()), 0
+    while touched := ahead.touch(0, 0.0):
+        assert touched <= PART
+        total += touched
+    assert total == 2 * AHEAD * OF_PAGE
+
+
+def test_values_stay_and_caches_of_other_lengths_are_left_alone() -> None:
+    cache = np.arange(N_PAGES * PAGE_SIZE * 3, dtype=np.float32).reshape(N_PAGES * PAGE_SIZE, 1, 3)
+    before, other = cache.copy(), np.zeros((PAGE_SIZE, 1, 3), np.float16)
+    assert PagesAhead(N_PAGES, [cache, other]).touch(0, 1e9) == AHEAD * PAGE_SIZE * 3 * 4
+    np.testing.assert_array_equal(cache, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_system_gives_the_memory() -> None:
+    first, second = caches()
+    PagesAhead(N_PAGES, [first, second]).touch(0, 1e9)
+    assert resident(second) >= AHEAD * OF_PAGE
+    assert resident(first) < N_PAGES * OF_PAGE
