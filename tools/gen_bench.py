@@ -55,9 +55,15 @@ def _heading(result: Result, here: str) -> list[str]:
     peers = _peers(result)
     columns = ["model", "prefill tok/s", "decode tok/s", "of read limit"]
     columns += [f"{kind} against {peer}" for peer in peers for kind in ("prefill", "decode")]
-    versions = ", ".join(f"{peer} {result['versions'][peer]}" for peer in peers)
+    versions = ", ".join(_version(result, peer) for peer in peers)
     title = f"{here}" + (f"; against {versions}" if versions else "")
     return [title, "", "| " + " | ".join(columns) + " |", "|" + "---|" + "---:|" * (len(columns) - 1)]
+
+
+def _version(result: Result, peer: str) -> str:
+    """With what it did without, though its own programs choose it."""
+    plain = not result.get("peers", {}).get(peer, {}).get("flash_attention")
+    return f"{peer} {result['versions'][peer]}" + (" without flash attention" if plain else "")
 
 
 def _peers(result: Result) -> list[str]:

@@ -138,6 +138,7 @@ def test_with_a_peer(model: str, fixed_limit: None, fake_peer: None) -> None:
     options = Options(prompt=4, generate=2, rounds=2, batches=(1, 2), device="reference", peer="llama.cpp", kv="f32")
     result = bench_model(model, options)
     assert result["versions"]["llama.cpp"] == "0.0.fake"
+    assert result["peers"] == {"llama.cpp": {"flash_attention": True}}
     prefill, decode, batch = result["tests"]
     for test in (prefill, decode):
         ours, other = (test["rates"][name]["median"] for name in ("octavo", "llama.cpp"))

@@ -33,6 +33,7 @@ def result(**changes: Any) -> dict[str, Any]:
         "schema": 1, "command": "octavo bench model m.gguf", "date": "2025-01-31T10:00:00+00:00", "device": "cpu",
         "machine": {"cpu": "Some CPU", "cores": 2, "os": "Linux x86_64"}, "threads": 2, "kv": "f16",
         "versions": {"octavo": "1.0", "commit": "abc", "llama.cpp": "0.3"},
+        "peers": {"llama.cpp": {"flash_attention": True}},
         "model": {"file": "Qwen3 1.7B Q4_K_M.gguf", "parameters": 10, "bytes": 1.1e9, "bits_per_weight": 5.2},
         "tests": tests,
     }  # fmt: skip
@@ -89,6 +90,14 @@ def tool(load_tool: Callable[[str, str], ModuleType]) -> ModuleType:
 def write(folder: Path, *results: dict[str, Any]) -> None:
     for i, r in enumerate(results):
         (folder / f"{i}.json").write_text(json.dumps(r))
+
+
+def test_the_readme_says_what_a_peer_did_without(tool: ModuleType, tmp_path: Path) -> None:
+    older = result()
+    del older["peers"]
+    write(tmp_path, older)
+    tool.main([])
+    assert "against llama.cpp 0.3 without flash attention\n" in tool.tables()
 
 
 def test_the_readme_has_the_newest_result_of_each_model(tool: ModuleType, tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ class PeerSubject:
                     f"peer {name}: {hello['missing']}; `{command[0]} -m pip install llama-cpp-python`, or name the "
                     "interpreter that has it with --peer-python"
                 )
-            self.version = str(hello["version"])
+            self.version = str(hello.pop("version"))
+            self.settings = hello
+            """How it was set up, for results to tell."""
         except BaseException:
             self.close()
             raise

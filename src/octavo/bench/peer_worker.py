@@ -1,8 +1,8 @@
 """llama.cpp in a process of its own: answers commands, a line of JSON each, on what was standard output.
 
 It is run as a script, perhaps by an interpreter that lacks this package, so it imports nothing of it. Its one argument
-is JSON: path, threads, n_ctx, n_vocab, gpu, kv. It says hello first: {"version": ...}, or {"missing": why} where
-llama-cpp-python can't be imported. Commands and answers:
+is JSON: path, threads, n_ctx, n_vocab, gpu, kv. It says hello first: {"version": ..., "flash_attention": ...}, or
+{"missing": why} where llama-cpp-python can't be imported. Commands and answers:
 
     {"do": "prepare", "depth": d}  ->  {}
     {"do": "prefill", "tokens": n} ->  {"seconds": s}
@@ -23,7 +23,9 @@ from collections.abc import Callable
 from typing import Any
 
 GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
-"""llama.cpp's numbers of the types of a KV cache; its quantized one needs flash attention."""
+"""llama.cpp's numbers of the types of a KV cache."""
+FLASH_ATTENTION = True
+"""What llama.cpp's own programs choose where a device has it, as a CPU does; its Python package does without."""
 
 
 def drawn(n: int, n_vocab: int, seed: int = 0) -> list[int]:
@@ -41,7 +43,7 @@ class Worker:
         self._set_threads = llama_cpp.llama_set_n_threads
         self.model = llama_cpp.Llama(
             path, n_ctx=n_ctx, n_threads=threads, n_threads_batch=threads, n_batch=512, n_ubatch=512,
-            n_gpu_layers=-1 if gpu else 0, flash_attn=gpu or kv == "q8_0",
+            n_gpu_layers=-1 if gpu else 0, flash_attn=FLASH_ATTENTION,
             type_k=GGML_TYPES[kv], type_v=GGML_TYPES[kv], verbose=False,
         )  # fmt: skip
 
@@ -85,7 +87,7 @@ def main() -> None:
     except ImportError as error:
         answer({"missing": str(error)})
         return
-    answer({"version": worker.version})
+    answer({"version": worker.version, "flash_attention": FLASH_ATTENTION})
     answers: tuple[Callable[..., dict[str, float]], ...] = (worker.prepare, worker.prefill, worker.decode)
     commands = {method.__name__: method for method in answers}
     for line in sys.stdin:

@@ -129,7 +129,7 @@ def _header(
     ours, *others = subjects
     assert isinstance(ours, EngineSubject)
     parameters = sum(info.size for info in file.tensors.values())
-    peers = {s.name: s.version for s in others if isinstance(s, PeerSubject)}
+    peers = [s for s in others if isinstance(s, PeerSubject)]
     first = ours.engine.backends[0]
     where, versions = machine.machine(), machine.versions()
     if first.name == "gpu":
@@ -142,7 +142,8 @@ def _header(
         "command": options.command,
         "date": machine.now(),
         "machine": where,
-        "versions": {**versions, **peers},
+        "versions": {**versions, **{s.name: s.version for s in peers}},
+        "peers": {s.name: s.settings for s in peers},
         "device": first.name,
         "gpu_layers": ours.engine.gpu_layers if first.name == "gpu" else None,
         "threads": threads,

@@ -12,6 +12,7 @@ class Llama:
         print(f"loading {path}")  # llama.cpp writes to both streams too
         print("a warning", file=sys.stderr)
         assert n_threads >= 1
+        assert options["flash_attn"] is True, "as llama.cpp's own programs have it"
         self.n_ctx, self.n_tokens, self.asked, self.threads = n_ctx, 0, n_threads, (n_threads, n_threads)
         self.ctx = self
 
