@@ -21,7 +21,7 @@ from octavo.graph.stages import Stage
 from octavo.huggingface import open_model_file
 from octavo.io.atomic import require_room, require_target
 from octavo.io.gguf import GGUFFile
-from octavo.io.memory import room
+from octavo.io.memory import own, room
 from octavo.io.safetensors import SafetensorsFile
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.calibration import ChannelStatistics
@@ -126,9 +126,10 @@ class Calibration:
     def _require_room(self, path: str | os.PathLike[str]) -> None:
         found, there = self.needs(), room()
         require_room(path, found.values + 2 * found.hessians)
-        if there is not None and found.memory > there.free + there.swap:
+        more = found.memory - own()
+        if there is not None and more > there.free + there.swap:
             free = f"{there.free + there.swap:,} are free; a smaller --ctx-size takes less"
-            raise HostMemoryError(f"calibrating takes {found.memory:,} bytes of memory, and {free}")
+            raise HostMemoryError(f"calibrating takes {more:,} bytes of memory, and {free}")
 
     def close(self) -> None:
         self.file.close()

@@ -19,8 +19,9 @@ from octavo.backends import select
 from octavo.errors import UsageError, shown
 from octavo.evals.kept import Kept, name_of
 from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples, remove_journal
-from octavo.evals.layerwise.needs import kept_in_memory, method_bytes, needs
+from octavo.evals.layerwise.needs import kept_in_memory, seconds, values_kept
 from octavo.evals.looked_up import made_table, rows_at_a_time
+from octavo.evals.method_memory import compensation_bytes
 from octavo.evals.texts import named_text
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
@@ -111,9 +112,10 @@ class Compensation:
             if TIED in shapes:
                 rows, k = shapes[TIED]
                 shapes[TIED] = (min(rows, rows_at_a_time(k)), k)
-            found, keeps = needs(run, hessians=True), self._keeps(job)
-            memory = method_bytes(run, shapes.values(), made if keeps else made + kept_in_memory(run))
-        return Takes(memory, found.values + made if keeps else 0, found.seconds)
+            keeps, values = self._keeps(job), values_kept(run)
+            kept = made if keeps else made + kept_in_memory(run)
+            memory = compensation_bytes(run, shapes.values(), kept, self.threads)
+            return Takes(memory, values + made if keeps else 0, seconds(run, hessians=True))
 
     def written(self) -> None:
         """Remove what was kept: the file is there."""

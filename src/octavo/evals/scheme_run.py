@@ -11,8 +11,9 @@ import numpy as np
 
 from octavo.errors import HostMemoryError
 from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples
-from octavo.evals.layerwise.needs import Needs, method_bytes, needs
-from octavo.evals.scheme_weights import made_weights
+from octavo.evals.layerwise.needs import Needs, seconds, values_kept
+from octavo.evals.method_memory import Making, method_bytes
+from octavo.evals.scheme_weights import COMPENSATE, made_weights
 from octavo.evals.scheme_work import Done, load_scales, load_stages, save_scales, save_stage
 from octavo.evals.smoothing import smooth_model, with_scales
 from octavo.evals.static_inputs import static_input
@@ -23,7 +24,7 @@ from octavo.huggingface.coded import nearest, values_of
 from octavo.huggingface.names import is_linear
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
-from octavo.io.memory import room
+from octavo.io.memory import own, room
 from octavo.models import read_model
 from octavo.models.weights import scale_of
 from octavo.quantizers.calibration import ChannelStatistics
@@ -133,11 +134,20 @@ class SchemeRun:
         return self.other if self.other is not None and self.other.name == name else self.scheme
 
     def needs(self) -> Needs:
-        """What the run takes: memory with all weights that were made, and disk and time without them."""
+        """What the run takes: memory, disk without what is made, and time."""
         run = Layerwise(read_model(self.file), self.backends, self.samples, original=self._original)
-        takes = needs(run, hessians=True)
-        shapes = [info.shape for name, info in self.file.tensors.items() if is_linear(name)]
-        return replace(takes, memory=method_bytes(run, shapes, self.coded_bytes()))
+        memory = method_bytes(run, self._making, is_linear)
+        return Needs(memory, values_kept(run), 0, seconds(run, hessians=True))
+
+    @property
+    def _making(self) -> Making:
+        scheme = self.scheme
+        return Making(
+            compensates=bool({*COMPENSATE} & {*self.ways}), cross=self._original, clips="clip" in self.ways,
+            ways=len(self.ways), static=scheme.static, other=self.other is not None, scales=self.scales is not None,
+            tokens=scheme.tokens, by_rows=scheme.strategy != "tensor_group", clipped=scheme.group,
+            threads=self.threads,
+        )  # fmt: skip
 
     def coded_bytes(self) -> int:
         """Bytes of the weights in their scheme before they are packed."""
@@ -147,9 +157,9 @@ class SchemeRun:
     def require_room(self) -> None:
         """Raise HostMemoryError where the memory does not hold what the run takes."""
         takes, there = self.needs().memory, room()
-        if there is not None and takes > there.free + there.swap:
-            free = f"{there.free + there.swap:,} are free; fewer samples take less"
-            raise HostMemoryError(f"the method takes {takes:,} bytes of memory, and {free}")
+        if there is not None and takes - own() > there.free + there.swap:
+            free = f"{there.free + there.swap:,} are free"
+            raise HostMemoryError(f"the method takes {takes - own():,} bytes of memory, and {free}")
 
     def _searching(self, scales: str) -> Callable[[Pair], Found]:
         """The way to choose scales; of `auto` that of several which errs least."""

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 
+from octavo.evals.layerwise.memory import process_bytes, stage_bytes
 from octavo.evals.layerwise.runner import Layerwise
 from octavo.evals.layerwise.values import DTYPES
 from octavo.graph.node import Node, bind
-from octavo.graph.protocol import HostBackend
 from octavo.graph.stages import Stage
 from octavo.quantizers.calibration.hessian import hessian_bytes
 from octavo.quantizers.tiles import TILE, run_tiles
 
 MODEL_SHARE, SUM_SHARE = 0.4, 0.7
 """Of what a plain product of floats reaches, what a model's stages and sums of products reach."""
-PROGRAM = 48 << 20
-"""Bytes of compiled kernels and what they are made and run with."""
-ARRAYS = 12
-"""Arrays of a weight's size in float32 that there are while one is made."""
-MATRICES = 6
-"""Matrices [K, K] in float64 that there are then."""
-ENCODERS = 12 << 20
-"""Bytes of the kernels that make weights, and of threads that multiply matrices."""
-SLACK = 1.08
-"""Bytes that the system gives for one that is asked for, as measured: what was freed is not all given back."""
 PROBE = 512
 """Rows and columns of the products by which the machine's speed is found."""
+STATISTIC = 88
+"""Bytes of a channel's statistics while all are put together."""
 
 
 @dataclass(frozen=True)
 class Needs:
     """What a run takes.
 
-    memory   bytes of the process at most, beside what it has when it begins; files in memory are not counted
+    memory   bytes of the process at most, with what it has already; files in memory are not counted
     values   bytes of the values that are kept of all samples at a time: on the disk with a journal, else in memory
     hessians bytes of the Hessians, if they are written
     seconds  about so long
@@ -51,27 +42,21 @@ class Needs:
 
 def needs(run: Layerwise, *, hessians: bool) -> Needs:
     """What a run takes, with `hessians` when those of all inputs are added up one after the other."""
-    values = max(_kept(run, stage) for stage in run.stages)
-    inputs = [(product, _inputs(product)) for stage in run.stages for product in stage.products]
-    largest = max((size for _, (_, size) in inputs), default=1)
-    written = {(id(p.inputs[1]), *map(id, p.inputs[2:])): experts * 4 * size**2 for p, (experts, size) in inputs}
-    sums = 2 * hessian_bytes(largest) + 4 * largest**2 if hessians else 0
-    memory = PROGRAM + max(sums, *(_stage_bytes(run, stage) for stage in run.stages))
-    return Needs(memory, values, sum(written.values()) if hessians else 0, _seconds(run, hessians=hessians))
+    products = [(product, _inputs(product)) for stage in run.stages for product in stage.products]
+    largest = max((size for _, (_, size) in products), default=1)
+    inputs = {(id(p.inputs[1]), *map(id, p.inputs[2:])): (experts, size) for p, (experts, size) in products}
+    sums = 2 * hessian_bytes(largest) if hessians else 0
+    statistics = STATISTIC * sum(experts * size for experts, size in inputs.values())
+    memory = process_bytes(largest**2 if hessians else 0) + max(
+        sums, statistics, *(stage_bytes(run, stage) for stage in run.stages)
+    )
+    written = sum(experts * 4 * size**2 for experts, size in inputs.values()) if hessians else 0
+    return Needs(memory, values_kept(run), written, seconds(run, hessians=hessians))
 
 
-def method_bytes(run: Layerwise, shapes: Iterable[tuple[int, ...]], kept: int) -> int:
-    """Bytes of the process, beside what it has when it begins, while weights [N, K] are made one after the other.
-
-    shapes  of all weights, of experts [E, N, K]
-    kept    bytes of what is there in any case: values of all samples that are in memory, and weights that were made
-
-    First a Hessian is factorized; then it is there, half as many matrices, beside the weight's arrays.
-    """
-    matrices = MATRICES * (len(run.streams) + 1) // 2
-    made = (8 * max(matrices * k**2, matrices * k**2 // 2 + ARRAYS * n * k // 2) for *_, n, k in shapes)
-    stage = max(_stage_bytes(run, stage) for stage in run.stages)
-    return PROGRAM + ENCODERS + int(SLACK * (stage + max(made, default=0) + kept))
+def values_kept(run: Layerwise) -> int:
+    """Bytes of the values that are kept of all samples at a time."""
+    return max(_kept(run, stage) for stage in run.stages)
 
 
 def kept_in_memory(run: Layerwise) -> int:
@@ -102,22 +87,7 @@ def _kept(run: Layerwise, stage: Stage) -> int:
     return len(run.streams) * sum(math.prod(bind(n.shape, run.samples.all)) * item[n.dtype] for n in alive)
 
 
-def _stage_bytes(run: Layerwise, stage: Stage) -> int:
-    """Bytes in memory of a stage that runs: weights and one that is being loaded, caches, and values of a step."""
-    if not (stage.gives or stage.written):
-        return 0
-    made = run.scheduled(stage)
-    nodes = [n for n in made.graph.nodes if not n.is_leaf]
-    hosts = [b for b in run.backends if isinstance(b, HostBackend)]
-    weights = sum(b.weight_bytes(nodes) + b.cache_bytes(nodes, run.samples.limits) for b in hosts[:1])
-    given = sum(4 * math.prod(bind(n.shape, run.samples.limits)) for n in stage.takes.values())
-    results = (*stage.gives.values(), *stage.made.values())
-    read = sum(4 * math.prod(bind(n.shape, run.samples.limits)) for n in results)
-    as_floats = (4 * math.prod(p.inputs[0].tensor.shape) for p in stage.products)
-    return weights + max(as_floats, default=0) + sum(made.memory) + 2 * given + read
-
-
-def _seconds(run: Layerwise, *, hessians: bool) -> float:
+def seconds(run: Layerwise, *, hessians: bool) -> float:
     """Seconds, by the operations of products and the speed that a plain product of floats has here."""
     tokens, model, sums, seen = run.samples.all["tokens"], 0.0, 0.0, set()
     for product in (p for stage in run.stages if stage.gives for p in stage.products):

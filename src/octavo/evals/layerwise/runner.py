@@ -27,6 +27,7 @@ from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend, HostBackend
 from octavo.graph.schedule import Schedule, schedule
 from octavo.graph.stages import Stage, input_name, stages
+from octavo.io.allocator import keep_apart, trim
 from octavo.models import ModelSpec
 from octavo.quantizers.calibration import ChannelStatistics
 
@@ -112,11 +113,14 @@ class Layerwise:
 
         Raises NonFiniteError, naming a weight, where the model computes NaN or Inf.
         """
+        keep_apart()
         for stage in self.stages[self.first :]:
+            trim()
             replaced: dict[str, QTensor] = {}
             if stage.products:
                 tensors = {p.inputs[0].name: p.inputs[0].tensor for p in stage.products}
                 yield OpenStage(stage.number, stage.layer, self._inputs(stage), tensors, replaced)
+                trim()
             watched = stage.written if self._done is not None else {}
             caches = {name: _of_cache(name, x) for name, x in watched.items()}
             for stream in self.streams:
@@ -135,9 +139,6 @@ class Layerwise:
     ) -> None:
         """Run a stage over all samples."""
         tables = self.tables if stream == CHANGED else {}
-        for backend in self.backends:
-            if isinstance(backend, HostBackend):
-                backend.begin_loading()
         executor = Executor(self.scheduled(stage, replaced, tables), self.backends, self.samples.limits)
         results = [
             self._values.new((stream, number), bind(node.shape, self.samples.all), node.dtype)
@@ -155,6 +156,9 @@ class Layerwise:
                 at = stage.number * len(self.streams) + self.streams.index(stream)
                 whole = len(self.stages) * len(self.streams) * len(self.samples)
                 self._progress(at * len(self.samples) + i + 1, whole)
+        for backend in self.backends:
+            if isinstance(backend, HostBackend):
+                backend.begin_loading()
 
     def scheduled(
         self, stage: Stage, replaced: Mapping[str, QTensor] | None = None, tables: Mapping[str, QTensor] | None = None

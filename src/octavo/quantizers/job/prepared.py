@@ -112,7 +112,7 @@ class Outline:
     """What a method would do.
 
     file     the model as it would be written but for scales of channels
-    memory   bytes that the process takes at most, beside what it has when it begins
+    memory   bytes of the process at most, with what it has already
     disk     bytes of files that it keeps while it is at work
     seconds  about so long
     """
