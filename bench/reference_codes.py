@@ -29,7 +29,8 @@ from octavo.formats import Planes, dequantize
 from octavo.formats.group import row_named
 from octavo.huggingface.schemes import checkpoint_scheme
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.calibration.factor import Order, factorize
+from octavo.quantizers.calibration.factor import factorize
+from octavo.quantizers.calibration.shared import Order
 from octavo.quantizers.compensation.coded import compensated_row
 from octavo.quantizers.compensation.compensate import DAMP
 from octavo.quantizers.compensation.sweep import sweep

@@ -105,6 +105,8 @@ def test_a_folder_of_floats_runs_as_it_is(octavo: Run, tmp_path: Path) -> None:
         (["--rotate", "Q4_0"], "--rotate without --scheme"),
         (["--layout", "gptq", "Q4_0"], "--layout without --scheme"),
         (["--resume", "Q4_0"], "--resume alone"),
+        (["--device", "gpu", "Q4_0"], "--device gpu alone"),
+        (["--ctx-size", "64", "--scheme", "fp8"], "--ctx-size alone"),
         (["--kv", "fp8", "--scheme", "w4a8"], "no --method is given"),
         (["--scheme", "w4a8", "--layout", "gptq"], "layout gptq does not hold w4a8"),
     ],

@@ -115,7 +115,7 @@ def make(
     parts = list(tensors(shape, preset, seed))
     if progress is not None:
         parts = list(_reported(parts, progress))
-    write_gguf(path, shape.arch, _metadata(name, shape), parts)
+    write_gguf(path, shape.arch, metadata(name, shape), parts)
 
 
 def _reported(parts: list[LazyTensor], progress: Progress) -> Iterator[LazyTensor]:
@@ -199,7 +199,8 @@ def _near(middle: float, shape: tuple[int, ...], rng: np.random.Generator) -> np
     return np.float32(middle) + np.float32(0.01) * rng.standard_normal(shape, np.float32)
 
 
-def _metadata(name: str, shape: ModelShape) -> dict[str, Any]:
+def metadata(name: str, shape: ModelShape) -> dict[str, Any]:
+    """What a file of a shape called `name` says beside its tensors."""
     tokens, merges = vocabulary(shape.n_vocab)
     return {
         "general.name": f"synthetic {name}",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octavo.cli.options import Context, Device
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 
@@ -39,6 +40,8 @@ class MethodOptions:
     samples: Annotated[
         int, typer.Option("--samples", min=1, rich_help_panel=METHOD, help="Windows of it that are run, at most.")
     ] = 32
+    context: Context = None
+    device: Device = "auto"
     resume: Annotated[
         bool,
         typer.Option("--resume", rich_help_panel=METHOD,
@@ -49,8 +52,7 @@ class MethodOptions:
     def made(self, dst: str, threads: int | None, bar: Bar) -> Compensation | None:
         """Raises UsageError for a method without a text, a text without a method, and an unknown method."""
         if self.method is None and self.calibration is None:
-            if self.resume:
-                raise UsageError("--resume alone (allowed: together with --method)")
+            self._refuse_alone()
             return None
         if self.method is None or self.calibration is None:
             given = f"--method {self.method}" if self.method else f"--calibration {self.calibration}"
@@ -61,13 +63,14 @@ class MethodOptions:
         if kind is None:
             raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)})")
         return Compensation(
-            self.calibration, kind, self.samples, threads=threads, progress=bar.show,
-            work=f"{dst}.work", resume=self.resume,
+            self.calibration, kind, self.samples, self.context, self.device, threads, bar.show,
+            f"{dst}.work", self.resume,
         )  # fmt: skip
 
     def of_scheme(self, threads: int | None, bar: Bar, **options: Any) -> SchemeMethod | None:
         """The same for a checkpoint's scheme; options are those of the method."""
         if self.method in (None, "rtn") and self.calibration is None and not any((self.resume, *options.values())):
+            self._refuse_alone()
             return None
         from octavo.evals.schemes import KINDS, SchemeMethod
 
@@ -78,6 +81,17 @@ class MethodOptions:
         if self.calibration is None:
             raise UsageError(f"--method {kind} alone (allowed: together with --calibration TEXT)")
         return SchemeMethod(
-            self.calibration, kind, samples=self.samples, resume=self.resume, threads=threads, progress=bar.show,
-            **options,
+            self.calibration, kind, samples=self.samples, context=self.context, resume=self.resume,
+            device=self.device, threads=threads, progress=bar.show, **options,
         )  # fmt: skip
+
+    def _refuse_alone(self) -> None:
+        """Raise UsageError for options of a method without one."""
+        options = {
+            "--resume": self.resume,
+            "--ctx-size": self.context,
+            f"--device {self.device}": self.device != "auto",
+        }
+        given = next((name for name, value in options.items() if value), None)
+        if given is not None:
+            raise UsageError(f"{given} alone (allowed: together with --method)")

@@ -10,8 +10,9 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,8 +24,8 @@ from octavo.evals.layerwise.needs import kept_in_memory, seconds, values_kept
 from octavo.evals.looked_up import made_table, rows_at_a_time
 from octavo.evals.method_memory import compensation_bytes
 from octavo.evals.texts import named_text
-from octavo.formats import QTensor, by_name, dequantize
-from octavo.formats.spec import F32, U8, AnyArray
+from octavo.formats import QTensor, by_name, dequantize, unpack
+from octavo.formats.spec import F32, U8
 from octavo.graph.protocol import Backend
 from octavo.graph.stages import stages
 from octavo.huggingface import open_model_file
@@ -38,6 +39,7 @@ from octavo.quantizers.job.about import About
 from octavo.quantizers.job.made import AllMade, Made
 from octavo.quantizers.job.method import Takes
 from octavo.quantizers.job.plan import Job
+from octavo.quantizers.placed import is_tensor, on_host
 from octavo.text import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -137,7 +139,8 @@ class Compensation:
             return made
         run = Layerwise(
             spec, backends, samples, original=self.kind == "qronos", tables=_tables(job, spec, made),
-            journal=None if kept is None else kept.journal, progress=None if self.progress is None else self._tell,
+            journal=None if kept is None else kept.journal, made=partial(_values, job, spec, dict(made)),
+            progress=None if self.progress is None else self._tell,
         )  # fmt: skip
         for stage in run.run():
             found = dict(self._of_stage(job, stage))
@@ -192,7 +195,7 @@ class Compensation:
         for given in stage.inputs:
             wanted = [name for name in given.names if _compensated(job, name)]
             parts: dict[str, list[_Part]] = {name: [] for name in wanted}
-            met = channels(given.statistics().absmax) if wanted else None
+            met = channels(given.absmax()) if wanted else None
             for expert in (range(given.experts) or (None,)) if wanted else ():
                 for name, part in self._of_input(job, stage, given, expert, wanted):
                     parts[name].append(part)
@@ -200,7 +203,7 @@ class Compensation:
                 shape = stage.tensor(name).shape
                 packed = np.stack([part.packed for part in found]).reshape(*shape[:-1], -1)
                 fmt = job.types[name]
-                stage.replace(name, dequantize(QTensor(fmt, shape, packed, name)))
+                stage.replace(name, _placed(QTensor(fmt, shape, packed, name), stage.device))
                 sums = [sum(column) for column in zip(*(part.sums for part in found), strict=True)]
                 signal = sums[2] or 1.0
                 yield name, Made(packed, math.sqrt(sums[1] / signal), math.sqrt(sums[0] / signal), met)
@@ -209,28 +212,25 @@ class Compensation:
         self, job: Job, stage: OpenStage, given: ProductInput, expert: int | None, names: list[str]
     ) -> Iterator[tuple[str, _Part]]:
         """Of an input, or an expert's, each weight that reads it."""
-        cross = given.cross(expert) if self.kind == "qronos" else None
-        hessian = given.hessian(expert) if cross is None else cross.hessian
-        matrix = hessian.matrix()
-        enough = expert is None or hessian.tokens >= given.size
-        factor = factorize(matrix, "act", DAMP) if enough else None
+        tokens, matrix, cross = _sums(given, expert, both=self.kind == "qronos")
+        factor = factorize(matrix, "act", DAMP) if expert is None or tokens >= given.size else None
         if factor is None:
-            _log.warning("%s met %d tokens, and is encoded alone", given.label(expert), hessian.tokens)
+            _log.warning("%s met %d tokens, and is encoded alone", given.label(expert), tokens)
         for name in names:
-            weight = stage.weight(name) if expert is None else stage.weight(name)[expert]
-            fmt, weights = job.types[name], _importance(job, name, stage.tensor(name).shape, expert)
+            weight, fmt, shape = stage.part(name, expert), job.types[name], stage.tensor(name).shape
+            weights, power = _importance(job, name, shape, expert), _given(weight, matrix)
             if factor is None:
-                importance = hessian.diagonal() if weights is None and hessian.tokens else weights
-                packed = encode(weight, fmt, importance=importance, threads=self.threads)
-                lost = _given(dequantize(QTensor(fmt, weight.shape, packed)) - weight, matrix)
-                yield name, _Part(packed, (lost, lost, _given(weight, matrix)))
+                values, diagonal = on_host(weight), on_host(matrix.diagonal())
+                packed = encode(
+                    values, fmt, importance=diagonal if weights is None and tokens else weights, threads=self.threads
+                )
+                lost = _given(dequantize(QTensor(fmt, values.shape, packed)) - values, on_host(matrix))
+                yield name, _Part(packed, (lost, lost, power))
                 continue
             found = compensate(
-                weight, matrix, fmt, importance=weights, cross=None if cross is None else cross.cross(),
-                factor=factor, threads=self.threads,
-            )  # fmt: skip
-            sums = float(found.before.sum()), float(found.after.sum()), _given(weight, matrix)
-            yield name, _Part(found.packed, sums)
+                weight, matrix, fmt, importance=weights, cross=cross, factor=factor, threads=self.threads
+            )
+            yield name, _Part(found.packed, (float(found.before.sum()), float(found.after.sum()), power))
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,9 +241,41 @@ class _Part:
     sums: tuple[float, float, float]
 
 
-def _given(weight: F32, hessian: AnyArray) -> float:
+def _sums(given: ProductInput, expert: int | None, *, both: bool) -> tuple[int, Any, Any]:
+    """Tokens of an input, or of an expert's, the Hessian, and with `both` products with what the original model gives:
+    arrays, or tensors where sums are made on a device."""
+    found: Any
+    if both:
+        found = given.cross(expert) if given.device is None else given.tensor_cross(expert)
+        return found.tokens, found.hessian.matrix(), found.cross()
+    found = given.hessian(expert) if given.device is None else given.tensor_hessian(expert)
+    return found.tokens, found.matrix(), None
+
+
+def _given(weight: Any, hessian: Any) -> float:
     """The mean square of what a product of weights [N, K] gives, added up over N."""
+    if is_tensor(weight):
+        return float(((weight @ hessian.float()) * weight).sum())
     return float(np.einsum("nk,nk->", weight @ hessian, weight))
+
+
+def _placed(stored: QTensor, device: str | None) -> Any:
+    """The values of a weight where weights are made."""
+    if device is None or stored.format.pack is None:
+        return dequantize(stored)
+    from octavo.quantizers.encoding.tensors import TensorPlanes, decoded
+
+    flat = QTensor(
+        stored.format, (prod(stored.shape[:-1]), stored.shape[-1]), stored.data.reshape(-1, stored.data.shape[-1])
+    )
+    return decoded(TensorPlanes.of(unpack(flat), device), stored.format).view(stored.shape)
+
+
+def _values(job: Job, spec: ModelSpec, made: Mapping[str, Made], name: str) -> F32 | None:
+    """The values of a weight that was made, None for others."""
+    if name not in made:
+        return None
+    return dequantize(made[name].tensor(job.types[name], spec.file.tensors[name].shape))
 
 
 def _compensated(job: Job, name: str) -> bool:

@@ -17,7 +17,8 @@ from octavo.formats import BlockFormat, QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.graph.node import Node
 from octavo.graph.stages import PRODUCTS, Stage
-from octavo.quantizers.calibration.factor import Matrix, factorize
+from octavo.quantizers.calibration.factor import factorize
+from octavo.quantizers.calibration.shared import Matrix
 from octavo.quantizers.compensation import DAMP, compensate
 from octavo.quantizers.job.made import Made
 

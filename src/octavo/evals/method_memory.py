@@ -17,7 +17,8 @@ from octavo.evals.smoothing import TOKENS
 from octavo.graph.stages import Stage
 from octavo.huggingface.coded import row_parts as rounded_parts
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.calibration.hessian import LARGEST_DOUBLE, hessian_bytes
+from octavo.quantizers.calibration.hessian import hessian_bytes
+from octavo.quantizers.calibration.shared import LARGEST_DOUBLE
 from octavo.quantizers.compensation.compensate import row_parts
 from octavo.quantizers.fold import ChangedFile
 from octavo.quantizers.smoothing.static import LARGEST_GRAM

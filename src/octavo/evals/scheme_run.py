@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from octavo.errors import HostMemoryError
 from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples
 from octavo.evals.layerwise.needs import Needs, seconds, values_kept
 from octavo.evals.method_memory import Making, method_bytes
-from octavo.evals.scheme_weights import COMPENSATE, made_weights
+from octavo.evals.scheme_weights import COMPENSATE, Maker, made_weights
 from octavo.evals.scheme_work import Done, load_scales, load_stages, save_scales, save_stage
 from octavo.evals.smoothing import smooth_model, with_scales
 from octavo.evals.static_inputs import static_input
@@ -44,6 +45,9 @@ from octavo.quantizers.smoothing import (
     unless,
 )
 from octavo.quantizers.smoothing.static import DYNAMIC
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Progress = Callable[[str, int, int], None]
 ROUNDINGS = {
@@ -108,7 +112,8 @@ class SchemeRun:
             made.take(mine)
 
         run = Layerwise(
-            read_model(file), self.backends, self.samples, original=self._original, journal=journal, done=done,
+            read_model(file), self.backends, self.samples, original=self._original, journal=journal,
+            made=self._values_of(dict(made.made), made.inputs), done=done,
             progress=None if self.progress is None else self._tell,
         )  # fmt: skip
         for stage in run.run():
@@ -118,9 +123,9 @@ class SchemeRun:
                     mine.inputs.append(self._static(stage, given, linear))
                     scheme = self._named(mine.inputs[-1].scheme)
                 names = [name for name in linear if scale_of(file, name) is None]
-                met = channels(given.statistics().absmax) if names else None
-                for name, weight in made_weights(stage, given, names, scheme, self.ways, self.threads):
-                    stage.replace(name, _values(scheme, weight, stage.tensor(name).shape))
+                met = channels(given.absmax()) if names else None
+                for name, weight in made_weights(stage, given, names, scheme, self.ways, self.threads, _maker(stage)):
+                    stage.replace(name, _values(scheme, weight, stage.tensor(name).shape, stage.device))
                     mine.made[name] = replace(weight, channels=met)
         return made
 
@@ -128,6 +133,16 @@ class SchemeRun:
         """The static scale of an input, with its weights in memory as long as it is looked for."""
         weights = [stage.weight(name) for name in names]
         return static_input(given, names, weights, self.scheme, self.most, self.other)
+
+    def _values_of(self, made: Mapping[str, MadeWeight], inputs: Sequence[StaticInput]) -> Callable[[str], F32 | None]:
+        """The values of weights that an earlier run has made."""
+        schemes = {name: self._named(found.scheme) for found in inputs for name in found.names}
+
+        def values(name: str) -> F32 | None:
+            found, scheme = made.get(name), schemes.get(name, self.scheme)
+            return None if found is None else _host_values(scheme, found, self.file.tensors[name].shape)
+
+        return values
 
     def _named(self, name: str) -> CheckpointScheme:
         """The scheme of an input's products."""
@@ -187,8 +202,28 @@ class SchemeRun:
         self.progress("calibration", done, total)
 
 
-def _values(scheme: CheckpointScheme, weight: MadeWeight, shape: tuple[int, ...]) -> F32:
-    """A weight [N, K], or [experts, N, K], as the model is computed with."""
+def _maker(stage: OpenStage) -> Callable[..., Maker]:
+    """What makes weights, where they are made."""
+    if stage.device is None:
+        return Maker
+    from octavo.evals.tensor_weights import TensorMaker
+
+    return TensorMaker
+
+
+def _values(
+    scheme: CheckpointScheme, weight: MadeWeight, shape: tuple[int, ...], device: str | None
+) -> F32 | Tensor:  # fmt: skip
+    """A weight [N, K], or [experts, N, K], as the model is computed with, where weights are made."""
+    if device is None:
+        return _host_values(scheme, weight, shape)
+    from octavo.evals.tensor_weights import placed_values
+
+    return placed_values(scheme, weight.coded, device).view(shape)
+
+
+def _host_values(scheme: CheckpointScheme, weight: MadeWeight, shape: tuple[int, ...]) -> F32:
+    """The same in the host's memory."""
     if len(shape) == 2:
         return values_of(scheme, weight.coded[0])
     out = np.empty(shape, np.float32)

@@ -18,7 +18,8 @@ from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded, factor_of, largest, nearest, row_parts, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.calibration import CrossHessian
-from octavo.quantizers.calibration.factor import Factor, Matrix, factorize
+from octavo.quantizers.calibration.factor import Factor, factorize
+from octavo.quantizers.calibration.shared import Matrix
 from octavo.quantizers.compensation import DAMP
 from octavo.quantizers.compensation.coded import compensated, compensated_row
 from octavo.quantizers.job.prepared import MadeWeight
@@ -39,12 +40,15 @@ CLIPPED = 512
 
 def made_weights(
     stage: OpenStage, given: ProductInput, names: Sequence[str], scheme: CheckpointScheme, ways: Sequence[str],
-    threads: int | None,
+    threads: int | None, maker: Callable[..., Maker] | None = None,
 ) -> Iterator[tuple[str, MadeWeight]]:  # fmt: skip
-    """Each of the weights of an input in the scheme, by that of `ways` which errs least; of experts each by itself."""
+    """Each of the weights of an input in the scheme, by that of `ways` which errs least; of experts each by itself.
+
+    maker  makes a `Maker`, if not the one for arrays
+    """
     tensors = {name: stage.tensor(name).stored() if given.experts else stage.tensor(name) for name in names}
     of_experts = [
-        _Maker(scheme, given, expert, ways, threads).all_made(tensors)
+        (maker or Maker)(scheme, given, expert, ways, threads).all_made(tensors)
         for expert in ((range(given.experts) or (None,)) if names else ())
     ]
     tensors.clear()
@@ -61,7 +65,7 @@ def made_weights(
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class Part:
     """A weight [N, K], and sums of squares over its outputs: errors before, after and of each way, and the outputs."""
 
     coded: Coded
@@ -72,12 +76,12 @@ class _Part:
     tried: Mapping[str, float]
 
 
-def _of_expert(tensor: QTensor, expert: int | None) -> F32:
-    """A weight's values, float32 [N, K]."""
-    return dequantize(tensor if expert is None else QTensor(tensor.format, tensor.shape[1:], tensor.data[expert]))
+def of_expert(tensor: QTensor, expert: int | None) -> QTensor:
+    """A weight [N, K]: of weights of experts that of one."""
+    return tensor if expert is None else QTensor(tensor.format, tensor.shape[1:], tensor.data[expert])
 
 
-class _Maker:
+class Maker:
     """Makes weights of the same inputs, or of an expert's, whose Hessian is added up once, if it is asked for."""
 
     def __init__(
@@ -93,11 +97,11 @@ class _Maker:
             tokens, done = self._given.tokens(expert), " or ".join(self._ways)
             _log.warning("%s met %d tokens, and is made by %s", given.label(expert), tokens, done)
 
-    def all_made(self, tensors: Mapping[str, QTensor]) -> dict[str, _Part]:
+    def all_made(self, tensors: Mapping[str, QTensor]) -> dict[str, Part]:
         """Each of some weights, or of its parts of this expert."""
-        return {name: self.made(name, _of_expert(tensor, self._expert)) for name, tensor in tensors.items()}
+        return {name: self.made(name, dequantize(of_expert(tensor, self._expert))) for name, tensor in tensors.items()}
 
-    def made(self, name: str, weight: F32) -> _Part:
+    def made(self, name: str, weight: F32) -> Part:
         """The weight [N, K] by the way that errs least."""
         plain = nearest(self._scheme, weight)
         tried = {way: plain if way == "nearest" else self._make(way, name, weight) for way in self._ways}
@@ -105,7 +109,7 @@ class _Maker:
         wrong = {way: wanted.wrong(values_of(self._scheme, coded)) for way, coded in tried.items()}
         best = min(wrong, key=lambda way: wrong[way])
         before = wrong["nearest"] if "nearest" in wrong else wanted.wrong(values_of(self._scheme, plain))
-        return _Part(tried[best], best, before, wrong[best], wanted.power, wrong)
+        return Part(tried[best], best, before, wrong[best], wanted.power, wrong)
 
     def _wanted(self, weight: F32) -> _Outputs | _Sums:
         """What tells errors: a Hessian, where it is of the tokens that judge and no larger than they are."""

@@ -3,7 +3,7 @@
 from octavo.formats.channel import channel_format
 from octavo.formats.codec import decode, dequantize, dequantize_rows, pack, quantize_reference, unpack
 from octavo.formats.group import group_format
-from octavo.formats.qtensor import DeferredQTensor, QTensor
+from octavo.formats.qtensor import DeferredQTensor, PlacedQTensor, QTensor
 from octavo.formats.spec import BlockFormat, Planes
 from octavo.formats.table import FORMATS, by_gguf_id, by_name
 
@@ -11,6 +11,7 @@ __all__ = [
     "FORMATS",
     "BlockFormat",
     "DeferredQTensor",
+    "PlacedQTensor",
     "Planes",
     "QTensor",
     "by_gguf_id",

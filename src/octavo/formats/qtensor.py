@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -98,3 +99,18 @@ class DeferredQTensor(QTensor):
     @property
     def nbytes(self) -> int:
         return prod(self.shape[:-1]) * self.format.row_bytes(self.shape[-1])
+
+
+class PlacedQTensor(DeferredQTensor):
+    """Float32 values that lie on a device: `placed` is a tensor of torch of this shape, which `data` copies."""
+
+    placed: Any
+
+    def __init__(self, format: BlockFormat, placed: Any, name: str = "") -> None:
+        shape = tuple(placed.shape)
+
+        def load() -> QTensor:
+            return QTensor(format, shape, placed.cpu().numpy().view(np.uint8), name)
+
+        super().__init__(format, shape, load, name)
+        object.__setattr__(self, "placed", placed)

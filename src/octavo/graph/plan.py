@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -87,14 +87,15 @@ class Executor:
     """Runs a schedule. `limits` are the sizes that the schedule was made for; `rows` of the caches is fixed by them.
 
     `outputs` are the numbers of the graph's outputs that a step makes unless others are asked for; by default all.
-    Weights, caches and states that `shares`, on the same backends, has by the same names are taken from it.
+    Weights, caches and states that `shares`, on the same backends, has by the same names are taken from it. `fed` are
+    inputs that `values` is given, and nothing else, where they lie already.
     """
 
     def __init__(
         self, schedule: Schedule, backends: Sequence[Backend], limits: Sizes, outputs: Sequence[int] | None = None,
-        shares: Executor | None = None,
+        shares: Executor | None = None, fed: Collection[str] = (),
     ) -> None:  # fmt: skip
-        self.schedule, self.backends, self.limits = schedule, tuple(backends), dict(limits)
+        self.schedule, self.backends, self.limits, self._fed = schedule, tuple(backends), dict(limits), frozenset(fed)
         self._outputs = tuple(range(len(schedule.graph.outputs)) if outputs is None else outputs)
         self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]
         self._leaves: dict[tuple[int, int], Any] = {}
@@ -173,6 +174,19 @@ class Executor:
         for step in plan.steps:
             step()
         return [backend.read(value) for backend, value in plan.outputs]
+
+    def values(self, inputs: Mapping[str, AnyArray], sizes: Sizes, fed: Mapping[str, Any]) -> list[tuple[Backend, Any]]:
+        """Run a step, inputs `fed` from values of its AsyncBackend; the outputs are left where they are made."""
+        plan = self._fill(inputs, sizes)
+        for name, source in fed.items():
+            for backend, value in plan.inputs.get(name, ()):
+                if id(backend) in self._waits:
+                    cast(AsyncBackend, backend).copy(value, source)
+                else:
+                    backend.write(value, np.asarray(source))
+        for step in plan.steps:
+            step()
+        return list(plan.outputs)
 
     def begin(
         self,
@@ -253,18 +267,20 @@ class Executor:
         values: dict[tuple[int, int], Any] = {}
         inputs: dict[str, list[tuple[Backend, Any]]] = {}
         places: list[tuple[Node, int, int]] = []
-        ends = [0] * len(self.backends)
-        for leaf, b in self._leaf_uses(graph):
+        ends, written = [0] * len(self.backends), [0] * len(self.backends)
+        for leaf, b in sorted(self._leaf_uses(graph), key=lambda use: use[0].name in self._fed):
             if (b, id(leaf)) in values:
                 continue
             value = self._leaves[b, id(leaf)]
             if leaf.op == "input":
                 value = self.backends[b].view(self._inputs[b], ends[b], bind(leaf.shape, sizes), leaf.dtype)
                 inputs.setdefault(leaf.name, []).append((self.backends[b], value))
-                places.append((leaf, b, ends[b]))
-                ends[b] += self._input_bytes(leaf, b, sizes)
+                start, ends[b] = ends[b], ends[b] + self._input_bytes(leaf, b, sizes)
+                if leaf.name not in self._fed:
+                    places.append((leaf, b, start))
+                    written[b] = ends[b]
             values[b, id(leaf)] = value
-        packed, host = self._packed(places, ends, sizes)
+        packed, host = self._packed(places, written, sizes)
         calls: list[tuple[Node, Call]] = []
         read: list[tuple[Backend, Sequence[Any]]] = []
         steps = _Steps([b.begin_plan() for b in self.backends])

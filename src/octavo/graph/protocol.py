@@ -122,6 +122,15 @@ class BoundedBackend(Backend, Protocol):
 
 
 @runtime_checkable
+class TensorBackend(AsyncBackend, BoundedBackend, Protocol):
+    """A backend whose values are tensors of torch."""
+
+    @property
+    def device(self) -> str:
+        """What torch calls the device that they lie on."""
+
+
+@runtime_checkable
 class HostBackend(Backend, Protocol):
     """A backend in the system's memory, which a model may be too large for."""
 

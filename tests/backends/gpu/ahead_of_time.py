@@ -24,6 +24,7 @@ from triton.compiler import ASTSource
 from octavo.backends.gpu import attention_tiles, delta_tiles, dispatch
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, Source, SplitK, marked
 from octavo.backends.gpu.attention_arguments import AttentionShape, PagedCache, PartialAttention
+from octavo.backends.gpu.columns import ColumnGrid, ColumnShape, Stored
 from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
 from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.kernels import (
@@ -34,6 +35,8 @@ from octavo.backends.gpu.kernels import (
     attention_latent,
     attention_unpack,
     choice,
+    clip_search,
+    columns,
     delta_chunks,
     elementwise,
     experts,
@@ -113,6 +116,11 @@ INT8, STATIC_INT8 = of_codes("int8", "dynamic"), of_codes("int8", "static")
 FP8, STATIC_FP8 = of_codes("fp8", "dynamic"), of_codes("fp8", "static")
 LATENT_Q8 = {"shape": AttentionShape(576, 512, 16, 16, 33, value_dim=512, block_r=64, kind="q8_0")}
 LATENT = {"shape": AttentionShape(576, 512, 16, 16, 33, value_dim=512, block_r=64)}
+
+SEARCHED = {"TOP": 15, "GROUP": 128, "GROUPS": 8}
+SEARCH = dict.fromkeys(("shrinks", "chosen"), "*fp32")
+COLUMNS = {"base": "*fp32", "matrix": "*fp32", "made": "*fp32",
+           "grid": ColumnGrid(*("*fp32",) * 6, "*i32", "*fp32", "i32")}  # fmt: skip
 
 KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     # name: kernel, constants, warps, types that differ from NAMES; those that take a layout are in LAYOUTS
@@ -275,6 +283,12 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "correct_streams": (streams.correct_streams_kernel, {"S": 4, "B": 1024}, 4,
                         {"first": "*fp32", "coefs": "*fp32", "k": "i32"}),
     "add_to_others": (streams.add_to_others_kernel, {"S": 4, "B": 1024}, 4, {"row": "*fp32", "k": "i32"}),
+    "columns": (columns.columns_kernel, {"shape": ColumnShape(-8.0, 7.0, 0, False, False)}, 4, COLUMNS),
+    "columns_again": (columns.columns_kernel, {"shape": ColumnShape(0.0, 0.0, 4, True, True)}, 4, COLUMNS),
+    "fit": (columns.fit_kernel, {"stored": Stored("f16"), "COLUMNS": 32, "ROWS": 32}, 4,
+            dict.fromkeys(("along", "product", "slope", "moved", "number"), "*fp32")),
+    **{f"clip_search_{kind}": (clip_search.clip_search_kernel, {"KIND": kind, "SCALE": "bf16"} | SEARCHED, 4, SEARCH)
+       for kind in ("symmetric", "zero_point", "affine")},
     "as_large_as": (streams.as_large_as_kernel, {"S": 4, "B": 2048}, 8, {"like": "*fp32", "least": "fp32", "k": "i32"}),
     "top_k": (elementwise.top_k_kernel, {"SOFT_MAX": True, "B": 128}, 1, {"out": "*i32", "k": "i32"}),
     "gather": (elementwise.gather_kernel, {"B": 8}, 1, {}),

@@ -69,6 +69,8 @@ OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "deco
           "decode_512", "prefill_512", "prefill_alibi",
           "rope", "set_rows", "rope_set_rows", "rms_norm",
           "xielu", "keep_largest", "predict_streams", "correct_streams", "add_to_others", "as_large_as",
+          "columns", "columns_again", "fit",
+          "clip_search_symmetric", "clip_search_zero_point", "clip_search_affine",
           "binary", "row", "sort", "sort_tiles", "gather_pairs", "top_k", "gather", "take_columns", "weighted_sum",
           "sum_experts", "copy_rows", "float_matvec",
           "draw", "best_parts", "best_merge", "group_maxima", "rank_groups", "topk_of_groups",

@@ -62,6 +62,10 @@ class GpuBackend:
         self._context = Context(self.target, deterministic, attention)
         self._dtypes = {"f32": torch.float32, "f16": torch.float16, "i32": torch.int32, "i64": torch.int64}
 
+    @property
+    def device(self) -> str:
+        return self.target.device
+
     def supports(self, node: Node) -> tuple[bool, str]:
         if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
             return False, f"no kernel for {node.op}"

@@ -16,7 +16,7 @@ from octavo.backends.gpu.layout import Layout, ScaleKind, layout_of
 from octavo.backends.gpu.pack import Packed, pack
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, kernel_views
 from octavo.errors import QuantFormatError
-from octavo.formats import BlockFormat, Planes, QTensor, dequantize, unpack
+from octavo.formats import BlockFormat, PlacedQTensor, Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
 from octavo.formats.spec import F32
 
@@ -92,6 +92,9 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
     assert number is not None
     if not tensor.format.is_float:  # numbers of 8 bits times scales: 16 bits hold them to a part in 2,048
         return torch.from_numpy(_halves(tensor)).to(device)
+    if isinstance(tensor, PlacedQTensor):
+        placed: torch.Tensor = tensor.placed
+        return placed.to(device)
     if number.name not in KINDS:
         return torch.from_numpy(dequantize(tensor)).to(device)
     raw = torch.from_numpy(np.require(tensor.data, requirements="W")).to(device)

@@ -9,6 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from octavo.evals.layerwise.memory import process_bytes, stage_bytes
+from octavo.evals.layerwise.placement import kept_bytes
 from octavo.evals.layerwise.runner import Layerwise
 from octavo.evals.layerwise.values import DTYPES
 from octavo.graph.node import Node, bind
@@ -55,27 +56,13 @@ def needs(run: Layerwise, *, hessians: bool) -> Needs:
 
 
 def values_kept(run: Layerwise) -> int:
-    """Bytes of the values that are kept of all samples at a time."""
-    return max(_kept(run, stage) for stage in run.stages)
+    """Bytes of the values that are kept of all samples at a time, but for those in the memory of a device."""
+    return 0 if run.keeps else max(_kept(run, stage) for stage in run.stages)
 
 
 def kept_in_memory(run: Layerwise) -> int:
-    """Bytes of the values that are kept of all samples, at most, where there is no journal: as `Values` takes them."""
-    total = top = 0
-    spare, sizes = set[int](), dict[int, int]()
-    item = {name: np.dtype(kind).itemsize for name, kind in DTYPES.items()}
-    for stage in run.stages:
-        for n, node in stage.gives.items():
-            sizes[n] = math.prod(bind(node.shape, run.samples.all)) * item[node.dtype]
-            total += 0 if sizes[n] in spare else sizes[n]
-            spare.discard(sizes[n])
-        top = max(top, total)
-        later = {n for s in run.stages[stage.number + 1 :] for n in s.takes}
-        for n in sizes.keys() - later:
-            size = sizes.pop(n)
-            total -= size if size in spare else 0
-            spare.add(size)
-    return len(run.streams) * top
+    """Bytes of the values that are kept of all samples, at most, where there is no journal."""
+    return 0 if run.keeps else kept_bytes(run.stages, run.samples.all, len(run.streams))
 
 
 def _kept(run: Layerwise, stage: Stage) -> int:
@@ -98,7 +85,7 @@ def seconds(run: Layerwise, *, hessians: bool) -> float:
             sums += tokens * used * float(size) * (size + TILE)
             seen.add(id(product.inputs[1]))
     model *= len(run.streams)
-    return (model / MODEL_SHARE + (sums / SUM_SHARE if hessians else 0)) / _speed()
+    return (model / MODEL_SHARE + (sums / SUM_SHARE if hessians else 0)) / _speed(run.device)
 
 
 def _inputs(product: Node) -> tuple[int, int]:
@@ -107,8 +94,10 @@ def _inputs(product: Node) -> tuple[int, int]:
     return (shape[0] if len(shape) == 3 else 1), shape[-1]
 
 
-def _speed() -> float:
-    """Operations a second of products of floats in all threads."""
+def _speed(device: str | None) -> float:
+    """Operations a second of products of floats, on a device or in all threads."""
+    if device is not None:
+        return _device_speed(device)
     from octavo.backends.cores import cores
 
     x = np.ones((PROBE, PROBE), np.float32)
@@ -121,3 +110,18 @@ def _speed() -> float:
     start = perf_counter()
     run_tiles([products] * cores())
     return 4 * cores() * 2 * PROBE**3 / (perf_counter() - start)
+
+
+def _device_speed(device: str) -> float:
+    """The same of factors of 11 bits on a device."""
+    import torch
+
+    from octavo.quantizers.calibration.tensors import rounded_factors
+
+    size = 8 * PROBE if device == "cuda" else PROBE
+    x = torch.ones((size, size), device=device)
+    with rounded_factors():
+        float((x @ x)[0, 0])
+        start = perf_counter()
+        float((x @ x @ x @ x @ x)[0, 0])
+    return 4 * 2 * size**3 / (perf_counter() - start)

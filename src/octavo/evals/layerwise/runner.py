@@ -9,27 +9,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from octavo.errors import UsageError
 from octavo.evals.layerwise.inputs import ProductInput, inputs_of
+from octavo.evals.layerwise.placement import kept_bytes, placed
 from octavo.evals.layerwise.samples import Samples
 from octavo.evals.layerwise.values import Journal, Values
-from octavo.formats import QTensor, by_name, dequantize
+from octavo.formats import PlacedQTensor, QTensor, by_name, dequantize
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.lower import lower
 from octavo.graph.node import Node, bind
 from octavo.graph.plan import Executor
-from octavo.graph.protocol import Backend, HostBackend
+from octavo.graph.protocol import Backend, HostBackend, TensorBackend
 from octavo.graph.schedule import Schedule, schedule
 from octavo.graph.stages import Stage, input_name, stages
 from octavo.io.allocator import keep_apart, trim
 from octavo.models import ModelSpec
 from octavo.quantizers.calibration import ChannelStatistics
+from octavo.quantizers.placed import is_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logging.getLogger("octavo")
 
@@ -40,6 +47,8 @@ Done = Callable[[Stage, Mapping[str, ChannelStatistics]], None]
 """Is told of a stage that was run, before the journal says so, and what was written to caches, by their names."""
 Progress = Callable[[int, int], None]
 """Is told samples of stages that were run, and of how many."""
+Made = Callable[[str], F32 | None]
+"""The values that an earlier run has put in for a weight, None where it stayed as it was."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +58,13 @@ class OpenStage:
     number  of the stage
     layer   of its weights, None for those of no layer
     inputs  of its products, each once
+    device  what torch calls the device on which weights are to be made; None: on the host
     """
 
     number: int
     layer: int | None
     inputs: Sequence[ProductInput]
+    device: str | None
     _tensors: Mapping[str, QTensor]
     _replaced: dict[str, QTensor] = field(default_factory=dict)
 
@@ -67,9 +78,24 @@ class OpenStage:
         """A weight's values, float32 [N, K] or [experts, N, K]."""
         return dequantize(self.tensor(name))
 
-    def replace(self, name: str, values: F32) -> None:
+    def part(self, name: str, expert: int | None) -> F32 | Tensor:
+        """A weight's values, or an expert's, float32 [N, K], where weights are made."""
+        tensor = self.tensor(name).stored()
+        if expert is not None:
+            tensor = QTensor(tensor.format, tensor.shape[1:], tensor.data[expert], name)
+        if self.device is None:
+            return dequantize(tensor)
+        from octavo.quantizers.encoding.tensors import values_of_tensor
+
+        return values_of_tensor(tensor, self.device)
+
+    def replace(self, name: str, values: F32 | Tensor) -> None:
         """Run this stage with other values of a weight, float32, finite, in its shape."""
         tensor = self.tensor(name)
+        if is_tensor(values):
+            assert values.shape == tensor.shape
+            self._replaced[name] = PlacedQTensor(by_name("F32"), values, name)
+            return
         if values.shape != tensor.shape or values.dtype != np.float32 or not np.isfinite(values).all():
             found = f"{values.dtype} {list(values.shape)}"
             raise UsageError(f"{name}: {found} (allowed: finite float32 {list(tensor.shape)})", argument="values")
@@ -85,15 +111,18 @@ class Layerwise:
     tables    what rows are looked up in instead of the model's own tensors of these names, but in the original
     journal   makes the run one that goes on after a kill, with values in its folder
     folder    where values are kept in files, if there is no journal; None: in memory
+    made      what a run that goes on has made before; stages whose values are not on the disk are run again with that
     done      is told of each stage that was run
     progress  is told how far the run is
 
-    Weights are computed with as floats, whatever they are stored as.
+    Weights are computed with as floats, whatever they are stored as. Where the first backend is a TensorBackend,
+    products take their factors to 11 bits there, and values stay in its memory if that has room for them.
     """
 
     def __init__(
         self, spec: ModelSpec, backends: Sequence[Backend], samples: Samples, *, original: bool = False,
         tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, folder: str | None = None,
+        made: Made | None = None,
         done: Done | None = None, progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.samples, self.tables = spec, samples, dict(tables or {})
@@ -101,12 +130,16 @@ class Layerwise:
         self.backends, self._journal, self._done, self._progress = tuple(backends), journal, done, progress
         self.streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
         self._told: set[str] = set()
-        self._values = Values(folder if journal is None else journal.folder)
+        self._made: Made = made or (lambda _: None)
+        kept = kept_bytes(self.stages, samples.all, len(self.streams))
+        self.device, self.keeps = placed(backends[0], self.stages, samples.limits, kept, len(self.streams))
+        self._values = Values(folder if journal is None else journal.folder, self.device if self.keeps else None)
         self.first = 0 if journal is None else journal.stage
         """The stage that the run begins with: those before it were done by an earlier run."""
-        for stream in self.streams if self.first else ():
-            for number, node in self._alive(self.first):
-                self._values.reopen((stream, number), bind(node.shape, samples.all), node.dtype)
+        alive = [(stream, *value) for stream in self.streams for value in self._alive(self.first)]
+        self._again = self.first if self.keeps or not any(self._values.has((s, n)) for s, n, _ in alive) else 0
+        for stream, number, node in alive if self.first and not self._again else ():
+            self._values.reopen((stream, number), bind(node.shape, samples.all), node.dtype)
 
     def run(self) -> Iterator[OpenStage]:
         """Each stage that has products, before it is run; it is run when the next one is asked for.
@@ -114,12 +147,14 @@ class Layerwise:
         Raises NonFiniteError, naming a weight, where the model computes NaN or Inf.
         """
         keep_apart()
+        for stage in self.stages[: self._again]:
+            self._run_again(stage)
         for stage in self.stages[self.first :]:
             trim()
             replaced: dict[str, QTensor] = {}
             if stage.products:
                 tensors = {p.inputs[0].name: p.inputs[0].tensor for p in stage.products}
-                yield OpenStage(stage.number, stage.layer, self._inputs(stage), tensors, replaced)
+                yield OpenStage(stage.number, stage.layer, self._inputs(stage), self.device, tensors, replaced)
                 trim()
             watched = stage.written if self._done is not None else {}
             caches = {name: _of_cache(name, x) for name, x in watched.items()}
@@ -130,27 +165,43 @@ class Layerwise:
                 self._done(stage, caches)
             self._end(stage)
 
+    def _run_again(self, stage: Stage) -> None:
+        """Run a stage that an earlier run has done, with what it has made."""
+        names = {p.inputs[0].name for p in stage.products}
+        replaced = {name: _floats(name, values) for name in names if (values := self._made(name)) is not None}
+        for stream in self.streams:
+            if stage.gives or stage.written:
+                self._run(stage, stream, replaced if stream == CHANGED else {}, {})
+        self._free(stage)
+
     def _inputs(self, stage: Stage) -> list[ProductInput]:
         kept = [{n: self._values[stream, n] for n in stage.takes} for stream in self.streams]
-        return inputs_of(stage, kept[0], kept[1] if len(kept) > 1 else None)
+        return inputs_of(stage, kept[0], kept[1] if len(kept) > 1 else None, self.device)
 
     def _run(
         self, stage: Stage, stream: str, replaced: Mapping[str, QTensor], caches: Mapping[str, ChannelStatistics]
     ) -> None:
         """Run a stage over all samples."""
         tables = self.tables if stream == CHANGED else {}
-        executor = Executor(self.scheduled(stage, replaced, tables), self.backends, self.samples.limits)
+        taken: dict[str, Any] = {input_name(n): self._values[stream, n] for n in stage.takes}
+        here = [name for name, values in taken.items() if hasattr(values, "tensor")]
+        schedule = self.scheduled(stage, replaced, tables)
+        executor = Executor(schedule, self.backends, self.samples.limits, fed=here)
         results = [
             self._values.new((stream, number), bind(node.shape, self.samples.all), node.dtype)
             for number, node in stage.gives.items()
         ]
         for i, sample in enumerate(self.samples):
-            given = {input_name(n): self._values[stream, n][sample.part] for n in stage.takes}
-            made = executor.run({**sample.inputs, **given}, sample.sizes)
-            for kept, part in zip(results, made, strict=False):
-                kept[sample.part] = part
+            given = {name: values[sample.part] for name, values in taken.items()}
+            inputs = {**sample.inputs, **{name: values for name, values in given.items() if name not in here}}
+            with self._rounded():
+                made = executor.values(inputs, sample.sizes, {name: given[name].tensor for name in here})
+            for kept, (backend, value) in zip(results, made, strict=False):
+                stays = hasattr(kept, "tensor") and isinstance(backend, TensorBackend)
+                kept[sample.part] = value if stays else backend.read(value)
             if stream == CHANGED and caches:
-                for name, part in _written(stage, given, made[len(results) :]):
+                written = [backend.read(value) for backend, value in made[len(results) :]]
+                for name, part in _written(stage, given, written):
                     caches[name].add(part)
             if self._progress is not None:
                 at = stage.number * len(self.streams) + self.streams.index(stream)
@@ -159,6 +210,14 @@ class Layerwise:
         for backend in self.backends:
             if isinstance(backend, HostBackend):
                 backend.begin_loading()
+
+    def _rounded(self) -> AbstractContextManager[None]:
+        """Products take factors to 11 bits where they run on a device."""
+        if self.device is None:
+            return nullcontext()
+        from octavo.quantizers.calibration.tensors import rounded_factors
+
+        return rounded_factors()
 
     def scheduled(
         self, stage: Stage, replaced: Mapping[str, QTensor] | None = None, tables: Mapping[str, QTensor] | None = None
@@ -183,6 +242,10 @@ class Layerwise:
                 for number in stage.gives:
                     self._values.flush((stream, number))
             self._journal.advance(stage.number + 1)
+        self._free(stage)
+
+    def _free(self, stage: Stage) -> None:
+        """Let go of what no later stage reads."""
         alive = {n for n, _ in self._alive(stage.number + 1)}
         for number in (stage.takes.keys() | stage.gives.keys()) - alive:
             for stream in self.streams:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from octavo.formats.spec import AnyArray
 from octavo.io import regular
 from octavo.io.atomic import replace_file
 from octavo.io.locks import try_lock
+
+if TYPE_CHECKING:
+    from octavo.evals.layerwise.device_array import DeviceArray
 
 DTYPES: Mapping[str, type[Any]] = {"f32": np.float32, "i32": np.int32}
 STATE, LOCK = "state.json", "lock"
@@ -30,18 +33,27 @@ class Values:
     """Arrays by the name of the stream that they belong to and their number in the graph.
 
     With a `folder` they are files, of which the system keeps in memory what it has room for; without, they are memory.
+    With a `device` of torch's all floats lie in its memory instead.
     """
 
-    def __init__(self, folder: str | None = None) -> None:
-        self.folder = folder
-        self._arrays: dict[tuple[str, int], AnyArray] = {}
+    def __init__(self, folder: str | None = None, device: str | None = None) -> None:
+        self.folder, self._device = folder, device
+        self._arrays: dict[tuple[str, int], AnyArray | DeviceArray] = {}
         self._spare: dict[int, AnyArray] = {}  # by bytes: memory that the system need not give, and clear, anew
 
-    def __getitem__(self, key: tuple[str, int]) -> AnyArray:
+    def __getitem__(self, key: tuple[str, int]) -> Any:
         return self._arrays[key]
 
-    def new(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> AnyArray:
+    def new(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> AnyArray | DeviceArray:
         """An array to fill, in place of one that is there."""
+        if self._device is not None and dtype == "f32":
+            import torch
+
+            from octavo.evals.layerwise.device_array import DeviceArray
+
+            placed = DeviceArray(torch.empty(shape, dtype=torch.float32, device=self._device))
+            self._arrays[key] = placed
+            return placed
         path = self._path(key)
         array = self._empty(shape, dtype) if path is None else np.memmap(path, DTYPES[dtype], "w+", shape=shape)
         self._arrays[key] = array
@@ -65,6 +77,11 @@ class Values:
             )
         self._arrays[key] = np.memmap(path, DTYPES[dtype], "r", shape=shape)
 
+    def has(self, key: tuple[str, int]) -> bool:
+        """Whether an earlier run left an array in the folder."""
+        path = self._path(key)
+        return path is not None and os.path.exists(path)
+
     def flush(self, key: tuple[str, int]) -> None:
         """Wait until an array is on the disk, if it is a file."""
         array = self._arrays[key]
@@ -73,6 +90,8 @@ class Values:
 
     def free(self, key: tuple[str, int]) -> None:
         array, path = self._arrays.pop(key), self._path(key)
+        if not isinstance(array, np.ndarray):
+            return
         if path is None:
             self._spare[array.nbytes] = array.reshape(-1).view(np.uint8)
         else:

@@ -55,6 +55,12 @@ class ChannelStatistics:
         if not (np.isfinite(places[-2]).all() and np.isfinite(places[-1]).all()):
             raise NonFiniteError(f"the model computed NaN or Inf in what {self.name} is given")
 
+    def count(self, tokens: int, row: int, sums: F64, low: F32, high: F32) -> None:
+        """Count vectors of a row of which sums of x, |x| and x^2 [3, K], the least and the largest [K] are known."""
+        self.tokens[row] += tokens
+        self._sums[:, row] += sums
+        self._low[row], self._high[row] = np.minimum(self._low[row], low), np.maximum(self._high[row], high)
+
     def merge(self, other: Self) -> None:
         """Count what another one has counted. Raises UsageError where it is of another shape."""
         if other.shape != self.shape:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import UsageError
 from octavo.formats.spec import F32
+from octavo.quantizers.calibration.shared import Matrix, Order, more_damping
+from octavo.quantizers.placed import is_tensor
 from octavo.quantizers.tiles import TILE, run_tiles, spans
 
-Matrix = npt.NDArray[np.floating[Any]]
-Order = Literal["act", "natural"]
+if TYPE_CHECKING:
+    from torch import Tensor
 
-MOST_DAMPING = 1.0
+    from octavo.quantizers.calibration.tensors import TensorFactor
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +41,25 @@ class Factor:
     added: float
 
 
-def factorize(hessian: Matrix, order: Order, damp: float, *, keep: bool = True) -> Factor:
+@overload
+def factorize(hessian: Matrix, order: Order, damp: float, *, keep: bool = True) -> Factor: ...
+@overload
+def factorize(hessian: Tensor, order: Order, damp: float, *, keep: bool = True) -> TensorFactor: ...
+
+
+def factorize(hessian: Matrix | Tensor, order: Order, damp: float, *, keep: bool = True) -> Factor | TensorFactor:
     """The factor of `hessian` [K, K], columns with the largest diagonal first or as they lie.
 
     keep  False: `hessian` is not needed afterwards, and its memory may become the factor's
 
     Where there is none, damping is multiplied by 10, up to MOST_DAMPING. Raises UsageError where there is none even so:
-    far from positive semidefinite. Beside the hessian it needs memory for another one, then for m in float32.
+    far from positive semidefinite. Beside the hessian it needs memory for another one, then for m in float32. That of a
+    tensor of torch is found on its device.
     """
+    if is_tensor(hessian):
+        from octavo.quantizers.calibration.tensors import TensorFactor
+
+        return TensorFactor.of(hessian, order, damp, keep=keep)
     diagonal = hessian.diagonal().copy()
     mean = float(diagonal.mean()) if diagonal.any() else 1.0
     taken = np.argsort(-diagonal, kind="stable") if order == "act" else np.arange(len(hessian))
@@ -59,9 +71,7 @@ def factorize(hessian: Matrix, order: Order, damp: float, *, keep: bool = True) 
             _cholesky(lower)
             break
         except np.linalg.LinAlgError:
-            damping = max(10 * damping, 1e-6)
-            if damping > MOST_DAMPING:
-                raise UsageError("hessian is not positive semidefinite (allowed: sums of x x^T)") from None
+            damping = more_damping(damping)
     own = lower.diagonal()[::-1].astype(np.float64)
     mirror(lower)
     lower /= own[:, None]

@@ -14,11 +14,9 @@ import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
-from octavo.quantizers.calibration.factor import Matrix
+from octavo.quantizers.calibration.shared import LARGEST_DOUBLE, Matrix
 from octavo.quantizers.tiles import run_tiles, spans
 
-LARGEST_DOUBLE = 8192
-"""Inputs of a product up to which sums are float64; beyond it they would take more than 512 MiB."""
 TOKENS = 2048
 """Vectors whose products are added up in float32 before they come to the sum."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats import Planes, QTensor, unpack
+from octavo.formats import Planes
 from octavo.formats.group import row_named
 from octavo.formats.scalars import e4m3_to_f32
 from octavo.formats.spec import F32, U8, BlockFormat
@@ -17,6 +18,12 @@ from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.calibration.factor import Factor
 from octavo.quantizers.compensation.compensate import compensate
 from octavo.quantizers.compensation.planes import grid_of
+from octavo.quantizers.placed import is_tensor, on_host
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from octavo.quantizers.calibration.tensors import TensorFactor
 
 PLAIN_GROUPS = "GROUP4_128_F32"
 """Of rows with two levels of scales: what a file has, from which both levels follow."""
@@ -65,18 +72,18 @@ def compensated_row(scheme: CheckpointScheme, k: int) -> BlockFormat | None:
 
 
 def compensated(
-    scheme: CheckpointScheme, values: F32, hessian: npt.ArrayLike, *, importance: F32 | None = None,
-    cross: npt.ArrayLike | None = None, factor: Factor | None = None, threads: int | None = None,
+    scheme: CheckpointScheme, values: F32 | Tensor, hessian: npt.ArrayLike | Tensor, *, importance: F32 | None = None,
+    cross: npt.ArrayLike | Tensor | None = None, factor: Factor | TensorFactor | None = None,
+    threads: int | None = None,
 ) -> Coded:  # fmt: skip
     """Values [N, K] in a scheme that `compensated_row` has a format for. Arguments and errors as of `compensate`."""
-    n, k = values.shape
-    fmt = compensated_row(scheme, k)
+    fmt = compensated_row(scheme, values.shape[1])
     assert fmt is not None
-    room = 1 if cross is None else ROOM
-    multiplied = factor_of(scheme, room * largest(values))
-    aims = values if multiplied == 1 else values * np.float32(multiplied)
+    most = float(values.abs().max()) if is_tensor(values) and len(values) else largest(on_host(values))
+    multiplied = factor_of(scheme, (1 if cross is None else ROOM) * most)
+    aims = values if multiplied == 1 else values * multiplied
     found = compensate(aims, hessian, fmt, importance=importance, cross=cross, factor=factor, threads=threads)
-    planes = unpack(QTensor(fmt, (n, k), found.packed))
+    planes = found.planes
     assert planes.d is not None
     q = planes.q if scheme.row != "FP8" else _numbers(planes.q)
     return Coded(q, planes.d, planes.m, multiplied)

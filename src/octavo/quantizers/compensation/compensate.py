@@ -10,20 +10,28 @@ coordinate descent (as QuantEase does with codes, arXiv 2309.01885).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.cores import threads_of
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
-from octavo.formats import BlockFormat, Planes, QTensor, decode, dequantize, pack, quantize_reference, unpack
+from octavo.formats import BlockFormat, Planes, decode
 from octavo.formats.group import row_named
-from octavo.formats.spec import F32, U8, AnyArray
-from octavo.quantizers.calibration.factor import Factor, Order, factorize
-from octavo.quantizers.compensation.sweep import ROWS, sweep
-from octavo.quantizers.encoding.encoder import ENCODABLE, encode, rows_of
+from octavo.formats.spec import F32, AnyArray
+from octavo.quantizers.calibration.factor import Factor, factorize
+from octavo.quantizers.calibration.shared import Order
+from octavo.quantizers.compensation.rows import LEAST_GAIN, ROWS, Compensated, encoded
+from octavo.quantizers.compensation.sweep import sweep
+from octavo.quantizers.encoding.encoder import rows_of
+from octavo.quantizers.placed import is_tensor
 from octavo.quantizers.tiles import spans
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from octavo.quantizers.calibration.tensors import TensorFactor
 
 Matrix = npt.NDArray[np.floating[Any]]
 
@@ -33,42 +41,19 @@ DAMP = 0.01
 """Of the mean diagonal, added to the diagonal."""
 SLAB, TILES = 1 << 20, 4
 """Values of rows that are made at a time, at least, and tiles of rows for each thread."""
-LEAST_GAIN = 1e-5
-"""Of a row's error: what compensation must gain at least to be taken."""
-
-
-@dataclass(frozen=True, eq=False)
-class Compensated:
-    """Rows in a format, and what they lose.
-
-    packed   uint8 [N, bytes of a row]
-    before   float32 [N]: e^T H e of each row as the encoder alone leaves it
-    after    float32 [N]: of what is in `packed`; nowhere above `before`
-    bound    what nearest levels can't exceed with these scales while no value is beyond the last level, damping
-             included (Babai's bound of the lattice of H): the sum over all rows, before anything is refitted
-    kept     rows that compensation made better; the others are the encoder's
-    damping  that was added to the diagonal, over its mean
-    """
-
-    packed: U8
-    before: F32
-    after: F32
-    bound: float
-    kept: int
-    damping: float
 
 
 def compensate(
-    weight: npt.ArrayLike,
-    hessian: npt.ArrayLike,
+    weight: npt.ArrayLike | Tensor,
+    hessian: npt.ArrayLike | Tensor,
     row: str | BlockFormat,
     *,
     importance: npt.ArrayLike | None = None,
-    cross: npt.ArrayLike | None = None,
+    cross: npt.ArrayLike | Tensor | None = None,
     order: Order = "act",
     damp: float = DAMP,
     rounds: int = ROUNDS,
-    factor: Factor | None = None,
+    factor: Factor | TensorFactor | None = None,
     threads: int | None = None,
 ) -> Compensated:
     """Rows [N, K] in the format `row`, errors making up for each other under `hessian` [K, K].
@@ -83,6 +68,10 @@ def compensate(
     rounds      times that scales and codes are gone through again after GPTQ's sweep; 0: GPTQ alone
     factor      what `factorize` makes of `hessian`, `order` and `damp`, for weights that share them
 
+    Where `hessian` is a tensor of torch the work is done on its device, by kernels in Triton; `cross` and `factor` (a
+    `TensorFactor`) are then there as well, and `weight` may be. The codes are the same but for values that lie halfway
+    between two levels, which sums in another order tip, and what follows in their rows.
+
     Columns whose diagonal is 0 met no activation, and cost nothing. Bytes do not depend on `threads`. Raises
     QuantFormatError for a format whose codes are not each a value's own level (IQ1 to IQ3, TQ1_0, floats), UsageError
     for shapes and numbers that do not fit, NonFiniteError for NaN or Inf.
@@ -94,12 +83,17 @@ def compensate(
         raise QuantFormatError(
             f"{fmt.name}: errors are not made up for in it (allowed: formats with one level or table entry a value)"
         )
-    rows, h = _finite(rows_of(weight, fmt), "weight"), _square(hessian, "hessian", np.shape(weight)[-1])
     if order not in ("act", "natural") or rounds < 0 or not damp >= 0:
         raise UsageError(
             f"order {order!r}, rounds {rounds}, damp {damp} (allowed: act or natural, 0 or more, 0 or more)"
         )
+    if is_tensor(hessian):
+        from octavo.quantizers.compensation import tensors
+
+        return tensors.compensate(weight, hessian, fmt, importance, cross, order, damp, rounds, factor, threads)
+    rows, h = _finite(rows_of(weight, fmt), "weight"), _square(hessian, "hessian", np.shape(weight)[-1])
     factor = factorize(h, order, damp) if factor is None else factor
+    assert isinstance(factor, Factor)
     target = rows if cross is None else _corrected(rows, h, _square(cross, "cross", len(h)), factor.added)
     weights = np.asarray(h.diagonal() if importance is None else importance, np.float32)
     made = _Made(fmt, factor, weights, None if target is rows else h, rounds, threads)
@@ -129,27 +123,34 @@ class _Made:
     def rows(self, rows: F32, target: F32) -> Compensated:
         """Rows [N, K] of the weight, to come near to `target`."""
         fmt, damping = self.fmt, self.factor.damping
-        plain = _encoded(rows, fmt, self.importance, self.threads)
-        start = plain if self.hessian is None else _encoded(target, fmt, self.importance, self.threads)
+        plain = encoded(rows, fmt, self.importance, self.threads)
+        start = plain if self.hessian is None else encoded(target, fmt, self.importance, self.threads)
         if not rows.size:
             none = np.zeros(len(rows), np.float32)
-            return Compensated(pack(plain, fmt), none, none, 0.0, 0, damping)
+            return Compensated(plain, fmt, none, none, 0.0, 0, damping)
         found = sweep(target, start, fmt, self.factor, self.rounds, threads_of(self.threads))
         before = found.before if self.hessian is None else _errors(target, plain, fmt, self.hessian)
         better = found.after < before * np.float32(1 - LEAST_GAIN)
-        packed = np.where(better[:, None], pack(found.planes, fmt), pack(plain, fmt))
-        after = np.where(better, found.after, before)
-        return Compensated(packed, before, after, found.bound, int(better.sum()), damping)
+        after, planes = np.where(better, found.after, before), _chosen(better, found.planes, plain)
+        return Compensated(planes, fmt, before, after, found.bound, int(better.sum()), damping)
 
 
 def _joined(parts: list[Compensated]) -> Compensated:
     """Rows one after the other."""
     if len(parts) == 1:
         return parts[0]
-    names = ("packed", "before", "after")
-    packed, before, after = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    first = parts[0]
+    names = [name for name, x in vars(first.planes).items() if x is not None]
+    planes = Planes(**{name: np.concatenate([getattr(part.planes, name) for part in parts]) for name in names})
+    before, after = (np.concatenate([getattr(part, name) for part in parts]) for name in ("before", "after"))
     bound, kept = sum(part.bound for part in parts), sum(part.kept for part in parts)
-    return Compensated(packed, before, after, bound, kept, parts[0].damping)
+    return Compensated(planes, first.format, before, after, bound, kept, first.damping)
+
+
+def _chosen(rows: npt.NDArray[np.bool_], yes: Planes, no: Planes) -> Planes:
+    """The planes `yes` in the rows that are true, `no` elsewhere."""
+    parts = {name: (x, getattr(no, name)) for name, x in vars(yes).items() if x is not None}
+    return Planes(**{name: np.where(rows[:, None], *both) for name, both in parts.items()})
 
 
 def _square(matrix: npt.ArrayLike, name: str, k: int) -> Matrix:
@@ -180,33 +181,6 @@ def _corrected(rows: F32, hessian: Matrix, cross: Matrix, damping: float) -> F32
     for matrix in (damped, right):
         np.einsum("ii->i", matrix)[...] += damping
     return np.asarray(np.linalg.solve(damped, (rows @ right.T).T).T, np.float32)
-
-
-def _encoded(rows: F32, fmt: BlockFormat, weights: F32, threads: int | None) -> Planes:
-    """What the format's own encoder makes of rows, errors weighted."""
-    if fmt.name in ENCODABLE:
-        packed = encode(rows, fmt, importance=weights, threads=threads)
-        return unpack(QTensor(fmt, rows.shape, packed))
-    return _searched(rows, fmt, weights)
-
-
-SHRINKS = np.linspace(1.0, 0.55, 16, dtype=np.float32)
-"""Parts of a group's range that its levels may span."""
-
-
-def _searched(rows: F32, fmt: BlockFormat, weights: F32) -> Planes:
-    """Rows by the format's plain encoder, each group clipped to the part of its range that leaves the least error."""
-    groups = rows.reshape(len(rows), rows.shape[1] // fmt.group, fmt.group)
-    low, high = groups.min(axis=2, keepdims=True, initial=0), groups.max(axis=2, keepdims=True, initial=0)
-    weighing = weights.reshape(1, -1, fmt.group)
-    best, clipped = np.full(groups.shape[:2], np.inf, np.float32), groups
-    for shrink in SHRINKS:
-        tried = np.clip(groups, low * shrink, high * shrink)
-        got = dequantize(quantize_reference(tried.reshape(rows.shape), fmt)).reshape(groups.shape)
-        error = (weighing * np.square(got - groups)).sum(axis=2)
-        clipped = np.where((error < best)[..., None], tried, clipped)
-        best = np.minimum(error, best)
-    return unpack(quantize_reference(clipped.reshape(rows.shape), fmt))
 
 
 def _errors(target: F32, plain: Planes, fmt: BlockFormat, hessian: Matrix) -> F32:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from octavo.formats import BlockFormat, Planes
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.quantizers.compensation.sweep import ROWS
+from octavo.quantizers.compensation.rows import ROWS
 from octavo.quantizers.encoding.kernels.row_grid import Grid, Scale
 
 _SCALES: dict[str, Scale] = {"f16": "f16", "bf16": "bf16", "f32": "f32", "e8m0": "fixed", "ue4m3": "fixed"}

@@ -11,8 +11,6 @@ from octavo.formats.spec import F32
 from octavo.jit.prepare import end_progress, prepare
 from octavo.quantizers.calibration.factor import Factor
 
-ROWS = 16
-"""Rows of a tile."""
 BLOCK = 128
 """Columns that a sum over all before them is made for at once."""
 
