@@ -67,7 +67,7 @@ class Nothing(ReferenceBackend):
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
         return value if node.op not in ("columns", "reshape") else super().alias(node, value, shape)
 
-    def begin_plan(self) -> Any:
+    def begin_plan(self, graph: Any) -> Any:
         return Calls()
 
 

@@ -20,7 +20,7 @@ from octavo.formats.float8 import float8_format
 from octavo.formats.group import BITS
 from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
-from octavo.graph.node import Node
+from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
 from tests.backends.row_products import nmse
 from tests.backends.test_cpu_pack import rows_of
@@ -68,7 +68,7 @@ def test_products(fmt: BlockFormat, tokens: int) -> None:
     given = Node("input", (), ("tokens", 384), "f32", name="x")
     codes = apply("quantize", given, format="q8_1")
     product = apply("mul_mat", weight(stored), codes)
-    binder = backend.begin_plan()
+    binder = backend.begin_plan(Graph.of(product))
     memory = backend.view(backend.allocate(backend.nbytes((tokens, 384), "q8_1")), 0, (tokens, 384), "q8_1")
     out = np.full((tokens, 35), np.nan, np.float32)
     binder.bind(codes, [x], memory)()
@@ -101,5 +101,6 @@ def test_blocks_of_fp8() -> None:
     given, out = Node("input", (), ("tokens", 384), "f32", name="x"), np.full((3, 35), np.nan, np.float32)
     packed = backend.load(stored)
     assert packed.data.nbytes + packed.scale.nbytes <= 1.1 * stored.nbytes * 48 / 35
-    backend.begin_plan().bind(apply("mul_mat", weight(stored), given), [packed, x], out)()
+    node = apply("mul_mat", weight(stored), given)
+    backend.begin_plan(Graph.of(node)).bind(node, [packed, x], out)()
     assert nmse(out, x.astype(np.float64) @ dequantize(stored).T.astype(np.float64)) < 1e-11

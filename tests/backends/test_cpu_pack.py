@@ -16,7 +16,7 @@ from octavo.backends.cpu.probe import fields
 from octavo.formats import FORMATS, QTensor, by_name, channel_format, dequantize, quantize_reference, unpack
 from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
-from octavo.graph.node import Node
+from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
 from octavo.jit import host
 from tests.jit.compiled import pack_codes
@@ -38,7 +38,7 @@ def rows_of(stored: QTensor, ids: np.ndarray) -> np.ndarray:
     backend = CpuBackend(threads=2)
     node = apply("get_rows", weight(stored), Node("input", (), ("tokens",), "i32", name="rows"))
     out = np.full((len(ids), stored.shape[1]), np.nan, np.float32)
-    backend.begin_plan().bind(node, [backend.load(stored), ids], out)()
+    backend.begin_plan(Graph.of(node)).bind(node, [backend.load(stored), ids], out)()
     return out
 
 

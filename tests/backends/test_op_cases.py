@@ -75,7 +75,7 @@ class Broken(CpuBackend):
         super().__init__(threads=2)
         self.op, self.fault = op, fault
 
-    def begin_plan(self) -> Any:
+    def begin_plan(self, graph: Any) -> Any:
         return BrokenBinder(self)
 
 

@@ -42,7 +42,7 @@ def test_sizes_in_any_order_do_not_disturb_one_another() -> None:
 class Forgetful(ReferenceBackend):
     """A backend whose kernels write nothing."""
 
-    def begin_plan(self):  # type: ignore[no-untyped-def]
+    def begin_plan(self, graph):  # type: ignore[no-untyped-def]
         return SimpleNamespace(bind=lambda node, inputs, out: lambda: None, finish=list)
 
 

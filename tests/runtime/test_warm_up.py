@@ -29,7 +29,7 @@ class Compiled(Eager):
         self.fails = False
         self.plans = 0
 
-    def begin_plan(self) -> Binder:
+    def begin_plan(self, graph: Any) -> Binder:
         if self.fails:
             raise MemoryError("no more")
         self.plans += 1

@@ -283,7 +283,7 @@ class Executor:
         packed, host = self._packed(places, written, sizes)
         calls: list[tuple[Node, Call]] = []
         read: list[tuple[Backend, Sequence[Any]]] = []
-        steps = _Steps([b.begin_plan() for b in self.backends])
+        steps = _Steps([b.begin_plan(graph) for b in self.backends])
         for node in graph.nodes:
             if node.is_leaf:
                 continue

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from octavo.formats import QTensor
 from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import AnyArray
-from octavo.graph.node import DType, Node, Sizes
+from octavo.graph.node import DType, Graph, Node, Sizes
 
 Call = Callable[[], None]
 """A kernel with its arguments bound; run once a step."""
@@ -83,8 +83,8 @@ class Backend(Protocol):
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
         """`value`, the first input of an alias op, as its result: no copy."""
 
-    def begin_plan(self) -> Binder:
-        """What binds the nodes of one plan."""
+    def begin_plan(self, graph: Graph) -> Binder:
+        """What binds the nodes of one plan, some of those of `graph`."""
 
     def write(self, value: Any, data: AnyArray) -> None:
         """Fill a value from an array on the host."""

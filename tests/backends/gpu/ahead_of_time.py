@@ -22,7 +22,17 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from octavo.backends.gpu import attention_tiles, delta_tiles, dispatch
-from octavo.backends.gpu.arguments import ExpertIds, Matrix, PackedWeight, Q8Activation, Source, SplitK, marked
+from octavo.backends.gpu.arguments import (
+    ExpertIds,
+    Matrix,
+    PackedWeight,
+    Q8Activation,
+    Source,
+    SplitK,
+    StreamEnd,
+    StreamToken,
+    marked,
+)
 from octavo.backends.gpu.attention_arguments import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.columns import ColumnGrid, ColumnShape, Stored
 from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
@@ -85,6 +95,11 @@ NAMES = {
 }  # fmt: skip
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
 WORDS_X = BYTES_X._replace(codes="*i32")
+STREAM_X = StreamToken(*WORDS_X, None, "fp32")
+FINE_X = StreamToken("*i32", "*fp32", None, "*fp32", "i32", None, "fp32")
+NORMED_X = FINE_X._replace(squares="*fp32")
+NORM_END = StreamEnd("*i8", *("*fp32",) * 4)
+SWIGLU_END = NORM_END._replace(squares=None, weight=None)
 SOURCE = Source(Matrix("*fp32", "i32"), Matrix("*fp32", "i32"), "fp32")
 CODES = Matrix("*i8", "i32")
 Q8 = Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32")
@@ -92,6 +107,7 @@ ROPE = {"shape": HeadShape(128, 128, 64)}
 ROTATION = Rotation("*i32", "*fp32", "fp32")
 FLOAT_ROWS = CacheRows("*fp16", None, "i32")
 ROWS = Matrix("*fp32", "i32")
+STREAM = {"x": STREAM_X, "terms": (ROWS,), "end": None}
 SEQUENCES = Sequences("*i32", "*i32", "*i32", "i32")
 CHUNKS = DeltaChunks(*(Halves("*bf16", "*bf16"),) * 4, "*fp32", "*fp32")
 CACHE = PagedCache("*fp16", "*fp16", None, None, "i32", "*i32", "i32")
@@ -129,11 +145,14 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
     "matvec_pair": (matvec_pair_kernel,
                     {"TOKENS": 1, "shape": MatvecShape(4, 32, 1, 1), "other_shape": MatvecShape(2, 32, 1, 1)}, 1,
                     {"x": WORDS_X, "other_y": ROWS}),
-    "matvec_stream": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {"x": WORDS_X, "terms": (ROWS,)}),
-    "matvec_stream_wide": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {"x": WORDS_X, "terms": ()}),
-    "matvec_stream_deep": (matvec_stream_kernel, {"shape": MatvecStreamShape(2)}, 2, {"x": WORDS_X, "terms": (ROWS,)}),
-    "matvec_stream_deepest": (matvec_stream_kernel, {"shape": MatvecStreamShape(4)}, 4,
-                              {"x": WORDS_X, "terms": (ROWS,)}),
+    "matvec_stream": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, STREAM),
+    "matvec_stream_wide": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {**STREAM, "terms": ()}),
+    "matvec_stream_deep": (matvec_stream_kernel, {"shape": MatvecStreamShape(2)}, 2, STREAM),
+    "matvec_stream_deepest": (matvec_stream_kernel, {"shape": MatvecStreamShape(4)}, 4, STREAM),
+    "matvec_stream_norm": (matvec_stream_kernel, {"shape": MatvecStreamShape(4, 2, 2, "rms_norm", True)}, 8,
+                           {**STREAM, "x": FINE_X, "end": NORM_END}),
+    "matvec_stream_swiglu": (matvec_stream_kernel, {"shape": MatvecStreamShape(1, 8, 2, "swiglu", True)}, 8,
+                             {"x": NORMED_X, "terms": (), "y": None, "end": SWIGLU_END}),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(8, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "matvec_id_wide": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(16, 32, 2, 2)}, 2,
@@ -318,6 +337,8 @@ LENGTHS = {
     "matvec_stream_wide": 4096,
     "matvec_stream_deep": 6144,
     "matvec_stream_deepest": 14336,
+    "matvec_stream_norm": 14336,
+    "matvec_stream_swiglu": 4096,
 }
 """Values of a row, where not KP."""
 GRID_ROWS = {"grid_matvec": 14336, "grid_matvec_2": 14336, "grid_matvec_id": 4096}

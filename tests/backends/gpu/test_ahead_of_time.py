@@ -30,7 +30,7 @@ INSTRUCTIONS = {
 }
 NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
-         "matvec_stream_deepest": "dot",
+         "matvec_stream_deepest": "dot", "matvec_stream_norm": "dot", "matvec_stream_swiglu": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
          "grid_matvec_2": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
@@ -60,7 +60,10 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")  # fmt: skip
 OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
-STREAMED = [f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K")]
+STREAMED = [
+    f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
+]
+STREAMED += ["matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
 OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine", "combine_many",
           "combine_parts",

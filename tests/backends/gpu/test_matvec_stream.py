@@ -13,22 +13,25 @@ from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
 from octavo.backends.gpu.load import load
-from octavo.backends.gpu.matvec_stream import MatvecStreamShape, multiply, shape_of
+from octavo.backends.gpu.matvec_stream import MatvecStreamShape, finishing, multiply, shape_of
 from octavo.backends.gpu.products import product
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
 from tests.sampling import slow
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
 @pytest.mark.parametrize(
-    ("n", "k", "warps"),
+    ("n", "k", "shape"),
     [
-        (35, 1024, 1),
-        *map(slow, ((5, 2304, 2), (5, 4352, 4), (40, 14336, 4), (1, 1024, 1), (60, 4096, 1), (70_001, 2048, 1))),
+        (35, 1024, (1,)),
+        *map(slow, (
+            (5, 2304, (2,)), (5, 4352, (4,)), (40, 14336, (4,)), (1, 1024, (1,)), (60, 4096, (1,)),
+            (70_001, 2048, (1,)), (35, 1024, (1, 4, 1)), (70, 2304, (2, 2, 4)),
+        )),
     ],
-)
-def test_rows(name: str, n: int, k: int, warps: int) -> None:
+)  # fmt: skip
+def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
     """Programs with no, some and all of their rows, and lanes without a chunk; all that is not rounded is exact."""
     c, rng = Context(target()), np.random.default_rng(n)
     if c.target.device == "cpu" and n > 100:
@@ -45,7 +48,7 @@ def test_rows(name: str, n: int, k: int, warps: int) -> None:
         place.copy_(torch.from_numpy(given))
     y, term = torch.full((2, 1, n), torch.nan, device=c.target.device)
     term.fill_(3.0)
-    multiply(c, MatvecStreamShape(warps), w, x, y, (term,))()
+    multiply(c, MatvecStreamShape(*shape), w, x, y, (term,))()
     floats = (codes.reshape(-1, 32) * scale[:, None]).ravel().astype(np.float64)
     exact = dequantize(tensor).astype(np.float64) @ floats + 3
     np.testing.assert_allclose(y.cpu().numpy()[0], exact, rtol=1e-5, atol=2e-6 * np.abs(exact).max())
@@ -62,7 +65,7 @@ def test_what_takes_it() -> None:
         (call,) = product(c, w, values.Activation(x, tokens, k), torch.empty(tokens, n, device=c.target.device), ())
         kernels.append(getattr(call, "kernel", None) is matvec_stream_kernel)
     assert kernels == [not c.target.arch.startswith("gfx"), False]
-    for name in ("Q4_0", "Q5_K", "Q8_0", "Q3_K", "IQ4_XS", "IQ2_S"):
+    for name in ("Q4_0", "Q5_K", "Q5_0", "Q3_K", "IQ4_XS", "IQ2_S"):
         other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
         found = [shape_of(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
         assert not any(found)
@@ -74,3 +77,19 @@ def test_lanes_of_long_rows() -> None:
     warps = {kp: shape.warps for kp in lengths if (shape := shape_of(w.layout, 8192, kp, "sm_90"))}
     assert warps == {4096: 1, 6144: 2, 8192: 2, 14336: 4}
     assert shape_of(w.layout, 8192, 28672, "sm_90") is None
+
+
+def test_what_is_finished() -> None:
+    """Q8_0 for norms and SwiGLU, with whole units for programs; Q4_K for SwiGLU where rows are short."""
+    rng = np.random.default_rng(0)
+    eight, four = (load(random_matrix("w", by_name(name), (4, 256), rng), "cpu").layout for name in ("Q8_0", "Q4_K"))
+    for kp in (2048, 4096, 6144, 14336):
+        for ends in ("rms_norm", "swiglu"):
+            shape = finishing(eight, 8192, kp, "sm_90", ends)
+            assert shape is not None
+            assert 16 * (1 + (ends == "swiglu")) % (shape.rows * shape.ahead) == 0
+            assert finishing(four, 8192, kp, "sm_90", "rms_norm") is None
+            assert finishing(eight, 8192, kp, "gfx942", ends) is None
+    assert finishing(four, 12288, 2048, "sm_90", "swiglu") is not None
+    assert finishing(four, 28672, 4096, "sm_90", "swiglu") is None
+    assert finishing(eight, 128256, 4096, "sm_90", "rms_norm") is None

@@ -18,7 +18,7 @@ from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.spec import U8, AnyArray
-from octavo.graph.node import PAGE_SIZE, DType, Node, Sizes, bind, kept_bytes
+from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, bind, kept_bytes
 from octavo.jit.prepare import end_progress, prepare
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class CpuBackend(HostMemory):
             return value[:, start : start + node.attrs["size"]]
         return value
 
-    def begin_plan(self) -> CpuBinder:
+    def begin_plan(self, graph: Graph) -> CpuBinder:
         return CpuBinder(self)
 
     def kernel_calls(self, node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:

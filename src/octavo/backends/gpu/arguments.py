@@ -99,6 +99,44 @@ class Q8Activation(NamedTuple):
         return self._replace(codes=self.codes.view(torch.int32))
 
 
+class StreamToken(NamedTuple):
+    """One token's activations [kp] as `matvec_stream` takes them: q8_1, or with a scale for each 16 values.
+
+    codes    int32, four neighbours each
+    scale    float32: for each 32 values, `stride` apart, or for each 16
+    sums     float32: the sum of the 32 values of a group, of q8_1
+    sums16   float32: the sums of 16 values
+    stride   that of q8_1
+    squares  float32 [kp / 16], sums of 16 squares: products are divided by the root of their mean; None where not
+    eps      that is added to the mean
+    """
+
+    codes: Pointer
+    scale: Pointer
+    sums: Pointer | None
+    sums16: Pointer
+    stride: int
+    squares: Pointer | None = None
+    eps: float = 0.0
+
+
+class StreamEnd(NamedTuple):
+    """What a product of one token makes of its results beside storing them.
+
+    codes    int8 [n]
+    scale    float32 [n / 16], of 16 values each
+    sums16   float32 [n / 16]: their sums
+    squares  float32 [n / 16], sums of squares of 16 results; None for SwiGLU
+    weight   float32 [n], what results are multiplied with before they are quantized; None for SwiGLU
+    """
+
+    codes: Pointer
+    scale: Pointer
+    sums16: Pointer
+    squares: Pointer | None
+    weight: Pointer | None
+
+
 class ExpertIds(NamedTuple):
     """Which expert each row of the result is of.
 

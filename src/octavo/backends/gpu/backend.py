@@ -13,13 +13,14 @@ from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.spec import AnyArray
-from octavo.graph.node import PAGE_SIZE, Attention, DType, Node, Sizes
+from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes
 from octavo.graph.protocol import Call
 
 if TYPE_CHECKING:
     import torch
 
     from octavo.backends.gpu.context import Context
+    from octavo.backends.gpu.finishing import Bound
 
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
@@ -185,8 +186,8 @@ class GpuBackend:
             return value[:, start : start + node.attrs["size"]]
         return value
 
-    def begin_plan(self) -> GpuBinder:
-        return GpuBinder(self, self._context.begin_plan())
+    def begin_plan(self, graph: Graph) -> GpuBinder:
+        return GpuBinder(self, self._context.begin_plan(), graph)
 
     def launches(self, context: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
         """The calls for a node of the plan that `context` belongs to."""
@@ -253,21 +254,24 @@ class GpuBackend:
 class GpuBinder:
     """Launches of one plan, captured into a graph for each run of them."""
 
-    def __init__(self, backend: GpuBackend, context: Context) -> None:
-        self._backend, self._context = backend, context
-        self._calls: list[Call] = []
+    def __init__(self, backend: GpuBackend, context: Context, graph: Graph) -> None:
+        self._backend, self._context, self._graph = backend, context, graph
+        self._bound: list[Bound] = []
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
+        from octavo.backends.gpu.finishing import Bound
         from octavo.backends.gpu.launch import Calls
 
         calls = self._backend.launches(self._context, node, inputs, out)
-        self._calls += calls
+        self._bound.append(Bound(node, inputs, out, calls))
         return Calls(calls)
 
     def finish(self) -> list[Call]:
+        from octavo.backends.gpu.finishing import finished
         from octavo.backends.gpu.launch import Calls, Captured
 
-        calls, self._calls = self._calls, []
+        bound, self._bound = self._bound, []
+        calls = finished(self._context, bound, self._graph)
         return [Calls(calls) if interpreted() else Captured(calls)]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
-from octavo.backends.gpu.arguments import Constant, Q8Activation, matrix
+from octavo.backends.gpu.arguments import Constant, Q8Activation, StreamEnd, StreamToken, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import multiprocessors
 from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
@@ -15,8 +16,15 @@ from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.layout import Layout
 from octavo.backends.gpu.weights import QuantWeight
 
+Ends = Literal["", "rms_norm", "swiglu"]
+UNIT = 16
+"""Results that share a scale where a product quantizes them."""
 WARPS, DEEP_WARPS = 16, 12
 """Of a multiprocessor: as many as its registers hold of Q4_K with 4096 values a row, and where four share a row."""
+SOME_WARPS = 12
+"""Of codes of 6 and 8 bits, where a lane has more than two chunks."""
+FINISHING_WARPS = 8
+"""Of a program whose results are quantized; two fit a multiprocessor where a lane has two chunks at the most."""
 MOST_CHUNKS = 4
 """Of a lane."""
 DEEP, DEEPEST = 8192, 16384
@@ -25,40 +33,107 @@ DEEP, DEEPEST = 8192, 16384
 
 @dataclass(frozen=True)
 class MatvecStreamShape(Constant):
-    """A program of `matvec_stream_kernel`: `warps` share a row."""
+    """A program of `matvec_stream_kernel`.
+
+    warps  that share a row
+    rows   at a time, each of as many warps
+    ahead  times as many rows are under way
+    ends   what the results are quantized for, if they are
+    fine   the token has a scale for each 16 values
+    """
 
     warps: int
+    rows: int = 1
+    ahead: int = 2
+    ends: Ends = ""
+    fine: bool = False
 
 
 def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | None:
     """The shape for one token where it was faster than `matvec` in steps of Llama 3 8B and Qwen3 1.7B on one H200, else
     None."""
-    four = layout.bits == 4 and layout.group == 32 and layout.min_bits == 6  # Q4_K
-    six = layout.bits == 6 and layout.group == 16 and layout.two_level and layout.signed  # Q6_K
-    if layout.table is not None or layout.grid is not None or not (four or six) or kp % 256:
+    if not _has_kernel(layout, kp):
         return None
     if arch == "interpreter":
-        return MatvecStreamShape(2) if kp >= 1024 else None
-    deep = n < 65536 and DEEP < kp <= DEEPEST
-    if six:
-        faster = (n >= 65536 and kp == 2048) or deep
+        return MatvecStreamShape(2) if kp >= 1024 or (layout.bits == 8 and kp >= 256) else None
+    some = n < 65536
+    deep, long = some and DEEP < kp <= DEEPEST, some and 4096 < kp <= DEEP
+    if layout.bits == 6:
+        faster = (n >= 65536 and kp == 2048) or deep or long
+    elif layout.bits == 8:
+        faster = some and 1024 <= kp <= DEEPEST
     else:
-        faster = deep or (n < 65536 and ((n >= 5120 and kp == 4096) or (n >= 8192 and kp == 2048) or 4096 < kp <= DEEP))
+        faster = deep or long or (some and ((n >= 5120 and kp == 4096) or (n >= 8192 and kp == 2048)))
     if not arch.startswith("sm_") or not faster:
         return None
+    shape = MatvecStreamShape(warps_of(kp))
+    return replace(shape, rows=8) if layout.bits == 8 and n >= 2048 and _few(shape, kp) else shape
+
+
+def finishing(layout: Layout, n: int, kp: int, arch: str, ends: Ends) -> MatvecStreamShape | None:
+    """The shape of a product whose results are quantized as well, or None where two launches were faster."""
+    shape = shape_of(layout, n, kp, arch)
+    if shape is None:
+        return None
+    few, bytes_ = _few(shape, kp), layout.bits == 8
+    if not bytes_ and not (layout.bits == 4 and few and ends == "swiglu"):
+        return None
+    group = FINISHING_WARPS // 2 if few and bytes_ and ends == "swiglu" else FINISHING_WARPS
+    rows = max(1, group // shape.warps)
+    all_under_way = ends == "rms_norm" and n <= UNIT * multiprocessors()
+    return replace(shape, ends=ends, rows=rows, ahead=min(4, UNIT // rows) if all_under_way else 2)
+
+
+def _few(shape: MatvecStreamShape, kp: int) -> bool:
+    """Whether a lane has two chunks at the most, and registers are left for other programs."""
+    return kp <= 2 * 32 * 32 * shape.warps
+
+
+def _has_kernel(layout: Layout, kp: int) -> bool:
+    """Whether the kernel takes a layout: those of Q4_K, Q6_K and Q8_0."""
+    if layout.table is not None or layout.grid is not None:
+        return False
+    four = layout.bits == 4 and layout.group == 32 and layout.min_bits == 6
+    six = layout.bits == 6 and layout.group == 16 and layout.two_level and layout.signed
+    eight = layout.bits == 8 and layout.group == 32 and layout.signed and not layout.has_min and layout.scale == "f16"
+    return eight or ((four or six) and kp % 256 == 0)
+
+
+def warps_of(kp: int) -> int:
+    """That share a row."""
     warps = 1
     while kp > 32 * 32 * warps * MOST_CHUNKS:
         warps *= 2
-    return MatvecStreamShape(warps)
+    return warps
+
+
+def resident(shape: MatvecStreamShape, layout: Layout, kp: int) -> int:
+    """Warps of a multiprocessor."""
+    few = _few(shape, kp)
+    if shape.ends:
+        return FINISHING_WARPS * (1 + few)
+    if layout.bits > 4:
+        return WARPS if few else SOME_WARPS
+    return DEEP_WARPS if kp > DEEP else WARPS
+
+
+def programs_of(shape: MatvecStreamShape, layout: Layout, n: int, kp: int) -> int:
+    """Programs for n rows."""
+    most = multiprocessors() * max(1, resident(shape, layout, kp) // (shape.warps * shape.rows))
+    if not shape.ends:
+        return min(-(-n // shape.rows), most)
+    return min(n // (2 * UNIT if shape.ends == "swiglu" else UNIT), most)
 
 
 def multiply(
-    c: Context, shape: MatvecStreamShape, w: QuantWeight, x: Q8Activation, y: torch.Tensor,
-    terms: Sequence[torch.Tensor],
+    c: Context, shape: MatvecStreamShape, w: QuantWeight, x: Q8Activation | StreamToken, y: torch.Tensor | None,
+    terms: Sequence[torch.Tensor], end: StreamEnd | None = None,
 ) -> Launch:  # fmt: skip
-    """y [1, n] = x [1, k] @ w.T + terms."""
-    programs = min(w.n, multiprocessors() * ((DEEP_WARPS if w.kp > DEEP else WARPS) // shape.warps))
+    """y [1, n] = x [1, k] @ w.T + terms, and what `end` says."""
+    if not isinstance(x, StreamToken):
+        x = StreamToken(*x.as_words())
+    shape = replace(shape, fine=x.sums is None)
     return c.launch(
-        matvec_stream_kernel, (programs,), w.planes(), x.as_words(), tuple(map(matrix, terms)), matrix(y), w.n,
-        shape=shape, ASM=c.target.asm, warps=shape.warps,
+        matvec_stream_kernel, (programs_of(shape, w.layout, w.n, w.kp),), w.planes(), x, tuple(map(matrix, terms)),
+        None if y is None else matrix(y), end, w.n, shape=shape, ASM=c.target.asm, warps=shape.warps * shape.rows,
     )  # fmt: skip

@@ -61,7 +61,7 @@ def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[t
         if not isinstance(w, QuantWeight) or w.layout.grid is not None or w.kp > MOST_PAIRED:
             return None
         arch = c.target.arch
-        streams = x.tokens == 1 and matvec_stream.shape_of(w.layout, w.n, w.kp, arch)
+        streams = x.tokens == 1 and w.layout.bits < 8 and matvec_stream.shape_of(w.layout, w.n, w.kp, arch)
         if streams or dispatch.mmq_mma(w.layout, w.n, w.kp, x.tokens, arch):
             return None
         found.append((w, dispatch.matvec(w.layout, w.n, w.kp, x.tokens, arch)))

@@ -16,7 +16,7 @@ from octavo.errors import BackendError
 from octavo.formats import QTensor, dequantize
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants, CacheFormat
 from octavo.formats.spec import F32, U8, AnyArray
-from octavo.graph.node import DType, Node
+from octavo.graph.node import DType, Graph, Node
 from octavo.graph.protocol import Call
 
 log = logging.getLogger("octavo")
@@ -94,7 +94,7 @@ class ReferenceBackend(HostMemory):
         assert np.may_share_memory(array, value)
         return array
 
-    def begin_plan(self) -> ReferenceBinder:
+    def begin_plan(self, graph: Graph) -> ReferenceBinder:
         return ReferenceBinder()
 
 

@@ -17,37 +17,46 @@ from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, dot4
 from octavo.backends.gpu.kernels.loads import four, load_or_zero
 from octavo.backends.gpu.kernels.mmq_mma.decode import byte_float
 from octavo.backends.gpu.kernels.mmq_mma.ptx import here
+from octavo.backends.gpu.kernels.quantize8 import ROUND
+
+UNIT = tl.constexpr(16)  # values that share a scale where a product quantizes them on their way out
+
+
+@triton.constexpr_function
+def _ptx(load, count, offset):
+    """PTX of a load of some words from `offset` bytes on if its last operand is not 0, and its constraints."""
+    out = ", ".join(f"${i}" for i in range(count))
+    wanted = f"{{ .reg .pred p; setp.ne.b32 p, ${count + 1}, 0; @p ld.global.{load} "
+    return wanted + (f"{{{out}}}" if count > 1 else out) + f", [${count}+{offset}]; }}", "=r," * count + "l,r"
 
 
 @triton.jit
-def _words(pointer, wanted, ASM: tl.constexpr):
-    """Four int32 words from `pointer` on, which is to int32; anything unless they are wanted."""
+def _words(pointer, OFFSET: tl.constexpr, wanted, ASM: tl.constexpr):
+    """Four int32 words from OFFSET words after `pointer` on, which is to int32; anything unless they are wanted."""
     if ASM == "ptx":
+        CODE: tl.constexpr = _ptx("v4.b32", 4, 4 * OFFSET)
         out = tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.b32 p, $5, 0; @p ld.global.v4.b32 {$0, $1, $2, $3}, [$4]; }",
-            "=r,=r,=r,=r,l,r", [pointer.to(tl.int64), wanted.to(tl.int32)],
+            CODE[0], CODE[1], [pointer.to(tl.int64), wanted.to(tl.int32)],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=False, pack=1,
         )  # fmt: skip
     else:
-        out = four(pointer, 0, wanted, ASM)
+        out = four(pointer + OFFSET, 0, wanted, ASM)
     return out
 
 
 @triton.jit
-def _bits(pointer, wanted, ASM: tl.constexpr):
-    """The 16 or 32 bits at `pointer`, as an int32; anything unless they are wanted."""
+def _bits(pointer, OFFSET: tl.constexpr, wanted, ASM: tl.constexpr):
+    """The 16 or 32 bits at place OFFSET from `pointer` on, as an int32; anything unless they are wanted."""
     WIDTH: tl.constexpr = pointer.dtype.element_ty.primitive_bitwidth
     if ASM == "ptx":
-        CODE: tl.constexpr = (
-            "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p ld.global." + ("u16" if WIDTH == 16 else "b32") + " $0, [$1]; }"
-        )
+        CODE: tl.constexpr = _ptx("u16" if WIDTH == 16 else "b32", 1, OFFSET * (WIDTH // 8))
         out = tl.inline_asm_elementwise(
-            CODE, "=r,l,r", [pointer.to(tl.int64), wanted.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1
+            CODE[0], CODE[1], [pointer.to(tl.int64), wanted.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1
         )
     elif WIDTH == 16:
-        out = load_or_zero(pointer.to(tl.pointer_type(tl.int16)), wanted).to(tl.int32) & 0xFFFF
+        out = load_or_zero((pointer + OFFSET).to(tl.pointer_type(tl.int16)), wanted).to(tl.int32) & 0xFFFF
     else:
-        out = load_or_zero(pointer.to(tl.pointer_type(tl.int32)), wanted)
+        out = load_or_zero((pointer + OFFSET).to(tl.pointer_type(tl.int32)), wanted)
     return out
 
 
@@ -66,7 +75,7 @@ def _place(lane, j: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr):
 def _load(w, row, n, lane, LANES: tl.constexpr, ASM: tl.constexpr):
     """A lane's part of a row, if there is such a row: codes and scales of its chunks, and minima of its tiles.
 
-    Addresses are what a lane has of them, then the row's, then a constant, so that each costs an instruction at most.
+    Addresses are what a lane has of them, then the row's, then a constant, which costs nothing.
     """
     L: tl.constexpr = w.layout
     CHUNKS: tl.constexpr = L.kp // 32
@@ -77,27 +86,38 @@ def _load(w, row, n, lane, LANES: tl.constexpr, ASM: tl.constexpr):
     chunks = ()
     for j in tl.static_range(_pieces(CHUNKS, LANES)):
         at = _place(lane, j, CHUNKS, LANES)
-        codes = (_words(w.codes4 + at * 4 + row * (L.kp // 8) + j * LANES * 4, wanted, ASM),)
+        if L.bits == 8:
+            of_lane = w.codes8 + (at // 4 * 32 + at % 4 * 4) + row * (L.kp // 4)
+            codes = (_words(of_lane, j * LANES * 8, wanted, ASM), _words(of_lane, j * LANES * 8 + 16, wanted, ASM))
+        else:
+            codes = (_words(w.codes4 + at * 4 + row * (L.kp // 8), j * LANES * 4, wanted, ASM),)
         if L.bits == 6:
-            of_lane = w.codes2 + (at // 4 * 8 + at % 2 * 4) + row * (L.kp // 16) + j * LANES * 2
-            codes = codes + (_words(of_lane, wanted, ASM),)  # noqa: RUF005
-        small = w.small + at * 16 // L.group + row * PAIRS + j * LANES * 16 // L.group
-        d = w.scale + at * 32 // L.super + row * (L.kp // L.super) + j * LANES * 32 // L.super
-        scales = (_bits(small, wanted, ASM), _bits(d, wanted, ASM))
+            of_lane = w.codes2 + (at // 4 * 8 + at % 2 * 4) + row * (L.kp // 16)
+            codes = codes + (_words(of_lane, j * LANES * 2, wanted, ASM),)  # noqa: RUF005
+        of_pair = at * 16 // L.group + row * PAIRS
+        if L.two_level:
+            d = w.scale + at * 32 // L.super + row * (L.kp // L.super)
+            scales = (
+                _bits(w.small + of_pair, j * LANES * 16 // L.group, wanted, ASM),
+                _bits(d, j * LANES * 32 // L.super, wanted, ASM),
+            )
+        else:
+            scales = (_bits(w.scale + of_pair, j * LANES * 16 // L.group, wanted, ASM),)
         chunks = chunks + ((codes, scales),)  # noqa: RUF005
     minima = ()
     if L.has_min:
         for j in tl.static_range(_pieces(TILES, LANES)):
             at = _place(lane, j, TILES, LANES)
-            low = w.small.to(tl.pointer_type(tl.int32)) + at + row * TILES + j * LANES
-            upper = w.rest.to(tl.pointer_type(tl.int16)) + at + row * TILES + j * LANES
-            d = w.scale + at // 2 + row * (TILES // 2) + j * LANES // 2
-            minima = minima + ((_bits(low, wanted, ASM), _bits(upper, wanted, ASM), _bits(d, wanted, ASM)),)  # noqa: RUF005
+            low = w.small.to(tl.pointer_type(tl.int32)) + at + row * TILES
+            upper = w.rest.to(tl.pointer_type(tl.int16)) + at + row * TILES
+            d = w.scale + at // 2 + row * (TILES // 2)
+            low, upper = _bits(low, j * LANES, wanted, ASM), _bits(upper, j * LANES, wanted, ASM)
+            minima = minima + ((low, upper, _bits(d, j * LANES // 2, wanted, ASM)),)  # noqa: RUF005
     return chunks, minima
 
 
 @triton.jit
-def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, ASM: tl.constexpr):
+def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, FINE: tl.constexpr, ASM: tl.constexpr):
     """A lane's part of the token: for each chunk its codes and scales, for each tile the sums of its groups."""
     CHUNKS: tl.constexpr = LAYOUT.kp // 32
     TILES: tl.constexpr = LAYOUT.kp // 128
@@ -107,9 +127,12 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, ASM: tl.constexpr
         mask = None if CHUNKS % LANES == 0 else lane + j * LANES < CHUNKS
         at = chunk // 4 * 8 + chunk % 4
         low, high = four(x.codes, at, None, ASM), four(x.codes, at + 4, None, ASM)
-        group = chunk // 4 * 4 + chunk % 4 // 2
-        d_low = load_or_zero(x.scale + group * x.stride, mask)
-        d_high = load_or_zero(x.scale + (group + 2) * x.stride, mask)
+        if FINE:
+            d_low, d_high = load_or_zero(x.scale + at, mask), load_or_zero(x.scale + at + 4, mask)
+        else:
+            group = chunk // 4 * 4 + chunk % 4 // 2
+            d_low = load_or_zero(x.scale + group * x.stride, mask)
+            d_high = load_or_zero(x.scale + (group + 2) * x.stride, mask)
         if LAYOUT.bits == 4:
             d_high *= 0.0625  # high codes are taken as they lie, 16 times as large
         chunks = chunks + ((low, high, d_low, d_high),)  # noqa: RUF005
@@ -120,8 +143,13 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, ASM: tl.constexpr
             mask = None if TILES % LANES == 0 else lane + j * LANES < TILES
             of_groups = ()
             for g in tl.static_range(4):  # as minima lie: groups 0, 2, 1, 3
-                at = x.sums + (tile * 4 + g // 2 + g % 2 * 2) * x.stride
-                of_groups = of_groups + (load_or_zero(at, mask),)  # noqa: RUF005
+                group = tile * 4 + g // 2 + g % 2 * 2
+                if FINE:
+                    low = load_or_zero(x.sums16 + 2 * group, mask)
+                    of_group = low + load_or_zero(x.sums16 + 2 * group + 1, mask)
+                else:
+                    of_group = load_or_zero(x.sums + group * x.stride, mask)
+                of_groups = of_groups + (of_group,)  # noqa: RUF005
             sums = sums + (of_groups,)  # noqa: RUF005
     return chunks, sums
 
@@ -130,7 +158,9 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, ASM: tl.constexpr
 def _dot(codes, x, total, i: tl.constexpr, t, P: tl.constexpr, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     """total + the dot product of word i of a lane's codes of half P of a tile with a token's word x; `t` is the number
     of its chunk in the tile."""
-    if LAYOUT.bits == 6:
+    if LAYOUT.bits == 8:
+        total = dot4(codes[P][i], x, total, ASM)
+    elif LAYOUT.bits == 6:
         two = field(codes[1][i] >> (t // 2 * 4), left_of(LAYOUT, 2), 2, 2 * P)
         total = dot4(field(codes[0][i], left_of(LAYOUT, 4), 4, 4 * P) | two, x, total, ASM)
     elif ASM == "ptx":
@@ -163,9 +193,13 @@ def _multiply(loaded, x, start, t, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     for j in tl.static_range(len(chunks)):
         codes, scales = chunks[j]
         low, high = _product(codes, *x_chunks[j], start, t, LAYOUT, ASM)
-        small, zero = (scales[0] & 0x3F3F, 8388608.0) if LAYOUT.has_min else (scales[0] ^ 0x8080, 8388736.0)
-        s_low, s_high = byte_float((small,), 0, ASM) - zero, byte_float((small,), 1, ASM) - zero
-        acc += half_pair(scales[1])[0] * (low * s_low + high * s_high)
+        if LAYOUT.two_level:
+            small, zero = (scales[0] & 0x3F3F, 8388608.0) if LAYOUT.has_min else (scales[0] ^ 0x8080, 8388736.0)
+            s_low, s_high = byte_float((small,), 0, ASM) - zero, byte_float((small,), 1, ASM) - zero
+            acc += half_pair(scales[1])[0] * (low * s_low + high * s_high)
+        else:
+            s_low, s_high = half_pair(scales[0])
+            acc += low * s_low + high * s_high
     for j in tl.static_range(len(minima)):
         low, upper, d = minima[j]
         upper = (upper | (upper << 8)) & 0x00FF00FF
@@ -179,33 +213,147 @@ def _multiply(loaded, x, start, t, LAYOUT: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
-def matvec_stream_kernel(w, x, terms, y, n, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):
-    """y f32 [1, N] = x W^T + terms; x is q8_1 with codes as int32. Of P programs p has rows p, p + P, ..., two at a
-    time."""
+def _joined(parts):
+    """1, 2 or 4 tensors as one with as many neighbours: [R, N] -> [R, N, 1, 2 or 4], in order."""
+    COUNT: tl.constexpr = len(parts)
+    if COUNT == 1:
+        out = parts[0][:, :, None]
+    elif COUNT == 2:
+        out = tl.join(parts[0], parts[1])
+    else:
+        both = tl.join(tl.join(parts[0], parts[2]), tl.join(parts[1], parts[3]))  # [R, N, 2, 2]
+        out = tl.reshape(both, (both.shape[0], both.shape[1], COUNT))
+    return out
+
+
+@triton.constexpr_function
+def _steps(shape):
+    """Steps of shape.ahead times R rows that a program computes before it stores them."""
+    if shape.ends == "":
+        return 1
+    return UNIT // shape.rows * (2 if shape.ends == "swiglu" else 1) // shape.ahead
+
+
+@triton.jit
+def _offset(s, p: tl.constexpr, stride, half, shape: tl.constexpr):
+    """From a program's first row of a turn to those of part p of step s; for SwiGLU gate and up by turns."""
+    q = s * shape.ahead + p
+    if shape.ends == "swiglu":
+        offset = q // 2 * shape.rows + q % 2 * half
+    elif shape.ends == "rms_norm":
+        offset = q * shape.rows
+    else:
+        offset = p * stride
+    return offset
+
+
+@triton.jit
+def _factor(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr):
+    """One over the root of the mean square of values that are normed, from the sums of UNIT squares each."""
+    COUNT: tl.constexpr = LAYOUT.kp // UNIT
+    squares = tl.zeros_like(lane).to(tl.float32)
+    for j in tl.static_range(_pieces(COUNT, LANES)):
+        mask = None if COUNT % LANES == 0 else lane + j * LANES < COUNT
+        squares += load_or_zero(x.squares + lane + j * LANES, mask)
+    return 1 / tl.sqrt_rn(tl.sum(tl.sum(squares, 1), 0) / LAYOUT.kp + x.eps)
+
+
+@triton.jit
+def _quantize(value, out, unit, at):
+    """Store values [R, UNIT / R] of a unit as codes with one scale."""
+    largest = tl.max(tl.abs(value))
+    inverse = tl.where(largest > 0, 127.0 / tl.where(largest > 0, largest, 1.0), 0.0)
+    rounded = value * inverse + ROUND  # whose low bits are the code
+    scale = ((largest / 127.0).to(tl.int32, bitcast=True) & -4).to(tl.float32, bitcast=True)
+    tl.store(out.codes + at, rounded.to(tl.int32, bitcast=True).to(tl.int8))
+    tl.store(out.scale + unit, scale)
+    tl.store(out.sums16 + unit, tl.sum(rounded - ROUND) * scale)
+
+
+@triton.jit
+def _step(rows, w, token, magic, row, s, there, stride, half, own, lane, shape: tl.constexpr, ASM: tl.constexpr):
+    """The products [R, AHEAD] of loaded rows, and in their place the rows of step s from `row` on, if `there` is above
+    their numbers."""
+    L: tl.constexpr = w.layout
+    LANES: tl.constexpr = lane.shape[1]
+    parts, later = (), ()
+    for p in tl.static_range(shape.ahead):
+        parts = parts + (_multiply(rows[p], token, magic, lane % 4, L, ASM),)  # noqa: RUF005, [R, LANES]
+        at = row + _offset(s, p, stride, half, shape) + own
+        later = later + (_load(w, at, there, lane, LANES, ASM),)  # noqa: RUF005
+        magic = here(magic, ASM)
+    return tl.sum(_joined(parts), 1), later
+
+
+@triton.jit
+def _finish(total, added, y, end, row, own, at, n, weight, shape: tl.constexpr):
+    """Store a turn's products [R, PARTS] plus `added`, or what is quantized of them, or both."""
+    R: tl.constexpr = shape.rows
+    PARTS: tl.constexpr = total.shape[1]
+    if shape.ends == "swiglu":
+        gate, up = tl.split(tl.reshape(total, (R, PARTS // 2, 2)))
+        of_unit = row + own + tl.arange(0, PARTS // 2)[None, :] * R
+        _quantize(gate / (1 + tl.exp(-gate)) * up, end, row // UNIT, of_unit)
+    else:
+        value = total + added
+        tl.store(y.data + at, value, mask=at < n)
+        if shape.ends == "rms_norm":
+            _quantize(value * weight, end, row // UNIT, at)
+            tl.store(end.squares + row // UNIT, tl.sum(value * value))
+
+
+@triton.jit
+def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):
+    """y f32 [1, N] = x W^T + terms; x is q8_1, or has a scale for each 16 values, with codes as int32.
+
+    Of P programs p has rows p R to p R + R - 1, those P R further on, and so on, shape.ahead times R of them under way.
+    With an `end` it has units of UNIT values, whose codes are stored: y times a norm's weight, or SwiGLU of the first
+    and the second half of y, which is not stored then.
+    """
     if PDL:
         gdc_launch_dependents()
     L: tl.constexpr = w.layout
     LANES: tl.constexpr = 32 * shape.warps
-    lane, programs, first = tl.arange(0, LANES), tl.num_programs(0), tl.program_id(0)
-    one = _load(w, first, n, lane, LANES, ASM)
-    other = _load(w, first + programs, n, lane, LANES, ASM)
+    R: tl.constexpr = shape.rows
+    AHEAD: tl.constexpr = shape.ahead
+    STEPS: tl.constexpr = _steps(shape)
+    PARTS: tl.constexpr = STEPS * AHEAD
+    lane, own = tl.arange(0, LANES)[None, :], tl.arange(0, R)[:, None]
+    stride = tl.num_programs(0) * R
+    half = n // 2
+    limit = half if shape.ends == "swiglu" else n
+    first = tl.program_id(0) * (R if shape.ends == "" else UNIT)
+    turn = stride * AHEAD if shape.ends == "" else tl.num_programs(0) * UNIT
+    rows = ()
+    for p in tl.static_range(AHEAD):
+        rows = rows + (_load(w, first + _offset(0, p, stride, half, shape) + own, n, lane, LANES, ASM),)  # noqa: RUF005
     if PDL:
         gdc_wait()
-    token, t = _token(x, lane, L, LANES, ASM), lane % 4
-    magic = tl.full((LANES,), MAGIC, tl.int32)
-    for row in range(first, n, 2 * programs):
-        at = row + tl.arange(0, 2)[None, :] * programs
-        added = tl.zeros((1, 2), tl.float32)
+    token = _token(x, lane, L, LANES, shape.fine, ASM)
+    if x.squares is not None:
+        factor = _factor(x, lane, L, LANES)
+    magic = tl.full((R, LANES), MAGIC, tl.int32)
+    for row in range(first, limit, turn):
+        at = row + own + tl.arange(0, PARTS)[None, :] * (stride if shape.ends == "" else R)  # [R, PARTS]
+        added, weight = tl.zeros((R, PARTS), tl.float32), 1.0
         for i in tl.static_range(len(terms)):
-            added += tl.load(terms[i].data + at, mask=at < n, other=0.0)  # [1, 2]
+            added += tl.load(terms[i].data + at, mask=at < n, other=0.0)
+        if shape.ends == "rms_norm":
+            weight = tl.load(end.weight + at)
         magic = here(magic, ASM)  # so that nothing waits for terms before the loads below
-        of_one = _multiply(one, token, magic, t, L, ASM)  # [LANES]
-        one = _load(w, row + 2 * programs, n, lane, LANES, ASM)
-        magic = here(magic, ASM)
-        of_other = _multiply(other, token, magic, t, L, ASM)  # [LANES]
-        other = _load(w, row + 3 * programs, n, lane, LANES, ASM)
-        magic = here(magic, ASM)
-        total = tl.sum(tl.join(of_one, of_other)[:, None, :], 0)  # [1, 2]
+        total = tl.zeros((R, STEPS, AHEAD), tl.float32)
+        for s in range(STEPS):
+            last = s == STEPS - 1
+            begin, there = tl.where(last, row + turn, row), tl.where(last & (row + turn >= limit), 0, n)
+            of_step, rows = _step(
+                rows, w, token, magic, begin, tl.where(last, 0, s + 1), there, stride, half, own, lane, shape, ASM
+            )
+            if STEPS == 1:
+                total = of_step[:, None, :]
+            else:
+                total = tl.where(tl.arange(0, STEPS)[None, :, None] == s, of_step[:, None, :], total)
         if L.factor != 1.0:
             total *= L.factor
-        tl.store(y.data + at, total + added, mask=at < n)
+        if x.squares is not None:
+            total *= factor
+        _finish(tl.reshape(total, (R, PARTS)), added, y, end, row, own, at, n, weight, shape)
