@@ -8,6 +8,10 @@ w4a16-g128 --method gptq --calibration TEXT --samples 128` does it, with 2,048 t
 Hessians are added up and factorized, weights are made, and the checkpoint is written and read again. Only parameters
 that are quantized are counted: those of the layers, neither embedding nor output. Times are of the whole command, the
 compilation of kernels included, and of each layer, that is of its four products; the first has all that is done once.
+The command is run twice, with kernels that are not compiled yet, unless something compiled them before, and then again.
+
+`weights` has the making of one layer's weights alone, of Hessians that are there, next to the published loop in torch:
+columns one after the other in blocks of 128, all rows at once, with scales of the extremes.
 """
 
 from __future__ import annotations
@@ -30,8 +34,11 @@ from octavo.backends.gpu import GpuBackend
 from octavo.bench import gpu, machine, synthetic
 from octavo.evals.schemes import SchemeMethod
 from octavo.formats import QTensor, by_name
+from octavo.formats.group import row_named
 from octavo.io.gguf import LazyTensor, write_gguf
-from octavo.quantizers import quantize_checkpoint
+from octavo.quantizers import compensate, quantize_checkpoint
+from octavo.quantizers.calibration import factorize
+from octavo.quantizers.compensation import DAMP
 
 SHAPE = "llama3-8b"
 VOCABULARY = 4096
@@ -90,11 +97,9 @@ class Times:
             yield {"seconds": seconds, "running": running, "making": seconds - running}
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def measure(options: argparse.Namespace, folder: Path, parameters: int) -> dict[str, Any]:
     """One run of the command."""
     model, text, out = folder / "model.gguf", folder / "text.txt", folder / "out"
-    parameters = made(model, options.layers)
-    words(text, options.samples * options.context + 64)
     times = Times(options.samples)
     torch.cuda.reset_peak_memory_stats()
     method = SchemeMethod(str(text), "gptq", samples=options.samples, context=options.context, device="gpu",
@@ -118,6 +123,60 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def published(weight: torch.Tensor, upper: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """Values of a weight [N, K] as GPTQ rounds them (arXiv 2210.17323), by the factor of the inverse Hessian."""
+    groups = weight.view(len(weight), -1, 128)
+    scales = groups.abs().amax(2).div_(7).repeat_interleave(128, 1)[:, order]
+    left, made = weight[:, order].clone(), torch.empty_like(weight)
+    for start in range(0, len(order), 128):
+        block, errors = slice(start, start + 128), torch.empty_like(left[:, :128])
+        inside = left[:, block].clone()
+        for j in range(128):
+            scale, row = scales[:, start + j], upper[start + j, block]
+            value = (inside[:, j] / scale).round_().clamp_(-8, 7) * scale
+            made[:, start + j] = value
+            errors[:, j] = (inside[:, j] - value) / row[j]
+            inside[:, j:] -= errors[:, j, None] * row[j:]
+        left[:, start + 128 :] -= errors @ upper[block, start + 128 :]
+    return made[:, order.argsort()]
+
+
+def weights() -> dict[str, float]:
+    """Seconds for one layer's weights, and the error tr(E H E^T) over that of outputs, by both ways."""
+    shape, found = synthetic.SHAPES[SHAPE], {"own": 0.0, "published": 0.0, "own_error": 0.0, "published_error": 0.0}
+    heads, kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
+    layer = [(shape.n_embd, (heads, kv, kv)), (heads, (shape.n_embd,)), (shape.n_embd, (shape.n_ff,) * 2),
+             (shape.n_ff, (shape.n_embd,))]  # fmt: skip
+    power = 0.0
+    for k, rows in layer:
+        mixing = torch.randn(k, k, device="cuda") * torch.rand(k, 1, device="cuda") ** 4
+        x = torch.randn(4 * k, k, device="cuda") @ mixing
+        h = (x.T @ x).div_(len(x))
+        ws = [torch.randn(n, k, device="cuda").mul_(k**-0.5) for n in rows]
+        fmt = row_named("GROUP4_128_F16")
+        began = synchronized()
+        factor = factorize(h, "act", DAMP)
+        own = [compensate(w, h, fmt, factor=factor) for w in ws]
+        found["own"] += synchronized() - began
+        began = synchronized()
+        order = torch.argsort(-h.diagonal())
+        damped = h[order][:, order]
+        damped.diagonal().add_(DAMP * h.diagonal().mean())
+        upper = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
+        loop = [published(w, upper, order) for w in ws]
+        found["published"] += synchronized() - began
+        for w, one, other in zip(ws, own, loop, strict=True):
+            found["own_error"] += float(one.after.sum())
+            found["published_error"] += float((((other - w) @ h) * (other - w)).sum())
+            power += float(((w @ h) * w).sum())
+    return {**found, **{name: found[name] / power for name in ("own_error", "published_error")}}
+
+
+def synchronized() -> float:
+    torch.cuda.synchronize()
+    return perf_counter()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commit", default=machine.commit())
@@ -129,13 +188,20 @@ def main() -> None:
     parser.add_argument("--folder", help="where models are written, with room for 2 bytes a parameter, twice")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="octavo-bench-", dir=options.folder))
+    runs = []
     try:
-        result = measure(options, folder)
+        parameters = made(folder / "model.gguf", options.layers)
+        words(folder / "text.txt", options.samples * options.context + 64)
+        for caches in ("cold", "warm"):
+            runs.append({"caches": caches, **measure(options, folder, parameters)})
+            print(runs[-1], flush=True)
+            shutil.rmtree(folder / "out")
     finally:
         shutil.rmtree(folder)
-    print(result, flush=True)
+    compared = weights()
+    print(compared, flush=True)
     described = results_file.described(gpu.describe(GpuBackend()), **gpu.versions(), commit=options.commit)
-    results_file.write("gpu-compensation", {**described, "runs": [result]}, options.output)
+    results_file.write("gpu-compensation", {**described, "runs": runs, "weights": compared}, options.output)
 
 
 if __name__ == "__main__":

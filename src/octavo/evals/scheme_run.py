@@ -113,7 +113,7 @@ class SchemeRun:
 
         run = Layerwise(
             read_model(file), self.backends, self.samples, original=self._original, journal=journal,
-            made=self._values_of(dict(made.made), made.inputs), done=done,
+            made=self._values_of(dict(made.made), made.inputs), done=done, caches=self.kv is not None,
             progress=None if self.progress is None else self._tell,
         )  # fmt: skip
         for stage in run.run():

@@ -15,6 +15,7 @@ from octavo.formats import BlockFormat, QTensor, channel_format, decode, quantiz
 from octavo.formats.group import row_named
 from octavo.quantizers import compensate
 from octavo.quantizers.calibration import factorize
+from octavo.quantizers.calibration.tensors import Products
 from octavo.quantizers.compensation.coded import e4m3_row
 from octavo.quantizers.encoding.tensors import TensorPlanes, decoded, encoder_of
 from tests.sampling import slow
@@ -139,6 +140,19 @@ def test_factors_are_those_of_the_cpu() -> None:
             np.testing.assert_allclose(getattr(found, name).cpu().numpy(), getattr(cpu, name), rtol=1e-4, atol=1e-6)
     with pytest.raises(UsageError, match="positive semidefinite"):
         factorize(placed(h - 2 * np.eye(K) * h.max()), "act", 0.01)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_products_of_numbers_in_two_parts(split: bool) -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((300, 300), (300, 9)))
+    products, total = Products(placed(a), BLOCK, split=split), torch.ones((300, 9), device=WHERE)
+    for columns in (slice(0, 2 * BLOCK), slice(2 * BLOCK, 300)):
+        products.add(total, slice(None), columns, products.factor(placed(b)[columns]))
+    products.add(total[7:], slice(7, None), slice(BLOCK, 2 * BLOCK), products.factor(placed(b)[BLOCK : 2 * BLOCK]))
+    want = 1 + a.astype(np.float64) @ b
+    want[7:] += a[7:, BLOCK : 2 * BLOCK].astype(np.float64) @ b[BLOCK : 2 * BLOCK]
+    np.testing.assert_allclose(total.cpu().numpy(), want, rtol=1e-4, atol=3e-5)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -15,7 +15,7 @@ from octavo.backends.gpu.kernels.columns import columns_kernel, fit_kernel
 
 BLOCK = 128
 """Columns of a block at most."""
-ROWS, WARPS = 16, 4
+ROWS, WARPS = 32, 4
 """Rows of a program, and its warps."""
 ROWS_INTERPRETED = 256
 FIT_COLUMNS, FIT_ROWS = 32, 32

@@ -23,7 +23,7 @@ from octavo.evals.layerwise.placement import kept_bytes, placed
 from octavo.evals.layerwise.samples import Samples
 from octavo.evals.layerwise.values import Journal, Values
 from octavo.formats import PlacedQTensor, QTensor, by_name, dequantize
-from octavo.formats.spec import F32, AnyArray
+from octavo.formats.spec import F32
 from octavo.graph.lower import lower
 from octavo.graph.node import Node, bind
 from octavo.graph.plan import Executor
@@ -113,6 +113,7 @@ class Layerwise:
     folder    where values are kept in files, if there is no journal; None: in memory
     made      what a run that goes on has made before; stages whose values are not on the disk are run again with that
     done      is told of each stage that was run
+    caches    what is written to caches is counted for `done`
     progress  is told how far the run is
 
     Weights are computed with as floats, whatever they are stored as. Where the first backend is a TensorBackend,
@@ -122,14 +123,14 @@ class Layerwise:
     def __init__(
         self, spec: ModelSpec, backends: Sequence[Backend], samples: Samples, *, original: bool = False,
         tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, folder: str | None = None,
-        made: Made | None = None,
-        done: Done | None = None, progress: Progress | None = None,
+        made: Made | None = None, done: Done | None = None, caches: bool = True, progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.samples, self.tables = spec, samples, dict(tables or {})
         self.stages = stages(spec.graph(n_ctx=samples.longest))
         self.backends, self._journal, self._done, self._progress = tuple(backends), journal, done, progress
         self.streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
         self._told: set[str] = set()
+        self._watches = caches and done is not None
         self._made: Made = made or (lambda _: None)
         kept = kept_bytes(self.stages, samples.all, len(self.streams))
         self.device, self.keeps = placed(backends[0], self.stages, samples.limits, kept, len(self.streams))
@@ -156,7 +157,7 @@ class Layerwise:
                 tensors = {p.inputs[0].name: p.inputs[0].tensor for p in stage.products}
                 yield OpenStage(stage.number, stage.layer, self._inputs(stage), self.device, tensors, replaced)
                 trim()
-            watched = stage.written if self._done is not None else {}
+            watched = stage.written if self._watches else {}
             caches = {name: _of_cache(name, x) for name, x in watched.items()}
             for stream in self.streams:
                 if stage.gives or stage.written:
@@ -200,9 +201,8 @@ class Layerwise:
                 stays = hasattr(kept, "tensor") and isinstance(backend, TensorBackend)
                 kept[sample.part] = value if stays else backend.read(value)
             if stream == CHANGED and caches:
-                written = [backend.read(value) for backend, value in made[len(results) :]]
-                for name, part in _written(stage, given, written):
-                    caches[name].add(part)
+                for name, values in _written(stage, given, made[len(results) :]):
+                    _count(caches[name], values)
             if self._progress is not None:
                 at = stage.number * len(self.streams) + self.streams.index(stream)
                 whole = len(self.stages) * len(self.streams) * len(self.samples)
@@ -252,13 +252,27 @@ class Layerwise:
                 self._values.free((stream, number))
 
 
-def _written(stage: Stage, given: Mapping[str, AnyArray], made: Sequence[AnyArray]) -> Iterator[tuple[str, F32]]:
+def _count(caches: ChannelStatistics, values: Any) -> None:
+    """Count what was written to a cache, where it lies."""
+    if not is_tensor(values):
+        caches.add(np.asarray(values, np.float32))
+        return
+    from octavo.quantizers.calibration.tensors import count
+
+    count(values, caches)
+
+
+def _written(stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backend, Any]]) -> Iterator[tuple[str, Any]]:
     """What a stage writes to caches, by their names: of what it is given, and of what it has made."""
     numbers = {id(node): number for number, node in stage.takes.items()}
     results = dict(zip(stage.made, made, strict=True))
     for name, node in stage.written.items():
-        values = results[name] if name in results else given[input_name(numbers[id(node)])]
-        yield name, np.asarray(values, np.float32)
+        if name in results:
+            backend, value = results[name]
+            yield name, value if isinstance(backend, TensorBackend) else backend.read(value)
+        else:
+            values = given[input_name(numbers[id(node)])]
+            yield name, getattr(values, "tensor", values)
 
 
 def _of_cache(name: str, x: Node) -> ChannelStatistics:

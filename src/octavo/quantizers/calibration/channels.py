@@ -55,11 +55,14 @@ class ChannelStatistics:
         if not (np.isfinite(places[-2]).all() and np.isfinite(places[-1]).all()):
             raise NonFiniteError(f"the model computed NaN or Inf in what {self.name} is given")
 
-    def count(self, tokens: int, row: int, sums: F64, low: F32, high: F32) -> None:
-        """Count vectors of a row of which sums of x, |x| and x^2 [3, K], the least and the largest [K] are known."""
-        self.tokens[row] += tokens
-        self._sums[:, row] += sums
-        self._low[row], self._high[row] = np.minimum(self._low[row], low), np.maximum(self._high[row], high)
+    def count(self, tokens: int, row: int | None, sums: F64, low: F32, high: F32) -> None:
+        """Count vectors, as `add` does, by sums of x, |x| and x^2 [3, ...], the least and the largest."""
+        rows = slice(None) if row is None else slice(row, row + 1)
+        shape = self._low[rows].shape
+        self.tokens[rows] += tokens
+        self._sums[:, rows] += sums.reshape(3, *shape)
+        self._low[rows] = np.minimum(self._low[rows], low.reshape(shape))
+        self._high[rows] = np.maximum(self._high[rows], high.reshape(shape))
 
     def merge(self, other: Self) -> None:
         """Count what another one has counted. Raises UsageError where it is of another shape."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import torch
@@ -32,18 +32,33 @@ def rounded_factors() -> Iterator[None]:
         library.allow_tf32 = before
 
 
-def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a [M, J] b [J, N] to total, all float32.
+class Products:
+    """A float32 matrix A [M, J] in whose products with others sums run over some columns of it at a time.
 
-    On NVIDIA's GPUs tensor cores multiply: each factor is a sum of two numbers of 11 bits, whose products are exact,
-    and that of the two lower ones is left out, a part in 2^22.
+    split  for tensor cores: each number is a sum of two of 11 bits, whose products are exact. A is kept as (upper,
+           upper, lower) for each `block` columns, what it is multiplied with becomes (upper, lower, upper), and the
+           product of both lower parts is left out: a part in 2^22
     """
-    if not (a.is_cuda and torch.version.cuda):
-        total.addmm_(a, b)
-        return
-    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
-    with rounded_factors():
-        total.addmm_(torch.cat([a_high, a_high, a_low], 1), torch.cat([b_high, b_low, b_high]))
+
+    def __init__(self, a: Tensor, block: int, *, split: bool) -> None:
+        self._block, self._times = block, 3 if split else 1
+        self._a = a
+        if split:
+            high, low = _halves(a)
+            self._a = torch.cat([p[:, c] for c in spans(a.shape[1], block) for p in (high, high, low)], 1)
+
+    def factor(self, b: Tensor) -> Tensor:
+        """B [j, N] as `add` takes it, of whole blocks or the last ones."""
+        if self._times == 1:
+            return b
+        high, low = _halves(b)
+        return torch.cat([part[rows] for rows in spans(len(b), self._block) for part in (high, low, high)])
+
+    def add(self, total: Tensor, rows: slice, columns: slice, factor: Tensor) -> None:
+        """Add A[rows, columns] B to total [rows, N], by B's factor."""
+        part = self._a[rows, self._times * columns.start : self._times * columns.stop]
+        with rounded_factors():
+            total.addmm_(part, factor)
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,6 +127,7 @@ class TensorFactor:
     hessian: Tensor
     damping: float
     added: float
+    _products: list[Products] = field(default_factory=list)
 
     @classmethod
     def of(cls, hessian: Tensor, order: Order, damp: float, *, keep: bool = True) -> Self:
@@ -135,9 +151,18 @@ class TensorFactor:
         damped.diagonal().add_(damping * mean)
         return cls(taken, m, own.flip(0) ** 2, damped, damping, damping * mean)
 
+    def products(self, block: int) -> tuple[Products, Products]:
+        """m and the Hessian as they are multiplied, some columns at a time; made once."""
+        if not self._products:
+            split = self.m.is_cuda and torch.version.cuda is not None
+            self._products.extend(Products(a, block, split=split) for a in (self.m, self.hessian))
+        first, second = self._products
+        return first, second
 
-def count(x: Tensor, found: ChannelStatistics, row: int) -> None:
-    """Count vectors x, float32 [T, K], in a row of statistics. Raises NonFiniteError for NaN and Inf."""
+
+def count(x: Tensor, found: ChannelStatistics, row: int | None = None) -> None:
+    """Count vectors x, float32 [T, rows, K], or of one row [T, K]. Raises NonFiniteError for NaN and Inf."""
+    x = x.reshape(len(x), -1).float()
     for part in spans(len(x), TOKENS):
         _require_finite(x[part], found.name)
         low, high = torch.aminmax(x[part], dim=0)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from octavo.backends.gpu.columns import BLOCK, ColumnGrid, LevelTable, Stored, fit, take_columns
 from octavo.formats import BlockFormat
-from octavo.quantizers.calibration.tensors import TensorFactor, add_product
+from octavo.quantizers.calibration.tensors import TensorFactor
 from octavo.quantizers.compensation.planes import grid_of
 from octavo.quantizers.encoding.tensors import TensorPlanes
 from octavo.quantizers.placed import VALUES
@@ -79,6 +79,7 @@ class _Rows:
         self.zero = none if m is None or not fmt.has_zero else m
         self.m = none + 1 if m is None or fmt.has_zero else m
         self.slope = w.new_empty(0)
+        self._m, self._h = factor.products(BLOCK)
         self._order = factor.order.to(torch.int32)
         self._natural = torch.arange(self.k, dtype=torch.int32, device=w.device)
         self._own = factor.hessian.diagonal().contiguous()
@@ -126,7 +127,7 @@ class _Rows:
         e = self.w - values.view_as(self.w)
         self.slope = torch.zeros_like(e)
         for part in spans(self.k, CHUNK):
-            add_product(self.slope, self.factor.hessian[:, part], e[part])
+            self._h.add(self.slope, slice(None), part, self._h.factor(e[part]))
         return (e * (self.slope - self.factor.added * e)).sum(0)
 
     def _columns(self, order: Tensor) -> ColumnGrid:
@@ -141,7 +142,8 @@ class _Rows:
         for block in spans(self.k, BLOCK):
             off = made[: block.stop - block.start]
             take_columns(columns, self._choices, base[block], m[block, block], off, block.start, again=False)
-            add_product(base[block.stop :], m[block.stop :, block], off)
+            if block.stop < self.k:
+                self._m.add(base[block.stop :], slice(block.stop, None), block, self._m.factor(off))
 
     def refine(self) -> None:
         """Scales and minima, then levels, each where it lowers the error most while all others stay."""
@@ -154,20 +156,22 @@ class _Rows:
         for block in spans(self.k, BLOCK):
             moved = made[: block.stop - block.start]
             take_columns(columns, self._choices, self.slope[block], h[block, block], moved, block.start, again=True)
-            add_product(self.slope[block.stop :], h[block.stop :, block], moved)
+            if block.stop < self.k:
+                self._h.add(self.slope[block.stop :], slice(block.stop, None), block, self._h.factor(moved))
 
     def _fit(self, steps: Steps) -> None:
         """Take steps along directions, a block of columns after the other; in the end the slope is all's."""
         whole = self.size * self.grid.supers
         h, width = self.factor.hessian, max(whole, BLOCK // whole * whole)
         for block in spans(self.k, width):
-            moved = torch.zeros_like(self.w[block])
+            alone = block.stop - block.start == self.k
+            inside = self.slope if alone else self.slope[block].clone()
+            moved = torch.zeros_like(inside)
             for columns, along, number, stored in steps(block):
                 product = h[block, columns] @ along
-                fit(along, product, self.slope[block], moved, number, columns.start - block.start, stored)
-            for others in (slice(0, block.start), slice(block.stop, self.k)):
-                if others.start < others.stop:
-                    add_product(self.slope[others], h[others, block], moved)
+                fit(along, product, inside, moved, number, columns.start - block.start, stored)
+            if not alone:
+                self._h.add(self.slope, slice(None), block, self._h.factor(moved))
 
     def _floating(self, block: slice) -> Iterator[Step]:
         """Directions of d, and of dmin where there are minima, of each super-block."""

@@ -65,7 +65,7 @@ def columns_kernel(base, matrix, made, grid, n, stride, start, count, shape: tl.
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = rows < n
     columns = tl.arange(0, COLUMNS)
-    done = tl.zeros((ROWS, COLUMNS), tl.float32)
+    done = tl.zeros((COLUMNS, ROWS), tl.float32)  # rows in lanes: a sum over columns is a thread's own
     k = tl.load(order).to(tl.int64)
     later = tl.load(order + tl.minimum(1, count - 1)).to(tl.int64)
     place, group = k * n + rows, k // size * n + rows
@@ -86,7 +86,7 @@ def columns_kernel(base, matrix, made, grid, n, stride, start, count, shape: tl.
         next_more = tl.load(own + later) if AGAIN else tl.load(shift + next_group, mask=real, other=0.0)
         next_row = tl.load(matrix + ahead * stride + columns, mask=columns < ahead, other=0.0)
         after = tl.load(order + tl.minimum(j + 2, count - 1)).to(tl.int64)
-        x += tl.sum(done * row[None, :], axis=1)
+        x += tl.sum(done * row[:, None], axis=0)
         if AGAIN:
             wish = unit * given + tl.where(more == 0, 0.0, tl.div_rn(x, tl.where(more == 0, 1.0, more)))
             found = _nearest(wish * back, table, LOW, HIGH, STEPS, MIRRORED)
@@ -99,7 +99,7 @@ def columns_kernel(base, matrix, made, grid, n, stride, start, count, shape: tl.
             value = given - (unit * found - more)
         tl.store(levels + place, found, mask=real)
         tl.store(made + j * n + rows, value, mask=real)
-        done = tl.where(columns[None, :] == j, value[:, None], done)
+        done = tl.where(columns[:, None] == j, value[None, :], done)
         place, later, x, unit, back, given = next_place, after, next_x, next_unit, next_back, next_given
         more, row = next_more, next_row
 
