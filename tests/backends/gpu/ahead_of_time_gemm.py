@@ -71,7 +71,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     mixed = name.startswith(("mixed_", "head_", "experts_", "eights_"))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
-            "carried": carried, "serialized": waits}  # fmt: skip
+            "carried": carried, "serialized": waits, "shared": made.metadata.shared}  # fmt: skip
 
 
 def case_of(name: str, tokens: int, target: str) -> Case:

@@ -26,11 +26,14 @@ FP8 = {
 TYPE_OF_90 = {"int8": ".s32.s8.s8", "fp8": ".f32.e4m3.e4m3"}
 SCHEMES = ("int8", "w4a8", "w4a8_g128", "fp8", "fp8_fast", "fp8_blocks")
 OTHERS = ("row_sums", "quantize_int8", "quantize_zero", "quantize_e4m3", "quantize_e5m2")
-LITTLE = {("prefill_128-int8-dynamic", "sm_90"): 16, **{("decode_fp8-dynamic", f"sm_{n}"): 8 for n in (90, 100)}}
+LITTLE = {("prefill_128-int8-dynamic", "sm_90"): 16}
+LITTLE |= {("decode_fp8-dynamic", "sm_90"): 12, ("decode_fp8-dynamic", "sm_100"): 8}
 LITTLE |= {(f"eights_128-{products}", "sm_90"): 84 for products in ("int8", "fp8")}
 """Bytes that are spilled: what is read once a tile, two numbers, or (by Triton 3.6) what masked blocks read."""
 LITTLE |= {("decode_int8-static", "sm_100"): 12, ("prefill_128-int8-dynamic", "sm_90"): 108} if NEWER else {}
 """Bytes that Triton 3.9 spills, and those before it do not, or fewer."""
+RESERVED, SHARED = 1 << 10, 196 << 10
+"""Bytes of shared memory that each program takes beside its own, and of a multiprocessor that steps ask for as such."""
 OF_ATTENTION = ("prefill_128", "eights_128-int8", "encode_f16-fp8", "decode_int8-dynamic")
 
 
@@ -43,6 +46,7 @@ def check(wanted: list[str]) -> None:
         if row["kernel"].startswith("decode_"):
             types = {i.rsplit(".", 1)[-1] for i in row["instructions"] if i.startswith("mma.sync.")}
             assert types == ({"s8", "f16"} if "int8" in row["kernel"] else {"f16"}), row
+            assert "q8_0" in row["kernel"] or 2 * (row["shared"] + RESERVED) <= SHARED, "two fit a multiprocessor"
             continue
         assert not row["serialized"], row
         if row["kernel"].startswith(("mixed_", "head_", "experts_", "prefill_")):

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.attention import LEAST_SCALE, LOG2E, head_scale_of, visible_blocks
-from octavo.backends.gpu.kernels.attention_ring import fetch, ring_of
+from octavo.backends.gpu.kernels.attention_ring import fetch, of_scores, ring_of, scales_of
 from octavo.backends.gpu.kernels.attention_shares import combine
 from octavo.backends.gpu.kernels.gluon_names import barrier
 from octavo.backends.gpu.kernels.quantize8 import ROUND
@@ -101,9 +101,11 @@ def queries_of(q, sequence, head, shape: gl.constexpr, LAYOUT: gl.constexpr):
     value = gl.load(q_at, mask=row < shape.group, other=0.0)  # [1, ROWS, DIM]
     if shape.kind == "int8":
         step = gl.max(gl.abs(value), 2) / 127.0  # [1, ROWS]
-        value = value / gl.where(step > 0, step, 1.0).expand_dims(2)
-        near = value + ROUND - ROUND
-        far = ((value - near) * REST + ROUND - ROUND).to(gl.int8)
+        value *= (1.0 / gl.where(step > 0, step, 1.0)).expand_dims(2)
+        whole = value + ROUND  # whose lowest bits are an integer: there are few units for conversions
+        rest = (value - (whole - ROUND)) * REST + ROUND
+        near = whole.to(gl.int32, bitcast=True).to(gl.int8)
+        far = rest.to(gl.int32, bitcast=True).to(gl.int8)
     else:
         step = gl.full([1, ROWS], 1.0, gl.float32, gl.SliceLayout(2, HALF))
         near = value.to(gl.float16)
@@ -211,20 +213,14 @@ def store_share(result, m, total, place, sinks, out, partial, heads, shape: gl.c
 
 
 @gluon.jit
-def decode_mma_kernel(
-    q, cache, positions, sinks, out, quantized, ordered, partial, scale, shape: gl.constexpr,
-    num_warps: gl.constexpr, PDL: gl.constexpr,
+def attend(
+    q, cache, sinks, out, quantized, ordered, partial, scale, place_of, seen, shape: gl.constexpr, PDL: gl.constexpr
 ):  # fmt: skip
-    """Program (sequence, K/V head, split) attends to its part of the blocks, for all query heads of the K/V head.
+    """What `decode_mma_kernel` says, for a program that has blocks.
 
-    q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32
-    [heads] or None, in its totals, is float32 in `out`, or in `quantized` and `ordered` as `combine` says; the others
-    are None.
-    Where programs share a head, or for q8_1, partial is a JoinedAttention. Blocks that earlier steps have written are
-    asked for before an earlier kernel's results are waited for.
+    place_of is the sequence, the head of keys and the split, seen its first block, the one after its last, the query's
+    position, and how many programs of the head have blocks.
     """
-    if PDL:
-        gdc_launch_dependents()
     DIM: gl.constexpr = shape.dim
     WARPS: gl.constexpr = shape.warps
     ROWS: gl.constexpr = shape.rows
@@ -241,24 +237,26 @@ def decode_mma_kernel(
     OF_ROW: gl.constexpr = gl.SliceLayout(2, P)
     OF_TOKEN: gl.constexpr = gl.SliceLayout(1, P)
     OF_WARP: gl.constexpr = gl.SliceLayout(1, OF_ROW)
-    sequence, head, split = gl.program_id(0).to(gl.int64), gl.program_id(1), gl.program_id(2)
-    last = gl.load(positions + sequence)
-    earliest, blocks = visible_blocks(last, shape)
-    used = gl.minimum(blocks, shape.splits)  # by those that have blocks at all
-    first = earliest + gl.minimum(split, used) * blocks // used
-    stop = earliest + gl.minimum(split + 1, used) * blocks // used
+    sequence, head, split = place_of
+    first, stop, last, used = seen
     end = gl.minimum(stop * BLOCK, last + 1)  # of the positions
     ring = ring_of(cache, shape)
     for early in range(STAGES - 1):
         if (first + early + 1) * BLOCK <= gl.minimum(end, last):
             fetch(ring, cache, sequence, head, early, (first + early) * BLOCK, end, shape)
         async_copy.commit_group()
+    if DYNAMIC:
+        now = scales_of(cache, sequence, head, first * BLOCK, gl.minimum(end, last), shape)
+        after = scales_of(cache, sequence, head, (first + 1) * BLOCK, gl.minimum(end, last), shape)
     if PDL:
         gdc_wait()
     own = last // BLOCK  # the block whose last row the kernel before may have written
     if (end > last) & (own >= first) & (own < first + STAGES - 1):
         fetch(ring, cache, sequence, head, own - first, own * BLOCK, end, shape)
         async_copy.commit_group()
+        if DYNAMIC:
+            now = scales_of(cache, sequence, head, first * BLOCK, end, shape)
+            after = scales_of(cache, sequence, head, (first + 1) * BLOCK, end, shape)
     queries, step = queries_of(q, sequence, head, shape, Q_IN)
     queries, _ = gl.broadcast(queries, gl.full([WARPS, 1, 1], 0, queries.dtype, Q_IN))
     step, _ = gl.broadcast(step, gl.full([WARPS, 1], 0.0, gl.float32, step.type.layout))
@@ -280,15 +278,15 @@ def decode_mma_kernel(
         keys = keys_of(ring, slot, shape, K_IN)  # [WARPS, DIM, TOKENS]
         values = values_of(ring, slot, shape, V_IN)  # [WARPS, DIM, TOKENS]
         if DYNAMIC:
-            k_scale = ring.k_scales.index(slot).load(OF_TOKEN) * shape.unit  # [WARPS, TOKENS]
-            v_scale = ring.v_scales.index(slot).load(OF_TOKEN) * shape.unit  # [WARPS, TOKENS]
+            k_scale, v_scale = of_scores(now[0], shape, P), of_scores(now[1], shape, P)  # [WARPS, ROWS, TOKENS] each
+            coming = scales_of(cache, sequence, head, (i + 2) * BLOCK, end, shape)
         ahead = i + STAGES - 1
         if ahead < stop:
             fetch(ring, cache, sequence, head, (ahead - first) % STAGES, ahead * BLOCK, end, shape)
         async_copy.commit_group()
         scores = scores_of(queries, keys, factor, shape, P)  # [WARPS, ROWS, TOKENS]
         if DYNAMIC:
-            scores *= k_scale.expand_dims(1)
+            scores *= k_scale
         scores = visible_scores(scores, place + i * BLOCK, last, end, shape)
         most = gl.maximum(m, gl.max(scores, 2))  # [WARPS, ROWS]
         shift = gl.where(most == float("-inf"), 0.0, most)
@@ -297,10 +295,11 @@ def decode_mma_kernel(
         m = most
         total = total * keep.expand_dims(2) + p
         if DYNAMIC:  # as in `weighted_by_scales`
-            larger = gl.maximum(unit, gl.convert_layout(gl.max(v_scale, 1), OF_WARP))  # [WARPS]
-            p *= v_scale.expand_dims(1) * (1.0 / larger).expand_dims(1).expand_dims(2)
+            larger = gl.maximum(unit, gl.convert_layout(gl.max(now[1], 1) * shape.unit, OF_WARP))  # [WARPS]
+            p *= v_scale * (1.0 / larger).expand_dims(1).expand_dims(2)
             keep *= (unit / larger).expand_dims(1)
             unit = larger
+            now, after = after, coming
         acc *= gl.convert_layout(keep, gl.SliceLayout(1, S)).expand_dims(1)
         near = p.to(gl.float16)
         weights = gl.convert_layout(near.permute((0, 2, 1)), P_IN, True)
@@ -314,6 +313,31 @@ def decode_mma_kernel(
     if partial is not None:
         barrier()
         one = partial.counter + sequence * cache.heads + head
-        if gl.atomic_add(one, 1, sem="acq_rel") == shape.splits - 1:
+        if gl.atomic_add(one, 1, sem="acq_rel") == used - 1:
             gl.store(one, 0)
-            combine(partial, sinks, out, quantized, ordered, (sequence, head), cache.heads, shape)
+            combine(partial, sinks, out, quantized, ordered, (sequence, head), used, cache.heads, shape)
+
+
+@gluon.jit
+def decode_mma_kernel(
+    q, cache, positions, sinks, out, quantized, ordered, partial, scale, shape: gl.constexpr,
+    num_warps: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """Program (sequence, K/V head, split) attends to its part of the blocks, for all query heads of the K/V head.
+
+    q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32
+    [heads] or None, in its totals, is float32 in `out`, or in `quantized` and `ordered` as `combine` says; the others
+    are None.
+    Where programs share a head, or for q8_1, partial is a JoinedAttention. Blocks that earlier steps have written are
+    asked for before an earlier kernel's results are waited for.
+    """
+    if PDL:
+        gdc_launch_dependents()
+    sequence, head, split = gl.program_id(0).to(gl.int64), gl.program_id(1), gl.program_id(2)
+    last = gl.load(positions + sequence)
+    earliest, blocks = visible_blocks(last, shape)
+    used = gl.minimum(blocks, shape.splits)
+    if split < used:  # others end here, and leave their place to those of the next kernel
+        first, stop = earliest + split * blocks // used, earliest + (split + 1) * blocks // used
+        seen = first, stop, last, used
+        attend(q, cache, sinks, out, quantized, ordered, partial, scale, (sequence, head, split), seen, shape, PDL)

@@ -31,7 +31,7 @@ class Ring(NamedTuple):
     """Shared memory for blocks that are on their way, [stages, warps, tokens, ...].
 
     k, v                codes or floats
-    k_scales, v_scales  of codes, [..., dim / 32] of q8_0; nobody reads them where there are none
+    k_scales, v_scales  [..., dim / 32] of q8_0; nobody reads them where there are none
     """
 
     k: Any
@@ -56,10 +56,6 @@ def ring_of(cache, shape: gl.constexpr):
         GROUPS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
         k_scales = gl.allocate_shared_memory(gl.float16, [STAGES, WARPS, TOKENS, COUNT], GROUPS)
         v_scales = gl.allocate_shared_memory(gl.float16, [STAGES, WARPS, TOKENS, COUNT], GROUPS)
-    elif shape.scales == "dynamic":
-        ROWS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-        k_scales = gl.allocate_shared_memory(gl.float32, [STAGES, WARPS, TOKENS], ROWS)
-        v_scales = gl.allocate_shared_memory(gl.float32, [STAGES, WARPS, TOKENS], ROWS)
     return Ring(k, v, k_scales, v_scales)
 
 
@@ -93,9 +89,45 @@ def fetch(ring, cache, sequence, head, slot, start, stop, shape: gl.constexpr):
         place = ((row * cache.heads + head) * COUNT).expand_dims(2) + at
         copy_async(ring.k_scales.index(slot), cache.k_scales + place, mask=seen.expand_dims(2))
         copy_async(ring.v_scales.index(slot), cache.v_scales + place, mask=seen.expand_dims(2))
-    elif shape.scales == "dynamic":
-        ROWS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [WARPS, 1], [1, 0])
-        row, seen = places(cache, sequence, start, stop, shape, ROWS)
-        place = (row // PAGE * cache.heads + head) * PAGE + row % PAGE
-        copy_async(ring.k_scales.index(slot), cache.k_scales + place, mask=seen)
-        copy_async(ring.v_scales.index(slot), cache.v_scales + place, mask=seen)
+
+
+@gluon.constexpr_function
+def scales_layout(shape):
+    """How lanes hold scales [warps, rows, tokens] of their tokens, the same for all rows."""
+    lanes = min(32, shape.tokens)
+    rows = shape.rows * lanes // 32
+    return gl.BlockedLayout([1, rows, 1], [1, 32 // lanes, lanes], [shape.warps, 1, 1], [2, 1, 0])
+
+
+@gluon.jit
+def of_scores(scales, shape: gl.constexpr, LAYOUT: gl.constexpr):
+    """What `scales_of` gave, [warps, rows, tokens] as scores lie: each lane asks those that have its scores' scales, so
+    that no warp waits for another."""
+    WARPS: gl.constexpr = shape.warps
+    ROWS: gl.constexpr = shape.rows
+    TOKENS: gl.constexpr = shape.tokens
+    nothing = gl.full([WARPS, ROWS, TOKENS], 0.0, gl.float32, scales_layout(shape))
+    each, _ = gl.broadcast(scales.expand_dims(1) * shape.unit, nothing)
+    if TOKENS == 32:  # a lane's own scale in all of its registers, by other names
+        each = each.reshape([WARPS, ROWS // 8, 2, 2, 2, 2, 2, 2, 2, 2]).permute((0, 1, 5, 6, 7, 2, 3, 8, 9, 4))
+        own = gl.convert_layout(each.reshape([WARPS, ROWS, TOKENS]), LAYOUT, True)
+        token = gl.arange(0, TOKENS, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT))).expand_dims(0).expand_dims(1)
+        token, _ = gl.broadcast(token, own)
+        ASK: gl.constexpr = "shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;"
+        each = gl.inline_asm_elementwise(ASK, "=f,f,r", [own, token], dtype=gl.float32, is_pure=False, pack=1)
+    else:
+        each = gl.convert_layout(each, LAYOUT)
+    return each
+
+
+@gluon.jit
+def scales_of(cache, sequence, head, start, stop, shape: gl.constexpr):
+    """Dynamic scales of keys and values [warps, tokens] of a block of positions from `start` on, zeros from `stop` on.
+
+    A lane has those of its own tokens, few registers for scales that are on their way. With room for them in the ring
+    two programs would not fit a multiprocessor with 60 KiB of L1.
+    """
+    row, seen = places(cache, sequence, start, stop, shape, gl.SliceLayout(1, scales_layout(shape)))
+    place = (row // PAGE * cache.heads + head) * PAGE + row % PAGE
+    k = gl.load(cache.k_scales + place, mask=seen, other=0.0, cache_modifier=".cg")
+    return k, gl.load(cache.v_scales + place, mask=seen, other=0.0, cache_modifier=".cg")

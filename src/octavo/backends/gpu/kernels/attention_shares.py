@@ -45,28 +45,29 @@ def store_quantized(value, quantized, token, head, heads, shape: gl.constexpr):
 
 
 @gluon.jit
-def number_of(data, line, first, COUNT: gl.constexpr, other, shape: gl.constexpr, LAYOUT: gl.constexpr):
-    """A number of each of COUNT splits and of each row from `line` on, [COUNT, rows]; `other` where there is none."""
+def number_of(data, line, first, used, COUNT: gl.constexpr, other, shape: gl.constexpr, LAYOUT: gl.constexpr):
+    """A number of each of COUNT splits and of each row from `line` on, [COUNT, rows]; `other` from split `used` on."""
     split = first + gl.arange(0, COUNT, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT))).expand_dims(1)
     row = gl.arange(0, shape.members, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))).expand_dims(0)
-    mask = (row < shape.group) & (split < shape.splits)
-    return gl.load(data + (line + row) * shape.splits + split, mask=mask, other=other, cache_modifier=".cg")
+    mask = (row < shape.group) & (split < shape.splits)  # not `used`, with which neighbours are not read together
+    value = gl.load(data + (line + row) * shape.splits + split, mask=mask, other=other, cache_modifier=".cg")
+    return gl.where(split < used, value, other)
 
 
 @gluon.jit
-def share_of(data, line, first, COUNT: gl.constexpr, shape: gl.constexpr, LAYOUT: gl.constexpr):
-    """Results of COUNT splits for each row from `line` on, [COUNT, rows, dim]; zeros where there are none."""
+def share_of(data, line, first, used, COUNT: gl.constexpr, shape: gl.constexpr, LAYOUT: gl.constexpr):
+    """Results of COUNT splits for each row from `line` on, [COUNT, rows, dim]; zeros from split `used` on."""
     split = first + gl.arange(0, COUNT, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT))).expand_dims(1)
     row = gl.arange(0, shape.members, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))).expand_dims(0)
     at = gl.arange(0, shape.dim, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT))).expand_dims(0).expand_dims(1)
-    mask = ((row < shape.group) & (split < shape.splits)).expand_dims(2)
+    mask = ((row < shape.group) & (split < used)).expand_dims(2)
     place = (((line + row) * shape.splits + split) * shape.dim).expand_dims(2)
     return gl.load(data + place + at, mask=mask, other=0.0, cache_modifier=".cg")
 
 
 @gluon.jit
-def combine(partial, sinks, out, quantized, ordered, place, heads, shape: gl.constexpr):
-    """Results of the queries of a head of keys from all splits, float32 in `out`, or q8_1 in `quantized`
+def combine(partial, sinks, out, quantized, ordered, place, used, heads, shape: gl.constexpr):
+    """Results of the queries of a head of keys from the first `used` splits, float32 in `out`, or q8_1 in `quantized`
     and, unless it is None, in `ordered` float16 [sequences, heads * dim] as `activations.reordered` gives it.
 
     `place` is the sequence and the head of keys.
@@ -79,9 +80,9 @@ def combine(partial, sinks, out, quantized, ordered, place, heads, shape: gl.con
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1, 4], [1, 1, 32], [shape.warps // WARPS, WARPS, 1], [2, 1, 0])
     VALUES: gl.constexpr = gl.SliceLayout(0, LAYOUT)
     line = (sequence * heads + head) * shape.group
-    outputs = share_of(partial.outputs, line, 0, SOME, shape, LAYOUT)  # [SOME, ROWS, DIM], on its way
-    m = number_of(partial.maxima, line, 0, shape.power, float("-inf"), shape, LAYOUT)  # [power, ROWS]
-    total = number_of(partial.totals, line, 0, shape.power, 0.0, shape, LAYOUT)  # [power, ROWS]
+    outputs = share_of(partial.outputs, line, 0, used, SOME, shape, LAYOUT)  # [SOME, ROWS, DIM], on its way
+    m = number_of(partial.maxima, line, 0, used, shape.power, float("-inf"), shape, LAYOUT)  # [power, ROWS]
+    total = number_of(partial.totals, line, 0, used, shape.power, 0.0, shape, LAYOUT)  # [power, ROWS]
     most = gl.max(m, 0)  # [ROWS]
     shift = gl.where(most == float("-inf"), 0.0, most)
     whole = gl.sum(gl.exp2(m - shift.expand_dims(0)) * total, 0)  # [ROWS]
@@ -92,8 +93,8 @@ def combine(partial, sinks, out, quantized, ordered, place, heads, shape: gl.con
     value = gl.full([ROWS, DIM], 0.0, gl.float32, VALUES)
     for first in gl.static_range(0, shape.splits, SOME):
         if first > 0:
-            outputs = share_of(partial.outputs, line, first, SOME, shape, LAYOUT)
-        of_some = number_of(partial.maxima, line, first, SOME, float("-inf"), shape, LAYOUT)  # [SOME, ROWS]
+            outputs = share_of(partial.outputs, line, first, used, SOME, shape, LAYOUT)
+        of_some = number_of(partial.maxima, line, first, used, SOME, float("-inf"), shape, LAYOUT)  # [SOME, ROWS]
         weight = gl.exp2(of_some - shift.expand_dims(0)).expand_dims(2)
         value += gl.sum(outputs * weight, 0)
     value /= gl.convert_layout(whole, gl.SliceLayout(1, VALUES)).expand_dims(1)
