@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -25,6 +26,8 @@ SOME_WARPS = 12
 """Of codes of 6 and 8 bits, where a lane has more than two chunks."""
 FINISHING_WARPS = 8
 """Of a program whose results are quantized; two fit a multiprocessor where a lane has two chunks at the most."""
+MOST_IDLE = 6 << 20
+"""Bytes that could be read while some multiprocessors have no unit left to compute: what a norm takes, about."""
 MOST_CHUNKS = 4
 """Of a lane."""
 DEEP, DEEPEST = 8192, 16384
@@ -57,13 +60,13 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
     if arch == "interpreter":
         return MatvecStreamShape(2) if kp >= 1024 or (layout.bits == 8 and kp >= 256) else None
     some = n < 65536
-    deep, long = some and DEEP < kp <= DEEPEST, some and 4096 < kp <= DEEP
+    deep = some and DEEP < kp <= DEEPEST
     if layout.bits == 6:
-        faster = (n >= 65536 and kp == 2048) or deep or long
+        faster = (n >= 65536 and kp == 2048) or deep
     elif layout.bits == 8:
         faster = some and 1024 <= kp <= DEEPEST
     else:
-        faster = deep or long or (some and ((n >= 5120 and kp == 4096) or (n >= 8192 and kp == 2048)))
+        faster = deep or (some and ((n >= 5120 and kp == 4096) or (n >= 8192 and kp == 2048) or 4096 < kp <= DEEP))
     if not arch.startswith("sm_") or not faster:
         return None
     shape = MatvecStreamShape(warps_of(kp))
@@ -71,16 +74,16 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
 
 
 def finishing(layout: Layout, n: int, kp: int, arch: str, ends: Ends) -> MatvecStreamShape | None:
-    """The shape of a product whose results are quantized as well, or None where two launches were faster."""
+    """The shape of a product whose results are quantized as well, or None where two launches are faster: for Q4_K and
+    Q6_K, which wait for instructions, and for many bytes in units that leave some multiprocessors without work."""
     shape = shape_of(layout, n, kp, arch)
-    if shape is None:
+    if shape is None or layout.bits != 8:
         return None
-    few, bytes_ = _few(shape, kp), layout.bits == 8
-    if not bytes_ and not (layout.bits == 4 and few and ends == "swiglu"):
+    turns = max(1, n // (2 * UNIT if ends == "swiglu" else UNIT)) / multiprocessors()
+    if n * layout.row_bytes(kp) * (math.ceil(turns) / turns - 1) > MOST_IDLE:
         return None
-    group = FINISHING_WARPS // 2 if few and bytes_ and ends == "swiglu" else FINISHING_WARPS
-    rows = max(1, group // shape.warps)
-    all_under_way = ends == "rms_norm" and n <= UNIT * multiprocessors()
+    rows = max(1, FINISHING_WARPS // shape.warps)
+    all_under_way = ends == "rms_norm" and turns <= 1
     return replace(shape, ends=ends, rows=rows, ahead=min(4, UNIT // rows) if all_under_way else 2)
 
 
