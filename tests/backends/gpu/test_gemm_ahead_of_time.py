@@ -30,7 +30,9 @@ LITTLE = {("prefill_128-int8-dynamic", "sm_90"): 16}
 LITTLE |= {("decode_fp8-dynamic", "sm_90"): 12, ("decode_fp8-dynamic", "sm_100"): 8}
 LITTLE |= {(f"eights_128-{products}", "sm_90"): 84 for products in ("int8", "fp8")}
 """Bytes that are spilled: what is read once a tile, two numbers, or (by Triton 3.6) what masked blocks read."""
-LITTLE |= {("decode_int8-static", "sm_100"): 12, ("prefill_128-int8-dynamic", "sm_90"): 108} if NEWER else {}
+if NEWER:
+    LITTLE |= {("decode_int8-static", "sm_100"): 12, ("prefill_128-int8-dynamic", "sm_90"): 108}
+    LITTLE |= {("decode_fp8-dynamic", "sm_90"): 20, ("decode_fp8-dynamic", "sm_100"): 12}
 """Bytes that Triton 3.9 spills, and those before it do not, or fewer."""
 RESERVED, SHARED = 1 << 10, 196 << 10
 """Bytes of shared memory that each program takes beside its own, and of a multiprocessor that steps ask for as such."""
