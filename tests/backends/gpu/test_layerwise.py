@@ -46,10 +46,10 @@ def test_values_stay_on_the_device(model: ModelSpec, tmp_path: Path) -> None:
             assert isinstance(y.vectors, DeviceArray)
             assert x.names == y.names
             seen[other.number] = np.asarray(y.vectors)
-            np.testing.assert_allclose(seen[other.number], x.vectors, rtol=1e-2, atol=2e-3)
-            np.testing.assert_allclose(y.hessian().matrix(), x.hessian().matrix(), rtol=2e-2, atol=2e-3)
+            np.testing.assert_allclose(seen[other.number], x.vectors, rtol=1e-2, atol=5e-3)
+            np.testing.assert_allclose(y.hessian().matrix(), x.hessian().matrix(), rtol=2e-2, atol=5e-3)
             for field, values in x.statistics().fields().items():
-                np.testing.assert_allclose(y.statistics().fields()[field], values, rtol=2e-2, atol=2e-3, err_msg=field)
+                np.testing.assert_allclose(y.statistics().fields()[field], values, rtol=2e-2, atol=5e-3, err_msg=field)
             np.testing.assert_allclose(y.cross().cross(), y.tensor_cross().cross().cpu(), rtol=1e-4, atol=1e-5)
             assert len(y.part(slice(2, None)).vectors) == y.tokens() - 2
         assert torch.is_tensor(other.part(other.inputs[0].names[0], None))

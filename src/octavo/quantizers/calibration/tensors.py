@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -57,7 +57,7 @@ class Products:
     def add(self, total: Tensor, rows: slice, columns: slice, factor: Tensor) -> None:
         """Add A[rows, columns] B to total [rows, N], by B's factor."""
         part = self._a[rows, self._times * columns.start : self._times * columns.stop]
-        with rounded_factors():
+        with rounded_factors() if self._times > 1 else nullcontext():
             total.addmm_(part, factor)
 
 
