@@ -16,9 +16,9 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.memory import own
 from octavo.quantizers.fold import ChangedFile
 
-LATER = 20 << 20
+LATER = 14 << 20
 """Bytes of what is imported and compiled when the work begins."""
-THREAD, PANEL = 1 << 20, 14 << 20
+THREAD, PANEL = 1 << 20, 10 << 20
 """Bytes of a thread, and of the memory that OpenBLAS copies factors to, at most, for each thread that multiplies."""
 
 PACKED, AT_A_TIME = 9, 1 << 19
