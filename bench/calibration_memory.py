@@ -32,6 +32,20 @@ METHODS = (
 """Method and scheme; "gguf" is gptq into a GGUF file, "calibrate" `octavo calibrate` with an option."""
 PAUSE = 0.003
 """Seconds between looks at a process."""
+ONLY = """
+import sys
+from octavo.cli import main
+from octavo.evals import scheme_run
+
+only, made = sys.argv.pop(1), scheme_run.made_weights
+
+def some(stage, given, names, scheme, ways, *rest):
+    return made(stage, given, names, scheme, ways if any(only in n for n in names) else ("nearest",), *rest)
+
+scheme_run.made_weights = some
+main()
+"""
+"""The octavo command, with weights whose names do not have the first argument in them rounded to nearest."""
 OF_NO_FILE = ("RssAnon", "RssShmem")
 
 
@@ -65,10 +79,10 @@ def announced(arguments: list[str]) -> dict[str, Any]:
     return found
 
 
-def peak(arguments: list[str], limit: float | None = None) -> dict[str, Any]:
+def peak(arguments: list[str], limit: float | None, only: str | None) -> dict[str, Any]:
     """The largest memory of a run, in bytes, and its seconds; of one that is stopped after `limit` seconds as well."""
-    start = time.perf_counter()
-    with subprocess.Popen(_octavo([*arguments, "--json"]), stdout=subprocess.DEVNULL) as child:
+    start, octavo = time.perf_counter(), _octavo([]) if only is None else [sys.executable, "-c", ONLY, only]
+    with subprocess.Popen([*octavo, *arguments, "--json"], stdout=subprocess.DEVNULL) as child:
         most, resident, stopped = 0, 0, False
         while child.poll() is None:
             found = _status(child.pid)
@@ -104,11 +118,12 @@ def _status(pid: int) -> dict[str, int]:
 def measured(case: str, model: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """A case's row."""
     row: dict[str, Any] = {"model": Path(model).name, "case": case, "samples": args.samples}
+    row |= {} if args.only is None else {"only": args.only}
     arguments = command(case, model, folder / "made", args.samples)
     said = announced(arguments)
     found: dict[str, Any] = {}
     for _ in range(1 if args.once else 2):
-        found = peak(arguments, args.limit)
+        found = peak(arguments, args.limit, args.only)
         for left in folder.glob("made*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
     row |= {"announced": said["memory"], **found, "ratio": round(found["peak"] / said["memory"], 3)}
@@ -124,6 +139,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--once", action="store_true", help="kernels are compiled already")
     parser.add_argument("--limit", type=float, help="seconds after which a run is stopped")
+    parser.add_argument("--only", help="part of weights' names; others are rounded: a run that would take hours")
     parser.add_argument("--tag", default="", help="of the result's name")
     parser.add_argument("--work", default=None, help="where models and results of runs are for a while")
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)

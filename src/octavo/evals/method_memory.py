@@ -21,6 +21,7 @@ from octavo.quantizers.calibration.hessian import hessian_bytes
 from octavo.quantizers.calibration.shared import LARGEST_DOUBLE
 from octavo.quantizers.compensation.compensate import row_parts
 from octavo.quantizers.fold import ChangedFile
+from octavo.quantizers.smoothing.pair import OUTPUTS
 from octavo.quantizers.smoothing.static import LARGEST_GRAM
 
 COMPENSATOR = 8 << 20
@@ -172,14 +173,13 @@ class Making:
         return max((self._searching(inputs) for inputs in given), default=0)
 
     def _searching(self, inputs: Inputs) -> int:
-        k = inputs.size
+        k, n = inputs.size, max(inputs.rows) * max(1, inputs.experts)
         weights = 4 * inputs.values + max(inputs.stored)
         multiplied = self.tokens or k > TOKENS  # else errors are found by a matrix of sums, see `Pair.gram`
-        outputs = 4 * TOKENS * sum(inputs.rows) if multiplied else 0
-        rows = _slab(inputs.rows, k) if self.by_rows else inputs.largest
-        tried = (10 if self.tokens else 6) * TOKENS * k if multiplied else 0
-        each = tried + (ROUNDED + 2) * rows
-        return weights + outputs + 4 * TOKENS * k + cores() * each
+        outputs = 4 * TOKENS * inputs.values // k if multiplied else 0
+        taken: int = rounded_parts(n, k + OUTPUTS * TOKENS)[0].stop if self.by_rows else n
+        tried = ((10 if self.tokens else 6) * k + 12 * taken) * TOKENS if multiplied else 0
+        return weights + outputs + 4 * TOKENS * k + cores() * (tried + (ROUNDED + 2) * taken * k)
 
 
 def _slab(rows: Sequence[int], k: int) -> int:
@@ -210,7 +210,7 @@ def method_bytes(run: Layerwise, making: Making, names: Callable[[str], bool]) -
             most = max(most, making.search(given), stage_bytes(run, stage))
     kernels = COMPENSATOR if making.compensates else 0
     largest = max((math.prod(run.spec.file.tensors[name].shape[-2:]) for name in made), default=0)
-    process = process_bytes(largest, 2 if making.scales or making.clips else 1)
+    process = process_bytes(largest, apart=making.scales or making.clips)
     return process + kernels + max(most, written_bytes(run.spec.file, made))
 
 

@@ -10,7 +10,7 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """Numbers of mallopt's parameters in <malloc.h>."""
 LARGE = 8 << 20
 """Bytes of arrays that have memory of their own. glibc raises that to the largest array that was freed, up to 32 MiB,
-and arrays below it leave holes: of a model of 1 billion weights 200 MB."""
+and arrays below it leave holes."""
 
 
 @cache

@@ -18,22 +18,24 @@ from octavo.quantizers.fold import ChangedFile
 
 LATER = 14 << 20
 """Bytes of what is imported and compiled when the work begins."""
-THREAD, PANEL = 1 << 20, 10 << 20
-"""Bytes of a thread, and of the memory that OpenBLAS copies factors to, at most, for each thread that multiplies."""
+THREAD, PANEL = 1 << 18, 10 << 20
+"""Bytes of a thread, and of what a BLAS library copies factors to at most: for each thread that multiplies alone, and
+half of it where threads multiply together."""
 
-PACKED, AT_A_TIME = 9, 1 << 19
-"""Bytes beside a value, of so many, while a thread puts weights into the backend's layout."""
+PACKED, AT_A_TIME, PACKERS = 9, 1 << 19, 4
+"""Bytes beside a value, of so many, while a thread puts weights into the backend's layout; threads at a time."""
 CHANGED = 3
 """Arrays of a tensor in float32 while it is read with changes."""
 
 
-def process_bytes(largest: int, pools: int = 1) -> int:
+def process_bytes(largest: int, *, apart: bool = False) -> int:
     """Bytes of this process when it is at work, beside arrays: what it has now, kernels, and threads.
 
     largest  values of the largest matrix that is multiplied
-    pools    of threads that multiply: those of OpenBLAS, and those of `octavo.quantizers.tiles`
+    apart    threads multiply such matrices each by itself, too
     """
-    return own() + LATER + cores() * (THREAD + pools * min(PANEL, 4 * largest))
+    together, alone = min(2 * PANEL, 8 * largest), cores() * min(PANEL, 4 * largest) if apart else 0
+    return own() + LATER + cores() * THREAD + together + alone
 
 
 def stage_bytes(run: Layerwise, stage: Stage, replaced: Collection[str] = ()) -> int:
@@ -54,7 +56,9 @@ def stage_bytes(run: Layerwise, stage: Stage, replaced: Collection[str] = ()) ->
     results = sum(4 * math.prod(bind(n.shape, limits)) for n in (*stage.gives.values(), *stage.made.values()))
     held = sum(4 * tensor.size for tensor in floats.values())
     read = (read_bytes(run.spec.file, leaf.tensor) for leaf in _weights(nodes) if leaf.name not in floats)
-    packing = PACKED * cores() * min(AT_A_TIME, max((leaf.tensor.size for leaf in _weights(nodes)), default=0))
+    packing = (
+        PACKED * min(cores(), PACKERS) * min(AT_A_TIME, max((leaf.tensor.size for leaf in _weights(nodes)), default=0))
+    )
     return loaded + held + max(read, default=0) + packing + sum(made.memory) + 2 * given + results
 
 

@@ -22,6 +22,9 @@ from octavo.quantizers.tiles import run_tiles
 F64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+OUTPUTS = 4
+"""Numbers as large as an output of a token that are there beside it, next to those beside a weight."""
+
 
 @dataclass(frozen=True, eq=False)
 class Pair:
@@ -110,8 +113,9 @@ class Pair:
         return wrong / sum(want.size for want in self.outputs)
 
     def _parts(self, weight: F32) -> list[slice]:
-        """Rows of a weight that are rounded together: several threads do that at a time."""
-        return row_parts(*weight.shape) if self.by_rows else [slice(None)]
+        """Rows of a weight that are rounded together, and multiplied: several threads do that at a time."""
+        n, k = weight.shape
+        return row_parts(n, k + OUTPUTS * len(self.inputs)) if self.by_rows else [slice(None)]
 
     def _error_of_weights(self, factors: F32) -> float:
         """The same where only weights are rounded: the sum over tokens of |E x|^2 is the trace of E G E^T."""
