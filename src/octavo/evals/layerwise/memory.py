@@ -16,7 +16,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.memory import own
 from octavo.quantizers.fold import ChangedFile
 
-LATER = 14 << 20
+LATER = 9 << 20
 """Bytes of what is imported and compiled when the work begins."""
 THREAD, PANEL = 1 << 18, 10 << 20
 """Bytes of a thread, and of what a BLAS library copies factors to at most: for each thread that multiplies alone, and
