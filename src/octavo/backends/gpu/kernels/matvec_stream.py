@@ -271,7 +271,7 @@ def _quantize(value, out, unit, at):
 
 
 @triton.jit
-def _step(rows, w, token, magic, row, s, there, stride, half, own, lane, shape: tl.constexpr, ASM: tl.constexpr):
+def _step(rows, w, token, magic, row, s, there, stride, half, lane, shape: tl.constexpr, ASM: tl.constexpr):
     """The products [R, AHEAD] of loaded rows, and in their place the rows of step s from `row` on, if `there` is above
     their numbers."""
     L: tl.constexpr = w.layout
@@ -279,7 +279,7 @@ def _step(rows, w, token, magic, row, s, there, stride, half, own, lane, shape: 
     parts, later = (), ()
     for p in tl.static_range(shape.ahead):
         parts = parts + (_multiply(rows[p], token, magic, lane % 4, L, ASM),)  # noqa: RUF005, [R, LANES]
-        at = row + _offset(s, p, stride, half, shape) + own
+        at = row + _offset(s, p, stride, half, shape)
         later = later + (_load(w, at, there, lane, LANES, ASM),)  # noqa: RUF005
         magic = here(magic, ASM)
     return tl.sum(_joined(parts), 1), later
@@ -346,7 +346,7 @@ def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.co
             last = s == STEPS - 1
             begin, there = tl.where(last, row + turn, row), tl.where(last & (row + turn >= limit), 0, n)
             of_step, rows = _step(
-                rows, w, token, magic, begin, tl.where(last, 0, s + 1), there, stride, half, own, lane, shape, ASM
+                rows, w, token, magic, begin + own, tl.where(last, 0, s + 1), there, stride, half, lane, shape, ASM
             )
             if STEPS == 1:
                 total = of_step[:, None, :]
