@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +93,30 @@ def test_ncu_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(counters, "SECONDS", 0.2)
     with pytest.raises(BackendError, match=r"within 0\.2 s"):
         read_counters({})
+
+
+def test_the_step_that_is_counted_is_the_one_asked_for(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    made: list[Any] = []
+
+    def ready_engine(file: GGUFFile, device: str, new: int, depth: int, kv: str, *, attention: str, **more: Any) -> Any:
+        made.append((device, new, depth, kv, attention))
+        whole = SimpleNamespace(backends={0: 0})
+        return SimpleNamespace(schedule=whole, backends=[SimpleNamespace(name="gpu")], graph=SimpleNamespace(nodes=[]))
+
+    @contextmanager
+    def ready_step(*_: Any) -> Iterator[tuple[None, None]]:
+        yield None, None
+
+    monkeypatch.setattr("octavo.bench.profile.ready_engine", ready_engine)
+    monkeypatch.setattr("octavo.bench.profile.ready_step", ready_step)
+    monkeypatch.setattr(counters, "read_counters", lambda step: asked.append(step) or [])
+    monkeypatch.setattr(counters, "run_calls", lambda *_: None)
+    options = ["--device", "gpu", "-p", "7", "--depth", "3", "--cache-type", "q8_0", "--attention", "fp8"]
+    done = CliRunner().invoke(app, ["profile", model, "--counters", *options])
+    assert done.exception is None
+    counters.run_step(**json.loads(json.dumps(asked[0])))
+    assert made == [("gpu", 7, 3, "q8_0", "fp8")] * 2
 
 
 def test_counters_are_of_a_gpu(model: str) -> None:

@@ -99,6 +99,7 @@ def test_types_of_the_cache(octavo: Run, models: tuple[str, str], text: str) -> 
     rows = json.loads(octavo("eval", "cache", models[0], text, "--types", "f16,int8", "--json", *SMALL).out)["types"]
     assert 0 < rows["f16"]["kl"]["value"] < rows["int8"]["kl"]["value"]
     assert rows["int8"]["saturation"] == []
+    assert "--cache-type" in octavo("eval", "cache", models[0], text, "--cache-type", "int8", *SMALL).error()
     refused = octavo("eval", "cache", models[0], text, "--types", "f16,int5", *SMALL)
     assert refused.status == 2
     assert "--types has 'int5'" in refused.err

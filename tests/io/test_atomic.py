@@ -124,10 +124,10 @@ def test_a_temporary_file_that_is_taken_for_one_left_behind(tmp_path: Path, monk
 
 
 def test_where_there_are_no_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(fd: int) -> bool:
+    def refuse(fd: int, how: int) -> None:
         raise OSError
 
-    monkeypatch.setattr("octavo.io.atomic.try_lock", refuse)
+    monkeypatch.setattr("octavo.io.locks.fcntl.flock", refuse)
     (tmp_path / ".octavo-0123456789abcdef.tmp").touch()
     with replace_file(tmp_path / "target"):
         pass

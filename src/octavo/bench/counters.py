@@ -19,7 +19,7 @@ from typing import Any
 
 from octavo.errors import BackendError
 from octavo.graph.builder import CacheType
-from octavo.graph.node import Graph, Node
+from octavo.graph.node import Attention, Graph, Node
 from octavo.graph.plan import Plan
 
 METRICS = {
@@ -143,13 +143,13 @@ def run_calls(plan: Plan, graph: Graph) -> None:
     cuda.profiler.stop()
 
 
-def run_step(model: str, new: int, depth: int, kv: CacheType) -> None:
+def run_step(model: str, new: int, depth: int, kv: CacheType, attention: Attention) -> None:
     """Load a model on the GPU and make the calls of a step of `new` tokens after `depth` others."""
     from octavo.bench.profile import ready_engine, ready_step
     from octavo.huggingface import open_model_file
 
     with open_model_file(model) as file:
-        engine = ready_engine(file, "gpu", new, depth, kv)
+        engine = ready_engine(file, "gpu", new, depth, kv, attention=attention)
         with ready_step(engine, new, depth) as (plan, _):
             run_calls(plan, engine.graph)
 

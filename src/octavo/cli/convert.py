@@ -31,7 +31,7 @@ def convert(
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a checkpoint of Llama, Mistral, Mixtral, Qwen, Phi or Gemma 3: `octavo convert Qwen3-0.6B out.gguf`."""
+    """Convert a checkpoint folder to a GGUF file: `octavo convert Qwen3-0.6B out.gguf`."""
     from octavo.convert import convert_checkpoint
 
     folder = local(folder, offline)

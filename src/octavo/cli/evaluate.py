@@ -12,7 +12,7 @@ from octavo.cli import evaluate_cache
 from octavo.cli.columns import print_columns
 from octavo.cli.grouped import grouped
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import AttentionName, CacheName, Context, Device, Kv, Layers, Threads, Where, gpu_layers
+from octavo.cli.options import CacheName, Context, Where
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -32,18 +32,14 @@ ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Take text s
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@app.command("ppl")
 def ppl(
     model: ModelName,
     text: TextFile,
     context: Context = None,
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,
-    device: Device = "auto",
-    layers: Layers = None,
-    threads: Threads = None,
-    kv: Kv = "f16",
-    attention: AttentionName = "exact",
+    *,
+    where: Where,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,9 +54,7 @@ def ppl(
 
     path = local(model, offline)
     context = context_for(context, path)
-    with open_subject(
-        path, context, device=device, threads=threads, cache_type=kv, gpu_layers=gpu_layers(layers), attention=attention
-    ) as loaded:
+    with open_subject(path, context, cache_type=where.kv, attention=where.attention, **where.given()) as loaded:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         with Bar() as bar:
 
@@ -101,8 +95,7 @@ def kl(
     context = context_for(context, *paths)
 
     def load(path: str, kv: CacheName, **how: Any) -> Any:
-        place: Any = {"device": where.device, "threads": where.threads, "gpu_layers": gpu_layers(where.layers)}
-        return open_subject(path, context, cache_type=kv, **place, **how)
+        return open_subject(path, context, cache_type=kv, **where.given(), **how)
 
     with load(paths[0], where.kv, attention=where.attention) as loaded, load(paths[1], base_kv or where.kv) as other:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
@@ -119,21 +112,13 @@ def kl(
         _show(found, "" if read.scored is None else " of answers" if answers else " of all tokens")
 
 
-app.command("kl")(grouped(kl))
-evaluate_cache.add_to(app)
-
-
-@app.command("demo")
 def demo(
     model: ModelName = "demo",
     questions: Annotated[int, typer.Option("-n", "--questions", help="How many to ask.")] = 1000,
     seed: Annotated[int, typer.Option(help="Another seed asks other questions.")] = 0,
     misses: Annotated[bool, typer.Option("--misses", help="Also print what was answered wrongly.")] = False,
-    device: Device = "auto",
-    layers: Layers = None,
-    threads: Threads = None,
-    kv: Kv = "f16",
-    attention: AttentionName = "exact",
+    *,
+    where: Where,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
@@ -144,8 +129,8 @@ def demo(
 
     if questions < 1:
         raise UsageError(f"questions is {questions} (allowed: 1 or more)")
-    place: Any = {"device": device, "threads": threads, "gpu_layers": gpu_layers(layers), "attention": attention}
-    with octavo.load(local(model, offline), cache_type=kv, **place) as loaded, Bar() as bar:
+    kinds: Any = {"cache_type": where.kv, "attention": where.attention}
+    with octavo.load(local(model, offline), **kinds, **where.given()) as loaded, Bar() as bar:
         asked = 0
 
         def ask(prompt: str) -> str:
@@ -163,6 +148,12 @@ def demo(
     _show_tallies(report)
     for question, reply in report.misses if misses else ():
         print(f"{question.kind}: {question.prompt!r} -> {printable(repr(reply))}, not {question.answer!r}")
+
+
+app.command("ppl")(grouped(ppl))
+app.command("kl")(grouped(kl))
+evaluate_cache.add_to(app)
+app.command("demo")(grouped(demo))
 
 
 def _show_tallies(report: DemoResult) -> None:

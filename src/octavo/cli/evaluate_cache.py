@@ -10,7 +10,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.grouped import grouped
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Context, Where, gpu_layers
+from octavo.cli.options import Context, Place, Where
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -30,7 +30,7 @@ def cache(
     context: Context = None,
     chunks: Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")] = None,
     *,
-    where: Where,
+    place: Place,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
@@ -44,14 +44,13 @@ def cache(
     context = context_for(context, path)
 
     def load(kv: Any, **how: Any) -> Any:
-        place: Any = {"device": where.device, "threads": where.threads, "gpu_layers": gpu_layers(where.layers)}
-        return open_subject(path, context, cache_type=kv, **place, **how)
+        return open_subject(path, context, cache_type=kv, **place.given(), **how)
 
     found: dict[str, tuple[Divergence, list[Saturation]]] = {}
     with load("f32") as base:
         tokens = named_text(text, base.tokenizer, "test").tokens
         for name in names:
-            with load(name, attention=where.attention) as other:
+            with load(name, attention=place.attention) as other:
                 compared = divergence(other, base, tokens, context=context, chunks=chunks)
             with load(name, fuse=False) as plain:
                 cut = saturation(plain, tokens, context=context, chunks=chunks)
@@ -78,9 +77,8 @@ def retrieval(
     from octavo.evals.retrieval import retrieve
     from octavo.evals.subject import open_subject
 
-    place: Any = {"device": where.device, "threads": where.threads, "gpu_layers": gpu_layers(where.layers)}
     kinds: Any = {"cache_type": where.kv, "attention": where.attention}
-    with open_subject(local(model, offline), context, **kinds, **place) as loaded, Bar() as bar:
+    with open_subject(local(model, offline), context, **kinds, **where.given()) as loaded, Bar() as bar:
 
         def show(done: int, total: int, share: float) -> None:
             bar.show(f"row {done} of {total}: {share:.2%} right", done, total)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -45,14 +45,24 @@ Layers = Annotated[
 
 
 @dataclass
-class Where:
-    """Where a model runs, and with what."""
+class Place:
+    """Where a model runs."""
 
-    kv: Kv = "f16"
     attention: AttentionName = "exact"
     device: Device = "auto"
     layers: Layers = None
     threads: Threads = None
+
+    def given(self) -> dict[str, Any]:
+        """As arguments of `load` and `open_subject`, but for attention."""
+        return {"device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers)}
+
+
+@dataclass
+class Where(Place):
+    """Where a model runs, and with what cache."""
+
+    kv: Kv = "f16"
 
 
 OTHER_NAMES = {

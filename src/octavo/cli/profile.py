@@ -8,7 +8,7 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Where, gpu_layers
+from octavo.cli.options import Where
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -40,11 +40,10 @@ def profile(
     path = local(model, offline)
     show = _show_counters if counters else _show
     with open_model_file(path) as file:
-        engine = ready_engine(
-            file, where.device, new, depth, where.kv, where.threads, gpu_layers(where.layers), where.attention
-        )
+        kinds: Any = {"kv": where.kv, "attention": where.attention}
+        engine = ready_engine(file, new=new, depth=depth, **kinds, **where.given())
         if counters:
-            report = _counted(engine, {"model": str(path), "new": new, "depth": depth, "kv": where.kv})
+            report = _counted(engine, {"model": str(path), "new": new, "depth": depth, **kinds})
         else:
             report = as_object(measure(engine, new, depth, rounds), new, depth)
     if as_json:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 TYPES = "Types"
 SIZE = "A size instead of a preset"
-Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use (default: all cores).")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", "-t", min=1, max=1024, help="Threads to use (default: all cores).")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show which types and sizes it would give.")]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Where, gpu_layers
+from octavo.cli.options import Where
 from octavo.cli.prompt import whole_prompt
 from octavo.errors import ContextFullError, UsageError
 
@@ -125,10 +125,7 @@ def run(
     options = _options(reply, sampling)
     path = local(model, offline)
     start, compiled = clock(), compile_seconds()
-    with load(
-        path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
-        gpu_layers=gpu_layers(where.layers), attention=where.attention,
-    ) as loaded:  # fmt: skip
+    with load(path, n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given()) as loaded:
         loaded.require_generation()
         if text is None:
             from octavo.cli.chat import Chat

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from octavo.errors import FileError
-from octavo.io.locks import try_lock
+from octavo.io.locks import locked_if_any, try_lock
 
 _TEMPORARY = re.compile(r"\.octavo-[0-9a-f]{16}\.tmp")
 
@@ -141,11 +141,7 @@ def _locked(path: str) -> int | None:
         return None
     except OSError:
         return -1
-    try:
-        held = try_lock(fd)
-    except OSError:
-        held = True
-    if held and os.path.lexists(path):
+    if locked_if_any(fd) and os.path.lexists(path):
         return fd
     os.close(fd)
     return None

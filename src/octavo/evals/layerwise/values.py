@@ -15,7 +15,7 @@ from octavo.errors import FileError, UsageError
 from octavo.formats.spec import AnyArray
 from octavo.io import regular
 from octavo.io.atomic import replace_file
-from octavo.io.locks import try_lock
+from octavo.io.locks import locked_if_any
 
 if TYPE_CHECKING:
     from octavo.evals.layerwise.device_array import DeviceArray
@@ -116,7 +116,7 @@ class Journal:
         os.makedirs(folder, exist_ok=True)
         self._lock = os.open(os.path.join(folder, LOCK), os.O_CREAT | os.O_RDWR, 0o666)
         try:
-            if not _locked(self._lock):
+            if not locked_if_any(self._lock):
                 raise UsageError(f"another process is at work in {folder}")
             self.stage = self._read() if resume else 0
             if not self.stage:
@@ -170,11 +170,3 @@ def _clear(folder: str, but: str = "") -> None:
     for name in filter(OWN.fullmatch, os.listdir(folder)):
         if name != but:
             os.unlink(os.path.join(folder, name))
-
-
-def _locked(fd: int) -> bool:
-    """Whether the lock is ours, or there are no locks here."""
-    try:
-        return try_lock(fd)
-    except OSError:
-        return True

@@ -26,7 +26,7 @@ from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 from octavo.errors import HubError
 from octavo.io.hub.patience import Header, Patience, Show
 from octavo.io.hub.variants import RepoFile, gigabytes
-from octavo.io.locks import try_lock
+from octavo.io.locks import locked_if_any
 
 PIECE, DEEP = 1 << 18, 8
 """Bytes that are read at once, and how many such pieces may wait to be hashed."""
@@ -152,7 +152,7 @@ def _alone(entry: RepoFile, partial: str, blob: str, show: Show) -> Iterator[Fil
     os.makedirs(os.path.dirname(partial), exist_ok=True)
     while True:
         with FileIO(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+") as file:
-            if not _locked(file.fileno()):
+            if not locked_if_any(file.fileno()):
                 show(f"another process downloads {os.path.basename(blob)}", 0, None)
                 time.sleep(0.2)
                 continue
@@ -164,13 +164,6 @@ def _alone(entry: RepoFile, partial: str, blob: str, show: Show) -> Iterator[Fil
                 continue  # it was finished, or removed, before the lock was ours
             yield file
             return
-
-
-def _locked(fd: int) -> bool:
-    try:
-        return try_lock(fd)
-    except OSError:  # no locks here
-        return True
 
 
 def _again(file: FileIO, digest: Digest, entry: RepoFile, show: Show) -> int:

@@ -1,0 +1,90 @@
+"""Commands of README.md, CONTRIBUTING.md and docs/: each is there, with the options that a page gives it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from octavo.cli import app
+from octavo.cli.options import one_name
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(?:sh|text)?\n(.*?)^```$|^    (octavo .*)$|`(octavo [^`]+)`", re.DOTALL | re.MULTILINE)
+SCRIPT = re.compile(r"python ((?:bench|tools)/[\w/]+\.py)([^`\n#|]*)")
+OPTION = re.compile(r"--?[a-z]")
+
+
+def commands(page: Path) -> Iterator[str]:
+    """What follows `octavo` in each command of a page."""
+    for match in BLOCK.finditer(page.read_text(encoding="utf-8").replace("\\\n", " ")):
+        for line in next(filter(None, match.groups()), "").splitlines():
+            for part in re.split(r"[|;<>]|&&|\$\(", re.sub(r"#.*", "", line)):
+                found = re.match(r"\s*octavo\s+([^/].*)", part)
+                if found and not found[1].startswith("["):
+                    yield found[1]
+
+
+def names_of(command: Any) -> set[str]:
+    return {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
+
+
+def unknown(text: str) -> list[str]:
+    """Options, or the subcommand, that `octavo` does not have."""
+    words, command = shlex.split(text), get_command(app)
+    known = names_of(command)
+    while words:
+        below = getattr(command, "commands", {})
+        if words[0] in below:
+            command = below[words.pop(0)]
+            known = names_of(command)
+        elif below and words[0] in known:
+            words.pop(0)
+        else:
+            break
+    if getattr(command, "commands", None) and words:
+        return words[:1]
+    given = [word.partition("=")[0] for word in words if OPTION.match(word)]
+    return [name for name in given if name not in known and f"--{one_name(name.removeprefix('--'))}" not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options_are_there(page: Path) -> None:
+    assert {text: missing for text in commands(page) if (missing := unknown(text))} == {}
+
+
+def test_commands_are_found() -> None:
+    assert sum(len(list(commands(page))) for page in PAGES) > 100
+    assert unknown("quantise model.gguf") == ["quantise"]
+    assert unknown("-v eval kl a.gguf text --base b.gguf --rounds=3 -c 64") == ["--rounds"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_scripts_and_their_options_are_there(page: Path) -> None:
+    for script, rest in SCRIPT.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
+        source = (ROOT / script).read_text(encoding="utf-8")
+        options = [word.partition("=")[0] for word in rest.split() if OPTION.match(word)]
+        assert [name for name in options if f'"{name}"' not in source] == [], script
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which headings of a page are linked to, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        if path.startswith(("http:", "https:")):
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
