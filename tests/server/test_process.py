@@ -6,10 +6,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 
 from octavo.runtime import Model
 from octavo.server.client import EngineDiedError
+from octavo.server.launch import STDIN, launch
 from octavo.server.options import EngineOptions
 from octavo.server.supervise import ProcessClient
 from tests.server.running import Server, events, running
@@ -27,11 +30,15 @@ LONG = {**ASK, "stream": True, "ignore_eos": True}
 
 
 WITHOUT_FRONT = """
-import multiprocessing, socket, sys
+import io, multiprocessing, socket, sys
 multiprocessing.set_start_method("forkserver")  # as Python 3.14 has it
 ours, theirs = socket.socketpair()
 ours.close()
-sys.argv[1:] = [str(theirs.detach()), "30"]
+place = str(theirs.detach())
+if sys.argv[1] == "shared":  # as on Windows
+    socket.fromshare = lambda data: socket.socket(fileno=int(data))
+    sys.stdin, place = io.TextIOWrapper(io.BytesIO(place.encode())), "-"
+sys.argv[1:] = [place, "30"]
 from octavo.server.worker import main
 main()
 print(multiprocessing.get_start_method())
@@ -64,11 +71,36 @@ def answer(server: Server) -> str:
     return text
 
 
-def test_an_engine_makes_no_semaphore_that_has_a_name() -> None:
+@pytest.mark.parametrize("way", ["inherited", "shared"])
+def test_an_engine_makes_no_semaphore_that_has_a_name(way: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", WITHOUT_FRONT], check=True, stdout=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-c", WITHOUT_FRONT, way], check=True, stdout=subprocess.PIPE, text=True, timeout=60
     )
     assert run.stdout == "fork\n"
+
+
+def test_windows_hands_a_socket_over_by_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    class Process:
+        pid = 4321
+
+        def __init__(self, command: list[str], **options: Any) -> None:
+            assert "pass_fds" not in options  # Windows refuses it
+            self.stdin = given["pipe"] = Pipe()
+            given["command"] = command
+
+    class Pipe(BytesIO):
+        def close(self) -> None:
+            given["sent"] = self.getvalue()
+            super().close()
+
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(socket.socket, "share", lambda self, pid: b"share for %d" % pid, raising=False)
+    with launch().socket:
+        assert given["command"][1:4] == ["-m", "octavo.server.worker", STDIN]
+        assert given["sent"] == b"share for 4321"
 
 
 def test_an_engine_that_is_killed_is_started_again(served: tuple[Server, ProcessClient]) -> None:

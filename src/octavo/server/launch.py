@@ -8,6 +8,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+STDIN = "-"
+"""In place of a socket's number: standard input says what makes it."""
+
 
 @dataclass(frozen=True)
 class Launched:
@@ -27,9 +30,27 @@ def launch() -> Launched:
     """Start one."""
     ours, theirs = socket.socketpair()
     with theirs:
-        level = logging.getLogger("octavo").getEffectiveLevel()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "octavo.server.worker", str(theirs.fileno()), str(level)],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-    return Launched(process, ours)
+        return Launched(_on_windows(theirs) if sys.platform == "win32" else _with_descriptor(theirs), ours)
+
+
+def _command(place: str) -> list[str]:
+    """What starts an engine that finds its socket at `place`, see `octavo.server.worker.main`."""
+    return [sys.executable, "-m", "octavo.server.worker", place, str(logging.getLogger("octavo").getEffectiveLevel())]
+
+
+def _with_descriptor(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        _command(str(theirs.fileno())),
+        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+
+def _on_windows(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """A socket is no descriptor there: what the process makes one of comes by its standard input."""
+    process = subprocess.Popen(
+        _command(STDIN), stdin=subprocess.PIPE, creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+    )
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(theirs.share(process.pid))  # type: ignore[attr-defined, unused-ignore]  # Windows alone has it
+    return process

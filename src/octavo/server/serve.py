@@ -52,7 +52,8 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as failing:
             sock = failing.enter_context(socket.socket(family, kind, protocol))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)  # Windows: SO_REUSEADDR shares a port in use there
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if exclusive is None else exclusive, 1)
             sock.bind(address)
             sock.listen(BACKLOG)
             failing.pop_all()
@@ -109,9 +110,12 @@ async def _until_signal() -> None:
 def _signal_from_now() -> asyncio.Event:
     """Is set by the next signal to end; never where signals can't be taken, as in another thread than the main one."""
     came, loop = asyncio.Event(), asyncio.get_running_loop()
-    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+    with contextlib.suppress(RuntimeError, ValueError):
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, came.set)
+            try:
+                loop.add_signal_handler(number, came.set)
+            except NotImplementedError:  # Windows
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(came.set))
     return came
 
 

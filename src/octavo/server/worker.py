@@ -37,6 +37,7 @@ from octavo.runtime.request import Output, Request, State
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.runtime.window_pool import pages_for
 from octavo.server.channel import Channel, ChannelError
+from octavo.server.launch import STDIN
 from octavo.server.messages import (
     Add,
     Begun,
@@ -293,7 +294,7 @@ def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> Engine
 
 
 def main() -> None:
-    """Run with the number of a socket that this process was given, and how much it is to say.
+    """Run with the number of a socket that this process was given, or STDIN, and how much it is to say.
 
     The front ends it: signals are for the front.
     """
@@ -304,7 +305,13 @@ def main() -> None:
         multiprocessing.set_start_method("fork", force=True)
     logging.basicConfig(format="octavo: %(levelname)s: engine: %(message)s", level=logging.WARNING)
     log.setLevel(int(sys.argv[2]))
-    serve_engine(socket.socket(fileno=int(sys.argv[1])))
+    serve_engine(_socket(sys.argv[1]))
+
+
+def _socket(place: str) -> socket.socket:
+    if place == STDIN:
+        return socket.fromshare(sys.stdin.buffer.read())  # type: ignore[attr-defined, no-any-return, unused-ignore]
+    return socket.socket(fileno=int(place))
 
 
 if __name__ == "__main__":
