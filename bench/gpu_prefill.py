@@ -1,12 +1,13 @@
 """Times attention of prompts on a GPU, and whole prompts, and writes bench/results/gpu-prefill-<date>.json.
 
-    python bench/gpu_prefill.py [--models FOLDER] [--commit HASH] [-o FOLDER]
+    python bench/gpu_prefill.py [--parts] [--models FOLDER] [--commit HASH] [-o FOLDER]
 
 Attention is causal, of 32 query heads on 8 of 64 or 128 values from a cache whose pages lie in no order, as op
 `attention` launches it: of 128 values from caches of each type, exact and by products of 8-bit numbers. Its error is
 against float32, over the norm of what it should be; keys of float16 have a mean of their own in each channel. TFLOPS
 count half of the products, which is what a causal mask leaves. With --models a synthetic Llama-3-8B in Q4_K_M, made in
-FOLDER if it is missing, runs prompts of 2,048 and 8,192 tokens in steps of as many, with each kind of attention.
+FOLDER if it is missing, runs prompts of 2,048 and 8,192 tokens in steps of as many, with each kind of attention. With
+--parts there are prompts' parts behind others instead, as a server has them: the kinds of attention take turns.
 """
 
 from __future__ import annotations
@@ -37,16 +38,18 @@ from octavo.runtime.engine import Engine, EngineConfig
 
 HEADS, KV_HEADS = 32, 8
 CHECKED = 2048  # tokens up to which errors are measured
+PARTS, DEPTHS = (256, 512, 1024, 2048, 4096), (0, 2048, 8192, 32768)
 
 
 class Prompt:
-    """Random queries, keys and values of a prompt, and the call of op `attention` for them."""
+    """Random queries, keys and values of a prompt behind `depth` others, and the call of op `attention` for them."""
 
     def __init__(
-        self, backend: GpuBackend, tokens: int, dim: int, seed: int, kind: str = "f16", attention: Attention = "exact"
-    ) -> None:
+        self, backend: GpuBackend, tokens: int, dim: int, seed: int, kind: str = "f16", attention: Attention = "exact",
+        depth: int = 0,
+    ) -> None:  # fmt: skip
         torch.manual_seed(seed)
-        shape = (-(-tokens // PAGE_SIZE) * PAGE_SIZE, KV_HEADS, dim)
+        shape = (-(-(depth + tokens) // PAGE_SIZE) * PAGE_SIZE, KV_HEADS, dim)
         self.q = torch.randn(tokens, HEADS, dim, device="cuda")
         (keys, self.k), (values, self.v) = filled(kind, shape[0], dim), filled(kind, shape[0], dim)
         if kind == "f16":
@@ -56,7 +59,7 @@ class Prompt:
         builder = GraphBuilder("f16", PAGE_SIZE)
         heads = ((HEADS, "q"), (KV_HEADS, "k"), (KV_HEADS, "v"))
         q, k, v = (Node("input", (), ("tokens", h, dim), "f32", name=n) for h, n in heads)
-        positions = torch.arange(tokens, dtype=torch.int32, device="cuda")
+        positions = torch.arange(depth, depth + tokens, dtype=torch.int32, device="cuda")
         starts = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
         inputs = [self.q, keys, values, positions, starts, self.table]
         node = builder.attention(q, k, v, 0, dim**-0.5)
@@ -92,6 +95,18 @@ def attention(backend: GpuBackend) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def parts(backend: GpuBackend) -> Iterator[dict[str, Any]]:
+    """A row for each type of cache, number of tokens, what is before them, and kind of products."""
+    for kind, tokens, depth in product(("f16", "int8"), PARTS, DEPTHS):
+        prompts = [Prompt(backend, tokens, 128, 0, kind, how, depth) for how in get_args(Attention)]
+        times = [[gpu.seconds([p.call]) for p in prompts] for _ in range(3)]
+        flops = 4 * HEADS * 128 * tokens * (depth + tokens / 2)
+        for how, of_kind in zip(get_args(Attention), zip(*times, strict=True), strict=True):
+            time = statistics.median(t for of_turn in of_kind for t in of_turn)
+            yield {"op": "attention", "cache": kind, "dim": 128, "attention": how, "tokens": tokens, "depth": depth,
+                   "microseconds": time * 1e6, "tflops": flops / time / 1e12}  # fmt: skip
+
+
 def models(folder: Path) -> Iterator[dict[str, Any]]:
     """A row for each kind of attention and number of tokens of a whole prompt."""
     path = folder / "llama3-8b-q4_k_m.gguf"
@@ -111,18 +126,20 @@ def models(folder: Path) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--models", type=Path)
     parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     backend = GpuBackend()
     rows = []
-    for part in (attention(backend), models(options.models) if options.models else ()):
+    alone = parts(backend) if options.parts else attention(backend)
+    for part in (alone, models(options.models) if options.models else ()):
         for row in part:
             rows.append(row)
             print(row, flush=True)
     described = results_file.described(gpu.describe(backend), **gpu.versions(), commit=options.commit)
-    results_file.write("gpu-prefill", {**described, "rows": rows}, options.output)
+    results_file.write(f"gpu-prefill{'-parts' * options.parts}", {**described, "rows": rows}, options.output)
 
 
 if __name__ == "__main__":
