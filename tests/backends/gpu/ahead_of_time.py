@@ -9,17 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
-import tempfile
-from collections.abc import Collection, Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from octavo.backends.gpu import attention_tiles, delta_tiles, dispatch
 from octavo.backends.gpu.arguments import (
@@ -31,7 +25,6 @@ from octavo.backends.gpu.arguments import (
     SplitK,
     StreamEnd,
     StreamToken,
-    marked,
 )
 from octavo.backends.gpu.attention_arguments import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.columns import ColumnGrid, ColumnShape, Stored
@@ -71,16 +64,9 @@ from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
 from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, Sequences
 from octavo.formats.group import row_named
+from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, spills
 
-TARGETS = {
-    "sm_80": (GPUTarget("cuda", 80, 32), "ptx"),
-    "sm_90": (GPUTarget("cuda", 90, 32), "ptx"),
-    "sm_100": (GPUTarget("cuda", 100, 32), "ptx"),
-    "gfx942": (GPUTarget("hip", "gfx942", 64), "gcn"),
-    "gfx1100": (GPUTarget("hip", "gfx1100", 32), "gcn11"),
-}
 KP = 1024
-FUSION = {"enable_fp_fusion": True}  # what launches say, too
 NAMES = {
     "x": "*fp32", "y": "*fp32", "out": "*fp32", "weight": "*fp32", "weights": "*fp32", "other": "*fp32", "a": "*fp32",
     "b": "*fp32", "q": "*fp32", "k": "*fp32", "v": "*fp32", "freqs": "*fp32", "q_norm": "*fp32", "k_norm": "*fp32",
@@ -345,48 +331,6 @@ GRID_ROWS = {"grid_matvec": 14336, "grid_matvec_2": 14336, "grid_matvec_id": 409
 """Rows that are multiplied, which the shape is chosen for."""
 
 
-class Case(NamedTuple):
-    """A kernel as it is compiled: constants `fixed`, and other arguments of `types`, "i32" unless they are named.
-
-    A type may be a record as `arguments` has them: a tuple of types, `Constant`, integers, and None. Pointers are
-    multiples of 16, and so are the numbers whose names, or names in their records, are in `even`.
-    """
-
-    kernel: Any
-    target: str
-    fixed: dict[str, Any]
-    types: dict[str, Any]
-    warps: int
-    stages: int
-    language: Any = ASTSource
-    even: Collection[str] = ()
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"num_warps": self.warps, "num_stages": self.stages, **FUSION}
-
-    def arguments(self) -> dict[str, Any]:
-        """A constant, a type, or a record of these, for each argument."""
-        given = {arg: self.fixed.get(arg, self.types.get(arg, "i32")) for arg in self.kernel.arg_names}
-        return {arg: marked(value) for arg, value in given.items()}
-
-    def source(self) -> Any:
-        """What Triton compiles. For AMD, pointers are to less than 2 GiB, as Triton finds out for tensors."""
-        hip = TARGETS[self.target][0].backend == "hip"
-        signature, constants, attributes = {}, {}, {}
-        for i, (arg, value) in enumerate(self.arguments().items()):
-            constant = arg in self.fixed
-            signature[arg] = "constexpr" if constant else _signature(value)
-            for path, name, leaf in leaves((i,), arg, value, constant):
-                if constant or not isinstance(leaf, str):
-                    constants[path] = leaf
-                elif leaf[0] == "*" or (leaf == "i32" and name in self.even):
-                    attributes[path] = [["tt.divisibility", 16]]
-                    if hip and leaf[0] == "*":
-                        attributes[path].append(["tt.pointer_range", 32])
-        return self.language(self.kernel, signature, constants, attributes)
-
-
 def case_of(name: str, layout: str, target: str) -> Case:
     """A kernel of KERNELS for weights of `layout`, "" for those that take none."""
     kernel, fixed, warps, types = KERNELS[name]
@@ -453,22 +397,6 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
             "spills": spills(made, text)}  # fmt: skip
 
 
-def _signature(kind: Any) -> Any:
-    if not isinstance(kind, tuple):
-        return kind if isinstance(kind, str) else "constexpr"
-    parts = map(_signature, kind)
-    return type(kind)(*parts) if hasattr(kind, "_fields") else tuple(parts)
-
-
-def leaves(path: tuple[int, ...], name: str, kind: Any, whole: bool) -> Iterator[tuple[tuple[int, ...], str, Any]]:
-    """Where each type of a record stands, its name, and the type; of something `whole` itself."""
-    if whole or not isinstance(kind, tuple):
-        yield path, name, kind
-        return
-    for i, (inner, part) in enumerate(zip(getattr(kind, "_fields", [name] * len(kind)), kind, strict=True)):
-        yield from leaves((*path, i), inner, part, False)
-
-
 def _layout(name: str) -> Layout:
     return layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
 
@@ -491,31 +419,6 @@ def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
     if kind.digits:
         weight = weight._replace(digits="*i32")
     return {"w": weight, "x": BYTES_X, "y": ROWS, "splits": SplitK("*fp32", "*i32")}
-
-
-def spills(made: Any, text: str) -> int:
-    """Bytes (NVIDIA) or vector registers (AMD) that went to memory; AMD's scalar ones go to vector registers."""
-    if "amdgcn" in made.asm:
-        return sum(int(n) for n in re.findall(r"\.vgpr_spill_count:\s*(\d+)", text))
-    return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", said_of(text)))
-
-
-def said_of(text: str) -> str:
-    """What NVIDIA's assembler says of PTX."""
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    (arch,) = re.findall(r"^\.target (sm_\w+)", text, re.MULTILINE)
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
-        file.write(text)
-        file.flush()
-        for tool in (
-            "ptxas-blackwell",
-            "ptxas",
-        ):  # one of them reads the version of PTX that Triton writes for this target
-            command = [tools / tool, "-v", f"--gpu-name={arch}", file.name, "-o", "/dev/null"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                return done.stderr
-    raise AssertionError(done.stderr)
 
 
 if __name__ == "__main__":

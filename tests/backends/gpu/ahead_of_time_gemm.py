@@ -45,7 +45,7 @@ from octavo.backends.gpu.mixed_shapes import MixedShape
 from octavo.backends.gpu.prefill_eights import BLOCK, Codes, EightsShape
 from octavo.backends.gpu.prefill_hopper import PART, Factors, Items, PrefillShape
 from octavo.formats.group import row_named
-from tests.backends.gpu.ahead_of_time import TARGETS, Case, said_of, spills
+from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, said_of, spills
 
 N, K = 8192, 8192
 HEAD = 128256  # rows of a vocabulary

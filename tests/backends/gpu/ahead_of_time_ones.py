@@ -19,7 +19,7 @@ from triton.language import constexpr
 from triton.language import tuple as triton_tuple
 
 from tests.backends.gpu import ahead_of_time, ahead_of_time_gemm
-from tests.backends.gpu.ahead_of_time import TARGETS, Case
+from tests.backends.gpu.ahead_of_time_case import TARGETS, Case
 
 
 def main(wanted: list[str]) -> list[dict[str, Any]]:
