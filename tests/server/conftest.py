@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,19 @@ from tests.server.running import Server, running_model
 def model() -> Iterator[Model]:
     with octavo.load("demo", max_sequences=8, device="cpu") as loaded:
         yield loaded
+
+
+@pytest.fixture
+def litellm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The client of that name. It asks asyncio for an event loop, and would leave open what is made for it."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield litellm
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture(scope="session")

@@ -155,11 +155,8 @@ def test_a_prompt_that_fills_the_context(server: Server, client: openai.OpenAI) 
 
 
 @pytest.mark.slow
-def test_litellm_knows_a_prompt_that_is_too_long(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    import litellm
-
-    with pytest.raises(litellm.ContextWindowExceededError):  # type: ignore[attr-defined]
+def test_litellm_knows_a_prompt_that_is_too_long(server: Server, litellm: Any) -> None:
+    with pytest.raises(litellm.ContextWindowExceededError):
         litellm.completion(
             model="openai/demo", api_base=f"{server.url}/v1", api_key="none",
             messages=[{"role": "user", "content": "What is 1 plus 1? " * 400}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,13 +14,19 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from io import BytesIO
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from octavo.runtime import Model
+from octavo.runtime.sampling import SamplingParams
+from octavo.server.channel import frame
 from octavo.server.client import EngineDiedError
+from octavo.server.fake import INFO
 from octavo.server.launch import STDIN, launch
+from octavo.server.messages import Add, Ready, encode
 from octavo.server.options import EngineOptions
 from octavo.server.supervise import ProcessClient
 from tests.server.running import Server, events, running
@@ -123,6 +130,36 @@ def test_an_engine_that_is_killed_is_started_again(served: tuple[Server, Process
     assert info is not None
     assert client.stats.empty + client.stats.cached == info.n_pages
     assert server.service.metrics.replies == 0
+
+
+def test_nothing_is_sent_while_an_ended_engine_is_put_away() -> None:
+    ours, theirs = socket.socketpair()
+    closing_it, closed = Event(), Event()
+
+    def close() -> None:
+        closing_it.set()
+        assert closed.wait(30)
+        ours.close()
+
+    process = SimpleNamespace(wait=lambda timeout: -9)
+    client = ProcessClient(EngineOptions("demo"), SimpleNamespace(socket=ours, process=process, close=close))  # type: ignore[arg-type]
+    one = Add([1], [5, 6], SamplingParams(), 0)
+
+    async def scenario() -> None:
+        await client.start()
+        theirs.sendall(frame(encode(Ready(INFO))))
+        await client.ready()
+        stream = client.submit([one])
+        theirs.close()
+        await asyncio.to_thread(closing_it.wait, 30)
+        stream.close()
+        with pytest.raises(EngineDiedError, match="status -9"):
+            client.submit([one])
+        assert client.under_way == 0
+        closed.set()
+        await client.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.slow

@@ -60,20 +60,21 @@ class ProcessClient(EngineClient):
         await self._end()
 
     async def _watch(self) -> None:
-        """Run an engine, and another one when it has ended."""
-        pause, loaded = FIRST_PAUSE_S, False
+        """Run an engine, and another one when it has ended.
+
+        From its end on requests are refused: while its process is put away there is nobody to send them to.
+        """
+        pause = FIRST_PAUSE_S
         while True:
             launched = self._launched = self._launched or launch()
             began = monotonic()
             why = await self._run(launched)
-            await self._end()
-            if not loaded and self.info is None:
-                self.died(why)
-                return
-            loaded = True
-            log.error("the engine ended: %s; it is started again", why)
             self._count_crashes()
             self.died(why)
+            await self._end()
+            if self.info is None:
+                return
+            log.error("the engine ended: %s; it is started again", why)
             pause = FIRST_PAUSE_S if monotonic() - began > STABLE_S else pause
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
