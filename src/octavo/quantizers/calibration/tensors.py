@@ -23,7 +23,7 @@ PANEL = 2048
 
 @contextmanager
 def rounded_factors() -> Iterator[None]:
-    """Products of float32 take their factors to 11 bits (TF32) where a GPU can; sums are float32."""
+    """Products of float32 take the first 11 bits of factors (TF32) where a GPU can; sums are float32."""
     library = torch.backends.cuda.matmul
     before, library.allow_tf32 = library.allow_tf32, True
     try:
@@ -70,8 +70,8 @@ def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
 class TensorHessian:
     """A sum of x x^T over vectors x [K] on a device, kept as its upper half; see `Hessian`.
 
-    Vectors are rounded to 11 bits first, so that the sum is the exact one, but for float32's rounding, of inputs that
-    differ by a part in 2,048 at most; float64 up to LARGEST_DOUBLE inputs, float32 beyond.
+    Tensor cores cut vectors off after 11 bits, so that the sum is the exact one, but for float32's rounding, of inputs
+    that differ by a part in 1,024 at most; float64 up to LARGEST_DOUBLE inputs, float32 beyond.
     """
 
     def __init__(self, size: int, device: str, name: str = "") -> None:
