@@ -107,10 +107,11 @@ class Region:
         return self.labels.setdefault(place, np.zeros(place.size, np.int64))
 
     def _fill(self, place: Place, at: Any, labels: Ints) -> None:
-        """Label channels that have no label yet."""
+        """Label channels that have no label yet; one that is there several times in `at` by any label but none."""
         array = self.labels[place]
-        if ((array[at] == 0) & (labels != 0)).any():
-            array[at] = np.where(array[at] == 0, labels, array[at])
+        new = (array[at] == 0) & (labels != 0)
+        if new.any():
+            array[np.arange(place.size)[at][new]] = labels[new]
             self._touch(place)
 
     def _tie(self, a: Ints, b: Ints) -> None:

@@ -93,18 +93,11 @@ def _norm(r: Region, n: Node) -> None:
 
 
 def _whole_norm(r: Region, n: Node) -> None:
-    """A sum of squares is the same in any order."""
+    """A sum of squares is the same in any order. Weights go along, unless they are one number for all."""
     _through(r, n)
-    _norm_weights(r, n)
-
-
-def _whole_layer_norm(r: Region, n: Node) -> None:
-    """As `_whole_norm`, also where its weights are one number for all."""
     weight = n.inputs[1]
-    if weight.attrs.get("constant") and len(n.inputs) == 2 and np.ptp(dequantize(weight.tensor)) == 0:
-        _through(r, n)
-    else:
-        _whole_norm(r, n)
+    if len(n.inputs) > 2 or not (weight.attrs.get("constant") and np.ptp(dequantize(weight.tensor)) == 0):
+        _norm_weights(r, n)
 
 
 def _norm_weights(r: Region, n: Node) -> None:
@@ -248,7 +241,7 @@ _LINEAR: dict[str, Rule] = {
     "take_columns_id": _take_columns, "scale_by_position": _through,
     **dict.fromkeys(("soft_cap", "sigmoid", "soft_max", "top_k", "keep_groups", "numbers", "gather", "normalize",
                      "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu", "relu_squared", "xielu", "keep_largest",
-                     "as_large_as"), _keep),
+                     "as_large_as", "causal_conv", "gated_delta_rule"), _keep),
     **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
 }  # fmt: skip
 
@@ -258,7 +251,7 @@ SCALES: dict[str, Rule] = _LINEAR | {
 """Each channel times a number of its own, of any sign but not 0."""
 
 ORDERS: dict[str, Rule] = _LINEAR | {
-    "rms_norm": _whole_norm, "layer_norm": _whole_layer_norm, "rope": _unturned, "attention": _attention,
+    "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _attention,
     "mul": _mul_in_order, "as_large_as": _streams,
     **dict.fromkeys(("swiglu", "geglu", "clamped_swiglu", "gelu", "gelu_erf", "soft_cap", "relu_squared", "xielu",
                      "keep_largest"), _elementwise),
@@ -266,7 +259,7 @@ ORDERS: dict[str, Rule] = _LINEAR | {
 """Channels in another order, among those of one block."""
 
 ROTATIONS: dict[str, Rule] = _LINEAR | {
-    "rms_norm": _whole_norm, "layer_norm": _whole_layer_norm, "rope": _unturned, "attention": _mixed_values,
+    "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _mixed_values,
     "as_large_as": _streams,
 }  # fmt: skip
 """Channels of a block times an orthogonal matrix; norms' weights must be 1, and a layer norm's mean must stay."""
