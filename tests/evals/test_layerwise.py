@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.errors import FileError, NonFiniteError, UsageError
+from octavo.errors import FileError, GraphError, NonFiniteError, UsageError
 from octavo.evals import collect_imatrix
 from octavo.evals.layerwise import Journal, Layerwise, OpenStage, Samples, run_name
 from octavo.formats import dequantize
@@ -26,6 +26,9 @@ from tests.runtime import tiny
 from tests.sampling import some
 
 SAMPLES = Samples([TINY_TOKENS[:CONTEXT], TINY_TOKENS[CONTEXT : 2 * CONTEXT], TINY_TOKENS[2 * CONTEXT :][:9]])
+
+READ_LATER = ("gemma3n", "gemma3n-odd", "gemma4-e")
+"""Those with layers that read the cache of another, or weights that two stages read."""
 
 
 def layerwise(path: str, samples: Samples = SAMPLES, **options: Any) -> Layerwise:
@@ -46,6 +49,10 @@ def experts(tmp_path: Path) -> str:
 @pytest.mark.parametrize("name", TABLE)
 def test_every_class_of_checkpoint(name: str, every: Models) -> None:
     tokens = [token % 300 for token in TOKENS]
+    if name in READ_LATER:
+        with pytest.raises(GraphError, match=r"later layers read blk\.\d\.\w+(\.weight)?, too"):
+            compare_with_whole_graph(every[name].file, tokens)
+        return
     compare_with_whole_graph(every[name].file, tokens)
 
 

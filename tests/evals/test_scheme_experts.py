@@ -126,7 +126,8 @@ def test_routers_and_the_output_matrix_stay(layout: str, source: Path, tmp_path:
         assert said[key] == ["lm_head", *routers]
 
 
-CASES = [("w4a16-g128", "gptq"), *(slow(("w4a16-g128", kind)) for kind in KINDS if kind != "gptq"),
+CASES = [("w4a16-g128", "gptq"), *(slow(("w4a16-g128", kind)) for kind in KINDS if kind not in ("gptq", "rptq")),
+         slow(("int8-w8a8", "rptq")),
          *(slow((scheme, "auto")) for scheme in CHECKPOINT_SCHEMES)]  # fmt: skip
 
 

@@ -196,7 +196,7 @@ def test_static_scales_are_of_what_products_were_given(
         graph = read_model(file).graph()
         for found in report.inputs:
             assert found.after <= found.before < 0.1
-            assert found.scale <= found.largest * (4 / 448 if scheme == "fp8" else 1 / 127) * (1 + 1e-6)
+            assert found.scale <= found.largest * (64 / 448 if scheme == "fp8" else 1 / 127) * (1 + 1e-6)
             for name in found.names:
                 assert dequantize(file.tensor(name.replace("weight", "input_scale"))).tolist() == [found.scale]
         given = {node.name: node.static_scale for node in graph.leaves("weight") if node.static_scale is not None}

@@ -83,7 +83,11 @@ def input_name(number: int) -> str:
 
 
 def stages(graph: Graph) -> list[Stage]:
-    """The stages of a graph, in order. Raises GraphError for one in which a stage reads what an earlier one cached."""
+    """The stages of a graph, in order.
+
+    Raises GraphError where a stage reads what an earlier one cached, or multiplies with weights that an earlier one has:
+    these could not be replaced in one stage alone.
+    """
     at = _numbers(graph)
     users = graph.users()
     crossing = {
@@ -94,6 +98,11 @@ def stages(graph: Graph) -> list[Stage]:
     for node in crossing.values():
         if node.op in IN_PLACE:
             raise GraphError(f"later layers read {node.name}, too, which no run of one layer after the other does yet")
+    read: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op in PRODUCTS and read.setdefault(node.inputs[0].name, at[id(node)]) != at[id(node)]:
+            name = node.inputs[0].name
+            raise GraphError(f"later layers read {name}, too, which no run of one layer after the other does yet")
     return [_stage(graph, number, at, crossing) for number in range(max(at.values()) + 1)]
 
 
