@@ -85,7 +85,7 @@ def input_name(number: int) -> str:
 def stages(graph: Graph) -> list[Stage]:
     """The stages of a graph, in order.
 
-    Raises GraphError where a stage reads what an earlier one cached, or multiplies with weights that an earlier one has:
+    Raises GraphError where a stage reads what an earlier one cached, or multiplies with weights of an earlier one:
     these could not be replaced in one stage alone.
     """
     at = _numbers(graph)
