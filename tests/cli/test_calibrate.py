@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.io.gguf import GGUFFile
 from octavo.quantizers.calibration.statistics import Statistics
 from tests.cli.conftest import Run
 from tests.runtime import tiny
@@ -57,6 +58,17 @@ def test_a_dry_run_writes_nothing(octavo: Run, model: str, text: str, tmp_path: 
     assert not list(tmp_path.glob("s.*"))
 
 
+def test_the_model_again_with_scales_for_its_cache(octavo: Run, model: str, text: str, tmp_path: Path) -> None:
+    out, names = tmp_path / "scaled.gguf", []
+    for more in ((), ("--only-centers",)):
+        options = ("-o", str(tmp_path / "s.safetensors"), "--cache-scales", str(out), *more, *OPTIONS)
+        assert octavo("calibrate", model, text, *options).status == 0
+        with GGUFFile.open(out) as file, GGUFFile.open(model) as plain:
+            names.append({name.removeprefix("blk.0.") for name in file.tensors.keys() - plain.tensors.keys()})
+    assert {"cache_k.max", "cache_v.max", "cache_k.center"} <= names[0]
+    assert {name.rpartition(".")[2] for name in names[1]} == {"center"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -67,6 +79,7 @@ def test_a_dry_run_writes_nothing(octavo: Run, model: str, text: str, tmp_path: 
         (("text.txt", "-o", "s", "-c", "4096"), "-c is 4096 .*made for"),
         (("text.txt", "-o", "nowhere/s"), "there is no folder"),
         (("text.txt", "-o", "."), "is a folder"),
+        (("text.txt", "-o", "s", "--only-centers"), "--only-centers says what --cache-scales FILE writes"),
     ],
 )
 def test_bad_input(

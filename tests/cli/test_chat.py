@@ -181,6 +181,9 @@ def test_completion(model: Model, tmp_path: Path) -> None:
         ("/set max_tokens -1", "max_tokens can't be -1"),
         ("/set seed -1", "seed is -1"),
         ("\ud800", "lone surrogate"),
+        ("/save", "/save needs a file's name"),
+        ("/save /nowhere/talk.json", "/nowhere/talk.json: can't be written: No such file"),
+        ("/load /nowhere/talk.json", "/nowhere/talk.json: can't be opened: No such file"),
     ],
 )
 def test_what_is_wrong_is_said_and_changes_nothing(talk: Talk, line: str, message: str) -> None:

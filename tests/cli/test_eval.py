@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+from octavo.evals.retrieval import KEY, VALUE
 from tests.cli.conftest import Run
+from tests.runtime import tiny
 
 REFERENCE = ("--device", "reference")
 SMALL = ("-c", "64", "--chunks", "3", *REFERENCE)
@@ -103,6 +107,15 @@ def test_types_of_the_cache(octavo: Run, models: tuple[str, str], text: str) -> 
     refused = octavo("eval", "cache", models[0], text, "--types", "f16,int5", *SMALL)
     assert refused.status == 2
     assert "--types has 'int5'" in refused.err
+
+
+def test_retrieval(octavo: Run, tmp_path: Path) -> None:
+    named = [KEY.format(i) for i in range(40)] + [VALUE.format(i) for i in range(8)]
+    model = tiny.write(tmp_path / "m.gguf", keys={"tokenizer.ggml.tokens": [*named, *tiny.TOKENS[48:]]})
+    asked = ("eval", "retrieval", model, "-c", "48", "--rows", "3", *REFERENCE)
+    found = json.loads(octavo(*asked, "--json", "--cache-type", "int8").out)
+    assert (found["n"], found["context"], found["cache_type"], found["attention"]) == (18, 48, "int8", "exact")
+    assert re.fullmatch(r"\d+ of 18 values, \d+\.\d\d% \(\d+\.\d\d% to \d+\.\d\d%\)\n", octavo(*asked).out)
 
 
 def test_retrieval_needs_a_model_for_it(octavo: Run, models: tuple[str, str]) -> None:

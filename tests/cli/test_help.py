@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import octavo as package
 from tests.cli.conftest import Run
 
 SAID = {
@@ -57,6 +58,10 @@ def test_every_command_with_a_model_takes_the_same_options() -> None:
     for name in ("run", "inspect", "imatrix", "report", "eval ppl", "eval kl"):
         assert {"--ctx-size", "-c"} <= names[name], name
     assert {option for options in OPTIONS.values() for option in options[:1]} <= names["run"]
+
+
+def test_the_version(octavo: Run) -> None:
+    assert octavo("--version").out == f"octavo {package.__version__}\n"
 
 
 def test_completion(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:

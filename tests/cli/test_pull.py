@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -147,6 +148,19 @@ def test_a_terminal_is_asked(model: bytes, monkeypatch: pytest.MonkeyPatch, caps
     asked = capsys.readouterr().err
     assert asked.startswith(f"{NAME} has no Q5_0\n")
     assert [line.split()[:2] for line in asked.splitlines()[2:]] == [["1", "Q4_K_M"], ["2", "Q8_0"]]
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_rm_asks_at_a_terminal(octavo: Run, model: bytes, monkeypatch: pytest.MonkeyPatch, said: bool) -> None:
+    path = Path(octavo("pull", f"{NAME}:Q8_0").out.rstrip("\n"))
+    asked: list[str] = []
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr("octavo.cli.pull.sys", SimpleNamespace(stdin=terminal, stderr=sys.stderr))
+    monkeypatch.setattr("typer.confirm", lambda text, **_: asked.append(text) or said)
+    done = octavo("rm", f"{NAME}:Q8_0")
+    assert asked == [f"Remove {NAME}:Q8_0 (1 MB)?"]
+    assert (done.status, path.exists()) == ((0, False) if said else (1, True))
+    assert ("Removed" in done.out) == said
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from datetime import datetime
 from typing import Any
 
+import jinja2
 import pytest
 
 from octavo.errors import TemplateError, UsageError
@@ -59,6 +61,36 @@ EXPRESSIONS = {
 @pytest.mark.parametrize("source", EXPRESSIONS)
 def test_expressions(source: str) -> None:
     assert ChatTemplate(source).render(USER) == EXPRESSIONS[source]
+
+
+LIKE_JINJA = [
+    "{{ '<a href=\"x\">&\\'</a>'|e }} {{ '<'|safe }} {{ '%s-%d'|format('a', 3) }}",
+    "{{ 'abc'|reverse }} {{ [1, 2]|reverse|list }}",
+    "{{ 2.567|round(1) }} {{ 2.5|round }} {{ 2.1|round(0, 'ceil') }} {{ 42|round }} {{ 1250|round(-2, 'floor') }}",
+    "{{ dict(a=1, b='x') }} {{ dict([('a', 1)]) }} {{ {'a': 1}|items|list }}",
+    "{{ {'b': 1, 'a': 2}|dictsort(by='value') }}",
+    "{{ [1, 2, 3].index(2) }} {{ [1, 1].count(1) }} {{ ('a', 'b').index('b') }}",
+    "{{ 'x'.join(['a', 'b']) }} {{ 'a,b,c'.split(',', 1) }} {{ 'aXb'.partition('X') }} {{ ['a', 'b']|join('<') }}",
+    "{{ 'abc'|first }}{{ 'abc'|last }} {{ 'Hello World'|title }} {{ 'hello'|capitalize }} {{ '%05.1f' % 3.14159 }}",
+    "{{ ['b', 'A']|sort }} {{ ['b', 'A']|sort(case_sensitive=true) }} {{ [3, 1]|min }}{{ [3, 1]|max }}",
+    "{{ [1, none, 2]|select|list }} {{ [1, 2, 3]|reject('odd')|list }} {{ 'abc'|map('upper')|join }}",
+    "{{ -3|abs }} {{ 'a'|string }} {{ '3'|int + 1 }} {{ '3.5'|float }} {{ ''|d('c', true) }}",
+]
+
+
+@pytest.mark.parametrize("source", LIKE_JINJA)
+def test_filters_and_methods_are_jinjas(source: str) -> None:
+    assert ChatTemplate(source).render(USER) == jinja2.Environment(autoescape=False).from_string(source).render()
+
+
+def test_how_far_numbers_are_rounded_is_bounded() -> None:
+    with pytest.raises(TemplateError, match=r"a precision of 400 \(allowed: up to 20\)"):
+        ChatTemplate("{{ 1.5|round(400) }}").render(USER)
+
+
+def test_separators_of_json() -> None:
+    source = "{{ {'a': [1, 2]}|tojson(separators=(',', ':')) }}"
+    assert ChatTemplate(source).render(USER) == json.dumps({"a": [1, 2]}, separators=(",", ":"))
 
 
 def test_the_date() -> None:

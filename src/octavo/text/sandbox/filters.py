@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
@@ -11,6 +10,7 @@ from typing import Any, cast
 from jinja2 import pass_eval_context
 from jinja2.filters import FILTERS
 from jinja2.tests import TESTS
+from markupsafe import escape
 
 from octavo.text.sandbox.budget import current, refuse
 from octavo.text.sandbox.methods import call_method, charge_replace
@@ -164,7 +164,7 @@ def _join(context: Any, value: Any, d: Any = "", attribute: str | int | None = N
 def _escape(value: Any) -> str:
     text = printed(value)
     current.get().charge(6 * len(text))
-    return html.escape(text)
+    return str(escape(text))
 
 
 def _format(value: Any, *args: Any, **kwargs: Any) -> str:
@@ -193,10 +193,10 @@ def _reverse(value: Any) -> Any:
     return _as_text(value, [])[::-1] if isinstance(value, str) else _list(value)[::-1]
 
 
-def _round(value: float, precision: int = 0, method: str = "common") -> float:
+def _round(value: float, precision: int = 0, method: str = "common") -> Any:
     if not isinstance(precision, int) or abs(precision) > _MAX_PRECISION:
         raise refuse(f"a precision of {precision!r} (allowed: up to {_MAX_PRECISION})")
-    return float(_FILTERS["round"](value, precision, method))
+    return _FILTERS["round"](value, precision, method)
 
 
 def _trim(value: Any, chars: str | None = None) -> str:

@@ -1,0 +1,66 @@
+"""The table of a quantization: what a method did, what it would take, and of how many tensors codes are exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from octavo.cli.quantize_table import show
+from octavo.quantizers.job.prepared import Scaled, StaticInput
+from octavo.quantizers.job.report import Report, TensorRow
+
+ROW = TensorRow("blk.0.attn_q.weight", (64, 32), "F32", "INT8", 8192, 2048, error=0.02)
+INPUT = StaticInput(("blk.0.attn_q.weight",), 0.5, 60.0, 3, 4096, 0.04, 0.03, 0.01, used=True, scheme="int8-w8a8")
+
+
+def lines(report: Report, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    show(report)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_what_a_method_did(capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = [INPUT, replace(INPUT, used=False), replace(INPUT, scheme="fp8")]
+    scaled = [Scaled("blk.0.attn_norm", "awq", 0.5, 2e-3, 1e-3), Scaled("blk.0.ffn_norm", "ones", None, 1.0, 1.0)]
+    plain = replace(ROW, name="output.weight", type="F32", nbytes=8192, error=None)
+    rows = [replace(ROW, before=0.05, how="gptq"), plain]
+    found = lines(Report("a", "b", "int8-w8a8", False, scaled=scaled, inputs=inputs, rows=rows), capsys)
+    first, other = found[1:3]
+    assert first.split()[-4:] == ["5.000%", "->", "2.000%^", "gptq"]
+    assert "%" not in other
+    begin, end = f"{INPUT.names[0]}: inputs up to 60, ", "relative error 4.000% -> 3.000%, of tokens 1.000%"
+    assert found[3:] == [
+        "blk.0.attn_norm: awq with 0.5, mean square error 0.002 -> 0.001",
+        f"{begin}scale 0.5, 3 of 4,096 values cut off, {end}",
+        f"{begin}a scale for each token, {end}",
+        f"{begin}scale 0.5, 3 of 4,096 values cut off, fp8, {end}",
+        "^ of what products give over the calibration text, after the encoder's alone",
+        "b is int8-w8a8: 10.2 kB, from 16.4 kB; 20.00 bits per weight",
+    ]
+
+
+def test_weighted_errors_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(Report("a", "b", "Q4_K_M", False, rows=[replace(ROW, weighted=True)]), capsys)
+    assert found[1].endswith("2.000%*")
+    assert found[2] == "* weighted by importance"
+
+
+def test_what_a_run_would_take(capsys: pytest.CaptureFixture[str]) -> None:
+    needs: dict[str, Any] = {"memory": 3_000_000, "disk": 2_000, "seconds": 1234.0}
+    *_, takes, last = lines(Report("a", "b", "Q4_K_M", True, rows=[replace(ROW, error=None)], **needs), capsys)
+    assert takes == "the method takes 3.0 MB of memory, 2.0 kB of disk, about 1,234 s"
+    assert last.startswith("b would be Q4_K_M: ")
+
+
+def test_types_of_a_checkpoint_and_how_many_are_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        replace(ROW, source_type="GROUP4_128_F16", type="Q4_1", exact=True),
+        replace(ROW, source_type="GROUP4_128_F16", type="Q4_1", exact=False),
+        replace(ROW, shape=(64, 16), type="F16"),
+        replace(ROW, shape=(64,), type="F32"),
+    ]
+    found = lines(Report("a", "b", "COPY", False, layout="gptq", rows=rows), capsys)
+    assert found[1].split()[-1] == "exact"
+    assert found[-1].startswith("b is Q4_1, F16 (1 of 2 quantized tensors exactly): ")
+    assert " of gptq; " in found[-1]
