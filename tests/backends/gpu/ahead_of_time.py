@@ -160,6 +160,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]] = {
                  {"source": SOURCE, "out": Q8, "ordered": None, "k": "i32"}),
     "quantize_ordered": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
                          {"source": SOURCE, "out": Q8, "ordered": "*fp16", "k": "i32"}),
+    "ordered": (activations.quantize_kernel, {"KIND": "swiglu", "B": 256}, 1,
+                {"source": SOURCE, "out": None, "ordered": "*fp16", "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": "swiglu", "B": 1024}, 4,
               {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
     "token_int8": (token_codes.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,

@@ -20,7 +20,7 @@ from octavo.backends.gpu.arguments import Matrix, Q8Activation, SplitK
 from octavo.backends.gpu.attention_arguments import JoinedAttention, PagedCache
 from octavo.backends.gpu.decode_mma import DecodeShape
 from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
-from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, GemmConfig, GroupScales, Size, Strides
+from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, EvenPart, GemmConfig, GroupScales, Size, Strides
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
 from octavo.backends.gpu.gluon import tile_layout
 from octavo.backends.gpu.kernels import (
@@ -68,7 +68,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"w?g?mma[.\w:]*(?:s8|i8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    mixed = name.startswith(("mixed_", "head_", "experts_", "eights_"))
+    mixed = name.startswith(("mixed_", "head_", "pair_", "experts_", "eights_"))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits, "shared": made.metadata.shared}  # fmt: skip
@@ -78,6 +78,8 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     """A kernel in the shape that is chosen for so many tokens."""
     if name.startswith(("mixed_", "head_")):
         return _mixed(name, tokens)
+    if name.startswith("pair_"):
+        return _pair(name.removeprefix("pair_"), tokens)
     if name.startswith("experts_"):
         return _experts(name.removeprefix("experts_"), tokens)
     if name.startswith("prefill_"):
@@ -160,6 +162,20 @@ def _mixed(name: str, tokens: int) -> Case:
     return _case("sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
+def _pair(names: str, tokens: int) -> Case:
+    """Products of x by matrices of two formats in one launch."""
+    layouts = [layout_of(row_named(name), "f16") for name in names.split("-")]
+    pair = dispatch.even_pair((layouts[0], N, K), (layouts[1], 1024, K), tokens, "sm_90")
+    assert pair is not None
+    one, other = _tiles(layouts[0], pair.shape), _tiles(layouts[1], pair.other_shape)
+    assert one["x"] == other.pop("x")
+    part = EvenPart(Matrix("*fp32", "i32"), SplitK("*fp32", "*i32"), Size("i32", "i32", "i32"), "i32")
+    types = one | {f"other_{name}": kind for name, kind in other.items()} | {"one": part, "other": part}
+    fixed = {"pair": pair, "PDL": True}
+    kernel = gemm_mixed_even.mixed_even_pair_kernel
+    return _case("sm_90", kernel, fixed, types, pair.shape.warps, pair.shape.stages, GluonASTSource)
+
+
 def _tiles(layout: Layout, shape: MixedShape) -> dict[str, Any]:
     """Types of tiles of x and of what is read of weights."""
     kinds = (
@@ -227,7 +243,8 @@ def _encode(cache: str, products: str) -> Case:
 
 
 def _decode(cache: str, sequences: int, target: str) -> Case:
-    """Attention of single tokens to a cache: of one sequence to q8_1, of some to floats, of 32 without splits."""
+    """Attention of single tokens to a cache: of one sequence to q8_1, of some to floats, of 32 without splits to halves
+    in order."""
     kind, _, scales = cache.partition("-")
     data, kind = ("*fp16", "") if kind == "f16" else ("*i8", kind)
     of_codes = None if not kind else "*fp16" if kind == "q8_0" else "*fp32"
@@ -246,8 +263,8 @@ def _decode(cache: str, sequences: int, target: str) -> Case:
     row = Matrix("*fp32", "i32")
     types = {
         "q": row, "cache": PagedCache(data, data, of_codes, of_codes, "i32", "*i32", "i32"), "positions": "*i32",
-        "sinks": "*fp32", "out": None if quantized else row, "quantized": quantized,
-        "ordered": "*fp16" if quantized else None, "partial": shares, "scale": "fp32",
+        "sinks": "*fp32", "out": row if sequences == 8 else None, "quantized": quantized,
+        "ordered": None if sequences == 8 else "*fp16", "partial": shares, "scale": "fp32",
     }  # fmt: skip
     fixed = {"shape": s, "num_warps": s.warps, "PDL": target != "sm_80"}
     return _case(target, decode_mma_kernel, fixed, types, s.warps, 3, GluonASTSource)

@@ -65,8 +65,8 @@ STREAMED = [
 ]
 STREAMED += ["matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
-OTHERS = ("quantize", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine", "combine_many",
-          "combine_parts",
+OTHERS = ("quantize", "ordered", "float", "token_int8", "token_fp8", "mmq", "decode", "decode_q8", "combine",
+          "combine_many", "combine_parts",
           "prefill", "decode_f32", "prefill_f32", "decode_f32_64", "prefill_f32_64", "decode_f32_256",
           "prefill_f32_256", "decode_window", "prefill_window", "latent", "latent_q8", "latent_f32", "latent_many",
           "decode_512", "prefill_512", "prefill_alibi",

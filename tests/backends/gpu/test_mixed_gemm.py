@@ -3,6 +3,7 @@ of compute capability 9.0 the products."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from octavo.backends.gpu.device import target
 from octavo.backends.gpu.kernels import gemm_mixed_hopper
 from octavo.backends.gpu.layout import layout_of
 from octavo.backends.gpu.load import load
-from octavo.backends.gpu.mixed_shapes import EvenShape
+from octavo.backends.gpu.mixed_shapes import EvenShape, stage_bytes
 from octavo.backends.gpu.values import Activation, activation_bytes
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference, unpack
@@ -74,6 +75,29 @@ def test_activations_are_kept_in_order_too(tokens: int, kind: str) -> None:
     elif kind == "values":
         assert torch.equal(both.ordered[:, :k], reordered(x.half()))
         assert not both.ordered[:, k:].any()
+
+
+@pytest.mark.parametrize("tokens", [9, 40])
+@pytest.mark.parametrize("kind", ["values", "rms_norm", "swiglu"])
+def test_what_is_not_wanted_is_not_made(tokens: int, kind: str) -> None:
+    """And what is, is the same."""
+    c, k = Context(target()), 256
+    x, other = (torch.randn(n, k, device=c.target.device) for n in (tokens, 1 if kind == "rms_norm" else tokens))
+    source = Source(matrix(x), None if kind == "values" else matrix(other), 1e-5)
+    made = {}
+    for wanted in ({"plain", "ordered"}, {"plain"}, {"ordered"}):
+        raw = torch.full((activation_bytes(tokens, k, "sm_90"),), 77, dtype=torch.uint8, device=c.target.device)
+        out = Activation(raw, tokens, k, both=True)
+        for call in quantized(replace(c, wanted=frozenset(wanted)), source, out, kind):
+            call()
+        assert out.ordered is not None
+        plain = raw[: raw.numel() - out.ordered.numel() * 2]
+        made[len(wanted), "plain" in wanted] = plain, out.ordered.view(torch.int16)
+    (plain, ordered), (plain_alone, others), (rest, ordered_alone) = made[2, True], made[1, True], made[1, False]
+    assert torch.equal(plain, plain_alone)
+    assert torch.equal(ordered, ordered_alone)
+    assert (rest == 77).all()
+    assert (others.view(torch.uint8) == 77).all()
 
 
 def test_activations_hold_both_orders_where_a_product_takes_them() -> None:
@@ -205,3 +229,44 @@ def test_products(name: str, tokens: int, n: int, k: int) -> None:
             call()
         expected = right + sum(terms[:count])
         assert np.square(y.cpu().numpy() - expected).sum() < 1e-6 * np.square(expected).sum()
+
+
+@pytest.mark.parametrize(("tokens", "n", "others"), [(8, 130, 70), slow((16, 70, 40)), slow((29, 64, 70))])
+def test_two_products_of_a_launch(tokens: int, n: int, others: int) -> None:
+    """By matrices of two layouts; where there is no such launch, by two."""
+    from octavo.backends.gpu.products import product, product_pair
+
+    c, k = Context(target()), 768
+    x = torch.randn(tokens, k, device=c.target.device)
+    there = dispatch.ordered(tokens, c.target.arch)
+    raw = torch.zeros(activation_bytes(tokens, k, "sm_90"), dtype=torch.uint8, device=c.target.device)
+    activation = Activation(raw, tokens, k, both=there)
+    for call in quantized(c, Source(matrix(x)), activation):
+        call()
+    tensors = stored("Q4_K", n, k), stored("Q6_K", others, k)
+    weights: list[Any] = [load(t, c.target.device) for t in tensors]
+    y = torch.full((tokens, n + others), torch.nan, device=c.target.device)
+    ys = y.split([n, others], 1)
+    calls = product_pair(c, weights, activation, ys)
+    for call in calls or [
+        call for w, out in zip(weights, ys, strict=True) for call in product(c, w, activation, out, ())
+    ]:
+        call()
+    right = x.cpu().double().numpy() @ np.concatenate([dequantize(t) for t in tensors]).astype(np.float64).T
+    assert np.square(y.cpu().numpy() - right).sum() < 1e-3 * np.square(right).sum()
+
+
+def test_launches_of_two_products() -> None:
+    """Rings of as many programs to a multiprocessor as the first product has, and one copy of tokens for both."""
+    kinds = [layout_of(by_name(name), "f16") for name in ("Q4_K", "Q6_K")]
+    for tokens in (8, 16, 32):
+        pair = dispatch.even_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), tokens, "sm_90")
+        assert pair is not None
+        one, other = pair.shape, pair.other_shape
+        assert (one.block_m, one.depth, one.warps, one.resident) == (
+            other.block_m, other.depth, other.warps, other.resident
+        )  # fmt: skip
+        nbytes = other.depth * other.stages * stage_bytes(kinds[1], other.block_m, other.block_n)
+        assert other.resident * nbytes <= 196 << 10
+    assert dispatch.even_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), 4, "sm_90") is None
+    assert dispatch.even_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), 8, "sm_80") is None

@@ -40,11 +40,11 @@ def decodes(q: torch.Tensor, starts: torch.Tensor, pages: torch.Tensor) -> int:
 
 
 def quantizes(c: Context, q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
-    """Whether `attend` can give its result as q8_1 itself: one token a sequence, and no padding to write."""
-    if c.deterministic:
+    """Whether `attend` can give its result as `out` itself: one token a sequence, no padding to write, and no float16
+    but those in order."""
+    if c.deterministic or (out.tokens > dispatch.INT8_MAX_TOKENS and "plain" in c.wanted):
         return False
-    fits = out.tokens <= dispatch.INT8_MAX_TOKENS and out.k == out.kp and out.k // q.shape[1] % 32 == 0
-    return fits and len(q) == len(pages)
+    return out.k == out.kp and out.k // q.shape[1] % 32 == 0 and len(q) == len(pages)
 
 
 def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: torch.Tensor | Activation) -> list[Launch]:
@@ -152,7 +152,7 @@ def _combine(
 ) -> Launch:  # fmt: skip
     """Joins the splits of each sequence's token and head."""
     if isinstance(out, Activation):
-        places: tuple[Any, ...] = None, out.q8_1, out.ordered
+        places: tuple[Any, ...] = None, *c.wanted_of(out)
     else:
         places = Matrix(out, out.stride(0)), None, None
     parts = shape.block_d // shape.part if shape.part else 1

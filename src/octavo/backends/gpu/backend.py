@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -269,10 +270,22 @@ class GpuBinder:
     def finish(self) -> list[Call]:
         from octavo.backends.gpu.finishing import finished
         from octavo.backends.gpu.launch import Calls, Captured
+        from octavo.backends.gpu.wanted import Narrowed, wanted
 
         bound, self._bound = self._bound, []
-        calls = finished(self._context, bound, self._graph)
-        return [Calls(calls) if interpreted() else Captured(calls)]
+        whole = calls = finished(self._context, bound, self._graph)
+        found = wanted(self._context, bound, self._graph)
+        if found:
+            bound = [self._narrowed(b, found[i]) if i in found else b for i, b in enumerate(bound)]
+            calls = finished(self._context, bound, self._graph)
+        if interpreted():
+            return [Calls(calls)]
+        return [Narrowed(calls, whole) if found else Captured(calls)]
+
+    def _narrowed(self, b: Bound, kinds: frozenset[str]) -> Bound:
+        """What was bound, with calls that make no more of the activations than that."""
+        context = replace(self._context, wanted=kinds)
+        return b._replace(calls=self._backend.launches(context, b.node, b.inputs, b.out))
 
 
 class _EnoughMemory:

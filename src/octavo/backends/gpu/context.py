@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import torch
 
-from octavo.backends.gpu.arguments import SplitK
+from octavo.backends.gpu.arguments import Matrix, Q8Activation, SplitK, matrix
 from octavo.backends.gpu.device import Target
 from octavo.backends.gpu.gemm import Workspace
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.row_weights import RowWeight, joined_rows
+from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight, joined
 from octavo.graph.node import Attention
 
@@ -26,6 +27,8 @@ class Context:
 
     deterministic  each token's results are to the bit those that it has alone, whatever else is in the step
     attention      what prompts are multiplied as
+    wanted         what is made of activations: "plain", which are codes for few tokens and float16 for many, and
+                   "ordered", where there is that
     """
 
     target: Target
@@ -35,6 +38,7 @@ class Context:
     together: dict[tuple[int, ...], QuantWeight | RowWeight] = field(default_factory=dict)
     workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)
     contents: dict[str, torch.Tensor] = field(default_factory=dict)
+    wanted: frozenset[str] = frozenset({"plain", "ordered"})
 
     def begin_plan(self) -> Context:
         """The same memory for another plan, which finds nothing in it."""
@@ -42,6 +46,11 @@ class Context:
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> Launch:
         return Launch(self.target, kernel, grid, *arguments, **options)
+
+    def wanted_of(self, out: Activation) -> tuple[Q8Activation | Matrix | None, torch.Tensor | None]:
+        """What is to be made of activations: as they are, and in the order of `gemm_mixed_hopper`."""
+        plain = out.q8_1 if out.is_q8_1 else matrix(out.halves)
+        return plain if "plain" in self.wanted else None, out.ordered if "ordered" in self.wanted else None
 
     def shared(self, name: str, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Memory of at least `size` values, whose contents last until the next call that asks for `name`."""

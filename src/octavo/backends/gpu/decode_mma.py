@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from triton import next_power_of_2
 
-from octavo.backends.gpu import gluon
+from octavo.backends.gpu import dispatch, gluon
 from octavo.backends.gpu.arguments import Constant, Matrix
 from octavo.backends.gpu.attention_arguments import JoinedAttention, PagedCache, pages_seen, partial_attention
 from octavo.backends.gpu.context import Context
@@ -29,8 +29,9 @@ MANY_BLOCKS = 512
 FLOATS, CODES = 16384, 2048
 """Positions from which on this kernel is taken, not the portable one: of a sequence of floats, of all with codes.
 
-Alone it is faster from 512 on. In a step it is a kernel with much shared memory among others that want none, and to
-change from one to the other can take microseconds.
+Alone it is faster from 512 on. In a step of few tokens it is a kernel with much shared memory among others that want
+none, and to change from one to the other can take microseconds. Where products take `dispatch.ordered` activations they
+want as much, and it is always taken.
 """
 CONVERT = (8, 9)
 """The first compute capability that makes float16 of e4m3."""
@@ -115,7 +116,7 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
         return None
     seen = pages_seen(cache, limits) * PAGE_SIZE
     few = sequences * seen < CODES if "kind" in limits else seen < FLOATS
-    if few or not gluon.usable("decode"):
+    if (few and not dispatch.ordered(sequences, arch)) or not gluon.usable("decode"):
         return None
     of_prompts = ("reach", "alibi", "sloped")  # nothing is after the last token, nor before where these are
     given = {name: value for name, value in limits.items() if name not in of_prompts}
@@ -138,11 +139,11 @@ def decode(
     sequences, heads, dim = q.shape
     given = quantized = ordered = None
     if isinstance(out, Activation):
-        quantized, ordered = out.q8_1, out.ordered
+        quantized, ordered = c.wanted_of(out)
     else:
         given = Matrix(out, out.stride(0))
     shares = None
-    if shape.splits > 1 or quantized is not None:
+    if shape.splits > 1:
         partial = partial_attention(c, sequences * heads, shape.splits, dim)
         shares = JoinedAttention(*partial, c.counters(sequences * cache.heads))
     return gluon.Preferred(

@@ -9,7 +9,16 @@ from typing import Literal
 from octavo.backends.gpu import gluon, tuned
 from octavo.backends.gpu.arguments import Constant
 from octavo.backends.gpu.layout import TILE, Layout
-from octavo.backends.gpu.mixed_shapes import EvenShape, MixedGemmShape, MixedShape, StreamShape, stages
+from octavo.backends.gpu.mixed_shapes import (
+    STEP_BYTES,
+    EvenPair,
+    EvenShape,
+    MixedGemmShape,
+    MixedShape,
+    StreamShape,
+    stage_bytes,
+    stages,
+)
 
 Kind = Literal["q8_1", "f16"]
 
@@ -258,6 +267,18 @@ def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Mixed
     warps, slots = others
     programs = -(-tokens // block_m) * -(-n // block_n)  # an H100 runs `slots` at once
     return MixedGemmShape(block_m, block_n, depth, warps, max(1, min(slots // programs, kp // TILE // 4)))
+
+
+def even_pair(one: tuple[Layout, int, int], other: tuple[Layout, int, int], tokens: int, arch: str) -> EvenPair | None:
+    """The shape of products of the same tokens by two matrices (layout, n, kp) in one launch, or None for two.
+
+    Programs of the second are as many to a multiprocessor as those of the first: their rings may hold fewer stages.
+    """
+    shape, apart = mixed_gemm(*one, tokens, arch), mixed_gemm(*other, tokens, arch)
+    if not isinstance(shape, EvenShape) or not isinstance(apart, EvenShape):
+        return None
+    fitting = STEP_BYTES // shape.resident // (shape.depth * stage_bytes(other[0], shape.block_m, shape.block_n))
+    return EvenPair(one[0], shape, other[0], replace(shape, stages=max(2, min(shape.stages, fitting))))
 
 
 def _becomes_float16(layout: Layout, arch: str) -> bool:

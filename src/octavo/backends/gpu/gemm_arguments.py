@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 import torch
 
 from octavo.backends.gpu import device
-from octavo.backends.gpu.arguments import Constant, Matrix, Pointer
+from octavo.backends.gpu.arguments import Constant, Matrix, Pointer, SplitK
 from octavo.backends.gpu.gemm_shapes import GemmShape
 from octavo.backends.gpu.quantize8 import FLOATS
 from octavo.errors import UsageError
@@ -68,6 +68,15 @@ class Size(NamedTuple):
     m: int
     n: int
     k: int
+
+
+class EvenPart(NamedTuple):
+    """One of two products of a launch: y f32, memory for partial sums, its size, and how many programs it has."""
+
+    y: Matrix
+    splits: SplitK
+    size: Size
+    programs: int
 
 
 class Strides(NamedTuple):

@@ -62,6 +62,11 @@ def usable(name: Name) -> bool:
     return False
 
 
+def given_up() -> frozenset[Name]:
+    """The kernels that can't be made, as far as that is known."""
+    return frozenset(_given_up)
+
+
 def kernel(name: Name) -> Any:
     """The kernel. Raises Unusable if it can't be imported."""
     with attempt(name):
@@ -123,7 +128,7 @@ class Preferred(Launch):
         self, name: Name, otherwise: Callable[[], Sequence[Callable[[], None]]], target: Target, grid: Grid,
         *arguments: Any, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(target, kernel(name), grid, *arguments, **options)
+        super().__init__(target, options.pop("kernel", None) or kernel(name), grid, *arguments, **options)
         self._name: Name = name
         self._otherwise = otherwise
         self._others: Calls | None = None

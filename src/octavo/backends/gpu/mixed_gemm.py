@@ -12,16 +12,16 @@ from octavo.backends.gpu import gluon
 from octavo.backends.gpu.arguments import SplitK, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import multiprocessors
-from octavo.backends.gpu.gemm_arguments import Size
+from octavo.backends.gpu.gemm_arguments import EvenPart, Size
 from octavo.backends.gpu.layout import TILE, Layout, scale_stride
-from octavo.backends.gpu.mixed_shapes import EvenShape, MixedGemmShape, MixedShape, StreamShape
-from octavo.backends.gpu.values import Activation
+from octavo.backends.gpu.mixed_shapes import EvenPair, EvenShape, MixedGemmShape, MixedShape, StreamShape
+from octavo.backends.gpu.values import Activation, parts
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.graph.protocol import Call
 
 NAMES: dict[type, gluon.Name] = {MixedGemmShape: "mixed", StreamShape: "mixed_stream", EvenShape: "mixed_even"}
-LEAST_STEPS = 4
-"""Tiles of 128 values of K that a program of a stream has at least."""
+STREAM_STEPS = 4
+"""Tiles of 128 values of K that a program of a stream has at least; others have a stage."""
 
 
 def mixed_gemm(
@@ -58,25 +58,70 @@ def _multiply(
     y: torch.Tensor, terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
 ) -> Call:  # fmt: skip
     (m, kp), layout = x.shape, w.layout
-    planes, widest = w.planes(torch.int8), layout.planes[0]
-    codes: Any = planes.codes8 if widest == 8 else planes.codes4
     tiles = -(-m // shape.block_m) * -(-w.n // shape.block_n)
     if isinstance(shape, StreamShape | EvenShape):
-        most = multiprocessors() * (shape.resident if isinstance(shape, EvenShape) else 1)
-        programs = max(1, min(most, tiles * (kp // TILE) // LEAST_STEPS))
+        resident, least = (shape.resident, shape.depth) if isinstance(shape, EvenShape) else (1, STREAM_STEPS)
+        programs = max(1, min(multiprocessors() * resident, tiles * (kp // TILE) // least))
         sums = c.shared("partial sums", 2 * programs * shape.block_m * shape.block_n, torch.float32)
         splits: SplitK | None = SplitK(sums, c.counters(2 * tiles))
     else:
         programs = tiles * shape.split_k
         splits = c.split_k(tiles, shape.block_m * shape.block_n, shape.split_k)
-    of_x, of_codes, of_codes2, of_scales = tile_shapes(layout, shape)
+    of_x = tile_shapes(layout, shape)[0]
     return gluon.Preferred(
-        name, otherwise, c.target, (programs,),
-        gluon.tiles(x, *of_x), gluon.tiles(codes.view(w.n, -1), *of_codes),
-        gluon.tiles(planes.codes2.view(w.n, -1), *of_codes2) if planes.codes2 is not None else None,
-        gluon.tiles(f16_scales(c, w), *of_scales),
+        name, otherwise, c.target, (programs,), gluon.tiles(x, *of_x), *_tiles_of(c, shape, w),
         tuple(map(matrix, terms)), matrix(y), splits, Size(m, w.n, kp), layout=layout, shape=shape, warps=shape.warps,
     )  # fmt: skip
+
+
+def mixed_pair(
+    c: Context, pair: EvenPair, weights: Sequence[QuantWeight], x: Activation, ys: Sequence[torch.Tensor],
+    otherwise: Callable[[], list[Call]],
+) -> list[Call]:  # fmt: skip
+    """`mixed_gemm` by two weights in one launch."""
+    from octavo.backends.gpu.kernels.gemm_mixed_even import mixed_even_pair_kernel
+
+    shapes = (pair.shape, pair.other_shape)
+    with suppress(gluon.Unusable), gluon.attempt("mixed_even"):
+        tiles = [-(-w.n // s.block_n) for w, s in zip(weights, shapes, strict=True)]
+        steps = -(-x.kp // (TILE * pair.shape.depth))
+        programs = _shared_out(weights, [n * steps for n in tiles], multiprocessors() * pair.shape.resident)
+        sizes = [2 * n * s.block_m * s.block_n for n, s in zip(programs, shapes, strict=True)]
+        sums = parts(c.shared("partial sums", sum(sizes), torch.float32), sizes)
+        counters = parts(c.counters(sum(tiles)), tiles)
+        of_each = [
+            EvenPart(matrix(y), SplitK(*memory), Size(x.tokens, w.n, x.kp), n)
+            for y, memory, w, n in zip(ys, zip(sums, counters, strict=True), weights, programs, strict=True)
+        ]
+        of_x = tile_shapes(weights[0].layout, pair.shape)[0]
+        sources = [_tiles_of(c, s, w) for w, s in zip(weights, shapes, strict=True)]
+        assert x.ordered is not None
+        return [gluon.Preferred(
+            "mixed_even", otherwise, c.target, (sum(programs),), gluon.tiles(x.ordered, *of_x), *sources[0],
+            *sources[1], *of_each, kernel=mixed_even_pair_kernel, pair=pair, warps=pair.shape.warps,
+        )]  # fmt: skip
+    return otherwise()
+
+
+def _shared_out(weights: Sequence[QuantWeight], steps: Sequence[int], most: int) -> list[int]:
+    """Programs of two products, `most` together, by the bits that each reads; not more than it has steps."""
+    if sum(steps) <= most:
+        return list(steps)
+    one, other = (w.layout.bits * w.n for w in weights)
+    second = min(steps[1], max(1, most * other // (one + other)))
+    return [min(steps[0], most - second), second]
+
+
+def _tiles_of(c: Context, shape: MixedShape, w: QuantWeight) -> tuple[Any, Any, Any]:
+    """Descriptors of tiles of codes, of codes of 2 bits or None, and of scales."""
+    planes, layout = w.planes(torch.int8), w.layout
+    codes: Any = planes.codes8 if layout.planes[0] == 8 else planes.codes4
+    _, of_codes, of_codes2, of_scales = tile_shapes(layout, shape)
+    return (
+        gluon.tiles(codes.view(w.n, -1), *of_codes),
+        gluon.tiles(planes.codes2.view(w.n, -1), *of_codes2) if planes.codes2 is not None else None,
+        gluon.tiles(f16_scales(c, w), *of_scales),
+    )
 
 
 def tile_shapes(layout: Layout, shape: MixedShape) -> tuple[tuple[int, int], ...]:

@@ -65,13 +65,29 @@ class EvenShape(Constant):
     depth: int = 1
 
 
+@dataclass(frozen=True)
+class EvenPair(Constant):
+    """What `mixed_even_pair_kernel` is compiled for: layouts and shapes of two products, whose tiles have the same
+    tokens and values of K."""
+
+    layout: Layout
+    shape: EvenShape
+    other_layout: Layout
+    other_shape: EvenShape
+
+
 MixedShape = MixedGemmShape | StreamShape | EvenShape
 
-SHARED_BYTES = 226 << 10
-"""Of shared memory, for stages of loads."""
+SHARED_BYTES, STEP_BYTES = 226 << 10, 192 << 10
+"""Of shared memory, for stages of loads: of a multiprocessor at most, and as steps ask for it (`launch.SHARES`)."""
+
+
+def stage_bytes(layout: Layout, block_m: int, block_n: int) -> int:
+    """Of tiles of 128 values: codes, scales and tokens."""
+    scales = 4 * TILE // (2 * layout.group) * (1 + layout.has_min)
+    return block_n * (TILE * layout.bits // 8 + scales) + block_m * 2 * TILE
 
 
 def stages(layout: Layout, block_m: int, block_n: int, most: int) -> int:
-    """As many stages of tiles of 128 values as there is room for: codes, scales and tokens."""
-    scales = 4 * TILE // (2 * layout.group) * (1 + layout.has_min)
-    return min(most, SHARED_BYTES // (block_n * (TILE * layout.bits // 8 + scales) + block_m * 2 * TILE))
+    """As many stages of tiles of 128 values as there is room for."""
+    return min(most, SHARED_BYTES // stage_bytes(layout, block_m, block_n))

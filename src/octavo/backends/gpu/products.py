@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -17,7 +17,7 @@ from octavo.backends.gpu.kernels.matvec import matvec_kernel, matvec_pair_kernel
 from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
 from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
 from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
-from octavo.backends.gpu.mixed_gemm import mixed_gemm
+from octavo.backends.gpu.mixed_gemm import mixed_gemm, mixed_pair
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
@@ -52,28 +52,45 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     return [_mmq_dot(c, shape, weight, x, y, terms)]
 
 
-def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[torch.Tensor]) -> Call | None:
-    """The call for out = x @ weight.T of two weights; None where these are better two calls of `product`."""
-    if len(weights) != 2 or c.deterministic or not isinstance(x, Activation) or x.tokens > dispatch.MATVEC_MAX_TOKENS:
-        return None
+def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[torch.Tensor]) -> list[Call]:
+    """The calls for out = x @ weight.T of two weights at once; none where these are better two calls of `product`."""
+    if len(weights) != 2 or c.deterministic or not isinstance(x, Activation):
+        return []
+    if not all(isinstance(w, QuantWeight) for w in weights):
+        return []
+    both = cast("Sequence[QuantWeight]", weights)
+    if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
+        return _matvec_pair(c, both, x, outs)
+    one, other = ((w.layout, w.n, w.kp) for w in both)
+    pair = dispatch.even_pair(one, other, x.tokens, c.target.arch)
+    if pair is None or not x.both:
+        return []
+
+    def apart() -> list[Call]:
+        return [call for w, y in zip(both, outs, strict=True) for call in product(c, w, x, y, ())]
+
+    return mixed_pair(c, pair, both, x, outs, apart)
+
+
+def _matvec_pair(c: Context, weights: Sequence[QuantWeight], x: Activation, outs: Sequence[torch.Tensor]) -> list[Call]:
     found = list[tuple[QuantWeight, dispatch.MatvecShape]]()
     for w in weights:
-        if not isinstance(w, QuantWeight) or w.layout.grid is not None or w.kp > MOST_PAIRED:
-            return None
+        if w.layout.grid is not None or w.kp > MOST_PAIRED:
+            return []
         arch = c.target.arch
         streams = x.tokens == 1 and w.layout.bits < 8 and matvec_stream.shape_of(w.layout, w.n, w.kp, arch)
         if streams or dispatch.mmq_mma(w.layout, w.n, w.kp, x.tokens, arch):
-            return None
+            return []
         found.append((w, dispatch.matvec(w.layout, w.n, w.kp, x.tokens, arch)))
     (first, shape), (other, other_shape) = found
     if other_shape.warps != shape.warps:
         other_shape = shape
     programs = -(-first.n // shape.block_n) - (-other.n // other_shape.block_n)
-    return c.launch(
+    return [c.launch(
         matvec_pair_kernel, (programs,), first.planes(), other.planes(), x.q8_1.as_words(), *map(matrix, outs),
         first.n, other.n, TOKENS=x.tokens, shape=shape, other_shape=other_shape, ASM=c.target.asm,
         warps=shape.warps,
-    )  # fmt: skip
+    )]  # fmt: skip
 
 
 def _matvec(

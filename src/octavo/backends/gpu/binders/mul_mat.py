@@ -38,10 +38,9 @@ def _mul_mat_concat(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     x, *weights = inputs
     weights = c.joined(weights)
     outs = out.split([w.n for w in weights], 1)
-    both = product_pair(c, weights, x, outs)
-    if both is not None:
-        return [both]
-    return [call for weight, y in zip(weights, outs, strict=True) for call in _product(c, weight, x, y, ())]
+    return product_pair(c, weights, x, outs) or [
+        call for weight, y in zip(weights, outs, strict=True) for call in _product(c, weight, x, y, ())
+    ]
 
 
 @binds("mul_mat_id", "mul_mat_id_swiglu")

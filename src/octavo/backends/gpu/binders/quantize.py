@@ -7,7 +7,7 @@ from typing import Any
 
 from triton import next_power_of_2
 
-from octavo.backends.gpu.arguments import Q8Activation, Source, matrix
+from octavo.backends.gpu.arguments import Source, matrix
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.binders.sizes import block_of, warps_of
 from octavo.backends.gpu.context import Context
@@ -34,19 +34,21 @@ def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
 
 def quantized(c: Context, source: Source, out: Activation, kind: str = "values") -> list[Call]:
     """Activations of `source` for as many tokens: 8-bit codes for few, float16 for many."""
+    plain, ordered = c.wanted_of(out)
     if out.is_q8_1:
-        return [quantize_call(c, source, out.tokens, out.q8_1, kind, out.k, out.kp, out.ordered)]
+        return [quantize_call(c, source, out.tokens, plain, kind, out.k, out.kp, ordered)]
     block = next_power_of_2(out.kp) if kind == "rms_norm" else block_of(out.kp, 2048)
     grid = (out.tokens, -(-out.kp // block))
-    return [c.launch(activations.float_kernel, grid, source, matrix(out.halves), out.ordered, out.k, out.kp, KIND=kind,
-                     B=block, warps=warps_of(block))]  # fmt: skip
+    return [c.launch(activations.float_kernel, grid, source, plain, ordered, out.k, out.kp, KIND=kind, B=block,
+                     warps=warps_of(block))]  # fmt: skip
 
 
 def quantize_call(
-    c: Context, source: Source, rows: int, out: Q8Activation, kind: str, k: int, kp: int, ordered: Any = None
+    c: Context, source: Source, rows: int, out: Any, kind: str, k: int, kp: int, ordered: Any = None
 ) -> Call:  # fmt: skip
-    """8-bit codes of rows of k values of `source`, filled up with zeros to kp; `ordered` as `store_q8_1` has it."""
+    """8-bit codes of rows of k values of `source`, filled up with zeros to kp; `out` and `ordered` as `store_q8_1` has
+    them."""
     block = next_power_of_2(kp) if kind == "rms_norm" else block_of(kp, QUANTIZE_BLOCK)
+    warps = max(1, min(16, block // 128)) if kind == "rms_norm" else warps_of(block)
     grid = (rows, -(-kp // block))
-    return c.launch(activations.quantize_kernel, grid, source, out, ordered, k, kp, KIND=kind, B=block,
-                    warps=warps_of(block))  # fmt: skip
+    return c.launch(activations.quantize_kernel, grid, source, out, ordered, k, kp, KIND=kind, B=block, warps=warps)

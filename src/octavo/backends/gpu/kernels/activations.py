@@ -57,13 +57,42 @@ def reordered(value):
 
 
 @triton.jit
+def store_ordered(value, ordered, first, end):
+    """Write float32 [B] as float16 to `ordered` from place `first` on, before place `end`, in the order of `reordered`:
+    four neighbours become two pairs, each where it belongs, and nothing moves between threads."""
+    B: tl.constexpr = value.shape[0]
+    bits = value.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32)
+    even, odd = tl.split(tl.reshape(bits, (B // 4, 2, 2)))  # [B / 4, 2] each
+    four = tl.arange(0, B // 4)
+    at = first // 2 + four // 4 * 8 + four % 4  # of words
+    words = ordered.to(tl.pointer_type(tl.int32)) + at
+    tl.store(words, _pair(even), mask=at < end // 2)
+    tl.store(words + 4, _pair(odd), mask=at < end // 2)
+
+
+@triton.jit
+def _pair(bits):
+    """The lower halves of two neighbours [N, 2] in an int32 [N]."""
+    low, high = tl.split(bits)
+    return (low & 0xFFFF) | (high << 16)
+
+
+@triton.jit
 def store_q8_1(value, out, ordered, token, first, end, kp, N: tl.constexpr):
     """Write N groups of a token, float32 [N, 32], to `out`, a Q8Activation: groups from `first` to `end`; and to
-    `ordered`, float16 [T, kp], as `reordered` gives them, unless it is None.
+    `ordered`, float16 [T, kp], as `reordered` gives them. Either may be None.
 
     Scales have 22 bits (see `codes.scaled`). A group's four numbers are one store: they are stored straight from
     registers.
     """
+    if ordered is not None:
+        store_ordered(tl.reshape(value, (N * 32,)), ordered + token * kp, first * 32, end * 32)
+    if out is not None:
+        _store_codes(value, out, token, first, end, kp, N)
+
+
+@triton.jit
+def _store_codes(value, out, token, first, end, kp, N: tl.constexpr):
     largest = tl.max(tl.abs(value), 1)
     inverse = tl.where(largest > 0, 127.0 / tl.where(largest > 0, largest, 1.0), 0.0)
     rounded = value * inverse[:, None] + ROUND  # whose low bits are the code
@@ -73,8 +102,6 @@ def store_q8_1(value, out, ordered, token, first, end, kp, N: tl.constexpr):
     at = first * 32 + tl.arange(0, N * 32)
     codes = tl.reshape(rounded, (N * 32,)).to(tl.int32, bitcast=True).to(tl.int8)
     tl.store(out.codes + token * kp + at, codes, mask=at < end * 32)
-    if ordered is not None:
-        tl.store(ordered + token * kp + at, reordered(tl.reshape(value, (N * 32,)).to(tl.float16)), mask=at < end * 32)
     both = tl.join(
         tl.join(scale, tl.sum(halves, 1)), halves
     )  # [N, 2, 2]: scale, sum of the first half; sum, of the second
@@ -111,6 +138,7 @@ def float_kernel(source, out, ordered, k, kp, KIND: tl.constexpr, B: tl.constexp
         gdc_launch_dependents()
         gdc_wait()
     value = read(source, weight, token, at, at < k, k, KIND)
-    tl.store(out.data + token * out.stride + at, value.to(out.data.dtype.element_ty), mask=at < kp)
+    if out is not None:
+        tl.store(out.data + token * out.stride + at, value.to(out.data.dtype.element_ty), mask=at < kp)
     if ordered is not None:
-        tl.store(ordered + token * kp + at, reordered(value.to(tl.float16)), mask=at < kp)
+        store_ordered(value, ordered + token * kp, tl.program_id(1) * B, kp)

@@ -142,8 +142,8 @@ def combine_kernel(
 ):  # fmt: skip
     """Program (sequence, head, part): the head's result from all splits, or shape.part values of it.
 
-    It is float32 in `out` [sequences, heads * dim], or as `store_q8_1` writes it to `quantized` and `ordered`; the
-    others are None. `sinks`, float32 [heads] or None, are scores without values.
+    It is float32 in `out` [sequences, heads * dim], or if that is None as `store_q8_1` writes it to `quantized` and
+    `ordered`. `sinks`, float32 [heads] or None, are scores without values.
     """
     if PDL:
         gdc_launch_dependents()
@@ -170,7 +170,7 @@ def combine_kernel(
         value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
     if shape.rotated:
         value = tl.reshape(rotate_back(tl.reshape(value, (1, SIZE)), 1, SIZE, DIM), (SIZE,))
-    if quantized is not None:
+    if out is None:
         first = head * (DIM // 32)
         groups = tl.reshape(value, (SIZE // 32, 32))
         end = first + DIM // 32

@@ -18,7 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.attention import LEAST_SCALE, LOG2E, head_scale_of, visible_blocks
 from octavo.backends.gpu.kernels.attention_ring import fetch, of_scores, ring_of, scales_of
-from octavo.backends.gpu.kernels.attention_shares import combine
+from octavo.backends.gpu.kernels.attention_shares import combine, store_result
 from octavo.backends.gpu.kernels.gluon_names import barrier
 from octavo.backends.gpu.kernels.quantize8 import ROUND
 
@@ -190,26 +190,30 @@ def sum_of_warps(acc, m, total, shape: gl.constexpr):
 
 
 @gluon.jit
-def store_share(result, m, total, place, sinks, out, partial, heads, shape: gl.constexpr):
-    """A program's result [rows, dim], not divided yet, with its maxima and totals [rows], to `partial` or, if that is
-    None, to `out`, divided. `place` is the sequence, the head of keys and the split."""
+def store_share(result, m, total, place, partial, heads, shape: gl.constexpr):
+    """A program's result [rows, dim], not divided yet, with its maxima and totals [rows], to `partial`; `place` is the
+    sequence, the head of keys and the split."""
     sequence, head, split = place
     ROWS: gl.constexpr = gl.SliceLayout(1, result.type.layout)
     row = gl.arange(0, shape.rows, ROWS)
     at = gl.arange(0, shape.dim, gl.SliceLayout(0, result.type.layout)).expand_dims(0)
+    share = ((sequence * heads + head) * shape.group + row) * shape.splits + split
+    gl.store(partial.maxima + share, gl.convert_layout(m, ROWS), mask=row < shape.group)
+    gl.store(partial.totals + share, gl.convert_layout(total, ROWS), mask=row < shape.group)
+    target = (partial.outputs + share * shape.dim).expand_dims(1) + at
+    gl.store(target, result, mask=(row < shape.group).expand_dims(1) & (at >= 0))
+
+
+@gluon.jit
+def divided(result, m, total, sinks, head, shape: gl.constexpr):
+    """The result [rows, dim] of a program that has all that its queries see, from what `store_share` takes."""
+    ROWS: gl.constexpr = gl.SliceLayout(1, result.type.layout)
     m, total = gl.convert_layout(m, ROWS), gl.convert_layout(total, ROWS)
-    if partial is None:
-        if sinks is not None:
-            sink = gl.load(sinks + head * shape.group + row, mask=row < shape.group, other=0.0)  # [rows]
-            total += gl.exp2(sink * LOG2E - m)
-        result /= total.expand_dims(1)
-        target = out.data + sequence * out.stride + (head * shape.group + row) * shape.dim
-    else:
-        share = ((sequence * heads + head) * shape.group + row) * shape.splits + split
-        gl.store(partial.maxima + share, m, mask=row < shape.group)
-        gl.store(partial.totals + share, total, mask=row < shape.group)
-        target = partial.outputs + share * shape.dim
-    gl.store(target.expand_dims(1) + at, result, mask=(row < shape.group).expand_dims(1) & (at >= 0))
+    if sinks is not None:
+        row = gl.arange(0, shape.rows, ROWS)
+        sink = gl.load(sinks + head * shape.group + row, mask=row < shape.group, other=0.0)  # [rows]
+        total += gl.exp2(sink * LOG2E - m)
+    return result / total.expand_dims(1)
 
 
 @gluon.jit
@@ -309,8 +313,14 @@ def attend(
             acc = mma_v2(values, gl.convert_layout(rest.permute((0, 2, 1)), P_IN, True), acc)
     acc *= gl.convert_layout(unit, gl.SliceLayout(1, gl.SliceLayout(2, S))).expand_dims(1).expand_dims(2)
     result, most, whole = sum_of_warps(acc, m, gl.sum(total, 2), shape)
-    store_share(result, most, whole, (sequence, head, split), sinks, out, partial, cache.heads, shape)
-    if partial is not None:
+    alone = used == 1
+    if partial is None:
+        alone = True
+    if alone:
+        value = divided(result, most, whole, sinks, head, shape)
+        store_result(value, out, quantized, ordered, (sequence, head), cache.heads, shape)
+    elif partial is not None:
+        store_share(result, most, whole, (sequence, head, split), partial, cache.heads, shape)
         barrier()
         one = partial.counter + sequence * cache.heads + head
         if gl.atomic_add(one, 1, sem="acq_rel") == used - 1:
@@ -328,7 +338,7 @@ def decode_mma_kernel(
     q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32
     [heads] or None, in its totals, is float32 in `out`, or in `quantized` and `ordered` as `combine` says; the others
     are None.
-    Where programs share a head, or for q8_1, partial is a JoinedAttention. Blocks that earlier steps have written are
+    Where programs share a head, partial is a JoinedAttention. Blocks that earlier steps have written are
     asked for before an earlier kernel's results are waited for.
     """
     if PDL:

@@ -15,7 +15,7 @@ from octavo.backends.gpu.kernels.quantize8 import ROUND
 @gluon.jit
 def store_quantized(value, quantized, token, head, heads, shape: gl.constexpr):
     """`store_q8_1` of [rows, dim], of which those of the group count."""
-    ROWS: gl.constexpr = shape.members
+    ROWS: gl.constexpr = value.shape[0]
     COUNT: gl.constexpr = shape.dim // 32
     groups = value.reshape([ROWS, COUNT, 32])
     largest = gl.max(gl.abs(groups), 2)  # [ROWS, COUNT]
@@ -66,6 +66,24 @@ def share_of(data, line, first, used, COUNT: gl.constexpr, shape: gl.constexpr, 
 
 
 @gluon.jit
+def store_result(value, out, quantized, ordered, place, heads, shape: gl.constexpr):
+    """Results [rows, dim] of a head of keys, of whose rows those of the group count, as `combine` says."""
+    sequence, head = place
+    LAYOUT: gl.constexpr = value.type.layout
+    row = gl.arange(0, value.shape[0], gl.SliceLayout(1, LAYOUT)).expand_dims(1)
+    at = gl.arange(0, shape.dim, gl.SliceLayout(0, LAYOUT)).expand_dims(0)
+    mask = (row < shape.group) & (at >= 0)
+    if quantized is not None:
+        store_quantized(value, quantized, sequence, head, heads, shape)
+    if ordered is not None:
+        within = at // 16 * 16 + at % 2 * 8 + at % 16 // 4 * 2 + at // 2 % 2
+        target = ordered + ((sequence * heads + head) * shape.group + row) * shape.dim + within
+        gl.store(target, value.to(gl.float16), mask=mask)
+    if out is not None:
+        gl.store(out.data + sequence * out.stride + (head * shape.group + row) * shape.dim + at, value, mask=mask)
+
+
+@gluon.jit
 def combine(partial, sinks, out, quantized, ordered, place, used, heads, shape: gl.constexpr):
     """Results of the queries of a head of keys from the first `used` splits, float32 in `out`, or q8_1 in `quantized`
     and, unless it is None, in `ordered` float16 [sequences, heads * dim] as `activations.reordered` gives it.
@@ -98,14 +116,4 @@ def combine(partial, sinks, out, quantized, ordered, place, used, heads, shape: 
         weight = gl.exp2(of_some - shift.expand_dims(0)).expand_dims(2)
         value += gl.sum(outputs * weight, 0)
     value /= gl.convert_layout(whole, gl.SliceLayout(1, VALUES)).expand_dims(1)
-    if quantized is not None:
-        store_quantized(value, quantized, sequence, head, heads, shape)
-    row = gl.arange(0, ROWS, gl.SliceLayout(1, VALUES)).expand_dims(1)
-    at = gl.arange(0, DIM, gl.SliceLayout(0, VALUES)).expand_dims(0)
-    if ordered is not None:
-        place = at // 16 * 16 + at % 2 * 8 + at % 16 // 4 * 2 + at // 2 % 2
-        target = ordered + ((sequence * heads + head) * shape.group + row) * DIM + place
-        gl.store(target, value.to(gl.float16), mask=(row < shape.group) & (at >= 0))
-    if quantized is None:
-        target = out.data + sequence * out.stride + (head * shape.group + row) * DIM + at
-        gl.store(target, value, mask=(row < shape.group) & (at >= 0))
+    store_result(value, out, quantized, ordered, place, heads, shape)

@@ -20,7 +20,7 @@ from octavo.backends.gpu.kernels.gemm_mixed_hopper import (
     memory_of,
     send_weights,
 )
-from octavo.backends.gpu.kernels.gemm_mixed_stream import Work, store_tile, whole_tile
+from octavo.backends.gpu.kernels.gemm_mixed_stream import even_part, store_tile, whole_tile
 from octavo.backends.gpu.kernels.gluon_names import copy_tile, reinterpret
 from octavo.backends.gpu.kernels.hopper_tiles import barriers
 
@@ -68,25 +68,17 @@ def _next(row, step, steps, BN: gl.constexpr):
 
 
 @gluon.jit
-def mixed_even_kernel(
-    x, codes, codes2, scales, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
-):
-    """Arguments are those of `mixed_hopper_kernel`; a tile has all tokens."""
-    if PDL:
-        gdc_launch_dependents()
+def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr):
+    """What `mixed_even_kernel` says, for a program of so many (`place`)."""
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
     DEPTH: gl.constexpr = shape.depth
-    each = gl.cdiv(size.k, TILE * DEPTH)  # steps of a tile
-    total = gl.cdiv(size.n, BN) * each
-    start = gl.program_id(0) * total // gl.num_programs(0)
-    work = Work(start, (gl.program_id(0) + 1) * total // gl.num_programs(0), each, total)
+    work = even_part(gl.cdiv(size.k, TILE * DEPTH), gl.cdiv(size.n, BN), place[0], place[1])
     left = work.stop - work.start
-    sources = Sources(codes, codes2, scales, x)
     ring = Ring(
-        memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES),
-        barriers(STAGES),
+        memory_of(sources.codes, STAGES), memory_of(sources.codes2, STAGES), memory_of(sources.scales, STAGES),
+        memory_of(sources.x, STAGES), barriers(STAGES),
     )  # fmt: skip
     begin = work.start // work.steps
     row, step = begin * BN, work.start - begin * work.steps
@@ -121,3 +113,32 @@ def mixed_even_kernel(
         acc, last = whole_tile(acc, splits, work, tile, first, 0, 1)
         if last:
             store_tile(acc, terms, y, tile * BN, 0, size)
+
+
+@gluon.jit
+def mixed_even_kernel(
+    x, codes, codes2, scales, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
+):
+    """Arguments are those of `mixed_hopper_kernel`; a tile has all tokens."""
+    if PDL:
+        gdc_launch_dependents()
+    place = gl.program_id(0), gl.num_programs(0)
+    _products(Sources(codes, codes2, scales, x), terms, y, splits, size, place, layout, shape, PDL)
+
+
+@gluon.jit
+def mixed_even_pair_kernel(
+    x, codes, codes2, scales, other_codes, other_codes2, other_scales, one, other, pair: gl.constexpr,
+    PDL: gl.constexpr,
+):  # fmt: skip
+    """Products of x by two matrices of different layouts, see EvenPair: the first programs have `one`, an EvenPart, and
+    the rest the `other`."""
+    if PDL:
+        gdc_launch_dependents()
+    program = gl.program_id(0)
+    sources, others = Sources(codes, codes2, scales, x), Sources(other_codes, other_codes2, other_scales, x)
+    if program < one.programs:
+        _products(sources, (), one.y, one.splits, one.size, (program, one.programs), pair.layout, pair.shape, PDL)
+    else:
+        place = program - one.programs, other.programs
+        _products(others, (), other.y, other.splits, other.size, place, pair.other_layout, pair.other_shape, PDL)

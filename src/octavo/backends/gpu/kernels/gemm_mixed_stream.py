@@ -33,22 +33,28 @@ OTHERS = gl.constexpr(120)  # of one that copies: with fewer ptxas has matrix in
 
 
 class Work(NamedTuple):
-    """Steps `start` to `stop` of all tiles' are a program's; a tile has `steps`, and all have `total`."""
+    """Steps `start` to `stop` of all tiles' are those of a program of so many; a tile has `steps`, all have `total`."""
 
     start: Any
     stop: Any
     steps: Any
     total: Any
+    program: Any
+    programs: Any
+
+
+@gluon.jit
+def even_part(steps, tiles, program, programs):
+    """A program's steps, one at least, of as many tiles."""
+    total = tiles * steps
+    return Work(program * total // programs, (program + 1) * total // programs, steps, total, program, programs)
 
 
 @gluon.jit
 def _work_of(size, BM: gl.constexpr, BN: gl.constexpr):
-    """This program's steps, one at least."""
-    steps = size.k // TILE
-    total = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN) * steps
-    start = gl.program_id(0) * total // gl.num_programs(0)
-    stop = (gl.program_id(0) + 1) * total // gl.num_programs(0)
-    return Work(start, stop, steps, total)
+    """This program's steps."""
+    tiles = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN)
+    return even_part(size.k // TILE, tiles, gl.program_id(0), gl.num_programs(0))
 
 
 @gluon.jit
@@ -83,9 +89,9 @@ def _copy(sources, ring, free, size, shape: gl.constexpr, PDL: gl.constexpr):
 
 
 @gluon.jit
-def _program_of(step, total):
+def _program_of(step, work):
     """The program that has a step."""
-    return ((step + 1) * gl.num_programs(0) - 1) // total
+    return ((step + 1) * work.programs - 1) // work.total
 
 
 @gluon.jit
@@ -98,14 +104,14 @@ def whole_tile(acc, splits, work, tile, first, WHICH: gl.constexpr, PARTS: gl.co
     R: gl.constexpr = acc.shape[0]
     C: gl.constexpr = acc.shape[1]
     SIZE: gl.constexpr = PARTS * R * C
-    begin = _program_of(tile * work.steps, work.total)
-    end = _program_of((tile + 1) * work.steps - 1, work.total)
+    begin = _program_of(tile * work.steps, work)
+    end = _program_of((tile + 1) * work.steps - 1, work)
     last = True
     if end > begin:
         down = gl.arange(0, R, gl.SliceLayout(1, acc.type.layout))[:, None]
         across = gl.arange(0, C, gl.SliceLayout(0, acc.type.layout))[None, :]
         at = splits.partial + WHICH * R * C + down * C + across
-        mine = (2 * gl.program_id(0) + (first == 0)).to(gl.int64)
+        mine = (2 * work.program + (first == 0)).to(gl.int64)
         gl.store(at + mine * SIZE, acc)  # [BLOCK_N / 2, BLOCK_M]
         barrier()
         counter = splits.counter + tile * PARTS + WHICH

@@ -1,0 +1,95 @@
+"""Of activations only what their readers take is made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from octavo.backends.gpu import dispatch, gluon, launch
+from octavo.backends.gpu.attention import attend, quantizes
+from octavo.backends.gpu.context import Context
+from octavo.backends.gpu.device import target
+from octavo.backends.gpu.finishing import Bound
+from octavo.backends.gpu.load import load
+from octavo.backends.gpu.values import Activation, Cache, activation_bytes
+from octavo.backends.gpu.wanted import Narrowed, wanted
+from octavo.graph.node import Graph, Node
+from tests.backends.gpu.test_mixed_gemm import reordered, stored
+
+K = 256
+
+
+def plan(*readers: tuple[str, list[int]], both: bool = True) -> tuple[list[Bound], Graph]:
+    """A norm of eight tokens and products that read it: an op, and the rows of its weights each."""
+    x = Node("input", (), ("tokens", K), "f32", name="x")
+    norm = Node("rms_norm", (x,), ("tokens", K), "q8_1")
+    out = Activation(torch.zeros(1 << 14, dtype=torch.uint8), 8, K, both=both)
+    bound = [Bound(norm, [torch.zeros(8, K)], out, [])]
+    for op, rows in readers:
+        weights: list[Any] = [load(stored("Q4_K" if n % 2 else "Q6_K", n, K), "cpu") for n in rows]
+        inputs = [out, *weights] if op == "mul_mat_concat" else [*weights, out]
+        bound.append(Bound(Node(op, (norm,), ("tokens", sum(rows)), "f32"), inputs, torch.zeros(8, sum(rows)), []))
+    return bound, Graph.of(*(b.node for b in bound[1:]))
+
+
+@pytest.mark.parametrize(
+    ("readers", "found"),
+    [
+        ([("mul_mat", [40])], {"ordered"}),
+        ([("mul_mat", [4])], {"plain"}),
+        ([("mul_mat_add", [40]), ("mul_mat_concat", [41, 50])], {"ordered"}),
+        ([("mul_mat", [40]), ("mul_mat", [4])], None),
+        ([("mul_mat_concat", [40, 5])], None),
+        ([("mul_mat", [40]), ("mul_mat_id", [40])], None),
+        ([("copy", [])], None),
+    ],
+)
+def test_what_readers_want(
+    readers: list[tuple[str, list[int]]], found: set[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products by few rows take codes here."""
+    monkeypatch.setattr(dispatch, "mixed_gemm", lambda layout, n, kp, tokens, arch: n >= 40)
+    expected = {} if found is None else {0: frozenset(found)}
+    assert wanted(Context(target()), *plan(*readers)) == expected
+    assert wanted(Context(target()), *plan(*readers, both=False)) == {}
+    if any(op == "mul_mat" for op, _ in readers):
+        assert wanted(Context(target(), deterministic=True), *plan(*readers)) == {}
+
+
+def test_all_is_made_where_a_kernel_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(launch, "Making", lambda launches: SimpleNamespace(finish=lambda: None))
+    monkeypatch.setattr(gluon, "_given_up", set())
+    calls = Narrowed([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    monkeypatch.setattr(gluon, "_given_up", {"mixed_even"})
+    calls()
+    assert ran == ["all"]
+    calls = Narrowed([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    calls()
+    assert ran == ["all", "ordered"]
+
+
+def test_attention_of_many_single_tokens_in_order() -> None:
+    """More than are made codes of: float16 in order without floats before it, where that alone is read."""
+    c, tokens = Context(target()), 33
+    device = c.target.device
+    q, keys, values = (torch.randn(n, heads, 64, device=device) for n, heads in ((tokens, 2), (64, 1), (64, 1)))
+    positions = torch.arange(tokens, dtype=torch.int32, device=device) % 5
+    starts = torch.arange(tokens + 1, dtype=torch.int32, device=device)
+    pages = torch.zeros(tokens, 2, dtype=torch.int32, device=device)
+    inputs = [q, Cache(keys.half()), Cache(values.half()), positions, starts, pages]
+    floats = torch.full((tokens, 128), torch.nan, device=device)
+    nbytes = activation_bytes(tokens, 128, "sm_90")
+    out = Activation(torch.zeros(nbytes, dtype=torch.uint8, device=device), tokens, 128, both=True)
+    narrow = replace(c, wanted=frozenset({"ordered"}))
+    assert quantizes(narrow, q, pages, out)
+    assert not quantizes(c, q, pages, out)
+    for context, place in ((c, floats), (narrow, out)):
+        for call in attend(context, inputs, {"scale": 0.125}, place):
+            call()
+    assert out.ordered is not None
+    torch.testing.assert_close(out.ordered, reordered(floats.half()), rtol=2e-3, atol=1e-3)
