@@ -21,7 +21,7 @@ from octavo.text import Tokenizer
 from tests.limits import processor_time
 from tests.runtime import tiny
 from tests.runtime.grammar_walk import allowed_tokens, text_of, walk
-from tests.text.vocabularies import CONTROL, NORMAL, byte_level, spm
+from tests.text.vocabularies import BYTE_TO_CHAR, CONTROL, NORMAL, byte_level, spm
 
 BYTES = Grammars(Tokenizer.from_metadata(tiny.TOKENIZER))
 
@@ -65,6 +65,21 @@ def test_a_reply_ends_only_where_its_grammar_does() -> None:
         assert allowed_tokens(constraint, tokenizer, extra=2) == allowed
         constraint.accept(a)
     assert constraint.stopped
+
+
+def test_a_text_that_the_tokenizer_would_change_is_made_of_its_tokens_all_the_same() -> None:
+    """One that composes letters (NFC) encodes an e and its accent as one letter, which the grammar does not have."""
+    e, first, second = (BYTE_TO_CHAR[byte] for byte in "e\u0301".encode())
+    merges = [f"{e} {first}", f"{e}{first} {second}"]
+    metadata = byte_level(merges, special={"<|im_end|>": CONTROL}, eos_token_id=258, **{"normalizer.nfc": True})
+    tokenizer = Tokenizer.from_metadata(metadata)
+    text = "xe\u0301y"
+    assert tokenizer.decode(tokenizer.encode(text)) == "xéy"
+    constraint = Grammars(tokenizer).constraint(Grammar.choice([text]))
+    forced = constraint.forced()
+    assert b"".join(map(tokenizer.token_bytes, forced)) == text.encode()
+    assert len(forced) == 3
+    assert tokenizer.token_bytes(forced[1]) == "e\u0301".encode()
 
 
 def test_what_is_not_allowed_is_not_accepted() -> None:

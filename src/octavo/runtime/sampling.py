@@ -35,10 +35,7 @@ Filter = Callable[[F32, Sequence[int]], F32]
 """logits [n_vocab], tokens so far -> logits; -inf for a token that is out."""
 
 Sampler = Callable[[F32, Sequence[int]], int]
-"""logits [n_vocab], tokens so far -> token.
-
-One with a number `device_k` chooses among the k largest logits only. It may be given just these, lowest place first.
-"""
+"""logits [n_vocab], tokens so far -> token."""
 
 NOTHING_LEFT = "no token is left to choose from: the settings leave out all that the grammar allows"
 BLOCK = 64  # logits of which `largest` first looks at the maximum only
@@ -205,10 +202,6 @@ class ChainSampler:
     def takes_likeliest(self) -> bool:
         """Whether the likeliest token is chosen, of logits as they are, unless it is left out."""
         return self.k == 1 and self.left_out is not None
-
-    @property
-    def device_k(self) -> int | None:
-        return None if self.before or self.k == 0 else self.k
 
     def changes(self, tokens: Sequence[int]) -> Changes:
         """What is done to logits before anything else."""

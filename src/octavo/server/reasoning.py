@@ -18,11 +18,6 @@ class Reasoning:
         self._state = "answers" if thinking is None else "thinks" if thinking.begun else "begins"
         self._first = True
 
-    @property
-    def thinks(self) -> bool:
-        """Whether it is in the middle of thinking."""
-        return self._state == "thinks"
-
     def push(self, text: str) -> tuple[str, str]:
         """What is known of more text: thinking, and answer."""
         if self._state == "answers":

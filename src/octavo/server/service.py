@@ -20,8 +20,6 @@ from octavo.server.metrics import Metrics
 from octavo.server.options import ServerOptions
 from octavo.text import ChatTemplate, Tokenizer
 
-USUAL_SECONDS = 5.0
-"""Of a reply, before one has ended."""
 LONGEST_WAIT = 120
 """Seconds that a client is told to wait at most; OpenAI's does not wait longer."""
 
