@@ -25,7 +25,11 @@ _RESOLVE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 
 @dataclass
 class Fault:
-    """What the next request for a path that begins with `path` gets instead: a status, a cut, or wrong bytes."""
+    """What the next request for a path that begins with `path` gets instead: a status, a cut, or wrong bytes.
+
+    whole  no part of the file, whatever is asked for
+    part   what the server says that it sends of it
+    """
 
     path: str
     status: int = 0
@@ -33,6 +37,7 @@ class Fault:
     cut: int | None = None
     wrong: bool = False
     whole: bool = False
+    part: str | None = None
 
 
 @dataclass
@@ -182,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         if start >= len(data) > 0:
             self._send(416, b"", {"Content-Range": f"bytes */{len(data)}"})
             return
-        extra = {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} if start else {}
+        extra = {"Content-Range": fault.part or f"bytes {start}-{len(data) - 1}/{len(data)}"} if start else {}
         rest = bytes(byte ^ 1 for byte in data[start:]) if fault.wrong else data[start:]
         self._send(206 if start else 200, rest, {**headers, **extra}, fault.cut)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.hub_server import Fault, Hub, Repository, digest_of
@@ -120,6 +123,30 @@ def test_an_interrupted_download_goes_on(hub: Hub, repository: Repository, monke
 def test_a_server_without_ranges(hub: Hub, repository: Repository, waits: list[float]) -> None:
     hub.faults += [Fault("/cdn/", cut=100_000), Fault("/cdn/", whole=True)]
     assert Path(pulled().path).read_bytes() == DATA
+
+
+def test_a_server_that_sends_another_part(hub: Hub, repository: Repository, waits: list[float]) -> None:
+    hub.faults += [Fault("/cdn/", cut=100_000), Fault("/cdn/", part=f"bytes 7-{len(DATA) - 1}/{len(DATA)}")]
+    with pytest.raises(HubError, match=rf"{FILE}: the server sends bytes 7-{len(DATA) - 1} \(allowed: bytes \d+-\)"):
+        pull(NAME)
+    assert Path(pulled().path).read_bytes() == DATA
+
+
+def test_a_disk_that_fills_up(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(FileIO):
+        def write(self, data: Any, /) -> int:
+            if self.tell():
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("octavo.io.hub.fetch.FileIO", Full)
+        with pytest.raises(HubError, match="the disk is full; with room on it, the same command goes on"):
+            pull(NAME)
+    done = installed()[0].nbytes
+    assert 0 < done < len(DATA)
+    assert Path(pulled().path).read_bytes() == DATA
+    assert hub.asked("/cdn/")[-1]["range"] == f"bytes={done}-"
 
 
 def test_wrong_bytes_are_removed_and_refused(hub: Hub, repository: Repository) -> None:

@@ -42,6 +42,30 @@ def test_harmony_markers_inside_an_answer() -> None:
     assert texts(make({"<|end|>": CONTROL})) == {"<|end|>"}
 
 
+def test_an_end_of_sentences_beside_an_end_of_calls_is_text() -> None:
+    """As llama.cpp has it for Gemma 4 and PLaMo, whose `</s>` is a tag of HTML."""
+    tokenizer = make({"<eos>": CONTROL, "</s>": CONTROL, "<|tool_response>": CONTROL}, eos_token_id=256)
+    assert texts(tokenizer) == {"<eos>", "<|tool_response>"}
+    assert not tokenizer.is_special(257)
+    assert texts(make({"</s>": CONTROL})) == {"</s>"}
+
+
+def test_white_space_before_the_mask_of_some_models_belongs_to_it() -> None:
+    from tokenizers import AddedToken
+    from tokenizers import Tokenizer as Engine
+    from tokenizers.decoders import ByteLevel as Bytes
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    metadata = byte_level([], special={"<mask>": CONTROL, "<pad>": CONTROL})
+    tokenizer = Tokenizer.from_metadata(metadata | {"general.architecture": "nomic-bert-moe"})
+    engine = Engine(BPE({text: i for i, text in enumerate(tokenizer.texts)}, []))
+    engine.pre_tokenizer, engine.decoder = ByteLevel(add_prefix_space=False), Bytes()
+    engine.add_special_tokens([AddedToken("<mask>", lstrip=True), AddedToken("<pad>")])
+    for text in ("a <mask> b", " \t\n<mask>", "<mask>  <mask>.", "a <pad> b", "<pad> <mask>"):
+        assert tokenizer.encode(text) == engine.encode(text).ids, text
+
+
 def test_sentencepiece_defaults() -> None:
     metadata = spm({"a": -1.0})
     for role in ("bos", "eos", "unknown"):
