@@ -189,6 +189,7 @@ def test_shapes_of_decoding(kind: str, sequences: int, pages: int, wanted: tuple
     limits = {"kind": kind, "scales": "static"} if kind else {}
     shape = decode_mma.shape_of(Context(H100), torch.zeros(sequences, 32, 128), cache, limits)
     assert (shape and (shape.splits, shape.stages)) == wanted
+    assert not shape or shape.least == (4 if not kind and pages < 256 else 1)
     if shape:
         programs = 2 if shape.splits * sequences * 8 > decode_mma.PROGRAMS else 1
         assert programs * shape.stages * shape.block_n * 256 * codes.element_size() <= 220 << 10

@@ -33,6 +33,8 @@ Alone it is faster from 512 on. In a step of few tokens it is a kernel with much
 none, and to change from one to the other can take microseconds. Where products take `dispatch.ordered` activations they
 want as much, and it is always taken.
 """
+LEAST = 4
+"""Blocks of a program where there is less to read than that: joining what two have takes longer than reading these."""
 CONVERT = (8, 9)
 """The first compute capability that makes float16 of e4m3."""
 ROOMY = ("sm_80", "sm_90", "sm_100", "sm_103")
@@ -49,6 +51,7 @@ class DecodeShape(Constant):
     warps
     stages    blocks that the ring holds
     splits    programs that share a sequence
+    least     blocks that each of these has, unless the sequence has fewer
     kind      of a cache of codes: "q8_0", "int8" or "fp8"
     scales    "dynamic" or "static" where heads have scales
     window    positions that a query sees, 0 for all
@@ -63,6 +66,7 @@ class DecodeShape(Constant):
     warps: int = WARPS
     stages: int = 3
     splits: int = 1
+    least: int = 1
     kind: str = ""
     scales: str = ""
     window: int = 0
@@ -127,7 +131,8 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     splits = max(1, min(blocks, twice * MOST_SPLITS, twice * PROGRAMS // (sequences * cache.heads)))
     several = splits * sequences * cache.heads > PROGRAMS  # of which two fit a multiprocessor
     stages = 2 if arch not in ROOMY else 3 if several else 4
-    return DecodeShape(dim, group, positions, stages=stages, splits=splits, converts=converts, **given)
+    least = LEAST if few else 1
+    return DecodeShape(dim, group, positions, stages=stages, splits=splits, least=least, converts=converts, **given)
 
 
 def decode(

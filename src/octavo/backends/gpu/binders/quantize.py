@@ -49,6 +49,6 @@ def quantize_call(
     """8-bit codes of rows of k values of `source`, filled up with zeros to kp; `out` and `ordered` as `store_q8_1` has
     them."""
     block = next_power_of_2(kp) if kind == "rms_norm" else block_of(kp, QUANTIZE_BLOCK)
-    warps = max(1, min(16, block // 128)) if kind == "rms_norm" else warps_of(block)
+    warps = warps_of(block if out is not None or kind != "rms_norm" else 2 * block)
     grid = (rows, -(-kp // block))
     return c.launch(activations.quantize_kernel, grid, source, out, ordered, k, kp, KIND=kind, B=block, warps=warps)

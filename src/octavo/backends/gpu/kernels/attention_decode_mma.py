@@ -346,7 +346,7 @@ def decode_mma_kernel(
     sequence, head, split = gl.program_id(0).to(gl.int64), gl.program_id(1), gl.program_id(2)
     last = gl.load(positions + sequence)
     earliest, blocks = visible_blocks(last, shape)
-    used = gl.minimum(blocks, shape.splits)
+    used = gl.minimum(gl.cdiv(blocks, shape.least), shape.splits)
     if split < used:  # others end here, and leave their place to those of the next kernel
         first, stop = earliest + split * blocks // used, earliest + (split + 1) * blocks // used
         seen = first, stop, last, used
