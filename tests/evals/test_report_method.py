@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +161,19 @@ def test_experts_channels_are_taken_together() -> None:
     assert (found.size, found.median, found.largest) == (3, 4.0, ((1, 5.0), (0, 4.0), (2, 2.0)))
     assert found.peak == 1.25
     assert channels(np.zeros(4)).peak == 0
+
+
+@pytest.mark.parametrize("draw", [method_pictures.peaks_picture, method_pictures.spans_picture])
+def test_peaks_and_scales_are_drawn_whatever_they_are(draw: Callable[[method_pictures.Lines], str]) -> None:
+    """A layer alone, values that are equal, nothing, endless, and so far apart that the axis is logarithmic."""
+    lines = {
+        "attn_q": [Pair(3, 1.0, 1.0)], "ffn_up": [Pair(i, 1 + i, 2.0) for i in range(30)],
+        "ffn_down": [Pair(0, 0.0, math.inf), Pair(7, 1e-3, 1e4)], "attn_v": [Pair(0, 0.0, 0.0)],
+    }  # fmt: skip
+    shown = draw(lines)
+    assert shown.startswith("<svg")
+    assert shown.rstrip().endswith("</svg>")
+    texts = set(re.findall(r"<text[^>]*>([^<]*)</text>", shown))
+    assert not {"nan", "inf"} & texts
+    assert {"attn_q", "ffn_up", "ffn_down", "attn_v"} <= texts
+    assert shown == draw(lines), "the same numbers give the same bytes"

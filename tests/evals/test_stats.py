@@ -20,6 +20,10 @@ def test_mean() -> None:
     assert got.error == pytest.approx(statistics.pstdev(values) / math.sqrt(49))
 
 
+def test_an_estimate_is_told_with_its_error() -> None:
+    assert str(Estimate(1234.5678, 0.0321)) == "1234.57 ± 0.032"
+
+
 def test_one_value_has_no_error() -> None:
     assert mean(np.array([3.0])).value == 3
     assert math.isnan(mean(np.array([3.0])).error)

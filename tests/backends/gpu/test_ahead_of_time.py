@@ -133,6 +133,7 @@ def test_some_kernels(group: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_kernel(target: str) -> None:
     nvidia = OF_NVIDIA if target.startswith("sm_") else ()

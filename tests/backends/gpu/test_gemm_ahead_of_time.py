@@ -112,6 +112,7 @@ def test_for_others() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_kernel(target: str) -> None:
     wanted = [f"{scheme}:{m}:{target}" for scheme in SCHEMES for m in (1, 32, 64, 128, 1024, 8192)]
@@ -130,6 +131,7 @@ def test_a_stride_of_1() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
 def test_integers_of_1(target: str) -> None:
     names = (*OF_LAYOUT, *(OF_NVIDIA if target.startswith("sm_") else ()))
