@@ -160,6 +160,18 @@ def test_schemas_that_refer_to_themselves() -> None:
             Grammar.json_schema(schema)
 
 
+def test_references_to_one_of_several() -> None:
+    """By its place in a list, and with the escapes that JSON pointers have."""
+    item = {"type": "array", "items": {"$ref": "#/anyOf/1"}, "minItems": 2, "maxItems": 2}
+    schema = {"anyOf": [item, {"type": "boolean"}]}
+    for text in replies(Grammar.json_schema(schema)):
+        jsonschema.validate(json.loads(text), schema)
+    for own in ("#/anyOf/0", "#/$defs/a~1b"):
+        endless = {"type": "array", "items": {"$ref": own}, "minItems": 1}
+        with pytest.raises(GrammarError, match="no finite value"):
+            Grammar.json_schema({"anyOf": [endless], "$defs": {"a/b": endless}})
+
+
 BAD = {
     "no JSON": (lambda: Grammar.json_schema("{"), "no JSON"),
     "no number": (lambda: Grammar.json_schema('{"const": NaN}'), "NaN"),

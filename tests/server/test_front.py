@@ -153,6 +153,18 @@ def test_tools_are_told_in_the_system_message_that_is_there() -> None:
     assert '"name": "weather"' in told[0]["content"]
 
 
+def test_thinking_before_calls_has_a_name_of_its_own_in_harmony() -> None:
+    harmony = ChatTemplate(
+        "{% for m in messages %}<|channel|>{{ m.thinking or m.content }}{{ m.tool_calls and '' }}{% endfor %}"
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    before = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call]}
+    answer = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+    told = for_template(harmony, [before, answer], [])
+    assert [message.get("thinking") for message in told] == ["Hm.", None]
+    assert harmony.render(told, add_generation_prompt=False) == "<|channel|>Hm.<|channel|>Yes."
+
+
 def test_a_schema_beside_tools_allows_calls_or_data(model: Model) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["a"]}}}
