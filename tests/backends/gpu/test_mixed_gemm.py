@@ -80,7 +80,7 @@ def test_activations_are_kept_in_order_too(tokens: int, kind: str) -> None:
 @pytest.mark.parametrize("tokens", [9, 40])
 @pytest.mark.parametrize("kind", ["values", "rms_norm", "swiglu"])
 def test_what_is_not_wanted_is_not_made(tokens: int, kind: str) -> None:
-    """And what is, is the same."""
+    """And what is, is the same, but for the order in which a norm's squares are added up where no codes are made."""
     c, k = Context(target()), 256
     x, other = (torch.randn(n, k, device=c.target.device) for n in (tokens, 1 if kind == "rms_norm" else tokens))
     source = Source(matrix(x), None if kind == "values" else matrix(other), 1e-5)
@@ -95,7 +95,10 @@ def test_what_is_not_wanted_is_not_made(tokens: int, kind: str) -> None:
         made[len(wanted), "plain" in wanted] = plain, out.ordered.view(torch.int16)
     (plain, ordered), (plain_alone, others), (rest, ordered_alone) = made[2, True], made[1, True], made[1, False]
     assert torch.equal(plain, plain_alone)
-    assert torch.equal(ordered, ordered_alone)
+    if kind == "rms_norm":
+        torch.testing.assert_close(ordered.view(torch.float16), ordered_alone.view(torch.float16), rtol=2**-10, atol=0)
+    else:
+        assert torch.equal(ordered, ordered_alone)
     assert (rest == 77).all()
     assert (others.view(torch.uint8) == 77).all()
 
