@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from octavo.backends.gpu import dispatch, gluon, launch
+from octavo.backends.gpu import decode_mma, dispatch, gluon, launch
 from octavo.backends.gpu.attention import attend, quantizes
+from octavo.backends.gpu.attention_arguments import PagedCache
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.finishing import Bound
 from octavo.backends.gpu.load import load
 from octavo.backends.gpu.values import Activation, Cache, activation_bytes
-from octavo.backends.gpu.wanted import Narrowed, wanted
+from octavo.backends.gpu.wanted import Narrowed, copies, wanted
 from octavo.graph.node import Graph, Node
 from tests.backends.gpu.test_mixed_gemm import reordered, stored
 
@@ -58,6 +59,30 @@ def test_what_readers_want(
     assert wanted(Context(target()), *plan(*readers, both=False)) == {}
     if any(op == "mul_mat" for op, _ in readers):
         assert wanted(Context(target(), deterministic=True), *plan(*readers)) == {}
+
+
+@pytest.mark.parametrize(
+    ("readers", "found"),
+    [
+        ([("mul_mat", [40])], True),
+        ([("mul_mat", [4]), ("mul_mat_concat", [5, 50])], True),
+        ([("mul_mat", [4]), ("mul_mat_concat", [5, 6])], False),
+        ([("mul_mat", [4]), ("mul_mat_id", [40]), ("copy", [])], False),
+    ],
+)
+def test_attention_is_told_whether_products_copy_weights(
+    readers: list[tuple[str, list[int]]], found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only beside these it takes as much shared memory for a short context: products without get less of the L1."""
+    monkeypatch.setattr(dispatch, "mixed_gemm", lambda layout, n, kp, tokens, arch: n >= 40)
+    assert copies(Context(target()), plan(*readers)[0]) is found
+    assert not copies(Context(target()), plan(*readers, both=False)[0])
+    monkeypatch.setattr(gluon, "usable", lambda name: True)
+    hopper = replace(target(), arch="sm_90")
+    q, keys = torch.zeros(8, 4, 64), torch.zeros(64, 1, 64, dtype=torch.float16)
+    cache = PagedCache(keys, keys, None, None, 1, torch.zeros(8, 4, dtype=torch.int32), 4)
+    shapes = [decode_mma.shape_of(Context(hopper, copies=told), q, cache, {}) for told in (True, False)]
+    assert [shape is None for shape in shapes] == [False, True]
 
 
 def test_all_is_made_where_a_kernel_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,21 +270,25 @@ class GpuBinder:
     def finish(self) -> list[Call]:
         from octavo.backends.gpu.finishing import finished
         from octavo.backends.gpu.launch import Calls, Captured
-        from octavo.backends.gpu.wanted import Narrowed, wanted
+        from octavo.backends.gpu.wanted import Narrowed, copies, wanted
 
         bound, self._bound = self._bound, []
-        whole = calls = finished(self._context, bound, self._graph)
-        found = wanted(self._context, bound, self._graph)
+        context = self._context
+        if not copies(context, bound):
+            context = replace(context, copies=False)
+            bound = [self._again(b, context) if b.node.op == "attention" else b for b in bound]
+        whole = calls = finished(context, bound, self._graph)
+        found = wanted(context, bound, self._graph)
         if found:
-            bound = [self._narrowed(b, found[i]) if i in found else b for i, b in enumerate(bound)]
-            calls = finished(self._context, bound, self._graph)
+            narrow = {i: replace(context, wanted=kinds) for i, kinds in found.items()}
+            bound = [self._again(b, narrow[i]) if i in found else b for i, b in enumerate(bound)]
+            calls = finished(context, bound, self._graph)
         if interpreted():
             return [Calls(calls)]
         return [Narrowed(calls, whole) if found else Captured(calls)]
 
-    def _narrowed(self, b: Bound, kinds: frozenset[str]) -> Bound:
-        """What was bound, with calls that make no more of the activations than that."""
-        context = replace(self._context, wanted=kinds)
+    def _again(self, b: Bound, context: Context) -> Bound:
+        """What was bound, with the calls that it has in another context."""
         return b._replace(calls=self._backend.launches(context, b.node, b.inputs, b.out))
 
 

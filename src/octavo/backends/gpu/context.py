@@ -29,6 +29,7 @@ class Context:
     attention      what prompts are multiplied as
     wanted         what is made of activations: "plain", which are codes for few tokens and float16 for many, and
                    "ordered", where there is that
+    copies         products of the step copy weights to shared memory, as far as is known
     """
 
     target: Target
@@ -39,6 +40,7 @@ class Context:
     workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)
     contents: dict[str, torch.Tensor] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset({"plain", "ordered"})
+    copies: bool = True
 
     def begin_plan(self) -> Context:
         """The same memory for another plan, which finds nothing in it."""

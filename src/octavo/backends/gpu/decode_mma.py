@@ -120,7 +120,8 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
         return None
     seen = pages_seen(cache, limits) * PAGE_SIZE
     few = sequences * seen < CODES if "kind" in limits else seen < FLOATS
-    if (few and not dispatch.ordered(sequences, arch)) or not gluon.usable("decode"):
+    wants_memory = c.copies and dispatch.ordered(sequences, arch)
+    if (few and not wants_memory) or not gluon.usable("decode"):
         return None
     of_prompts = ("reach", "alibi", "sloped")  # nothing is after the last token, nor before where these are
     given = {name: value for name, value in limits.items() if name not in of_prompts}

@@ -49,18 +49,29 @@ def wanted(c: Context, bound: Sequence[Bound], graph: Graph) -> dict[int, frozen
     return found
 
 
+def copies(c: Context, bound: Sequence[Bound]) -> bool:
+    """Whether a product takes activations in that order, and so copies weights to shared memory."""
+    some = {id(b.out): b.out for b in bound if isinstance(b.out, Activation) and b.out.both}
+    readers = ((b, some[id(x)]) for b in bound for x in b.inputs if id(x) in some)
+    return any("ordered" in (_of_products(c, b, x) or ()) for b, x in readers)
+
+
 def _taken(c: Context, reader: Bound, x: Activation) -> frozenset[str]:
     """What a node takes of x."""
+    return _of_products(c, reader, x) or ALL
+
+
+def _of_products(c: Context, reader: Bound, x: Activation) -> frozenset[str] | None:
+    """What products by quantized weights take of x; None for anything else."""
     if reader.node.op in ("mul_mat", "mul_mat_add"):
         weights = list(reader.inputs[:1])
     elif reader.node.op == "mul_mat_concat":
         weights = list(reader.inputs[1:])
     else:
-        return ALL
+        return None
     if c.deterministic or not all(isinstance(w, QuantWeight) for w in weights):
-        return ALL
-    found = {
+        return None
+    return frozenset(
         "ordered" if dispatch.mixed_gemm(w.layout, w.n, w.kp, x.tokens, c.target.arch) else "plain"
         for w in cast("list[QuantWeight]", c.joined(weights))
-    }
-    return frozenset(found)
+    )
