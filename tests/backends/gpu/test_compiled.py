@@ -14,9 +14,11 @@ import pytest
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import launch
-from octavo.backends.gpu.backend import GpuBinder
+from octavo.backends.gpu.backend import GpuBackend
+from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.launch import Launch
 from octavo.graph.node import Node
+from octavo.graph.protocol import Call
 from octavo.runtime.model import load
 
 KEPT = {"compiled": 0, "later": 0, "loaded": 2, "binaries": ["\x7fELF"], "launches": 4, "warnings": []}
@@ -83,25 +85,25 @@ def test_folders_that_cannot_be_written(case: str, warning: str, happened: dict[
 
 
 def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing for the CPU, where no node runs."""
+    """And nothing for the CPU, where no node runs. Of a node that is bound again the last launches count."""
     prepared: list[Launch] = []
     waited: list[bool] = []
-    made: list[Launch] = []
-    bind = GpuBinder.bind
+    of_nodes: dict[Node, list[Launch]] = {}
+    launches = GpuBackend.launches
 
-    def noted(self: GpuBinder, node: Node, inputs: Any, out: Any) -> Any:
-        calls = bind(self, node, inputs, out)
-        made.extend(c for c in calls.calls if isinstance(c, Launch))  # type: ignore[attr-defined]
+    def noted(self: GpuBackend, context: Context, node: Node, inputs: Any, out: Any) -> list[Call]:
+        calls = launches(self, context, node, inputs, out)
+        of_nodes[node] = [c for c in calls if isinstance(c, Launch)]
         return calls
 
-    monkeypatch.setattr(GpuBinder, "bind", noted)
+    monkeypatch.setattr(GpuBackend, "launches", noted)
     making = SimpleNamespace(finish=lambda: waited.append(True))
     monkeypatch.setattr(launch, "Making", lambda launches: prepared.extend(launches) or making)
     monkeypatch.setattr("octavo.backends.gpu.backend.interpreted", lambda: False)
     for name in ("supports", "load", "cache", "kernel_calls", "weight_bytes", "cache_bytes"):
         monkeypatch.setattr(CpuBackend, name, None)  # these import Numba
     with load("demo", device="gpu") as model:
-        assert len(made) > 100
-        assert prepared == made
+        assert len(prepared) > 100
+        assert prepared == [each for of_node in of_nodes.values() for each in of_node]
         assert waited == [True]
         assert "_binders" not in vars(model.engine.backends[1])
