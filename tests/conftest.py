@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test asks a hub but the one of the fixture
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # as the command has it
 
 import pytest
 

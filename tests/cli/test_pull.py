@@ -178,10 +178,10 @@ def test_usage(octavo: Run, hub: Hub, arguments: list[str], said: str) -> None:
 
 
 def test_environment_variables_of_the_hub(hub: Hub, model: bytes, tmp_path: Path) -> None:
-    """A process of its own: a mirror, a token and a cache from its environment."""
+    """A process of its own: a mirror, a token and a cache from its environment; the hub is asked for the model alone."""
     hub.repositories[NAME].token = "hf_secret"
     env = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "HF_HUB_DISABLE_TELEMETRY"},
         "HF_ENDPOINT": hub.endpoint,
         "HF_HOME": str(tmp_path),
         "HF_TOKEN": "hf_secret",
@@ -191,6 +191,11 @@ def test_environment_variables_of_the_hub(hub: Hub, model: bytes, tmp_path: Path
     done = subprocess.run(command, capture_output=True, check=False, timeout=250, env=env, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path / "hub" / "models--org--alphabet-GGUF"))
+    assert [path.split("/")[1] for _, path, _ in hub.requests] == ["api", "org", "cdn"]
+    assert len(hub.asked(f"/api/models/{NAME}")) == 1
+    assert [path.split("/")[1] for _, path, _ in hub.requests] == ["api", "org", "cdn"]
+    assert len(hub.asked(f"/api/models/{NAME}")) == 1
+    assert all("torch" not in headers["user-agent"] for headers in hub.asked("/"))
 
 
 def test_python(hub: Hub, model: bytes) -> None:

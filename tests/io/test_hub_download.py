@@ -201,7 +201,7 @@ def test_too_many_requests(
     hub: Hub, repository: Repository, waits: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.faults += [
-        Fault("/api/", 429, {"Retry-After": "7"}),
+        Fault("/api/models/", 429, {"Retry-After": "7"}),
         Fault("/org/", 429, {"Retry-After": "3"}),
         Fault("/cdn/", 503),
     ]
@@ -222,7 +222,7 @@ def test_a_server_that_stays_busy(hub: Hub, repository: Repository, waits: list[
 
 
 def test_a_server_that_asks_for_an_hour(hub: Hub, repository: Repository) -> None:
-    hub.faults.append(Fault("/api/", 429, {"Retry-After": "3600"}))
+    hub.faults.append(Fault("/api/models/", 429, {"Retry-After": "3600"}))
     with pytest.raises(HubError, match="asks to wait 3,600 seconds: the same command goes on then"):
         pull(NAME)
 
