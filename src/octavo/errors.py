@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
+from octavo.sizes import size
+
 INSTALL_GPU = "pip install '.[gpu]' in Octavo's folder"
 INSTALL_REPORT = "pip install '.[report]' in Octavo's folder"
 INSTALL_SERVE = "pip install '.[serve]' in Octavo's folder"
@@ -124,7 +126,7 @@ class ChoiceError(HubError):
 
     def __init__(self, problem: str, choices: Sequence[Choice]) -> None:
         self.problem, self.choices = problem, tuple(choices)
-        listed = ", ".join(f"{choice.label} ({choice.nbytes / 1e9:.2f} GB)" for choice in choices)
+        listed = ", ".join(f"{choice.label} ({size(choice.nbytes)})" for choice in choices)
         super().__init__(f"{problem} (there are: {listed})")
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.cli.facts import size
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.io.memory import Room
 from octavo.runtime import Engine
+from octavo.sizes import size
 from tests.cli.conftest import Run
 from tests.io.gguf_builder import ARCH, ARRAY, DATA, U32, WEIGHT, array, gguf, raw_pair
 from tests.runtime import tiny

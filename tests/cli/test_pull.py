@@ -118,7 +118,7 @@ def test_an_interrupted_download_is_listed_and_removed(octavo: Run, hub: Hub, mo
     hub.faults += [Fault("/cdn/", cut=1000), Fault("/cdn/", 404)]
     octavo("pull", NAME)
     name, state, size, *_ = octavo("list").out.splitlines()[1].split()
-    assert (name, state, size) == (NAME, "interrupted", "1")
+    assert (name, state, size) == (NAME, "interrupted", "1.0")
     assert json.loads(octavo("rm", NAME, "-y", "--json").out)["bytes"] == 1000
     assert octavo("list").out == ""
 
@@ -133,7 +133,7 @@ def test_what_a_repository_has(octavo: Run, hub: Hub, model: bytes) -> None:
 
 def test_nobody_is_asked_in_a_pipe(octavo: Run, model: bytes) -> None:
     assert octavo("pull", f"{NAME}:Q5_0").error() == (
-        "octavo: error: org/alphabet-GGUF has no Q5_0 (there are: Q4_K_M (0.00 GB), Q8_0 (0.00 GB))"
+        "octavo: error: org/alphabet-GGUF has no Q5_0 (there are: Q4_K_M (1.3 MB), Q8_0 (1.3 MB))"
     )
 
 
@@ -158,7 +158,7 @@ def test_rm_asks_at_a_terminal(octavo: Run, model: bytes, monkeypatch: pytest.Mo
     monkeypatch.setattr("octavo.cli.pull.sys", SimpleNamespace(stdin=terminal, stderr=sys.stderr))
     monkeypatch.setattr("typer.confirm", lambda text, **_: asked.append(text) or said)
     done = octavo("rm", f"{NAME}:Q8_0")
-    assert asked == [f"Remove {NAME}:Q8_0 (1 MB)?"]
+    assert asked == [f"Remove {NAME}:Q8_0 (1.3 MB)?"]
     assert (done.status, path.exists()) == ((0, False) if said else (1, True))
     assert ("Removed" in done.out) == said
 
@@ -178,7 +178,7 @@ def test_usage(octavo: Run, hub: Hub, arguments: list[str], said: str) -> None:
 
 
 def test_environment_variables_of_the_hub(hub: Hub, model: bytes, tmp_path: Path) -> None:
-    """A process of its own: a mirror, a token and a cache from its environment; the hub is asked for the model alone."""
+    """A process of its own: a mirror, a token and a cache from its environment; it asks for the model alone."""
     hub.repositories[NAME].token = "hf_secret"
     env = {
         **{name: value for name, value in os.environ.items() if name != "HF_HUB_DISABLE_TELEMETRY"},

@@ -76,7 +76,7 @@ def test_progress(repository: Repository) -> None:
     pull(NAME, show=lambda what, done, total: told.append((what, done, total)))
     assert told[0][0] == "asking for org/m-GGUF"
     what, done, total = told[-1]
-    assert what.startswith(f"{FILE}: 1 MB of 1 MB")
+    assert what.startswith(f"{FILE}: 1.0 MB of 1.0 MB")
     assert what.endswith("/s")
     assert done == total == len(DATA)
 
@@ -87,7 +87,7 @@ def test_cut_five_times(hub: Hub, repository: Repository, waits: list[float], ca
     ranges = [headers.get("range") for headers in hub.asked("/cdn/")]
     assert ranges == [None, *(f"bytes={i * 100_001}-" for i in range(1, 6))]
     assert sum(waits) == 5
-    assert "the connection was cut after 100 kB; going on in 1 s" in caplog.text
+    assert "the connection was cut after 100.0 kB; going on in 1 s" in caplog.text
 
 
 def test_a_wait_leaves_the_bar_where_it_is(hub: Hub, repository: Repository, waits: list[float]) -> None:
@@ -283,7 +283,7 @@ def test_shards_and_checkpoints(hub: Hub) -> None:
 
 def test_no_room(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(HubError, match=r"1 MB are to be downloaded, but the disk of \S+ has 1 kB free"):
+    with pytest.raises(HubError, match=r"1\.0 MB are to be downloaded, but the disk of \S+ has 1\.0 kB free"):
         pull(NAME)
     assert not hub.asked("/cdn/")
 
@@ -336,4 +336,4 @@ def test_addresses_are_names(hub: Hub, repository: Repository) -> None:
 def test_the_log_tells_of_downloads(hub: Hub, repository: Repository, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "octavo"):
         pull(NAME)
-    assert "downloading org/m-GGUF: Q4_K_M of 1 MB" in caplog.text
+    assert "downloading org/m-GGUF: Q4_K_M of 1.0 MB" in caplog.text

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.columns import print_columns
-from octavo.cli.facts import size
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Device, Threads
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
+from octavo.sizes import size
 
 if TYPE_CHECKING:
     from octavo.evals.calibration import Calibration

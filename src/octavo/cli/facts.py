@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.plain import printable
 from octavo.errors import FileError, OctavoError, UsageError
 from octavo.graph.names import split_layer
+from octavo.sizes import size
 
 if TYPE_CHECKING:
     from octavo.graph.builder import CacheType
     from octavo.io.gguf import GGUFFile
     from octavo.models.hparams import Hyperparams
     from octavo.runtime import Engine, Model
-
-
-def size(nbytes: float) -> str:
-    """Bytes as people read them: 15.2 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.1f} TB"
 
 
 def name_of(file: GGUFFile) -> str:

@@ -12,6 +12,7 @@ import typer
 from octavo.cli.columns import columns
 from octavo.cli.progress import Bar
 from octavo.errors import ChoiceError
+from octavo.sizes import size
 
 if TYPE_CHECKING:
     from octavo.io.hub import HubName, Variant
@@ -64,10 +65,8 @@ def _ask(bar: Bar, name: HubName, found: Sequence[Variant], free: int | None) ->
 
 def table(found: Sequence[Variant], free: int | None) -> list[str]:
     """The lines of a table of models, numbered."""
-    from octavo.io.hub.variants import gigabytes
-
     rows = [
-        (str(i), v.label, str(len(v.files)), gigabytes(v.nbytes), "yes" if v.fits(free) else "no")
+        (str(i), v.label, str(len(v.files)), size(v.nbytes), "yes" if v.fits(free) else "no")
         for i, v in enumerate(found, 1)
     ]
     return columns(("", "quantization", "files", "size", "fits in memory"), rows, ("", "files", "size"))

@@ -13,6 +13,7 @@ from octavo.cli.models import Offline, asking, local, shown_by, table
 from octavo.cli.plain import printable, to_json
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
+from octavo.sizes import size
 
 if TYPE_CHECKING:
     from octavo.io.hub import HubName, Installed, Pulled
@@ -61,7 +62,6 @@ def pull(
 def list_models(as_json: AsJson = False) -> None:
     """List the hub's models that are on this machine."""
     from octavo.io.hub.inventory import cache_folder, installed
-    from octavo.io.hub.variants import gigabytes
 
     found = installed()
     if as_json:
@@ -71,7 +71,7 @@ def list_models(as_json: AsJson = False) -> None:
         print(f"No models in {printable(cache_folder())}; `octavo pull ORG/REPO` downloads one.", file=sys.stderr)
         return
     rows = [
-        (printable(model.name), model.quantization or "interrupted", gigabytes(model.nbytes),
+        (printable(model.name), model.quantization or "interrupted", size(model.nbytes),
          f"{model.modified.astimezone():%Y-%m-%d %H:%M}", printable(model.path))
         for model in found
     ]  # fmt: skip
@@ -85,10 +85,9 @@ def remove(
 ) -> None:
     """Remove a model of the hub from this machine: `octavo rm Qwen/Qwen3-0.6B-GGUF:Q8_0`; without a QUANT all there."""
     from octavo.io.hub.inventory import remove as prepare
-    from octavo.io.hub.variants import gigabytes
 
     removal = prepare(_name(name, None))
-    what = f"{', '.join(removal.models)} ({gigabytes(removal.nbytes)})"
+    what = f"{', '.join(removal.models)} ({size(removal.nbytes)})"
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(f"{what} is not removed: nobody can be asked here (allowed: --yes)")
@@ -128,13 +127,12 @@ def _list(name: HubName, as_json: bool) -> None:
 
 
 def _told(pulled: Pulled) -> str:
-    from octavo.io.hub.variants import gigabytes
 
-    what = f"{pulled.name.repo}, {pulled.variant.label}, {gigabytes(pulled.variant.nbytes)}"
+    what = f"{pulled.name.repo}, {pulled.variant.label}, {size(pulled.variant.nbytes)}"
     if not pulled.downloaded:
         return f"{what}: was here"
-    rate = gigabytes(pulled.downloaded / max(pulled.seconds, 1e-3))
-    return f"{what}: {gigabytes(pulled.downloaded)} in {pulled.seconds:.1f} s ({rate}/s)"
+    rate = size(pulled.downloaded / max(pulled.seconds, 1e-3))
+    return f"{what}: {size(pulled.downloaded)} in {pulled.seconds:.1f} s ({rate}/s)"
 
 
 def _as_object(pulled: Pulled) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections import Counter
 from math import prod
 
 from octavo.cli.columns import print_columns
-from octavo.cli.facts import size
 from octavo.cli.plain import printable
 from octavo.quantizers.job.report import Report, TensorRow
 from octavo.quantizers.job.source import FLOATS
+from octavo.sizes import size
 
 
 def show(report: Report) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.cli.columns import print_columns
-from octavo.cli.facts import lines, size
+from octavo.cli.facts import lines
 from octavo.cli.plain import printable
+from octavo.sizes import size
 
 MORE = "--metadata, --tensors, --graph and --check show more."
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NewType
 
+from octavo import sizes
+
 Html = NewType("Html", str)
 """Markup, as opposed to text, which has to go through `text` first."""
 
@@ -77,12 +79,7 @@ def details(summary: str, *parts: Html) -> Html:
 
 def size(nbytes: float) -> Html:
     """Bytes as people read them: 15.2 MB."""
-    sign, nbytes = ("−" if nbytes < 0 else ""), abs(nbytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return Html(f"{sign}{nbytes:.0f} B" if unit == "B" else f"{sign}{nbytes:.1f} {unit}")
-        nbytes /= 1000
-    return Html(f"{sign}{nbytes:.1f} TB")
+    return Html(f"{'−' if nbytes < 0 else ''}{sizes.size(abs(nbytes))}")
 
 
 def percent(share: float | None, digits: int = 4) -> Html:

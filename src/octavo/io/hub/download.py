@@ -19,7 +19,8 @@ from octavo.io.hub.listing import Listing, list_repository
 from octavo.io.hub.name import HubName
 from octavo.io.hub.patience import Header, Patience, Show, nobody
 from octavo.io.hub.refusal import refused
-from octavo.io.hub.variants import Chooser, RepoFile, Variant, choose, gigabytes, variants
+from octavo.io.hub.variants import Chooser, RepoFile, Variant, choose, variants
+from octavo.sizes import size
 
 log = logging.getLogger("octavo")
 
@@ -64,7 +65,7 @@ def pull(name: HubName, *, free: int | None = None, show: Show = nobody, chooser
         missing = _missing(folder, listing, chosen)
         _require_room(folder, missing)
         if missing and show is nobody:
-            log.warning("downloading %s: %s of %s", name, chosen.label, gigabytes(chosen.nbytes))
+            log.warning("downloading %s: %s of %s", name, chosen.label, size(chosen.nbytes))
         downloaded = _fetch_all(
             _source(api.endpoint, listing, is_refused), folder, listing, chosen, name, patience, show
         )
@@ -94,7 +95,7 @@ def _require_room(folder: str, missing: Sequence[RepoFile]) -> None:
         place = os.path.dirname(place)
     free = shutil.disk_usage(place).free
     if needed and needed + SPARE > free:
-        raise HubError(f"{gigabytes(needed)} are to be downloaded, but the disk of {place} has {gigabytes(free)} free")
+        raise HubError(f"{size(needed)} are to be downloaded, but the disk of {place} has {size(free)} free")
 
 
 def _source(endpoint: str, listing: Listing, is_refused: Callable[[int, Header], None]) -> Origin:
@@ -150,6 +151,6 @@ class Progress:
         self._seen.append((now, self._there))
         while now - self._seen[0][0] > RATE_S:
             self._seen.popleft()
-        (since, before), extent = self._seen[0], f"{gigabytes(self._there)} of {gigabytes(self._total)}"
-        rate = f", {gigabytes((self._there - before) / (now - since))}/s" if now > since else ""
+        (since, before), extent = self._seen[0], f"{size(self._there)} of {size(self._total)}"
+        rate = f", {size((self._there - before) / (now - since))}/s" if now > since else ""
         self._show(f"{what}: {extent}{rate}", self._there, self._total)

@@ -25,8 +25,9 @@ from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 
 from octavo.errors import HubError
 from octavo.io.hub.patience import Header, Patience, Show
-from octavo.io.hub.variants import RepoFile, gigabytes
+from octavo.io.hub.variants import RepoFile
 from octavo.io.locks import locked_if_any
+from octavo.sizes import size
 
 PIECE, DEEP = 1 << 18, 8
 """Bytes that are read at once, and how many such pieces may wait to be hashed."""
@@ -133,7 +134,7 @@ def fetch(source: Origin, entry: RepoFile, blob: str, partial: str, patience: Pa
             except CutError as error:
                 problem = f"the connection was cut ({error})"
             if done < entry.size:
-                patience.wait(f"{entry.name}: {problem} after {gigabytes(done)}")
+                patience.wait(f"{entry.name}: {problem} after {size(done)}")
         if not digest.is_right():
             os.unlink(partial)
             raise HubError(f"{entry.name} was downloaded with wrong bytes, and removed (allowed: {_named(entry)})")

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 
 from octavo.errors import ChoiceError, HubError
 from octavo.io.hub.name import HubName
+from octavo.sizes import size
 
 DEFAULT = "Q4_K_M"
 """What is taken where a name does not say which."""
@@ -135,7 +136,7 @@ def choose(name: HubName, found: Sequence[Variant], free: int | None) -> Variant
         raise ChoiceError(f"{name.repo} has several models of {DEFAULT}; say which", usual)
     fitting = [v for v in usual if v.fits(free)] or [v for v in files if v.fits(free)]
     if not fitting:
-        raise ChoiceError(f"{name.repo} has nothing that fits {gigabytes(free or 0)} of free memory", found)
+        raise ChoiceError(f"{name.repo} has nothing that fits {size(free or 0)} of free memory", found)
     return fitting[-1]
 
 
@@ -150,11 +151,3 @@ def _named(name: HubName, found: Sequence[Variant], what: str) -> Variant:
         raise ChoiceError(f"{name.repo} has several models that {name.what!r} could mean", matching)
     close = get_close_matches(what.upper(), [v.label for v in found], n=1, cutoff=0.8)
     raise ChoiceError(f"{name.repo} has no {name.what}{f'; did you mean {close[0]}?' if close else ''}", found)
-
-
-def gigabytes(nbytes: float) -> str:
-    """Bytes as they are told of downloads: 4.92 GB, 812 MB, 3 kB."""
-    for size, unit, digits in ((1e9, "GB", 2), (1e6, "MB", 0), (1e3, "kB", 0)):
-        if nbytes >= size:
-            return f"{nbytes / size:.{digits}f} {unit}"
-    return f"{nbytes:.0f} B"
