@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import BaseModel
 
 from octavo.runtime import Model
 from octavo.runtime.grammar import Grammar
@@ -132,6 +133,33 @@ def test_a_call_that_has_to_be(client: anthropic.Anthropic) -> None:
     assert (got.stop_reason, [b.type for b in got.content]) == ("tool_use", ["tool_use"])
 
 
+class Answer(BaseModel):
+    ok: bool
+
+
+ENDLESS = {"type": "json_schema", "schema": {
+    "type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}}  # fmt: skip
+SCHEMA = {"type": "json_schema", "schema": {"enum": ["x"]}}
+
+
+def test_a_message_of_a_schema(client: anthropic.Anthropic, server: Server) -> None:
+    hot: Any = {"temperature": 2}
+    for _ in range(3):
+        got = client.messages.parse(model="x", max_tokens=400, messages=ASK, output_format=Answer, extra_body=hot)
+        assert got.parsed_output is not None
+    with client.messages.stream(
+        model="x", max_tokens=400, messages=ASK, output_format=Answer, extra_body=GREEDY
+    ) as stream:
+        assert stream.get_final_message().parsed_output is not None
+    older = client.beta.messages.parse(model="x", max_tokens=400, messages=ASK, output_format=Answer, extra_body=GREEDY)
+    assert older.parsed_output is not None
+    for form in ({"output_config": {"format": SCHEMA}}, {"output_format": SCHEMA}):
+        reply = server.post(
+            "/v1/messages", max_tokens=9, messages=ASK, tools=TOOLS, tool_choice={"type": "none"}, **form
+        )
+        assert reply["content"] == [{"type": "text", "text": '"x"'}]
+
+
 def test_a_conversation_with_results(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     encode = server.service.encode
@@ -163,6 +191,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "'image'"),
     ({"max_tokens": 5, "messages": ASK, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
     ({"max_tokens": 5, "messages": ASK, "tool_choice": {"type": "tool", "name": "rm"}, "tools": TOOLS}, "'rm'"),
+    ({"max_tokens": 5, "messages": ASK, "output_format": {"type": "json"}}, "output_format.type: "),
+    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": {"type": "json_schema"}}}, "format.schema: "),
+    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": ENDLESS}}, "no finite value"),
+    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": SCHEMA}, "output_format": SCHEMA}, "one of them"),
+    (
+        {"max_tokens": 5, "messages": ASK, "output_format": SCHEMA, "tool_choice": {"type": "any"}, "tools": TOOLS},
+        "output_format: ",
+    ),
 ]
 
 

@@ -70,6 +70,15 @@ class ThinkingParam(Body):
     type: Literal["enabled", "disabled", "adaptive"]
 
 
+class OutputFormat(Body):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Body):
+    format: OutputFormat | None = None
+
+
 class CountRequest(Body):
     messages: Annotated[list[MessageParam], Field(min_length=1, max_length=1 << 14)]
     model: str | None = None
@@ -77,6 +86,23 @@ class CountRequest(Body):
     tools: Annotated[list[ToolParam], Field(max_length=128)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingParam | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = Field(None, description="an older name of output_config.format")
+
+    def form(self) -> tuple[str, OutputFormat | None]:
+        """What a reply has to be, None for anything, with the name of the field that says so."""
+        if self.output_format is not None or self.output_config is None:
+            return "output_format", self.output_format
+        return "output_config.format", self.output_config.format
+
+    @model_validator(mode="after")
+    def _one_form(self) -> CountRequest:
+        if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
+            raise ValueError("output_format and output_config.format are both given (allowed: one of them)")
+        name, form = self.form()
+        if form is not None and self.tool_choice is not None and self.tool_choice.type in ("any", "tool"):
+            raise ValueError(f"{name}: tool_choice asks for a call (allowed: auto, or none)")
+        return self
 
 
 class MessagesRequest(CountRequest):
@@ -96,6 +122,8 @@ def chat_request(body: CountRequest) -> ChatRequest:
     asked: dict[str, Any] = {"messages": messages, "tools": _tools(body.tools), **_choice(body.tool_choice)}
     if body.thinking is not None:
         asked["chat_template_kwargs"] = {"enable_thinking": body.thinking.type != "disabled"}
+    if (form := body.form()[1]) is not None:
+        asked["response_format"] = {"type": form.type, "json_schema": {"schema": form.schema_}}
     if isinstance(body, MessagesRequest):
         asked |= {"max_tokens": body.max_tokens, "stop": body.stop_sequences or None, "temperature": body.temperature,
                   "top_p": body.top_p, "top_k": body.top_k}  # fmt: skip
