@@ -84,6 +84,35 @@ def test_preflight(server: Server, guarded: Server) -> None:
     assert "authorization" in headers["access-control-allow-headers"]
 
 
+SENT = "authorization,content-type,x-stainless-arch,x-stainless-os,anthropic-dangerous-direct-browser-access"
+"""What clients in JavaScript say that they will send."""
+
+
+def preflight(server: Server, wanted: str) -> str:
+    asked = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted}
+    code, headers, _ = server.send("OPTIONS", "/v1/messages", headers=asked)
+    assert (code, headers["access-control-allow-origin"]) == (204, PAGE)
+    assert "Access-Control-Request-Headers" in headers["vary"]
+    return headers["access-control-allow-headers"]
+
+
+def test_headers_that_pages_of_allowed_origins_send(guarded: Server) -> None:
+    assert preflight(guarded, SENT) == SENT
+    assert "authorization" in preflight(guarded, 'x-a: "1"')
+    assert "authorization" in preflight(guarded, "x" * 5000)
+
+
+def test_pages_of_allowed_origins_can_read_errors(guarded: Server) -> None:
+    key = {"X-Api-Key": KEYS[0]}
+    for more, wanted in (({}, 401), (key, 400), (key | {"Host": "evil.example"}, 403)):
+        code, headers, body = guarded.send("POST", "/v1/completions", {}, {"Origin": PAGE, **more})
+        assert (code, headers["access-control-allow-origin"], headers["vary"]) == (wanted, PAGE, "Origin")
+        assert json.loads(body)["error"]["message"]
+        assert "retry-after" in headers["access-control-expose-headers"]
+    _, headers, _ = guarded.send("POST", "/v1/completions", {}, {"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in headers
+
+
 def test_keys_share_no_prompts(model: Model) -> None:
     fake = FakeClient([300])
     with running(fake, model, keys=KEYS) as server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import socket
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,6 +19,10 @@ OPEN_PATHS = ("/health", "/v1/health", "/")
 """Which need no key: the chat page, which has nothing secret in it, asks for one itself."""
 ALLOWED_METHODS = b"GET, POST, OPTIONS"
 ALLOWED_HEADERS = b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
+"""Of requests that pages of allowed origins send, where they don't ask for others."""
+HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,4096}")
+READ_HEADERS = b"retry-after, x-should-retry"
+"""Of responses, which clients in these pages look at."""
 
 
 class Guard:
@@ -38,33 +43,30 @@ class Guard:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         origin = headers.get(b"origin", b"").decode("latin-1")
+        allowed = bool(origin) and (origin in self.options.origins or "*" in self.options.origins)
+        cors = _cors(origin) if allowed else []
         try:
-            allowed = self._check_place(headers, origin)
+            self._require_place(headers, origin, allowed)
             if scope["method"] == "OPTIONS":
                 if not allowed:
                     raise ApiError(405, "OPTIONS is for pages of allowed origins", headers={"Allow": "GET, POST"})
-                await _answer(send, 204, b"", _cors(origin, preflight=True))
+                await _answer(send, 204, b"", _preflight(origin, headers))
                 return
             scope.setdefault("state", {})["key"] = self._check_key(scope["path"], headers)
         except ApiError as error:
             more = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
             status, body = answer_of(error, scope["path"])
-            await _answer(send, status, to_json(body), [(b"content-type", b"application/json"), *more])
+            await _answer(send, status, to_json(body), [(b"content-type", b"application/json"), *more, *cors])
             return
-        await self.app(scope, receive, _with(send, _cors(origin)) if allowed else send)
+        await self.app(scope, receive, _with(send, cors) if allowed else send)
 
-    def _check_place(self, headers: dict[bytes, bytes], origin: str) -> bool:
-        """Whether a page of an allowed origin asks. Raises ApiError for a foreign Host or Origin."""
+    def _require_place(self, headers: dict[bytes, bytes], origin: str, allowed: bool) -> None:
+        """Raises ApiError for a foreign Host, and for an Origin that is neither `allowed` nor the server's own."""
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._known(_name(host)):
             raise ApiError(403, f"the Host is {host!r} (allowed: localhost, addresses, names by --allow-host)")
-        if not origin:
-            return False
-        if origin in self.options.origins or "*" in self.options.origins:
-            return True
-        if origin.partition("://")[2] != host:
+        if origin and not allowed and origin.partition("://")[2] != host:
             raise ApiError(403, f"the Origin is {origin!r} (allowed: this server's own, and those of --cors-origin)")
-        return False
 
     def _known(self, name: str) -> bool:
         if name in self._hosts or name.endswith(".localhost") or "*" in self._hosts:
@@ -96,15 +98,25 @@ def _name(host: str) -> str:
     return host.rpartition(":")[0] if host.count(":") == 1 else host
 
 
-def _cors(origin: str, *, preflight: bool = False) -> list[tuple[bytes, bytes]]:
-    headers = [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]
-    if preflight:
-        headers += [
-            (b"access-control-allow-methods", ALLOWED_METHODS),
-            (b"access-control-allow-headers", ALLOWED_HEADERS),
-            (b"access-control-max-age", b"600"),
-        ]
-    return headers
+def _cors(origin: str) -> list[tuple[bytes, bytes]]:
+    """Headers that let a page of an allowed origin read an answer, an error too."""
+    return [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", READ_HEADERS),
+        (b"vary", b"Origin"),
+    ]
+
+
+def _preflight(origin: str, headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """What such a page may send: any headers that it asks for, as clients have some of their own."""
+    asked = headers.get(b"access-control-request-headers", b"")
+    return [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-allow-methods", ALLOWED_METHODS),
+        (b"access-control-allow-headers", asked if HEADER_NAMES.fullmatch(asked) else ALLOWED_HEADERS),
+        (b"access-control-max-age", b"600"),
+        (b"vary", b"Origin, Access-Control-Request-Headers"),
+    ]
 
 
 def _with(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
