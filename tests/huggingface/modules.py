@@ -90,12 +90,12 @@ def edit_config(folder: Path, *path: str, value: Any) -> None:
     write(folder, "config.json", found)
 
 
-def edit_tensors(folder: Path, **changed: Any) -> None:
-    """Change tensors of the first layer's down_proj by end of name; None takes one away."""
+def edit_tensors(folder: Path, module: str = "mlp.down_proj", **changed: Any) -> None:
+    """Change tensors of a module of the first layer by end of name; None takes one away."""
     path = folder / "model.safetensors"
     tensors = safetensors.numpy.load_file(path)
     for end, value in changed.items():
-        name = f"model.layers.0.mlp.down_proj.{end}"
+        name = f"model.layers.0.{module}.{end}"
         tensors.pop(name, None)
         if value is not None:
             tensors[name] = value

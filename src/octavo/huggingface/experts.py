@@ -16,6 +16,8 @@ from octavo.io.gguf import LazyTensor
 from octavo.models.architecture import Columns
 
 Shape = tuple[int, ...]
+Part = tuple[BlockFormat, Shape, Callable[[], QTensor]]
+"""A tensor's format and shape, and how to load it."""
 
 
 def stacked(parts: list[LazyTensor]) -> QTensor:
@@ -65,8 +67,8 @@ def _in_groups(planes: Planes, part: slice, was: BlockFormat, fmt: BlockFormat) 
     return Planes(codes, d=np.repeat(planes.d[part], k // fmt.group, axis=1))
 
 
-def half(both: LazyTensor, which: int, columns: Columns) -> tuple[Shape, Callable[[], QTensor]] | None:
-    """The shape of the gate's part (0) or the up projection's (1), and how to load it; None if it has no two halves.
+def half(both: LazyTensor, which: int, columns: Columns) -> Part | None:
+    """The gate's part (0) or the up projection's (1); None if it has no two halves.
 
     The halves are of rows [2 N, K] or [E, 2 N, K]; with `columns`, of columns [E, K, 2 N], or of a bias [E, 2 N].
     Quantized experts have rows in any case.
@@ -79,25 +81,11 @@ def half(both: LazyTensor, which: int, columns: Columns) -> tuple[Shape, Callabl
     taken = slice(which, None, 2) if columns == "alternate" else slice(which * n, (which + 1) * n)
     if by_rows:
         shape: Shape = (*both.shape[:-2], n, both.shape[-1])
-        return shape, lambda: _of(both.load(), lambda values: values[..., taken, :])
+        return both.format, shape, lambda: picked(both.load(), lambda values: values[..., taken, :])
     if len(both.shape) == 2:
-        return (both.shape[0], n), lambda: _of(both.load(), lambda values: values[..., taken])
+        return both.format, (both.shape[0], n), lambda: picked(both.load(), lambda values: values[..., taken])
     shape = both.shape[0], n, both.shape[1]
-    return shape, lambda: _of(both.load(), lambda values: values[..., taken].swapaxes(1, 2))
-
-
-def part_of_heads(both: LazyTensor, name: str, want: Shape) -> tuple[Shape, Callable[[], QTensor]] | None:
-    """Of a matrix [H * (N + V), K] each head's first N rows as columns, [H, K, N], or its last V rows, [H, V, K].
-
-    `want` is that shape. None where the matrix has no such rows, or not of floats.
-    """
-    heads, keys = want[0], name.endswith("k_b.weight")
-    rows, k = both.shape[0] // heads, want[1] if keys else want[2]
-    if both.shape != (heads * rows, k) or rows <= (want[2] if keys else want[1]) or not both.format.is_float:
-        return None
-    if keys:
-        return want, lambda: _of(both.load(), lambda x: x.reshape(heads, rows, k)[:, : want[2]].swapaxes(1, 2))
-    return want, lambda: _of(both.load(), lambda x: x.reshape(heads, rows, k)[:, rows - want[1] :])
+    return both.format, shape, lambda: picked(both.load(), lambda values: values[..., taken].swapaxes(1, 2))
 
 
 def apart(tensor: LazyTensor, want: Shape, *, columns: bool) -> tuple[Shape, Callable[[], QTensor]] | None:
@@ -110,17 +98,17 @@ def apart(tensor: LazyTensor, want: Shape, *, columns: bool) -> tuple[Shape, Cal
         return None
     stack = (want[0], rows, width)
     if columns:
-        return want, lambda: _of(tensor.load(), lambda values: values.reshape(stack).swapaxes(1, 2))
-    return want, lambda: _of(tensor.load(), lambda values: values.reshape(stack))
+        return want, lambda: picked(tensor.load(), lambda values: values.reshape(stack).swapaxes(1, 2))
+    return want, lambda: picked(tensor.load(), lambda values: values.reshape(stack))
 
 
 def transposed(tensor: LazyTensor) -> tuple[Shape, Callable[[], QTensor]]:
     """[E, K, N] of floats as [E, N, K]: its shape, and how to load it."""
     experts, k, n = tensor.shape
-    return (experts, n, k), lambda: _of(tensor.load(), lambda values: values.swapaxes(1, 2))
+    return (experts, n, k), lambda: picked(tensor.load(), lambda values: values.swapaxes(1, 2))
 
 
-def _of(tensor: QTensor, pick: Callable[[AnyArray], AnyArray]) -> QTensor:
+def picked(tensor: QTensor, pick: Callable[[AnyArray], AnyArray]) -> QTensor:
     """Some of a tensor's values, in their stored format: of floats any, of blocks whole rows."""
     fmt = tensor.format
     raw = tensor.data.view(f"u{fmt.row_bytes(1)}") if fmt.is_float else tensor.data

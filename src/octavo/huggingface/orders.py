@@ -3,6 +3,8 @@
 A feed-forward's down projection reads silu(gate) * up, or so, value by value. Where its column i goes with value
 order[i], rows order[i] of gate and up make that value the i-th, and no activation is gathered. Nothing is computed in
 another way: the same numbers are multiplied and added in the same order.
+
+What makes keys and values of heads reads a short vector, whose values may be in any order as well.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from octavo.formats import QTensor, dequantize
 from octavo.io.gguf import LazyTensor
 
 _DOWN = re.compile(r"(blk\.\d+\.ffn_)down(|_shexp|_exps)\.order")
+_HEADS = re.compile(r"(blk\.\d+\.attn_)v_b\.order")
 Tensors = MutableMapping[str, LazyTensor]
 
 
@@ -49,6 +52,19 @@ def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTe
             experts[name].setdefault(number, _natural(order))
 
 
+def absorb_orders_of_heads(single: Tensors, halves: MutableMapping[str, tuple[LazyTensor, int]]) -> None:
+    """Drop the orders of matrices that `halves` has for keys and values of heads. The rows that make the vector which
+    these read, and its norm, are reordered.
+
+    halves  tensors that two are made of, by each one's GGUF name
+    """
+    for found in [match for match in map(_HEADS.fullmatch, halves) if match]:
+        order, _ = halves.pop(found[0])
+        for name in (f"{found[1]}kv_a_mqa.weight", f"{found[1]}kv_a_norm.weight"):
+            if name in single:
+                single[name] = _reordered(single[name], order)
+
+
 def _natural(like: LazyTensor) -> LazyTensor:
     """An order that changes nothing, for an expert whose columns lie as the activation does."""
     order = np.arange(like.shape[0], dtype="<f4").view(np.uint8)
@@ -65,10 +81,11 @@ def _fit(tensors: Iterable[LazyTensor | None], order: LazyTensor) -> bool:
 
 
 def _reordered(tensor: LazyTensor, order: LazyTensor) -> LazyTensor:
-    """Row order[i] as the i-th; of a bias, values."""
+    """Row order[i] as the i-th, those beyond the order as they are; of a bias, values."""
 
     def load() -> QTensor:
-        stored, rows = tensor.load(), dequantize(order.load()).astype(np.intp)
+        stored, rows = tensor.load(), np.arange(tensor.shape[0])
+        rows[: order.shape[0]] = dequantize(order.load())
         data = stored.data.reshape(tensor.shape[0], -1)[rows]
         return QTensor(stored.format, stored.shape, data.reshape(stored.data.shape), stored.name)
 

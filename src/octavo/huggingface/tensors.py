@@ -15,9 +15,10 @@ from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
 from octavo.huggingface.config import find_class
-from octavo.huggingface.experts import apart, half, in_groups, part_of_heads, stacked, transposed
+from octavo.huggingface.experts import apart, half, in_groups, stacked, transposed
+from octavo.huggingface.heads import is_no_part, is_of_heads, part_of_heads
 from octavo.huggingface.layouts.stored import stored_tensors
-from octavo.huggingface.orders import absorb_orders
+from octavo.huggingface.orders import absorb_orders, absorb_orders_of_heads
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
@@ -72,6 +73,7 @@ def gguf_tensors(
     found = _find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, outer)
     found.single |= beside
     absorb_orders(found.single, found.experts)
+    absorb_orders_of_heads(found.single, found.halves)
     expected = architecture.tensors(hp)
     if not tied and "output.weight" in expected and "output.weight" not in found.single:
         raise _fault(checkpoint, "lm_head.weight", "is missing", "with tie_word_embeddings")
@@ -150,10 +152,11 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
         found.experts.setdefault(f"{prefix}{target}.{kind}", {})[int(expert[2])] = tensor
     elif " " in target:
         for which, name in enumerate(target.split()):
-            if kind == "input_scale":  # of what both are multiplied with
-                found.single[_full(prefix, name, kind)] = tensor
-            else:
-                found.halves[_full(prefix, name, kind)] = tensor, which
+            full = _full(prefix, name, kind)
+            if kind == "input_scale" and not is_of_heads(full):  # of what both are multiplied with
+                found.single[full] = tensor
+            elif not is_no_part(full):
+                found.halves[full] = tensor, which
     else:
         found.single[_full(prefix, target, kind)] = tensor
     return True
@@ -193,11 +196,12 @@ def _made(
         both, which = found.halves[name]
         if (remade := architecture.remade(name, both, hp)) is not both:
             return _source(name, remade.format, remade.shape, remade.load)
-        of_heads = name.endswith(("attn_k_b.weight", "attn_v_b.weight"))
+        of_heads = is_of_heads(name)
         part = part_of_heads(both, name, want) if of_heads else half(both, which, architecture.columns)
         if part is None:
-            raise _fault(checkpoint, name, f"has shape {list(both.shape)} for two tensors", "floats of both")
-        return _source(name, both.format, *part)
+            allowed = f"what {list(want)} is a part of" if of_heads else "floats of both"
+            raise _fault(checkpoint, name, f"has shape {list(both.shape)} for two tensors", allowed)
+        return _source(name, *part)
     if name not in found.single:
         return None
     tensor = architecture.remade(name, found.single[name], hp)
