@@ -126,8 +126,12 @@ class ChoiceError(HubError):
 
     def __init__(self, problem: str, choices: Sequence[Choice]) -> None:
         self.problem, self.choices = problem, tuple(choices)
-        listed = ", ".join(f"{choice.label} ({size(choice.nbytes)})" for choice in choices)
-        super().__init__(f"{problem} (there are: {listed})")
+        super().__init__(f"{problem} (there are: {listed(choices)})")
+
+
+def listed(choices: Sequence[Choice]) -> str:
+    """Models by their labels, with sizes."""
+    return ", ".join(f"{choice.label} ({size(choice.nbytes)})" for choice in choices)
 
 
 class UsageError(OctavoError):

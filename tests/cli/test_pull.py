@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +18,7 @@ import octavo as package
 from octavo.errors import HubError
 from octavo.io.hub import HubName, cached
 from tests.cli.conftest import Run
+from tests.cli.test_progress import Terminal
 from tests.hub_server import Fault, Hub
 
 NAME = "org/alphabet-GGUF"
@@ -34,7 +38,6 @@ def test_pull_prints_the_path(octavo: Run, model: bytes) -> None:
     assert "downloading org/alphabet-GGUF: Q4_K_M of" in result.err
     assert result.err.splitlines()[-1].startswith(f"octavo: {NAME}, Q4_K_M, ")
     assert octavo("pull", NAME).err.endswith("was here\n")
-    assert octavo("pull", NAME, "--offline").out == result.out
 
 
 def test_pull_as_json(octavo: Run, hub: Hub, model: bytes) -> None:
@@ -45,6 +48,61 @@ def test_pull_as_json(octavo: Run, hub: Hub, model: bytes) -> None:
     assert found["bytes"] == found["downloaded"] == len(model) + 32 == os.path.getsize(found["path"])
     (file,) = found["files"]
     assert file["name"] == "alphabet-Q8_0.gguf"
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_offline(octavo: Run, hub: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch, variable: bool) -> None:
+    there = json.loads(octavo("pull", NAME, "--json").out)
+    asked = len(hub.requests)
+    offline = [] if variable else ["--offline"]
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", variable)
+    result = octavo("pull", NAME, *offline)
+    assert (result.out, result.err) == (f"{there['path']}\n", f"octavo: {NAME}, Q4_K_M, 1.3 MB: was here\n")
+    assert json.loads(octavo("pull", NAME, *offline, "--json").out) == there | {"downloaded": 0, "seconds": 0.0}
+    said = "unset HF_HUB_OFFLINE for that" if variable else f"`octavo pull {NAME}:Q8_0` does it"
+    assert octavo("pull", f"{NAME}:Q8_0", *offline).error() == (
+        f"octavo: error: {NAME}:Q8_0 is not on this machine (there are: Q4_K_M (1.3 MB)), "
+        f"and nothing is downloaded offline; {said}"
+    )
+    rows = json.loads(octavo("pull", NAME, "--list", *offline, "--json").out)["models"]
+    assert [row["quantization"] for row in rows] == ["Q4_K_M"]
+    assert octavo("pull", "a/b", "--list", *offline).error() == "octavo: error: a/b is not on this machine"
+    assert len(hub.requests) == asked
+
+
+def test_pull_is_about_names_even_where_a_folder_is_called_so(
+    octavo: Run, hub: Hub, model: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAME).mkdir(parents=True)
+    path = octavo("pull", NAME).out
+    assert octavo("pull", NAME, "--offline").out == path
+
+
+def test_ctrl_c_during_pull(octavo: Run, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(what: str, done: int = 0, total: int | None = None) -> None:
+        if done:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("octavo.cli.pull.shown_by", lambda bar: interrupt)
+        stopped = octavo("pull", NAME)
+    assert (stopped.status, stopped.out) == (130, "")
+    assert stopped.err == "octavo: stopped; the same command goes on\n"
+    assert Path(octavo("pull", NAME).out.rstrip("\n")).read_bytes() == model
+
+
+def test_the_bar_of_pull_has_the_time_that_is_left(octavo: Run, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, seconds = Terminal(), itertools.count()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("rich.console.monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr("octavo.io.hub.download.SHOWN_S", 0)
+    assert octavo("pull", NAME).status == 0
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    left = [int(found) for found in re.findall(r"% 0:00:(\d\d) alphabet-Q4_K_M\.gguf: ", plain)]
+    assert left == sorted(left, reverse=True)
+    assert left[0] > left[-1] == 0
 
 
 def test_run_takes_names(octavo: Run, hub: Hub, model: bytes) -> None:
@@ -62,7 +120,8 @@ def test_run_takes_names(octavo: Run, hub: Hub, model: bytes) -> None:
     [["inspect", "{}"], ["eval", "ppl", "{}", "demo"], ["eval", "kl", "demo", "demo", "--base", "{}"],
      ["eval", "demo", "{}"], ["quantize", "{}", "o.gguf", "Q8_0"], ["quantize", "{}", "o", "--scheme", "fp8"],
      ["convert", "{}", "o.gguf"], ["bench", "model", "{}"], ["imatrix", "{}", "demo", "-o", "i.gguf"],
-     ["report", "{}", "-o", "r.html"], ["profile", "{}"], ["run", "{}", "a"]],
+     ["report", "{}", "-o", "r.html"], ["profile", "{}"], ["run", "{}", "a"], ["serve", "{}"], ["embed", "{}", "a"],
+     ["rank", "{}", "a", "b"], ["calibrate", "{}", "demo", "-o", "s.safetensors"], ["eval", "cache", "{}", "demo"]],
     ids=lambda command: " ".join(command[:2]).replace(" {}", ""),
 )  # fmt: skip
 def test_commands_take_names(octavo: Run, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +154,9 @@ def test_list_and_rm(octavo: Run, hub: Hub, model: bytes) -> None:
     assert second.split()[-1] == cached(HubName(NAME, "Q8_0"))
     models = json.loads(octavo("list", "--json").out)["models"]
     assert [row["bytes"] for row in models] == [len(model), len(model) + 32]
+    assert octavo("rm", f"{NAME}:Q5_0", "-y").error() == (
+        f"octavo: error: {NAME}:Q5_0 is not on this machine (there are: Q4_K_M (1.3 MB), Q8_0 (1.3 MB))"
+    )
     assert "nobody can be asked here (allowed: --yes)" in octavo("rm", f"{NAME}:Q8_0").error()
     assert octavo("rm", f"{NAME}:Q8_0", "--yes").out.startswith(f"Removed {NAME}:Q8_0 (")
     assert cached(HubName(NAME, "Q8_0")) is None
@@ -119,6 +181,10 @@ def test_an_interrupted_download_is_listed_and_removed(octavo: Run, hub: Hub, mo
     octavo("pull", NAME)
     name, state, size, *_ = octavo("list").out.splitlines()[1].split()
     assert (name, state, size) == (NAME, "interrupted", "1.0")
+    assert octavo("rm", f"{NAME}:Q4_K_M", "-y").error() == (
+        f"octavo: error: {NAME}:Q4_K_M is not on this machine; "
+        f"1.0 kB of an interrupted download are: `octavo rm {NAME}` removes all of it"
+    )
     assert json.loads(octavo("rm", NAME, "-y", "--json").out)["bytes"] == 1000
     assert octavo("list").out == ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 from tests.hub_server import Fault, Hub, Repository, digest_of
 
-from octavo.errors import HubError
+from octavo.errors import ChoiceError, HubError
 from octavo.io.hub import HubName, Pulled, parse, pull
 from octavo.io.hub import patience as patience_module
 from octavo.io.hub.cache import PARTIAL, cached, folder_of
+from octavo.io.hub.download import offered
 from octavo.io.hub.inventory import installed
 from octavo.io.hub.patience import retry_after
 
@@ -322,9 +324,27 @@ def test_no_hub_there(hub: Hub, waits: list[float], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(HubError, match=r"127\.0\.0\.1:1 can't be reached: .*given up after 2 tries"):
         pull(NAME)
+
+
+def test_offline(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = pulled()
+    asked = len(hub.requests)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(HubError, match="HF_HUB_OFFLINE is set"):
-        pull(NAME)
+    found = pull(NAME)
+    assert (found.path, found.commit, found.downloaded) == (done.path, done.commit, 0)
+    assert found.variant.files == done.variant.files
+    missing = HubName(NAME.repo, "Q8_0")
+    said = (
+        f"{missing} is not on this machine (there are: Q4_K_M (1.0 MB)), and nothing is downloaded offline; unset HF_"
+    )
+    with pytest.raises(HubError, match=re.escape(said)):
+        pull(missing)
+    assert [v.label for v in offered(missing)] == ["Q4_K_M"]
+    with pytest.raises(HubError, match=r"^a/b is not on this machine$"):
+        offered(HubName("a/b"))
+    with pytest.raises(ChoiceError, match=r"has nothing that fits 1\.0 kB of free memory"):
+        pull(NAME, free=1000)
+    assert len(hub.requests) == asked
 
 
 def test_addresses_are_names(hub: Hub, repository: Repository) -> None:

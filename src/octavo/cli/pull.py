@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.columns import print_columns
-from octavo.cli.models import Offline, asking, local, shown_by, table
+from octavo.cli.models import Offline, asking, shown_by, table
 from octavo.cli.plain import printable, to_json
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
@@ -28,7 +28,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def pull(
     name: Name,
     revision: Annotated[str | None, typer.Option("--revision", help="A branch, a tag or a commit.")] = None,
-    show: Annotated[bool, typer.Option("--list", help="Download nothing: list what the repository has.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="Download nothing: list what the repository has, offline what of it is on this machine."
+        ),
+    ] = False,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
@@ -39,16 +44,13 @@ def pull(
     """
     wanted = _name(name, revision)
     if show:
-        _list(wanted, as_json)
-        return
-    if offline:
-        print(local(str(wanted), offline=True))
+        _list(wanted, offline, as_json)
         return
     from octavo.io.named import download
 
     try:
         with Bar() as bar:
-            pulled = download(wanted, shown_by(bar), asking(bar))
+            pulled = download(wanted, shown_by(bar), asking(bar), offline=offline)
     except KeyboardInterrupt:
         print("octavo: stopped; the same command goes on", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
@@ -109,13 +111,13 @@ def _name(text: str, revision: str | None) -> HubName:
     return name if revision is None else replace(name, revision=revision)
 
 
-def _list(name: HubName, as_json: bool) -> None:
-    """Print the models of a repository, as the hub lists them."""
+def _list(name: HubName, offline: bool, as_json: bool) -> None:
+    """Print the models of a repository, as the hub lists them, or offline those that are on this machine."""
     from octavo.io.hub.download import offered
     from octavo.io.named import free_memory
 
     with Bar() as bar:
-        found = offered(name, bar.show)
+        found = offered(name, bar.show, offline=offline)
     free = free_memory()
     if as_json:
         rows = [

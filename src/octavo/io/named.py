@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 from octavo.data import resolve as resolve_path
-from octavo.errors import HubError
 from octavo.io.hub.cache import cached
 from octavo.io.hub.name import HubName, parse
 from octavo.io.hub.patience import Show, nobody
@@ -38,11 +37,7 @@ def locate(
     found = cached(name, free_memory())
     if found is not None:
         return found
-    if offline or is_offline():
-        raise HubError(
-            f"{name} is not on this machine, and nothing is downloaded offline; `octavo pull {name}` does it"
-        )
-    return download(name, show, chooser).path
+    return download(name, show, chooser, offline=offline).path
 
 
 def hub_name(path: str) -> HubName | None:
@@ -55,18 +50,14 @@ def hub_name(path: str) -> HubName | None:
     return name
 
 
-def download(name: HubName, show: Show = nobody, chooser: Chooser = choose) -> Pulled:
-    """Pull a model that fits this machine's memory, or the one that `name` says. Raises HubError."""
+def download(name: HubName, show: Show = nobody, chooser: Chooser = choose, *, offline: bool = False) -> Pulled:
+    """Pull a model that fits this machine's memory, or the one that `name` says. Raises HubError.
+
+    `offline` takes what is in the hub's cache.
+    """
     from octavo.io.hub.download import pull
 
-    return pull(name, free=free_memory(), show=show, chooser=chooser)
-
-
-def is_offline() -> bool:
-    """Whether HF_HUB_OFFLINE says that nothing is asked of the hub."""
-    from huggingface_hub import constants
-
-    return constants.HF_HUB_OFFLINE
+    return pull(name, free=free_memory(), show=show, chooser=chooser, offline=offline)
 
 
 def free_memory() -> int | None:

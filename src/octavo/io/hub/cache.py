@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from octavo.errors import ChoiceError, HubError
+from octavo.errors import HubError, listed
 from octavo.io.hub.name import HubName
-from octavo.io.hub.variants import RepoFile, Variant, choose, variants
+from octavo.io.hub.variants import Chooser, RepoFile, Variant, choose, meant, variants
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PARTIAL = ".octavo.incomplete"
@@ -29,17 +30,54 @@ def folder_of(repo: str) -> str:
     return os.path.join(constants.HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
 
 
+@dataclass(frozen=True)
+class Cached:
+    """A model in the cache: which of a repository's, at which commit, and where."""
+
+    variant: Variant
+    commit: str
+    path: str
+
+
 def cached(name: HubName, free: int | None = None) -> str | None:
     """The path of the model that `name` means, if all of it is in the cache; the hub is not asked.
 
     Where the name does not say which of several: as `choose` has it, with `free` bytes of memory.
     """
-    folder = folder_of(name.repo)
-    snapshot = os.path.join(folder, "snapshots", _commit(folder, name.revision or "main"))
     try:
-        return choose(name, whole(snapshot), free).path(snapshot)
-    except (ChoiceError, HubError):
+        return find(name, free).path
+    except HubError:
         return None
+
+
+def find(name: HubName, free: int | None = None, chooser: Chooser = choose) -> Cached:
+    """The model of the cache that `name` means; the hub is not asked.
+
+    Raises HubError where it is not all there, and ChoiceError where several could be meant or none fits.
+    """
+    folder, commit, found = folder_of(name.repo), commit_of(name), here(name)
+    if not meant(name, found):
+        why = "unset HF_HUB_OFFLINE for that" if is_offline() else f"`octavo pull {name}` does it"
+        raise HubError(f"{absent(name, found)}, and nothing is downloaded offline; {why}")
+    chosen, snapshot = chooser(name, found, free), os.path.join(folder, "snapshots", commit)
+    return Cached(chosen, commit, chosen.path(snapshot))
+
+
+def here(name: HubName) -> list[Variant]:
+    """The models of a repository, at the revision of `name`, that are in the cache."""
+    return whole(os.path.join(folder_of(name.repo), "snapshots", commit_of(name)))
+
+
+def absent(name: HubName, found: Sequence[Variant]) -> str:
+    """That `name` is not in the cache, and which other models of its repository are."""
+    return f"{name} is not on this machine{f' (there are: {listed(found)})' if found else ''}"
+
+
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE says that nothing is asked of the hub."""
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE
 
 
 def whole(snapshot: str) -> list[Variant]:
@@ -53,11 +91,17 @@ def entries_in(snapshot: str) -> Iterator[RepoFile]:
         for name in names:
             path = os.path.join(folder, name)
             with suppress(OSError):
-                yield RepoFile(os.path.relpath(path, snapshot).replace(os.sep, "/"), os.stat(path).st_size)
+                digest = os.path.basename(os.readlink(path)) if os.path.islink(path) else ""
+                yield RepoFile(os.path.relpath(path, snapshot).replace(os.sep, "/"), os.stat(path).st_size, digest)
+
+
+def commit_of(name: HubName) -> str:
+    """The commit that a name's revision was at when something of it was downloaded last."""
+    return _commit(folder_of(name.repo), name.revision or "main")
 
 
 def _commit(folder: str, revision: str) -> str:
-    """The commit that a revision was at when something of it was downloaded last; a commit is its own."""
+    """The same of a revision in a folder; a commit is its own."""
     try:
         with open(os.path.join(folder, "refs", *revision.split("/")), encoding="ascii") as file:
             return file.read(64).strip()

@@ -42,16 +42,22 @@ class Pulled:
     seconds: float
 
 
-def pull(name: HubName, *, free: int | None = None, show: Show = nobody, chooser: Chooser = choose) -> Pulled:
+def pull(
+    name: HubName, *, free: int | None = None, show: Show = nobody, chooser: Chooser = choose, offline: bool = False
+) -> Pulled:
     """Download what of `name` is not in the cache, after asking the hub what that is.
 
     free     bytes of memory: what fits them is taken where the name does not say which (None: anything)
     show     told what goes on, and how many bytes of how many are there
     chooser  which of a repository's models is meant
+    offline  ask nothing of the hub, as with HF_HUB_OFFLINE: what is in the cache is taken
 
     It goes on with what an interrupted download left. Raises HubError: no such name, no right to it, not reached, no
     room on the disk, wrong bytes; and FileError where the cache can't be written.
     """
+    if offline or cache.is_offline():
+        found = cache.find(name, free, chooser)
+        return Pulled(name, found.commit, found.variant, found.path, 0, 0.0)
     api, patience, start = client(), Patience(show), time.monotonic()
     show(f"asking for {name}", 0, None)
     listing = list_repository(api, name, patience)
@@ -75,8 +81,13 @@ def pull(name: HubName, *, free: int | None = None, show: Show = nobody, chooser
     return Pulled(name, listing.commit, chosen, path, downloaded, time.monotonic() - start)
 
 
-def offered(name: HubName, show: Show = nobody) -> list[Variant]:
-    """The models that the hub has in the repository of `name`. Raises HubError."""
+def offered(name: HubName, show: Show = nobody, *, offline: bool = False) -> list[Variant]:
+    """The models that the hub has in the repository of `name`; offline those in the cache. Raises HubError."""
+    if offline or cache.is_offline():
+        found = cache.here(name)
+        if not found:
+            raise HubError(cache.absent(name, found))
+        return found
     return variants(list_repository(client(), name, Patience(show)).entries)
 
 

@@ -11,9 +11,10 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from octavo.errors import HubError
-from octavo.io.hub.cache import PARTIAL, folder_of, whole
+from octavo.io.hub.cache import PARTIAL, absent, folder_of, whole
 from octavo.io.hub.name import HubName
-from octavo.io.hub.variants import Variant, choose
+from octavo.io.hub.variants import Variant, choose, meant
+from octavo.sizes import size
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, CachedRevisionInfo, DeleteCacheStrategy, HFCacheInfo
@@ -128,6 +129,10 @@ def _remove_variant(
     """One model out of each revision that has it; with the last the whole repository goes."""
     models: dict[str, list[Variant]] = {r.commit_hash: whole(str(r.snapshot_path)) for r in repo.revisions}
     every = {v.label: v for r in revisions for v in models[r.commit_hash]}
+    if not meant(name, list(every.values())):
+        partial = _partial(repo)
+        begun = f"; {size(partial)} of an interrupted download are: `octavo rm {repo.repo_id}` removes all of it"
+        raise HubError(f"{absent(name, list(every.values()))}{begun if partial else ''}")
     chosen = choose(name, list(every.values()), None)
     paths = {
         os.path.join(r.snapshot_path, *entry.name.split("/")) for r in revisions

@@ -33,7 +33,7 @@ class Listing:
 
 def list_repository(api: HfApi, name: HubName, patience: Patience) -> Listing:
     """The files of `name` at its revision. Raises HubError for what is not there, not open or not reached."""
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError
 
     connecting = Patience(tries=_CONNECT_TRIES)
     while True:
@@ -41,8 +41,6 @@ def list_repository(api: HfApi, name: HubName, patience: Patience) -> Listing:
             info = api.model_info(name.repo, revision=name.revision, files_metadata=True, timeout=30)
             patience.refresh()
             break
-        except OfflineModeIsEnabled:
-            raise HubError(f"{name} is not on this machine, and HF_HUB_OFFLINE is set") from None
         except HfHubHTTPError as error:
             refused(api, name, error.response.status_code, error.response.headers.get, patience)
         except http_library().TransportError as error:

@@ -128,7 +128,7 @@ def choose(name: HubName, found: Sequence[Variant], free: int | None) -> Variant
         raise HubError(f"{name.repo} has no GGUF files and no checkpoint in safetensors")
     files = [v for v in found if not v.is_checkpoint]
     if name.what:
-        return _named(name, found, name.what.casefold())
+        return _named(name, found, name.what)
     if not files:
         return found[0]
     usual = [v for v in files if _label(v.label) == DEFAULT]
@@ -140,14 +140,22 @@ def choose(name: HubName, found: Sequence[Variant], free: int | None) -> Variant
     return fitting[-1]
 
 
-def _named(name: HubName, found: Sequence[Variant], what: str) -> Variant:
-    """The one whose label or file is `what`, or else the only one whose name has it for a part."""
+def meant(name: HubName, found: Sequence[Variant]) -> list[Variant]:
+    """Those whose label or file `name` says, or else those whose files have it for a part of their names; or all."""
+    if not name.what:
+        return list(found)
+    what = name.what.casefold()
     exact = [v for v in found if what in (v.label.casefold(), *(entry.name.casefold() for entry in v.files))]
     part = re.compile(rf"(?<![a-z0-9]){re.escape(what)}(?![a-z0-9])")
-    matching = exact or [v for v in found if any(part.search(entry.name.casefold()) for entry in v.files)]
+    return exact or [v for v in found if any(part.search(entry.name.casefold()) for entry in v.files)]
+
+
+def _named(name: HubName, found: Sequence[Variant], what: str) -> Variant:
+    """The only one that is meant."""
+    matching = meant(name, found)
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise ChoiceError(f"{name.repo} has several models that {name.what!r} could mean", matching)
+        raise ChoiceError(f"{name.repo} has several models that {what!r} could mean", matching)
     close = get_close_matches(what.upper(), [v.label for v in found], n=1, cutoff=0.8)
-    raise ChoiceError(f"{name.repo} has no {name.what}{f'; did you mean {close[0]}?' if close else ''}", found)
+    raise ChoiceError(f"{name.repo} has no {what}{f'; did you mean {close[0]}?' if close else ''}", found)
