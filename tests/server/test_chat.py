@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -18,8 +19,9 @@ ASK: list[Any] = [{"role": "user", "content": QUESTION}]
 
 
 @pytest.fixture(scope="session")
-def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
 
 
 def test_a_reply_is_that_of_the_model(client: openai.OpenAI, model: Model) -> None:

@@ -81,8 +81,8 @@ def test_how_likely_the_tokens_of_a_prompt_are(server: Server, model: Model) -> 
 
 
 def test_how_likely_chosen_tokens_are(server: Server) -> None:
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    reply = client.completions.create(model="x", prompt=TEXT, logprobs=2, **EXTRA)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        reply = client.completions.create(model="x", prompt=TEXT, logprobs=2, **EXTRA)
     found = reply.choices[0].logprobs
     assert found is not None
     assert found.tokens is not None
@@ -90,6 +90,32 @@ def test_how_likely_chosen_tokens_are(server: Server) -> None:
     assert found.top_logprobs is not None
     assert "".join(found.tokens) == reply.choices[0].text
     assert all(max(top.values()) >= one for one, top in zip(found.token_logprobs, found.top_logprobs, strict=True))
+
+
+MIXED = "1🦀<|im_end|>2"
+
+
+def test_where_tokens_begin_in_the_text(server: Server, model: Model) -> None:
+    """Control tokens are no part of an echoed prompt, and a token within a character begins where that does."""
+    tokenizer = model.tokenizer
+    tokens = tokenizer.encode(MIXED)
+    pieces = [tokenizer.token_bytes(token) for token in tokens]
+    assert b"<|im_end|>" in pieces
+    assert any(piece[:1] >= b"\xf0" and len(piece) < 4 for piece in pieces)
+    told = {piece: "1🦀2".index(piece.decode()) for piece in (b"1", b"2")} | {b"<|im_end|>": 2}
+    body = {"prompt": [tokens, tokenizer.encode(TEXT)], "echo": True, "logprobs": 0, **GREEDY}
+    whole = server.post("/v1/completions", **body)["choices"]
+    assert whole[0]["text"].startswith("1🦀2")
+    assert whole[0]["logprobs"]["text_offset"][: len(tokens) + 1] == [told.get(piece, 1) for piece in pieces] + [3]
+    for one in whole:
+        pairs = list(zip(one["logprobs"]["tokens"], one["logprobs"]["text_offset"], strict=True))[-6:]
+        assert all(one["text"][at:].startswith(text) for text, at in pairs)
+    chunks = events(server.send("POST", "/v1/completions", {**body, "stream": True})[2])[:-1]
+    for i, one in enumerate(whole):
+        found = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == i]
+        streamed = [at for choice in found if choice["logprobs"] for at in choice["logprobs"]["text_offset"]]
+        assert streamed == one["logprobs"]["text_offset"]
+        assert "".join(choice["text"] for choice in found) == one["text"]
 
 
 WRONG: dict[str, dict[str, Any]] = {

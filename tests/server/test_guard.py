@@ -51,11 +51,11 @@ def test_both_headers_and_all_keys(guarded: Server) -> None:
 
 
 def test_what_openais_client_raises(guarded: Server) -> None:
-    client = openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="wrong", max_retries=0)
-    with pytest.raises(openai.AuthenticationError) as caught:
-        client.models.list()
-    assert caught.value.code == "invalid_api_key"
-    assert openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=KEYS[0]).models.list().data[0].id == "demo"
+    with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="wrong", max_retries=0) as client:
+        with pytest.raises(openai.AuthenticationError) as caught:
+            client.models.list()
+        assert caught.value.code == "invalid_api_key"
+        assert client.with_options(api_key=KEYS[0]).models.list().data[0].id == "demo"
 
 
 def test_hosts(server: Server, guarded: Server) -> None:

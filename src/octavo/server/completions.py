@@ -9,7 +9,7 @@ from typing import Any
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
-from octavo.server.logprobs import text_logprobs
+from octavo.server.logprobs import Offsets, text_logprobs
 from octavo.server.messages import Likely
 from octavo.server.names import new_id
 from octavo.server.schema import CompletionRequest, NativeRequest
@@ -82,7 +82,7 @@ class CompletionReply:
         self._common = head
         self._head = b"data: " + to_json(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self.usage else b"]}\n\n"
-        self._offsets = [0] * len(work.choices)
+        self._offsets = [self._places(0) for _ in work.choices]
 
     def begin(self) -> bytes:
         if not self.echo:
@@ -96,14 +96,18 @@ class CompletionReply:
 
     def _prompt_text(self, i: int) -> str:
         text = self.service.tokenizer.decode(self._prompt(i), skip_special=True)
-        self._offsets[i] = len(text)
+        self._offsets[i] = self._places(len(text))
         return text
+
+    def _places(self, start: int) -> Offsets:
+        return Offsets(self.service.tokenizer.stream(), start)
 
     def _prompt_logprobs(self, i: int) -> dict[str, Any] | None:
         if self.logprobs is None:
             return None
         likely = [] if self.echoed is None else self.echoed[i // self.work.job.n]
-        return text_logprobs(self.service.tokenizer, self._prompt(i), [None, *likely])
+        tokenizer = self.service.tokenizer
+        return text_logprobs(tokenizer, self._prompt(i), [None, *likely], Offsets(tokenizer.stream(skip_special=True)))
 
     def _chunk(self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None) -> bytes:
         choice = {"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish}
@@ -126,9 +130,7 @@ class CompletionReply:
         likely = [x for one in events for x in one.likely]
         if not tokens:
             return None
-        found = text_logprobs(self.service.tokenizer, tokens, likely, self._offsets[i])
-        self._offsets[i] = found["text_offset"][-1] + len(found["tokens"][-1])
-        return found
+        return text_logprobs(self.service.tokenizer, tokens, likely, self._offsets[i])
 
     def end(self) -> bytes:
         if not self.usage:

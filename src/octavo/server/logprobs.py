@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo.server.messages import Likely
 from octavo.text import Tokenizer
+from octavo.text.stream import TokenStream
 
 LEAST = -9999.0
 """Instead of -Inf, which JSON does not have."""
@@ -26,23 +27,33 @@ def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
     return {"token": data.decode(errors="replace"), "logprob": finite(logprob), "bytes": list(data)}
 
 
-def text_logprobs(
-    tokenizer: Tokenizer, tokens: Sequence[int], likely: Sequence[Likely | None], offset: int = 0
-) -> dict[str, Any]:
-    """Lists for all tokens, as /v1/completions has them. None stands for a token that is after nothing.
+class Offsets:
+    """How many characters of a text are before each of its tokens, as they come.
 
-    offset  characters before the first one
+    A token that is in the middle of a character begins where that does. `stream` makes the text, which begins after
+    `start` others.
     """
-    texts = [tokenizer.token_bytes(token).decode(errors="replace") for token in tokens]
-    offsets = []
-    for text in texts:
-        offsets.append(offset)
-        offset += len(text)
+
+    def __init__(self, stream: TokenStream, start: int = 0) -> None:
+        self._stream, self._at = stream, start
+
+    def of(self, tokens: Iterable[int]) -> list[int]:
+        found = []
+        for token in tokens:
+            found.append(self._at)
+            self._at += len(self._stream.push(token))
+        return found
+
+
+def text_logprobs(
+    tokenizer: Tokenizer, tokens: Sequence[int], likely: Sequence[Likely | None], offsets: Offsets
+) -> dict[str, Any]:
+    """Lists for all tokens, as /v1/completions has them. None stands for a token that is after nothing."""
     return {
-        "tokens": texts,
+        "tokens": [tokenizer.token_bytes(token).decode(errors="replace") for token in tokens],
         "token_logprobs": [None if one is None else finite(one.token) for one in likely],
         "top_logprobs": [None if one is None else _by_text(tokenizer, one) for one in likely],
-        "text_offset": offsets,
+        "text_offset": offsets.of(tokens),
     }
 
 

@@ -42,12 +42,11 @@ class ResponseReply:
         self.body, self.name, self.work, self.blocks = body, name, work, Blocks()
         self.id, self.created = new_id("resp_"), int(time.time())
         self._ids: dict[int, str] = {}
-        self._number = 2  # of the next event; those that begin a stream have the numbers before it
+        self._number = 0  # of the next event
 
     def begin(self) -> bytes:
         response = self._response("in_progress")
-        kinds = ("response.created", "response.in_progress")
-        return b"".join(_event(kind, i, {"response": response}) for i, kind in enumerate(kinds))
+        return b"".join(self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress"))
 
     def events(self, events: list[Event]) -> bytes:
         return b"".join(part for change in self.blocks.take(events) for part in self._written(change))
@@ -89,8 +88,9 @@ class ResponseReply:
             yield self._event("response.output_item.done", **place, item=self._item(block))
 
     def _event(self, kind: str, **fields: Any) -> bytes:
+        data = to_json({"type": kind, "sequence_number": self._number, **fields})
         self._number += 1
-        return _event(kind, self._number - 1, fields)
+        return named_event(kind, data)
 
     def _id(self, block: Block) -> str:
         return self._ids.setdefault(block.index, new_id(PREFIXES[block.kind]))
@@ -132,11 +132,6 @@ class ResponseReply:
             "output_tokens": found["completion_tokens"],
             "output_tokens_details": found["completion_tokens_details"], "total_tokens": found["total_tokens"],
         }  # fmt: skip
-
-
-def _event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
-    data = to_json({"type": kind, "sequence_number": number, **fields})
-    return named_event(kind, data)
 
 
 def _part(block: Block, text: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Renderer(Protocol):
     """How a route writes the events of its jobs: bytes of server-sent events."""
 
     def begin(self) -> bytes:
-        """What comes first."""
+        """What comes first; it is asked for before all else."""
 
     def events(self, events: list[Event]) -> bytes:
         """What comes of some events; b"" for nothing."""
@@ -119,16 +119,20 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         work, renderer, begun = self.work, self.renderer, False
+        head: bytes | None = None  # what comes first, made before the first events are written
         try:
             async for events in work:
+                if head is None:
+                    head = renderer.begin()
                 data = renderer.events(events) if events else b""
                 if not data and monotonic() - self.wrote_at < self.watch.limits.ping:
                     continue
                 if not begun:
                     begun = True
                     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                    data = renderer.begin() + data
+                    data = head + data
                 await self._write(send, data or PING)
+            head = renderer.begin() if head is None else head
             last = renderer.end()
         except Exception as error:
             if not begun:
@@ -139,8 +143,9 @@ class EventStream(Response):
         if work.stream.closed:
             return
         if not begun:
+            assert head is not None
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            last = renderer.begin() + last
+            last = head + last
         await self._write(send, last, more=False)
 
     async def _write(self, send: Send, data: bytes, *, more: bool = True) -> None:
