@@ -60,6 +60,14 @@ def awq_config(**more: Any) -> dict[str, Any]:
             "modules_to_not_convert": None, **more}  # fmt: skip
 
 
+def auto_round_config(packing: str, **more: Any) -> dict[str, Any]:
+    return {
+        "quant_method": "auto-round", "packing_format": packing, "bits": 4, "group_size": 128, "sym": True,
+        "data_type": "int", "autoround_version": "0.9.2", "block_name_to_quantize": "model.layers", "iters": 0,
+        "static_kv_granularity": "tensor", "static_attention_granularity": "tensor", **more,
+    }  # fmt: skip
+
+
 BF16 = ml_dtypes.bfloat16
 TOKENS = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
 E4M3_TOKENS = {**TOKENS, "type": "float"}
@@ -92,11 +100,27 @@ PUBLISHED: dict[str, Published] = {
     "gptq-words-8-v2": Published(gptq(4, 64, sym=False, v2=True, word=8), gptq_config(
         sym=False, group_size=64, pack_dtype="int8", checkpoint_format="gptq_v2"), "GROUP4_64_Z_F16"),
     "awq-gptqmodel": Published(
-        awq_gemm,
+        awq_gemm(),
         gptqmodel_config(quant_method="awq", method="awq", format="gemm", checkpoint_format="gemm", version="gemm",
                          zero_point=True), "GROUP4_128_Z_F16"),
-    "awq-gemm": Published(awq_gemm, awq_config(), "GROUP4_128_Z_F16"),
+    "awq-gemm": Published(awq_gemm(), awq_config(), "GROUP4_128_Z_F16"),
     "awq-gemv": Published(awq_gemv(64), awq_config(version="gemv", group_size=64), "GROUP4_64_Z_F16"),
+    "awq-auto-round": Published(
+        awq_gemm(sym=True), awq_config(zero_point=False, sym=True, provider="auto-round", iters=200, data_type="int"),
+        "GROUP4_128_F16"),
+    "auto-round": Published(gptq(4, 128, sym=True, v2=False), auto_round_config("auto_round:auto_gptq"),
+                            "GROUP4_128_F16"),
+    "auto-round-asym": Published(gptq(4, 64, sym=False, v2=False),
+                                 auto_round_config("auto_round:auto_gptq", sym=False, group_size=64),
+                                 "GROUP4_64_Z_F16"),
+    "auto-round-true-zeros": Published(gptq(2, 32, sym=False, v2=True),
+                                       auto_round_config("auto_round", bits=2, sym=False, group_size=32),
+                                       "GROUP2_32_Z_F16"),
+    "auto-round-awq": Published(awq_gemm(), auto_round_config("auto_round:auto_awq", sym=False), "GROUP4_128_Z_F16"),
+    "auto-round-0.4": Published(
+        gptq(4, 128, sym=True, v2=False),
+        {"quant_method": "intel/auto-round", "backend": "auto_round:gptq:exllamav2", "bits": 4, "group_size": 128,
+         "sym": True, "data_type": "int", "amp": True, "autoround_version": "0.4.2"}, "GROUP4_128_F16"),
     "ct-w4a16": Published(packed(4, 128, dtype=BF16), compressed("pack-quantized", actorder="static"),
                           "GROUP4_128_BF16"),
     "ct-w4a16-asym": Published(packed(4, 32, sym=False, dtype=np.float16),

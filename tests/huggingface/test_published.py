@@ -29,7 +29,7 @@ from octavo.models.config import Config
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
 from tests.huggingface.modules import save
-from tests.huggingface.published import PUBLISHED, Published, gptq_config
+from tests.huggingface.published import PUBLISHED, Published, auto_round_config, gptq_config
 from tests.huggingface.writers.codes import Tensors
 from tests.huggingface.writers.compressed import fp8, int8, mxfp4, nvfp4, packed
 from tests.huggingface.writers.gptq import gptq
@@ -134,12 +134,22 @@ def test_groups_by_name_expression_and_class(tmp_path: Path) -> None:
 
 
 def test_own_settings_of_modules(tmp_path: Path) -> None:
-    """GPTQ's `dynamic` and MLX's settings under a module's name go before those for all."""
+    """GPTQ's `dynamic`, AutoRound's `extra_config` and MLX's settings under a module's name go before those for all."""
     w = np.random.default_rng(3).standard_normal((64, 256)).astype(np.float32)
     parts, want = gptq(8, 32, sym=True, v2=False)(w)
     own = {"+:.*down_proj": {"bits": 8, "group_size": 32}}
     read = read_module(tmp_path, Published(int8(None), gptq_config(dynamic=own), ""), parts)
     np.testing.assert_array_equal(dequantize(read["weight"].load()), want)
+    for extra in (
+        {"model.layers.0.mlp.down_proj": {"bits": 8, "group_size": 32}, ".*mlp.*": {"bits": 2}},
+        {"^model\\.layers\\.1.*": {"bits": 2}, ".*down_proj.*": {"bits": 8, "group_size": 32}},
+    ):
+        config = auto_round_config("auto_round:auto_gptq", extra_config=extra)
+        read = read_module(tmp_path, Published(int8(None), config, ""), parts)
+        np.testing.assert_array_equal(dequantize(read["weight"].load()), want)
+    config = auto_round_config("auto_round", extra_config={".*down_proj.*": {"bits": 16, "data_type": "fp"}})
+    read = read_module(tmp_path, Published(int8(None), config, ""), {"weight": w})
+    np.testing.assert_array_equal(dequantize(read["weight"].load()), w)
     parts, want = mlx(6, 32)(w)
     config = {"group_size": 64, "bits": 4, "model.layers.0.mlp.down_proj": {"group_size": 32, "bits": 6}}
     read = read_module(tmp_path, Published(int8(None), config, "", "quantization"), parts)

@@ -12,13 +12,16 @@ import numpy as np
 
 from octavo.formats import Planes
 from octavo.formats.spec import U8, AnyArray
+from octavo.huggingface.layouts import writer_keys
 from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.gguf import LazyTensor
+from octavo.io.safetensors import StoredTensor
 
 PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Column j of eight is nibble PLACES[j] of their word."""
+MIDDLE = 8
 USED = (
     "quant_method",
     "bits",
@@ -32,18 +35,13 @@ USED = (
     "desc_act",
     "modules_to_not_convert",
 )
-OF_THE_WRITER = (
-    "backend", "checkpoint_format", "do_fuse", "exllama_config", "fuse_max_seq_len", "lm_head", "meta",
-    "modules_to_fuse", "pack_dtype", "sym",
-)  # fmt: skip
-"""What says nothing that others do not: GPTQModel has `sym` beside `zero_point`, its opposite."""
 
 
 class Awq:
     """The layout; `group` None for one scale a row."""
 
     def __init__(self, settings: Settings) -> None:
-        settings.only(USED, OF_THE_WRITER)
+        settings.only(USED, writer_keys.AUTO_ROUND, writer_keys.AWQ)
         settings.one_of("w_bit" if "bits" not in settings.values else "bits", (4,))
         key = "q_group_size" if "group_size" not in settings.values else "group_size"
         self._group = None if settings.values.get(key) == -1 else settings.size(key)
@@ -71,11 +69,11 @@ class Awq:
         if k % group:
             raise module.error("qweight", f"has {k} rows", f"multiples of {group}")
         scales = module.take("scales", HALVES, (k // group, n))
-        zeros = module.take("qzeros", ("I32",), (k // group, n // 8)) if self._zero else None
+        zeros = self._zeros(module, k // group, n // 8)
 
         def load() -> Part:
             words, d = codes.array(), scales.floats()
-            m = None if zeros is None else _columns(zeros.array())
+            m = None if zeros is None else self._points(module, _columns(zeros.array()))
 
             def planes(part: slice) -> Planes:
                 first = part.start // 8
@@ -94,14 +92,27 @@ class Awq:
             raise module.error("qweight", f"has rows of {k} values", f"multiples of {group}")
         groups, words = k // group, _gemv_words(k // group, group)
         scales = module.take("scales", HALVES, (n, 8 * words))
-        zeros = module.take("qzeros", ("I32",), (n, words)) if self._zero else None
+        zeros = self._zeros(module, n, words)
 
         def load() -> Part:
             raw, d = codes.array(), scales.floats()[:, :groups]
-            m = None if zeros is None else codes_of(zeros.array(), 4)[:, :groups]
+            m = None if zeros is None else self._points(module, codes_of(zeros.array(), 4)[:, :groups])
             return lambda part: Planes(codes_of(raw[part], 4), d=d[part], m=None if m is None else m[part])
 
         return module.rows(n, k, self._kind(group, scales.dtype), load)
+
+    def _zeros(self, module: Module, rows: int, words: int) -> StoredTensor | None:
+        """Zero points in words; some writers have them where there are none, too."""
+        return module.take("qzeros", ("I32",), (rows, words)) if self._zero or "qzeros" in module else None
+
+    def _points(self, module: Module, points: U8) -> U8 | None:
+        """Zero points of codes, None where all codes have the one in the middle."""
+        if self._zero:
+            return points
+        if (points != MIDDLE).any():
+            found = ", ".join(map(str, np.unique(points[points != MIDDLE])[:4]))
+            raise module.error("qzeros", f"has zero points {found} in a checkpoint without", f"all {MIDDLE}")
+        return None
 
     def _kind(self, group: int, scale: str) -> Kind:
         return Kind(4, group, scale, "zero" if self._zero else "offset")

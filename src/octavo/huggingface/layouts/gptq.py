@@ -23,6 +23,7 @@ import numpy as np
 from octavo.errors import ModelError, shown
 from octavo.formats import Planes
 from octavo.formats.spec import F32, U8, AnyArray
+from octavo.huggingface.layouts import writer_keys
 from octavo.huggingface.layouts.bits import codes_of, planar_codes_of
 from octavo.huggingface.layouts.match import Pattern
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
@@ -40,17 +41,6 @@ USED = (
     "quant_method", "method", "bits", "group_size", "sym", "checkpoint_format", "format", "pack_dtype", "dynamic",
     "desc_act",
 )  # fmt: skip
-OF_THE_WRITER = (
-    "act_group_aware", "autoround_version", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs",
-    "damp_auto_increment", "damp_percent", "data_type", "dataset", "disable_exllama", "enable_quanted_input",
-    "exllama_config", "gradient_accumulate_steps", "hyb_act", "is_marlin_format",
-    "iters", "lm_head", "low_gpu_mem_usage", "lr",
-    "max_input_length", "meta", "minmax_lr", "model_file_base_name", "model_name_or_path", "model_seqlen",
-    "module_name_preceding_first_block", "modules_in_block_to_quantize", "mse", "nsamples", "offload_to_disk",
-    "pad_token_id", "quantizer", "seqlen", "static_groups", "tokenizer", "true_sequential",
-    "use_cuda_fp16", "use_exllama", "version",
-)  # fmt: skip
-"""Keys that say how codes were found, or what a kernel is to do: tensors say all that is computed."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +61,7 @@ class Gptq:
         if rotation := settings.values.get("rotation"):
             problem = f"is {brief(rotation)}: what goes into down_proj is turned in each step, which is not computed"
             raise settings.error("rotation", problem, "null")
-        settings.only(USED, OF_THE_WRITER)
+        settings.only(USED, writer_keys.AUTO_ROUND, writer_keys.GPTQ)
         settings.one_of("method", ("gptq", None), None)
         words = WORDS[settings.one_of("pack_dtype", (*WORDS, None), None) or "int32"]
         said = settings.one_of("checkpoint_format", (*FORMATS, None), None)
@@ -84,7 +74,7 @@ class Gptq:
         dynamic = settings.values.get("dynamic") or {}
         for pattern, value in Settings.of(settings.config, f"{settings.path}.dynamic", dynamic).values.items():
             at = settings.part("dynamic").part(pattern, value)
-            at.only(USED, OF_THE_WRITER)
+            at.only(USED, writer_keys.AUTO_ROUND, writer_keys.GPTQ)
             kind = None if pattern.startswith("-:") else _kind(at, self._kind)
             self._dynamic.append((Pattern.of(at, re.sub("^[+-]:", "", pattern)), kind))
 

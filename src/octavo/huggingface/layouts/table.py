@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from octavo.huggingface.layouts.auto_round import OLDER, AutoRound
 from octavo.huggingface.layouts.awq import Awq
 from octavo.huggingface.layouts.compressed import Compressed
 from octavo.huggingface.layouts.fp8 import Fp8
@@ -19,6 +20,8 @@ from octavo.models.config import Config
 
 KEY, OF_MLX, MLX = "quantization_config", "quantization", "mlx"
 METHODS: dict[str, Callable[[Settings], Layout]] = {
+    "auto-round": AutoRound,
+    OLDER: AutoRound,
     "awq": Awq,
     "compressed-tensors": Compressed,
     "fp8": Fp8,

@@ -1,0 +1,80 @@
+"""AutoRound: modules as GPTQ's or AWQ's, which `packing_format` tells, and settings of some modules in `extra_config`.
+
+Keys of `extra_config` are names of modules, or expressions for these; a module of 16 bits there is as it lies. Releases
+before 0.5 call the packing `backend`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.huggingface.layouts.awq import Awq
+from octavo.huggingface.layouts.gptq import Gptq
+from octavo.huggingface.layouts.match import Pattern
+from octavo.huggingface.layouts.module import Layout, Module
+from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.writer_keys import AUTO_ROUND
+from octavo.io.gguf import LazyTensor
+
+PACKINGS = {
+    **dict.fromkeys(("auto_round:auto_gptq", "auto_round:gptq", "auto_round:gptq:exllamav2"), "gptq"),
+    **dict.fromkeys(("auto_round", "auto_round:gptqmodel", "auto_round:exllamav2", "auto_round:tritonv2"), "gptq_v2"),
+    **dict.fromkeys(("auto_round:auto_awq", "auto_round:awq"), "awq"),
+}
+"""What modules are packed as: AWQ's gemm, or GPTQ's format of that name, of which only the second has true zero points.
+"""
+OLDER = "intel/auto-round"
+USED = ("quant_method", "packing_format", "bits", "group_size", "sym", "data_type", "act_bits", "extra_config")
+OF_ACTIVATIONS = ("act_data_type", "act_dynamic", "act_group_size", "act_sym")
+"""Which say nothing where activations have 16 bits."""
+FLOAT_BITS = 16
+_NAME = re.compile(r"[\w.-]+")
+
+
+class AutoRound:
+    """The layout, and what the configuration says of some modules; None where these are as they lie."""
+
+    def __init__(self, settings: Settings) -> None:
+        settings.only(USED, OF_ACTIVATIONS, AUTO_ROUND)
+        key = "backend" if settings.values["quant_method"] == OLDER else "packing_format"
+        packing = PACKINGS[settings.one_of(key, PACKINGS, "auto_round:auto_gptq")]
+        self._all = _layout(settings, {}, packing)
+        self._own: dict[str, Layout | None] = {}
+        self._matching: list[tuple[Pattern, Layout | None]] = []
+        for name in settings.part("extra_config").values if settings.values.get("extra_config") else {}:
+            own = settings.part("extra_config").part(name)
+            self._own[name] = _layout(own, settings.values, packing)
+            if not _NAME.fullmatch(name):
+                self._matching.append((Pattern.of(own, name), self._own[name]))
+
+    def read(self, module: Module) -> list[LazyTensor]:
+        layout = self._layout_of(module.name)
+        if layout is not None:
+            return layout.read(module)
+        if "qweight" in module:
+            raise module.error("qweight", "is there, and the configuration's `extra_config` leaves the module as it is")
+        return []
+
+    def _layout_of(self, name: str) -> Layout | None:
+        """That of a module's own settings, else of the first expression that matches it, else of all."""
+        if name in self._own:
+            return self._own[name]
+        return next((layout for pattern, layout in self._matching if pattern.matches(name)), self._all)
+
+
+def _layout(own: Settings, others: Mapping[str, Any], packing: str) -> Layout | None:
+    """The layout that an object asks for, `others` where it says nothing."""
+    own.only(USED, OF_ACTIVATIONS, AUTO_ROUND)
+    settings = Settings(own.config, own.path, {**others, **own.values})
+    bits = settings.values.get("bits")
+    if type(bits) is int and bits >= FLOAT_BITS:
+        return None
+    settings.one_of("data_type", ("int", None), None)
+    settings.one_of("act_bits", (16, 32, None), None)
+    said = {"group_size": settings.values.get("group_size", 128)} | ({} if bits is None else {"bits": bits})
+    symmetric = settings.flag("sym", True)
+    if packing == "awq":
+        return Awq(Settings(own.config, own.path, said | {"zero_point": not symmetric}))
+    return Gptq(Settings(own.config, own.path, said | {"sym": symmetric, "checkpoint_format": packing}))
