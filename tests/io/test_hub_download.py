@@ -283,6 +283,14 @@ def test_shards_and_checkpoints(hub: Hub) -> None:
     }
 
 
+def test_an_adapter(hub: Hub) -> None:
+    hub.repository("a/lora", {"adapter_config.json": b"{}", "adapter_model.safetensors": DATA, "config.json": b"{}"})
+    with pytest.raises(
+        HubError, match=r"^a/lora is an adapter \(LoRA\), no model, and Octavo can't apply it: merge it"
+    ):
+        pull(HubName("a/lora"))
+
+
 def test_no_room(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(HubError, match=r"1\.0 MB are to be downloaded, but the disk of \S+ has 1\.0 kB free"):

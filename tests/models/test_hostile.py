@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +15,10 @@ import pytest
 
 import octavo
 from octavo.errors import FileError, GGUFError, ModelError
-from octavo.io.gguf import GGUFFile, TypedValue, ValueType
+from octavo.io.gguf import GGUFFile, TypedValue, ValueType, write_gguf
 from octavo.models import read_model
+from octavo.models.refusal import unknown
+from octavo.quantizers.job.quantize import quantize_file
 from tests.limits import processor_time
 from tests.runtime import tiny
 
@@ -164,7 +167,47 @@ def test_metadata_of_the_wrong_type(tmp_path: Path, field: str, value: object) -
 @pytest.mark.parametrize("arch", ["gptoss", "llama2", "../llama", "architecture", "a" * 900, "\x1b[2J\n"])
 def test_unknown_architectures(tmp_path: Path, arch: str) -> None:
     path = tiny.write(tmp_path / "m.gguf", arch, weights=tiny.tensors())
-    refused(path, ModelError, "can't run architecture", "yet; it runs llama, qwen2, qwen3, qwen3moe", most=800)
+    refused(path, ModelError, "can't run architecture", "docs/gguf.md lists what it runs")
+
+
+def test_names_near_an_unknown_one() -> None:
+    known = ("gpt2", "gpt-oss", "llama", "Qwen3ForCausalLM", "Qwen2ForCausalLM", "OlmoForCausalLM")
+    assert unknown("gptoss", known, "architecture ") == (
+        "Octavo can't run architecture 'gptoss' yet (nearest: gpt-oss); docs/gguf.md lists what it runs"
+    )
+    assert "(nearest: Qwen3ForCausalLM, Qwen2ForCausalLM);" in unknown("Qwen3ForTokenClassification", known)
+    assert unknown("MptForCausalLM", known) == "Octavo can't run 'MptForCausalLM' yet; docs/gguf.md lists what it runs"
+
+
+@pytest.mark.parametrize(
+    ("arch", "keys", "said"),
+    [
+        (
+            "llama",
+            {"general.type": "adapter"},
+            "is an adapter (LoRA), no model, and Octavo can't apply it: merge it into",
+        ),
+        (
+            "qwen3",
+            {"general.type": "adapter", "general.base_model.0.name": "Q"},
+            "merge it into its base model, 'Q', first",
+        ),
+        ("clip", {}, "is a projector (mmproj), which makes of pictures or sounds what a model reads"),
+        ("gemma4v", {"general.type": "mmproj"}, "give the GGUF file of the text model"),
+        (
+            "imatrix",
+            {"general.type": "imatrix"},
+            "is an importance matrix, no model: `octavo quantize --imatrix` takes it",
+        ),
+        ("controlvector", {}, "is a control vector, no model"),
+    ],
+)
+def test_files_that_hold_no_model(tmp_path: Path, arch: str, keys: dict[str, str], said: str) -> None:
+    path = str(tmp_path / "m.gguf")
+    write_gguf(path, arch, keys, {"t": np.zeros((2, 4), np.float32)})
+    refused(path, ModelError, said)
+    with pytest.raises(ModelError, match=re.escape(said)):
+        quantize_file(path, tmp_path / "out.gguf", "Q8_0")
 
 
 def reshaped(name: str, change: Callable[[np.ndarray], np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.models import ARCHITECTURES, Architecture, Hyperparams
 from octavo.models.config import Config, Keys, brief
 from octavo.models.hparams import LIMITS
+from octavo.models.refusal import unknown
 
 FF = "feed_forward_length"
 CLASSES = {name: architecture for architecture in ARCHITECTURES.values() for name in architecture.classes}
@@ -28,9 +29,11 @@ def find_class(config: Config) -> str:
     for other in CLASSES:
         if other.startswith(f"{name} with ") and config.values.get(other.rpartition(" ")[2]):
             return other
+    if name is None:
+        raise config.error("architectures", "is missing", 'the model\'s class, as in ["LlamaForCausalLM"]')
     if not isinstance(name, str) or name not in CLASSES:
-        problem = f"Octavo can't run {brief(name)} yet; it runs {', '.join((*CLASSES, *WRAPPERS))}"
-        raise config.error("architectures", problem)
+        known = (other for other in (*CLASSES, *WRAPPERS) if " with " not in other)
+        raise config.error("architectures", unknown(str(name), known))
     return name
 
 

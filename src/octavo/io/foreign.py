@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from octavo.errors import shown
+
 GIT_LFS = b"version https://git-lfs.github.com/spec/"
 
 _BY_START: tuple[tuple[bytes, str], ...] = (
@@ -18,11 +20,20 @@ _HTML = "is a web page, not a model: a download gave its page instead of the fil
 _SAFETENSORS = "is a safetensors file: give the folder that it lies in, with config.json and the tokenizer"
 _JSON = "is JSON, not a model: give the folder that it lies in, if that is a checkpoint"
 
+ADAPTER_CONFIG = "adapter_config.json"
+"""The file that only the folder of an adapter has."""
+
 HEAD = 64
 """Bytes from a file's start that `foreign` looks at."""
 
 AGAIN = "download or copy it again"
 """What to do about a file that ends too early."""
+
+
+def adapter(base: object = None) -> str:
+    """What an adapter is, and what to do; `base` names the model that it changes, where it is a text."""
+    named = f", {shown(base)}," if isinstance(base, str) and base else ""
+    return f"is an adapter (LoRA), no model, and Octavo can't apply it: merge it into its base model{named} first"
 
 
 def foreign(head: bytes) -> str | None:

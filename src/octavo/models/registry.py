@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.errors import ModelError, shown
+from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
 from octavo.models import (
     afmoe,
@@ -68,6 +68,7 @@ from octavo.models import (
 )
 from octavo.models.architecture import Architecture, ModelSpec
 from octavo.models.cache_scales import cache_tensors
+from octavo.models.refusal import require_model, unknown
 from octavo.models.weights import check_tensors
 
 ARCHITECTURES: dict[str, Architecture[Any]] = {
@@ -86,12 +87,14 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
 
 
 def read_model(file: GGUFFile) -> ModelSpec:
-    """The model in a file. Raises ModelError for an architecture that is unknown, incomplete or contradictory."""
+    """The model in a file.
+
+    Raises ModelError for a file that holds none, and for an architecture that is unknown, incomplete or contradictory.
+    """
+    require_model(file)
     name = file.metadata.get_str("general.architecture")
     if name not in ARCHITECTURES:
-        raise ModelError(
-            f"Octavo can't run architecture {shown(name)} yet; it runs {', '.join(ARCHITECTURES)}", file=file.path
-        )
+        raise ModelError(unknown(name, ARCHITECTURES, "architecture "), file=file.path)
     architecture = ARCHITECTURES[name]
     file, metadata = architecture.today(file)
     shapes = {info.name: tuple(info.shape) for info in file.tensors.values()}

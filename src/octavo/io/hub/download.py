@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from octavo.errors import FileError, HubError
+from octavo.io.foreign import ADAPTER_CONFIG, adapter
 from octavo.io.hub import cache
 from octavo.io.hub.client import LIBRARY, client, tls
 from octavo.io.hub.fetch import Origin, fetch
@@ -56,12 +57,15 @@ def pull(
     room on the disk, wrong bytes; and FileError where the cache can't be written.
     """
     if offline or cache.is_offline():
-        found = cache.find(name, free, chooser)
-        return Pulled(name, found.commit, found.variant, found.path, 0, 0.0)
+        here = cache.find(name, free, chooser)
+        return Pulled(name, here.commit, here.variant, here.path, 0, 0.0)
     api, patience, start = client(), Patience(show), time.monotonic()
     show(f"asking for {name}", 0, None)
     listing = list_repository(api, name, patience)
-    chosen = chooser(name, variants(listing.entries), free)
+    found = variants(listing.entries)
+    if not found and any(entry.name == ADAPTER_CONFIG for entry in listing.entries):
+        raise HubError(f"{name.repo} {adapter()}")
+    chosen = chooser(name, found, free)
 
     def is_refused(status: int, header: Header) -> None:
         refused(api, name, status, header, patience)

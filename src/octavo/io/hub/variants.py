@@ -108,7 +108,7 @@ def _checkpoint(entries: Sequence[RepoFile]) -> Variant | None:
     """The files of a checkpoint folder, config.json last, so that it is there only if all others are."""
     here = {entry.name: entry for entry in entries if "/" not in entry.name}
     modules = [entry for entry in entries if _OF_A_MODULE.fullmatch(entry.name)]
-    weights = [name for name in here if name.endswith(".safetensors")]
+    weights = [name for name in here if name.endswith(".safetensors") and not name.startswith("adapter_")]
     named = [name for name in weights if re.fullmatch(r"model(-[0-9]+-of-[0-9]+)?\.safetensors", name)]
     config = here.pop("config.json", None)
     if config is None or not weights:

@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from octavo.errors import FileError, shown
+from octavo.io.foreign import ADAPTER_CONFIG, adapter
 from octavo.io.safetensors.file import SafetensorsFile, StoredTensor
 from octavo.io.safetensors.json_file import read_json
 
@@ -26,9 +27,12 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Checkpoint:
-        """Raises FileError for a folder without a config or weights, for pickles, and for files that are wrong."""
+        """Raises FileError for a folder without a config or weights, for adapters and pickles, and for wrong files."""
         path = os.fsdecode(folder)
         names = _names(path)
+        if ADAPTER_CONFIG in names and INDEX not in names and SINGLE not in names:
+            base = read_json(os.path.join(path, ADAPTER_CONFIG), MAX_CONFIG_BYTES).get("base_model_name_or_path")
+            raise FileError(adapter(base), file=path)
         if CONFIG not in names:
             raise _no_config(path, names)
         config = read_json(os.path.join(path, CONFIG), MAX_CONFIG_BYTES)

@@ -16,6 +16,7 @@ from octavo.formats.spec import F32
 from octavo.formats.table import FORMATS
 from octavo.io.gguf import GGUFFile, TensorInfo
 from octavo.models import ARCHITECTURES
+from octavo.models.refusal import require_model
 from octavo.models.weights import INPUT_SCALE, SCALE, scale_name, scale_of
 from octavo.quantizers.mix.mixing import Facts
 
@@ -81,6 +82,7 @@ class Source:
 
 def gguf_source(file: GGUFFile) -> Source:
     """An open GGUF file, split or not, as a source. Raises GGUFError or ModelError where it lacks what mixing needs."""
+    require_model(file)
     arch, tensors = file.metadata.get_str("general.architecture"), []
     for info in file.tensors.values():
 

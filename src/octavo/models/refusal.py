@@ -1,0 +1,47 @@
+"""What is said of files that Octavo can't run: what they are, what to do about it, and which names are near."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from octavo.errors import ModelError, shown
+from octavo.io.foreign import adapter
+from octavo.io.gguf import GGUFFile
+
+_NO_MODELS = {
+    "mmproj": "is a projector (mmproj), which makes of pictures or sounds what a model reads, and Octavo can't run it: "
+    "give the GGUF file of the text model",
+    "imatrix": "is an importance matrix, no model: `octavo quantize --imatrix` takes it",
+    "controlvector": "is a control vector, no model, and Octavo can't apply it",
+}
+"""By GGUF's `general.type`."""
+_TYPES = {"clip": "mmproj", "controlvector": "controlvector"}
+"""What files of an architecture are, whatever their type says."""
+_LONGEST = 80
+
+
+def require_model(file: GGUFFile) -> None:
+    """Raise ModelError for a GGUF file that is known to hold something else than a model."""
+    kind = file.metadata.get_str("general.type", "model")
+    arch = file.metadata.get_str("general.architecture", "")
+    if kind == "adapter":
+        raise ModelError(adapter(file.metadata.get("general.base_model.0.name")), file=file.path)
+    problem = _NO_MODELS.get(_TYPES.get(arch, kind))
+    if problem is not None:
+        raise ModelError(problem, file=file.path)
+
+
+def unknown(name: str, known: Iterable[str], what: str = "") -> str:
+    """That Octavo can't run `name`, which is a `what`, the up to three of the `known` names that are nearest to it, and
+    where all are listed."""
+    stems = {_stem(other): other for other in known}
+    close = ", ".join(stems[stem] for stem in get_close_matches(_stem(name), stems, n=3, cutoff=0.65))
+    near = f" (nearest: {close})" if close else ""
+    return f"Octavo can't run {what}{shown(name)} yet{near}; docs/gguf.md lists what it runs"
+
+
+def _stem(name: str) -> str:
+    """A name without what a class does: "qwen3" of Qwen3ForCausalLM."""
+    return re.split("For[A-Z]", name[:_LONGEST])[0].casefold()
