@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from octavo.errors import TokenizerError, UsageError
+from octavo.errors import FileError, TokenizerError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.exact import as_type, exact_type
 from octavo.formats.spec import F32
@@ -21,7 +21,11 @@ from octavo.graph.names import split_layer
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.table import layout_name
+from octavo.io.foreign import HEAD, foreign
 from octavo.io.gguf import LazyTensor
+from octavo.io.gguf.part import MAGIC
+from octavo.io.missing import require_there
+from octavo.io.regular import open_regular
 from octavo.models import Hyperparams
 from octavo.models.weights import ORDER, SCALE, scale_name, weight_of
 from octavo.quantizers.imatrix import Imatrix
@@ -103,12 +107,25 @@ def exact_types(tensors: Iterable[LazyTensor]) -> dict[str, BlockFormat]:
 
 
 def _readable(folder: StrPath) -> Folder:
-    """The checkpoint in a folder. Raises what `read_folder` raises, and TokenizerError for one without merges."""
+    """The checkpoint in a folder. Raises what `read_folder` raises, FileError for a file, and TokenizerError for one
+    without merges."""
+    _require_folder(folder)
     found = read_folder(folder)
     if MERGES in found.metadata and not found.metadata[MERGES]:
         allowed = "some, as no GGUF file is read without; `octavo run` takes the folder as it is"
         raise TokenizerError("has no merges", file=found.checkpoint.folder, field="tokenizer.json", allowed=allowed)
     return found
+
+
+def _require_folder(path: StrPath) -> None:
+    require_there(path)
+    if os.path.isdir(path):
+        return
+    with open_regular(path) as file:
+        head = file.read(HEAD)
+    is_gguf = head.startswith(MAGIC)
+    problem = "is a GGUF file already: `octavo quantize` makes other types of it" if is_gguf else foreign(head)
+    raise FileError(problem or "is not a folder", file=path, allowed="the folder of a checkpoint")
 
 
 def _cache_magnitudes(found: Folder) -> dict[str, F32]:

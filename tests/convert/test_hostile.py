@@ -40,6 +40,14 @@ def folder(made: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
     return copy
 
 
+@pytest.mark.parametrize("beside", [{}, {"config.json": "{}"}])
+def test_the_folder_of_an_adapter(tmp_path: Path, beside: dict[str, str]) -> None:
+    for name, text in {"adapter_config.json": '{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}', **beside}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    refused(tmp_path, FileError, "is an adapter (LoRA), no model", "its base model, 'Qwen/Qwen3-0.6B', first")
+
+
 def refused(path: Path, kind: type[OctavoError], *says: str) -> None:
     out = path.parent / "out.gguf"
     with pytest.raises(kind) as error:
@@ -50,8 +58,9 @@ def refused(path: Path, kind: type[OctavoError], *says: str) -> None:
 
 
 @pytest.mark.parametrize(("values", "says"), [
-    ({"architectures": ["MptForCausalLM"]}, ["architectures", "MptForCausalLM", "LlamaForCausalLM"]),
-    ({"architectures": None}, ["architectures"]),
+    ({"architectures": ["MptForCausalLM"]}, ["architectures", "MptForCausalLM", "docs/gguf.md lists what it runs"]),
+    ({"architectures": ["Qwen4ForCausalLM"]}, ["(nearest: Qwen3ForCausalLM, Qwen2ForCausalLM, Qwen3VLForCondi"]),
+    ({"architectures": None}, ["architectures: is missing (allowed: the model's class, as in [\"LlamaForCausalLM\"])"]),
     ({"architectures": [["x"]]}, ["architectures"]),
     ({"hidden_size": 0}, ["hidden_size", "1 to"]),
     ({"hidden_size": 255}, ["token_embd.weight", "[320, 256]", "[320, 255]"]),
@@ -121,7 +130,7 @@ def test_a_pickle_in_the_index_is_refused(folder: Callable[[str], Path]) -> None
 
 
 def test_folders_without_what_it_takes(folder: Callable[[str], Path], tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", FileError, "nowhere", "can't be opened")
+    refused(tmp_path / "nowhere", FileError, "nowhere", "there is no such file or folder")
     path = folder("qwen3")
     (path / "tokenizer.json").unlink()
     refused(path, TokenizerError, "has no tokenizer", "tokenizer.json or tokenizer.model")

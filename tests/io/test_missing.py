@@ -44,6 +44,16 @@ def test_a_file_of_nearly_that_name(tmp_path: Path) -> None:
         quantize_file(tmp_path / "qwen3-q5.gguf", tmp_path / "out.gguf", "Q8_0")
 
 
+def test_a_link_to_nothing(tmp_path: Path) -> None:
+    link = tmp_path / "model-q4.gguf"
+    link.symlink_to("gone.gguf")
+    with pytest.raises(FileError) as caught:
+        open_model_file(link)
+    assert str(caught.value) == f"{link}: is a link to '{tmp_path / 'gone.gguf'}', where nothing is"
+    with pytest.raises(FileError, match=r"no such file or folder$"):
+        open_model_file(tmp_path / "model-q5.gguf")
+
+
 def test_a_folder_of_gguf_files(tmp_path: Path) -> None:
     for name in ("b.gguf", "a.gguf"):
         (tmp_path / name).touch()

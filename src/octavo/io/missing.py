@@ -6,7 +6,7 @@ import os
 import re
 from difflib import get_close_matches
 
-from octavo.errors import FileError
+from octavo.errors import FileError, shown
 from octavo.io.hub.name import parse
 
 _HUB = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/.*", re.IGNORECASE)
@@ -20,6 +20,8 @@ def require_there(path: str | os.PathLike[str]) -> None:
     try:
         os.stat(name)
     except FileNotFoundError:
+        if os.path.islink(name):
+            raise FileError(f"is a link to {shown(os.path.realpath(name))}, where nothing is", file=name) from None
         hint = advice(name)
         raise FileError(f"there is no such file or folder{f'; {hint}' if hint else ''}", file=name) from None
     except (OSError, ValueError) as error:
@@ -50,7 +52,7 @@ def _close(name: str) -> str:
     """A model that is there under nearly that name."""
     folder, base = os.path.split(name)
     try:
-        here = [entry.name for entry in os.scandir(folder or ".") if entry.name.endswith(".gguf")]
+        here = [e.name for e in os.scandir(folder or ".") if e.name.endswith(".gguf") and e.is_file()]
     except OSError:
         here = []
     if not folder:
