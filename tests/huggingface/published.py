@@ -131,6 +131,11 @@ PUBLISHED: dict[str, Published] = {
                               "GROUP4_128_F32"),
     "ct-w8a16-act-order": Published(
         packed(8, 128, ordered=True), compressed("pack-quantized", num_bits=8, actorder="group"), "GROUP8_128_F32"),
+    "ct-act-order-static": Published(packed(4, 128, ordered=True), compressed("pack-quantized", actorder="static"),
+                                     "GROUP4_128_F32"),
+    "ct-w4a8-act-order": Published(packed(4, 128, ordered=True), compressed("pack-quantized", TOKENS, actorder="group"),
+                                   "GROUP4_128_F32"),
+    "ct-w4afp8": Published(packed(4, 128), compressed("pack-quantized", E4M3_TOKENS), "GROUP4_128_F32"),
     "ct-w3a16": Published(packed(3, None, dtype=np.float16), compressed("pack-quantized", num_bits=3, **CHANNEL),
                           "GROUP3_128_F16"),
     "ct-w7a16": Published(packed(7, 64), compressed("pack-quantized", num_bits=7, group_size=64), "GROUP8_64_F32"),
@@ -183,6 +188,9 @@ PUBLISHED: dict[str, Published] = {
                                 f"GROUP{bits}_{group}_M_F16", "quantization")
        for bits, group in ((2, 128), (5, 32), (6, 64), (8, 64))},
     "mlx-mxfp4": Published(mlx_mxfp4, {"group_size": 32, "bits": 4, "mode": "mxfp4"}, "MXFP4", "quantization"),
+    "ct-mxfp8": Published(
+        mxfp8, compressed("mxfp8-quantized", {**E4M3_TOKENS, "strategy": "group", "group_size": 32}, num_bits=8,
+                          type="float", group_size=32), "FP8_32"),
     "ct-mxfp4": Published(mxfp4(), compressed("mxfp4-pack-quantized", type="float", group_size=32), "MXFP4"),
 }  # fmt: skip
 """Layouts by name, each as a tool writes it."""

@@ -148,7 +148,7 @@ def test_a_folder_is_what_its_file_would_be(folder: Path) -> None:
         (["config_groups", "group_0", "input_activations", "strategy"], "channel", ["strategy", "'token'"]),
         (["config_groups", "group_0", "input_activations", "symmetric"], False, ["symmetric", "true"]),
         (["config_groups", "group_0", "input_activations", "num_bits"], 4, ["num_bits", "(allowed: 8)"]),
-        (["config_groups", "group_0", "input_activations", "type"], "float", ["type", "'float'", "'int'"]),
+        (["config_groups", "group_0", "input_activations", "type"], "nf4", ["type", "'nf4'", "'int'"]),
         (["config_groups", "group_0", "output_activations"], {"num_bits": 8}, ["output_activations", "null"]),
     ],
 )

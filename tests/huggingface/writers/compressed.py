@@ -13,8 +13,8 @@ INPUT: Parts = {"input_scale": np.array([0.01], np.float32)}
 
 
 def packed(bits: int, group: int | None, *, sym: bool = True, dtype: Any = np.float32, loose: bool = False,
-           ordered: bool = False) -> Tensors:  # fmt: skip
-    """compressed-tensors' pack-quantized; `loose` zero points have a byte each."""
+           ordered: bool = False, static: bool = False) -> Tensors:  # fmt: skip
+    """compressed-tensors' pack-quantized; `loose` zero points have a byte each, `static` a scale for activations."""
 
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         k = w.shape[1]
@@ -35,7 +35,7 @@ def packed(bits: int, group: int | None, *, sym: bool = True, dtype: Any = np.fl
         if ordered:
             parts["weight_g_idx"] = np.empty(k, np.int32)
             parts["weight_g_idx"][perm] = np.arange(k) // size
-        return parts, there
+        return parts | (INPUT if static else {}), there
 
     return tensors
 

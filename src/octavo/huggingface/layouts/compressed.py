@@ -7,7 +7,7 @@ A group of modules has arguments for its weights and its activations, and a form
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.huggingface.layouts import compressed_weights as weights
@@ -18,6 +18,8 @@ from octavo.huggingface.layouts.settings import Settings, brief
 from octavo.io.gguf import LazyTensor
 
 KEY = "quantization_config"
+MICRO = 32
+"""Values that share a power of two."""
 KEYS = (
     "quant_method", "config_groups", "ignore", "format", "kv_cache_scheme", "quantization_status", "version",
     "global_compression_ratio", "sparsity_config", "transform_config", "compression_ratio",
@@ -31,15 +33,18 @@ STRATEGIES = {"int": ("channel", "group", "tensor"), "float": ("channel", "tenso
 _INT8, _FP8 = {"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "float"}
 _TOKEN = {"strategy": "token", "dynamic": True}
 _G128 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+_GROUPS = {bits: {**_G128, "num_bits": bits} for bits in range(2, 8)}
 _NV = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
 _MX = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+_MX8 = {**_MX, "num_bits": 8}
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "W8A16": ({**_INT8, "strategy": "channel"}, None),
-    "W4A16": (_G128, None),
+    **{f"W{bits}A16": (group, None) for bits, group in _GROUPS.items()},
+    **{f"W{bits}A8": (group, {**_INT8, **_TOKEN}) for bits, group in _GROUPS.items()},
     "W4A16_ASYM": ({**_G128, "symmetric": False}, None),
     "W8A8": ({**_INT8, "strategy": "channel"}, {**_INT8, **_TOKEN}),
     "INT8": ({**_INT8, "strategy": "channel"}, {**_INT8, **_TOKEN}),
-    "W4A8": (_G128, {**_INT8, **_TOKEN}),
+    "W4AFP8": (_G128, {**_FP8, **_TOKEN}),
     "FP8": ({**_FP8, "strategy": "tensor"}, {**_FP8, "strategy": "tensor", "dynamic": False}),
     "FP8_DYNAMIC": ({**_FP8, "strategy": "channel"}, {**_FP8, **_TOKEN}),
     "FP8_BLOCK": ({**_FP8, "strategy": "block", "block_structure": [128, 128]},
@@ -48,6 +53,8 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "NVFP4": (_NV, {**_NV, "dynamic": "local"}),
     "MXFP4A16": (_MX, None),
     "MXFP4": (_MX, {**_MX, "dynamic": True}),
+    "MXFP8A16": (_MX8, None),
+    "MXFP8": (_MX8, {**_MX8, "dynamic": True}),
 }  # fmt: skip
 """Groups that are named instead of described: the arguments of weights and of activations."""
 
@@ -59,6 +66,7 @@ READERS: dict[str, Read] = {
     "naive-quantized": weights.naive,
     "nvfp4-pack-quantized": weights.nvfp4,
     "mxfp4-pack-quantized": weights.mxfp4,
+    "mxfp8-quantized": weights.mxfp8,
 }
 """How weights are read, by format."""
 
@@ -154,38 +162,39 @@ def _arguments(group: Settings, top: Any) -> Arguments:
         raise w.error("group_size", f"is {brief(size)} where the strategy is {strategy}", "null")
     if strategy == "block":
         w.one_of("block_structure", ([128, 128],))
-    actorder = w.one_of("actorder", (None, False, "static", "weight", "group", "dynamic"), None)
-    tokens = _tokens(group, kind)
-    format_ = _format(group, top, kind, bits, strategy, tokens)
-    return Arguments(kind, bits, symmetric, strategy, group_size, actorder in ("group", "dynamic"), tokens, format_)
+    w.one_of("actorder", (None, True, False, "static", "weight", "group", "dynamic"), None)
+    a = Arguments(kind, bits, symmetric, strategy, group_size, _tokens(group, kind), "")
+    return replace(a, format=_format(group, top, a))
 
 
-def _format(group: Settings, top: Any, kind: str, bits: int, strategy: str, tokens: Tokens) -> str:
+def _format(group: Settings, top: Any, a: Arguments) -> str:
     """How weights lie: what the group says, else what the whole configuration does."""
-    if kind == "float" and bits == 4:
-        allowed = ["nvfp4-pack-quantized" if strategy == "tensor_group" else "mxfp4-pack-quantized"]
-    elif kind == "float":
-        allowed = ["float-quantized", "naive-quantized"]
+    if a.kind == "float" and a.bits == 4:
+        allowed = ["nvfp4-pack-quantized" if a.strategy == "tensor_group" else "mxfp4-pack-quantized"]
+    elif a.kind == "float":
+        allowed = ["float-quantized", "naive-quantized"] + (["mxfp8-quantized"] if a.group == MICRO else [])
     else:
-        allowed = ["int-quantized", "naive-quantized"] + (["pack-quantized"] if bits < 8 or tokens == "floats" else [])
+        allowed = ["int-quantized", "naive-quantized"] + (["pack-quantized"] if a.bits < 8 or not a.coded else [])
     where = group if group.values.get("format") is not None else Settings(group.config, KEY, {"format": top})
     found: str = where.one_of("format", allowed)
     return found
 
 
 def _tokens(group: Settings, kind: str) -> Tokens:
-    """What activations are quantized to."""
+    """What activations of weights of a kind are quantized to."""
     if group.values.get("input_activations") is None:
         return "floats"
     tokens = group.part("input_activations")
-    tokens.one_of("type", (kind,))
+    of_floats = tokens.one_of("type", ("int", "float") if kind == "int" else ("float",)) == "float"
     if kind == "float" and tokens.values.get("num_bits") == 4:
         tokens.one_of("strategy", ("tensor_group", "group"))
-        return "static"
+        return "unused"
     tokens.one_of("num_bits", (8,))
     tokens.one_of("symmetric", (True,), True)
     dynamic = tokens.one_of("dynamic", (True, False), False)
     tokens.one_of("strategy", ("token", "tensor", "group") if dynamic else ("tensor",))
+    if of_floats and kind == "int":
+        return "unused"
     return "codes" if dynamic else "static"
 
 

@@ -8,7 +8,7 @@ A linear layer called m is stored as
     m.weight_shape       N and K
     m.weight_scale       floats [N, 1] or [N], [N, K / G], [1], [N / 128, K / 128]; F8_E4M3 or U8 for E2M1
     m.weight_zero_point  zero points: I8 like the scales, or a stream along N, I32 [N * bits / 32, K / G]
-    m.weight_g_idx       the group of each value of a row
+    m.weight_g_idx       the group of each value of a row, or -1 where they lie in order
     m.input_scale        [1], the scale of activations where it is static
 
 It has one level of scales. For 4-bit weights beside 8-bit activations two are derived from them, as
@@ -35,8 +35,9 @@ from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 
-Tokens = Literal["floats", "codes", "static"]
+Tokens = Literal["floats", "codes", "static", "unused"]
 SCALE, PACKED, SHAPE, ZERO = "weight_scale", "weight_packed", "weight_shape", "weight_zero_point"
+GROUP_INDEX = "weight_g_idx"
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,8 @@ class Arguments:
     symmetric    there are no zero points
     strategy     what a scale belongs to
     group        values of a row that share a scale, None where the strategy says it
-    ordered      groups are given by `weight_g_idx`
     tokens       what activations are quantized to: "floats", nothing; "codes", with a scale for each token; "static",
-                 with one in the file
+                 with one in the file; "unused", what products with these weights do without here
     format       how weights lie in the file
     """
 
@@ -59,14 +59,18 @@ class Arguments:
     symmetric: bool
     strategy: str
     group: int | None
-    ordered: bool
     tokens: Tokens
     format: str
 
     @property
+    def coded(self) -> bool:
+        """Whether products take activations as codes of 8 bits."""
+        return self.tokens in ("codes", "static")
+
+    @property
     def rows(self) -> str | None:
         """The rows of `formats.channel` for products of integers with 8-bit tokens; None for rows of groups."""
-        if not (self.tokens != "floats" and self.symmetric and self.kind == "int") or self.ordered:
+        if not (self.coded and self.symmetric and self.kind == "int"):
             return None
         if self.group is not None:
             return "INT4_G128" if (self.bits, self.group) == (4, GROUP) else None
@@ -89,9 +93,10 @@ def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
         words = codes.array()
         return lambda part: Planes(words_of(words[part], a.bits, k))
 
-    if a.rows is not None:
+    order = _order(module, a, k)
+    if a.rows is not None and order is None:
         return _rows(module, a, n, k, codes.name, load, middle)
-    return _groups(module, a, n, k, load)
+    return _groups(module, a, n, k, load, order)
 
 
 def plain_integers(module: Module, a: Arguments) -> list[LazyTensor]:
@@ -106,9 +111,10 @@ def plain_integers(module: Module, a: Arguments) -> list[LazyTensor]:
             raise _says(codes, f"has codes from {raw.min()} to {raw.max()}", f"{-middle} to {middle - 1}")
         return lambda part: Planes(raw[part].view(np.uint8) + np.uint8(middle))
 
-    if a.rows is not None:
+    order = _order(module, a, k)
+    if a.rows is not None and order is None:
         return _rows(module, a, n, k, codes.name, load, np.uint8(middle))
-    return _groups(module, a, n, k, load)
+    return _groups(module, a, n, k, load, order)
 
 
 def naive(module: Module, a: Arguments) -> list[LazyTensor]:
@@ -119,8 +125,14 @@ def naive(module: Module, a: Arguments) -> list[LazyTensor]:
 def floats(module: Module, a: Arguments) -> list[LazyTensor]:
     """`float-quantized`."""
     block = 128 if a.strategy == "block" else a.group
-    weight = float8.weight(module, SCALE, block, square=a.strategy == "block", token_codes=a.tokens != "floats")
+    weight = float8.weight(module, SCALE, block, square=a.strategy == "block", token_codes=a.coded)
     return _with_input_scale(module, a, weight)
+
+
+def mxfp8(module: Module, a: Arguments) -> list[LazyTensor]:
+    """`mxfp8-quantized`."""
+    _drop_scale(module, a, "input_scale")
+    return [float8.microscaled(module, SCALE)]
 
 
 def nvfp4(module: Module, a: Arguments) -> list[LazyTensor]:
@@ -170,15 +182,24 @@ def _per_row(scale: StoredTensor, n: int) -> F32:
     return np.full((n, 1), values.reshape(()), np.float32) if values.size == 1 else values.reshape(n, -1)
 
 
-def _groups(module: Module, a: Arguments, n: int, k: int, load: Callable[[], Part]) -> list[LazyTensor]:
+def _order(module: Module, a: Arguments, k: int) -> AnyArray | None:
+    """The columns sorted by group, see `order_of`; None where they lie so."""
+    if GROUP_INDEX not in module:
+        return None
+    index = module.take(GROUP_INDEX, ("I32", "I64"), (k,))
+    if a.group is None or k % a.group or (index.array() == -1).any():  # which the library takes for none
+        return None
+    return order_of(module, GROUP_INDEX, k, a.group)
+
+
+def _groups(
+    module: Module, a: Arguments, n: int, k: int, load: Callable[[], Part], order: AnyArray | None
+) -> list[LazyTensor]:  # fmt: skip
     """Rows of groups, for activations of any kind."""
     group = a.group or k
     scale = _scale(module, a, n, k)
     zero = None if a.symmetric else _zero(module, a, n, k // group)
     _drop_scale(module, a, "input_scale")
-    order = None
-    if a.ordered and "weight_g_idx" in module:
-        order = order_of(module, "weight_g_idx", k, group)
 
     def made() -> Part:
         planes, d = load(), _per_row(scale, n)
@@ -247,7 +268,7 @@ def _with_input_scale(module: Module, a: Arguments, weight: LazyTensor) -> list[
 
 def _drop_scale(module: Module, a: Arguments, end: str) -> None:
     """Take the static scale of activations that stay as they are beside these weights."""
-    if end in module and a.tokens == "static":
+    if end in module and a.tokens in ("static", "unused"):
         module.take(end, HALVES)
 
 

@@ -1,0 +1,84 @@
+"""Scales of 8-bit caches that published checkpoints have beside their weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from octavo.cli.inspect import summarize
+from octavo.convert import convert_checkpoint
+from octavo.errors import ModelError
+from octavo.formats.spec import F32
+from octavo.huggingface import CheckpointFile, open_model_file
+from octavo.models import read_model
+from octavo.models.cache_scales import static_scales
+from tests.huggingface.published import Published
+from tests.huggingface.test_published import publish, read_module
+from tests.huggingface.writers.compressed import int8
+
+SCALES = {"k_scale": [0.25], "v_scale": [0.125, 0.5]}
+
+
+def with_scales(folder: Path, scales: dict[str, list[float]]) -> dict[str, F32]:
+    """Add scales of caches to each of the two layers of a checkpoint."""
+    publish(folder, "ct-w8a8")
+    path = folder / "model.safetensors"
+    added = {
+        f"model.layers.{i}.self_attn.{name}": np.array(s, np.float32) for i in range(2) for name, s in scales.items()
+    }
+    safetensors.numpy.save_file({**safetensors.numpy.load_file(path), **added}, path)
+    return added
+
+
+def test_scales_of_caches_are_those_of_the_model(tmp_path: Path) -> None:
+    added = with_scales(tmp_path, SCALES)
+    with open_model_file(tmp_path) as file:
+        assert isinstance(file, CheckpointFile)
+        assert file.kv_scales() == {name: pytest.approx(scale) for name, scale in added.items()}
+        assert summarize(file)["cache_scales"] == 4
+        assert summarize(file)["quantized_as"] == "compressed-tensors"
+        spec = read_model(file)
+        found = static_scales(file, spec.hparams, "fp8")
+        np.testing.assert_array_equal(found[1, "k"].scale, np.float32([0.25, 0.25]))
+        np.testing.assert_array_equal(found[1, "v"].scale, np.float32([0.125, 0.5]))
+        np.testing.assert_allclose(
+            static_scales(file, spec.hparams, "int8")[0, "v"].scale, np.float32([56, 224]) / 127, rtol=1e-6
+        )
+    convert_checkpoint(tmp_path, tmp_path / "out.gguf")
+    with open_model_file(tmp_path / "out.gguf") as file:
+        written = static_scales(file, read_model(file).hparams, "fp8")
+        assert {key: constants.scale.tolist() for key, constants in written.items() if constants.scale is not None} == {
+            (i, kind): want for i in range(2) for kind, want in (("k", [0.25, 0.25]), ("v", [0.125, 0.5]))
+        }
+
+
+@pytest.mark.parametrize(
+    ("scales", "says"),
+    [
+        ({"k_scale": [0.5]}, r"cache_v\.max.* is missing"),
+        ({"k_scale": [0.5], "v_scale": [0.5] * 3}, "scales of 3 heads.*1, or 2"),
+        ({"kv_scale": [0.5], "v_scale": [0.5]}, "is a second scale"),
+    ],
+)
+def test_scales_of_caches_that_do_not_fit(tmp_path: Path, scales: dict[str, list[float]], says: str) -> None:
+    with_scales(tmp_path, scales)
+    with open_model_file(tmp_path) as file, pytest.raises(ModelError, match=says):
+        read_model(file).graph(cache_type="int8")
+
+
+def test_scales_of_1_say_nothing(tmp_path: Path) -> None:
+    with_scales(tmp_path, {"k_scale": [1.0], "v_scale": [1.0]})
+    with open_model_file(tmp_path) as file:
+        spec = read_model(file)
+        assert static_scales(file, spec.hparams, "fp8") == {}
+
+
+def test_scales_of_caches_beside_weights_as_they_lie(tmp_path: Path) -> None:
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+    config = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": scheme}
+    parts = {"weight": np.ones((4, 8), np.float32), "k_scale": np.array([0.5], np.float32)}
+    read = read_module(tmp_path, Published(int8(None), config, ""), parts)
+    assert {name: tensor.format.name for name, tensor in read.items()} == {"weight": "F32"}
