@@ -114,6 +114,36 @@ def test_regenerate_and_edit(user: User) -> None:
     assert len(user.texts(".message")) == 2
 
 
+def test_nothing_is_cut_while_a_reply_is_under_way(user: User) -> None:
+    """An edit there would take the messages after it along, and send nothing."""
+    user.say("one")
+    user.say("endless", wait=False)
+    user.page.wait_for_selector("text=on and on and")
+    user.page.hover(".message.user >> nth=0")
+    assert not user.page.is_visible(".message.user >> nth=0 >> [aria-label=Edit]")
+    assert not user.page.is_visible("[aria-label=Regenerate] >> nth=0")
+    assert user.page.is_visible(".message.user >> nth=0 >> [aria-label=Copy]")
+    user.page.evaluate("edit(document.querySelector('.message'), chat.messages[0])")
+    user.page.fill("textarea.edit", "changed")
+    user.page.press("textarea.edit", "Enter")
+    user.page.click("[aria-label=Stop]")
+    user.page.wait_for_selector(DONE)
+    assert [m["content"] for m in user.stored()[0]["messages"]][:3] == ["one", "You said one, reply 1.", "endless"]
+    assert user.page.input_value("textarea.edit") == "changed"
+    user.page.press("textarea.edit", "Enter")
+    user.page.wait_for_selector("text=You said changed, reply 3.")
+
+
+def test_the_end_of_a_reply_scrolls_nowhere(user: User) -> None:
+    user.say("markdown")
+    user.say("endless", wait=False)
+    user.page.wait_for_selector("text=on and on and")
+    user.page.evaluate("document.getElementById('scroll').scrollTop = 0")
+    user.page.keyboard.press("Escape")
+    user.page.wait_for_selector(DONE)
+    assert user.page.evaluate("document.getElementById('scroll').scrollTop") == 0
+
+
 def test_settings_go_with_requests(user: User) -> None:
     user.page.click("#settings")
     for name, value in {"system": "Be brief.", "temperature": "0.5", "top_k": "7", "seed": "0"}.items():
@@ -194,6 +224,7 @@ def test_what_goes_wrong_is_told(browser: Any) -> None:
         user = User(browser, chat)
         user.say("busy")
         assert user.texts(".error") == ["the queue is full (try again in 7 s)"]
+        assert user.page.locator(".message:last-child [aria-label=Copy]").count() == 0
         user.say("break")
         assert user.texts(".error")[1] == "the engine has gone"
         assert user.texts(".message:last-child > .text") == ["You said b"]
