@@ -42,6 +42,7 @@ def test_types_that_hold_a_layout(tmp_path: Path, name: str, caplog: pytest.LogC
     publish(tmp_path / "hf", name)
     report = convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf")
     assert ("no GGUF type holds" in caplog.text) == (EXACT[name] is None)
+    assert ("--type F32 is exact, and larger" in caplog.text) == (EXACT[name] is None)
     row = next(row for row in report.rows if row.name == "blk.1.attn_output.weight")
     rows = PUBLISHED[name].rows
     assert (row.source_type, row.type) == (f"{rows} by g_idx" if "order" in name else rows, EXACT[name] or "Q8_0")

@@ -21,7 +21,11 @@ def convert(
     ],
     dst: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write; it is replaced when all is done.")],
     type: Annotated[
-        str, typer.Option(help="F16, BF16, F32, Q8_0 or another preset of `octavo quantize`; auto: BF16 or F16.")
+        str,
+        typer.Option(
+            help="F16, BF16, F32, Q8_0 or another preset of `octavo quantize`; auto: BF16 or F16, and of quantized "
+            "weights the smallest type that holds them exactly, or else Q8_0."
+        ),
     ] = "auto",
     imatrix: ImatrixFile = None,
     *,

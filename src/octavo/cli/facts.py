@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.plain import printable
@@ -25,16 +26,19 @@ def name_of(file: GGUFFile) -> str:
 
 
 def file_type(file: GGUFFile) -> str:
-    """The preset that the model was made with, in words; without one the type that takes most of the bytes."""
+    """The preset that the model was made with, in words; without one the type that takes most of the bytes, of the
+    quantized ones where there are some."""
     from gguf import LlamaFileType
 
     number = file.metadata.get("general.file_type")
     if isinstance(number, int) and number in LlamaFileType._value2member_map_:
         return LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    taken: dict[str, int] = {}
+    from octavo.quantizers.job.source import FLOATS
+
+    taken: Counter[str] = Counter()
     for info in file.tensors.values():
-        taken[info.type_name] = taken.get(info.type_name, 0) + info.nbytes
-    return max(taken, key=taken.__getitem__, default="none")
+        taken[info.type_name] += info.nbytes
+    return max(taken, key=lambda name: (name not in FLOATS, taken[name]), default="none")
 
 
 def facts(
