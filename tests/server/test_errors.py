@@ -67,6 +67,51 @@ def test_an_empty_stop_is_told_in_plain_words(server: Server, stop: str | list[s
     assert error["message"] == "stop: an empty string ends no reply (allowed: texts of 1 to 1024 characters)"
 
 
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+VALID = "Input should be a valid "
+MESSAGES: list[tuple[str, dict[str, Any], str]] = [
+    (CHAT, {"stop": ["a"] * 17}, "stop: List should have at most 16 items after validation, not 17"),
+    (CHAT, {"stop": "a" * 1025}, "stop: String should have at most 1024 characters"),
+    (CHAT, {"stop": ["a", 1]}, f"stop.1: {VALID}string"),
+    (CHAT, {"stop": 1}, f"stop: {VALID}string or a valid list"),
+    (CHAT, {"tool_choice": {"type": "function"}}, "tool_choice.function: Field required"),
+    (CHAT, {"tool_choice": "any"}, "tool_choice: Input should be 'none', 'auto' or 'required'"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "messages.0.content.0.text: Field required",
+    ),
+    (CHAT, {"messages": [user(["a"])]}, "messages.0.content.0: Input should be an object"),
+    (CHAT, {"messages": [user(1)]}, f"messages.0.content: {VALID}string or a valid list"),
+    (CHAT, {"guided_json": 1}, "guided_json: Input should be an object or a valid string or a valid boolean"),
+    ("/v1/completions", {"prompt": [-5]}, "prompt.0: Input should be greater than or equal to 0"),
+    ("/v1/completions", {"prompt": []}, "prompt: List should have at least 1 item after validation, not 0"),
+    ("/v1/completions", {"prompt": [1, "a"]}, f"prompt.1: {VALID}integer"),
+    ("/v1/completions", {"prompt": ["a", 1]}, f"prompt.1: {VALID}string"),
+    ("/v1/completions", {"prompt": [[1], ["a"]]}, f"prompt.1.0: {VALID}integer"),
+    ("/v1/completions", {"prompt": [1.5]}, f"prompt.0: {VALID}integer or a valid string or a valid list"),
+    ("/completion", {"prompt": ["a", [1, -5]]}, "prompt.1.1: Input should be greater than or equal to 0"),
+    ("/v1/responses", {"input": ""}, "input: String should have at least 1 character"),
+    (
+        "/v1/responses",
+        {"input": [{"role": "user", "content": [{"text": "a"}]}]},
+        "input.0.content.0.type: Field required",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "message"), MESSAGES)
+def test_what_is_wrong_is_told_of_the_likeliest_type(
+    server: Server, path: str, fields: dict[str, Any], message: str
+) -> None:
+    """Where a field may have several types."""
+    status, error = server.refused(path, {"messages": ASK, **fields} if path == CHAT else fields)
+    assert (status, error["message"]) == (400, message)
+
+
 @pytest.mark.parametrize("fields", [
     {"stream_options": {"include_usage": True}}, {"top_logprobs": 2}, {"chat_template": "{{ 1 }}"},
 ])  # fmt: skip

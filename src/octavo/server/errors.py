@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, OctavoError
 from octavo.server.client import EngineDiedError, EngineFailedError
@@ -16,6 +19,8 @@ TYPES = {
     503: "unavailable_error",
 }  # fmt: skip
 """What OpenAI's errors call each status."""
+OBJECT = re.compile(r"a valid dictionary(?: or instance of \w+)?")
+"""What pydantic calls an object of JSON."""
 RETRIED_S = 1
 """Seconds after which a request may be sent again that an engine's end cut off."""
 
@@ -48,10 +53,12 @@ class ApiError(Exception):
 class PromptTooLongError(ApiError):
     """A prompt that fills the context. The message has what agents look for, of OpenAI's and of llama-server's."""
 
-    def __init__(self, n_prompt: int, n_ctx: int, param: str = "messages") -> None:
+    def __init__(self, n_prompt: int, n_ctx: int, param: str = "messages", *, at_least: bool = False) -> None:
+        """`at_least`: the prompt may have more tokens than `n_prompt`; they were not counted."""
+        counted = f"at least {n_prompt}" if at_least else str(n_prompt)
         super().__init__(
             400,
-            f"This model's maximum context length is {n_ctx} tokens, but the request has {n_prompt}: "
+            f"This model's maximum context length is {n_ctx} tokens, but the request has {counted}: "
             "it exceeds the available context size",
             param=param, code="context_length_exceeded", more={"n_prompt_tokens": n_prompt, "n_ctx": n_ctx},
         )  # fmt: skip
@@ -103,12 +110,53 @@ def of_kind(kind: str, message: str, param: str | None = None, *, ours: bool = T
 
 def _invalid(error: ValidationError) -> ApiError:
     """The first thing that is wrong with a body, by the name of its field."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
-    words = first["msg"].removeprefix("Value error, ")
+    found = _telling(error.errors(include_url=False, include_input=False, include_context=False))
+    place, words = ".".join(map(str, _place(found[0]))), _joined([_words(one) for one in found])
     return bad(f"{place}: {words}" if place else words, place.partition(".")[0] or None)
+
+
+def _telling(errors: Sequence[ErrorDetails], after: int = 0) -> list[ErrorDetails]:
+    """The first error, or the one of its union's branch that goes furthest; of each where several go as far.
+
+    `after`: parts of their places that are known to be alike.
+    """
+    first = errors[0]["loc"]
+    at = next((i for i, part in enumerate(first) if i >= after and _is_branch(part)), None)
+    if at is None:
+        return [errors[0]]
+    branches: dict[int | str, list[ErrorDetails]] = {}
+    for one in errors:
+        if one["loc"][:at] == first[:at]:
+            branches.setdefault(one["loc"][at], []).append(one)
+    found = [_telling(branch, at + 1) for branch in branches.values()]
+    furthest = max(_distance(branch[0]) for branch in found)
+    return [one for branch in found if _distance(branch[0]) == furthest for one in branch]
+
+
+def _distance(error: ErrorDetails) -> tuple[int, bool, list[int]]:
+    """How far a value is what a branch takes: the fault's depth, whether the type is right, and its place in lists."""
+    place = _place(error)
+    return len(place), not error["type"].endswith("_type"), [part for part in place if isinstance(part, int)]
+
+
+def _place(error: ErrorDetails) -> list[int | str]:
+    return [part for part in error["loc"] if not _is_branch(part)]
+
+
+def _words(error: ErrorDetails) -> str:
+    return OBJECT.sub("an object", error["msg"].removeprefix("Value error, "))
+
+
+def _joined(messages: Sequence[str]) -> str:
+    """What is wrong, where several types are right."""
+    begin = "Input should be "
+    if not all(message.startswith(begin) for message in messages):
+        return messages[0]
+    return begin + " or ".join(dict.fromkeys(message.removeprefix(begin) for message in messages))
 
 
 def _is_branch(part: int | str) -> bool:
     """Whether a part of a place is the name of a branch of a union, which no client knows."""
-    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part or part[:1].isupper())
+    return isinstance(part, str) and (
+        part in ("str", "int", "float", "bool") or "[" in part or part.startswith("constrained-") or part[:1].isupper()
+    )
