@@ -183,6 +183,8 @@ def _piece(data: bytes) -> str | list[int]:
 async def detokenize(request: Request) -> Response:
     """The text of tokens."""
     body, tokenizer = await body_of(request, DetokenizeRequest), service_of(request).tokenizer
+    if (token := max(body.tokens, default=0)) >= tokenizer.n_vocab:
+        raise bad(f"tokens: token {token} is not in the vocabulary (allowed: 0 to {tokenizer.n_vocab - 1})", "tokens")
     text = await in_thread_if_long(len(body.tokens), tokenizer.decode, body.tokens)
     return json_response({"content": text, "prompt": text})
 
