@@ -1,8 +1,12 @@
-"""Writes docs/formats.md from the format table; `--check` writes nothing and exits with 1 where the page is stale."""
+"""Writes docs/formats.md from the format table, and into CONTRIBUTING.md how long each architecture's file is.
+
+`--check` writes nothing and exits with 1 where a page is stale.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +15,10 @@ from octavo.formats import FORMATS, BlockFormat
 from octavo.formats.activation import ACTIVATIONS, ROW
 from octavo.formats.rare import RARE, REMOVED
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "formats.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, GUIDE = ROOT / "docs" / "formats.md", ROOT / "CONTRIBUTING.md"
+COUNTS = re.compile(r"^\| ([a-z0-9_, -]+) \| [0-9, ]+ \|", re.MULTILINE)
+"""A row of CONTRIBUTING's table of architectures: their names, and the lines of their files."""
 
 INTRO = """\
 # Stored formats
@@ -195,17 +202,29 @@ def page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def guide() -> str:
+    """CONTRIBUTING.md with what the files of architectures have of lines now."""
+    text = GUIDE.read_text(encoding="utf-8")
+    return COUNTS.sub(lambda row: f"| {row[1]} | {', '.join(map(_lines, row[1].split(', ')))} |", text)
+
+
+def _lines(architecture: str) -> str:
+    path = ROOT / "src" / "octavo" / "models" / f"{architecture.replace('-', '_')}.py"
+    return str(len(path.read_text(encoding="utf-8").splitlines()))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 1 where `--check` finds the page stale, 0 otherwise."""
+    """Exit status: 1 where `--check` finds a page stale, 0 otherwise."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare only; exit 1 where the page is stale")
-    if parser.parse_args(arguments).check:
-        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
-            return 0
-        print("docs/formats.md is stale: run python tools/gen_docs.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 where a page is stale")
+    check, status = parser.parse_args(arguments).check, 0
+    for path, made in ((PAGE, page()), (GUIDE, guide())):
+        if not check:
+            path.write_text(made, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != made:
+            print(f"{path.name} is stale: run python tools/gen_docs.py", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

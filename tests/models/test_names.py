@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import gguf
 import pytest
@@ -67,19 +66,3 @@ def template(name: str) -> str:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_keys_of_an_architectures_own_are_known(name: str) -> None:
     assert {f"{{arch}}.{key}" for key in ARCHITECTURES[name].keys} <= KEYS
-
-
-ROW = re.compile(r"^\| ([a-z0-9_, -]+) \| ([0-9, ]+) \|", re.MULTILINE)
-
-
-def test_contributing_tells_how_long_the_files_are() -> None:
-    """Within a tenth."""
-    root = Path(__file__).parents[2]
-    rows = ROW.findall((root / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-    told = [
-        pair for names, counts in rows for pair in zip(names.split(", "), map(int, counts.split(", ")), strict=True)
-    ]
-    assert {name for name, _ in told} == set(ARCHITECTURES) - {"llama"}
-    for name, count in told:
-        path = root / "src/octavo/models" / f"{name.replace('-', '_')}.py"
-        assert abs(len(path.read_text(encoding="utf-8").splitlines()) - count) <= count / 10, name
