@@ -20,6 +20,7 @@ from octavo.server.names import new_id
 from octavo.server.schema import ChatRequest, Message, NamedTool, TemplateRequest, Tool
 from octavo.server.service import Service
 from octavo.server.stream import DONE, event, to_json
+from octavo.server.threads import LONG, size_of
 from octavo.server.tool_grammar import or_json
 from octavo.server.tool_use import ToolUse, for_template, knows_tools, tool_use
 from octavo.server.usage import timings, usage
@@ -35,7 +36,7 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     """What a request comes to. Raises ApiError, OctavoError."""
     service.require_generation()
     tools = _tools_of(service, body)
-    prompt = encode_chat(service, body, tools)
+    prompt = encode_chat(service, body, tools, fits=True)
     service.require_fitting(prompt, "messages")
     thinking = _thinking_of(service, body, prompt)
     return Job(
@@ -46,20 +47,21 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     )  # fmt: skip
 
 
-def size_of(messages: Sequence[Message]) -> int:
-    """Characters of messages."""
-    return sum(len(message.text() or "") for message in messages)
+def size_of_messages(messages: Sequence[Message]) -> int:
+    """Characters of messages; calls among them count as long."""
+    texts = (text or "" for m in messages for text in (m.text(), m.reasoning_content, m.name, m.tool_call_id))
+    return sum(map(len, texts)) + (LONG + 1) * any(message.tool_calls for message in messages)
 
 
 def effort(body: ChatRequest) -> int:
     """See `effort_of`."""
-    return effort_of(body, size_of(body.messages))
+    return effort_of(body, size_of_messages(body.messages) + size_of(list(template_variables(body).values())))
 
 
 def prompt_of(service: Service, body: ChatRequest) -> list[int]:
     """The tokens that a request's prompt has. Raises ApiError, OctavoError."""
     service.require_generation()
-    return encode_chat(service, body, _tools_of(service, body))
+    return encode_chat(service, body, _tools_of(service, body), fits=False)
 
 
 def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
@@ -121,8 +123,11 @@ def _calls_that_open(service: Service, tools: ToolUse, thinking: Thinking | None
     return None
 
 
-def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = None) -> list[int]:
-    """The tokens of the messages. An assistant's message that is the last is where the reply goes on."""
+def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = None, *, fits: bool) -> list[int]:
+    """The tokens of the messages. An assistant's message that is the last is where the reply goes on.
+
+    `fits`: raises ApiError for messages that can't fit the context, before their tokens are known.
+    """
     extra = template_variables(body)
     if body.reasoning_effort is not None:
         extra.setdefault("reasoning_effort", body.reasoning_effort)
@@ -131,13 +136,16 @@ def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = Non
     if tools is not None and tools.told:
         extra["tools"] = told
     if messages[-1]["role"] != "assistant":
-        return service.encode(messages, **extra)
+        return service.encode(messages, fits=fits, **extra)
     if len(messages) > 1 and messages[-2]["role"] == "assistant":
         raise bad("the last two messages are both the assistant's", "messages")
     if body.messages[-1].tool_calls:
         raise bad("a reply can't go on after tool calls", "messages")
-    prompt = service.encode(messages[:-1], **extra)
-    begun = service.tokenizer.encode(messages[-1]["content"], add_special=False, parse_special=False, continued=True)
+    last = messages[-1]["content"]
+    if fits:
+        service.require_short(last, "messages")
+    prompt = service.encode(messages[:-1], fits=fits, **extra)
+    begun = service.tokenizer.encode(last, add_special=False, parse_special=False, continued=True)
     return prompt + begun
 
 

@@ -15,6 +15,7 @@ from octavo.server.names import new_id
 from octavo.server.schema import CompletionRequest, NativeRequest
 from octavo.server.service import Service
 from octavo.server.stream import DONE, event, to_json
+from octavo.server.threads import size_of
 from octavo.server.usage import timings, usage
 from octavo.server.work import Event, Work
 
@@ -24,6 +25,9 @@ def prompts_of(service: Service, given: object, param: str = "prompt") -> list[l
     parts: list[Any] = given if isinstance(given, list) else [given]
     if parts and isinstance(parts[0], int):
         parts = [parts]
+    for part in parts:
+        if isinstance(part, str):
+            service.require_short(part, param)
     prompts = [service.tokenizer.encode(part) if isinstance(part, str) else part for part in parts]
     for prompt in prompts:
         service.require_fitting(prompt, param)
@@ -32,8 +36,7 @@ def prompts_of(service: Service, given: object, param: str = "prompt") -> list[l
 
 def effort(body: CompletionRequest | NativeRequest) -> int:
     """See `effort_of`."""
-    parts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    return effort_of(body, sum(len(str(part)) for part in parts))
+    return effort_of(body, size_of(body.prompt))
 
 
 def job_of(service: Service, body: CompletionRequest, key: str) -> Job:

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server.answer import answered, body_of, json_response, key_of, service_of
-from octavo.server.chat import encode_chat_text, size_of
+from octavo.server.chat import encode_chat_text, size_of_messages
 from octavo.server.completions import effort, prompts_of
-from octavo.server.constrain import grammar_of, require_grammar
+from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import finite
@@ -192,7 +192,7 @@ async def detokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """Messages as the model's template writes them."""
     body, service = await body_of(request, TemplateRequest), service_of(request)
-    size = size_of(body.messages)
+    size = effort_of(body, size_of_messages(body.messages))
     return json_response({"prompt": await in_thread_if_long(size, encode_chat_text, service, body)})
 
 

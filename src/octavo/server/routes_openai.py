@@ -17,7 +17,7 @@ from octavo.server.errors import bad
 from octavo.server.messages import Likely
 from octavo.server.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 from octavo.server.service import Service
-from octavo.server.threads import in_thread_if_long
+from octavo.server.threads import in_thread_if_long, size_of
 from octavo.server.work import Work
 
 TOGETHER = 32
@@ -52,7 +52,7 @@ async def embeddings(request: Request) -> Response:
     """Vectors of texts."""
     body, service = await body_of(request, EmbeddingRequest), service_of(request)
     name = service.require_model(body.model)
-    texts = _texts(service, body.input)
+    texts = await in_thread_if_long(size_of(body.input), _texts, service, body.input)
     n = sum(map(len, texts))
     with service.admitted(n):
         found = await unless_left(request, _embedded(service, texts, body.pooling or ""))
@@ -78,6 +78,9 @@ def _texts(service: Service, given: object) -> list[list[int]]:
     parts: list[Any] = given if isinstance(given, list) else [given]
     if parts and isinstance(parts[0], int):
         parts = [parts]
+    for part in parts:
+        if isinstance(part, str):
+            service.require_short(part, "input")
     encode = service.tokenizer.encode
     texts = [encode(part, parse_special=False) if isinstance(part, str) else part for part in parts]
     for text in texts:

@@ -21,6 +21,7 @@ from octavo.server.connection import connection_class
 from octavo.server.options import ServerOptions
 from octavo.server.service import Service
 from octavo.text import Tokenizer
+from octavo.text.engine import be_sequential
 
 log = logging.getLogger("octavo")
 KEEP_ALIVE_S = 75
@@ -70,6 +71,7 @@ async def serve(
 
     `told` is called once the model is loaded. Raises EngineDiedError where that fails.
     """
+    be_sequential()
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "front"))
     service = Service(client, file, Tokenizer.from_gguf(file), options)
     server = _Quiet(config(service))

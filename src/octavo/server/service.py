@@ -106,12 +106,22 @@ class Service:
         known = "" if self.options.share_cache else key
         return hashlib.sha256(f"{known}\0{salt or ''}".encode()).hexdigest()[:16] if known or salt else ""
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that a prompt and its reply may have."""
+        return min(self.info.n_ctx, self.info.n_pages * self.info.page_size)
+
+    def require_short(self, text: str, param: str) -> None:
+        """Raises ApiError for a text that is too long whatever its tokens are, before time and memory go into them."""
+        least = self.tokenizer.least_tokens(text)
+        if least > self.most_tokens:
+            raise PromptTooLongError(least, self.most_tokens, param, at_least=True)
+
     def require_fitting(self, prompt: Sequence[int], param: str) -> None:
         """Raises ApiError for a prompt that leaves no room for a reply, or has tokens that there aren't."""
         info = self.info
-        most = min(info.n_ctx, info.n_pages * info.page_size)
-        if len(prompt) >= most:
-            raise PromptTooLongError(len(prompt), most, param)
+        if len(prompt) >= self.most_tokens:
+            raise PromptTooLongError(len(prompt), self.most_tokens, param)
         if not prompt:
             raise bad("the prompt has no tokens", param)
         if max(prompt) >= info.n_vocab:
@@ -126,11 +136,17 @@ class Service:
         return self.template.render(messages, open_end, **more, **extra)
 
     def encode(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, **extra: Any
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, *, fits: bool, **extra: Any
     ) -> list[int]:
-        """The tokens of messages as the model's template writes them. Control tokens are the template's own only."""
+        """The tokens of messages as the model's template writes them. Control tokens are the template's own only.
+
+        fits  the messages have to fit the context: ApiError for those that can't
+        """
         more = {**extra, "tools": tools} if tools else extra
-        return self.tokenizer.encode_chat(self.template, messages, **more)
+        text, foreign = self.tokenizer.write_chat(self.template, messages, **more)
+        if fits:
+            self.require_short(text, "messages")
+        return self.tokenizer.encode_written(text, foreign)
 
 
 def random_seed() -> int:

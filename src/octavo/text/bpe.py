@@ -7,23 +7,24 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from octavo.errors import TokenizerError
 from octavo.text.bytelevel import BYTE_TO_CHAR
-from octavo.text.engine import engine_faults
+from octavo.text.encoder import Encoder
+from octavo.text.engine import run_engine
 from octavo.text.fields import Fields
 from octavo.text.pretokenize import PreTokenizer
-from octavo.text.vocab import SPACE, Vocab
+from octavo.text.vocab import SPACE, Vocab, longest_bytes
 
 MERGES = "tokenizer.ggml.merges"
 NFC = "tokenizer.ggml.normalizer.nfc"
 """Whether text is composed (Unicode's NFC) before it is cut. Octavo writes this key; llama.cpp has none for it."""
 
 _UNKNOWN = "\0unknown"  # stands for a byte that the vocabulary lacks; as it is no single character, no text gives it
+_BYTE_NAMES = [f"<0x{byte:02X}>" for byte in range(256)]
 _LINES = re.compile(r"[^\n]+|\n+")
 
 
-def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Callable[[str], list[int]]:
-    """A function from text without special tokens to ids, in time near-linear in the text's length.
+def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Encoder:
+    """What encodes text on the `tokenizers` package.
 
     Bytes that are no token of the vocabulary are left out, as llama.cpp leaves them out. Raises TokenizerError for
     merges that are missing or not two texts.
@@ -44,7 +45,8 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Calla
         ids = run_engine(merged.engine, text)
         return ids if complete else merged.tokens(ids)
 
-    return encode
+    longest = max(map(len, vocab.texts)) if complete else None  # a character for each byte
+    return Encoder(encode, longest, composes=bool(fields.flag(NFC)))
 
 
 class _Merged:
@@ -95,7 +97,7 @@ def word_splitter(pre: PreTokenizer) -> Any:
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in pre.patterns])
 
 
-def character_encoder(fields: Fields, vocab: Vocab, *, newlines: bool = True) -> Callable[[str], list[int]]:
+def character_encoder(fields: Fields, vocab: Vocab, *, newlines: bool = True) -> Encoder:
     """As `byte_level_encoder`, for Gemma 4: merges on characters, with spaces as tokens write them, line by line.
 
     `newlines`: a run of newlines that is a token is that token. Characters that are no token become the tokens of
@@ -110,10 +112,11 @@ def character_encoder(fields: Fields, vocab: Vocab, *, newlines: bool = True) ->
             out += merged.tokens(run_engine(merged.engine, line)) if token is None else [token]
         return out
 
-    return encode
+    complete = all(name in vocab.ids for name in _BYTE_NAMES)
+    return Encoder(encode, longest_bytes(vocab) if complete else None)
 
 
-def white_space_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int]]:
+def white_space_encoder(fields: Fields, vocab: Vocab) -> Encoder:
     """As `character_encoder`, for words between white space, which is left out.
 
     They are in lower case where `tokenizer.ggml.normalizer.lowercase` says so.
@@ -125,26 +128,15 @@ def white_space_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[in
         words = (text.lower() if lower else text).split()
         return [token for word in words for token in merged.tokens(run_engine(merged.engine, word))]
 
-    return encode
+    return Encoder(encode)
 
 
 def _merged_characters(fields: Fields, vocab: Vocab) -> _Merged:
     def spelled(text: str) -> list[int]:
-        names = (f"<0x{byte:02X}>" for byte in text.encode())
+        names = (_BYTE_NAMES[byte] for byte in text.encode())
         return [vocab.ids[name] for name in names if name in vocab.ids]
 
     return _Merged(vocab, read_merges(fields), spelled, byte_fallback=True)
-
-
-def run_engine(engine: Any, text: str) -> list[int]:
-    """The ids of `text` from a `tokenizers` engine. Raises TokenizerError where a pattern backtracks too far."""
-
-    def fault(reason: str) -> TokenizerError:
-        problem = f"text of {len(text)} characters has a part too long to cut into words: {reason}"
-        return TokenizerError(problem, allowed="a shorter text in a call")
-
-    with engine_faults(fault):
-        return list(engine.encode(text, add_special_tokens=False).ids)
 
 
 def read_merges(fields: Fields) -> list[tuple[str, str]]:

@@ -13,12 +13,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import RLock
+from typing import Any
 
 from octavo.errors import TokenizerError
 
 _STDERR = 2
 _PANIC = b"panicked at"
 _redirected = RLock()
+_LONG = 4096
+"""Characters of a text that other threads are not to wait for."""
+_PARALLEL, _OFF = "TOKENIZERS_PARALLELISM", ("0", "false", "f", "off", "no", "n")
+"""The package's own setting, and what turns it off."""
 
 
 @contextmanager
@@ -37,6 +42,30 @@ def engine_faults(error: Callable[[str], TokenizerError], *, quiet: bool = False
             if type(fault).__name__ != "PanicException":
                 raise
             raise error(_brief(fault)) from None
+
+
+def run_engine(engine: Any, text: str) -> list[int]:
+    """The ids of `text` from a `tokenizers` engine. Raises TokenizerError where a pattern backtracks too far.
+
+    Of all that the package has, only what encodes several texts lets other threads run meanwhile. Unless its
+    parallelism is off, that has threads of its own, and each later fork prints a warning.
+    """
+
+    def fault(reason: str) -> TokenizerError:
+        problem = f"text of {len(text)} characters has a part too long to cut into words: {reason}"
+        return TokenizerError(problem, allowed="a shorter text in a call")
+
+    with engine_faults(fault):
+        if len(text) > _LONG and os.environ.get(_PARALLEL, "").lower() in _OFF:
+            (found,) = engine.encode_batch_fast([text], add_special_tokens=False)
+        else:
+            found = engine.encode(text, add_special_tokens=False)
+        return list(found.ids)
+
+
+def be_sequential() -> None:
+    """Turn the package's parallelism off in this process, so that other threads run while it encodes a long text."""
+    os.environ[_PARALLEL] = "false"
 
 
 def _brief(fault: BaseException) -> str:

@@ -37,6 +37,13 @@ class Partition:
             self._rank[token.id] = rank
             self._groups.setdefault(token.text[:2], []).append(token)
 
+    @property
+    def longest(self) -> int | None:
+        """Bytes of the longest token; None where white space may belong to one, however much there is."""
+        tokens = [token for group in self._groups.values() for token in group]
+        stripping = any(token.lstrip or token.rstrip for token in tokens)
+        return None if stripping else max((len(t.text.encode("utf-8", "surrogatepass")) for t in tokens), default=0)
+
     def split(self, text: str, foreign: bytes = b"") -> Iterator[int | str]:
         """The special tokens' ids and, between them, the pieces of text that are none; no empty piece.
 

@@ -8,24 +8,23 @@ from functools import partial
 
 from octavo.text.bpe import byte_level_encoder, character_encoder, white_space_encoder
 from octavo.text.bytelevel import token_to_bytes
+from octavo.text.encoder import Encoder
 from octavo.text.fields import Fields
 from octavo.text.pretokenize import PRE_TOKENIZERS
 from octavo.text.spm import SpmEncoder
 from octavo.text.unigram import unigram_encoder
-from octavo.text.vocab import SPACE, Vocab
+from octavo.text.vocab import SPACE, Vocab, longest_bytes
 from octavo.text.wordpiece import word_piece_encoder
 
 MODEL = "tokenizer.ggml.model"
 PRE = "tokenizer.ggml.pre"
-
-Encoder = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True)
 class TokenizerScheme:
     """A kind of tokenizer.
 
-    `encoder` makes the function from text without special tokens to ids; `to_bytes` gives the bytes of a normal token.
+    `encoder` makes what turns text without special tokens into ids; `to_bytes` gives the bytes of a normal token.
     The rest is what holds where the file doesn't say: ids by role, whether text begins with BOS or with a space.
     `always_bos`: it begins with BOS whatever the file says. `last`: the role of the token that always ends a text,
     whatever the file says. `spaces`: the encoder itself puts a space before a text.
@@ -67,7 +66,7 @@ def _byte_level(fields: Fields, pre: str) -> TokenizerScheme:
 
 def _spm_encoder(fields: Fields, vocab: Vocab) -> Encoder:
     encode = SpmEncoder(fields, vocab).encode
-    return lambda text: encode(text.replace(" ", SPACE))
+    return Encoder(lambda text: encode(text.replace(" ", SPACE)), longest_bytes(vocab))
 
 
 def _spaces_to_bytes(text: str) -> bytes:

@@ -52,9 +52,10 @@ class Tokenizer:
         sep = specials.roles.get("sep")
         self._between = [] if not separates else self._last if sep is None else [sep]
         self._puts_space = self.add_space_prefix and not scheme.spaces
-        self._encode_text, self._to_bytes = scheme.encoder(fields, vocab), scheme.to_bytes
+        encoder, self._to_bytes = scheme.encoder(fields, vocab), scheme.to_bytes
         self._known_bytes: dict[int, bytes] = {}
         self._split_special, self._split_plain = _partitions(fields, vocab, specials.guarded)
+        self._encoder = encoder.beside(self._split_special.longest)
         self._guard = Guard([vocab.texts[i] for i in specials.guarded])
 
     @classmethod
@@ -96,9 +97,13 @@ class Tokenizer:
             if isinstance(piece, int):
                 out.append(piece)
             else:
-                out += self._encode_text(" " + piece if prefix else piece)
+                out += self._encoder.encode(" " + piece if prefix else piece)
             prefix = self._puts_space and isinstance(piece, int)
         return [*out, *self._last] if add_special else out
+
+    def least_tokens(self, text: str) -> int:
+        """Tokens that `encode` gives for a text at least, which its length tells at once; 0 where nothing is known."""
+        return self._encoder.least(text)
 
     def encode_chat(
         self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
@@ -109,11 +114,22 @@ class Tokenizer:
         Control tokens are those that the template itself writes. What stands in messages and other variables is text,
         whatever it looks like. Raises TemplateError, TokenizerError and UsageError.
         """
+        text, foreign = self.write_chat(template, messages, add_generation_prompt, **extra)
+        return self.encode_written(text, foreign)
+
+    def write_chat(
+        self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> tuple[str, bytes]:  # fmt: skip
+        """What `encode_chat` encodes: text, and for each character 1 where it is from outside, empty for nowhere."""
         marks = self.marks({"messages": messages, **extra}, template.source)
         try:
-            text, foreign = marks.read(template.render(**marks.data, add_generation_prompt=add_generation_prompt))
+            return marks.read(template.render(**marks.data, add_generation_prompt=add_generation_prompt))
         except TemplateError as error:
             raise marks.fault(error) from None
+
+    def encode_written(self, text: str, foreign: bytes) -> list[int]:
+        """The ids of what `write_chat` gave."""
         ids = self.encode(text, add_special=False, foreign=foreign)
         if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)  # as llama.cpp does where the template leaves it out

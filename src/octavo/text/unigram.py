@@ -7,10 +7,10 @@ no token are unknown, several in a row one unknown token, at 10 less than the lo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from octavo.text.bpe import run_engine
 from octavo.text.charsmap import CHARSMAP, Charsmap
+from octavo.text.encoder import Encoder
+from octavo.text.engine import run_engine
 from octavo.text.fields import Fields
 from octavo.text.vocab import SCORES, SPACE, TokenKind, Vocab
 
@@ -19,8 +19,8 @@ ADD_SPACE, MERGE_SPACES = "tokenizer.ggml.add_space_prefix", "tokenizer.ggml.rem
 DEFAULT_UNKNOWN = 2
 
 
-def unigram_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int]]:
-    """A function from text without special tokens to ids, in time near-linear in the text's length.
+def unigram_encoder(fields: Fields, vocab: Vocab) -> Encoder:
+    """What encodes text. Characters that are unknown may all be one token.
 
     Raises TokenizerError for a vocabulary without scores, an unknown token that is none of it, and a table of
     characters that is damaged.
@@ -33,7 +33,7 @@ def unigram_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int]]:
     def encode(text: str) -> list[int]:
         return run_engine(engine, with_spaces(replaced(text) if replaced else text, prefix, merge))
 
-    return encode
+    return Encoder(encode)
 
 
 def with_spaces(text: str, prefix: bool, merge: bool) -> str:

@@ -52,6 +52,11 @@ class Vocab:
         return [int(i) for i in np.flatnonzero(self.kinds & int(kinds))]
 
 
+def longest_bytes(vocab: Vocab) -> int:
+    """The bytes of the longest token, as it is written in the vocabulary."""
+    return max(len(text.encode("utf-8", "surrogatepass")) for text in vocab.texts)
+
+
 def read_vocab(fields: Fields) -> Vocab:
     """The vocabulary in `fields`.
 

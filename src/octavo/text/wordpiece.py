@@ -6,9 +6,8 @@ writes a token that begins a word as "▁word", one within a word as it is, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from octavo.text.bpe import run_engine
+from octavo.text.encoder import Encoder
+from octavo.text.engine import run_engine
 from octavo.text.fields import Fields
 from octavo.text.vocab import SPACE, Vocab
 
@@ -20,8 +19,8 @@ INSIDE = "##"  # what BERT's vocabularies put before a token within a word
 LONGEST_WORD = 100  # characters; BERT takes a longer one as unknown
 
 
-def word_piece_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int]]:
-    """A function from text without special tokens to ids, as BERT's own tokenizer gives them.
+def word_piece_encoder(fields: Fields, vocab: Vocab) -> Encoder:
+    """What encodes text as BERT's own tokenizer does.
 
     Text is in lower case and without accents where the file does not say otherwise. Raises TokenizerError where the
     unknown token is none of the vocabulary.
@@ -43,7 +42,7 @@ def word_piece_encoder(fields: Fields, vocab: Vocab) -> Callable[[str], list[int
     engine = Tokenizer(model)
     engine.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=lower if accents is None else accents)
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return lambda text: run_engine(engine, text)
+    return Encoder(lambda text: run_engine(engine, text))
 
 
 def from_bert(text: str) -> str:

@@ -1,0 +1,87 @@
+"""Long texts in requests: they hold up nobody, and those that can't fit are refused before their tokens are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from threading import Thread
+from time import perf_counter
+from typing import Any, NoReturn
+
+import pytest
+from msgspec import structs
+
+from octavo.runtime import Model
+from octavo.server import threads
+from octavo.server.fake import INFO, FakeClient
+from tests.server.running import Server, running
+
+LONG = "The quick brown fox jumps. " * 600
+"""More bytes than 1,024 tokens of the demo model's can stand for."""
+MESSAGES = [{"role": "user", "content": LONG}]
+GOES_ON = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": LONG}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/chat/completions": {"messages": GOES_ON},
+    "/v1/completions": {"prompt": ["a", LONG]},
+    "/completion": {"prompt": LONG},
+    "/v1/embeddings": {"input": ["a", LONG]},
+    "/v1/responses": {"input": LONG},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def small(model: Model) -> Iterator[Server]:
+    """A front whose engine has a context of 1,024 tokens."""
+    fake = FakeClient([300], info=structs.replace(INFO, n_ctx=1024))
+    with running(fake, model) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_can_not_fit_is_not_encoded(small: Server, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = small.service.tokenizer
+
+    def encode(text: str) -> NoReturn:
+        raise AssertionError(f"{len(text)} characters are encoded")
+
+    monkeypatch.setattr(tokenizer, "_encoder", replace(tokenizer._encoder, encode=encode))
+    status, error = small.refused(path, BODIES[path])
+    assert status == 400
+    if path == "/v1/messages":
+        assert error["message"].startswith("prompt is too long: 12")
+    else:
+        assert error["n_prompt_tokens"] == pytest.approx(len(LONG) / 13, rel=0.02)
+        assert "has at least 12" in error["message"]
+
+
+def test_texts_are_counted_whatever_their_length(small: Server) -> None:
+    assert small.post("/tokenize", prompt=LONG)["count"] > 1024
+    assert small.post("/v1/messages/count_tokens", messages=MESSAGES)["input_tokens"] > 1024
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/chat/completions"])
+def test_others_are_answered_while_a_text_is_encoded(model: Model, path: str) -> None:
+    fake = FakeClient([300])
+    text = LONG * 150
+    body = {"content": text, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    with running(fake, model) as server:
+        tokenizer = server.service.tokenizer
+        tokenizer._encoder = replace(tokenizer._encoder, longest=None)
+        sending, times = Thread(target=server.send, args=("POST", path, body)), [perf_counter()]
+        sending.start()
+        while sending.is_alive():
+            server.get("/health")
+            times.append(perf_counter())
+    longest = max(after - before for before, after in pairwise(times))
+    assert longest < (times[-1] - times[0]) / 3
+
+
+@pytest.mark.parametrize(("given", "size"), [
+    ("abc", 3), ([1, 2], 2), (["abc", "d"], 4), ([[1, 2], [3]], 3), ([1, "abc"], 4), ([[1, "abc"], "d"], 5),
+    (["a"] * 5000, 5000),
+])  # fmt: skip
+def test_sizes(given: Any, size: int) -> None:
+    assert threads.size_of(given) == size
