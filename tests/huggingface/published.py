@@ -161,6 +161,14 @@ PUBLISHED: dict[str, Published] = {
         fp8("block", "weight_scale_inv"),
         {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
         "FP8_128"),
+    "fp8-block-powers": Published(
+        fp8("block", "weight_scale_inv", dtype=np.float32),
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+         "scale_fmt": "ue8m0"}, "FP8_128"),
+    "fp8-block-e8m0": Published(
+        fp8("block", "weight_scale_inv", dtype=ml_dtypes.float8_e8m0fnu),
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"},
+        "FP8_128"),
     "fp8-tensor": Published(
         fp8("tensor", static=True, shape=()),
         {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}, "FP8"),
@@ -175,6 +183,10 @@ PUBLISHED: dict[str, Published] = {
         {"quant_method": "modelopt", "quant_algo": "FP8_BLOCK_SCALES", "group_size": 128}, "FP8_128"),
     "modelopt-mxfp8": Published(
         mxfp8, {"quant_method": "modelopt", "quant_algo": "MXFP8", "group_size": 32, "ignore": ["lm_head"]}, "FP8_32"),
+    "modelopt-w4a16-nvfp4": Published(
+        nvfp4("weight", "weight_scale", "weight_scale_2", divides=False),
+        {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]},
+        "NVFP4"),
     "modelopt-nvfp4": Published(
         nvfp4("weight", "weight_scale", "weight_scale_2", divides=False),
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head", "*norm*"]},

@@ -6,12 +6,14 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from octavo.errors import OctavoError
-from tests.huggingface.published import PUBLISHED, Published
+from tests.huggingface.published import PUBLISHED, Published, gptq_config
 from tests.huggingface.test_published import read_module
+from tests.huggingface.writers.gptq import gptq
 
 GROUP = ("config_groups", "group_0")
 I32, F16, F32 = np.int32, np.float16, np.float32
@@ -96,6 +98,7 @@ CONFIGS: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("modelopt-nvfp4", ("quant_algo",), "NVFP4_AWQ", "quant_algo: is 'NVFP4_AWQ'"),
     ("modelopt-nvfp4", ("quantized_layers",), {"model": {"quant_algo": "FP8"}}, "quantized_layers: is {"),
     ("modelopt-nvfp4", ("group_size",), 32, "group_size: is 32"),
+    ("modelopt-nvfp4", ("kv_cache_quant_algo",), "INT8", "kv_cache_quant_algo: is 'INT8'"),
     ("modelopt-nvfp4", ("ignore",), ["*.down_proj"], "leaves the module as it is"),
     ("modelopt-mxfp8", ("group_size",), 16, "group_size: is 16"),
     ("modelopt-mxfp8", ("quant_algo",), "FP8_PER_CHANNEL_PER_TOKEN", "weight_scale': is U8"),
@@ -135,6 +138,10 @@ TENSORS: list[tuple[str, dict[str, Any], str]] = [
     ("ct-nvfp4", {"weight_global_scale": filled((1,), F32)}, "weight_global_scale': is 0.0"),
     ("ct-nvfp4", {"weight_global_scale": None}, "weight_global_scale': is missing"),
     ("ct-nvfp4", {"weight_scale": filled((64, 16), np.uint8)}, "weight_scale': is U8"),
+    ("fp8-block-e8m0", {"weight_scale_inv": filled((1, 2), np.float32).astype(ml_dtypes.float8_e8m0fnu).view(np.uint8)},
+     "weight_scale_inv': is U8"),
+    ("fp8-block-e8m0", {"weight_scale_inv": filled((1, 2), np.uint8, 255).view(ml_dtypes.float8_e8m0fnu)},
+     "scales of 255"),
     ("ct-mxfp4", {"weight_scale": filled((64, 8), np.uint8, 255)}, "exponents of 255"),
     ("fp8-block", {"weight_scale_inv": filled((2, 2), F32)}, "weight_scale_inv': is F32 [2, 2]"),
     ("fp8-block", {"weight": filled((64, 256), np.int8)}, "weight': is I8"),
@@ -174,6 +181,11 @@ def test_configurations(tmp_path: Path, name: str, path: tuple[str, ...], value:
     if value is ...:
         del part[path[-1]]
     refuse(tmp_path, layout, layout.tensors(W)[0], said)
+
+
+def test_groups_that_there_are_no_rows_for(tmp_path: Path) -> None:
+    layout = Published(gptq(4, 16, sym=True, v2=False), gptq_config(group_size=16), "")
+    refuse(tmp_path, layout, layout.tensors(W)[0], "has groups of 16 in rows of 256 values (allowed: multiples of 32")
 
 
 @pytest.mark.parametrize(("name", "changed", "said"), TENSORS)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.numpy
+import safetensors.torch
+import torch
 
 from octavo.cli.inspect import summarize
 from octavo.convert import convert_checkpoint
@@ -15,7 +16,8 @@ from octavo.formats.spec import F32
 from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.models import read_model
 from octavo.models.cache_scales import static_scales
-from tests.huggingface.published import Published
+from tests.huggingface.modules import save
+from tests.huggingface.published import PUBLISHED, Published
 from tests.huggingface.test_published import publish, read_module
 from tests.huggingface.writers.compressed import int8
 
@@ -23,13 +25,19 @@ SCALES = {"k_scale": [0.25], "v_scale": [0.125, 0.5]}
 
 
 def with_scales(folder: Path, scales: dict[str, list[float]]) -> dict[str, F32]:
-    """Add scales of caches to each of the two layers of a checkpoint."""
+    """A checkpoint with scales of caches."""
     publish(folder, "ct-w8a8")
+    return add_scales(folder, scales)
+
+
+def add_scales(folder: Path, scales: dict[str, list[float]]) -> dict[str, F32]:
+    """Add scales of caches to each of the two layers of a checkpoint."""
     path = folder / "model.safetensors"
     added = {
         f"model.layers.{i}.self_attn.{name}": np.array(s, np.float32) for i in range(2) for name, s in scales.items()
     }
-    safetensors.numpy.save_file({**safetensors.numpy.load_file(path), **added}, path)
+    whole = {name: torch.from_numpy(scale) for name, scale in added.items()}
+    safetensors.torch.save_file(safetensors.torch.load_file(path) | whole, path)
     return added
 
 
@@ -67,6 +75,16 @@ def test_scales_of_caches_that_do_not_fit(tmp_path: Path, scales: dict[str, list
     with_scales(tmp_path, scales)
     with open_model_file(tmp_path) as file, pytest.raises(ModelError, match=says):
         read_model(file).graph(cache_type="int8")
+
+
+@pytest.mark.parametrize("key", ["kv_cache_quant_algo", "kv_cache_scheme"])
+def test_scales_of_caches_of_4_bits_are_left_out(tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    layout = PUBLISHED["modelopt-nvfp4"]
+    save(tmp_path, {**layout.config, key: "NVFP4"}, layout.tensors)
+    add_scales(tmp_path, {"k_proj.k_scale": [0.25], "v_proj.v_scale": [0.125]})
+    with open_model_file(tmp_path) as file:
+        assert static_scales(file, read_model(file).hparams, "fp8") == {}
+    assert "caches of NVFP4 are not known here" in caplog.text
 
 
 def test_scales_of_1_say_nothing(tmp_path: Path) -> None:

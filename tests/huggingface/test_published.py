@@ -42,12 +42,14 @@ def publish(folder: Path, name: str, case: str = "llama") -> Any:
     return model
 
 
-def read_module(folder: Path, layout: Published, parts: dict[str, np.ndarray]) -> dict[str, LazyTensor]:
-    """The tensors that are read of a folder with one module of these."""
-    module = "model.layers.0.mlp.down_proj"
+def read_module(
+    folder: Path, layout: Published, parts: dict[str, np.ndarray], name: str = "mlp.down_proj", **sizes: int
+) -> dict[str, LazyTensor]:
+    """The tensors that are read of a folder with one module of these; `sizes` are in config.json."""
+    module = f"model.layers.0.{name}"
     stored = {f"{module}.{end}": np.asarray(part, order="C") for end, part in parts.items()}
     safetensors.numpy.save_file(stored, folder / "model.safetensors")
-    write(folder, "config.json", {layout.key: layout.config} if layout.config else {})
+    write(folder, "config.json", {**sizes, **({layout.key: layout.config} if layout.config else {})})
     for file, values in layout.files.items():
         write(folder, file, values)
     checkpoint = Checkpoint.open(folder)

@@ -144,6 +144,31 @@ def test_layers_of_several_algorithms(
         read_module(tmp_path, Published(tensors, config and {**config, **said}, rows, files=files), parts)
 
 
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 1, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+         "linear_num_value_heads": 4, "linear_value_head_dim": 16}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["fp8-tensor", "modelopt-fp8"])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("self_attn.qkv_proj", [64, 16, 16]), ("linear_attn.in_proj_qkv", [16, 16, 64]), ("mlp.gate_up_proj", [48, 48])],
+)
+def test_a_scale_for_each_matrix_of_a_module(tmp_path: Path, layout: str, name: str, rows: list[int]) -> None:
+    w = np.random.default_rng(3).standard_normal((96, 128)).astype(np.float32)
+    each = [PUBLISHED[layout].tensors(part * (i + 1)) for i, part in enumerate(np.split(w, np.cumsum(rows)[:-1]))]
+    parts = {end: np.concatenate([found[end].reshape(-1) for found, _ in each]) for end in each[0][0]}
+    parts["weight"] = parts["weight"].reshape(96, 128)
+    read = read_module(tmp_path, PUBLISHED[layout], parts, name, **HEADS)
+    np.testing.assert_array_equal(values_of(read), np.concatenate([want for _, want in each]))
+    assert dequantize(read["input_scale"].load()).tolist() == [np.float32(0.01)]
+    parts["input_scale"][0] = 1
+    with pytest.raises(ModelError, match=r"input_scale': has scales from 0\.01"):
+        read_module(tmp_path, PUBLISHED[layout], parts, name, **HEADS)["input_scale"].load()
+    if name != "mlp.gate_up_proj":  # whose rows no number of config.json tells
+        with pytest.raises(ModelError, match=r"weight_scale': is F32 \[3\]"):
+            read_module(tmp_path, PUBLISHED[layout], parts, name)
+
+
 def test_modules_that_are_not_converted(tmp_path: Path) -> None:
     """A module that fp8's configuration leaves out is as it lies; one of e4m3 without a scale is refused."""
     w = np.random.default_rng(3).standard_normal((64, 512)).astype(np.float16)

@@ -13,7 +13,7 @@ from octavo.formats import BlockFormat, DeferredQTensor, QTensor
 from octavo.formats.spec import F32
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.kv_scales import cache_magnitudes, is_kv_scale, kv_scale
-from octavo.huggingface.layouts.table import layout_name
+from octavo.huggingface.layouts.table import has_cache_scales, layout_name
 from octavo.io.gguf import GGUFFile, LazyTensor, PlainMetadata, TensorInfo
 
 
@@ -58,14 +58,14 @@ class CheckpointFile(GGUFFile):
         return layout_name(self.folder.checkpoint, self.folder.config)
 
     def kv_scales(self) -> dict[str, F32]:
-        """Scales that the folder has for caches of 8 bits, by its own names."""
+        """Scales that the folder has for caches of 8 bits, by its own names; none where they belong to no layout."""
+        if not has_cache_scales(self.folder.checkpoint, self.folder.config):
+            return {}
         tensors = self.folder.checkpoint.tensors.values()
         return {tensor.name: kv_scale(tensor) for tensor in tensors if is_kv_scale(tensor.name)}
 
     def cache_magnitudes(self) -> dict[str, F32]:
-        """What these scales say of keys and values; none where they do not belong to a layout."""
-        if self.layout is None:
-            return {}
+        """What these scales say of keys and values."""
         return cache_magnitudes(self.kv_scales(), self.folder.config.values, self.path)
 
     def tensor(self, name: str, *, copy: bool = False) -> QTensor:

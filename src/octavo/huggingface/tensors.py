@@ -32,6 +32,8 @@ IGNORED = ("rotary_emb.inv_freq",)
 
 BESIDE = ("bias", "scale", "order", "input_scale")
 """What a layer's weight may have beside it."""
+SHARED = ("scale", "order", "input_scale")
+"""What the rows of a matrix have in common, so that all tensors that are made of it have it."""
 
 _NUMBER = r"\.(0|[1-9][0-9]{0,4})\.(.+)"
 _ONE_OF = re.compile(r"(\w+)\.(0|[1-9][0-9]?)\.(weight|bias)")
@@ -153,7 +155,7 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
     elif " " in target:
         for which, name in enumerate(target.split()):
             full = _full(prefix, name, kind)
-            if kind == "input_scale" and not is_of_heads(full):  # of what both are multiplied with
+            if kind in SHARED and not is_of_heads(full):
                 found.single[full] = tensor
             elif not is_no_part(full):
                 found.halves[full] = tensor, which

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.errors import ModelError
-from octavo.formats import QTensor
-from octavo.formats.spec import AnyArray
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
@@ -15,6 +12,7 @@ from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief, rope_parameters
 from octavo.models.delta_net import DeltaNet
 from octavo.models.hparams import HyperparamReader, read_shared
+from octavo.models.remaking import columns_moved, order_moved
 from octavo.models.states import reordered
 from octavo.models.weights import Tensors, Weights
 
@@ -69,21 +67,9 @@ def remade(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
         return reordered(tensor, of_heads)
     if name.endswith((".attn_qkv.weight", ".ssm_conv1d.weight")):
         return reordered(tensor, np.concatenate([np.arange(of_keys), of_keys + of_heads]))
-    return _with_columns(tensor, heads, size) if name.endswith(".ssm_out.weight") else tensor
-
-
-def _with_columns(tensor: LazyTensor, heads: AnyArray, size: int) -> LazyTensor:
-    """A matrix whose columns, `size` for each head, are in another order of heads."""
-    if size % tensor.format.block:
-        problem = f"is {tensor.format.name}, whose blocks are longer than the {size} values of a head"
-        raise ModelError(problem, field=f"tensor {tensor.name}", allowed=f"blocks that divide {size}")
-
-    def load() -> QTensor:
-        stored = tensor.load()
-        columns = stored.data.reshape(tensor.shape[0], len(heads), -1)[:, heads]
-        return QTensor(stored.format, stored.shape, columns.reshape(stored.data.shape), stored.name)
-
-    return LazyTensor(tensor.name, tensor.format, tensor.shape, load)
+    if name.endswith(".ssm_out.order"):
+        return order_moved(tensor, of_heads)
+    return columns_moved(tensor, heads) if name.endswith(".ssm_out.weight") else tensor
 
 
 NAMES = delta_net.NAMES | {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from octavo.errors import ModelError
-from octavo.formats import QTensor
+from octavo.formats import Planes, QTensor, dequantize, pack, unpack
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.hparams import Hyperparams
@@ -40,6 +40,45 @@ def rows_moved(tensor: LazyTensor, move: Callable[[AnyArray], AnyArray], count: 
         return QTensor(found.format, shape, data, tensor.name)
 
     return LazyTensor(tensor.name, tensor.format, shape, load)
+
+
+def columns_moved(tensor: LazyTensor, heads: AnyArray) -> LazyTensor:
+    """A matrix with these of its heads, as many columns each, in this order.
+
+    Raises ModelError for blocks that are longer than a head, unless they are whole rows with one scale, or with groups
+    that are not.
+    """
+    fmt, (n, k) = tensor.format, tensor.shape
+    size, blocks = k // len(heads), fmt.block
+    if fmt.per_row:
+        blocks = 1 if fmt.group == k else fmt.group
+    if size % blocks:
+        problem = f"is {fmt.name}, whose blocks are longer than the {size} values of a head"
+        raise ModelError(problem, field=f"tensor {tensor.name}", allowed=f"blocks that divide {size}")
+
+    def moved(rows: AnyArray) -> AnyArray:
+        return np.ascontiguousarray(rows.reshape(n, len(heads), -1)[:, heads]).reshape(rows.shape)
+
+    def load() -> QTensor:
+        stored = tensor.load()
+        if not fmt.per_row:
+            return QTensor(fmt, (n, k), moved(stored.data), stored.name)
+        planes = unpack(stored)
+        sc = None if planes.sc is None else moved(planes.sc)
+        return QTensor(fmt, (n, k), pack(Planes(moved(planes.q), d=planes.d, sc=sc), fmt), stored.name)
+
+    return LazyTensor(tensor.name, fmt, (n, k), load)
+
+
+def order_moved(order: LazyTensor, columns: AnyArray) -> LazyTensor:
+    """An order of columns [K] where a matrix' columns, and what these are multiplied with, move as `columns` says."""
+    place = np.argsort(columns)
+
+    def load() -> QTensor:
+        values = place[dequantize(order.load()).astype(np.intp)[columns]].astype("<f4")
+        return QTensor(order.format, order.shape, values.view(np.uint8), order.name)
+
+    return LazyTensor(order.name, order.format, order.shape, load)
 
 
 def by_kind(rows: AnyArray, groups: int, size: int) -> list[AnyArray]:

@@ -51,8 +51,10 @@ def int8(group: int | None, dtype: Any = np.float32, *, static: bool = False) ->
     return tensors
 
 
-def fp8(strategy: str, end: str = "weight_scale", shape: tuple[int, ...] = (1,), static: bool = False) -> Tensors:
-    """e4m3 numbers with a scale for the tensor, each row, or blocks of 128 x 128."""
+def fp8(
+    strategy: str, end: str = "weight_scale", shape: tuple[int, ...] = (1,), static: bool = False, dtype: Any = None
+) -> Tensors:  # fmt: skip
+    """e4m3 numbers with a scale for the tensor, each row, or blocks of 128 x 128, powers of two if of a `dtype`."""
 
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         n, k = w.shape
@@ -62,9 +64,12 @@ def fp8(strategy: str, end: str = "weight_scale", shape: tuple[int, ...] = (1,),
             for j in range(scale.shape[1]):
                 block = w[i * rows : (i + 1) * rows, j * columns : (j + 1) * columns]
                 scale[i, j] = np.abs(block).max() / 448
+        if dtype is not None:
+            scale = np.exp2(np.ceil(np.log2(scale))).astype(np.float32)
         spread = np.repeat(np.repeat(scale, rows, axis=0)[:n], columns, axis=1)[:, :k]
         codes = (w / spread).astype(ml_dtypes.float8_e4m3fn)
-        parts: Parts = {"weight": codes, end: scale.reshape(shape) if strategy == "tensor" else scale}
+        stored = scale if dtype is None else scale.astype(dtype)
+        parts: Parts = {"weight": codes, end: stored.reshape(shape) if strategy == "tensor" else stored}
         return parts | (INPUT if static else {}), codes.astype(np.float32) * spread
 
     return tensors

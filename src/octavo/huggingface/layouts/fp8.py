@@ -1,7 +1,8 @@
 """Hugging Face's fp8, DeepSeek's and Qwen's: e4m3 weights with a scale for the tensor or for blocks of 128 x 128.
 
     weight            F8_E4M3 [N, K]
-    weight_scale_inv  floats [N / 128, K / 128], the last of each partial, or one; older: weight_scale, one
+    weight_scale_inv  floats or F8_E8M0 [N / 128, K / 128], the last of each partial, or one; older: weight_scale, one,
+                      or one for each matrix of a module that is several
     input_scale       one, where activations have a static scale; also called activation_scale
 
 w = scale * number, whatever the name says.

@@ -12,6 +12,7 @@ MIXED_PRECISION has an object for each quantized module, or for one that such mo
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -20,12 +21,14 @@ from octavo.huggingface.layouts.module import HALVES, Module
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.gguf import LazyTensor
 
+log = logging.getLogger("octavo")
+
 GROUPS = {"NVFP4": 16, "W4A16_NVFP4": 16, "MXFP8": 32, "FP8_PB_WO": float8.SIDE, "FP8_BLOCK_SCALES": float8.SIDE}
 """What `group_size` is where it is there."""
 ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", *GROUPS)
 SQUARE = ("FP8_PB_WO", "FP8_BLOCK_SCALES")
 SCALES = ("weight_scale", "weight_scale_inv")
-MIXED = "MIXED_PRECISION"
+MIXED, NVFP4 = "MIXED_PRECISION", "NVFP4"
 USED = (
     "quant_method",
     "quant_algo",
@@ -54,7 +57,10 @@ class ModelOpt:
         layers = settings.part("quantized_layers").values if mixed else {}
         self._mixed = {name: _algorithm(settings.part("quantized_layers").part(name)) for name in layers}
         self._algorithm = None if mixed else _algorithm(settings)
-        settings.one_of("kv_cache_quant_algo", (None, "FP8"), None)
+        settings.one_of("kv_cache_quant_algo", (None, "FP8", NVFP4), None)
+        if not has_cache_scales(settings):
+            log.warning("%s: caches of NVFP4 are not known here; what the folder has for them is left out",
+                        settings.config.file)  # fmt: skip
         self._plain = settings.strings("exclude_modules") + settings.strings("ignore")
 
     def read(self, module: Module) -> list[LazyTensor]:
@@ -88,6 +94,12 @@ class ModelOpt:
         return self._mixed[name]
 
 
+def has_cache_scales(settings: Settings) -> bool:
+    """Whether scales of caches beside the weights are for 8 bits."""
+    inner = settings.part("quantization") if "quantization" in settings.values else settings
+    return NVFP4 not in (inner.values.get("kv_cache_quant_algo"), inner.values.get("kv_cache_scheme"))
+
+
 def _algorithm(settings: Settings) -> str:
     """What an object says of modules."""
     settings.only(USED, OF_THE_WRITER)
@@ -102,5 +114,5 @@ def _flattened(module: Module, end: str) -> Module:
     scale = module.parts[end]
     if len(scale.shape) == 4 and scale.shape[1] == scale.shape[3] == 1:
         flat = replace(scale, shape=(scale.shape[0], scale.shape[2]))
-        return Module(module.folder, module.name, {**module.parts, end: flat}, module.used)
+        return Module(module.folder, module.name, {**module.parts, end: flat}, module.used, module.config)
     return module

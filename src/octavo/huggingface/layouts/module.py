@@ -12,6 +12,7 @@ from octavo.errors import ModelError, QuantFormatError, shown
 from octavo.formats import BlockFormat, Planes, QTensor, by_name, group_format, pack
 from octavo.formats.group import GROUPS, Below, group_of
 from octavo.formats.spec import F32, AnyArray
+from octavo.huggingface.layouts.shares import count_of
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 from octavo.io.safetensors.file import FLOATS
@@ -36,12 +37,16 @@ class Kind:
 
 @dataclass
 class Module:
-    """The tensors of `folder` whose names begin with `name` and a dot, by the rest; `used` were asked for."""
+    """The tensors of `folder` whose names begin with `name` and a dot, by the rest; `used` were asked for.
+
+    config  the values of config.json
+    """
 
     folder: str
     name: str
     parts: Mapping[str, StoredTensor]
     used: set[str] = field(default_factory=set)
+    config: Mapping[str, object] = field(default_factory=dict)
 
     def __contains__(self, end: str) -> bool:
         return end in self.parts
@@ -60,7 +65,7 @@ class Module:
             and all(n > 0 if want is None else n == want for n, want in zip(tensor.shape, shape, strict=True))
         )
         if tensor.dtype not in dtypes or not fits:
-            kinds = "floats" if dtypes == HALVES else " or ".join(dtypes)
+            kinds = "floats" if dtypes[: len(HALVES)] == HALVES else " or ".join(dtypes)
             raise self.error(end, f"is {tensor.dtype} {list(tensor.shape)}", kinds + _sizes(shape))
         return tensor
 
@@ -102,11 +107,21 @@ class Module:
         return LazyTensor(f"{self.name}.weight", fmt, (n, k), lambda: packed(fmt, n, k, load()))
 
     def input_scale(self, end: str = INPUT_SCALE) -> LazyTensor:
-        """The static scale of activations, float32 [1] called input_scale. Raises ModelError where there is no one."""
+        """The static scale of activations, float32 [1] called input_scale. Raises ModelError where there is no one.
+
+        A module of several matrices may have the same one for each.
+        """
         scale = self.take(end, HALVES)
-        if scale.shape not in ((1,), (), (1, 1)):
+        if scale.shape not in ((1,), (), (1, 1), (count_of(self.name),)):
             raise self.error(end, f"is {scale.dtype} {list(scale.shape)}", "floats [1] or []")
-        return self.vector(INPUT_SCALE, lambda: scale.floats().reshape(1), 1)
+
+        def load() -> F32:
+            values = scale.floats().reshape(-1)
+            if (values != values[0]).any():
+                raise self.error(end, f"has scales from {values.min():g} to {values.max():g}", "the same for all rows")
+            return values[:1]
+
+        return self.vector(INPUT_SCALE, load, 1)
 
     def vector(self, end: str, load: Callable[[], F32], size: int) -> LazyTensor:
         """A vector beside the weight, float32 [size]."""

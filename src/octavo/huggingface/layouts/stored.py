@@ -31,7 +31,7 @@ def stored_tensors(checkpoint: Checkpoint, config: Config, left_out: Callable[[s
             modules.setdefault(stem, {})[end] = tensor
     made: dict[str, LazyTensor] = {}
     for name, parts in modules.items():
-        module = Module(checkpoint.folder, name, parts)
+        module = Module(checkpoint.folder, name, parts, config=config.values)
         read = [] if layout is None else layout.read(module)
         if INPUT_SCALE in set(parts) - module.used:
             raise module.error(INPUT_SCALE, "is not part of this architecture unless activations have static scales")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from octavo.huggingface.layouts import modelopt
 from octavo.huggingface.layouts.auto_round import OLDER, AutoRound
 from octavo.huggingface.layouts.awq import Awq
 from octavo.huggingface.layouts.compressed import Compressed
@@ -52,6 +53,12 @@ def layout_name(checkpoint: Checkpoint, config: Config) -> str | None:
     """What the layout of a checkpoint is called, its `quant_method`; None where weights are plain floats."""
     found = _found(checkpoint, config)
     return None if found is None else found[0]
+
+
+def has_cache_scales(checkpoint: Checkpoint, config: Config) -> bool:
+    """Whether the scales of caches that a checkpoint has belong to its layout, and are those of 8 bits."""
+    found = _found(checkpoint, config)
+    return found is not None and (METHODS.get(found[0]) is not ModelOpt or modelopt.has_cache_scales(found[1]))
 
 
 def _found(checkpoint: Checkpoint, config: Config) -> tuple[str, Settings] | None:
