@@ -1,13 +1,14 @@
 """Compares the encoders' error and speed with llama.cpp's, and writes bench/results/quantizer-error-<date>.json.
 
-    python bench/quantizer_error.py [--ggml LIBRARY] [--threads N] [--rounds N]
+    python bench/quantizer_error.py [--ggml LIBRARY] [--threads N] [--rounds N] [--formats NAME ...] [--no-speed]
 
 The peer is ggml's own `ggml_quantize_chunk`, called through ctypes: `--ggml` names libggml-base, or llama-cpp-python is
 found where it is installed. Nothing of the project needs it otherwise.
 
 Errors are sums over 512 x 1024 values, ours over the peer's, so below 1 is better: `weighted` by the weights that
 llama.cpp minimises (see `weights`), `squared` by the importance alone (or nothing), `plain` by nothing. Data: Gaussian,
-Laplace and Student's t with 4 degrees of freedom, and rows of the demo model's matrices.
+Laplace and Student's t with 4 degrees of freedom, and rows of the demo model's matrices. Formats of grids and of three
+levels are compared with importance alone, which some of llama.cpp's encoders can't do without.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
@@ -35,10 +36,15 @@ from octavo.formats import BlockFormat, QTensor, by_name, dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers import encode
 
-FORMATS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+BLOCKS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+TERNARY = ("TQ1_0", "TQ2_0")
+POINTS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", *TERNARY)
 ROWS, K = 512, 1024
 SPEED_VALUES = 1 << 23
-SUPER_SPREAD = {"Q2_K": 1, "Q3_K": 2, "Q4_K": 2, "Q5_K": 2, "IQ4_XS": 2, "IQ4_NL": 2}
+SUPER_SPREAD = {
+    "Q2_K": 1, "Q3_K": 2, "Q4_K": 2, "Q5_K": 2, "IQ4_XS": 2, "IQ4_NL": 2,
+    "IQ1_S": 2, "IQ1_M": 2, "IQ2_XXS": 1, "IQ2_XS": 1, "IQ2_S": 2, "IQ3_XXS": 2, "IQ3_S": 2,
+}  # fmt: skip
 """How often the mean square goes into llama.cpp's weights with an importance matrix; a block's, a row's for others."""
 
 Array = np.ndarray[Any, Any]
@@ -115,7 +121,7 @@ def weights(fmt: BlockFormat, x: Array, importance: Array | None) -> Array:
         if fmt.name == "Q2_K":
             return np.abs(x)
         return np.square(x) if fmt.name in ("Q3_K", "Q6_K", "IQ4_NL", "IQ4_XS") else np.ones_like(x)
-    if fmt.name in ("Q6_K", "MXFP4", "Q8_0"):  # the last two ignore it
+    if fmt.name in ("Q6_K", "MXFP4", "Q8_0", *TERNARY):  # which ignore it, but for the first
         return np.broadcast_to(importance.astype(np.float64), x.shape)
     if fmt.name in SUPER_SPREAD:
         spread = np.repeat(SUPER_SPREAD[fmt.name] * _mean_square(x, fmt.block), fmt.block, axis=1)
@@ -138,13 +144,19 @@ def errors(packed: Array, fmt: BlockFormat, x: Array, importance: Array | None) 
     }
 
 
-def compare(peer: Peer) -> list[dict[str, Any]]:
+def with_importance(name: str) -> list[Array | None]:
+    """What a format is compared with: no importance and an importance matrix, or this alone."""
+    matrix = importance_matrix()
+    return [matrix] if name in POINTS else [None, matrix]
+
+
+def compare(peer: Peer, formats: Sequence[str]) -> list[dict[str, Any]]:
     """For each format, data and importance: our errors over the peer's."""
-    matrix, rows = importance_matrix(), []
-    for name in FORMATS:
+    rows = []
+    for name in formats:
         fmt = by_name(name)
         for kind, x in data().items():
-            for importance in (None, matrix):
+            for importance in with_importance(name):
                 ours = errors(encode(x, fmt, importance=importance), fmt, x, importance)
                 theirs = errors(peer.encode(x, fmt, importance), fmt, x, importance)
                 ratios = {key: round(ours[key] / theirs[key], 4) for key in ours}
@@ -158,14 +170,14 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def speed(peer: Peer, threads: int, rounds: int) -> list[dict[str, Any]]:
+def speed(peer: Peer, formats: Sequence[str], threads: int, rounds: int) -> list[dict[str, Any]]:
     """Million values a second, ours and the peer's in turn, medians of rounds; and what a first call takes."""
     x = (0.02 * np.random.default_rng(1).standard_normal((SPEED_VALUES // K, K))).astype(np.float32)
     encode(x[:1], "F16")  # compiles what all formats share
     rows = []
-    for name in FORMATS:
+    for name in formats:
         fmt = by_name(name)
-        for importance in (None, importance_matrix()):
+        for importance in with_importance(name):
             first = timed(lambda: encode(x[:1], fmt, importance=importance))  # noqa: B023
             pairs = [
                 (
@@ -203,12 +215,14 @@ def main() -> None:
     parser.add_argument("--peer-version", default=None, help="what to call it, where it is not installed here")
     parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--formats", nargs="+", default=[*BLOCKS, *POINTS], choices=[*BLOCKS, *POINTS], metavar="NAME")
+    parser.add_argument("--no-speed", action="store_true", help="errors alone, which other programs don't change")
     options = parser.parse_args()
     peer = Peer(find_peer(options.ggml))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["OCTAVO_CACHE"] = folder  # nothing is compiled yet
-        rates = speed(peer, options.threads, options.rounds)
-        comparison = compare(peer)
+        rates = [] if options.no_speed else speed(peer, options.formats, options.threads, options.rounds)
+        comparison = compare(peer, options.formats)
     result = {
         **results_file.described(**{"llama-cpp-python": options.peer_version or peer_version()}),
         "threads": options.threads,
