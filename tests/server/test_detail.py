@@ -227,6 +227,12 @@ REPLIES: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {
         "Yes.",
         [("add", {"a": 1}), ("say", json.loads(ODD))],
     ),
+    "pythonic, words of Python's": (
+        "pythonic",
+        "[ say(from='a, b=c', class=[1, {'x=': (2,)}], user-id=\"(\"), ns.now( ), ]",
+        "",
+        [("say", {"from": "a, b=c", "class": [1, {"x=": [2]}], "user-id": "("}), ("ns.now", {})],
+    ),
     "pythonic, marked": ("pythonic", "Ok <|tool_call_start|>[ns.now()]<|tool_call_end|>", "Ok", [("ns.now", {})]),
 }
 
@@ -253,6 +259,10 @@ TEXTS = {
     "link": ("pythonic", "[see](http://x)"),
     "call by place": ("pythonic", "[add(1, 2)]"),
     "code": ("pythonic", "[add(a=__import__('os'))]"),
+    "call of a call": ("pythonic", "[add(a=1)(b=2)]"),
+    "many at once": ("pythonic", "[add(**{'a': 1})]"),
+    "nothing between commas": ("pythonic", "[add(a=1,, b=2)]"),
+    "no value": ("pythonic", "[add(a=)]"),
     "python": ("mistral", "[TOOL_CALLS] none"),
     "no name of deepseek": ("deepseek_v31", "<｜tool▁calls▁begin｜>{}"),
     "unknown tool of glm": ("glm", "<tool_call>rm\n<arg_key>a</arg_key>"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import zip_longest
 from random import Random
 from typing import Any, Literal
 
@@ -108,6 +109,34 @@ def test_a_call_that_a_reply_opens_is_one(form: ToolFormat, tokenizer: Tokenizer
         require_valid(found.calls)
         assert form.thinks[0] or found.content == "Let me see: <tool {1}"
     assert ended > 3
+
+
+OF_NAMES = ["get-weather", "ns.now", "a:1", "functions.f", "1", "x" * 128]
+OF_KEYS = ["user-id", "from", "@type", "a b", "1a"]
+
+
+@pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)
+def test_names_that_no_identifier_has(form: ToolFormat) -> None:
+    """What a tool may be called is read as it was written, and so are parameters that Python has no words for."""
+    for name, key in zip_longest(OF_NAMES, OF_KEYS, fillvalue="f"):
+        schema = {"properties": {key: {"type": "integer"}}, "required": [key], "additionalProperties": False}
+        use = ToolUse(form, [Tool(name, schema)], "required")
+        walked = (walk(Grammars(PLAIN).constraint(use.grammar(PLAIN)), PLAIN, Random(i), 900) for i in range(9))
+        tokens = next(tokens for tokens in walked if tokens is not None)
+        thinking = MARKERS[-1] if form.thinks[0] else None
+        detail, found = Detail(PLAIN, (), thinking, use.parser(), use.call_id()), Result()
+        found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
+        assert [(n, list(json.loads(a))) for n, a in found.calls[:1]] == [(name, [key])]
+
+
+@pytest.mark.parametrize("name", ['a"b', "a<b", "a b", "é", "a/b", "x" * 129, "a\n"])
+def test_names_that_a_tool_may_not_have(server: Server, name: str) -> None:
+    """No call of it could be read."""
+    tool = {"type": "function", "function": {"name": name}}
+    status, error = server.refused("/v1/chat/completions", {"messages": ASK, "tools": [tool]})
+    assert (status, error["param"]) == (400, "tools")
+    allowed = "1 to 128 letters of a-z, A-Z, 0-9 and _ . : -"
+    assert error["message"] == f"the name of a tool is {name!r} (allowed: {allowed})"
 
 
 NESTED = {

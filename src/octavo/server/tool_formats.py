@@ -9,8 +9,9 @@ from functools import partial
 
 from octavo.server import tool_readers as readers
 from octavo.server.marked_reader import MARK, MarkedReader
+from octavo.server.python_reader import PythonReader
 from octavo.server.tag_reader import GLM, INVOKE, TagReader
-from octavo.server.tool_readers import ArrayReader, MistralReader, NamedReader, ObjectReader, PythonReader
+from octavo.server.tool_readers import ArrayReader, MistralReader, NamedReader, ObjectReader
 
 HARMONY_CALL = "<|channel|>commentary to=functions."
 """What begins a call of gpt-oss; other orders of its header are brought into this one, see `Channels`."""

@@ -6,8 +6,6 @@ its arguments' JSON). `done`: the calls are complete. `broken`: the characters s
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -131,72 +129,3 @@ class MistralReader:
     @property
     def broken(self) -> bool:
         return self._reader is not None and self._reader.broken
-
-
-class PythonReader:
-    """[f(a=1, b="x"), g()], as Python writes calls; of arguments by name, which are literals."""
-
-    _BEGIN = re.compile(r"\[\s*([A-Za-z_][\w.]*\s*)?")
-
-    def __init__(self, tools: Tools) -> None:
-        self.done = self.broken = False
-        self._tools, self._text, self._open, self._quote, self._escaped = tools, "", list[str](), "", False
-
-    def feed(self, c: str) -> list[Part]:
-        if not self._text and c.isspace():
-            return []
-        self._text += c
-        self._bracket(c)
-        if "(" not in self._text and not self._BEGIN.fullmatch(self._text):
-            self.broken = True
-        if self.broken or self._open:
-            self.broken = self.broken or len(self._text) > MOST_CHARACTERS
-            return []
-        calls = _python_calls(self._text)
-        self.broken = calls is None or any(name not in self._tools for name, _ in calls)
-        self.done = not self.broken
-        return [] if self.broken or calls is None else [part for name, a in calls for part in ((name, ""), (None, a))]
-
-    def _bracket(self, c: str) -> None:
-        """Keep count of the brackets that are open, but for those in strings."""
-        if self._quote:
-            if self._escaped or c == "\\":
-                self._escaped = not self._escaped
-            elif c == self._quote:
-                self._quote = ""
-        elif c in "'\"":
-            self._quote = c
-        elif c in "([{":
-            self._open.append({"(": ")", "[": "]", "{": "}"}[c])
-        elif c in ")]}":
-            self.broken = not self._open or self._open.pop() != c
-
-
-def _python_calls(text: str) -> list[tuple[str, str]] | None:
-    """Names and arguments, as JSON, of a list of calls; None for what is none."""
-    try:
-        tree = ast.parse(text, mode="eval").body
-        if not isinstance(tree, ast.List) or not tree.elts:
-            return None
-        return [_python_call(one) for one in tree.elts]
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return None
-
-
-def _python_call(node: ast.expr) -> tuple[str, str]:
-    """Raises ValueError for what is no call with arguments by name."""
-    if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
-        raise ValueError("no call")
-    arguments = {str(k.arg): _literal(k.value) for k in node.keywords}
-    return ast.unparse(node.func), json.dumps(arguments, allow_nan=False)
-
-
-def _literal(node: ast.expr) -> Any:
-    """The value of a literal, of which true, false and null are ones too."""
-    if isinstance(node, ast.Name) and node.id in ("true", "false", "null"):
-        return {"true": True, "false": False, "null": None}[node.id]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_literal(one) for one in node.elts]
-    if isinstance(node, ast.Dict):
-        return {str(ast.literal_eval(k)): _literal(v) for k, v in zip(node.keys, node.values, strict=True) if k}
-    return ast.literal_eval(node)

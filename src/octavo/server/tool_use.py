@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from octavo.text import ChatTemplate, Tokenizer
 
 Messages = list[dict[str, Any]]
 
+NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
+"""Names of tools that calls can have in all formats; those of OpenAI's and Anthropic's are among them."""
 TOLD = """You can call functions. To call one, reply with its name and arguments as JSON between tags:
 {example}
 The functions:
@@ -82,12 +85,16 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
              several: bool) -> ToolUse | None:  # fmt: skip
     """The tools of a request, of whose functions `given` has name, parameters and strict; None where there are none.
 
-    Raises ApiError for two of one name, and for a choice of one that there is not.
+    Raises ApiError for a name that calls can't have, for two of one name, and for a choice of one that there is not.
     """
     if not given or choice == "none":
         if choice == "required" or named is not None:
             raise bad("tool_choice asks for a call, but there are no tools", "tool_choice")
         return None
+    for one in given:
+        if not NAME.fullmatch(one["name"]):
+            allowed = "1 to 128 letters of a-z, A-Z, 0-9 and _ . : -"
+            raise bad(f"the name of a tool is {one['name']!r} (allowed: {allowed})", "tools")
     tools = {one["name"]: Tool(one["name"], one.get("parameters") or NOTHING, bool(one.get("strict"))) for one in given}
     if len(tools) < len(given):
         raise bad("two tools have the same name", "tools")
