@@ -170,7 +170,7 @@ def test_values_in_values_between_marks() -> None:
 def test_strict_tools_whose_schemas_a_format_has_no_words_for() -> None:
     (form,) = (form for form in FORMATS if form.mark)
     wrong = {"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}
-    with pytest.raises(GrammarError, match="anyOf can't be kept to"):
+    with pytest.raises(GrammarError, match="tool 'f': anyOf can't be kept to"):
         tools_grammar(form, [Tool("f", wrong, strict=True)], PLAIN, several=False)
     tools_grammar(form, [Tool("f", wrong)], PLAIN, several=False)
 
@@ -239,6 +239,27 @@ def test_tools_that_no_grammar_holds(server: Server) -> None:
             assert (status, error["param"]) == (400, "tools")
         else:
             assert server.post("/v1/chat/completions", **body)["usage"]["completion_tokens"] > 0
+
+
+UNKEPT = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+
+
+@pytest.mark.parametrize("more", [
+    {}, {"tool_choice": "required"}, {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+], ids=str)  # fmt: skip
+def test_a_strict_tool_that_can_not_be_kept_to_is_named(server: Server, more: dict[str, Any]) -> None:
+    """With what is wrong, and no lines of a grammar that nobody wrote."""
+    loose = {"type": "function", "function": {"name": "loose", "parameters": UNKEPT}}
+    strict = {"type": "function", "function": {"name": "weather", "parameters": UNKEPT, "strict": True}}
+    body = {"messages": ASK, "tools": [loose, strict], **more}
+    _, error = server.refused("/v1/chat/completions", body)
+    assert (error["param"], error["message"]) == ("tools", "tool 'weather' is strict: Unimplemented keys: [\"not\"]")
+
+
+def test_a_grammar_that_is_wrong_is_not_repeated(server: Server) -> None:
+    """An error says where the fault is, without the lines around it."""
+    _, error = server.refused("/v1/chat/completions", {"messages": ASK, "grammar": "start: a\nb: /x/"})
+    assert error["message"] == 'the grammar can\'t be used: at 1(8): unknown name: "a"'
 
 
 def test_a_named_call_is_one_call() -> None:

@@ -7,6 +7,7 @@ only where its grammar does.
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -282,8 +283,12 @@ _LARK: dict[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
+_SHOWN = re.compile(r"\n\s*\d+ \| .*", re.DOTALL)
+
+
 def _brief(message: str) -> str:
-    return " ".join(message.split())[:200]
+    """What llguidance says, without the lines of the grammar that it shows at the end."""
+    return " ".join(_SHOWN.sub("", message).split())[:200]
 
 
 def _llguidance() -> Any:

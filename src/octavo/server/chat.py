@@ -100,7 +100,12 @@ def _grammar_of(
         except GrammarError as error:
             raise bad(str(error), "tools") from None
     if grammar is not None:
-        require_grammar(service, grammar, thinking, param)
+        try:
+            require_grammar(service, grammar, thinking, param)
+        except ApiError:
+            if tools is not None and (fault := tools.fault(service.grammars)) is not None:
+                raise bad(fault, "tools") from None
+            raise
     return grammar
 
 
@@ -119,7 +124,7 @@ def _calls_that_open(service: Service, tools: ToolUse, thinking: Thinking | None
         else:
             return grammar
     if tools.strict:
-        raise bad(problem, "tools")
+        raise bad(tools.loose().fault(service.grammars) or problem, "tools")
     return None
 
 

@@ -35,6 +35,11 @@ def tools_grammar(form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer,
     return Grammar.lark(f"start: {thinks}{writer.section(several)}\n{writer.rules()}")
 
 
+def arguments_grammar(form: ToolFormat, tool: Tool, tokenizer: Tokenizer) -> Grammar:
+    """A grammar of a call's arguments alone. Raises GrammarError for a schema that is none."""
+    return Grammar.lark(f"start: arguments0\n{_Writer(form, [tool], tokenizer).rules()}")
+
+
 def or_json(calls: Grammar, answer: Grammar, form: ToolFormat = GENERIC) -> Grammar:
     """Either calls, or an answer that is JSON of a schema."""
     first, rest = calls.text.removeprefix("start: ").split("\n", 1)
@@ -128,9 +133,10 @@ class _Writer:
         return " ".join(parts.get(part) or self.text(part) for part in _CALL_PART.split(written) if part)
 
     def _arguments_of(self, tool: Tool) -> str:
-        if not self.form.parameter:
-            return _json(_schema(tool))
-        return _by_name(tool, self.form) or '""'
+        try:
+            return _by_name(tool, self.form) or '""' if self.form.parameter else _json(_schema(tool))
+        except GrammarError as error:
+            raise GrammarError(f"tool {tool.name!r}: {error}") from None
 
     def text(self, written: str) -> str:
         """A text in which there may be control tokens, which a grammar's text never is; NUMBER is any."""
@@ -175,10 +181,7 @@ def _text(text: str) -> str:
 
 def _schema(tool: Tool) -> dict[str, Any]:
     """The parameters' schema. Keywords that can't be kept to are left out but for strict tools."""
-    try:
-        schema = read_schema(tool.parameters) if tool.parameters else NOTHING
-    except GrammarError as error:
-        raise GrammarError(f"tool {tool.name!r}: {error}") from None
+    schema = read_schema(tool.parameters) if tool.parameters else NOTHING
     if schema.get("type") is None:
         schema = {"type": "object", **schema}
     return schema if tool.strict else {**schema, "x-guidance": {"lenient": True}}

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from octavo.errors import TemplateError
-from octavo.runtime.grammar import Grammar
+from octavo.errors import GrammarError, TemplateError
+from octavo.runtime.grammar import Grammar, Grammars
 from octavo.server.errors import bad
 from octavo.server.names import LETTERS, new_id
 from octavo.server.tool_formats import GENERIC, ToolFormat, format_of, tells_tools
-from octavo.server.tool_grammar import ANYTHING, NOTHING, Tool, text_or_calls, tools_grammar
+from octavo.server.tool_grammar import ANYTHING, NOTHING, Tool, arguments_grammar, text_or_calls, tools_grammar
 from octavo.server.tool_readers import MistralReader
 from octavo.server.tools import ToolParser
 from octavo.text import ChatTemplate, Tokenizer
@@ -30,6 +30,8 @@ TOLD = """You can call functions. To call one, reply with its name and arguments
 The functions:
 {tools}"""
 """What a model is told of tools whose template knows none."""
+IN_GRAMMAR = re.compile(r"the grammar can't be used: (at \d+\(\d+\): failed to compile JSON schema: )?|tool '.*?': ")
+"""What errors say before they say what is wrong with a tool's schema."""
 MISTRAL_ID = 9
 """Letters and digits of a call's id that Mistral's templates insist on."""
 
@@ -64,6 +66,19 @@ class ToolUse:
         """The same, with any object for the arguments of tools that are not strict."""
         tools = [tool if tool.strict else replace(tool, parameters=ANYTHING) for tool in self.tools]
         return replace(self, tools=tools)
+
+    def fault(self, grammars: Grammars) -> str | None:
+        """What is wrong with the first tool that a grammar can't hold, in words of its schema; None where it can all.
+
+        Raises UsageError.
+        """
+        for tool in self.tools:
+            try:
+                grammars.constraint(arguments_grammar(self.form, tool, grammars.tokenizer))
+            except GrammarError as error:
+                strict = " is strict" if tool.strict else ""
+                return f"tool {tool.name!r}{strict}: {IN_GRAMMAR.sub('', str(error))}"
+        return None
 
     def grammar(self, tokenizer: Tokenizer) -> Grammar:
         """What a reply may be: calls, or with "auto" any text in which what begins as a call is one.
