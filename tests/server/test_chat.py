@@ -10,6 +10,8 @@ import openai
 import pytest
 
 from octavo.runtime import Model
+from octavo.server import chat
+from octavo.server.job import Job
 from tests.server.running import Server, events
 
 QUESTION = "What is 12 times 7?"
@@ -185,6 +187,38 @@ def test_a_reply_goes_on_after_an_assistants_message(server: Server) -> None:
     begun = whole[: len("12 times")]
     reply = server.post("/v1/chat/completions", temperature=0, messages=[*ASK, {"role": "assistant", "content": begun}])
     assert begun + reply["choices"][0]["message"]["content"] == whole
+
+
+def test_how_the_prompt_ends(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with vLLM's fields; an assistant's message that is the last is gone on with where they don't say otherwise."""
+    prompts = list[str]()
+    job_of = chat.job_of
+
+    def seeing(*given: Any) -> Job:
+        prompts.append(server.service.tokenizer.decode((job := job_of(*given)).prompts[0]))
+        return job
+
+    monkeypatch.setattr(chat, "job_of", seeing)
+
+    def prompt(*more: Any, **fields: Any) -> str:
+        server.post("/v1/chat/completions", messages=[*ASK, *more], max_tokens=1, **fields)
+        return prompts.pop()
+
+    begun = {"role": "assistant", "content": "12 times"}
+    plain, opening = prompt(), "<|im_start|>assistant\n"
+    assert plain.endswith(opening)
+    assert prompt(add_generation_prompt=False) == plain.removesuffix(opening)
+    assert prompt(begun) == f"{plain}12 times"
+    assert prompt(begun, continue_final_message=True, add_generation_prompt=False) == f"{plain}12 times"
+    closed = f"{plain}12 times<|im_end|>\n"
+    assert prompt(begun, add_generation_prompt=False) == closed
+    assert prompt(begun, continue_final_message=False) == closed + opening
+    for more, problem in (({}, "the last message is user's"), ({"add_generation_prompt": True}, "are both true")):
+        last = [begun] if more else []
+        body = {"messages": [*ASK, *last], "continue_final_message": True, **more}
+        _, error = server.refused("/v1/chat/completions", body)
+        assert problem in error["message"]
+        assert "continue_final_message" in error["message"]
 
 
 def test_contents_of_messages(server: Server) -> None:

@@ -77,8 +77,7 @@ def _thinking_of(service: Service, body: ChatRequest, prompt: Sequence[int]) -> 
     """What the model writes around its thinking in this reply."""
     end = service.tokenizer.decode(prompt[-PROMPT_END:])
     thinking = thinking_after(service.template.source, end)
-    continued = body.messages[-1].role == "assistant"
-    return thinking if thinking is None or thinking.begun or not continued else None
+    return thinking if thinking is None or thinking.begun or not body.continues else None
 
 
 def _grammar_of(
@@ -129,7 +128,7 @@ def _calls_that_open(service: Service, tools: ToolUse, thinking: Thinking | None
 
 
 def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = None, *, fits: bool) -> list[int]:
-    """The tokens of the messages. An assistant's message that is the last is where the reply goes on.
+    """The tokens of the messages, open for a reply where the request does not say otherwise.
 
     `fits`: raises ApiError for messages that can't fit the context, before their tokens are known.
     """
@@ -140,8 +139,10 @@ def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = Non
     messages = for_template(service.template, messages_of(body.messages), told)
     if tools is not None and tools.told:
         extra["tools"] = told
-    if messages[-1]["role"] != "assistant":
-        return service.encode(messages, fits=fits, **extra)
+    if not body.continues:
+        return service.encode(
+            messages, fits=fits, add_generation_prompt=body.add_generation_prompt is not False, **extra
+        )
     if len(messages) > 1 and messages[-2]["role"] == "assistant":
         raise bad("the last two messages are both the assistant's", "messages")
     if body.messages[-1].tool_calls:

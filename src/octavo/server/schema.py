@@ -185,8 +185,26 @@ class ChatRequest(Constrained):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, bool | str] | None = Field(None, max_length=16)
     chat_template: Any = None
-    add_generation_prompt: bool | None = None
+    add_generation_prompt: bool | None = Field(None, description="false: the reply goes on where the messages end")
+    continue_final_message: bool | None = Field(
+        None, description="whether the reply goes on with the assistant's last message, as it does by default"
+    )
     reasoning_effort: str | None = None
+
+    @property
+    def continues(self) -> bool:
+        """Whether the reply goes on with the last message."""
+        if self.continue_final_message is not None:
+            return self.continue_final_message
+        return self.messages[-1].role == "assistant" and self.add_generation_prompt is not False
+
+    @model_validator(mode="after")
+    def _one_end(self) -> ChatRequest:
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("continue_final_message and add_generation_prompt are both true (allowed: one of them)")
+        if self.continue_final_message and (role := self.messages[-1].role) != "assistant":
+            raise ValueError(f"continue_final_message: the last message is {role}'s (allowed: assistant's)")
+        return self
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatRequest:
