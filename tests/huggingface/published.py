@@ -12,7 +12,7 @@ from tests.huggingface.writers.awq import awq_gemm, awq_gemv
 from tests.huggingface.writers.codes import Tensors
 from tests.huggingface.writers.compressed import fp8, int8, mxfp4, mxfp8, nvfp4, packed
 from tests.huggingface.writers.gptq import gptq, gptq_p, qqq
-from tests.huggingface.writers.mlx import mlx, mlx_mxfp4
+from tests.huggingface.writers.mlx import mlx, mlx_mxfp4, mlx_mxfp8, mlx_nvfp4
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,14 @@ PUBLISHED: dict[str, Published] = {
     "gptq-mislabelled": Published(gptq(4, 128, sym=True, v2=True), gptq_config(), "GROUP4_128_F16"),
     "gptq-2": Published(gptq(2, 64, sym=True, v2=False), gptq_config(bits=2, group_size=64), "GROUP2_64_F16"),
     "gptq-3": Published(gptq(3, 128, sym=False, v2=False), gptq_config(bits=3, sym=False), "GROUP3_128_Z_F16"),
+    "gptq-2-asym": Published(gptq(2, 32, sym=False, v2=False), gptq_config(bits=2, sym=False, group_size=32),
+                             "GROUP2_32_Z_F16"),
+    "gptq-v2-3": Published(gptq(3, 128, sym=False, v2=True),
+                           gptq_config(bits=3, sym=False, checkpoint_format="gptq_v2"), "GROUP3_128_Z_F16"),
+    "gptq-v2-8": Published(gptq(8, 32, sym=False, v2=True),
+                           gptq_config(bits=8, sym=False, group_size=32, checkpoint_format="gptq_v2"),
+                           "GROUP8_32_Z_F16"),
+    "gptq-bf16": Published(gptq(4, 128, sym=False, v2=False, dtype=BF16), gptq_config(sym=False), "GROUP4_128_Z_BF16"),
     "gptq-8": Published(gptq(8, -1, sym=False, v2=False), gptq_config(bits=8, group_size=-1, sym=False),
                         "GROUP8_128_Z_F16"),
     "gptq-act-order": Published(gptq(4, 128, sym=True, v2=False, ordered=True), gptq_config(desc_act=True),
@@ -104,7 +112,13 @@ PUBLISHED: dict[str, Published] = {
         gptqmodel_config(quant_method="awq", method="awq", format="gemm", checkpoint_format="gemm", version="gemm",
                          zero_point=True), "GROUP4_128_Z_F16"),
     "awq-gemm": Published(awq_gemm(), awq_config(), "GROUP4_128_Z_F16"),
-    "awq-gemv": Published(awq_gemv(64), awq_config(version="gemv", group_size=64), "GROUP4_64_Z_F16"),
+    "awq-symmetric": Published(awq_gemm(64, sym=True, zeros=False), awq_config(zero_point=False, group_size=64),
+                               "GROUP4_64_F16"),
+    "awq-file": Published(awq_gemm(), {}, "GROUP4_128_Z_F16", files={
+        "quant_config.json": {"zero_point": True, "q_group_size": 128, "w_bit": 4, "version": "GEMM"}}),
+    **{f"awq-gemv{end}": Published(awq_gemv(group), awq_config(version="gemv", group_size=group),
+                                   f"GROUP4_{group}_Z_F16")
+       for end, group in (("", 64), ("-32", 32), ("-128", 128))},
     "awq-auto-round": Published(
         awq_gemm(sym=True), awq_config(zero_point=False, sym=True, provider="auto-round", iters=200, data_type="int"),
         "GROUP4_128_F16"),
@@ -131,6 +145,12 @@ PUBLISHED: dict[str, Published] = {
                               "GROUP4_128_F32"),
     "ct-w8a16-act-order": Published(
         packed(8, 128, ordered=True), compressed("pack-quantized", num_bits=8, actorder="group"), "GROUP8_128_F32"),
+    "ct-w4a16-weight": Published(packed(4, 64, dtype=BF16),
+                                 compressed("pack-quantized", group_size=64, actorder="weight"), "GROUP4_64_BF16"),
+    "ct-act-order-dynamic": Published(packed(4, 64, ordered=True),
+                                      compressed("pack-quantized", group_size=64, actorder="dynamic"),
+                                      "GROUP4_64_F32"),
+    "ct-naive": Published(int8(64), compressed("naive-quantized", num_bits=8, group_size=64), "GROUP8_64_F32"),
     "ct-act-order-static": Published(packed(4, 128, ordered=True), compressed("pack-quantized", actorder="static"),
                                      "GROUP4_128_F32"),
     "ct-w4a8-act-order": Published(packed(4, 128, ordered=True), compressed("pack-quantized", TOKENS, actorder="group"),
@@ -192,6 +212,9 @@ PUBLISHED: dict[str, Published] = {
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head", "*norm*"]},
         "NVFP4"),
     "qqq": Published(qqq(-1), {"quant_method": "qqq", "wbits": 4, "group_size": -1}, "INT4"),
+    "qqq-gptqmodel": Published(
+        qqq(-1, empty=False), gptqmodel_config(quant_method="qqq", method="qqq", group_size=-1, format="qqq",
+                                               checkpoint_format="qqq", sym=True), "INT4"),
     "qqq-g128": Published(qqq(128), {"quant_method": "qqq", "bits": 4, "group_size": 128}, "INT4_G128"),
     "mlx-4": Published(mlx(4, 64), {"group_size": 64, "bits": 4}, "GROUP4_64_M_F16", "quantization"),
     "mlx-3": Published(mlx(3, 32, np.float32), {"group_size": 32, "bits": 3, "mode": "affine"}, "GROUP3_32_M_F32",
@@ -200,6 +223,8 @@ PUBLISHED: dict[str, Published] = {
                                 f"GROUP{bits}_{group}_M_F16", "quantization")
        for bits, group in ((2, 128), (5, 32), (6, 64), (8, 64))},
     "mlx-mxfp4": Published(mlx_mxfp4, {"group_size": 32, "bits": 4, "mode": "mxfp4"}, "MXFP4", "quantization"),
+    "mlx-mxfp8": Published(mlx_mxfp8, {"group_size": 32, "bits": 8, "mode": "mxfp8"}, "FP8_32", "quantization"),
+    "mlx-nvfp4": Published(mlx_nvfp4, {"group_size": 16, "bits": 4, "mode": "nvfp4"}, "NVFP4", "quantization"),
     "ct-mxfp8": Published(
         mxfp8, compressed("mxfp8-quantized", {**E4M3_TOKENS, "strategy": "group", "group_size": 32}, num_bits=8,
                           type="float", group_size=32), "FP8_32"),

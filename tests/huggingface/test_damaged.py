@@ -105,6 +105,7 @@ CONFIGS: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("modelopt-fp8-blocks", ("quant_algo",), "FP8_PB_WO", "weight_scale': is missing"),
     ("qqq", ("wbits",), 8, "wbits: is 8"),
     ("qqq", ("group_size",), 64, "group_size: is 64"),
+    ("qqq-gptqmodel", ("method",), "exl3", "method: is 'exl3'"),
     ("qqq-g128", ("group_size",), -1, "without groups"),
     ("mlx-4", ("bits",), 7, "bits: is 7"),
     ("mlx-4", ("group_size",), 16, "group_size: is 16"),

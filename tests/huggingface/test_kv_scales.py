@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import safetensors.torch
 import torch
@@ -30,7 +32,7 @@ def with_scales(folder: Path, scales: dict[str, list[float]]) -> dict[str, F32]:
     return add_scales(folder, scales)
 
 
-def add_scales(folder: Path, scales: dict[str, list[float]]) -> dict[str, F32]:
+def add_scales(folder: Path, scales: Mapping[str, npt.ArrayLike]) -> dict[str, F32]:
     """Add scales of caches to each of the two layers of a checkpoint."""
     path = folder / "model.safetensors"
     added = {
@@ -61,6 +63,20 @@ def test_scales_of_caches_are_those_of_the_model(tmp_path: Path) -> None:
         assert {key: constants.scale.tolist() for key, constants in written.items() if constants.scale is not None} == {
             (i, kind): want for i in range(2) for kind, want in (("k", [0.25, 0.25]), ("v", [0.125, 0.5]))
         }
+
+
+@pytest.mark.parametrize(("names", "shape"), [
+    (("k_proj.output_scale", "v_proj.output_scale"), (1,)), (("k_scale", "v_scale"), (2, 1, 1)),
+])  # fmt: skip
+def test_names_and_shapes_of_scales(tmp_path: Path, names: tuple[str, str], shape: tuple[int, ...]) -> None:
+    """Older names, and those of each head as compressed-tensors writes them."""
+    publish(tmp_path, "ct-w8a8")
+    k, v = np.linspace(0.25, 0.5, shape[0]), np.linspace(0.125, 1, shape[0])
+    add_scales(tmp_path, {name: values.reshape(shape) for name, values in zip(names, (k, v), strict=True)})
+    with open_model_file(tmp_path) as file:
+        found = static_scales(file, read_model(file).hparams, "fp8")
+    for kind, values in (("k", k), ("v", v)):
+        np.testing.assert_array_equal(found[1, kind].scale, np.broadcast_to(np.float32(values), 2))
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,13 @@ def mxfp4(codes_end: str = "weight_packed", scale_end: str = "weight_scale") -> 
     return tensors
 
 
-def nvfp4(codes_end: str, scale_end: str, global_end: str, *, divides: bool) -> Tensors:
+def nvfp4(
+    codes_end: str, scale_end: str, global_end: str, *, divides: bool, given: float | None = None
+) -> Tensors:  # fmt: skip
+    """`given` is what the scales of groups are multiplied by, None for what the largest magnitude asks for."""
+
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
-        whole = np.float32(448 * 6 / np.abs(w).max())
+        whole = np.float32(given or 448 * 6 / np.abs(w).max())
         if divides:  # a power of two, so that dividing by it and multiplying with its inverse are the same
             whole = np.exp2(np.floor(np.log2(whole))).astype(np.float32)
         factor = np.float32(1) / whole

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.huggingface.writers.codes import Parts, Tensors, affine, stream, symmetric, values
@@ -28,18 +30,19 @@ def planar(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 def gptq(
-    bits: int, group: int, *, sym: bool, v2: bool, ordered: bool = False, word: int = 32, seed: int = 0
-) -> Tensors:
+    bits: int, group: int, *, sym: bool, v2: bool, ordered: bool = False, word: int = 32, seed: int = 0,
+    dtype: Any = np.float16,
+) -> Tensors:  # fmt: skip
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         k = w.shape[1]
         size = k if group < 0 else group
         perm = np.random.default_rng(k + seed).permutation(k) if ordered else np.arange(k)
         sorted_w = w[:, perm]
         if sym:
-            codes, scale = symmetric(sorted_w, bits, size)
+            codes, scale = symmetric(sorted_w, bits, size, dtype)
             zero = np.full(scale.shape, 1 << (bits - 1))
         else:
-            codes, scale, zero = affine(sorted_w, bits, size)
+            codes, scale, zero = affine(sorted_w, bits, size, dtype)
         want = values(codes, scale, zero)
         natural, there = np.empty_like(codes), np.empty_like(want)
         natural[:, perm], there[:, perm] = codes, want
@@ -78,8 +81,11 @@ def gptq_p(bits: int, group: int, *, sym: bool) -> Tensors:
     return tensors
 
 
-def qqq(group: int) -> Tensors:
-    """QQQ's own packing: its permutation of 1024 codes of a tile of 16 x 64, and the loops that fill words with it."""
+def qqq(group: int, *, empty: bool = True) -> Tensors:
+    """QQQ's own packing: its permutation of 1024 codes of a tile of 16 x 64, and the loops that fill words with it.
+
+    empty  rows have scales of no groups
+    """
 
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         n, k = w.shape
@@ -105,9 +111,8 @@ def qqq(group: int) -> Tensors:
         if per_row:
             channel = scale.T
             stored = (channel / 16).reshape(-1, 32)[:, single].reshape(1, n).astype(np.float32)
-            return {"B": words.view(np.int32), "s_channel": stored, "s_group": np.zeros(0, np.float16)}, values(
-                codes, scale, 8
-            )
+            none = {"s_group": np.zeros(0, np.float16)} if empty else {}
+            return {"B": words.view(np.int32), "s_channel": stored, **none}, values(codes, scale, 8)
         want = signed * np.repeat(scale, group, axis=1)
         channel = (np.abs(want).max(axis=1) / 127).astype(np.float32)
         relative = (scale / channel[:, None]).astype(np.float16)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.huggingface.writers.codes import Parts, Tensors, stream
-from tests.huggingface.writers.compressed import mxfp4
+from tests.huggingface.writers.compressed import mxfp4, mxfp8, nvfp4
 
 
 def mlx(bits: int, group: int, dtype: Any = np.float16) -> Tensors:
@@ -32,3 +32,15 @@ def mlx(bits: int, group: int, dtype: Any = np.float16) -> Tensors:
 def mlx_mxfp4(w: np.ndarray) -> tuple[Parts, np.ndarray]:
     parts, want = mxfp4("weight", "scales")(w)
     return {**parts, "weight": np.ascontiguousarray(parts["weight"]).view(np.uint32)}, want
+
+
+def mlx_mxfp8(w: np.ndarray) -> tuple[Parts, np.ndarray]:
+    parts, want = mxfp8(w)
+    return {"weight": parts["weight"].view(np.uint32), "scales": parts["weight_scale"]}, want
+
+
+def mlx_nvfp4(w: np.ndarray) -> tuple[Parts, np.ndarray]:
+    """Without a scale of the tensor."""
+    parts, want = nvfp4("weight", "scales", "whole", divides=False, given=1.0)(w)
+    codes, scales = np.ascontiguousarray(parts["weight"]), parts["scales"]
+    return {"weight": codes.view(np.uint32), "scales": scales.view(np.uint8)}, want

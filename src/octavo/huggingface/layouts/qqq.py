@@ -17,7 +17,10 @@ from octavo.huggingface.layouts.module import Module, Part
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.gguf import LazyTensor
 
-USED = ("quant_method", "wbits", "bits", "group_size", "sym", "desc_act", "format", "checkpoint_format", "quant_format")
+USED = (
+    "quant_method", "method", "wbits", "bits", "group_size", "sym", "desc_act", "format", "checkpoint_format",
+    "quant_format",
+)  # fmt: skip
 OF_THE_WRITER = (
     "damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "lm_head", "meta", "pack_dtype", "mse",
     "dynamic", "rotation", "act_group_aware",
@@ -30,6 +33,7 @@ class Qqq:
     def __init__(self, settings: Settings) -> None:
         settings.only(USED, OF_THE_WRITER)
         settings.one_of("wbits" if "wbits" in settings.values else "bits", (4,))
+        settings.one_of("method", ("qqq", None), None)
         settings.empty("dynamic", "rotation")
         self._grouped = settings.one_of("group_size", (-1, GROUP), -1) == GROUP
 
