@@ -90,6 +90,52 @@ def test_thoughts_text_and_calls(client: openai.OpenAI, server: Server, monkeypa
         assert first.call_id != second.call_id
 
 
+@pytest.mark.parametrize(("most", "kinds"), [(8, ["reasoning"]), (25, ["reasoning", "message"])])
+def test_what_is_cut_is_incomplete(
+    server: Server, monkeypatch: pytest.MonkeyPatch, most: int, kinds: list[str]
+) -> None:
+    """The item that was being written, and no other one."""
+    monkeypatch.setattr(chat, "_grammar_of", lambda *_: Grammar.choice([f"<think>\nHm.\n</think>\n\n{TWO}"]))
+    source = server.service.template.source
+    monkeypatch.setattr(server.service, "template", ChatTemplate(source + "{# </think> #}"))
+    body = {"input": QUESTION, "tools": TOOLS, "max_output_tokens": most}
+    whole = server.post("/v1/responses", **body)
+    streamed = events(server.send("POST", "/v1/responses", {**body, "stream": True})[2])
+    done = [event["item"] for name, event in streamed if name == "response.output_item.done"]
+    last = streamed[-1][1]["response"]
+    assert whole["status"] == last["status"] == "incomplete"
+    for items in (whole["output"], last["output"], done):
+        assert [item["type"] for item in items] == kinds
+        assert [item["status"] for item in items] == ["completed"] * (len(items) - 1) + ["incomplete"]
+
+
+LOGPROBS: list[Any] = ["message.output_text.logprobs", "reasoning.encrypted_content"]
+
+
+def test_logprobs(client: openai.OpenAI, server: Server) -> None:
+    asked: dict[str, Any] = {"model": "x", "input": QUESTION, "temperature": 0, "include": LOGPROBS, "top_logprobs": 2}
+    (item,) = client.responses.create(**asked).output
+    assert item.type == "message"
+    (part,) = item.content
+    assert part.type == "output_text"
+    tokens = part.logprobs or []
+    assert "".join(one.token for one in tokens) == part.text
+    assert all(len(one.top_logprobs) == 2 and one.top_logprobs[0].logprob >= one.logprob for one in tokens)
+    told = server.chat(QUESTION, temperature=0, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
+    assert [one.model_dump() for one in tokens] == told
+    with client.responses.stream(**asked) as stream:
+        found = [one for event in stream if event.type == "response.output_text.delta" for one in event.logprobs]
+        (last,) = stream.get_final_response().output
+    assert [(one.token, one.logprob) for one in found] == [(one.token, one.logprob) for one in tokens]
+    assert last.type == "message"
+    assert last.content[0].type == "output_text"
+    assert last.content[0].logprobs == part.logprobs
+    plain = client.responses.create(model="x", input=QUESTION, temperature=0).output[0]
+    assert plain.type == "message"
+    assert plain.content[0].type == "output_text"
+    assert plain.content[0].logprobs == []
+
+
 def test_a_call_that_has_to_be(client: openai.OpenAI) -> None:
     got = client.responses.create(
         model="x", input=QUESTION, tools=TOOLS, tool_choice={"type": "function", "name": "now"}
@@ -140,6 +186,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": ""}, "input"),
     ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
     ({"input": "x", "background": True}, "background"),
+    ({"input": "x", "include": ["everything"]}, "include has 'everything' (allowed: "),
+    ({"input": "x", "top_logprobs": 21}, "top_logprobs"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "'input_image'"),
     ({"input": [{"type": "computer_call"}]}, "'computer_call'"),
     ({"input": "x", "tools": [{"type": "web_search"}]}, "'web_search'"),

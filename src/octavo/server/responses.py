@@ -13,6 +13,7 @@ from octavo.server import chat
 from octavo.server.answer import answered, body_of, key_of, service_of
 from octavo.server.blocks import Block, Blocks, Change
 from octavo.server.errors import ApiError
+from octavo.server.logprobs import chat_logprobs
 from octavo.server.names import new_id
 from octavo.server.responses_schema import ResponsesRequest, chat_request
 from octavo.server.stream import named_event, to_json
@@ -42,19 +43,46 @@ class ResponseReply:
         self.body, self.name, self.work, self.blocks = body, name, work, Blocks()
         self.id, self.created = new_id("resp_"), int(time.time())
         self._ids: dict[int, str] = {}
+        self._held: list[Any] = []  # how likely the tokens are that no piece has told of
+        self._logprobs: dict[int, list[Any]] = {}  # of the texts, by the index of their block
         self._number = 0  # of the next event
 
     def begin(self) -> bytes:
         response = self._response("in_progress")
         return b"".join(self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress"))
 
-    def events(self, events: list[Event]) -> bytes:
-        return b"".join(part for change in self.blocks.take(events) for part in self._written(change))
+    def events(self, events: Sequence[Event]) -> bytes:
+        return b"".join(part for change, told in self._changes(events) for part in self._written(change, told))
+
+    def _changes(self, events: Sequence[Event]) -> Iterator[tuple[Change, list[Any]]]:
+        """What events change, with how likely the tokens of a piece of text were, and those before it that had none."""
+        for one in events:
+            if self.work.job.logprobs is not None:
+                shown = chat.shown_tokens(self.work, one)
+                tokens, likely = one.tokens[:shown], one.likely[:shown]
+                self._held += chat_logprobs(self.work.service.tokenizer, tokens, likely)["content"]
+            for change in self.blocks.take([one]):
+                yield change, self._tell(change[1]) if change[0] == "grows" else []
+
+    def _tell(self, block: Block) -> list[Any]:
+        """How likely the tokens were that are held back, as a part of a text."""
+        told, self._held = self._held, []
+        if block.kind != "text":
+            return []
+        self._logprobs.setdefault(block.index, []).extend(told)
+        return told
 
     def end(self) -> bytes:
-        closing = b"".join(part for change in self.blocks.end() for part in self._written(change))
+        cut = self._status() == "incomplete"
+        closing = b"".join(part for change in self._last() for part in self._written(change, [], cut=cut))
         response = self._response(self._status())
         return closing + self._event(f"response.{response['status']}", response=response)
+
+    def _last(self) -> Iterator[Change]:
+        """The end of the block that is open, with what is held back."""
+        for change in self.blocks.end():
+            self._tell(change[1])
+            yield change
 
     def error(self, error: ApiError) -> bytes:
         failed = self._response("failed") | {"error": {"code": error.code or error.type, "message": error.message}}
@@ -63,29 +91,32 @@ class ResponseReply:
 
     def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
         """The response of a job that is finished."""
-        for _ in self.blocks.take(found[0]):
+        for _ in (*self._changes(found[0]), *self._last()):
             pass
         return self._response(self._status())
 
-    def _written(self, change: Change) -> Iterator[bytes]:
+    def _written(self, change: Change, told: list[Any], *, cut: bool = False) -> Iterator[bytes]:
+        """The events of a change. `told`: how likely the tokens of a piece were; `cut`: the block is not complete."""
         what, block, piece = change
         place: dict[str, Any] = {"output_index": block.index}
         item = {**place, "item_id": self._id(block)}
         inner = item if block.kind == "call" else {**item, "content_index": 0}
-        logprobs: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
+        logprobs: dict[str, Any] = {"logprobs": told} if block.kind == "text" else {}
         if what == "begins":
             yield self._event("response.output_item.added", **place, item=self._item(block, begun=True))
             if block.kind != "call":
-                yield self._event("response.content_part.added", **inner, part=_part(block, ""))
+                yield self._event("response.content_part.added", **inner, part=_part(block, "", []))
         elif what == "grows":
             yield self._event(f"{GROWS[block.kind]}.delta", **inner, delta=piece, **logprobs)
         else:
+            if block.kind == "text":
+                logprobs = {"logprobs": self._logprobs.get(block.index, [])}
             key = "arguments" if block.kind == "call" else "text"
             named = {"name": block.name} if block.kind == "call" else {}
             yield self._event(f"{GROWS[block.kind]}.done", **inner, **{key: block.text}, **named, **logprobs)
             if block.kind != "call":
-                yield self._event("response.content_part.done", **inner, part=_part(block, block.text))
-            yield self._event("response.output_item.done", **place, item=self._item(block))
+                yield self._event("response.content_part.done", **inner, part=self._part(block))
+            yield self._event("response.output_item.done", **place, item=self._item(block, cut=cut))
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         data = to_json({"type": kind, "sequence_number": self._number, **fields})
@@ -95,10 +126,14 @@ class ResponseReply:
     def _id(self, block: Block) -> str:
         return self._ids.setdefault(block.index, new_id(PREFIXES[block.kind]))
 
-    def _item(self, block: Block, *, begun: bool = False) -> dict[str, Any]:
-        """A block as an item of the output; `begun`: without what it will hold."""
-        item: dict[str, Any] = {"id": self._id(block), "status": "in_progress" if begun else "completed"}
-        content = [] if begun else [_part(block, block.text)]
+    def _part(self, block: Block) -> dict[str, Any]:
+        return _part(block, block.text, self._logprobs.get(block.index, []))
+
+    def _item(self, block: Block, *, begun: bool = False, cut: bool = False) -> dict[str, Any]:
+        """A block as an item of the output; `begun`: without what it will hold, `cut`: with a part of it."""
+        status = "in_progress" if begun else "incomplete" if cut else "completed"
+        item: dict[str, Any] = {"id": self._id(block), "status": status}
+        content = [] if begun else [self._part(block)]
         if block.kind == "call":
             arguments = "" if begun else block.text
             return {**item, "type": "function_call", "call_id": block.id, "name": block.name, "arguments": arguments}
@@ -112,9 +147,11 @@ class ResponseReply:
     def _response(self, status: str) -> dict[str, Any]:
         body, sampling = self.body, self.work.job.sampling
         ended = status in ("completed", "incomplete")
+        blocks = self.blocks.all if ended else []
+        items = [self._item(one, cut=status == "incomplete" and one is blocks[-1]) for one in blocks]
         return {
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": self.name,
-            "output": [self._item(block) for block in self.blocks.all] if ended else [], "error": None,
+            "output": items, "error": None, "top_logprobs": self.work.job.logprobs or 0,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "usage": self._usage() if ended else None, "temperature": sampling.temperature, "top_p": sampling.top_p,
             "instructions": body.instructions, "max_output_tokens": body.max_output_tokens,
@@ -134,10 +171,10 @@ class ResponseReply:
         }  # fmt: skip
 
 
-def _part(block: Block, text: str) -> dict[str, Any]:
+def _part(block: Block, text: str, logprobs: Sequence[Any]) -> dict[str, Any]:
     if block.kind == "thinking":
         return {"type": "reasoning_text", "text": text}
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def _dumped(value: Any) -> Any:

@@ -10,6 +10,13 @@ from pydantic import Field, model_validator
 from octavo.server.schema import MOST_TOKENS, Body, ChatRequest
 
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = (
+    LOGPROBS, "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
+    "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)  # fmt: skip
+"""What responses may be asked to have. They have nothing of all but the first: thoughts come as text."""
 ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 
@@ -85,6 +92,8 @@ class ResponsesRequest(Body):
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     metadata: dict[str, str] | None = None
+    include: Annotated[list[str], Field(max_length=len(INCLUDABLE))] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     previous_response_id: str | None = None
     conversation: Any = None
     prompt: Any = None
@@ -99,6 +108,13 @@ class ResponsesRequest(Body):
             if isinstance(item, dict):
                 _require_text(item)
         return value
+
+    @model_validator(mode="after")
+    def _known_parts(self) -> ResponsesRequest:
+        for one in self.include or ():
+            if one not in INCLUDABLE:
+                raise ValueError(f"include has {one!r} (allowed: {', '.join(INCLUDABLE)})")
+        return self
 
     @model_validator(mode="after")
     def _keeps_nothing(self) -> ResponsesRequest:
@@ -138,6 +154,8 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
         "top_p": body.top_p, "tools": tools or None, "tool_choice": choice,
         "parallel_tool_calls": body.parallel_tool_calls, "response_format": _format(body.text),
         "reasoning_effort": body.reasoning.effort if body.reasoning is not None else None,
+        "logprobs": LOGPROBS in (body.include or ()) or body.top_logprobs is not None,
+        "top_logprobs": body.top_logprobs,
     }  # fmt: skip
     return ChatRequest.model_validate(asked)
 
