@@ -116,7 +116,11 @@ def test_properties(server: Server, model: Model) -> None:
     props = server.get("/props")
     assert model.template is not None
     assert props["chat_template"] == model.template.source
-    assert props["default_generation_settings"]["n_ctx"] == model.n_ctx
+    defaults = props["default_generation_settings"]
+    assert defaults["n_ctx"] == model.n_ctx
+    used = server.post("/completion", prompt="x", n_predict=-1, stop=["a", " "], seed=7)["generation_settings"]
+    assert defaults["params"] == used | {"stop": [], "seed": -1}
+    assert [used[name] for name in ("temperature", "top_k", "top_p", "min_p")] == [0.0, 40, 0.95, 0.05]
     slots = server.get("/slots")
     assert len(slots) == props["total_slots"] == 8
     assert not any(slot["is_processing"] for slot in slots)

@@ -17,7 +17,7 @@ from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import finite
 from octavo.server.messages import Likely
-from octavo.server.schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
+from octavo.server.schema import DetokenizeRequest, NativeRequest, Sampling, TemplateRequest, TokenizeRequest
 from octavo.server.service import Service
 from octavo.server.stream import event, to_json
 from octavo.server.threads import in_thread_if_long
@@ -199,9 +199,9 @@ async def apply_template(request: Request) -> Response:
 async def props(request: Request) -> Response:
     """What is served, and with what settings."""
     service = service_of(request)
-    info = service.info
+    info, defaults = service.info, Job((), sampling_of(service, Sampling.model_validate({}), {}), seed=-1)
     return json_response({
-        "default_generation_settings": {"n_ctx": info.n_ctx, "params": dict(service.recommended)},
+        "default_generation_settings": {"n_ctx": info.n_ctx, "params": settings(defaults)},
         "total_slots": info.max_sequences, "model_path": service.options.name, "model_alias": service.options.name,
         "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
         "modalities": {"vision": False, "audio": False}, "is_sleeping": False,
