@@ -19,7 +19,7 @@ import pytest
 
 from octavo.io.locks import try_lock
 from octavo.jit import cache as folders
-from octavo.jit import stored
+from octavo.jit import clock, prepare, stored
 from octavo.jit.compile import kernels
 from octavo.jit.driver import run_tasks
 from octavo.jit.program import KernelCall
@@ -133,6 +133,18 @@ def test_a_kernel_that_can_not_be_kept_is_used(
         f"compiled kernels can't be kept in {folder}: {os.strerror(fault)}"
     ]
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(("writable", "said"), [(True, ", which are kept for the next time\n"), (False, "\n")])
+def test_what_is_said_of_compiling(
+    writable: bool, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No promise to keep what was said to be not kept."""
+    monkeypatch.setattr(folders, "_said", set() if writable else {folders.NOT_KEPT})
+    monkeypatch.setattr(prepare._Progress, "said", False)
+    monkeypatch.setattr(clock, "NOTICE_S", -1.0)
+    prepare.show_progress("kernel", 0.0)
+    assert capsys.readouterr().err == f"octavo: compiling kernels for this CPU{said}"
 
 
 def test_a_folder_that_vanished_is_made_again(entry: Path) -> None:

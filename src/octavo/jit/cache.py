@@ -40,6 +40,11 @@ def warn_once(message: str, *args: object) -> None:
         log.warning(message, *args)
 
 
+def kept() -> bool:
+    """Whether compiled kernels are kept, as far as this process knows."""
+    return NOT_KEPT not in _said
+
+
 def sources(folder: Path) -> bytes:
     """All Python sources of a folder; of a package in an archive, the archive. Raises OSError."""
     archive = next((p for p in folder.parents if p.is_file()), Path(sys.executable))

@@ -14,6 +14,7 @@ from typing import Any
 
 from octavo.errors import BackendError
 from octavo.jit import clock
+from octavo.jit.cache import kept
 from octavo.jit.clock import compile_seconds, spent
 
 log = logging.getLogger("octavo")
@@ -88,9 +89,11 @@ def show_progress(kernel: str, seconds: float) -> None:
     if not sys.stderr.isatty():
         if not _Progress.said and compile_seconds() > clock.NOTICE_S:
             _Progress.said = True
-            print("octavo: compiling kernels for this CPU, which are kept for the next time", file=sys.stderr)
+            told = ", which are kept for the next time" if kept() else ""
+            print(f"octavo: compiling kernels for this CPU{told}", file=sys.stderr)
     else:
-        sys.stderr.write(f"\rCompiling kernels for this CPU (once): {_Progress.compiled} ")
+        once = " (once)" if kept() else ""
+        sys.stderr.write(f"\rCompiling kernels for this CPU{once}: {_Progress.compiled} ")
         sys.stderr.flush()
 
 
