@@ -11,24 +11,31 @@ TEXT = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="u
 
 
 def test_rules_name_metrics_that_there_are(server: Server) -> None:
-    named = set(re.findall(r"octavo:\w+", TEXT.split("```yaml")[1].split("```")[0])) - {"octavo:prefix_cache_hit_rate"}
+    (rules,) = (block for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL) if "- alert:" in block)
+    named = set(re.findall(r"octavo:\w+", rules)) - {"octavo:prefix_cache_hit_rate"}
     assert len(named) > 6
     _, _, body = server.send("GET", "/metrics")
     there = set(re.findall(r"^(octavo:\w+)", body.decode(), re.MULTILINE))
     assert named - there == set()
 
 
-def test_options_that_are_named_are_there() -> None:
+def test_what_containers_copy_is_there() -> None:
+    root = Path(__file__).parents[2]
+    copied = [name for line in re.findall(r"^COPY (.*)$", TEXT, re.MULTILINE) for name in line.split()[:-1]]
+    assert {"pyproject.toml", "src"} <= set(copied)
+    assert all((root / name).exists() for name in copied)
+
+
+def test_options_that_are_named_are_there_and_those_of_how_it_is_reached_are_named() -> None:
     from typer.main import get_command
 
     from octavo.cli import app
+    from octavo.cli.serve import REACHED
 
     serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
     options = {option for parameter in serve.params for option in parameter.opts}
-    named = set(
-        re.findall(
-            r"(?<![\w-])--[a-z][a-z-]+", re.sub(r"(?m)^.*(?:pip|docker|useradd|start-period|python bench).*$", "", TEXT)
-        )
-    )
-    assert named >= {"--drain-timeout", "--allow-host", "--kv-memory"}
+    own = re.sub(r"(?m)^.*(?:pip|docker|useradd|apt-get|start-period|python bench).*$", "", TEXT)
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", own))
+    reached = {option for p in serve.params if getattr(p, "rich_help_panel", None) == REACHED for option in p.opts}
+    assert named >= {"--drain-timeout", "--kv-memory", *reached}
     assert named - options == set()
