@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from octavo.server.schema import MOST_TOKENS, STOP, Body, ChatRequest
+from octavo.server.schema import MOST_CONTENTS, MOST_MESSAGES, MOST_TOKENS, STOP, Body, ChatRequest, many
 
 BILLING = "x-anthropic-billing-header"
 """How a line begins that Claude Code puts before its system message, and which is another one each time."""
@@ -27,12 +27,12 @@ class Block(Body):
     name: str = ""
     input: dict[str, Any] = Field(default_factory=dict)
     tool_use_id: str = ""
-    content: str | list[Block] | None = None
+    content: str | Annotated[list[Block], many(MOST_CONTENTS)] | None = None
 
 
 class MessageParam(Body):
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | Annotated[list[Block], many(MOST_CONTENTS)]
 
     @model_validator(mode="before")
     @classmethod
@@ -80,10 +80,10 @@ class OutputConfig(Body):
 
 
 class CountRequest(Body):
-    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=1 << 14)]
+    messages: Annotated[list[MessageParam], many(MOST_MESSAGES, least=1)]
     model: str | None = None
-    system: str | list[Block] | None = None
-    tools: Annotated[list[ToolParam], Field(max_length=128)] | None = None
+    system: str | Annotated[list[Block], many(MOST_CONTENTS)] | None = None
+    tools: Annotated[list[ToolParam], many(128)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputConfig | None = None
@@ -107,7 +107,7 @@ class CountRequest(Body):
 
 class MessagesRequest(CountRequest):
     max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-    stop_sequences: Annotated[list[STOP], Field(max_length=16)] | None = None
+    stop_sequences: Annotated[list[STOP], many(16)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -136,7 +136,8 @@ def _telling(errors: Sequence[ErrorDetails], after: int = 0) -> list[ErrorDetail
 def _distance(error: ErrorDetails) -> tuple[int, bool, list[int]]:
     """How far a value is what a branch takes: the fault's depth, whether the type is right, and its place in lists."""
     place = _place(error)
-    return len(place), not error["type"].endswith("_type"), [part for part in place if isinstance(part, int)]
+    depth = len(place) + (error["type"] == "too_long")  # what is in it may be right
+    return depth, not error["type"].endswith("_type"), [part for part in place if isinstance(part, int)]
 
 
 def _place(error: ErrorDetails) -> list[int | str]:

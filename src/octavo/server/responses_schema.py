@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from octavo.server.schema import MOST_TOKENS, Body, ChatRequest
+from octavo.server.schema import MOST_CONTENTS, MOST_MESSAGES, MOST_TOKENS, Body, ChatRequest, few, many
 
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 LOGPROBS = "message.output_text.logprobs"
@@ -33,12 +33,12 @@ class Item(Body):
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | list[Part] | None = None
-    summary: list[Part] | None = None
+    content: str | Annotated[list[Part], many(MOST_CONTENTS)] | None = None
+    summary: Annotated[list[Part], many(MOST_CONTENTS)] | None = None
     call_id: str = ""
     name: str = ""
     arguments: str = ""
-    output: str | list[Part] = ""
+    output: str | Annotated[list[Part], many(MOST_CONTENTS)] = ""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Item:
@@ -79,7 +79,7 @@ class ReasoningOptions(Body):
 class ResponsesRequest(Body):
     """`store` and fields that are not here are ignored: nothing is kept."""
 
-    input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1, max_length=1 << 14)]
+    input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], many(MOST_MESSAGES, least=1)]
     model: str | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
@@ -87,12 +87,12 @@ class ResponsesRequest(Body):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     stream: bool | None = None
     text: TextOptions | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
+    tools: Annotated[list[FunctionTool], many(128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
-    metadata: dict[str, str] | None = None
-    include: Annotated[list[str], Field(max_length=len(INCLUDABLE))] | None = None
+    metadata: Annotated[dict[str, str], few(16)] | None = None
+    include: Annotated[list[str], many(len(INCLUDABLE))] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     previous_response_id: str | None = None
     conversation: Any = None

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 MOST_CHOICES = 128
 MOST_STOPS = 16
 MOST_TOKENS = 1 << 31
 MOST_PROMPTS = 2048
+MOST_MESSAGES = 1 << 14
+MOST_CONTENTS = 1 << 14
+"""Of a message, or of a grammar's choices."""
+MOST_BIASES = 1024
+
+
+def many(most: int, *, least: int | None = None) -> Any:
+    """For a list of up to so many values. Its first fault is the only one that is found: each takes a kilobyte."""
+    return Field(min_length=least, max_length=most, fail_fast=True)
+
+
+def few(most: int) -> BeforeValidator:
+    """For an object of up to so many keys, which are counted before any of them is looked at."""
+
+    def counted(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > most:
+            raise ValueError(f"{len(value)} keys are too many (allowed: {most})")
+        return value
+
+    return BeforeValidator(counted)
+
+
 TOKEN = Annotated[int, Field(ge=0, lt=1 << 31)]
-TOKENS = Annotated[list[TOKEN], Field(min_length=1, max_length=1 << 22)]
+TOKENS = Annotated[list[TOKEN], many(1 << 22, least=1)]
 STOP = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -38,8 +60,8 @@ class Sampling(Body):
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = Field(None, description="-1: a random one")
     min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[TOKEN], Field(max_length=1024)] | None = None
-    stop: STOP | Annotated[list[STOP], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TOKEN], many(1024)] | None = None
+    stop: STOP | Annotated[list[STOP], many(MOST_STOPS)] | None = None
     cache_salt: Annotated[str, Field(max_length=1024)] | None = Field(
         None, description="requests with the same salt share cached prompts"
     )
@@ -53,7 +75,7 @@ class Sampling(Body):
 
 
 class OpenAISampling(Sampling):
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(None, max_length=1024)
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], few(MOST_BIASES)] | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     model: str | None = None
     stream: bool | None = None
@@ -88,9 +110,9 @@ class ToolCall(Body):
 
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], many(MOST_CONTENTS)] | None = None
     reasoning_content: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    tool_calls: Annotated[list[ToolCall], many(128)] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -157,7 +179,7 @@ class StructuredOutputs(Body):
 
     json_: dict[str, Any] | str | bool | None = Field(None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Annotated[list[str], many(MOST_CONTENTS)] | None = None
     grammar: str | None = None
     json_object: bool | None = None
 
@@ -170,20 +192,20 @@ class Constrained(OpenAISampling):
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | bool | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Annotated[list[str], many(MOST_CONTENTS)] | None = None
     guided_grammar: str | None = None
 
 
 class ChatRequest(Constrained):
-    messages: Annotated[list[Message], Field(min_length=1, max_length=1 << 14)]
+    messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
     max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Annotated[list[Tool], many(128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    chat_template_kwargs: dict[str, bool | str] | None = Field(None, max_length=16)
+    chat_template_kwargs: Annotated[dict[str, bool | str], few(16)] | None = None
     chat_template: Any = None
     add_generation_prompt: bool | None = Field(None, description="false: the reply goes on where the messages end")
     continue_final_message: bool | None = Field(
@@ -223,8 +245,8 @@ class CompletionRequest(Constrained):
     prompt: (
         str
         | TOKENS
-        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
-        | Annotated[list[TOKENS], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[str], many(MOST_PROMPTS, least=1)]
+        | Annotated[list[TOKENS], many(MOST_PROMPTS, least=1)]
     )
     max_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = 16
     logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None
@@ -236,11 +258,15 @@ class CompletionRequest(Constrained):
 class NativeRequest(Sampling):
     """llama-server's /completion."""
 
-    prompt: str | TOKENS | Annotated[list[str | TOKENS], Field(min_length=1, max_length=MOST_PROMPTS)]
+    prompt: str | TOKENS | Annotated[list[str | TOKENS], many(MOST_PROMPTS, least=1)]
     n_predict: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
     max_tokens: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
     n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
-    logit_bias: list[list[int | float | bool | str]] | dict[str, float | bool] | None = Field(None, max_length=1024)
+    logit_bias: (
+        Annotated[list[Annotated[list[int | float | bool | str], many(MOST_BIASES)]], many(MOST_BIASES)]
+        | Annotated[dict[str, float | bool], few(MOST_BIASES)]
+        | None
+    ) = None
     stream: bool | None = None
     return_tokens: bool | None = None
     grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF")
@@ -265,13 +291,13 @@ class TokenizeRequest(Body):
 
 
 class DetokenizeRequest(Body):
-    tokens: Annotated[list[TOKEN], Field(max_length=1 << 22)]
+    tokens: Annotated[list[TOKEN], many(1 << 22)]
 
 
 class TemplateRequest(Body):
-    messages: Annotated[list[Message], Field(min_length=1, max_length=1 << 14)]
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
-    chat_template_kwargs: dict[str, bool | str] | None = Field(None, max_length=16)
+    messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
+    tools: Annotated[list[Tool], many(128)] | None = None
+    chat_template_kwargs: Annotated[dict[str, bool | str], few(16)] | None = None
     add_generation_prompt: bool | None = None
 
 
@@ -279,8 +305,8 @@ class EmbeddingRequest(Body):
     input: (
         str
         | TOKENS
-        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
-        | Annotated[list[TOKENS], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[str], many(MOST_PROMPTS, least=1)]
+        | Annotated[list[TOKENS], many(MOST_PROMPTS, least=1)]
     )
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
