@@ -12,18 +12,31 @@ from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.backends.gpu.nudged import reference
 from tests.backends.row_products import nmse
+from tests.huggingface import test_published_heads
 from tests.huggingface.published import PUBLISHED
 from tests.huggingface.test_published import TOKENS, publish
 
+pytestmark = [
+    pytest.mark.slow, pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:overflow encountered"),  # in sums for tokens beyond the last, which are not kept
+    pytest.mark.filterwarnings("ignore:invalid value encountered"),
+]  # fmt: skip
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", PUBLISHED)
-@pytest.mark.filterwarnings("ignore:overflow encountered")  # in sums for tokens beyond the last, which are not kept
-@pytest.mark.filterwarnings("ignore:invalid value encountered")
-def test_logits(tmp_path: Path, name: str) -> None:
-    publish(tmp_path, name)
-    expected, allowed = reference(tmp_path, TOKENS)
-    with open_model_file(tmp_path) as file:
+
+def check(folder: Path) -> None:
+    expected, allowed = reference(folder, TOKENS)
+    with open_model_file(folder) as file:
         got = Engine(read_model(file), [GpuBackend()], EngineConfig(n_ctx=64, strict=True)).logits(TOKENS)
     assert nmse(got, expected) < allowed
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_logits(tmp_path: Path, name: str) -> None:
+    publish(tmp_path, name)
+    check(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gptq-act-order", "ct-nvfp4", "fp8-block"])
+def test_latent_attention(tmp_path: Path, name: str) -> None:
+    test_published_heads.publish(tmp_path, name)
+    check(tmp_path)
