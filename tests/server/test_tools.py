@@ -111,6 +111,18 @@ def test_a_call_that_a_reply_opens_is_one(form: ToolFormat, tokenizer: Tokenizer
     assert ended > 3
 
 
+def called(form: ToolFormat, tool: Tool) -> tuple[str, str]:
+    """The call of a reply that has to be one, by a model that knows nothing."""
+    use = ToolUse(form, [tool], "required", several=False)
+    walked = (walk(Grammars(PLAIN).constraint(use.grammar(PLAIN)), PLAIN, Random(i), 900) for i in range(20))
+    tokens = next(tokens for tokens in walked if tokens is not None)
+    thinking = MARKERS[-1] if form.thinks[0] else None
+    detail, found = Detail(PLAIN, (), thinking, use.parser(), use.call_id()), Result()
+    found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
+    assert len(found.calls) == 1
+    return found.calls[0]
+
+
 OF_NAMES = ["get-weather", "ns.now", "a:1", "functions.f", "1", "x" * 128]
 OF_KEYS = ["user-id", "from", "@type", "a b", "1a"]
 
@@ -120,13 +132,8 @@ def test_names_that_no_identifier_has(form: ToolFormat) -> None:
     """What a tool may be called is read as it was written, and so are parameters that Python has no words for."""
     for name, key in zip_longest(OF_NAMES, OF_KEYS, fillvalue="f"):
         schema = {"properties": {key: {"type": "integer"}}, "required": [key], "additionalProperties": False}
-        use = ToolUse(form, [Tool(name, schema)], "required")
-        walked = (walk(Grammars(PLAIN).constraint(use.grammar(PLAIN)), PLAIN, Random(i), 900) for i in range(9))
-        tokens = next(tokens for tokens in walked if tokens is not None)
-        thinking = MARKERS[-1] if form.thinks[0] else None
-        detail, found = Detail(PLAIN, (), thinking, use.parser(), use.call_id()), Result()
-        found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
-        assert [(n, list(json.loads(a))) for n, a in found.calls[:1]] == [(name, [key])]
+        found, arguments = called(form, Tool(name, schema))
+        assert (found, list(json.loads(arguments))) == (name, [key])
 
 
 @pytest.mark.parametrize("name", ['a"b', "a<b", "a b", "é", "a/b", "x" * 129, "a\n"])
@@ -167,10 +174,37 @@ def test_values_in_values_between_marks() -> None:
     assert ended > 3
 
 
-def test_strict_tools_whose_schemas_a_format_has_no_words_for() -> None:
-    (form,) = (form for form in FORMATS if form.mark)
-    wrong = {"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}
-    with pytest.raises(GrammarError, match="tool 'f': anyOf can't be kept to"):
+CHOICES: list[Any] = [
+    {"type": "string", "enum": ["C", "F"]}, {"type": "string", "const": "C"}, {"const": "C"}, {"enum": ["C", 1]},
+    {"type": ["integer", "null"]}, {"type": "array", "maxItems": 0}, {"type": "object", "additionalProperties": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)
+def test_a_value_that_is_one_of_a_few(form: ToolFormat) -> None:
+    """Texts have no quotation marks where a format writes texts without."""
+    for one in CHOICES:
+        if form.mark and "maxItems" in one:
+            continue
+        schema = {"properties": {"a": one}, "required": ["a"], "additionalProperties": False}
+        _, arguments = called(form, Tool("f", schema, strict=True))
+        jsonschema.validate(json.loads(arguments), schema)
+
+
+UNWRITTEN: list[tuple[str, dict[str, Any]]] = [
+    ("gemma4", {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+    ("gemma4", {"type": "array", "minItems": 2}),
+    ("gemma4", {"type": "string", "pattern": "[0-9]"}),
+    ("xml", {"type": "string", "pattern": "[0-9]"}),
+    ("glm", {"type": "string", "format": "date"}),
+]
+
+
+@pytest.mark.parametrize(("name", "one"), UNWRITTEN)
+def test_strict_tools_whose_schemas_a_format_has_no_words_for(name: str, one: dict[str, Any]) -> None:
+    (form,) = (form for form in FORMATS if form.name == name)
+    wrong, keyword = {"type": "object", "properties": {"a": one}}, next(key for key in one if key != "type")
+    with pytest.raises(GrammarError, match=f"tool 'f': {keyword} can't be kept to"):
         tools_grammar(form, [Tool("f", wrong, strict=True)], PLAIN, several=False)
     tools_grammar(form, [Tool("f", wrong)], PLAIN, several=False)
 

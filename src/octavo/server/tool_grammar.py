@@ -134,7 +134,11 @@ class _Writer:
 
     def _arguments_of(self, tool: Tool) -> str:
         try:
-            return _by_name(tool, self.form) or '""' if self.form.parameter else _json(_schema(tool))
+            schema = _schema(tool)
+            if not self.form.parameter:
+                return _json(schema)
+            _require_written(schema)
+            return _by_name(tool, self.form) or '""'
         except GrammarError as error:
             raise GrammarError(f"tool {tool.name!r}: {error}") from None
 
@@ -228,13 +232,36 @@ def _by_name(tool: Tool, form: ToolFormat) -> str:
 def _parameter(form: ToolFormat, name: str, schema: Mapping[str, Any]) -> str:
     """A parameter; a text that is written as it is goes on up to the next tag of an end."""
     before, after = (part.replace("KEY", name) for part in form.parameter.split("VALUE"))
-    raw = form.raw and schema.get("type") == "string" and "enum" not in schema
+    raw = form.raw and schema.get("type") == "string"
     value = _marked(schema, form) if form.mark else _raw(schema) if raw else _json(schema)
     return f"{_text(before)} {value} {_text(after)}" if after else f"{_text(before)} {value}"
 
 
+UNWRITTEN = frozenset({
+    "anyOf", "oneOf", "allOf", "not", "if", "$ref", "const", "enum", "pattern", "format", "minItems", "maxItems",
+    "uniqueItems", "prefixItems", "contains", "minProperties", "maxProperties", "patternProperties", "propertyNames",
+})  # fmt: skip
+"""Keywords that only JSON is held to."""
+
+
+def _require_written(schema: Mapping[str, Any]) -> None:
+    """Raises GrammarError where a strict tool has keywords that values which are no JSON can't be held to."""
+    if "x-guidance" not in schema and (unkept := UNWRITTEN & set(schema)):
+        raise GrammarError(f"{min(unkept)} can't be kept to in calls as this model writes them")
+
+
+def _options(schema: Mapping[str, Any]) -> Sequence[str | int | float | None]:
+    """The plain values that are all that a schema allows; () for others."""
+    found = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    plain = isinstance(found, list) and all(one is None or isinstance(one, str | int | float) for one in found)
+    return found if isinstance(found, list) and plain else ()
+
+
 def _raw(schema: Mapping[str, Any]) -> str:
     """A text as it is; one of a given length has no "<"."""
+    if options := _options(schema):
+        return f"({' | '.join(_text(str(one)) for one in options)})"
+    _require_written(schema)
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
     return rf"/[^<]{{{least},{most}}}/" if least or most != "" else r"/([^<]|<[^\/])*/"
 
@@ -248,23 +275,23 @@ ANY_MARKED = (
 
 def _marked(schema: Mapping[str, Any], form: ToolFormat) -> str:
     """A value with texts between marks. Raises GrammarError for what can't be kept to and has to be."""
-    kind, options = schema.get("type"), schema.get("enum")
-    if isinstance(options, list) and all(option is None or isinstance(option, str | int | float) for option in options):
-        return (
-            f"({' | '.join(f'mark {_text(o)} mark' if isinstance(o, str) else _text(json.dumps(o)) for o in options)})"
-        )
+    kind, options = schema.get("type"), _options(schema)
+    if options:
+        written = (f"mark {_text(one)} mark" if isinstance(one, str) else _text(json.dumps(one)) for one in options)
+        return f"({' | '.join(written)})"
+    if kind in ("integer", "number", "boolean", "null"):
+        return _json(schema)
+    if isinstance(kind, list) and kind:
+        return f"({' | '.join(_marked({**schema, 'type': one}, form) for one in kind)})"
+    _require_written(schema)
     if kind == "string":
         least, most = schema.get("minLength", 0), schema.get("maxLength", "")
         text = rf"/[^<]{{{least},{most}}}/" if least or most != "" else r"/([^<]|<+[^<|])*/"
         return f"mark {text} mark"
-    if kind in ("integer", "number", "boolean", "null"):
-        return _json(schema)
     shared = {key: schema[key] for key in ("$defs", "definitions", "x-guidance") if key in schema}
-    if kind == "array" and isinstance(schema.get("items"), Mapping):
-        item = _marked({**shared, **schema["items"]}, form)
+    if kind == "array":
+        item = _marked({**shared, **schema["items"]}, form) if isinstance(schema.get("items"), Mapping) else "any"
         return f'"[" ({item} ("," {item})*)? "]"'
-    if kind == "object" and schema.get("properties"):
+    if kind == "object" and (schema.get("properties") or schema.get("additionalProperties") is False):
         return f'"{{" {_by_name(Tool("", schema, strict=True), form)} "}}"'
-    if "x-guidance" not in schema and (unkept := {"anyOf", "oneOf", "allOf", "not", "$ref"} & set(schema)):
-        raise GrammarError(f"{min(unkept)} can't be kept to in calls as this model writes them")
-    return "any"
+    return '"{" (member ("," member)*)? "}"' if kind == "object" else "any"
