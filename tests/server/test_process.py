@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -207,8 +208,13 @@ class Command:
         self.server = Server(int(found[1]), None, None)  # type: ignore[arg-type]
 
     def end(self) -> int:
-        self.process.communicate(timeout=60)
+        """Its status; `said` has what it has written."""
+        self.said = self.process.communicate(timeout=60)[1]
         return self.process.returncode
+
+
+def metrics(server: Server) -> str:
+    return server.send("GET", "/metrics")[2].decode()
 
 
 def children(pid: int) -> list[int]:
@@ -234,14 +240,28 @@ def test_sigterm_lets_replies_end() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("second", [True, False])
 def test_an_end_that_does_not_wait(second: bool) -> None:
-    command = Command("--drain-timeout", "60" if second else "0")
-    with talking(command.server, {**LONG, "n": 4}) as reader:
+    """Replies that run, wait in the queue or are not streamed: each is told why it ends, and the log has no fault."""
+    command = Command("--drain-timeout", "60" if second else "0.5")
+    vectors = {"prompt": "1 2 3 " * 100, "echo": True, "max_tokens": 0, "logprobs": 1, "n": 8}
+    asked = [("/v1/chat/completions", {**LONG, "stream": i % 2 == 0, "n": 2}) for i in range(8)]
+    asked += [("/v1/completions", vectors), ("/v1/messages", {**ASK, "max_tokens": 900, "temperature": 1.0})]
+    with ThreadPoolExecutor(len(asked)) as pool, talking(command.server, {**LONG, "n": 2}) as reader:
+        answers = [pool.submit(command.server.send, "POST", path, body) for path, body in asked]
+        until(lambda: "octavo:num_requests_waiting 0" not in metrics(command.server), 30)
         command.process.send_signal(signal.SIGTERM)
         if second:
             until(lambda: command.server.send("GET", "/health")[0] == 503)
             command.process.send_signal(signal.SIGTERM)
+        last = b"".join(iter(reader.chunk, b""))
         assert command.end() == 0
-        assert b"[DONE]" not in reader.file.read()
+    assert events(last)[-1]["error"]["code"] == "server_ending"
+    for (path, _), (status, headers, body) in zip(asked, (answer.result() for answer in answers), strict=True):
+        if status == 200:
+            assert events(body)[-1]["error"]["message"] == "The server is about to end"
+        else:
+            assert (status, headers["retry-after"]) == (529 if path == "/v1/messages" else 503, "30")
+            assert json.loads(body)["error"]["message"] == "The server is about to end"
+    assert re.fullmatch(r"octavo: WARNING: \d+ replies are cut off\n", command.said)
 
 
 @pytest.mark.slow

@@ -366,6 +366,28 @@ def test_draining(model: Model) -> None:
         assert events(reader.chunk())[-1]["choices"][0]["finish_reason"] == "length"
 
 
+def test_what_is_under_way_at_the_end_is_told(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    """Streams with a status and without, a whole reply, and one whose client reads nothing and is not waited for."""
+    with ExitStack() as open_until_the_end:
+        with playing(model) as played:
+            socks = [open_until_the_end.enter_context(closing(played.server.connect())) for _ in range(4)]
+            for i, sock in enumerate(socks):
+                sock.sendall(request({**BODY, "stream": i != 2}))
+                played.asked(i + 1)
+            ids = [add.ids[0] for add in played.adds()]
+            played.say(begun(ids[0], 16), begun(ids[3], 16))
+            readers = [open_until_the_end.enter_context(closing(Reader(sock))) for sock in socks]
+            readers[0].head()
+            readers[0].chunk()
+            for _ in range(2000):
+                played.say(*[Row(ids[3], 17)] * 200)
+        assert events(readers[0].chunk())[-1]["error"]["code"] == "server_ending"
+        for reader in readers[1:3]:
+            assert reader.head().startswith(b"HTTP/1.1 503 ")
+            assert json.loads(reader.file.read())["error"]["message"] == "The server is about to end"
+    assert not caplog.records
+
+
 def test_steps_that_come_together_are_one_chunk(model: Model) -> None:
     with playing(model) as played, closing(played.server.connect()) as sock:
         sock.sendall(request({**BODY, "stream": True}))

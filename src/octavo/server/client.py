@@ -233,14 +233,18 @@ class EngineClient:
 
     def died(self, why: str) -> None:
         """The engine is gone, and with it all that was under way."""
-        self.failure, self.stats = why, NO_STATS
+        self.give_up(EngineDiedError(why))
+
+    def give_up(self, error: Exception) -> None:
+        """Want no more of anything, and take no more: who waits is told this error."""
+        self.failure, self.stats = str(error), NO_STATS
         self._set_state("dead")
         streams, self._streams = set(self._streams.values()), {}
         for stream in streams:
-            stream.fail(EngineDiedError(why))
+            stream.fail(error)
         for future in self._answers.values():
             if not future.done():
-                future.set_exception(EngineDiedError(why))
+                future.set_exception(error)
 
     def _set_state(self, state: State) -> None:
         self.state = state

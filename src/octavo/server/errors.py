@@ -21,8 +21,8 @@ TYPES = {
 """What OpenAI's errors call each status."""
 OBJECT = re.compile(r"a valid dictionary(?: or instance of \w+)?")
 """What pydantic calls an object of JSON."""
-RETRIED_S = 1
-"""Seconds after which a request may be sent again that an engine's end cut off."""
+RETRIED_S, ENDED_S = 1, 30
+"""Seconds after which a request may be sent again that an engine's end cut off, or a server's."""
 
 
 class ApiError(Exception):
@@ -76,9 +76,14 @@ def bad(message: str, param: str | None = None, code: str | None = None) -> ApiE
     return ApiError(400, message, param=param, code=code)
 
 
-def unavailable(message: str, retry_after: int = RETRIED_S) -> ApiError:
+def unavailable(message: str, retry_after: int = RETRIED_S, code: str | None = None) -> ApiError:
     """A server that can't answer now."""
-    return ApiError(503, message, headers={"Retry-After": str(retry_after)})
+    return ApiError(503, message, code=code, headers={"Retry-After": str(retry_after)})
+
+
+def ending() -> ApiError:
+    """A server that takes no more requests, and cuts off what is under way when its time is over."""
+    return unavailable("The server is about to end", ENDED_S, "server_ending")
 
 
 def api_error(error: Exception) -> ApiError:

@@ -18,6 +18,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.server.app import make_app
 from octavo.server.client import EngineClient
 from octavo.server.connection import connection_class
+from octavo.server.errors import ending
 from octavo.server.options import ServerOptions
 from octavo.server.service import Service
 from octavo.text import Tokenizer
@@ -26,6 +27,8 @@ from octavo.text.engine import be_sequential
 log = logging.getLogger("octavo")
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
+FLUSH_S = 1.0
+"""Seconds that the last words of replies have to reach their clients."""
 THREADS = 2
 """For long texts: each keeps the memory that its longest one took."""
 
@@ -77,18 +80,20 @@ async def serve(
     server = _Quiet(config(service))
     await client.start()
     running = asyncio.get_running_loop().create_task(server.serve([sock]))
-    ending = asyncio.get_running_loop().create_task(_until_signal())
+    signalled = asyncio.get_running_loop().create_task(_until_signal())
     try:
         ready = asyncio.get_running_loop().create_task(client.ready())
-        await asyncio.wait([ready, ending, running], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ready, signalled, running], return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
             ready.result()
             told(service)
-            await asyncio.wait([ending, running], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([signalled, running], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         await _drain(service)
     finally:
-        ending.cancel()
+        signalled.cancel()
+        client.give_up(ending())
+        await _finish(server)
         server.should_exit = server.force_exit = True
         await running
         await client.close()
@@ -131,3 +136,28 @@ async def _drain(service: Service) -> None:
         await asyncio.sleep(0.05)
     if service.metrics.replies:
         log.warning("%d replies are cut off", service.metrics.replies)
+
+
+async def _finish(server: uvicorn.Server) -> None:
+    """Let requests say how they ended, then end those that can't: of clients that read nothing, or still send."""
+    state, loop = server.server_state, asyncio.get_running_loop()
+    end = loop.time() + FLUSH_S
+    while state.tasks and loop.time() < end:
+        await asyncio.sleep(0.02)
+    if state.tasks:
+        for connection in list(state.connections):
+            connection.transport.abort()
+        with _silent(logging.getLogger("uvicorn.error")):  # which tells of each with a traceback
+            for task in (tasks := list(state.tasks)):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

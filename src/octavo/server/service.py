@@ -14,7 +14,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.runtime.grammar import Grammars
 from octavo.runtime.options import recommended
 from octavo.server.client import EngineClient
-from octavo.server.errors import ApiError, PromptTooLongError, bad, unavailable
+from octavo.server.errors import ApiError, PromptTooLongError, bad, ending, unavailable
 from octavo.server.messages import Info
 from octavo.server.metrics import Metrics
 from octavo.server.options import ServerOptions
@@ -51,7 +51,7 @@ class Service:
     def health(self) -> ApiError | None:
         """Why nothing can be answered now; None where it can."""
         if self.draining:
-            return unavailable("The server is about to end", 30)
+            return ending()
         if self.client.state == "loading":
             return unavailable("Loading model")
         if self.client.state == "dead":

@@ -110,8 +110,8 @@ class ProcessClient(EngineClient):
             await asyncio.to_thread(launched.close)
 
     def _send(self, message: ToEngine) -> None:
-        assert self._writer is not None
-        self._writer.write(frame(encode(message)))
+        if self._writer is not None:  # else the engine is about to be gone, and so is what the message is about
+            self._writer.write(frame(encode(message)))
 
     def submit(self, adds: Sequence[Add]) -> Stream:
         for add in adds:
