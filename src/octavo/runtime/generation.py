@@ -66,8 +66,9 @@ class Generation(Reply):
         max_tokens: int | None = None,
         stop_ids: Collection[int] = (),
         constraint: Constraint | None = None,
+        goes_on: bool = False,
     ) -> None:
-        super().__init__(tokenizer, stop, max_tokens, stop_ids)
+        super().__init__(tokenizer, stop, max_tokens, stop_ids, prompt if goes_on else ())
         self.timings = Timings(prompt_tokens=len(prompt))
         most = max_tokens or (None if max_tokens is None else 1)  # of 0 tokens, the prompt is looked at
         ends = frozenset(self._stop_ids)

@@ -111,6 +111,7 @@ class Model:
         return Generation(
             self._talk, tokens, tokenizer=self.tokenizer, sampler=sampler, constraint=constraint,
             stop=chosen.stop, max_tokens=chosen.max_tokens, stop_ids=chosen.sampling.stop_token_ids,
+            goes_on=self._goes_on(prompt, raw),
         )  # fmt: skip
 
     def generate_many(
@@ -133,11 +134,16 @@ class Model:
             tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
             if len(tokens) > self.n_ctx:
                 raise ContextFullError(f"prompt {i}, of {len(tokens)} tokens, does not fit the context of {self.n_ctx}")
-            reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens, chosen.sampling.stop_token_ids)
+            after = tokens if self._goes_on(prompt, raw) else ()
+            reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens, chosen.sampling.stop_token_ids, after)
             sampler, constraint = self._sampler(chosen.sampling, len(tokens)), self._constraint(tokens, raw, options)
             rows.append(Row(tokens, sampler, reply, constraint))
         fill(self._talk, rows)
         return [row.reply for row in rows]
+
+    def _goes_on(self, prompt: Prompt, raw: bool) -> bool:
+        """Whether a reply's text goes on in the prompt's, which no template is put around."""
+        return isinstance(prompt, str) and (raw or self.template is None)
 
     def _sampler(self, params: SamplingParams, n_prompt: int) -> Sampler:
         """Raises UsageError for tokens that are not in the vocabulary."""

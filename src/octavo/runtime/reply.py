@@ -18,17 +18,19 @@ class Reply:
     text_so_far    text of the tokens so far
     tokens         ids so far, an end token included
     finish_reason  why it ended; None before that
+
+    `after` is the prompt, where the reply's text goes on in the prompt's.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, stop: Sequence[str] = (), max_tokens: int | None = None,
-        stop_ids: Collection[int] = (),
+        stop_ids: Collection[int] = (), after: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.text_so_far = ""
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = "length" if max_tokens == 0 else None
         self._stop_ids, self._max_tokens = {*tokenizer.stop_ids, *stop_ids}, max_tokens
-        self._stream, self._stops = tokenizer.stream(), StopStrings(stop)
+        self._stream, self._stops = tokenizer.stream_after(after), StopStrings(stop)
 
     @property
     def text(self) -> str:

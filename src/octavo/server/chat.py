@@ -44,6 +44,7 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
         seed=seed_of(body), max_tokens=body.max_completion_tokens or body.max_tokens, stop=stops_of(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
         tools=tools, thinking=thinking, grammar=_grammar_of(service, body, tools, thinking),
+        goes_on=body.continues and bool(body.messages[-1].text()),
     )  # fmt: skip
 
 

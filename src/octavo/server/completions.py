@@ -55,7 +55,7 @@ def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
     return Job(
         prompts=prompts_of(service, body.prompt), n=n, seed=seed_of(body), max_tokens=body.max_tokens or 1,
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
-        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), grammar=grammar,
+        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ class CompletionReply:
         self._common = head
         self._head = b"data: " + to_json(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self.usage else b"]}\n\n"
-        self._offsets = [self._places(0) for _ in work.choices]
+        self._offsets = [self._places(i, 0) for i in range(len(work.choices))]
 
     def begin(self) -> bytes:
         if not self.echo:
@@ -99,11 +99,11 @@ class CompletionReply:
 
     def _prompt_text(self, i: int) -> str:
         text = self.service.tokenizer.decode(self._prompt(i), skip_special=True)
-        self._offsets[i] = self._places(len(text))
+        self._offsets[i] = self._places(i, len(text))
         return text
 
-    def _places(self, start: int) -> Offsets:
-        return Offsets(self.service.tokenizer.stream(), start)
+    def _places(self, i: int, start: int) -> Offsets:
+        return Offsets(self.service.tokenizer.stream_after(self._prompt(i)), start)
 
     def _prompt_logprobs(self, i: int) -> dict[str, Any] | None:
         if self.logprobs is None:

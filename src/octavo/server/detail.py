@@ -36,14 +36,16 @@ class Delta:
 class Detail:
     """Takes a reply's tokens as they come, and gives what they add to it.
 
+    after    the prompt, where the reply's text goes on in the prompt's
     stopped  the stop string that was reached, after which nothing more comes
     """
 
     def __init__(
         self, tokenizer: Tokenizer, stops: Sequence[str] = (), thinking: Thinking | None = None,
         parser: ToolParser | None = None, call_id: Callable[[], str] = lambda: new_id("call_"),
+        after: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        self._stream, self._stops = tokenizer.stream(), StopStrings(stops)
+        self._stream, self._stops = tokenizer.stream_after(after), StopStrings(stops)
         channels = thinking is not None and thinking.start.startswith(CHANNEL)
         self._reasoning = Channels(thinking.begun) if thinking is not None and channels else Reasoning(thinking)
         self._parser, self._call_id = parser, call_id

@@ -33,6 +33,7 @@ class Job:
     grammar     what replies may be, after thinking; None for anything
     thinking    what the model writes around its thinking; None where it is not taken out of replies
     tools       those that replies may call
+    goes_on     replies go on in the text of their prompts: a space that they begin with is one between words
     """
 
     prompts: Sequence[list[int]]
@@ -46,12 +47,15 @@ class Job:
     grammar: Grammar | None = None
     thinking: Thinking | None = None
     tools: ToolUse | None = None
+    goes_on: bool = False
 
-    def detail(self, service: Service) -> Detail:
-        """What takes the tokens of one of the replies."""
+    def detail(self, service: Service, prompt: Sequence[int]) -> Detail:
+        """What takes the tokens of a reply to one of the prompts."""
+        after = prompt if self.goes_on else ()
         if self.tools is None:
-            return Detail(service.tokenizer, self.stop, self.thinking)
-        return Detail(service.tokenizer, self.stop, self.thinking, self.tools.parser(), self.tools.call_id())
+            return Detail(service.tokenizer, self.stop, self.thinking, after=after)
+        parser, call_id = self.tools.parser(), self.tools.call_id()
+        return Detail(service.tokenizer, self.stop, self.thinking, parser, call_id, after)
 
 
 def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float]) -> SamplingParams:

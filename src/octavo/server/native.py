@@ -38,7 +38,7 @@ def job_of(service: Service, body: NativeRequest, key: str) -> Job:
     return Job(
         prompts=prompts_of(service, body.prompt), sampling=sampling, seed=seed_of(body), stop=stops_of(body),
         max_tokens=None if most is None or most < 0 else max(most, 1), logprobs=body.n_probs or None,
-        space=service.space(key, body.cache_salt), grammar=grammar,
+        space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ class Work:
         service.admit(*self._room)
         try:
             self.started = monotonic()
-            self.choices = [Choice(job.detail(service), len(p)) for p in job.prompts for _ in range(job.n)]
+            self.choices = [Choice(job.detail(service, p), len(p)) for p in job.prompts for _ in range(job.n)]
             ids = service.client.new_ids(len(self.choices))
             self._ids = ids
             adds = [

@@ -162,6 +162,10 @@ class Tokenizer:
         token_bytes = self._visible_bytes if skip_special else self.token_bytes
         return TokenStream(token_bytes, self.is_special, self.add_space_prefix and not continued)
 
+    def stream_after(self, prompt: Sequence[int]) -> TokenStream:
+        """A detokenizer for ids that go on in the text of `prompt`, unless that is empty or ends with a control token."""
+        return self.stream(continued=len(prompt) > 0 and not self.is_special(prompt[-1]))
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes that `token` stands for; none for an unused one. Raises TokenizerError for an id out of range."""
         known = self._known_bytes.get(token)
