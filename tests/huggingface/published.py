@@ -231,3 +231,7 @@ PUBLISHED: dict[str, Published] = {
     "ct-mxfp4": Published(mxfp4(), compressed("mxfp4-pack-quantized", type="float", group_size=32), "MXFP4"),
 }  # fmt: skip
 """Layouts by name, each as a tool writes it."""
+
+_FIRST = {layout.rows: name for name, layout in reversed(PUBLISHED.items())}
+COMPUTED = [*_FIRST.values(), "gptq-act-order", "ct-w8a8-static", "fp8-tensor"]
+"""Layouts that differ in what kernels do: one for each kind of rows, and those with an order or a static scale."""

@@ -24,7 +24,7 @@ from octavo.models.config import Config
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
 from tests.huggingface.modules import save
-from tests.huggingface.published import PUBLISHED, Published
+from tests.huggingface.published import COMPUTED, PUBLISHED, Published
 from tests.huggingface.writers.compressed import mxfp4
 from tests.models.checkpoints import make
 from tests.models.tiny_checkpoints import TABLE
@@ -124,7 +124,7 @@ def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, name: str) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_logits_on_the_cpu(tmp_path: Path, name: str) -> None:
     publish(tmp_path, name)
     agrees(tmp_path, CpuBackend(threads=2))

@@ -13,7 +13,7 @@ from octavo.runtime.engine import Engine, EngineConfig
 from tests.backends.gpu.nudged import reference
 from tests.backends.row_products import nmse
 from tests.huggingface import test_published_heads
-from tests.huggingface.published import PUBLISHED
+from tests.huggingface.published import COMPUTED
 from tests.huggingface.test_published import TOKENS, publish
 
 pytestmark = [
@@ -30,7 +30,7 @@ def check(folder: Path) -> None:
     assert nmse(got, expected) < allowed
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_logits(tmp_path: Path, name: str) -> None:
     publish(tmp_path, name)
     check(tmp_path)
