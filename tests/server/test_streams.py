@@ -352,6 +352,52 @@ def test_slow_senders(model: Model) -> None:
                     pass
 
 
+def sent(sock: socket.socket, piece: bytes, times: int) -> int:
+    """How many of some pieces were taken before the connection ended."""
+    for i in range(times):
+        try:
+            sock.sendall(piece)
+        except OSError:
+            return i
+    return times
+
+
+def test_headers_behind_a_stream_are_counted(model: Model) -> None:
+    """Within a response they can't be refused in words: the connection ends, and with it the reply."""
+    with playing(model) as played, closing(played.server.connect()) as sock:
+        sock.sendall(request({**BODY, "stream": True}))
+        (one,) = played.asked().ids
+        played.say(begun(one))
+        with closing(Reader(sock)) as reader:
+            reader.head()
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
+            assert sent(sock, b"x" * (1 << 20), 64) < 32
+        until(lambda: one in played.cancelled())
+        assert played.server.send("GET", "/health")[0] == 200
+
+
+@pytest.mark.parametrize("line", [b"X-Long: " + b"x" * 1000 + b"\r\n", b"x" * 1000])
+def test_trailers_of_a_body_are_counted(model: Model, line: bytes) -> None:
+    head = request({}).partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
+    with playing(model) as played, closing(played.server.connect()) as sock:
+        sock.sendall(head + b"2\r\n{}\r\n" * 50_000 + b"0\r\n" + b"X-Short: ")
+        assert sent(sock, line, 50_000) < 10_000
+        with closing(Reader(sock)) as reader:
+            assert reader.head().startswith(b"HTTP/1.1 431 ")
+        assert played.server.send("GET", "/health")[0] == 200
+
+
+def test_who_leaves_with_a_request_behind_a_stream_cancels_it(model: Model) -> None:
+    with playing(model) as played, closing(played.server.connect()) as sock:
+        sock.sendall(request({**BODY, "stream": True}) + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        (one,) = played.asked().ids
+        played.say(begun(one))
+        with closing(Reader(sock)) as reader:
+            reader.head()
+        sock.close()
+        until(lambda: one in played.cancelled())
+
+
 def test_draining(model: Model) -> None:
     with playing(model) as played, closing(played.server.connect()) as sock:
         sock.sendall(request({**BODY, "stream": True}))

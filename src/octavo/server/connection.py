@@ -11,6 +11,7 @@ from octavo.server.stream import to_json
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 else:
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Protocol
@@ -23,17 +24,30 @@ LINES = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 def connection_class(limits: Limits) -> type[asyncio.Protocol]:
     """The class of a server's connections."""
 
+    too_large = ApiError(431, f"the headers are larger than {limits.header} bytes")
+    counts_bodies = hasattr(Protocol, "on_body")
+    """Not so h11, which has a limit of its own for all but bodies."""
+
     class Connection(Protocol):
-        """One of them. It counts the bytes and seconds until a request's headers are there."""
+        """One of them. It counts the bytes and seconds until a request's headers are there.
+
+        While a request is under way, what comes is its body, what follows that, or the headers of the next one. Of all
+        but the body it takes no more than of headers.
+        """
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self.app_state = {**self.app_state, "transport": transport}
             self._seen, self._tail = 0, b""
+            self._behind = 0
+            self._earlier: list[RequestResponseCycle] = []
             self._timer = self.loop.call_later(limits.header_time, self._late)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._timer.cancel()
+            for cycle in self._earlier:  # uvicorn tells the last one only
+                cycle.disconnected = True
+                cycle.message_event.set()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -45,12 +59,27 @@ def connection_class(limits: Limits) -> type[asyncio.Protocol]:
                 self._seen += len(data) if end < 0 else end
                 self._tail = data[-3:]
                 if self._seen > limits.header:
-                    self._refuse(ApiError(431, f"the headers are larger than {limits.header} bytes"))
+                    self._refuse(too_large)
                     return
+            else:
+                self._behind += len(data)
             super().data_received(data)
+            if self._behind > limits.header and counts_bodies:
+                self._refuse(too_large)
             if self.cycle is not before:
                 self._timer.cancel()
                 self._seen, self._tail = 0, b""
+
+        def on_headers_complete(self) -> None:
+            before, self._behind = self.cycle, 0
+            super().on_headers_complete()  # type: ignore[misc]
+            self._earlier = [cycle for cycle in self._earlier if not cycle.response_complete]
+            if before is not None and not before.response_complete:
+                self._earlier.append(before)
+
+        def on_body(self, body: bytes) -> None:
+            self._behind = 0
+            super().on_body(body)  # type: ignore[misc]
 
         def _late(self) -> None:
             self._refuse(ApiError(408, f"the headers are not there after {limits.header_time:g} s"))
@@ -58,6 +87,9 @@ def connection_class(limits: Limits) -> type[asyncio.Protocol]:
         def _refuse(self, error: ApiError) -> None:
             self._timer.cancel()
             if self.transport.is_closing():
+                return
+            if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+                self.transport.abort()  # in the middle of a response nothing else can be said
                 return
             body = to_json(error.body())
             self.transport.write(b"".join((
