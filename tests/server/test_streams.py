@@ -268,6 +268,16 @@ def test_a_full_queue(model: Model) -> None:
         played.server.service.metrics.replies -= room + 1
 
 
+@pytest.mark.parametrize(("prompts", "n"), [(11, 1), (1, 11), (3, 4)])
+def test_more_replies_than_there_is_ever_room_for(model: Model, prompts: int, n: int) -> None:
+    fake = FakeClient([300], info=replace(INFO, max_sequences=4))
+    with running(fake, model, limits=Limits(drain_time=0, queue=6)) as server:
+        status, error = server.refused("/v1/completions", {"prompt": ["a"] * prompts, "n": n})
+        assert (status, error["type"]) == (400, "invalid_request_error")
+        assert error["message"].endswith(f"{prompts * n} replies, n to each prompt (allowed: 10)")
+        assert len(server.post("/v1/completions", prompt=["a"] * 5, n=2, max_tokens=1)["choices"]) == 10
+
+
 def test_a_reader_that_reads_nothing_is_cut_off(model: Model) -> None:
     fake = FakeClient([300] * 3, info=replace(INFO, n_ctx=1 << 40))
     with running(fake, model, limits=Limits(drain_time=0, write_time=0.4), sent_ahead=4096) as server:

@@ -59,13 +59,15 @@ class Service:
         return None
 
     def admit(self, replies: int, tokens: int) -> None:
-        """Take replies to prompts of so many tokens together. Raises ApiError where that is too much for now.
+        """Take replies to prompts of so many tokens together. Raises ApiError where that is too much for now, or ever.
 
         `leave` with the same numbers gives their room back.
         """
         if (why := self.health()) is not None:
             raise why
         limits, room = self.options.limits, self.info.max_sequences
+        if replies > room + limits.queue:
+            raise bad(f"the request is for {replies} replies, n to each prompt (allowed: {room + limits.queue})")
         waiting = self.metrics.replies + replies - room
         if waiting > limits.queue or (self._tokens_under_way and self._tokens_under_way + tokens > limits.queue_tokens):
             seconds = max(1, min(LONGEST_WAIT, round(self.metrics.reply_seconds * waiting / room)))
