@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.torch import SCHEMES, QuantLinear, quantize_
@@ -152,6 +153,35 @@ def test_a_method_errs_less_than_rounding(scheme: str, method: str) -> None:
     assert lost[method] < (0.9 if scheme.startswith("w4") else 1.0) * lost["rtn"]
 
 
+@pytest.mark.parametrize("method", ["gptq", "qronos"])
+def test_batches_run_without_dropout_and_leave_each_mode_as_it_was(method: str) -> None:
+    def made(*, training: bool) -> nn.Module:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(128, 128), nn.Dropout(0.3), nn.BatchNorm1d(128), nn.Linear(128, 8))
+        model.train(training)[2].eval()  # one part whose mode is not the whole's
+        return quantize_(model, "w4a8", method=method, calibration=[torch.randn(64, 128)])
+
+    model, right = made(training=True), made(training=False)
+    assert [part.training for part in model.modules()] == [True, True, True, False, True]
+    for name, value in right.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
+def test_batches_in_any_iterable() -> None:
+    """A DataLoader makes a list of each sample's arguments, as nn.Module takes them."""
+
+    def made(calibration: Any) -> dict[str, torch.Tensor]:
+        model = quantize_(Model(), "w4a8", method="gptq", calibration=calibration)
+        return model.state_dict()
+
+    ids = batches(3)
+    right = made(ids)
+    loader = DataLoader(TensorDataset(torch.cat(ids)), batch_size=2)
+    for other in (iter(ids), (x for x in ids), tuple(ids), [(x,) for x in ids], [{"ids": x} for x in ids], loader):
+        found = made(other)
+        assert all(torch.equal(found[name], value) for name, value in right.items())
+
+
 def test_layers_are_seen_in_the_order_of_their_calls() -> None:
     model = Model()
     layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
@@ -172,7 +202,14 @@ def test_methods_that_lack_something() -> None:
     for options, named in (
         ({"method": "awq"}, r"method 'awq' \(allowed: rtn, gptq, qronos\)"),
         ({"method": "gptq"}, "without batches"),
+        ({"method": "gptq", "calibration": iter(())}, "without batches"),
         ({"method": "gptq", "calibration": batches(1)}, "no batch goes through unused"),
+        ({"method": "gptq", "calibration": IDS}, r"calibration is a Tensor \(allowed: a list, DataLoader"),
+        ({"method": "gptq", "calibration": {"ids": IDS}}, r"calibration is a dict \(allowed: .*\[batch\]"),
+        ({"method": "gptq", "calibration": "text.txt"}, "calibration is a str"),
+        ({"method": "gptq", "calibration": 7}, "calibration is a int"),
+        ({"method": "gptq", "calibration": [IDS, "text"]}, r"batch 1 of calibration is a str \(allowed: a tensor"),
+        ({"calibration": batches(1)}, "calibration with method rtn"),
     ):
         with pytest.raises(UsageError, match=named):
             quantize_(model, "w4a8", **options)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any
@@ -25,17 +25,41 @@ class _Enough(Exception):  # noqa: N818 - it is no error: all that is wanted of 
     """Ends a run of the module."""
 
 
-def require_method(scheme: str, method: str, batches: Sequence[Any] | None) -> None:
-    """Raise UsageError for a method that is not there, that a scheme has nothing for, or that has no batches."""
+def require_method(scheme: str, method: str, calibration: Any) -> list[Any]:
+    """The batches of a method, of any iterable of them; none of "rtn".
+
+    Raises UsageError for a method that is not there, that a scheme has nothing for, or that has no batches, and for
+    batches of no method.
+    """
     if method not in METHODS:
         raise UsageError(f"method {method!r} (allowed: {', '.join(METHODS)})")
     if method == "rtn":
-        return
+        if calibration is not None:
+            raise UsageError("calibration with method rtn, which runs no batches (allowed: with gptq, qronos)")
+        return []
     kind = checkpoint_scheme(scheme)
     if compensated_row(kind, 4 * kind.multiple) is None:
         raise UsageError(f"method {method} for {scheme}, whose errors are not made up for (allowed: rtn)")
+    batches = _batches(calibration)
     if not batches:
         raise UsageError(f"method {method} without batches (allowed: calibration=[batch, ...], one or more)")
+    return batches
+
+
+def _batches(calibration: Any) -> list[Any]:
+    """All batches of an iterable. Raises UsageError for what is none, and for batches that a module can't be called
+    with."""
+    if calibration is None:
+        return []
+    if isinstance(calibration, (Tensor, Mapping, str, bytes)) or not isinstance(calibration, Iterable):
+        allowed = "a list, DataLoader, generator or other iterable of batches; [batch] for a single one"
+        raise UsageError(f"calibration is a {type(calibration).__name__} (allowed: {allowed})")
+    batches = list(calibration)
+    for i, batch in enumerate(batches):
+        if not isinstance(batch, (Tensor, tuple, list, Mapping)):
+            allowed = "a tensor, or a tuple, list or dict of the module's arguments"
+            raise UsageError(f"batch {i} of calibration is a {type(batch).__name__} (allowed: {allowed})")
+    return batches
 
 
 def layers_in_order(module: nn.Module, layers: Iterable[nn.Linear], batch: Any) -> dict[nn.Linear, int]:
@@ -117,9 +141,22 @@ def _hooked(layers: Iterable[nn.Module], hook: Callable[[nn.Module, tuple[Any, .
             handle.remove()
 
 
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """No dropout and no updates of running means, as when the model is used; each part is as it was afterwards."""
+    modes = {part: part.training for part in module.modules()}
+    for part in modes:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
 def _call(module: nn.Module, batch: Any) -> None:
-    with torch.no_grad():
-        if isinstance(batch, dict):
+    with torch.no_grad(), _evaluating(module):
+        if isinstance(batch, Mapping):
             module(**batch)
         elif isinstance(batch, (tuple, list)):
             module(*batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,7 +19,7 @@ HEAD = ("lm_head", "*.lm_head")
 
 def quantize_(
     module: nn.Module, scheme: str, *, skip: Skip = HEAD, method: str = "rtn",
-    calibration: Sequence[Any] | None = None,
+    calibration: Iterable[Any] | None = None,
 ) -> nn.Module:  # fmt: skip
     """Replace every nn.Linear within a module by a QuantLinear of a scheme, and return the module.
 
@@ -29,7 +29,8 @@ def quantize_(
     method  "rtn": weights rounded to nearest; "gptq": errors of a row make up for each other, over what the layer is
             given once those called before it are quantized; "qronos": and for what these err, beside a copy of the
             model
-    calibration  batches of these two: each a tensor, or a tuple or dict of arguments of the module
+    calibration  batches of these two, in any iterable (a list, a DataLoader): each a tensor, or a tuple, list or dict
+            of arguments of the module. They are run as in eval mode, and the module keeps the mode that it had
 
     A layer that lies in two places stays one layer. Subclasses of nn.Linear stay as they are, for others read their
     weights (nn.MultiheadAttention does). A module that is itself an nn.Linear is not changed: the QuantLinear is
@@ -42,14 +43,13 @@ def quantize_(
     if not chosen:
         raise UsageError(f"no nn.Linear to quantize in {type(module).__name__} (skipped: {_words(skip)})")
     _require(kind, chosen)
-    require_method(scheme, method, calibration)
+    batches = require_method(scheme, method, calibration)
     calibrator, calls = None, dict[nn.Linear, int]()
     if method != "rtn":
-        assert calibration is not None
-        calls = layers_in_order(module, chosen.values(), calibration[0])
+        calls = layers_in_order(module, chosen.values(), batches[0])
         order = {layer: i for i, layer in enumerate(calls)}
         chosen = dict(sorted(chosen.items(), key=lambda item: order[item[1]]))
-        calibrator = Calibrator(module, scheme, method, calibration)
+        calibrator = Calibrator(module, scheme, method, batches)
     while chosen:  # a layer's floats are free before the next one is quantized
         first = next(iter(chosen))
         layer = chosen[first]
