@@ -61,6 +61,32 @@ def test_echo(server: Server) -> None:
     assert "".join(c["choices"][0]["text"] for c in pieces) == TEXT + text
 
 
+def test_a_prompt_that_nothing_is_to_follow_may_fill_the_context(server: Server, model: Model) -> None:
+    full, body = [16] * model.n_ctx, {"echo": True, "max_tokens": 0, "logprobs": 0}
+    reply = server.post("/v1/completions", prompt=full, **body)
+    assert len(reply["choices"][0]["logprobs"]["tokens"]) == reply["usage"]["total_tokens"] == model.n_ctx
+    assert server.post("/completion", prompt=full, n_predict=0)["tokens_evaluated"] == model.n_ctx
+    for path, more in (("/v1/completions", body), ("/v1/completions", {}), ("/completion", {"n_predict": 0})):
+        tokens = full if not more else [*full, 16]
+        status, error = server.refused(path, {"prompt": tokens, **more})
+        assert (status, error["n_prompt_tokens"]) == (400, len(tokens))
+        assert ("which leaves none for a reply" in error["message"]) == (not more)
+
+
+def test_texts_of_the_whole_context_have_vectors(model: Model) -> None:
+    full = [16] * model.n_ctx
+    with running_model(model, embeddings=True) as server:
+        assert server.post("/v1/embeddings", input=[full, [16]])["usage"]["prompt_tokens"] == model.n_ctx + 1
+        status, error = server.refused("/v1/embeddings", {"input": [*full, 16]})
+    assert (status, error["code"]) == (400, "context_length_exceeded")
+
+
+def test_tokens_of_a_completion_that_says_no_number(server: Server) -> None:
+    body = {"prompt": TEXT, "ignore_eos": True}
+    for more in ({}, {"max_tokens": None}):
+        assert server.post("/v1/completions", **body, **more)["usage"]["completion_tokens"] == 16
+
+
 def test_how_likely_the_tokens_of_a_prompt_are(server: Server, model: Model) -> None:
     tokens = model.tokenizer.encode(TEXT * 8)  # more than one chunk of logits
     assert len(tokens) > 64

@@ -39,6 +39,42 @@ def test_why_a_completion_ends(server: Server) -> None:
     assert stopped["stopping_word"] in ("is", "times")
 
 
+@pytest.mark.parametrize("name", ["n_predict", "max_tokens"])
+def test_nothing_after_a_prompt(server: Server, name: str) -> None:
+    """It is read, so that it is in the cache of the next request."""
+    prompt = f"What is 9 times {name}? " * 12
+    body = {"prompt": prompt, name: 0, "n_probs": 1, "temperature": 0}
+    reply = server.post("/completion", **body)
+    assert (reply["content"], reply["tokens_predicted"], reply["stop_type"]) == ("", 0, "limit")
+    assert (reply["completion_probabilities"], reply["generation_settings"]["n_predict"]) == ([], 0)
+    assert reply["timings"]["predicted_ms"] == 0
+    (last,) = events(server.send("POST", "/completion", {**body, "stream": True})[2])
+    assert (last["content"], last["tokens_predicted"], last["stop"]) == ("", 0, True)
+    assert last["timings"]["cache_n"] > 64
+
+
+@pytest.mark.parametrize("most", [-1, -2])
+def test_as_many_tokens_as_the_context_holds(server: Server, model: Model, most: int) -> None:
+    prompt = [16] * (model.n_ctx - 20)
+    reply = server.post("/completion", prompt=prompt, n_predict=most, ignore_eos=True, repeat_last_n=-1)
+    assert (reply["tokens_predicted"], reply["truncated"]) == (21, True)
+    assert reply["generation_settings"]["repeat_last_n"] == model.n_ctx
+
+
+def test_prompts_of_texts_and_tokens(server: Server, model: Model) -> None:
+    encode = model.tokenizer.encode
+    mixed = [TEXT, 16, " times ", "7", 17]
+    tokens = [*encode(TEXT), 16, *encode(" times ", add_special=False), *encode("7", add_special=False), 17]
+    one = server.post("/completion", prompt=mixed, **GREEDY)
+    assert one["prompt"] == model.tokenizer.decode(tokens)
+    assert one["content"] == server.post("/completion", prompt=tokens, **GREEDY)["content"]
+    several = server.post("/completion", prompt=[mixed, TEXT, tokens, [TEXT]], **GREEDY)
+    assert [reply["content"] for reply in several[:3:2]] == [one["content"]] * 2
+    assert several[1]["content"] == several[3]["content"]
+    status, error = server.refused("/completion", {"prompt": ["a"] * 2049})
+    assert (status, error["message"]) == (400, "there are 2049 prompts (allowed: 2048)")
+
+
 def test_a_stream_of_completions(server: Server) -> None:
     body = {"prompt": TEXT, "stream": True, "n_probs": 2, **GREEDY}
     parts = events(server.send("POST", "/completion", body)[2])
@@ -66,7 +102,7 @@ def test_biases(server: Server, model: Model, bias: Any) -> None:
 
 @pytest.mark.parametrize("fields", [
     {"logit_bias": [[1]]}, {"logit_bias": [[1, True]]}, {"logit_bias": [[1.5, 1]]}, {"n_probs": 100}, {"prompt": None},
-    {"n_predict": -2}, {"temperature": -1},
+    {"n_predict": -3}, {"repeat_last_n": -2}, {"temperature": -1},
 ], ids=str)  # fmt: skip
 def test_errors_have_llama_servers_shape(server: Server, fields: dict[str, Any]) -> None:
     status, error = server.refused("/completion", {"prompt": TEXT, **fields})

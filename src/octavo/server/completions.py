@@ -19,18 +19,24 @@ from octavo.server.threads import size_of
 from octavo.server.usage import timings, usage
 from octavo.server.work import Event, Work
 
+USUAL_TOKENS = 16
+"""Of a completion, as OpenAI has it."""
 
-def prompts_of(service: Service, given: object, param: str = "prompt") -> list[list[int]]:
-    """The tokens of a text, of several, or tokens as they are. Raises ApiError for prompts that can't be computed."""
+
+def prompts_of(service: Service, given: object, *, reply: bool) -> list[list[int]]:
+    """The tokens of a text, of several, or tokens as they are. Raises ApiError for prompts that can't be computed.
+
+    `reply`: there is to be one to each.
+    """
     parts: list[Any] = given if isinstance(given, list) else [given]
     if parts and isinstance(parts[0], int):
         parts = [parts]
     for part in parts:
         if isinstance(part, str):
-            service.require_short(part, param)
+            service.require_short(part, "prompt")
     prompts = [service.tokenizer.encode(part) if isinstance(part, str) else part for part in parts]
     for prompt in prompts:
-        service.require_fitting(prompt, param)
+        service.require_fitting(prompt, "prompt", reply=reply)
     return prompts
 
 
@@ -47,13 +53,14 @@ def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
         raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
-    if body.max_tokens == 0 and not body.echo:
+    most = USUAL_TOKENS if body.max_tokens is None else body.max_tokens
+    if most == 0 and not body.echo:
         raise bad("max_tokens is 0 (allowed: 1 or more, or 0 with echo)", "max_tokens")
     grammar, param = grammar_of(body)
     if grammar is not None:
         require_grammar(service, grammar, None, param)
     return Job(
-        prompts=prompts_of(service, body.prompt), n=n, seed=seed_of(body), max_tokens=body.max_tokens or 1,
+        prompts=prompts_of(service, body.prompt, reply=most > 0), n=n, seed=seed_of(body), max_tokens=most,
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
         logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
     )  # fmt: skip
@@ -79,7 +86,6 @@ class CompletionReply:
         self.service, self.work, self.name = service, work, name
         self.echo, self.echoed, self.logprobs = bool(body.echo), echoed, logprobs_of(body)
         self.usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        self.nothing = body.max_tokens == 0
         head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": name,
                 "system_fingerprint": service.fingerprint}  # fmt: skip
         self._common = head
@@ -120,14 +126,14 @@ class CompletionReply:
         return b"".join(self._written(one) for one in events)
 
     def _written(self, one: Event) -> bytes:
-        text = "" if self.nothing else "".join(delta.content for delta in one.deltas)
+        text = "".join(delta.content for delta in one.deltas)
         logprobs = self._logprobs(one.choice, [one])
         if not (text or logprobs or one.finish):
             return b""
         return self._chunk(one.choice, text, logprobs, one.finish)
 
     def _logprobs(self, i: int, events: Sequence[Event]) -> dict[str, Any] | None:
-        if self.logprobs is None or self.nothing:
+        if self.logprobs is None:
             return None
         tokens = [token for one in events for token in one.tokens]
         likely = [x for one in events for x in one.likely]
@@ -138,14 +144,8 @@ class CompletionReply:
     def end(self) -> bytes:
         if not self.usage:
             return DONE
-        numbers = to_json(self._usage()), to_json(timings(self.work.choices[0]))
+        numbers = to_json(usage(self.work)), to_json(timings(self.work.choices[0]))
         return self._head + b'],"usage":%b,"timings":%b}\n\n' % numbers + DONE
-
-    def _usage(self) -> dict[str, Any]:
-        found = usage(self.work)
-        if self.nothing:
-            found |= {"completion_tokens": 0, "total_tokens": found["prompt_tokens"]}
-        return found
 
     def error(self, error: ApiError) -> bytes:
         return event(to_json(error.body()))
@@ -153,16 +153,15 @@ class CompletionReply:
     def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
         """The completion of a job that is finished."""
         choices = [self._choice(i, events) for i, events in enumerate(found)]
-        return {**self._common, "choices": choices, "usage": self._usage(), "timings": timings(self.work.choices[0])}
+        return {**self._common, "choices": choices, "usage": usage(self.work), "timings": timings(self.work.choices[0])}
 
     def _choice(self, i: int, events: Sequence[Event]) -> dict[str, Any]:
         text = self._prompt_text(i) if self.echo else ""
         logprobs = self._prompt_logprobs(i) if self.echo else None
-        if not self.nothing:
-            text += "".join(delta.content for one in events for delta in one.deltas)
-            after = self._logprobs(i, events)
-            if logprobs is not None and after is not None:
-                logprobs = {name: [*values, *after[name]] for name, values in logprobs.items()}
-            else:
-                logprobs = logprobs or after
+        text += "".join(delta.content for one in events for delta in one.deltas)
+        after = self._logprobs(i, events)
+        if logprobs is not None and after is not None:
+            logprobs = {name: [*values, *after[name]] for name, values in logprobs.items()}
+        else:
+            logprobs = logprobs or after
         return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": self.work.choices[i].finish}

@@ -56,6 +56,7 @@ class PromptTooLongError(ApiError):
     def __init__(self, n_prompt: int, n_ctx: int, param: str = "messages", *, at_least: bool = False) -> None:
         """`at_least`: the prompt may have more tokens than `n_prompt`; they were not counted."""
         counted = f"at least {n_prompt}" if at_least else str(n_prompt)
+        counted += ", which leaves none for a reply" if n_prompt == n_ctx else ""
         super().__init__(
             400,
             f"This model's maximum context length is {n_ctx} tokens, but the request has {counted}: "

@@ -26,7 +26,7 @@ class Job:
 
     prompts     tokens; `n` replies to each
     sampling    how tokens are chosen; random numbers begin with `seed` for the first reply, then seed + 1 and so on
-    max_tokens  of a reply; None for as many as the context holds
+    max_tokens  of a reply; None for as many as the context holds, 0 for reading the prompt alone
     stop        texts that end a reply and are not part of it
     logprobs    how many of the likeliest tokens come with each token; None for none
     space       what requests must have in common to share cached prompts
@@ -66,6 +66,8 @@ def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float
     given = {name: value for name in FIELDS if (value := getattr(body, name)) is not None}
     if given.get("top_k") == -1:
         given["top_k"] = 0
+    if given.get("repeat_last_n") == -1:
+        given["repeat_last_n"] = service.info.n_ctx
     if body.repetition_penalty is not None:
         given.setdefault("repeat_penalty", body.repetition_penalty)
     if given.get("top_p") == 0:  # nothing but the likeliest token

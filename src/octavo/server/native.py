@@ -11,13 +11,20 @@ from starlette.responses import Response
 
 from octavo.server.answer import answered, body_of, json_response, key_of, service_of
 from octavo.server.chat import encode_chat_text, size_of_messages
-from octavo.server.completions import effort, prompts_of
+from octavo.server.completions import effort
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import finite
 from octavo.server.messages import Likely
-from octavo.server.schema import DetokenizeRequest, NativeRequest, Sampling, TemplateRequest, TokenizeRequest
+from octavo.server.schema import (
+    MOST_PROMPTS,
+    DetokenizeRequest,
+    NativeRequest,
+    Sampling,
+    TemplateRequest,
+    TokenizeRequest,
+)
 from octavo.server.service import Service
 from octavo.server.stream import event, to_json
 from octavo.server.threads import in_thread_if_long
@@ -34,12 +41,41 @@ def job_of(service: Service, body: NativeRequest, key: str) -> Job:
     if grammar is not None:
         require_grammar(service, grammar, None, param)
     most = body.n_predict if body.n_predict is not None else body.max_tokens
+    most = None if most is None or most < 0 else most
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
     return Job(
-        prompts=prompts_of(service, body.prompt), sampling=sampling, seed=seed_of(body), stop=stops_of(body),
-        max_tokens=None if most is None or most < 0 else max(most, 1), logprobs=body.n_probs or None,
+        prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(body),
+        stop=stops_of(body), max_tokens=most, logprobs=body.n_probs or None,
         space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
     )  # fmt: skip
+
+
+def _prompts(service: Service, given: object, *, reply: bool) -> list[list[int]]:
+    """The tokens of prompts, each a text, tokens, or both mixed. Raises ApiError for those that can't be computed."""
+    parts: list[Any] = given if isinstance(given, list) and not _is_one(given) else [given]
+    if len(parts) > MOST_PROMPTS:
+        raise bad(f"there are {len(parts)} prompts (allowed: {MOST_PROMPTS})", "prompt")
+    prompts = [_mixed(service, part if isinstance(part, list) else [part]) for part in parts]
+    for prompt in prompts:
+        service.require_fitting(prompt, "prompt", reply=reply)
+    return prompts
+
+
+def _is_one(given: list[Any]) -> bool:
+    """Whether a list is one prompt, as tokens are in it, and not several."""
+    return any(isinstance(part, int) for part in given)
+
+
+def _mixed(service: Service, parts: Sequence[int | str]) -> list[int]:
+    """The tokens of a prompt of texts and tokens. It begins as a text does where a text is what it begins with."""
+    found: list[int] = []
+    for i, part in enumerate(parts):
+        if isinstance(part, str):
+            service.require_short(part, "prompt")
+            found += service.tokenizer.encode(part, add_special=i == 0)
+        else:
+            found.append(part)
+    return found
 
 
 def _biases(service: Service, given: object) -> dict[int, float]:
@@ -93,7 +129,7 @@ class NativeReply:
             content = "".join(map(_content, events))
             tokens = [token for one in events for token in one.tokens] if self.body.return_tokens else []
             parts.append(self._last(i, self.work.choices[i], content, tokens) | self._probabilities(events))
-        several = isinstance(self.body.prompt, list) and not isinstance(self.body.prompt[0], int)
+        several = isinstance(self.body.prompt, list) and not _is_one(self.body.prompt)
         return parts if several else parts[0]
 
     def _last(self, i: int, choice: Choice, content: str, tokens: list[int]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _texts(service: Service, given: object) -> list[list[int]]:
     encode = service.tokenizer.encode
     texts = [encode(part, parse_special=False) if isinstance(part, str) else part for part in parts]
     for text in texts:
-        service.require_fitting(text, "input")
+        service.require_fitting(text, "input", reply=False)
     return texts
 
 

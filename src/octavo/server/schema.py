@@ -34,6 +34,7 @@ def few(most: int) -> BeforeValidator:
 
 TOKEN = Annotated[int, Field(ge=0, lt=1 << 31)]
 TOKENS = Annotated[list[TOKEN], many(1 << 22, least=1)]
+MIXED = Annotated[list[TOKEN | str], many(1 << 16, least=1)]
 STOP = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -56,7 +57,7 @@ class Sampling(Body):
     repetition_penalty: Annotated[float, Field(ge=1e-3, le=100)] | None = Field(
         None, description="another name of repeat_penalty"
     )
-    repeat_last_n: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1, le=1 << 31)] | None = Field(None, description="-1: the whole context")
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = Field(None, description="-1: a random one")
     min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = None
     ignore_eos: bool | None = None
@@ -248,7 +249,7 @@ class CompletionRequest(Constrained):
         | Annotated[list[str], many(MOST_PROMPTS, least=1)]
         | Annotated[list[TOKENS], many(MOST_PROMPTS, least=1)]
     )
-    max_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = 16
+    max_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = Field(None, description="16 if left out")
     logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
@@ -258,9 +259,13 @@ class CompletionRequest(Constrained):
 class NativeRequest(Sampling):
     """llama-server's /completion."""
 
-    prompt: str | TOKENS | Annotated[list[str | TOKENS], many(MOST_PROMPTS, least=1)]
-    n_predict: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
-    max_tokens: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
+    prompt: str | TOKENS | MIXED | Annotated[list[str | TOKENS | MIXED], many(MOST_PROMPTS, least=1)]
+    n_predict: Annotated[int, Field(ge=-2, le=MOST_TOKENS)] | None = Field(
+        None, description="0: only read the prompt; -1 or -2: as many as the context holds"
+    )
+    max_tokens: Annotated[int, Field(ge=-2, le=MOST_TOKENS)] | None = Field(
+        None, description="another name of n_predict"
+    )
     n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
     logit_bias: (
         Annotated[list[Annotated[list[int | float | bool | str], many(MOST_BIASES)]], many(MOST_BIASES)]

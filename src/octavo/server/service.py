@@ -119,10 +119,13 @@ class Service:
         if least > self.most_tokens:
             raise PromptTooLongError(least, self.most_tokens, param, at_least=True)
 
-    def require_fitting(self, prompt: Sequence[int], param: str) -> None:
-        """Raises ApiError for a prompt that leaves no room for a reply, or has tokens that there aren't."""
+    def require_fitting(self, prompt: Sequence[int], param: str, *, reply: bool = True) -> None:
+        """Raises ApiError for a prompt that leaves no room for a reply, or has tokens that there aren't.
+
+        `reply`: there is to be one; else a prompt may fill the context.
+        """
         info = self.info
-        if len(prompt) >= self.most_tokens:
+        if len(prompt) + reply > self.most_tokens:
             raise PromptTooLongError(len(prompt), self.most_tokens, param)
         if not prompt:
             raise bad("the prompt has no tokens", param)

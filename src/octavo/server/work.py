@@ -78,7 +78,7 @@ class Work:
             self._ids = ids
             adds = [
                 Add(ids[i * job.n : (i + 1) * job.n], prompt, job.sampling, (job.seed + i * job.n) % (1 << 64),
-                    job.max_tokens, job.logprobs, job.space, job.grammar, job.thinking)
+                    1 if job.max_tokens == 0 else job.max_tokens, job.logprobs, job.space, job.grammar, job.thinking)
                 for i, prompt in enumerate(job.prompts)
             ]  # fmt: skip
             self.stream = service.client.submit(adds)
@@ -113,15 +113,15 @@ class Work:
         now = monotonic()
         if row.begun is not None:
             self._begin(choice, row.begun, now)
-        if row.token is not None:
+        if row.token is not None and self.job.max_tokens != 0:
             self._token(choice, row.token, row.likely, event, now)
         if choice.finish is None and row.finish is not None:
             event.deltas += choice.detail.finish()
             choice.stopped = choice.detail.stopped
-            self._end(choice, row.finish, event)
+            self._end(choice, "length" if self.job.max_tokens == 0 else row.finish, event)
 
     def _begin(self, choice: Choice, begun: Begun, now: float) -> None:
-        choice.begun, choice.first_at = begun, now
+        choice.begun, choice.first_at, choice.last_at = begun, now, now
         metrics = self.service.metrics
         metrics.first.observe(now - self.started)
         metrics.queued.observe(begun.queued)
