@@ -21,6 +21,7 @@ from octavo.graph.names import split_layer
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.table import layout_name
+from octavo.io.apart import model_files
 from octavo.io.foreign import HEAD, foreign
 from octavo.io.gguf import LazyTensor
 from octavo.io.gguf.part import MAGIC
@@ -73,7 +74,7 @@ def convert_checkpoint(
         raise UsageError(f"{found.checkpoint.folder}: type {preset} of weights that are quantized (allowed: {allowed})")
     exact = exact_types(found.tensors) if quantized and automatic else {}
     source = checkpoint_source(found, exact)
-    require_ready(dst, (os.path.join(source.path, name) for name in os.listdir(source.path)))
+    require_ready(dst, model_files(source.path, (t.file for t in found.checkpoint.tensors.values())), weights)
     chosen = find_preset(_stored(source.tensors) if automatic else preset)
     job = plan(source, chosen, choices or Choices(), weights)
     if quantized and automatic:

@@ -52,6 +52,7 @@ def model(
     from octavo.bench.machine import shortened
     from octavo.bench.render import FORMATS, file_name, to_markdown
     from octavo.bench.result import Options, bench_model
+    from octavo.io.apart import MODEL, model_files, require_apart
     from octavo.io.atomic import require_target
 
     options = Options(
@@ -63,6 +64,8 @@ def model(
     if output is not None and not os.path.isdir(output):
         require_target(output)
     path = local(model, offline)
+    if output is not None:
+        require_apart(output, {MODEL: model_files(path, ())})
     with Bar() as bar:
         result = bench_model(path, options, bar.show)
     if output is not None:

@@ -81,13 +81,18 @@ def calibrate(
     """
     from octavo.evals.cache_scales import require_scales, write_scales
     from octavo.evals.calibration import Calibration, Options
+    from octavo.io.apart import require_apart
 
     if output is None and not dry_run:
         raise UsageError("-o FILE is missing: where the statistics go (or --dry-run)")
     options = Options(drawn.samples, drawn.context, drawn.seed, hessians, device, threads)
     with Calibration(local(model, offline), text, options) as calibration:
+        if output is not None:
+            calibration.require_apart(output)
         if written.scales is not None:
             require_scales(calibration.spec, written.scales)
+            calibration.require_apart(written.scales)
+            require_apart(written.scales, {"the file of -o": [] if output is None else [output]})
         elif written.centers:
             raise UsageError("--only-centers says what --cache-scales FILE writes, which is missing")
         needs = calibration.needs()

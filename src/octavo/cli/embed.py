@@ -46,6 +46,7 @@ def embed(
 
     `octavo embed bge.gguf -o vectors.npy < lines.txt` writes a vector for each line.
     """
+    from octavo.io.apart import MODEL, model_files, require_apart
     from octavo.io.atomic import require_target
     from octavo.runtime import load
 
@@ -57,6 +58,8 @@ def embed(
     with load(
         local(model, offline), device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers)
     ) as loaded:
+        if output is not None:
+            require_apart(output, {MODEL: model_files(loaded.file.path, loaded.file.files)})
         if pooling == "none":
             vectors: Any = loaded.embed_tokens(found)
         else:

@@ -44,9 +44,11 @@ def imatrix(
     from octavo.evals.activations import collect_imatrix
     from octavo.evals.subject import context_for, open_subject
     from octavo.evals.texts import named_text
+    from octavo.io.apart import TEXT, require_apart, text_files
     from octavo.io.atomic import require_target
 
     require_target(output)
+    require_apart(output, {TEXT: text_files(text)})
     model = local(model, offline)
     context = context_for(context, model)
     with open_subject(model, context, device=device, threads=threads, fuse=False) as loaded, Bar() as bar:

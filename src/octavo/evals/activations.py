@@ -13,6 +13,7 @@ from octavo.errors import NonFiniteError, UsageError
 from octavo.evals.windows import Window, windows
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Graph, Node
+from octavo.io.apart import MODEL, model_files, require_apart
 from octavo.io.atomic import require_target
 from octavo.quantizers.imatrix import Imatrix
 from octavo.runtime import Model
@@ -107,8 +108,8 @@ def collect_imatrix(
     restart     begin anew whatever lies at `path`
 
     The model's engine must not fuse ops (`EngineConfig.fuse`). Raises UsageError for a file at `path` that is of
-    another run, and as `windows` does; FileError where no file can be written there; NonFiniteError where the model
-    computes NaN or Inf.
+    another run, or the model's own, and as `windows` does; FileError where no file can be written there; NonFiniteError
+    where the model computes NaN or Inf.
     """
     if model.engine.config.fuse:
         raise UsageError("the model's ops are fused, which hides activations (allowed: EngineConfig(fuse=False))")
@@ -116,6 +117,7 @@ def collect_imatrix(
         raise UsageError(f"save_every is {save_every} (allowed: 1 or more)")
     if path is not None:
         require_target(path)
+        require_apart(path, {MODEL: model_files(model.file.path, model.file.files)})
     found = windows(model, tokens, context, chunks)
     run = fingerprint(model, tokens, context, output)
     matrix = None if path is None or restart else _resume(path, run)

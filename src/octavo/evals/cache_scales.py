@@ -16,6 +16,7 @@ from octavo.formats.spec import F32
 from octavo.formats.table import by_name
 from octavo.graph.node import Graph, Node
 from octavo.huggingface.file import CheckpointFile
+from octavo.io.apart import MODEL, model_files, require_apart
 from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.models import ModelSpec
 from octavo.quantizers.calibration.statistics import Statistics
@@ -33,8 +34,7 @@ def require_scales(spec: ModelSpec, path: str | os.PathLike[str]) -> None:
         raise UsageError(f"{spec.file.path} is a checkpoint folder; its scales go into a file (allowed: {allowed})")
     if any(n.inputs[1] is n.inputs[2] for n in _attentions(spec.graph())):
         raise UsageError(f"{spec.file.path}: keys are values too, which no cache with static scales takes")
-    if any(os.path.exists(path) and os.path.samefile(path, name) for name in spec.file.files):
-        raise UsageError(f"{os.fspath(path)} is the model itself (allowed: another file)")
+    require_apart(path, {MODEL: model_files(spec.file.path, spec.file.files)})
 
 
 def write_scales(

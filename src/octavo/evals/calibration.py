@@ -19,6 +19,7 @@ from octavo.evals.texts import demo_text
 from octavo.formats.spec import AnyArray
 from octavo.graph.stages import Stage
 from octavo.huggingface import open_model_file
+from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
 from octavo.io.atomic import require_room, require_target
 from octavo.io.gguf import GGUFFile
 from octavo.io.memory import own, room
@@ -67,7 +68,7 @@ class Calibration:
     """
 
     def __init__(self, model: str | os.PathLike[str], text: str, options: Options | None = None) -> None:
-        self.options = options or Options()
+        self.options, self._text_name = options or Options(), text
         self.file = open_model_file(resolve(model))
         try:
             self.spec = read_model(self.file)
@@ -87,6 +88,12 @@ class Calibration:
             raise UsageError(problem, argument="n_ctx")
         return min(CONTEXT, most) if wanted is None else wanted
 
+    def require_apart(self, path: str | os.PathLike[str]) -> None:
+        """Raise UsageError where `path` is a file of the model or the text, FileError where it can't be a file."""
+        require_target(path)
+        model = model_files(self.file.path, self.file.files)
+        require_apart(path, {MODEL: model, TEXT: text_files(self._text_name)})
+
     def needs(self) -> Needs:
         """What a run takes: memory, disk and time."""
         return needs(Layerwise(self.spec, self.backends, self.samples), hessians=self.options.hessians)
@@ -98,10 +105,10 @@ class Calibration:
 
         A run in work keeps what it has in the folder `path`.work. With `resume` it goes on from there after it was
         killed, and gives the same bytes as one that was not. Raises FileError and HostMemoryError, before it begins,
-        where disk or memory do not hold what it takes; NonFiniteError naming a weight; and UsageError for a folder of
-        another run.
+        where disk or memory do not hold what it takes; NonFiniteError naming a weight; UsageError for a folder of
+        another run; and as `require_apart` does.
         """
-        require_target(path)
+        self.require_apart(path)
         self._require_room(path)
         name = run_name(self.spec, self.samples, self.options.hessians, *(b.name for b in self.backends))
         journal = Journal(os.fspath(path) + WORK, name, resume=resume)

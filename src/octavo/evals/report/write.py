@@ -13,8 +13,8 @@ from octavo.evals.report.quality import Plan, check, measure_quality
 from octavo.evals.report.svg import require_matplotlib
 from octavo.evals.report.tensors import Progress, measure
 from octavo.huggingface import open_model_file
+from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
 from octavo.io.atomic import replace_file, require_target
-from octavo.quantizers.job.plan import require_other
 from octavo.runtime import resolve
 
 StrPath = str | os.PathLike[str]
@@ -45,9 +45,10 @@ def write_report(
     for source in (path, reference):
         if source is not None:
             with open_model_file(source) as file:
-                require_other(out, _folder_files(source) or file.files)
+                require_apart(out, {MODEL: model_files(source, file.files)})
     require_target(out)
     if plan is not None:
+        require_apart(out, {TEXT: text_files(plan.text, plan.calibration)})
         check(plan)
     measured = measure(path, reference, threads=threads, progress=progress)
     advice = advise(measured)
@@ -60,11 +61,6 @@ def write_report(
     except OSError as error:
         raise FileError(f"can't be written: {error.strerror or error}", file=out) from None
     return found
-
-
-def _folder_files(path: StrPath) -> list[str]:
-    """Whatever a checkpoint folder holds, its configuration and tokenizer too; nothing for a file."""
-    return [os.path.join(os.fsdecode(path), name) for name in os.listdir(path)] if os.path.isdir(path) else []
 
 
 def _as_named(model: ModelFindings) -> ModelFindings:

@@ -93,7 +93,7 @@ def quantize_to_size(
     src = resolve(src)
     require_there(src)
     with GGUFFile.open(src) as file:
-        require_ready(dst, file.files)
+        require_ready(dst, file.files, weights, method, slopes)
         source = gguf_source(file)
         bits = target.tensor_bytes(source, 0) * 8 / sum(t.size for t in source.tensors)
         grids_by = weights if method is None else None  # in grids no method makes up for errors

@@ -6,9 +6,11 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from octavo.errors import FileError, UsageError, shown
 from octavo.formats import BlockFormat
+from octavo.io.apart import IMATRIX, MODEL, TEXT, require_apart, text_files
 from octavo.io.atomic import require_target
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.about import About
@@ -24,6 +26,14 @@ Progress = Callable[[str, int, int], None]
 """Told a tensor's name, the values done so far, and those of all tensors."""
 
 _OFTEN_MISSING = ("token_embd.weight", "output.weight")  # from importance matrices
+
+
+@runtime_checkable
+class ReadsText(Protocol):
+    """What goes by a text: a file, or "demo"."""
+
+    @property
+    def text(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -62,17 +72,15 @@ def plan(source: Source, preset: Preset, choices: Choices, imatrix: Imatrix | No
     return Job(source, preset.name, types, preset.file_type, imatrix)
 
 
-def require_ready(dst: StrPath, sources: Iterable[str]) -> None:
-    """Raises UsageError where `dst` is one of the files that are read, FileError where it can't be a file."""
+def require_ready(dst: StrPath, model: Iterable[str], imatrix: Imatrix | None, *readers: object) -> None:
+    """Raises UsageError where `dst` is one of the files that are read, FileError where it can't be a file.
+
+    readers  what may read a text
+    """
     require_target(dst)
-    require_other(dst, sources)
-
-
-def require_other(dst: StrPath, sources: Iterable[str]) -> None:
-    """Raises UsageError where `dst` is one of the files that are read."""
-    for source in sources:
-        if os.path.realpath(dst) == os.path.realpath(source) or (os.path.exists(dst) and os.path.samefile(dst, source)):
-            raise UsageError(f"{os.fsdecode(dst)} is the model that is read; write to another file")
+    weights = [imatrix.path] if imatrix is not None and imatrix.path else []
+    texts = text_files(*(reader.text for reader in readers if isinstance(reader, ReadsText)))
+    require_apart(dst, {MODEL: model, IMATRIX: weights, TEXT: texts})
 
 
 def require_sources(job: Job, allow_requantize: bool) -> None:

@@ -45,7 +45,7 @@ def quantize_file(
     src = resolve(src)
     require_there(src)
     with GGUFFile.open(src) as file:
-        require_ready(dst, file.files)
+        require_ready(dst, file.files, weights, method)
         job = plan(gguf_source(file), find_preset(preset), choices or Choices(), weights)
         return write_model(
             job, dst, method=method, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads,
