@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
-from octavo.runtime import Model
+from octavo.runtime import Model, grammar
+from octavo.runtime.grammar import Grammar, Grammars
 from octavo.runtime.sampling import SamplingParams
 from octavo.server.fake import FakeClient
-from octavo.server.messages import Add
+from octavo.server.messages import Add, Ready
 from octavo.server.tool_use import for_template
 from octavo.text import ChatTemplate
 from tests.server.running import Server, events, running
@@ -182,3 +185,33 @@ def test_a_schema_beside_tools_allows_calls_or_data(model: Model) -> None:
     allowed = {i for i in range(tokenizer.n_vocab) if mask[i // 32] >> (i % 32) & 1}
     begins = {tokenizer.token_bytes(i)[:1] for i in allowed} - {b""}
     assert begins == {b'"', b"<"}
+
+
+class Loading(FakeClient):
+    """Has no model before the front has read the vocabulary for grammars, or some seconds are over."""
+
+    def __init__(self, prepared: Event) -> None:
+        super().__init__([300])
+        self.prepared, self.in_time = prepared, False
+
+    async def start(self) -> None:
+        self._loading = asyncio.get_running_loop().create_task(self._load())
+
+    async def _load(self) -> None:
+        self.in_time = await asyncio.to_thread(self.prepared.wait, 10)
+        self.deliver(Ready(self.loaded))
+
+
+def test_grammars_are_ready_when_the_model_is(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, prepare = Event(), Grammars.prepare
+
+    def noted(grammars: Grammars) -> None:
+        prepare(grammars)
+        prepared.set()
+
+    monkeypatch.setattr(Grammars, "prepare", noted)
+    client = Loading(prepared)
+    with running(client, model) as server:
+        assert client.in_time
+        monkeypatch.setattr(grammar, "_Vocabulary", None)  # which is what takes long
+        assert server.service.grammars.constraint(Grammar.regex("[0-9]+"))

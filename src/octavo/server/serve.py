@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 
 import uvicorn
@@ -79,6 +80,8 @@ async def serve(
     service = Service(client, file, Tokenizer.from_gguf(file), options)
     server = _Quiet(config(service))
     await client.start()
+    # While the model loads: it keeps Python's lock for a second, in which no stream would go on.
+    Thread(target=service.grammars.prepare, name="grammars", daemon=True).start()
     running = asyncio.get_running_loop().create_task(server.serve([sock]))
     signalled = asyncio.get_running_loop().create_task(_until_signal())
     try:
