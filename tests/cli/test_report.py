@@ -16,6 +16,7 @@ from octavo.runtime import resolve
 from tests.cli.conftest import Run
 from tests.evals.no_pictures import leave_out_pictures
 from tests.quantizers import small
+from tests.runtime import tiny
 
 REFERENCE = ("--device", "reference", "--threads", "1")
 
@@ -61,6 +62,37 @@ def test_methods_next_to_presets(
     page = Path(out).read_text(encoding="utf-8")
     rows = re.findall(r">F16</t[dh]>\s*<td[^>]*>(preset[^<]*)<", page[page.index("Models on the text") :])
     assert rows == ["preset", "preset, gptq"]  # presets have no awq
+
+
+def test_methods_that_there_are_not_are_left_out_and_said(
+    octavo: Run, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_out_pictures(monkeypatch)
+    tiny.widen(monkeypatch)
+    keys = {"tokens": [*tiny.TOKENS, "<|pad|>"], "token_type": [1] * 256 + [3, 3, 1, 3]}
+    model = tiny.write(tmp_path / "model.gguf", keys={f"tokenizer.ggml.{key}": value for key, value in keys.items()})
+    text = tiny.write_letters(tmp_path / "text.txt", 600)
+    options = ("--text", text, "--calibration", text, "-c", "64", "--chunks", "1", *REFERENCE)
+    done = octavo("report", model, "--schemes", "fp8-block,w8a16", "--methods", "rptq,gptq", *options, "-o", out)
+    assert (done.status, done.err) == (0, "")
+    page = unescape(Path(out).read_text(encoding="utf-8"))
+    rows = re.findall(r">(fp8-block|w8a16)</t[dh]>\s*<td[^>]*>(scheme[^<]*)<", page)
+    assert rows == [("fp8-block", "scheme"), ("w8a16", "scheme"), ("w8a16", "scheme, gptq")]
+    said = re.findall(r"Left out, as it can't be made: ([^:]*): ([^(<]*) \(allowed", page)
+    assert said == [
+        ("fp8-block by rptq", "method rptq for fp8-block, whose errors are not made up for"),
+        ("fp8-block by gptq", "method gptq for fp8-block, whose errors are not made up for"),
+        ("w8a16 by rptq", "static activations with scheme w8a16"),
+    ]
+
+
+def test_a_scheme_that_a_model_can_not_have_is_refused_before_anything_is_run(
+    octavo: Run, out: str, models: tuple[str, str], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.evals.report.quality.open_subject", None)
+    options = ("--schemes", "w4a16-g128", "--text", text, "-c", "64", *REFERENCE)
+    done = octavo("report", models[0], *options, "-o", out)
+    assert "a row of 264 values (allowed: multiples of 128)" in done.err.splitlines()[-1]
 
 
 def test_the_demo_has_a_text(octavo: Run, out: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import UsageError
 from octavo.evals import calibrate, schemes
-from octavo.evals.report.compared import ways
+from octavo.evals.report.compared import those_there_are, ways
 from octavo.evals.schemes import KINDS, SchemeMethod
 from octavo.formats import dequantize
 from octavo.huggingface import CheckpointFile, open_model_file
@@ -293,6 +293,20 @@ def test_what_a_report_compares_is_written_as_it_says(source: str, text: str, tm
     by_kind = [[made[role]["blk.1.ffn_up.weight"].tobytes() for role in made if role.startswith(kind)]
                for kind in ("preset", "scheme")]  # fmt: skip
     assert [len(set(bytes_)) for bytes_ in by_kind] == [2, 3]
+
+
+def test_a_report_compares_what_there_is_of_a_model(source: str) -> None:
+    found = ways(["IQ3_M", "Q4_K_M"], ["w4a16", "w4a8", "fp8-block"], ["gptq", "awq", "rptq", "auto"])
+    made, left_out = those_there_are(source, found)
+    assert [way.title for way in made] == [
+        "IQ3_M", "Q4_K_M", "Q4_K_M by gptq", "w4a16", "w4a16 by gptq", "w4a16 by awq", "w4a16 by auto",
+        "w4a8", "w4a8 by gptq", "w4a8 by awq", "w4a8 by rptq", "w4a8 by auto",
+        "fp8-block", "fp8-block by awq", "fp8-block by auto",
+    ]  # fmt: skip
+    assert [said.split(":")[0] for said in left_out] == [
+        "IQ3_M by gptq", "w4a16 by rptq", "fp8-block by gptq", "fp8-block by rptq",
+    ]  # fmt: skip
+    assert "becomes IQ3_S, in which errors are not made up for" in left_out[0]
 
 
 def test_a_dry_run_says_what_it_takes_and_writes_nothing(source: str, text: str, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class Compensation:
     def __call__(self, job: Job) -> AllMade:
         if self.kind not in KINDS:
             raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
-        _require_levels(job)
+        require_levels(job)
         with open_model_file(job.source.path) as file:
             spec = read_model(file)
             samples = self._samples(spec, Tokenizer.from_gguf(file))
@@ -306,7 +306,7 @@ def _importance(job: Job, name: str, shape: tuple[int, ...], expert: int | None)
     return found if found is None or expert is None else found[expert]
 
 
-def _require_levels(job: Job) -> None:
+def require_levels(job: Job) -> None:
     """Raises UsageError where a weight gets a format that errors can't be made up for in."""
     for name, fmt in job.types.items():
         if not (fmt.is_float or name == TIED or grid_of(fmt) is not None):

@@ -131,6 +131,13 @@ class SchemeMethod:
             scaled, done.made, choices, done.inputs, done.caches, lambda written: journal.close(remove=written), about
         )
 
+    def require(self, scheme: CheckpointScheme) -> None:
+        """Raise UsageError for a scheme that the kind has nothing for."""
+        self._ways(scheme)
+        self._activations(scheme)
+        if self.static:
+            scheme.with_static()
+
     def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:
         run = self._opened(file, scheme)
         takes = run.needs()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from octavo.errors import UsageError
-from octavo.evals.compensation import KINDS, Compensation
+from octavo.evals.compensation import KINDS, Compensation, require_levels
 from octavo.evals.schemes import KINDS as SCHEME_KINDS
 from octavo.evals.schemes import SchemeMethod
 from octavo.huggingface.schemes import checkpoint_scheme
+from octavo.io.gguf import GGUFFile
 from octavo.quantizers.checkpoint import quantize_checkpoint
+from octavo.quantizers.job.plan import plan
 from octavo.quantizers.job.quantize import quantize_file
+from octavo.quantizers.job.source import gguf_source
+from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import find_preset
 
 NEAREST = "rtn"
@@ -38,6 +43,26 @@ class Way:
         """What a report calls it: "preset", "scheme, gptq"."""
         return self.kind if self.method is None else f"{self.kind}, {self.method}"
 
+    @property
+    def title(self) -> str:
+        """Its name, and its method if it has one: "Q4_0", "Q4_0 by gptq"."""
+        return self.name if self.method is None else f"{self.name} by {self.method}"
+
+    def require(self, base: str) -> None:
+        """Raise, before anything is run, what `write` raises for a preset, a scheme or a method that `base` has not."""
+        if self.method is None:
+            with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+                path = os.path.join(folder, "made")
+                if self.kind == "scheme":
+                    quantize_checkpoint(base, path, self.name, dry_run=True)
+                else:
+                    quantize_file(base, f"{path}.gguf", self.name, dry_run=True)
+        elif self.kind == "scheme":
+            SchemeMethod("", self.method).require(checkpoint_scheme(self.name))
+        else:
+            with GGUFFile.open(base) as file:
+                require_levels(plan(gguf_source(file), find_preset(self.name), Choices()))
+
     def write(self, base: str, folder: str, text: str, device: str, threads: int | None) -> str:
         """Quantize `base` into `folder`, over the text "demo" or a file's; the path of what is made."""
         path = os.path.join(folder, "made")
@@ -51,8 +76,25 @@ class Way:
         return f"{path}.gguf"
 
 
+def those_there_are(base: str, found: Sequence[Way]) -> tuple[list[Way], list[str]]:
+    """Those of `found` that there are for a base, and of the others what they are and why there are none.
+
+    Raises what `quantize_file` and `quantize_checkpoint` raise for a preset or a scheme that `base` can't have at all.
+    """
+    made, left_out = [], []
+    for way in found:
+        try:
+            way.require(base)
+            made.append(way)
+        except UsageError as error:
+            if way.method is None:
+                raise
+            left_out.append(f"{way.title}: {error}")
+    return made, left_out
+
+
 def ways(presets: Sequence[str], schemes: Sequence[str], methods: Sequence[str]) -> list[Way]:
-    """Each preset and scheme without a method, and by those of `methods` that there are for it.
+    """Each preset and scheme without a method, and by those of `methods` that its kind has.
 
     Raises UsageError for names that are not known.
     """

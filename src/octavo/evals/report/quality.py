@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from octavo.errors import UsageError
 from octavo.evals.kl import divergence
 from octavo.evals.likelihood import Perplexity, perplexity
-from octavo.evals.report.compared import Way, ways
+from octavo.evals.report.compared import Way, those_there_are, ways
 from octavo.evals.stats import Estimate
 from octavo.evals.subject import context_for, open_subject
 from octavo.evals.texts import Text, named_text
@@ -47,6 +47,8 @@ class Point:
 class Quality:
     """Points of models on `text`, `tokens` scored tokens in `chunks` windows of `context`.
 
+    left_out  of each way to quantize the base that there is none of: which, and why
+
     For the demo text a divergence scores all tokens, and a perplexity the answers only.
     """
 
@@ -55,6 +57,7 @@ class Quality:
     chunks: int
     context: int
     points: tuple[Point, ...]
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,16 +99,19 @@ def check(plan: Plan) -> None:
 def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
     """Run `plan.text` through the model, its base, and the base quantized in each way, one after another.
 
-    They are written to a temporary folder (TMPDIR), one at a time. Without a base a model of floats is its own.
+    They are written to a temporary folder (TMPDIR), one at a time. Without a base a model of floats is its own. Methods
+    that a preset or a scheme has not are left out of it, and said.
     Raises UsageError for presets of a quantized model without a base, and what `divergence`, `quantize_file` and
     `quantize_checkpoint` raise.
     """
-    found = plan.ways
+    found, left_out = plan.ways, list[str]()
     if found and base is None:
         with open_model_file(model) as file:
             if any(info.type_name not in FLOATS for info in file.tensors.values()):
                 raise UsageError("presets of a quantized model (allowed: with a base, a model of floats)")
         base = model
+    if base is not None:
+        found, left_out = those_there_are(base, found)
     context = context_for(plan.context, model, *([base] if base else []))
     run = _Run(plan, context, total=len(found) + 1 + (base is not None and base != model))
     with ExitStack() as stack:
@@ -121,7 +127,7 @@ def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
                 path = way.write(base, folder, plan.calibration or "demo", plan.device, plan.threads)
                 with run.open(path) as loaded:
                     run.add(way.name, way.role, loaded, reference)
-    return run.quality()
+    return run.quality(left_out)
 
 
 class _Run:
@@ -156,9 +162,9 @@ class _Run:
         plan = self.plan
         return perplexity(model, text.tokens, scored=text.scored, context=self.context, chunks=plan.chunks)
 
-    def quality(self) -> Quality:
+    def quality(self, left_out: Sequence[str]) -> Quality:
         assert self.text is not None
-        return Quality(self.text.name, *self.extent, self.context, tuple(self.points))
+        return Quality(self.text.name, *self.extent, self.context, tuple(self.points), tuple(left_out))
 
 
 def _size(file: GGUFFile) -> tuple[int, float]:

@@ -217,10 +217,11 @@ def quality(found: Quality | None) -> Html:
         text(f"On {found.text}: {found.tokens:,} tokens scored in {found.chunks:,} windows of {found.context}."),
         Html(" The divergence is from the base, in nats a token; lower is better. ± is one standard error."),
     )
+    others = [paragraph(text(f"Left out, as it can't be made: {said}.", 2000)) for said in found.left_out]
     svg = curve.quality_picture(found)
     shown = picture(svg, Html("Size against quality. Bars are standard errors.")) if svg else NOTHING
     return section("quality", "Size against quality", about, shown,
-                   table("Models on the text", headings, rows, numbers=(2, 3, 4, 5, 6)))  # fmt: skip
+                   table("Models on the text", headings, rows, numbers=(2, 3, 4, 5, 6)), *others)  # fmt: skip
 
 
 def _name(point: Point) -> Html:
