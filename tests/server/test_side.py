@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -19,12 +19,14 @@ from octavo.runtime.pace import LEAST
 from octavo.runtime.request import Request
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.runtime.vectors import VectorSteps
+from octavo.server.client import EngineFailedError
+from octavo.server.errors import api_error
 from octavo.server.fake import FakeClient
 from octavo.server.messages import Cancel, Embed, Failed, Score, Scored, ToEngine, ToFront, Vectors
 from octavo.server.options import Limits
 from octavo.server.side import Message, SideWork
 from octavo.server.worker import EngineLoop
-from tests.server.running import running
+from tests.server.running import running, running_model
 from tests.server.test_streams import request, until
 
 TEXT = list(range(300, 350))
@@ -156,6 +158,46 @@ def test_the_loop_takes_turns(model: Model) -> None:
     loop.side.add(embed(TEXT))
     loop.side.piece()
     assert sent == [Failed(1, "UsageError", "the model generates, and was not started with --embeddings")]
+
+
+@pytest.mark.parametrize(("path", "body", "name"), [
+    ("/v1/embeddings", {"input": "a cat"}, "_embedded"),
+    ("/v1/completions", {"prompt": "a cat", "echo": True, "logprobs": 1, "max_tokens": 0}, "_scored"),
+])  # fmt: skip
+def test_a_fault_of_work_beside_replies_ends_it_alone(
+    model: Model, path: str, body: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    def fails(side: SideWork, message: Message) -> Iterator[None]:
+        yield
+        raise ZeroDivisionError("the words of a program")
+
+    with running_model(model, embeddings=True) as server:
+        wanted = server.post(path, **body)
+        with monkeypatch.context() as patch:
+            patch.setattr(SideWork, name, fails)
+            status, headers, data = server.send("POST", path, body)
+        error = json.loads(data)["error"]
+        assert (status, error["message"]) == (500, "internal error: ZeroDivisionError")
+        assert headers["x-should-retry"] == "false"
+        again = server.post(path, **body)
+        assert server.service.client.restarts == 0
+    for found in (wanted, again):
+        for part in ("id", "created", "timings", "usage"):
+            found.pop(part, None)
+    assert again == wanted
+    (record,) = caplog.records
+    assert record.exc_info
+
+
+@pytest.mark.parametrize(("kind", "status", "message"), [
+    ("UsageError", 400, "words"), ("GrammarError", 400, "words"), ("ContextFullError", 400, "words"),
+    ("NonFiniteError", 500, "words"), ("DeviceMemoryError", 500, "words"), ("QuarantineError", 500, "words"),
+    ("CacheFullError", 503, "the KV cache is full: words"), ("KeyError", 500, "internal error: KeyError"),
+])  # fmt: skip
+def test_what_is_told_of_faults_of_the_engine(kind: str, status: int, message: str) -> None:
+    told = api_error(EngineFailedError(kind, "words"))
+    assert (told.status, told.message) == (status, message)
 
 
 def test_work_beside_replies_counts_in_the_queue_and_ends_with_its_client(model: Model) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, OctavoError
+from octavo import errors as kinds
+from octavo.errors import CacheFullError, ContextFullError, OctavoError
 from octavo.server.client import EngineDiedError, EngineFailedError
 
 TYPES = {
@@ -21,6 +22,9 @@ TYPES = {
 """What OpenAI's errors call each status."""
 OBJECT = re.compile(r"a valid dictionary(?: or instance of \w+)?")
 """What pydantic calls an object of JSON."""
+FAULTS = frozenset({"NonFiniteError", "BackendError", "DeviceMemoryError", "HostMemoryError", "QuarantineError"})
+"""Errors that are not the request's."""
+OURS = FAULTS | {name for name, one in vars(kinds).items() if isinstance(one, type) and issubclass(one, OctavoError)}
 RETRIED_S, ENDED_S = 1, 30
 """Seconds after which a request may be sent again that an engine's end cut off, or a server's."""
 
@@ -103,13 +107,16 @@ def api_error(error: Exception) -> ApiError:
 
 
 def of_kind(kind: str, message: str, param: str | None = None, *, ours: bool = True) -> ApiError:
-    """What a client is told of an error whose class has this name. `ours`: its words are meant for users."""
+    """What a client is told of an error whose class has this name.
+
+    `ours`: its words are meant for users if it is one of this package.
+    """
     if kind == CacheFullError.__name__:
         return unavailable(f"the KV cache is full: {message}")
     if kind == ContextFullError.__name__:
         return bad(message, param, "context_length_exceeded")
-    if kind in (NonFiniteError.__name__, "QuarantineError") or not ours:
-        words = message if ours else f"internal error: {kind}"
+    if kind in FAULTS or kind not in OURS or not ours:
+        words = message if ours and kind in OURS else f"internal error: {kind}"
         return ApiError(500, words, headers={"x-should-retry": "false"})
     return bad(message, param)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
@@ -13,6 +14,7 @@ from octavo.runtime.vectors import Pieces
 from octavo.server.messages import Embed, Failed, Score, Scored, ToFront, Vectors
 from octavo.server.scoring import scores
 
+log = logging.getLogger("octavo")
 Message = Score | Embed
 
 
@@ -56,10 +58,12 @@ class SideWork:
             next(self._pieces)
         except StopIteration as end:
             self._end(end.value)
-        except OctavoError as error:
+        except Exception as error:
             if isinstance(error, CacheFullError) and core is not None and not core.scheduler.idle:
                 self._begin_anew()
                 return
+            if not isinstance(error, OctavoError):
+                log.warning("work beside replies failed", exc_info=error)
             self._end(Failed(message.id, type(error).__name__, str(error)))
 
     def make_way(self) -> None:
