@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.errors import UsageError
+from octavo.errors import FileError, UsageError
 from octavo.evals import demo_text, divergence
 from octavo.evals.compensation import Compensation
 from octavo.evals.layerwise import memory
@@ -43,6 +43,23 @@ def method(text: str, **options: Any) -> Compensation:
 
 def quantize(src: str, dst: Path, **options: Any) -> Report:
     return quantize_file(src, dst, "Q4_K_S", choices=Choices(pure=True), threads=1, **options)
+
+
+@pytest.mark.usefixtures("whole")
+def test_records_are_read_as_what_they_hold(text: str, tmp_path: Path) -> None:
+    """A record each is a sample of its own: those of a text's windows give what the text does."""
+    letters = Path(text).read_text()
+    records = [json.dumps({"text": letters[i : i + 32]}) for i in range(0, 384, 32)]
+    (tmp_path / "text.jsonl").write_text("\n".join(records))
+    src, made = tiny.write(tmp_path / "src.gguf"), []
+    for end in ("txt", "jsonl"):
+        quantize(src, tmp_path / f"{end}.gguf", method=method(str(tmp_path / f"text.{end}")))
+        with GGUFFile.open(tmp_path / f"{end}.gguf") as file:
+            made.append({name: file.tensor(name).data.tobytes() for name in file.tensors})
+    assert made[0] == made[1]
+    (tmp_path / "no.jsonl").write_text("{")
+    with pytest.raises(FileError, match="line 1"):
+        quantize(src, tmp_path / "no.gguf", method=method(str(tmp_path / "no.jsonl")))
 
 
 @pytest.mark.usefixtures("whole")

@@ -19,8 +19,8 @@ import numpy as np
 from octavo.backends import select
 from octavo.errors import UsageError, shown
 from octavo.evals.kept import Kept, name_of
-from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples, remove_journal
-from octavo.evals.layerwise.needs import kept_in_memory, seconds, values_kept
+from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples, remove_journal, require_room_in
+from octavo.evals.layerwise.needs import kept_in_memory, require_memory, seconds, values_kept
 from octavo.evals.looked_up import made_table, rows_at_a_time
 from octavo.evals.method_memory import compensation_bytes
 from octavo.evals.texts import named_text
@@ -32,6 +32,7 @@ from octavo.huggingface import open_model_file
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.calibration.factor import factorize
 from octavo.quantizers.calibration.outliers import channels
+from octavo.quantizers.calibration.text import has_records, read_calibration
 from octavo.quantizers.compensation import DAMP, compensate
 from octavo.quantizers.compensation.planes import grid_of
 from octavo.quantizers.encoding.encoder import ENCODABLE, encode
@@ -60,7 +61,7 @@ Progress = Callable[[str, int, int], None]
 class Compensation:
     """A method of `quantize_file`: codes whose errors cancel over a text's activations.
 
-    text      a file of UTF-8 text, or "demo"; apart from what the result is judged by
+    text      a file of UTF-8 text, a JSONL file, or "demo"; apart from what the result is judged by
     kind      "gptq": errors are those against the same inputs; "qronos": against what the original model is given
     samples   windows of the text that are run, at most
     context   tokens of a window (default: CONTEXT, or what the model was made for)
@@ -72,7 +73,8 @@ class Compensation:
     Rows of the embedding are made first, see `looked_up`, and looked up as they were made. Weights that no product
     reads, those whose scales lie beside them, and experts that met fewer tokens than they have inputs are left to the
     encoder. Raises UsageError for formats that errors can't be made up for in, for a text shorter than a window, and as
-    loading a model does; NonFiniteError naming a weight.
+    loading a model does; NonFiniteError naming a weight; HostMemoryError and FileError where memory and disk do not hold
+    what it takes.
     """
 
     text: str
@@ -94,6 +96,7 @@ class Compensation:
             samples = self._samples(spec, Tokenizer.from_gguf(file))
             about = About.of(self.kind, self.text, samples.tokens)
             backends = select(self.device, self.threads)
+            self._require_room(job, spec, samples, backends)
             if self.work is None or not self._keeps(job):
                 return AllMade(self._made(job, spec, samples, backends, None), about)
             name = name_of(spec, samples, job, self.kind, *(b.name for b in backends))
@@ -108,16 +111,26 @@ class Compensation:
         with open_model_file(job.source.path) as file:
             spec = read_model(file)
             samples = Samples([[0] * self._window(spec)] * self.samples)
-            run = Layerwise(spec, select(self.device, self.threads), samples, original=self.kind == "qronos")
-            shapes = {t.name: t.shape for t in job.tensors if _compensated(job, t.name) or _is_table(job, t.name)}
-            made = sum(job.types[name].row_bytes(shape[-1]) * prod(shape[:-1]) for name, shape in shapes.items())
-            if TIED in shapes:
-                rows, k = shapes[TIED]
-                shapes[TIED] = (min(rows, rows_at_a_time(k)), k)
-            keeps, values = self._keeps(job), values_kept(run)
-            kept = made if keeps else made + kept_in_memory(run)
-            memory = compensation_bytes(run, shapes.values(), kept, self.threads)
-            return Takes(memory, values + made if keeps else 0, seconds(run, hessians=True))
+            return self._takes(job, spec, samples, select(self.device, self.threads))
+
+    def _takes(self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend]) -> Takes:
+        run = Layerwise(spec, backends, samples, original=self.kind == "qronos")
+        shapes = {t.name: t.shape for t in job.tensors if _compensated(job, t.name) or _is_table(job, t.name)}
+        made = sum(job.types[name].row_bytes(shape[-1]) * prod(shape[:-1]) for name, shape in shapes.items())
+        if TIED in shapes:
+            rows, k = shapes[TIED]
+            shapes[TIED] = (min(rows, rows_at_a_time(k)), k)
+        keeps, values = self._keeps(job), values_kept(run)
+        kept = made if keeps else made + kept_in_memory(run)
+        memory = compensation_bytes(run, shapes.values(), kept, self.threads)
+        return Takes(memory, values + made if keeps else 0, seconds(run, hessians=True))
+
+    def _require_room(self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend]) -> None:
+        """Raise HostMemoryError and FileError where memory, and the disk of `work`, do not hold what a call takes."""
+        takes = self._takes(job, spec, samples, backends)
+        require_memory(takes.memory, "the method")
+        if self.work is not None and takes.disk:
+            require_room_in(self.work, takes.disk)
 
     def written(self) -> None:
         """Remove what was kept: the file is there."""
@@ -180,8 +193,10 @@ class Compensation:
         return context
 
     def _samples(self, spec: ModelSpec, tokenizer: Tokenizer) -> Samples:
-        """Windows of the text, evenly spaced, each with BOS first where the model wants one."""
+        """Windows of the text, evenly spaced, each with BOS first where the model wants one; of JSONL its records."""
         context = self._window(spec)
+        if has_records(self.text):
+            return Samples(read_calibration(self.text, tokenizer, samples=self.samples, context=context).samples)
         tokens = named_text(self.text, tokenizer, "train").tokens
         count = len(tokens) // context
         if not count:

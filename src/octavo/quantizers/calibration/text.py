@@ -34,6 +34,11 @@ class CalibrationText:
     samples: list[list[int]]
 
 
+def has_records(path: str | os.PathLike[str]) -> bool:
+    """Whether a text is called as files of records are, JSONL."""
+    return os.path.basename(path).lower().endswith(".jsonl")
+
+
 def read_calibration(
     path: str | os.PathLike[str], tokenizer: Tokenizer, *, samples: int = 128, context: int = 2048, seed: int = 0,
     parse_special: bool = False,
@@ -50,7 +55,7 @@ def read_calibration(
     require_sizes(samples, context)
     raw = regular.read_text(path, MAX_BYTES)
     name, digest = os.path.basename(path), sha256(raw.encode()).hexdigest()
-    if name.lower().endswith(".jsonl"):
+    if has_records(path):
         lines = [(i, line) for i, line in enumerate(raw.splitlines(), 1) if line.strip()]
         if not lines:
             raise FileError("has no records", file=path, offset=0)
