@@ -50,6 +50,19 @@ def test_both_headers_and_all_keys(guarded: Server) -> None:
         assert status(guarded, X_Api_Key=key) == 401
 
 
+@pytest.mark.parametrize(("request_", "wanted"), [
+    (b"GET /health HTTP/1.0\r\n\r\n", 200), (b"HEAD /v1/health HTTP/1.0\r\n\r\n", 200),
+    (b"GET /health HTTP/1.0\r\nHost: evil.example\r\n\r\n", 403), (b"GET /health HTTP/1.0\r\nHost: \r\n\r\n", 403),
+    (b"GET /health HTTP/1.0\r\nOrigin: https://evil.example\r\n\r\n", 403), (b"GET /health HTTP/1.1\r\n\r\n", 403),
+    (b"GET /v1/models HTTP/1.0\r\n\r\n", 403), (b"GET / HTTP/1.0\r\n\r\n", 403),
+    (b"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}", 403),
+])  # fmt: skip
+def test_balancers_ask_in_http_1_0(guarded: Server, request_: bytes, wanted: int) -> None:
+    with guarded.connect() as sock:
+        sock.sendall(request_)
+        assert int(sock.recv(1000).split(b" ")[1]) == wanted
+
+
 def test_what_openais_client_raises(guarded: Server) -> None:
     with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="wrong", max_retries=0) as client:
         with pytest.raises(openai.AuthenticationError) as caught:

@@ -15,7 +15,8 @@ from octavo.server.families import answer_of
 from octavo.server.options import ServerOptions
 from octavo.server.stream import to_json
 
-OPEN_PATHS = ("/health", "/v1/health", "/")
+HEALTH_PATHS = ("/health", "/v1/health")
+OPEN_PATHS = (*HEALTH_PATHS, "/")
 """Which need no key: the chat page, which has nothing secret in it, asks for one itself."""
 ALLOWED_METHODS = b"GET, POST, OPTIONS"
 ALLOWED_HEADERS = b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
@@ -46,7 +47,8 @@ class Guard:
         allowed = bool(origin) and (origin in self.options.origins or "*" in self.options.origins)
         cors = _cors(origin) if allowed else []
         try:
-            self._require_place(headers, origin, allowed)
+            if not _is_check(scope, headers):
+                self._require_place(headers, origin, allowed)
             if scope["method"] == "OPTIONS":
                 if not allowed:
                     raise ApiError(405, "OPTIONS is for pages of allowed origins", headers={"Allow": "GET, POST"})
@@ -88,6 +90,12 @@ class Guard:
             words = "the API key is wrong" if given else "an API key is needed: Authorization: Bearer KEY"
             raise ApiError(401, words, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         return digest.hex()
+
+
+def _is_check(scope: Scope, headers: dict[bytes, bytes]) -> bool:
+    """Whether a balancer looks if the server is there, in HTTP/1.0, which has no Host; no browser asks so."""
+    plain = scope["http_version"] == "1.0" and b"host" not in headers and b"origin" not in headers
+    return plain and scope["path"] in HEALTH_PATHS and scope["method"] in ("GET", "HEAD")
 
 
 def _name(host: str) -> str:
