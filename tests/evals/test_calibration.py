@@ -16,6 +16,7 @@ from octavo.errors import FileError, HostMemoryError, NonFiniteError, UsageError
 from octavo.evals import calibration as module
 from octavo.evals.calibration import Calibration, Options, calibrate
 from octavo.evals.layerwise import memory
+from octavo.evals.layerwise import needs as needs_module
 from octavo.io.memory import Room
 from octavo.runtime import EngineConfig, open_model
 from octavo.runtime.batch import Feed
@@ -145,7 +146,7 @@ def test_the_demo_model_and_its_text(tmp_path: Path) -> None:
 def test_too_little_memory_is_told_before(
     models: dict[str, str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "room", lambda: Room(1000))
+    monkeypatch.setattr(needs_module, "room", lambda: Room(1000))
     with pytest.raises(HostMemoryError, match="1,000 are free"):
         calibrate(models["qwen3"], text, tmp_path / "s.safetensors", **OPTIONS)
     assert not list(tmp_path.iterdir())

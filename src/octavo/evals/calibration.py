@@ -11,18 +11,25 @@ from typing import Literal
 import numpy as np
 
 from octavo.backends import select
-from octavo.errors import HostMemoryError, ModelError, UsageError
-from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples, run_name
-from octavo.evals.layerwise.needs import Needs, needs
+from octavo.errors import ModelError, UsageError
+from octavo.evals.layerwise import (
+    Journal,
+    Layerwise,
+    OpenStage,
+    ProductInput,
+    Samples,
+    require_room_in,
+    run_name,
+)
+from octavo.evals.layerwise.needs import Needs, needs, require_memory
 from octavo.evals.layerwise.runner import Progress
 from octavo.evals.texts import demo_text
 from octavo.formats.spec import AnyArray
 from octavo.graph.stages import Stage
 from octavo.huggingface import open_model_file
 from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
-from octavo.io.atomic import require_room, require_target
+from octavo.io.atomic import require_target
 from octavo.io.gguf import GGUFFile
-from octavo.io.memory import own, room
 from octavo.io.safetensors import SafetensorsFile
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.calibration import ChannelStatistics
@@ -131,12 +138,9 @@ class Calibration:
         return {**names, **{key: str(value) for key, value in sizes.items()}}
 
     def _require_room(self, path: str | os.PathLike[str]) -> None:
-        found, there = self.needs(), room()
-        require_room(path, found.values + 2 * found.hessians)
-        more = found.memory - own()
-        if there is not None and more > there.free + there.swap:
-            free = f"{there.free + there.swap:,} are free; a smaller --ctx-size takes less"
-            raise HostMemoryError(f"calibrating takes {more:,} bytes of memory, and {free}")
+        found = self.needs()
+        require_room_in(os.fspath(path) + WORK, found.values + 2 * found.hessians)
+        require_memory(found.memory, "calibrating", "; a smaller --ctx-size takes less")
 
     def close(self) -> None:
         self.file.close()

@@ -73,8 +73,8 @@ class Compensation:
     Rows of the embedding are made first, see `looked_up`, and looked up as they were made. Weights that no product
     reads, those whose scales lie beside them, and experts that met fewer tokens than they have inputs are left to the
     encoder. Raises UsageError for formats that errors can't be made up for in, for a text shorter than a window, and as
-    loading a model does; NonFiniteError naming a weight; HostMemoryError and FileError where memory and disk do not hold
-    what it takes.
+    loading a model does; NonFiniteError naming a weight; HostMemoryError and FileError where memory and disk do not
+    hold what it takes.
     """
 
     text: str

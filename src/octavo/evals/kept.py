@@ -11,7 +11,7 @@ import numpy as np
 
 from octavo.errors import FileError
 from octavo.evals.layerwise import Journal, Samples, run_name
-from octavo.io.atomic import replace_file
+from octavo.io.atomic import written_file
 from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.models import ModelSpec
 from octavo.quantizers.job.made import Made
@@ -49,7 +49,7 @@ class Kept:
             errors = json.dumps(
                 {name: [each.error, each.before, channel_values(each.channels)] for name, each in made.items()}
             )
-            with replace_file(self._path(stage)) as temporary:
+            with written_file(self._path(stage)) as temporary:
                 write_safetensors(temporary, heads, (each.data for each in made.values()), {ERRORS: errors})
 
     def close(self) -> None:

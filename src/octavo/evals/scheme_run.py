@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.errors import HostMemoryError
-from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples
-from octavo.evals.layerwise.needs import Needs, seconds, values_kept
+from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples, require_room_in
+from octavo.evals.layerwise.needs import Needs, require_memory, seconds, values_kept
 from octavo.evals.method_memory import Making, method_bytes
 from octavo.evals.scheme_weights import COMPENSATE, Maker, made_weights
 from octavo.evals.scheme_work import Done, load_scales, load_stages, save_scales, save_stage
@@ -25,7 +24,6 @@ from octavo.huggingface.coded import nearest, values_of
 from octavo.huggingface.names import is_linear
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
-from octavo.io.memory import own, room
 from octavo.models import read_model
 from octavo.models.weights import scale_of
 from octavo.quantizers.calibration import ChannelStatistics
@@ -169,12 +167,12 @@ class SchemeRun:
         shapes = [info.shape for name, info in self.file.tensors.items() if is_linear(name)]
         return sum(prod(shape) + 4 * prod(shape[:-1]) * self.scheme.groups(shape[-1]) for shape in shapes)
 
-    def require_room(self) -> None:
-        """Raise HostMemoryError where the memory does not hold what the run takes."""
-        takes, there = self.needs().memory, room()
-        if there is not None and takes - own() > there.free + there.swap:
-            free = f"{there.free + there.swap:,} are free"
-            raise HostMemoryError(f"the method takes {takes - own():,} bytes of memory, and {free}")
+    def require_room(self, work: str) -> None:
+        """Raise HostMemoryError where the memory does not hold what the run takes, FileError where the disk does not
+        hold what is kept in the folder `work`."""
+        takes = self.needs()
+        require_memory(takes.memory, "the method")
+        require_room_in(work, takes.values + self.coded_bytes())
 
     def _searching(self, scales: str) -> Callable[[Pair], Found]:
         """The way to choose scales; of `auto` that of several which errs least."""

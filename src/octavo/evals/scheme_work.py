@@ -13,7 +13,7 @@ import numpy as np
 from octavo.errors import FileError
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.coded import Coded
-from octavo.io.atomic import replace_file
+from octavo.io.atomic import written_file
 from octavo.io.safetensors import SafetensorsFile, StoredTensor, TensorHead, write_safetensors
 from octavo.quantizers.job.prepared import MadeWeight, Scaled, StaticInput
 from octavo.quantizers.job.record import Fields, channel_values, channels_of, scaled_of, scaled_values
@@ -128,7 +128,7 @@ def _stage_path(folder: str, number: int) -> str:
 def _write(path: str, arrays: Mapping[str, AnyArray], about: object) -> None:
     kinds = {"float32": "F32", "uint8": "U8"}
     heads = [TensorHead(name, kinds[str(x.dtype)], x.shape) for name, x in arrays.items()]
-    with replace_file(path) as temporary:
+    with written_file(path) as temporary:
         write_safetensors(
             temporary, heads, map(np.ascontiguousarray, arrays.values()), {ABOUT: json.dumps(about)}
         )  # fmt: skip

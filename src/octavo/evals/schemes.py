@@ -115,7 +115,7 @@ class SchemeMethod:
 
     def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> Prepared:
         run = self._opened(file, scheme)
-        run.require_room()
+        run.require_room(work)
         options = (self.kind, self.rotate, self.kv, self.seed, scheme.name, scheme.row, self.activations)
         stored = [(found.st_size, found.st_mtime_ns) for found in map(os.stat, file.files)]
         name = run_name(read_model(run.file), run.samples, *options, *stored, *(b.name for b in run.backends))

@@ -54,6 +54,15 @@ def require_room(path: str | os.PathLike[str], needed: int) -> None:
 
 
 @contextmanager
+def failures_of(path: str | os.PathLike[str]) -> Iterator[None]:
+    """What the system refuses in the block becomes a FileError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"can't be written: {error.strerror or error}", file=path) from None
+
+
+@contextmanager
 def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
     """A temporary file to write instead of `path`, in the same folder; it takes the place of `path` at the end.
 
@@ -76,6 +85,13 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
             raise
     if os.name == "posix":
         _flush(folder, os.O_RDONLY)
+
+
+@contextmanager
+def written_file(path: str | os.PathLike[str]) -> Iterator[str]:
+    """A temporary file as of `replace_file`. Raises FileError naming `path` where anything of it fails."""
+    with failures_of(path), replace_file(path) as temporary:
+        yield temporary
 
 
 @contextmanager

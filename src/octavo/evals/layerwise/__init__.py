@@ -3,6 +3,15 @@
 from octavo.evals.layerwise.inputs import ProductInput
 from octavo.evals.layerwise.runner import Layerwise, OpenStage, run_name
 from octavo.evals.layerwise.samples import Samples
-from octavo.evals.layerwise.values import Journal, remove_journal
+from octavo.evals.layerwise.values import Journal, remove_journal, require_room_in
 
-__all__ = ["Journal", "Layerwise", "OpenStage", "ProductInput", "Samples", "remove_journal", "run_name"]
+__all__ = [
+    "Journal",
+    "Layerwise",
+    "OpenStage",
+    "ProductInput",
+    "Samples",
+    "remove_journal",
+    "require_room_in",
+    "run_name",
+]

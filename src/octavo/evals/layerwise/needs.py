@@ -8,12 +8,14 @@ from time import perf_counter
 
 import numpy as np
 
+from octavo.errors import HostMemoryError
 from octavo.evals.layerwise.memory import process_bytes, stage_bytes
 from octavo.evals.layerwise.placement import kept_bytes
 from octavo.evals.layerwise.runner import Layerwise
 from octavo.evals.layerwise.values import DTYPES
 from octavo.graph.node import Node, bind
 from octavo.graph.stages import Stage
+from octavo.io.memory import own, room
 from octavo.quantizers.calibration.hessian import hessian_bytes
 from octavo.quantizers.tiles import TILE, run_tiles
 
@@ -53,6 +55,13 @@ def needs(run: Layerwise, *, hessians: bool) -> Needs:
     )
     written = sum(experts * 4 * size**2 for experts, size in inputs.values()) if hessians else 0
     return Needs(memory, values_kept(run), written, seconds(run, hessians=hessians))
+
+
+def require_memory(takes: int, what: str, hint: str = "") -> None:
+    """Raise HostMemoryError where this process can't come to have `takes` bytes; `what` names who does."""
+    there, more = room(), takes - own()
+    if there is not None and more > there.free + there.swap:
+        raise HostMemoryError(f"{what} takes {more:,} bytes of memory, and {there.free + there.swap:,} are free{hint}")
 
 
 def values_kept(run: Layerwise) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import numpy as np
 from octavo.errors import FileError, UsageError
 from octavo.formats.spec import AnyArray
 from octavo.io import regular
-from octavo.io.atomic import replace_file
+from octavo.io.atomic import failures_of, require_room, written_file
 from octavo.io.locks import locked_if_any
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 DTYPES: Mapping[str, type[Any]] = {"f32": np.float32, "i32": np.int32}
 STATE, LOCK = "state.json", "lock"
 LARGEST_STATE = 1 << 16
+BLOCK = 512
+"""Bytes of what `st_blocks` counts."""
 OWN = re.compile(
     r"state\.json|lock|(changed|original)-\d+\.bin|stage-\d+\.safetensors|scales\.safetensors|\.octavo-[0-9a-f]{16}\.tmp"
 )
@@ -45,7 +48,7 @@ class Values:
         return self._arrays[key]
 
     def new(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> AnyArray | DeviceArray:
-        """An array to fill, in place of one that is there."""
+        """An array to fill, in place of one that is there. Raises FileError where the disk has no room for it."""
         if self._device is not None and dtype == "f32":
             import torch
 
@@ -55,7 +58,7 @@ class Values:
             self._arrays[key] = placed
             return placed
         path = self._path(key)
-        array = self._empty(shape, dtype) if path is None else np.memmap(path, DTYPES[dtype], "w+", shape=shape)
+        array = self._empty(shape, dtype) if path is None else _file(path, shape, dtype)
         self._arrays[key] = array
         return array
 
@@ -86,7 +89,8 @@ class Values:
         """Wait until an array is on the disk, if it is a file."""
         array = self._arrays[key]
         if isinstance(array, np.memmap):
-            array.flush()
+            with failures_of(os.fspath(array.filename or "")):
+                array.flush()
 
     def free(self, key: tuple[str, int]) -> None:
         array, path = self._arrays.pop(key), self._path(key)
@@ -102,32 +106,56 @@ class Values:
         return None if self.folder is None else os.path.join(self.folder, f"{key[0]}-{key[1]}.bin")
 
 
+def _file(path: str, shape: tuple[int, ...], dtype: str) -> AnyArray:
+    """An array in a new file, for which the disk gives all room now: where it has none later, writing kills."""
+    nbytes = int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize
+    with failures_of(path):
+        with open(path, "wb") as file:
+            file.truncate(nbytes)
+            if nbytes and hasattr(os, "posix_fallocate"):
+                _take(file.fileno(), nbytes)
+        return np.memmap(path, DTYPES[dtype], "r+", shape=shape)
+
+
+def _take(fd: int, nbytes: int) -> None:
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that can't promise room
+            raise
+
+
 class Journal:
     """How far a run is, in a folder of its own, so that another one can go on after it was killed.
 
     run     names what two runs must share for that: model, samples, options
     resume  go on from what is there; otherwise, and where nothing is, begin anew
 
-    Raises UsageError where the folder is of another run, or another process is at work in it.
+    Raises UsageError where the folder is of another run, or another process is at work in it, FileError where it can't
+    be a folder or be written to.
     """
 
     def __init__(self, folder: str, run: str, *, resume: bool) -> None:
         self.folder, self._run = folder, run
-        os.makedirs(folder, exist_ok=True)
-        self._lock = os.open(os.path.join(folder, LOCK), os.O_CREAT | os.O_RDWR, 0o666)
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            raise FileError("is not a folder", file=folder, allowed="a folder, for what the run keeps, or a new name")
+        with failures_of(folder):
+            os.makedirs(folder, exist_ok=True)
+            self._lock = os.open(os.path.join(folder, LOCK), os.O_CREAT | os.O_RDWR, 0o666)
         try:
             if not locked_if_any(self._lock):
                 raise UsageError(f"another process is at work in {folder}")
             self.stage = self._read() if resume else 0
             if not self.stage:
-                _clear(folder, but=LOCK)
+                with failures_of(folder):
+                    _clear(folder, but=LOCK)
         except BaseException:
             os.close(self._lock)
             raise
 
     def advance(self, stage: int) -> None:
         """Say that all stages before `stage` are done, and that what it reads is on the disk."""
-        with replace_file(self._path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        with written_file(self._path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             json.dump({"run": self._run, "stage": stage}, file)
         self.stage = stage
 
@@ -155,6 +183,15 @@ class Journal:
         if type(stage) is not int or stage < 0:
             raise FileError(f"stage is {stage!r}", file=self._path, allowed="0 or more")
         return stage
+
+
+def require_room_in(folder: str, needed: int) -> None:
+    """Raise FileError unless the disk holds `needed` bytes in the folder of a run, with what lies there already."""
+    there = 0
+    with suppress(OSError):
+        found = [entry.stat() for entry in os.scandir(folder) if OWN.fullmatch(entry.name)]
+        there = sum(getattr(each, "st_blocks", 0) * BLOCK for each in found)
+    require_room(folder, needed - there)
 
 
 def remove_journal(folder: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from octavo.errors import FileError, UsageError, shown
 from octavo.formats.spec import AnyArray
-from octavo.io.atomic import replace_file
+from octavo.io.atomic import written_file
 from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.quantizers.calibration.channels import FIELDS, ChannelStatistics
 from octavo.quantizers.calibration.hessian import Hessian
@@ -113,7 +113,7 @@ class Statistics:
             for _, matrix in made.values():
                 yield np.asarray(matrix(), np.float32)
 
-        with replace_file(path) as temporary:
+        with written_file(path) as temporary:
             write_safetensors(temporary, heads, written(), about)
 
     @classmethod

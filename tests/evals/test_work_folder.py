@@ -1,0 +1,121 @@
+"""The folder of a run: what disk and memory must hold is asked for before, and what can't be written is named."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from octavo.errors import FileError, HostMemoryError, OctavoError
+from octavo.evals import calibrate
+from octavo.evals.compensation import Compensation
+from octavo.evals.layerwise import Journal, needs, require_room_in, values
+from octavo.evals.layerwise.values import Values
+from octavo.evals.schemes import SchemeMethod
+from octavo.io.memory import Room
+from octavo.quantizers import quantize_checkpoint, quantize_file
+from tests.runtime import tiny
+
+resource = pytest.importorskip("resource")
+
+Start = Callable[..., object]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    return tiny.write_letters(tmp_path / "text.txt", 600)
+
+
+@pytest.fixture(params=["calibrate", "scheme", "gguf"])
+def start(request: pytest.FixtureRequest, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Begins a run that keeps what it has in tmp_path / "out.work"."""
+    tiny.widen(monkeypatch)
+    src, out = tiny.write(tmp_path / "src.gguf"), tmp_path / "out"
+    options: dict[str, Any] = {"context": 32, "device": "reference", "threads": 1}
+    if request.param == "calibrate":
+        return lambda: calibrate(src, text, out, context=32, device="reference")
+    if request.param == "scheme":
+        return lambda: quantize_checkpoint(src, out, "w4a16-g128", method=SchemeMethod(text, **options), threads=1)
+    made = Compensation(text, **options, work=f"{out}.work", resume=True)
+    return lambda: quantize_file(src, out, "Q4_K_S", method=made, threads=1)
+
+
+def test_a_disk_without_room_is_told_before(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(tmp_path.iterdir())
+    room = iter([1 << 40, 1000]) if "quantize_file" in start.__code__.co_names else iter([1000])
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=next(room)))
+    with pytest.raises(FileError, match=r"out\.work: .* bytes are to be written, but the disk has 1,000 free"):
+        start()
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_too_little_memory_is_told_before(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(tmp_path.iterdir())
+    monkeypatch.setattr(needs, "room", lambda: Room(1000))
+    with pytest.raises(HostMemoryError, match="1,000 are free"):
+        start()
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_file_in_the_place_of_the_folder(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "out.work").write_text("mine")
+    with pytest.raises(FileError, match=r"out\.work: is not a folder \(allowed: a folder"):
+        start()
+    assert (tmp_path / "out.work").read_text() == "mine"
+
+
+def test_a_limit_on_files(start: Start, tmp_path: Path) -> None:
+    with largest_file(1 << 12), pytest.raises(FileError, match=r"out\.work.*: can't be written: File too large"):
+        start()
+
+
+@contextmanager
+def largest_file(nbytes: int) -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no system call asks for room")
+def test_room_is_asked_for_before_values_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing to a file that the disk has no room for kills the process."""
+    found = Values(str(tmp_path))
+    assert found.new(("changed", 1), (300, 1000), "f32").shape == (300, 1000)
+    stat = os.stat(tmp_path / "changed-1.bin")
+    assert stat.st_blocks * values.BLOCK >= stat.st_size == 4 * 300 * 1000
+
+    def full(fd: int, start: int, nbytes: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(FileError, match=r"changed-2\.bin: can't be written: No space left on device"):
+        found.new(("changed", 2), (3,), "f32")
+
+
+def test_what_lies_there_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "out.work"
+    work.mkdir()
+    (work / "changed-1.bin").write_bytes(bytes(1 << 20))
+    (work / "somebody's").write_bytes(bytes(1 << 20))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1000))
+    require_room_in(str(work), 1 << 20)
+    with pytest.raises(FileError):
+        require_room_in(str(work), 3 << 19)
+
+
+def test_a_folder_that_may_not_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "out.work")
+
+    monkeypatch.setattr(os, "makedirs", refused)
+    with pytest.raises(OctavoError, match=r"out\.work: can't be written: Permission denied"):
+        Journal(str(tmp_path / "out.work"), "run", resume=False)
