@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.kernels.limits import read_kernel
 from octavo.bench import gpu
 from octavo.bench.cases import OpCase, executor
 from octavo.bench.limits import read_limit_of
@@ -22,6 +24,12 @@ def test_an_interpreted_gpu_has_no_events_and_no_read_limit() -> None:
     assert read_limit_of(backend, 1) is None
     assert gpu.describe(backend) == {"gpu": "Triton's interpreter", "arch": "interpreter"}
     assert gpu.versions().keys() == {"torch", "triton"}
+
+
+def test_what_reads_memory_reads_all_of_it() -> None:
+    x, out = torch.randint(-9, 9, (4 * 3 * 64,), dtype=torch.int32), torch.empty(4, dtype=torch.int32)
+    read_kernel[(4,)](x, out, 64, 3, num_warps=1, enable_fp_fusion=True)
+    assert out.tolist() == x.view(4, -1).sum(dim=1).tolist()
 
 
 def test_a_case_without_a_limit() -> None:

@@ -1,4 +1,4 @@
-"""Products of weights in layouts that no op case has: scales that float16 does not hold, in groups of 64."""
+"""Products of weights that no op case has: scales that float16 does not hold, in groups of 64; and two matrices at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from octavo.backends.gpu import values
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.load import load
-from octavo.backends.gpu.products import product
+from octavo.backends.gpu.kernels.matvec import matvec_pair_kernel
+from octavo.backends.gpu.products import product, product_pair
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
 from tests.sampling import slow
@@ -37,3 +38,30 @@ def test_float_scales_of_groups_of_64(tokens: int) -> None:
         call()
     right = codes.numpy()[:, None] * dequantize(tensor).astype(np.float64).sum(axis=1)
     np.testing.assert_allclose(y.cpu().numpy(), right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [1, slow(2)])
+@pytest.mark.parametrize("names", [("Q4_K", "Q6_K"), slow((("Q8_0", "Q4_0"),))])
+def test_two_matrices_in_one_launch(names: tuple[str, str], tokens: int) -> None:
+    """As by a launch of each, with rows that fill no program."""
+    c, rng = Context(target()), np.random.default_rng(tokens)
+    sizes = (9, 5) if c.target.arch == "interpreter" else (4100, 1029)
+    tensors = [random_matrix("w", by_name(name), (n, 512), rng) for name, n in zip(names, sizes, strict=True)]
+    weights = [load(tensor, c.target.device) for tensor in tensors]
+    memory = torch.zeros(values.activation_bytes(tokens, 512, c.target.arch), dtype=torch.uint8, device=c.target.device)
+    x, codes = values.Activation(memory, tokens, 512), rng.integers(-127, 128, (tokens, 32, 16), np.int8)
+    halves = codes.sum(axis=2, dtype=np.float32)
+    x.q8_1.codes.view(-1)[: codes.size] = torch.from_numpy(codes.reshape(-1)).to(c.target.device)
+    x.q8_1.scale.fill_(1.0)
+    for place, given in ((x.q8_1.sums, halves.reshape(tokens, -1, 2).sum(axis=2)), (x.q8_1.sums16, halves)):
+        place.view(-1, x.tp)[:, :tokens] = torch.from_numpy(given.T)
+    both = [torch.full((tokens, n), torch.nan, device=c.target.device) for n in sizes]
+    apart = [torch.empty_like(y) for y in both]
+    (call,) = product_pair(c, weights, x, both)
+    assert getattr(call, "kernel", None) is matvec_pair_kernel
+    for one in (call, *(one for w, y in zip(weights, apart, strict=True) for one in product(c, w, x, y, ()))):
+        one()
+    for tensor, y, alone in zip(tensors, both, apart, strict=True):
+        exact = codes.reshape(tokens, -1).astype(np.float64) @ dequantize(tensor).astype(np.float64).T
+        np.testing.assert_allclose(y.cpu().numpy(), exact, rtol=1e-5, atol=2e-6 * np.abs(exact).max())
+        np.testing.assert_allclose(y.cpu().numpy(), alone.cpu().numpy(), rtol=1e-5, atol=2e-6 * np.abs(exact).max())
