@@ -30,6 +30,7 @@ from octavo.io.regular import open_regular
 from octavo.models import Hyperparams
 from octavo.models.weights import ORDER, SCALE, scale_name, weight_of
 from octavo.quantizers.imatrix import Imatrix
+from octavo.quantizers.job.importance import load_importance
 from octavo.quantizers.job.plan import Job, Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source, SourceTensor, model_facts
@@ -65,7 +66,7 @@ def convert_checkpoint(
     The other arguments, how the file appears, and the errors are those of `quantize_file`; further a TokenizerError for
     a tokenizer, and a ModelError for an architecture, that is not known, and a FileError for pickles.
     """
-    weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
+    weights = load_importance(imatrix)
     found = _readable(folder)
     quantized = [t for t in found.tensors if not t.format.is_float]
     automatic = preset.lower() == AUTO

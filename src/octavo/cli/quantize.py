@@ -201,9 +201,9 @@ def _fit(
 ) -> Fitted:
     """Quantize to a size, by what errors cost on `text` if there is one."""
     from octavo.quantizers.fit import quantize_to_size
-    from octavo.quantizers.imatrix import Imatrix
+    from octavo.quantizers.job.importance import load_importance
 
-    weights = None if imatrix is None else Imatrix.load(imatrix)
+    weights = load_importance(imatrix)
     slopes = None
     if text is not None:
         from octavo.evals.sensitivity import Measured

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 METHOD = "Weights by what a text shows"
 ImatrixFile = Annotated[
-    str | None, typer.Option("--imatrix", metavar="FILE", help="Importance weights, as `octavo imatrix` writes them.")
+    str | None,
+    typer.Option(
+        "--imatrix", metavar="FILE", help="Importance weights, as `octavo imatrix` or `octavo calibrate` writes them."
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Products of weights that no op case has: scales that float16 does not hold, in groups of 64; and two matrices at once."""
+"""Products of weights that no op case has: scales that float16 does not hold, in groups of 64; two matrices at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from octavo.backends.gpu import values
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
-from octavo.backends.gpu.load import load
 from octavo.backends.gpu.kernels.matvec import matvec_pair_kernel
+from octavo.backends.gpu.load import load
 from octavo.backends.gpu.products import product, product_pair
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize

@@ -16,6 +16,7 @@ from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_by
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target
 from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.importance import load_importance
 from octavo.quantizers.job.method import Method
 from octavo.quantizers.job.plan import Job, Progress, StrPath, require_ready, require_sources
 from octavo.quantizers.job.report import Report
@@ -89,7 +90,7 @@ def quantize_to_size(
     Other arguments, and what is raised, are as of `quantize_file`; also UsageError, naming the least that is possible,
     for a target that no types reach.
     """
-    weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
+    weights = load_importance(imatrix)
     src = resolve(src)
     require_there(src)
     with GGUFFile.open(src) as file:

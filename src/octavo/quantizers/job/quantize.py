@@ -6,6 +6,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
 from octavo.io.named import resolve
 from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.importance import load_importance
 from octavo.quantizers.job.method import Method
 from octavo.quantizers.job.plan import Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
@@ -31,7 +32,7 @@ def quantize_file(
     """Quantize the GGUF model at `src` (any shard of a split one, or "demo") into the file `dst`.
 
     preset            as in "Q4_K_M", see `PRESETS`
-    imatrix           importance weights, or the path of their file
+    imatrix           importance weights, or the path of their file, or of a calibration's statistics
     choices           what else decides on types
     method            chooses codes otherwise than the encoders, as `octavo.evals.compensation.Compensation` does
     allow_requantize  quantized tensors may be quantized again, at a loss
@@ -41,7 +42,7 @@ def quantize_file(
     FileError for files that are wrong or can't be written, UsageError for what does not go together, NonFiniteError and
     QuantFormatError for values that can't be stored.
     """
-    weights = imatrix if isinstance(imatrix, Imatrix | None) else Imatrix.load(imatrix)
+    weights = load_importance(imatrix)
     src = resolve(src)
     require_there(src)
     with GGUFFile.open(src) as file:
