@@ -6,6 +6,7 @@ by are the inputs that it will have.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from octavo.huggingface.schemes import CHECKPOINT_SCHEMES, CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.compensation.coded import compensated_row
-from octavo.quantizers.fold import rotate
+from octavo.quantizers.fold import rotate_possible
 from octavo.quantizers.job.about import About
 from octavo.quantizers.job.prepared import Outline, Prepared
+
+_log = logging.getLogger(__name__)
 
 MIXED = 1.25
 """Times as much as with a scale for each token may products with a static scale err where activations are mixed."""
@@ -67,7 +70,8 @@ class SchemeMethod:
 
     text      a file of UTF-8 text, a JSONL file, or "demo"; apart from what the result is judged by
     kind      one of KINDS
-    rotate    turn the residual stream and heads' values by random Hadamard matrices before anything else
+    rotate    turn the residual stream and heads' values by random Hadamard matrices before anything else; heads' alone,
+              with a warning, where the stream can't be turned
     activations  "static": activations have one scale for all tokens of a product, of what the text gives it; "mixed":
               where products then err up to MIXED times as much as with a scale for each token; "static-fp8": where
               they err more, and less with e4m3 numbers, weights and activations are these, for int8-w8a8; "dynamic":
@@ -81,8 +85,8 @@ class SchemeMethod:
     progress  is told how much of the model was run
 
     Raises UsageError for a scheme that the kind has nothing for, for a text shorter than a window and for a folder of
-    another run, NonFiniteError naming a weight, ModelError for a model that can't be turned, HostMemoryError where the
-    memory does not hold what it takes, and as loading a model does.
+    another run, NonFiniteError naming a weight, ModelError for a model of which nothing can be turned, HostMemoryError
+    where the memory does not hold what it takes, and as loading a model does.
     """
 
     text: str
@@ -146,12 +150,19 @@ class SchemeMethod:
     def _opened(self, file: GGUFFile, scheme: CheckpointScheme) -> SchemeRun:
         ways, activations = self._ways(scheme), self._activations(scheme)
         samples = samples_of(file, self.text, self.samples, self.context, CONTEXT, self.seed)
-        turned = rotate(file, seed=self.seed) if self.rotate else file
+        turned = self._turned(file) if self.rotate else file
         return SchemeRun(
             turned, scheme, samples, select(self.device, self.threads), KINDS[self.kind].scales, ways, self.kv,
             self.threads, self.progress, MIXED if activations in ("mixed", E4M3) else math.inf,
             NUMBERS if activations == E4M3 else None,
         )  # fmt: skip
+
+    def _turned(self, file: GGUFFile) -> GGUFFile:
+        """The model turned as far as it can be, and a warning of what was not."""
+        turned, problem = rotate_possible(file, seed=self.seed)
+        if problem is not None:
+            _log.warning("only heads' values are turned, not the residual stream: %s", problem)
+        return turned
 
     def _activations(self, scheme: CheckpointScheme) -> str | None:
         """Those that were asked for, or that go with the kind. Raises UsageError for a scheme that has none such."""

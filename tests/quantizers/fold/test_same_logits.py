@@ -10,14 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelError
+from octavo.evals import SchemeMethod
 from octavo.formats import dequantize
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
+from octavo.io.safetensors.checkpoint import SINGLE
 from octavo.models import read_model
+from octavo.quantizers import quantize_checkpoint
 from octavo.quantizers.fold import (
     ChangedFile,
     Changes,
@@ -28,6 +32,7 @@ from octavo.quantizers.fold import (
     random_order,
     reordered,
     rotate,
+    rotate_possible,
     scaled,
 )
 from octavo.runtime import EngineConfig
@@ -127,6 +132,40 @@ def test_rotations(name: str, models: Models) -> None:
     output = next(n for n in file.tensors if n.endswith("attn_output.weight"))
     same = np.allclose(*(dequantize(f.tensor(output)) for f in (file, turned)), atol=1e-2)
     assert same == (TABLE[name].arch in GATED)
+
+
+@pytest.mark.parametrize("name", ["olmo2", slow("gemma2"), slow("gemma3"), slow("exaone4")])
+def test_a_checkpoint_is_turned_as_far_as_it_can_be(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "src"
+    saved(folder, TABLE[name])
+    stored, rng = load_file(folder / SINGLE), np.random.default_rng(4)
+    for tensor in (t for t in stored if t.endswith("norm.weight")):  # of random checkpoints they are all alike
+        stored[tensor] = stored[tensor] + rng.normal(0, 0.2, stored[tensor].shape).astype(np.float32)
+    save_file(stored, folder / SINGLE, {"format": "pt"})
+    (tmp_path / "text.txt").write_text("a text to go by, " * 20)
+    made = {}
+    for rotated in (False, True):
+        method = SchemeMethod(str(tmp_path / "text.txt"), "rtn", rotated, context=32, device="reference", threads=1)
+        quantize_checkpoint(folder, tmp_path / str(rotated), "w8a16", method=method, threads=1)
+        with open_model_file(tmp_path / str(rotated)) as file:
+            made[rotated] = {t: dequantize(file.tensor(t)) for t in file.tensors}, logits_of(file)
+    (said,) = [record.getMessage() for record in caplog.records if "turned" in record.getMessage()]
+    assert said.startswith("only heads' values are turned, not the residual stream: ")
+    assert error(*(logits for _, logits in made.values())) < 0.05
+    (plain, _), (turned, _) = made.values()
+    assert plain.keys() == turned.keys()
+    changed = {t.rpartition("blk.0.")[2] for t in plain if not np.allclose(plain[t], turned[t], atol=0.02)}
+    assert {t for t in changed if "blk" not in t} == {"attn_v.weight", "attn_output.weight"}
+
+
+def test_a_model_of_which_nothing_can_be_turned(models: Models) -> None:
+    with pytest.raises(ModelError, match="goes into the residual stream"):
+        rotate_possible(with_random_norms(models["afmoe"]))
+    turned, problem = rotate_possible(models["starcoder2"])
+    assert problem is None
+    assert "output.weight" in turned.tensors
 
 
 @pytest.mark.slow

@@ -8,7 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from octavo.errors import tensor_label
 from octavo.formats import DeferredQTensor, QTensor, by_name, dequantize
+from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile, TensorInfo
 from octavo.quantizers.fold.fold import Fold, Part
@@ -43,7 +45,8 @@ class Changes:
 
 
 class ChangedFile(GGUFFile):
-    """A model's file with `changes`. Tensors that change are F32, made anew whenever their data are asked for.
+    """A model's file with `changes`. Tensors that change are F32, made anew whenever their data are asked for;
+    that raises NonFiniteError, naming the tensor, where the file's own hold NaN or Inf.
 
     `file` stays open as long as this one, and is closed with it.
     """
@@ -67,7 +70,10 @@ class ChangedFile(GGUFFile):
         return self._changed(name) if copy else tensor
 
     def _changed(self, name: str) -> QTensor:
-        values = self.changes.of(name, dequantize(self._file.tensor(self.changes.copied.get(name, name))))
+        source = self.changes.copied.get(name, name)
+        stored = dequantize(self._file.tensor(source))
+        require_finite(stored, tensor_label(source))
+        values = self.changes.of(name, stored)
         data = np.ascontiguousarray(values, np.float32)
         return QTensor(by_name("F32"), data.shape, data.view(np.uint8), name)
 

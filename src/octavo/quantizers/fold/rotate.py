@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, tensor_label
 from octavo.formats import dequantize
+from octavo.formats.codec import require_finite
 from octavo.formats.rotation import hadamard
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
@@ -66,7 +67,7 @@ def rotate(file: GGUFFile, *, stream: bool = True, heads: bool = True, seed: int
     """The model of `file` with its residual stream turned (R1), and the values of each head (R2).
 
     An output matrix that is the embedding becomes a tensor of its own. Raises ModelError for a model whose stream can't
-    be turned: one with norms behind attention or feed-forward, or an encoder.
+    be turned: one with norms behind attention or feed-forward, or an encoder; NonFiniteError naming a norm.
     """
     rng, changes = np.random.default_rng(seed), Changes()
     if stream:
@@ -82,6 +83,20 @@ def rotate(file: GGUFFile, *, stream: bool = True, heads: bool = True, seed: int
         elif heads and not _norms(fold):
             _turn(fold, Rotation.random(int(np.bincount(fold.blocks)[0]), rng), changes)
     return ChangedFile(file, changes)
+
+
+def rotate_possible(file: GGUFFile, *, seed: int = 0) -> tuple[ChangedFile, ModelError | None]:
+    """The model of `file` with all turned that can be: as of `rotate`, or heads' values alone, and then why.
+
+    Raises ModelError where nothing can be turned, and NonFiniteError as `rotate` does.
+    """
+    try:
+        return rotate(file, seed=seed), None
+    except ModelError as error:
+        turned = rotate(file, stream=False, seed=seed)
+        if not any(name in turned.changes for name in file.tensors):
+            raise
+        return turned, error
 
 
 def _is_stream(fold: Fold) -> bool:
@@ -105,6 +120,7 @@ def _merge_norms(model: ModelSpec, stream: Fold, changes: Changes) -> None:
         for name in names.intersection(_norms(fold)):
             names.remove(name)
             weights = dequantize(file.tensor(name)).astype(np.float64)
+            require_finite(weights, tensor_label(name))
             if not weights.all() and any(part.end == "vector" for part in fold.parts):
                 raise ModelError("has a weight of 0 beside a bias", file=file.path, field=f"tensor {name}")
             changes.add_fold(fold, _merging(fold, name, weights))
