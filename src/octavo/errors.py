@@ -7,7 +7,8 @@ exits with status 2.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from octavo.sizes import size
@@ -103,6 +104,20 @@ class CacheFullError(ContextFullError):
 
 class NonFiniteError(OctavoError):
     """NaN or Inf in a model's weights or in what it computed."""
+
+
+def tensor_label(name: str, expert: int | None = None) -> str:
+    """A tensor as errors name it, or an expert's part of it."""
+    return f"tensor {shown(name if expert is None else f'{name}, expert {expert}')}"
+
+
+@contextmanager
+def about_tensor(name: str, expert: int | None = None) -> Iterator[None]:
+    """Errors of values that are not finite, or that a format can't hold, name the tensor."""
+    try:
+        yield
+    except (NonFiniteError, QuantFormatError) as error:
+        raise type(error)(f"{tensor_label(name, expert)}: {error}") from None
 
 
 class HubError(OctavoError):

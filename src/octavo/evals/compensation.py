@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from octavo.backends import select
-from octavo.errors import UsageError, shown
+from octavo.errors import UsageError, about_tensor, shown
 from octavo.evals.kept import Kept, name_of
 from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples, remove_journal, require_room_in
 from octavo.evals.layerwise.needs import kept_in_memory, require_memory, seconds, values_kept
@@ -236,15 +236,16 @@ class Compensation:
             weights, power = _importance(job, name, shape, expert), _given(weight, matrix)
             if factor is None:
                 values, diagonal = on_host(weight), on_host(matrix.diagonal())
-                packed = encode(
-                    values, fmt, importance=diagonal if weights is None and tokens else weights, threads=self.threads
-                )
+                weights = diagonal if weights is None and tokens else weights
+                with about_tensor(name, expert):
+                    packed = encode(values, fmt, importance=weights, threads=self.threads)
                 lost = _given(dequantize(QTensor(fmt, values.shape, packed)) - values, on_host(matrix))
                 yield name, _Part(packed, (lost, lost, power))
                 continue
-            found = compensate(
-                weight, matrix, fmt, importance=weights, cross=cross, factor=factor, threads=self.threads
-            )
+            with about_tensor(name, expert):
+                found = compensate(
+                    weight, matrix, fmt, importance=weights, cross=cross, factor=factor, threads=self.threads
+                )
             yield name, _Part(found.packed, (float(found.before.sum()), float(found.after.sum()), power))
 
 

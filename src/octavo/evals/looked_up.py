@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from octavo.errors import about_tensor, tensor_label
 from octavo.formats import BlockFormat, QTensor, dequantize
+from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32
 from octavo.graph.node import Node
 from octavo.graph.stages import PRODUCTS, Stage
@@ -46,7 +48,8 @@ def made_table(
         return None
     factor, packed, sums = factorize(metric, "act", DAMP), [], np.zeros(3)
     for rows in _parts(table):
-        found = compensate(rows, metric, fmt, importance=importance, factor=factor, threads=threads)
+        with about_tensor(table.name):
+            found = compensate(rows, metric, fmt, importance=importance, factor=factor, threads=threads)
         packed.append(found.packed)
         power = np.einsum("nk,nk->", rows @ metric, rows)
         sums += float(found.before.sum()), float(found.after.sum()), float(power)
@@ -67,11 +70,18 @@ def _metric(name: str, k: int, stages: Sequence[Stage]) -> Matrix | None:
     for product in stages[1].products if len(stages) > 1 else ():
         passed = _passed(product.inputs[1], name)
         if passed is not None and len(passed) == product.inputs[0].tensor.shape[-1] == k:
-            weight = dequantize(product.inputs[0].tensor).reshape(-1, k) * passed
+            weight = _finite(product.inputs[0]).reshape(-1, k) * passed
             gram = (weight.T @ weight).astype(np.float64)
             total += gram / (gram.trace() or 1.0)
     mean = total.trace() / k
     return total / mean + np.eye(k) if mean else None
+
+
+def _finite(weight: Node) -> F32:
+    """A weight's values. Raises NonFiniteError naming it."""
+    values = dequantize(weight.tensor)
+    require_finite(values, tensor_label(weight.name))
+    return values
 
 
 def _passed(node: Node, name: str) -> F32 | None:
@@ -84,5 +94,5 @@ def _passed(node: Node, name: str) -> F32 | None:
     found = next((f for f in (_passed(i, name) for i in node.inputs) if f is not None), None)
     if found is None or node.op not in (*NORMS, "mul"):
         return found
-    factors = [dequantize(i.tensor).reshape(-1) for i in node.inputs[1:2] if i.op == "weight"]
+    factors = [_finite(i).reshape(-1) for i in node.inputs[1:2] if i.op == "weight"]
     return found * factors[0] if factors and len(factors[0]) in (1, len(found)) else found

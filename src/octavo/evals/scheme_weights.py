@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from octavo.errors import about_tensor
 from octavo.evals.layerwise import OpenStage, ProductInput
 from octavo.evals.smoothing import FEWEST
 from octavo.formats import QTensor, dequantize
@@ -102,8 +103,9 @@ class Maker:
         return {name: self.made(name, dequantize(of_expert(tensor, self._expert))) for name, tensor in tensors.items()}
 
     def made(self, name: str, weight: F32) -> Part:
-        """The weight [N, K] by the way that errs least."""
-        plain = nearest(self._scheme, weight)
+        """The weight [N, K] by the way that errs least. Raises NonFiniteError and QuantFormatError naming it."""
+        with about_tensor(name, self._expert):
+            plain = nearest(self._scheme, weight)
         tried = {way: plain if way == "nearest" else self._make(way, name, weight) for way in self._ways}
         wanted = self._wanted(weight)
         wrong = {way: wanted.wrong(values_of(self._scheme, coded)) for way, coded in tried.items()}

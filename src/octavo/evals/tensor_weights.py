@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.errors import tensor_label
 from octavo.evals.scheme_weights import COMPENSATE, Maker, Part, of_expert
 from octavo.formats import QTensor
 from octavo.huggingface.coded import Coded, nearest, planes_of, values_of
@@ -17,7 +18,7 @@ from octavo.quantizers.calibration import factorize
 from octavo.quantizers.calibration.tensors import TensorCross, TensorFactor, rounded_factors
 from octavo.quantizers.compensation import DAMP
 from octavo.quantizers.compensation.coded import compensated, compensated_row
-from octavo.quantizers.encoding.tensors import TensorPlanes, decoded, encoder_of, tensor_of, values_of_tensor
+from octavo.quantizers.encoding.tensors import TensorPlanes, decoded, encoder_of, finite_values, tensor_of
 
 
 def placed_values(scheme: CheckpointScheme, coded: Sequence[Coded], device: str) -> Tensor:
@@ -39,8 +40,11 @@ class TensorMaker(Maker):
     def all_made(self, tensors: Mapping[str, QTensor]) -> dict[str, Part]:
         device = self._given.device
         assert device is not None
-        weights = ((name, of_expert(tensor, self._expert)) for name, tensor in tensors.items())
-        return {name: self._part(name, values_of_tensor(weight, device), device) for name, weight in weights}
+        found: dict[str, Part] = {}
+        for name, tensor in tensors.items():
+            label = tensor_label(name, self._expert)
+            found[name] = self._part(name, finite_values(of_expert(tensor, self._expert), device, label), device)
+        return found
 
     def _part(self, name: str, weight: Tensor, device: str) -> Part:
         """The weight [N, K] by the way that errs least."""

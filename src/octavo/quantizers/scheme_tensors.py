@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import NonFiniteError, QuantFormatError, UsageError, shown
+from octavo.errors import QuantFormatError, UsageError, about_tensor, shown
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.group import GROUPS
 from octavo.formats.spec import F32, AnyArray
@@ -233,11 +233,8 @@ class CheckpointJob:
             off = values_of(scheme, coded) - values[part]
             return coded, _square_sum(off), _square_sum(values[part])
 
-        try:
-            with ThreadPoolExecutor(self.target.threads) as pool:
-                parts = list(pool.map(encode, row_parts(*values.shape)))
-        except (NonFiniteError, QuantFormatError) as error:
-            raise type(error)(f"tensor {shown(tensor.name)}: {error}") from None
+        with about_tensor(tensor.name), ThreadPoolExecutor(self.target.threads) as pool:
+            parts = list(pool.map(encode, row_parts(*values.shape)))
         wrong, right = (math.fsum(column) for column in list(zip(*parts, strict=True))[1:])
         return joined([part for part, _, _ in parts]), wrong, right
 

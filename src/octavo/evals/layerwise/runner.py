@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octavo.errors import UsageError
+from octavo.errors import UsageError, tensor_label
 from octavo.evals.layerwise.inputs import ProductInput, inputs_of
 from octavo.evals.layerwise.placement import kept_bytes, placed
 from octavo.evals.layerwise.samples import Samples
 from octavo.evals.layerwise.values import Journal, Values
 from octavo.formats import PlacedQTensor, QTensor, by_name, dequantize
+from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32
 from octavo.graph.lower import lower
 from octavo.graph.node import Node, bind
@@ -75,19 +76,23 @@ class OpenStage:
         return self._tensors[name]
 
     def weight(self, name: str) -> F32:
-        """A weight's values, float32 [N, K] or [experts, N, K]."""
-        return dequantize(self.tensor(name))
+        """A weight's values, float32 [N, K] or [experts, N, K]. Raises NonFiniteError, naming it, for NaN or Inf."""
+        values = dequantize(self.tensor(name))
+        require_finite(values, tensor_label(name))
+        return values
 
     def part(self, name: str, expert: int | None) -> F32 | Tensor:
-        """A weight's values, or an expert's, float32 [N, K], where weights are made."""
+        """A weight's values, or an expert's, float32 [N, K], where weights are made. Raises as `weight` does."""
         tensor = self.tensor(name).stored()
         if expert is not None:
             tensor = QTensor(tensor.format, tensor.shape[1:], tensor.data[expert], name)
         if self.device is None:
-            return dequantize(tensor)
-        from octavo.quantizers.encoding.tensors import values_of_tensor
+            values = dequantize(tensor)
+            require_finite(values, tensor_label(name, expert))
+            return values
+        from octavo.quantizers.encoding.tensors import finite_values
 
-        return values_of_tensor(tensor, self.device)
+        return finite_values(tensor, self.device, tensor_label(name, expert))
 
     def replace(self, name: str, values: F32 | Tensor) -> None:
         """Run this stage with other values of a weight, float32, finite, in its shape."""

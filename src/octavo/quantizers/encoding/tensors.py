@@ -12,6 +12,7 @@ from torch import Tensor
 
 from octavo.formats import BlockFormat, Planes, QTensor, dequantize
 from octavo.formats import encoders as plain
+from octavo.formats.codec import require_finite
 from octavo.formats.spec import AnyArray
 
 STORED = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
@@ -70,6 +71,14 @@ def values_of_tensor(stored: QTensor, device: torch.device | str) -> Tensor:
     if kind is None:
         return tensor_of(dequantize(stored), device)
     return tensor_of(stored.stored().data, device).view(kind).float()
+
+
+def finite_values(stored: QTensor, device: torch.device | str, label: str) -> Tensor:
+    """The same. Raises NonFiniteError, with a label for the tensor, at the first NaN or Inf."""
+    values = values_of_tensor(stored, device)
+    if not bool(torch.isfinite(values).all()):
+        require_finite(values.cpu().numpy(), label)
+    return values
 
 
 @dataclass(frozen=True)
