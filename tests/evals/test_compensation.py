@@ -109,8 +109,10 @@ def test_an_expert_that_met_few_tokens_is_encoded_alone(
 @pytest.mark.usefixtures("whole")
 def test_what_does_not_go_together_is_refused(text: str, tmp_path: Path) -> None:
     src, dst = tiny.write(tmp_path / "src.gguf"), tmp_path / "made.gguf"
-    with pytest.raises(UsageError, match=r"attn_q.weight' becomes IQ3_S.*allowed: Q4_0.*IQ4_XS"):
-        quantize_file(src, dst, "Q4_K_M", choices=Choices(tensor_types=(("attn_q", "IQ3_S"),)), method=method(text))
+    grids = Choices(tensor_types=(("attn_q", "IQ3_S"),))
+    for dry_run in (False, True):
+        with pytest.raises(UsageError, match=r"attn_q.weight' becomes IQ3_S.*allowed: Q4_0.*IQ4_XS"):
+            quantize_file(src, dst, "Q4_K_M", choices=grids, method=method(text), dry_run=dry_run)
     with pytest.raises(UsageError, match=r"the text has 400 tokens \(allowed: 512"):
         quantize(src, dst, method=method(text, context=None))
     with pytest.raises(UsageError, match="method 'awq'"):

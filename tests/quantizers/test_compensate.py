@@ -21,8 +21,9 @@ Array = np.ndarray[Any, Any]
 K = 512
 module = importlib.import_module("octavo.quantizers.compensation.compensate")
 WHOLE_ROWS = [channel_format("INT4", K), channel_format("INT8", K)]
-OTHERS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS",
-          "GROUP4_128_F16", "GROUP4_64_Z_F16", "GROUP3_32_M_BF16", "GROUP8_128_F32", "GROUP2_32_Z_BF16"]  # fmt: skip
+OTHERS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS", "TQ1_0",
+          "TQ2_0", "GROUP4_128_F16", "GROUP4_64_Z_F16", "GROUP3_32_M_BF16", "GROUP8_128_F32",
+          "GROUP2_32_Z_BF16"]  # fmt: skip
 
 
 def rows(n: int = 20, seed: int = 0) -> Array:
@@ -217,7 +218,7 @@ def test_other_inputs_than_the_original_ones() -> None:
     assert same.after.sum() == pytest.approx(compensate(w, h, "Q4_K", rounds=0).after.sum(), rel=0.02)
 
 
-@pytest.mark.parametrize("name", ["IQ2_XXS", "IQ3_S", "TQ1_0", "F16", "INT8_CHANNEL"])
+@pytest.mark.parametrize("name", ["IQ2_XXS", "IQ3_S", "IQ1_S", "F16", "INT8_CHANNEL"])
 def test_formats_without_a_level_for_each_value_are_refused(name: str) -> None:
     with pytest.raises(QuantFormatError, match=name):
         compensate(rows(), np.eye(K), name)
@@ -239,6 +240,14 @@ def test_what_does_not_fit_is_refused() -> None:
         compensate(w, h, "Q4_K", order="random")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="positive semidefinite"):
         compensate(w, h + 5 * (np.ones((K, K)) - h), "Q4_K")
+
+
+def test_digits_to_the_base_3() -> None:
+    h, w = correlated(), rows(17)
+    found = compensate(w, h, "TQ1_0")
+    assert np.unique(found.planes.q).tolist() == [0, 1, 2]
+    assert error(w, found.packed, h, "TQ1_0") == pytest.approx(found.after, rel=2e-3)
+    assert found.after.sum() < 0.5 * found.before.sum()
 
 
 @pytest.mark.slow

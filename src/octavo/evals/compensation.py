@@ -107,7 +107,8 @@ class Compensation:
                 kept.close()
 
     def takes(self, job: Job) -> Takes:
-        """What a call takes, with as many whole windows as are asked for; the text is not read."""
+        """What a call takes, with as many whole windows as are asked for; the text is not read. Raises as that does."""
+        require_levels(job)
         with open_model_file(job.source.path) as file:
             spec = read_model(file)
             samples = Samples([[0] * self._window(spec)] * self.samples)

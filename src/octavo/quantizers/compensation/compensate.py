@@ -73,7 +73,7 @@ def compensate(
     between two levels, which sums in another order tip, and what follows in their rows.
 
     Columns whose diagonal is 0 met no activation, and cost nothing. Bytes do not depend on `threads`. Raises
-    QuantFormatError for a format whose codes are not each a value's own level (IQ1 to IQ3, TQ1_0, floats), UsageError
+    QuantFormatError for a format whose codes are not each a value's own level (IQ1 to IQ3, floats), UsageError
     for shapes and numbers that do not fit, NonFiniteError for NaN or Inf.
     """
     from octavo.quantizers.compensation.planes import grid_of
