@@ -14,7 +14,7 @@ from octavo.graph.node import PAGE_SIZE
 HEADS, DIM, PAGES = 2, 32, 4
 
 
-@pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0", "int8", "int4"])
+@pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0", "int8", "fp8", "int4"])
 def test_on_the_cpu(cache_type: Any) -> None:
     cache = CpuBackend(threads=1).cache((PAGES * PAGE_SIZE, HEADS, DIM), cache_type)
     raw = cache.view(np.uint8).reshape(PAGES, -1)
@@ -24,7 +24,7 @@ def test_on_the_cpu(cache_type: Any) -> None:
     np.testing.assert_array_equal(raw, want)
 
 
-@pytest.mark.parametrize("cache_type", ["f16", "q8_0", "int8"])
+@pytest.mark.parametrize("cache_type", ["f16", "q8_0", "int8", "fp8", "int4"])
 def test_by_definition(cache_type: Any) -> None:
     backend, places = ReferenceBackend(), np.arange(PAGES * PAGE_SIZE)
     cache = backend.cache((len(places), HEADS, DIM), cache_type)

@@ -86,7 +86,7 @@ def test_some_layers_on_the_cpu(tmp_path: Path, name: str) -> None:
     assert float(((both - alone) ** 2).mean()) / float((alone.astype(np.float64) ** 2).mean()) < 1e-3
 
 
-@pytest.mark.parametrize("cache_type", ["f16", "q8_0", "int8", "int4"])
+@pytest.mark.parametrize("cache_type", ["f16", "q8_0", "int8", "fp8", "int4"])
 def test_a_page_is_copied_with_its_scales(cache_type: DType) -> None:
     cache = GpuBackend().cache((4 * PAGE_SIZE, 2, 32), cache_type)
     parts = [part for part in (cache.data, cache.scales) if part is not None]
