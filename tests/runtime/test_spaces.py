@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,22 +10,15 @@ import pytest
 from octavo.runtime import Model, load
 from octavo.text import Tokenizer
 from tests.runtime import tiny
+from tests.runtime.tiny import WORD
 from tests.text.vocabularies import spm
 
-WORD = 259
 GREEDY = {"temperature": 0.0, "max_tokens": 2}
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """A model with a SentencePiece vocabulary that says "▁a" after anything."""
-    weights = tiny.alphabet(1)
-    weights["output.weight"][:] = 0
-    weights["output.weight"][WORD] = 1
-    keys = {"qwen3.block_count": 1, "tokenizer.ggml.merges": None, "tokenizer.ggml.pre": None}
-    keys |= spm({"▁a": -1.0}, add_space_prefix=True, add_bos_token=True)
-    path = tmp_path_factory.mktemp("words") / "words.gguf"
-    with load(tiny.write(path, weights=weights, keys=keys), n_ctx=64) as model:
+    with load(tiny.write_words(tmp_path_factory.mktemp("words") / "words.gguf"), n_ctx=64) as model:
         yield model
 
 

@@ -15,8 +15,11 @@ import pytest
 
 from octavo.io.gguf import write_gguf
 from octavo.text.bytelevel import BYTE_TO_CHAR
+from tests.text.vocabularies import spm
 
 START, END, HE = 256, 257, 258
+WORD = 259
+"""The token of "▁a" in the vocabulary of `write_words`."""
 TOKENS = [*BYTE_TO_CHAR, "<|im_start|>", "<|im_end|>", "he"]
 N_VOCAB = 260
 """Rows of the embedding: one more than there are tokens, as many models have."""
@@ -134,3 +137,13 @@ def write_letters(path: Path, count: int) -> str:
     rng = np.random.default_rng(0)
     path.write_bytes(bytes(rng.choice(np.array(LETTERS), count, p=np.arange(26, 0, -1) / 351).astype(np.uint8)))
     return str(path)
+
+
+def write_words(path: Path) -> str:
+    """Write a model with a SentencePiece vocabulary that says "▁a" after anything."""
+    weights = alphabet(1)
+    weights["output.weight"][:] = 0
+    weights["output.weight"][WORD] = 1
+    keys = {"qwen3.block_count": 1, "tokenizer.ggml.merges": None, "tokenizer.ggml.pre": None}
+    words = spm({"▁a": -1.0}, add_space_prefix=True, add_bos_token=True)
+    return write(path, weights=weights, keys=keys | words)

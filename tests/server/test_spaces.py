@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from octavo.runtime import Model
-from tests.runtime.test_spaces import words as words
+from octavo.runtime import load
+from tests.runtime import tiny
 from tests.server.running import Server, events, running_model
 
 MORE = {"max_tokens": 2, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def words_server(words: Model) -> Iterator[Server]:
-    with running_model(words) as server:
+def words_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    path = tiny.write_words(tmp_path_factory.mktemp("words") / "words.gguf")
+    with load(path, n_ctx=64) as model, running_model(model) as server:
         yield server
 
 
