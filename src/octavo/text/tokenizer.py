@@ -163,7 +163,7 @@ class Tokenizer:
         return TokenStream(token_bytes, self.is_special, self.add_space_prefix and not continued)
 
     def stream_after(self, prompt: Sequence[int]) -> TokenStream:
-        """A detokenizer for ids that go on in the text of `prompt`, unless that ends with a control token or is empty."""
+        """A detokenizer for ids that go on in the text of `prompt`, if it has text and ends with no control token."""
         return self.stream(continued=len(prompt) > 0 and not self.is_special(prompt[-1]))
 
     def token_bytes(self, token: int) -> bytes:
