@@ -9,7 +9,9 @@ import pytest
 
 import octavo
 from octavo.huggingface import SCHEMES
+from octavo.quantizers.job.record import FILE
 from tests.cli.conftest import Run
+from tests.runtime import tiny
 from tests.sampling import some
 
 QUESTIONS = ("What is 12 times 7?", "Convert 3 miles to km", "What is 15% of 240?")
@@ -95,6 +97,18 @@ def test_a_folder_of_floats_runs_as_it_is(octavo: Run, tmp_path: Path) -> None:
     assert len(json.loads(got.out)["tokens"]) == 3
 
 
+def test_the_seed_says_which_windows_are_run(octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.widen(monkeypatch)
+    model, text = tiny.write(tmp_path / "src.gguf"), tiny.write_letters(tmp_path / "text.txt", 600)
+    options = ("--scheme", "w8a16", "--method", "gptq", "--calibration", text, "--samples", "3", "-c", "32")
+    said = []
+    for seed in ("0", "1", "1"):
+        out = tmp_path / f"out-{len(said)}"
+        assert octavo("quantize", model, str(out), *options, "--device", "reference", "--seed", seed).status == 0
+        said.append(json.loads((out / FILE).read_text())["sha256"])
+    assert said[0] != said[1] == said[2]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -104,6 +118,10 @@ def test_a_folder_of_floats_runs_as_it_is(octavo: Run, tmp_path: Path) -> None:
         (["--scheme", "w4a8", "--rotate"], "no --method is given"),
         (["--rotate", "Q4_0"], "--rotate without --scheme"),
         (["--layout", "gptq", "Q4_0"], "--layout without --scheme"),
+        (["--ignore", "down", "Q4_0"], "--ignore without --scheme"),
+        (["--seed", "1", "Q4_0"], "--seed without --scheme"),
+        (["--seed", "1", "--scheme", "fp8"], "no --method is given"),
+        (["--ignore", "down_", "--ignore", "norm", "--scheme", "fp8"], "--ignore is 'norm', which matches no linear"),
         (["--resume", "Q4_0"], "--resume alone"),
         (["--device", "gpu", "Q4_0"], "--device gpu alone"),
         (["--ctx-size", "64", "--scheme", "fp8"], "--ctx-size alone"),

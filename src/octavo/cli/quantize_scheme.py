@@ -51,10 +51,22 @@ class SchemeOptions:
                      help="compressed-tensors (default); gptq or awq for w4a16, qqq for w4a8."),
     ] = None  # fmt: skip
 
+    seed: Annotated[
+        int,
+        typer.Option("--seed", "-s", min=0, rich_help_panel=SCHEME,
+                     help="With --method: says which windows of the text are run, and which rotations."),
+    ] = 0  # fmt: skip
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="REGEX", rich_help_panel=SCHEME,
+                     help="Leave linear layers whose name matches as they are; may be repeated."),
+    ] = None  # fmt: skip
+
     def refuse_alone(self) -> None:
         """Raise UsageError for options of schemes without one."""
         options = {
             "--rotate": self.rotate, "--kv": self.kv, "--activations": self.activations, "--layout": self.layout,
+            "--seed": self.seed, "--ignore": self.ignore,
         }  # fmt: skip
         given = next((name for name, value in options.items() if value), None)
         if given is not None:
@@ -73,9 +85,10 @@ class SchemeOptions:
 
         assert self.scheme is not None
         with Bar() as bar:
-            given = {"rotate": self.rotate, "kv": self.kv, "activations": self.activations}
+            given = {"rotate": self.rotate, "kv": self.kv, "activations": self.activations, "seed": self.seed}
             made = method.of_scheme(options["threads"], bar, **given)
             layout = self.layout or "compressed-tensors"
             return quantize_checkpoint(
-                src, dst, self.scheme, method=made, layout=layout, progress=bar.show, **options
+                src, dst, self.scheme, method=made, layout=layout, ignore=self.ignore or (), progress=bar.show,
+                **options,
             )  # fmt: skip

@@ -21,7 +21,6 @@ from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend
 from octavo.graph.stages import Stage
 from octavo.huggingface.coded import nearest, values_of
-from octavo.huggingface.names import is_linear
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
@@ -93,6 +92,7 @@ class SchemeRun:
         made = smooth_model(
             self.file, self.backends, self.samples, self._searching(self.scales), *_roundings(self.scheme), dynamic,
             folder=journal.folder, by_rows=self.scheme.strategy != "tensor_group",
+            kept=self.scheme.left,
         )  # fmt: skip
         how = self.scales
         choices = tuple(Scaled(**{**vars(choice), "how": choice.how or how}) for choice in made.choices)
@@ -116,7 +116,7 @@ class SchemeRun:
         )  # fmt: skip
         for stage in run.run():
             for given in stage.inputs:
-                linear, scheme = [name for name in given.names if is_linear(name)], self.scheme
+                linear, scheme = [name for name in given.names if self.scheme.takes(name)], self.scheme
                 if scheme.static and linear and not given.experts:
                     mine.inputs.append(self._static(stage, given, linear))
                     scheme = self._named(mine.inputs[-1].scheme)
@@ -149,7 +149,7 @@ class SchemeRun:
     def needs(self) -> Needs:
         """What the run takes: memory, disk without what is made, and time."""
         run = Layerwise(read_model(self.file), self.backends, self.samples, original=self._original)
-        memory = method_bytes(run, self._making, is_linear)
+        memory = method_bytes(run, self._making, self.scheme.takes)
         return Needs(memory, values_kept(run), 0, seconds(run, hessians=True))
 
     @property
@@ -164,7 +164,7 @@ class SchemeRun:
 
     def coded_bytes(self) -> int:
         """Bytes of the weights in their scheme before they are packed."""
-        shapes = [info.shape for name, info in self.file.tensors.items() if is_linear(name)]
+        shapes = [info.shape for name, info in self.file.tensors.items() if self.scheme.takes(name)]
         return sum(prod(shape) + 4 * prod(shape[:-1]) * self.scheme.groups(shape[-1]) for shape in shapes)
 
     def require_room(self, work: str) -> None:

@@ -120,7 +120,8 @@ class SchemeMethod:
     def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> Prepared:
         run = self._opened(file, scheme)
         run.require_room(work)
-        options = (self.kind, self.rotate, self.kv, self.seed, scheme.name, scheme.row, self.activations)
+        options = (self.kind, self.rotate, self.kv, self.seed, scheme.name, scheme.row, self.activations,
+                   *sorted(scheme.left))  # fmt: skip
         stored = [(found.st_size, found.st_mtime_ns) for found in map(os.stat, file.files)]
         name = run_name(read_model(run.file), run.samples, *options, *stored, *(b.name for b in run.backends))
         journal = Journal(work, name, resume=self.resume)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,7 +77,7 @@ class _Reader:
 def smooth_model(
     file: GGUFFile, backends: Sequence[Backend], samples: Samples, method: Method, weight: Rounding,
     activation: Rounding = as_they_are, in_experts: Rounding | None = None, *, folder: str | None = None,
-    by_rows: bool = True,
+    by_rows: bool = True, kept: Container[str] = (),
 ) -> Smoothed:  # fmt: skip
     """Choose scales for all folds of a model, each by the error of the products that read it, rounded.
 
@@ -86,6 +86,7 @@ def smooth_model(
     in_experts  how what experts are given is rounded, if not as other inputs are
     folder   in which values of all samples are kept, in files; None: they are in memory
     by_rows  as of `Pair`
+    kept     weights that are not rounded: they take scales up, and have no say in them
 
     The model is run once, as it is: scales of one fold change nothing for others. Left as they are: q and k, which no
     product reads, an output matrix, and channels that several heads of latent attention share. Raises what `Layerwise`
@@ -94,7 +95,10 @@ def smooth_model(
     model, chosen, choices = read_model(file), dict[str, F32](), list[Choice]()
     folds = {fold.name: fold for fold in find_folds(model, "scales")}
     fold_of = {
-        part.tensor: (fold, part) for fold in folds.values() for part in fold.readers if _is_rounded(part.tensor)
+        part.tensor: (fold, part)
+        for fold in folds.values()
+        for part in fold.readers
+        if _is_rounded(part.tensor) and part.tensor not in kept
     }
     left, waiting = dict.fromkeys(folds), dict[str, list[_Reader]]()
     for stage in Layerwise(model, backends, samples, folder=folder).run():

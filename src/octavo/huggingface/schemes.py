@@ -11,6 +11,7 @@ from octavo.formats.activation import STATIC
 from octavo.formats.float8 import float8_format
 from octavo.formats.group import row_named
 from octavo.formats.rows import GROUP
+from octavo.huggingface.names import is_linear
 
 KEY = "quantization_config"
 
@@ -29,6 +30,7 @@ class CheckpointScheme:
     scale     type of scales in the file
     multiple  what the length of a row has to be a multiple of
     static    activations have one scale, which is in the file
+    left      weights of linear layers that stay as they are, by their names in GGUF
     """
 
     name: str
@@ -42,6 +44,7 @@ class CheckpointScheme:
     scale: str = "F32"
     multiple: int = 1
     static: bool = False
+    left: frozenset[str] = frozenset()
 
     @property
     def activation(self) -> str:
@@ -57,6 +60,10 @@ class CheckpointScheme:
             allowed = ", ".join(s.name for s in CHECKPOINT_SCHEMES.values() if s.activation != "f32")
             raise UsageError(f"static activations with scheme {self.name} (allowed: {allowed})")
         return replace(self, static=True)
+
+    def takes(self, name: str) -> bool:
+        """Whether a tensor is the weight of a linear layer that is quantized."""
+        return is_linear(name) and name not in self.left
 
     @property
     def packs(self) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from octavo.backends.cores import threads_of
@@ -26,6 +28,7 @@ from octavo.io.named import resolve
 from octavo.io.safetensors import write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.models import ModelSpec, read_model
+from octavo.quantizers.ignored import ignored_layers
 from octavo.quantizers.job.prepared import Method, Prepared
 from octavo.quantizers.job.record import FILE, Record, WeightRecord, to_values
 from octavo.quantizers.job.report import Report
@@ -49,6 +52,7 @@ def quantize_checkpoint(
     *,
     method: Method | None = None,
     layout: str = "compressed-tensors",
+    ignore: Sequence[str] = (),
     allow_requantize: bool = False,
     dry_run: bool = False,
     threads: int | None = None,
@@ -60,6 +64,7 @@ def quantize_checkpoint(
     scheme            "int8-w8a8", "w4a8", "w4a16-g128", ..., see `octavo.huggingface.schemes.CHECKPOINT_SCHEMES`
     method            makes weights by a text (`octavo.evals.SchemeMethod`); None: all are rounded to nearest
     layout            "compressed-tensors", or "gptq", "awq" or "qqq" for the schemes that they hold
+    ignore            regular expressions of linear layers that stay as they are, see `ignored_layers`
     allow_requantize  quantized tensors may be quantized again, at a loss
     dry_run           nothing is written; the report has types and sizes
 
@@ -79,6 +84,7 @@ def quantize_checkpoint(
     with open_model_file(resolve(src)) as file:
         source = read_model(file)
         _config(source, source, allow_requantize)
+        kind = replace(kind, left=ignored_layers(source, ignore))
         target = Target(source, kind, writer, threads_of(threads), allow_requantize, progress)
         job = CheckpointJob(target, Prepared(file))  # what is wrong with the model is said before a method is at work
         report = Report(file.path, os.fsdecode(dst), scheme, dry_run)

@@ -20,7 +20,6 @@ from octavo.huggingface.names import (
     as_checkpoint,
     checkpoint_name,
     checkpoint_shape,
-    is_linear,
     of_expert,
     rows_apart,
 )
@@ -103,9 +102,10 @@ class CheckpointJob:
             where = f"a checkpoint of {self.model.hparams.arch}" if len(info.shape) == 3 else "a checkpoint"
             problem = f"has no place in {where} with a scheme, which would lose it"
             raise UsageError(f"{self.file.path}: tensor {shown(name)} {problem}")
-        if not is_linear(name):
+        if not self.scheme.takes(name):
             changed = info.type_name if len(info.shape) == 1 else was  # matrices that were changed keep their type
-            return Stored(target, changed if plain else "F16")
+            experts = info.shape[0] if name in self.scheme.left and len(info.shape) == 3 else 0
+            return Stored(target, changed if plain else "F16", experts)
         try:
             fmt = self.scheme_of(name).format(info.shape[-1])
             self.writer.require(info.shape[-2:])
@@ -121,9 +121,12 @@ class CheckpointJob:
 
     @property
     def ignored(self) -> list[str]:
-        """Linear layers that stay as they are, by their names in the checkpoint: the output matrix, and routers."""
+        """Linear layers that stay as they are, by their names in the checkpoint: the output matrix, routers, and those
+        that the scheme leaves."""
         routers = (stored.name for name, stored in self.stored.items() if "_gate_inp" in name)
-        return ["lm_head", *(name.removesuffix(".weight") for name in routers if name.endswith(".weight"))]
+        left = (each for name, stored in self.stored.items() if name in self.scheme.left for each in stored.names)
+        names = (name.removesuffix(".weight") for name in (*routers, *left) if name.endswith(".weight"))
+        return ["lm_head", *names]
 
     def heads(self, scales: Mapping[str, F32]) -> list[TensorHead]:
         """The tensors of the file to write, `scales` of caches among them."""
@@ -131,7 +134,8 @@ class CheckpointJob:
         for name, stored in self.stored.items():
             shape = self.file.tensors[name].shape
             if stored.format in FLOATS:
-                heads.append(TensorHead(stored.name, stored.format, checkpoint_shape(name, shape)))
+                size = shape[-2:] if stored.experts else checkpoint_shape(name, shape)
+                heads += [TensorHead(each, stored.format, size) for each in stored.names]
             for each in () if stored.format in FLOATS else stored.names:
                 heads += self.writer.heads(each, self.scheme_of(name), shape[-2:])
             if name in self.given:
@@ -140,7 +144,7 @@ class CheckpointJob:
 
     def config(self) -> dict[str, Any]:
         """The value of `quantization_config`: of static activations with groups of those that have none, or others."""
-        config, linear = self.writer.config(self.scheme, self.ignored), list(filter(is_linear, self.stored))
+        config, linear = self.writer.config(self.scheme, self.ignored), list(filter(self.scheme.takes, self.stored))
         if not self.scheme.static:
             return config
         groups, others = config["config_groups"], dict.fromkeys(self.schemes.values())
@@ -169,7 +173,8 @@ class CheckpointJob:
                 scale = scale_of(self.file, name)
                 if stored.format in FLOATS:
                     report.rows.append(self.row(name))
-                    yield self._float(tensor, stored.format, scale).data
+                    data = self._float(tensor, stored.format, scale).data
+                    yield from data if stored.experts else (data,)
                 else:
                     yield from self._rounded(tensor, scale, report)
                     yield from self._input_scale(name)
@@ -202,7 +207,7 @@ class CheckpointJob:
             [TensorHead("", stored.format, info.shape)] if plain else
             self.writer.heads("", self.scheme_of(name), shape)
         )  # fmt: skip
-        nbytes = sum(head.nbytes for head in heads) * max(1, stored.experts)
+        nbytes = sum(head.nbytes for head in heads) * (1 if plain else max(1, stored.experts))
         return TensorRow(
             name, info.shape, was.type_name, stored.format, was.nbytes, nbytes, error, before=before, how=how
         )
